@@ -1,0 +1,1 @@
+//! The formulas: advantages, losses with their gradients, KL estimators and controllers. Slices in, slices out.

@@ -1,0 +1,38 @@
+//! Element types of buffers: storage only. Arithmetic is always f32, whatever the storage.
+
+use serde::{Deserialize, Serialize};
+
+/// Storage type of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE binary32.
+    F32,
+    /// The upper half of a binary32.
+    Bf16,
+    /// Unsigned 32-bit: token ids, positions, block tables.
+    U32,
+    /// Bytes: staging buffers, text.
+    U8,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            DType::F32 | DType::U32 => 4,
+            DType::Bf16 => 2,
+            DType::U8 => 1,
+        }
+    }
+
+    /// The name in run files and plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::Bf16 => "bf16",
+            DType::U32 => "u32",
+            DType::U8 => "u8",
+        }
+    }
+}

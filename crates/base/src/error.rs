@@ -1,0 +1,90 @@
+//! Named failures: every error has a slug, says what, where and which numbers, and gives hints.
+//!
+//! One type for all crates, because the edge that prints it needs the same four parts from each of them.
+//! Each slug has a page `docs/errors/<slug>.md`; `cargo xtask tidy` checks both directions.
+
+use std::fmt;
+
+/// `Result` with a named error.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The process exit code that an error asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 1: a named error.
+    Named = 1,
+    /// 2: usage or run file.
+    Usage = 2,
+    /// 3: the run does not fit.
+    DoesNotFit = 3,
+    /// 4: the trainer was killed.
+    Killed = 4,
+    /// 130: SIGINT.
+    Interrupted = 130,
+    /// 143: SIGTERM.
+    Terminated = 143,
+}
+
+/// A named failure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error {
+    /// Stable name, kebab-case; `plimsoll explain <slug>` prints its page.
+    pub slug: &'static str,
+    /// What happened, where, with numbers; lower case, one line.
+    pub message: String,
+    /// Further lines of fact.
+    pub facts: Vec<String>,
+    /// What to do; each on its own line.
+    pub hints: Vec<String>,
+    /// Exit code of a process that ends with it.
+    pub exit: Exit,
+}
+
+impl Error {
+    /// A named error with exit code 1.
+    pub fn new(slug: &'static str, message: impl Into<String>) -> Error {
+        Error { slug, message: message.into(), facts: Vec::new(), hints: Vec::new(), exit: Exit::Named }
+    }
+
+    /// An error of usage or of the run file, with exit code 2.
+    pub fn usage(slug: &'static str, message: impl Into<String>) -> Error {
+        Error { exit: Exit::Usage, ..Error::new(slug, message) }
+    }
+
+    /// A run that does not fit, with exit code 3.
+    pub fn does_not_fit(slug: &'static str, message: impl Into<String>) -> Error {
+        Error { exit: Exit::DoesNotFit, ..Error::new(slug, message) }
+    }
+
+    /// An input or output error on `path`, with the system's words.
+    pub fn io(slug: &'static str, path: &std::path::Path, err: &std::io::Error) -> Error {
+        Error::new(slug, format!("{}: {err}", path.display()))
+    }
+
+    /// Adds a line of fact.
+    pub fn fact(mut self, fact: impl Into<String>) -> Error {
+        self.facts.push(fact.into());
+        self
+    }
+
+    /// Adds a hint.
+    pub fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.hints.push(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error[{}]: {}", self.slug, self.message)?;
+        for fact in &self.facts {
+            write!(f, "\n  {fact}")?;
+        }
+        for hint in &self.hints {
+            write!(f, "\nhint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,22 @@
+//! The nouns that every part of Plimsoll shares: bytes, dtypes, phases, model shapes, named errors,
+//! counter-based random numbers, and elementary functions whose bits we own.
+//!
+//! Nothing here allocates more than a message, touches a device, or reads a file.
+
+mod bytes;
+mod dtype;
+mod error;
+pub mod math;
+mod model_spec;
+mod phase;
+pub mod rng;
+
+pub use bytes::Bytes;
+pub use dtype::DType;
+pub use error::{Error, Exit, Result};
+pub use model_spec::{Family, ModelSpec, PRESETS, RopeScaling};
+pub use phase::{Phase, PhaseSet};
+
+/// How many optimizer updates the weights have seen; recorded with every sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct PolicyVersion(pub u64);

@@ -1,0 +1,177 @@
+//! The shape of a dense decoder: what `config.json` says that bytes and arithmetic depend on.
+//!
+//! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
+
+use serde::{Deserialize, Serialize};
+
+/// Which Hugging Face architecture a model is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// `LlamaForCausalLM`, SmolLM2 included.
+    Llama,
+    /// `Qwen2ForCausalLM`: bias on q, k and v.
+    Qwen2,
+    /// `Qwen3ForCausalLM`: RMS norm on each head of q and k.
+    Qwen3,
+    /// `MistralForCausalLM` without a sliding window.
+    Mistral,
+}
+
+/// How rotary frequencies are stretched beyond the trained context.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "rope_type", rename_all = "lowercase")]
+pub enum RopeScaling {
+    /// Frequencies as they are.
+    None,
+    /// All frequencies divided by `factor`.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Llama 3's rule: low frequencies divided by `factor`, high ones kept, a ramp between.
+    Llama3 {
+        /// Divisor of the low frequencies.
+        factor: f64,
+        /// Wavelengths above `original_max_position_embeddings / low_freq_factor` are divided.
+        low_freq_factor: f64,
+        /// Wavelengths below `original_max_position_embeddings / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// The context that the model was first trained with.
+        original_max_position_embeddings: u32,
+    },
+}
+
+/// The shape of one decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelSpec {
+    /// Architecture family, for names on disk.
+    pub family: Family,
+    /// V: rows of the embedding.
+    pub vocab: u32,
+    /// h: width of the residual stream.
+    pub hidden: u32,
+    /// L: decoder layers.
+    pub layers: u32,
+    /// a: query heads.
+    pub heads: u32,
+    /// k: key-value heads.
+    pub kv_heads: u32,
+    /// d: elements of a head.
+    pub head_dim: u32,
+    /// f: feed-forward width.
+    pub ffn: u32,
+    /// Epsilon of every RMS norm.
+    pub rms_eps: f32,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Stretching of the rotary frequencies.
+    pub rope_scaling: RopeScaling,
+    /// True if the head is the embedding.
+    pub tied: bool,
+    /// True if q, k and v have a bias.
+    pub qkv_bias: bool,
+    /// True if each head of q and k is normalised before rope.
+    pub qk_norm: bool,
+    /// Longest sequence that the model was made for.
+    pub max_positions: u32,
+}
+
+impl ModelSpec {
+    /// a*d: width of all query heads.
+    pub const fn q_width(&self) -> u32 {
+        self.heads * self.head_dim
+    }
+
+    /// k*d: width of all key (or value) heads.
+    pub const fn kv_width(&self) -> u32 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Number of parameters; a tied head is counted once.
+    ///
+    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + 3 h f + 2 h + [bias: a d + 2 k d] + [qk-norm: 2 d]).
+    pub fn parameters(&self) -> u64 {
+        let (v, h, f) = (u64::from(self.vocab), u64::from(self.hidden), u64::from(self.ffn));
+        let (q, kv, d) = (u64::from(self.q_width()), u64::from(self.kv_width()), u64::from(self.head_dim));
+        let bias = if self.qkv_bias { q + 2 * kv } else { 0 };
+        let qk_norm = if self.qk_norm { 2 * d } else { 0 };
+        let layer = 2 * h * q + 2 * h * kv + 3 * h * f + 2 * h + bias + qk_norm;
+        v * h * if self.tied { 1 } else { 2 } + h + u64::from(self.layers) * layer
+    }
+
+    /// Floating-point operations of one token's forward pass through the layers with `context` keys, head excluded.
+    pub fn layer_flops(&self, context: u64) -> u64 {
+        let (h, f) = (u64::from(self.hidden), u64::from(self.ffn));
+        let (q, kv) = (u64::from(self.q_width()), u64::from(self.kv_width()));
+        u64::from(self.layers) * (2 * (2 * h * q + 2 * h * kv + 3 * h * f) + 4 * q * context)
+    }
+
+    /// Floating-point operations of one row through the head.
+    pub fn head_flops(&self) -> u64 {
+        2 * u64::from(self.vocab) * u64::from(self.hidden)
+    }
+
+    /// The spec of a preset in `PRESETS`.
+    pub fn preset(name: &str) -> Option<ModelSpec> {
+        PRESETS.iter().find(|(n, _)| *n == name).map(|(_, spec)| *spec)
+    }
+}
+
+#[rustfmt::skip]
+const fn spec(
+    family: Family, vocab: u32, hidden: u32, layers: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32,
+    rms_eps: f32, rope_theta: f64, tied: bool, max_positions: u32,
+) -> ModelSpec {
+    ModelSpec {
+        family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
+        rope_scaling: RopeScaling::None, tied, max_positions,
+        qkv_bias: matches!(family, Family::Qwen2), qk_norm: matches!(family, Family::Qwen3),
+    }
+}
+
+const LLAMA_3_2_ROPE: RopeScaling = RopeScaling::Llama3 {
+    factor: 32.0,
+    low_freq_factor: 1.0,
+    high_freq_factor: 4.0,
+    original_max_position_embeddings: 8192,
+};
+
+/// Known shapes for `random:PRESET`, from the published `config.json` files.
+#[rustfmt::skip]
+pub const PRESETS: &[(&str, ModelSpec)] = &[
+    ("nano", spec(Family::Llama, 15, 128, 4, 2, 2, 64, 384, 1e-6, 1e3, true, 64)),
+    ("smollm2-135m", spec(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192)),
+    ("smollm2-360m", spec(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192)),
+    ("smollm2-1.7b", spec(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192)),
+    ("qwen2.5-0.5b", spec(Family::Qwen2, 151936, 896, 24, 14, 2, 64, 4864, 1e-6, 1e6, true, 32768)),
+    ("qwen2.5-1.5b", spec(Family::Qwen2, 151936, 1536, 28, 12, 2, 128, 8960, 1e-6, 1e6, true, 32768)),
+    ("qwen2.5-3b", spec(Family::Qwen2, 151936, 2048, 36, 16, 2, 128, 11008, 1e-6, 1e6, true, 32768)),
+    ("qwen2.5-7b", spec(Family::Qwen2, 152064, 3584, 28, 28, 4, 128, 18944, 1e-6, 1e6, false, 32768)),
+    ("qwen3-0.6b", spec(Family::Qwen3, 151936, 1024, 28, 16, 8, 128, 3072, 1e-6, 1e6, true, 40960)),
+    ("qwen3-1.7b", spec(Family::Qwen3, 151936, 2048, 28, 16, 8, 128, 6144, 1e-6, 1e6, true, 40960)),
+    ("qwen3-4b", spec(Family::Qwen3, 151936, 2560, 36, 32, 8, 128, 9728, 1e-6, 1e6, true, 40960)),
+    ("qwen3-8b", spec(Family::Qwen3, 151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, false, 40960)),
+    ("llama-3.2-1b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 2048, 16, 32, 8, 64, 8192, 1e-5, 5e5, true, 131072) }),
+    ("llama-3.2-3b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 3072, 28, 24, 8, 128, 8192, 1e-5, 5e5, true, 131072) }),
+    ("mistral-7b", spec(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameter_counts_match_the_published_ones() {
+        for (name, expect) in [
+            ("qwen2.5-0.5b", 494_032_768),
+            ("qwen2.5-1.5b", 1_543_714_304),
+            ("qwen2.5-7b", 7_615_616_512),
+            ("smollm2-135m", 134_515_008),
+            ("qwen3-0.6b", 596_049_920),
+            ("llama-3.2-1b", 1_235_814_400),
+        ] {
+            assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The phases of a step. Memory of different phases overlays; resident memory does not.
+
+use serde::{Serialize, Serializer};
+
+/// A phase of the step whose memory may use the same bytes as another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Sampling responses.
+    Rollout,
+    /// Forward passes without gradients: reference log-probs, values.
+    Score,
+    /// Forward, backward and optimizer.
+    Update,
+}
+
+impl Phase {
+    /// All phases, in the order of a step.
+    pub const ALL: [Phase; 3] = [Phase::Rollout, Phase::Score, Phase::Update];
+
+    /// Lower-case name, as in `plan --json`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Rollout => "rollout",
+            Phase::Score => "score",
+            Phase::Update => "update",
+        }
+    }
+}
+
+/// The phases in which a region lives. All three together are `resident`: the contents survive phase changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PhaseSet(u8);
+
+impl PhaseSet {
+    /// Lives always.
+    pub const RESIDENT: PhaseSet = PhaseSet(0b1000);
+    /// Lives in `Phase::Rollout`.
+    pub const ROLLOUT: PhaseSet = PhaseSet::of(&[Phase::Rollout]);
+    /// Lives in `Phase::Score`.
+    pub const SCORE: PhaseSet = PhaseSet::of(&[Phase::Score]);
+    /// Lives in `Phase::Update`.
+    pub const UPDATE: PhaseSet = PhaseSet::of(&[Phase::Update]);
+
+    /// The set of some phases; its regions' contents end with each phase.
+    pub const fn of(phases: &[Phase]) -> PhaseSet {
+        let (mut bits, mut i) = (0, 0);
+        while i < phases.len() {
+            bits |= 1 << phases[i] as u8;
+            i += 1;
+        }
+        PhaseSet(bits)
+    }
+
+    /// True for regions that live always.
+    pub const fn is_resident(self) -> bool {
+        self.0 & 0b1000 != 0
+    }
+
+    /// True if the region occupies bytes during `phase`.
+    pub const fn contains(self, phase: Phase) -> bool {
+        self.is_resident() || self.0 & (1 << phase as u8) != 0
+    }
+
+    /// Names for people and JSON: `["resident"]` or the phases.
+    pub fn names(self) -> Vec<&'static str> {
+        if self.is_resident() {
+            return vec!["resident"];
+        }
+        Phase::ALL.into_iter().filter(|&p| self.contains(p)).map(Phase::name).collect()
+    }
+}
+
+impl Serialize for PhaseSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.names())
+    }
+}

@@ -1,0 +1,1 @@
+//! One decoder for training and rollout: weights, forward, backward, head.

@@ -1,0 +1,1 @@
+//! A whole run: its plan, its step, its loop, and the verbs of the command line.

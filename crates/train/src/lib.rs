@@ -1,0 +1,1 @@
+//! Packing, optimizer, gradient norm, checkpoints.

@@ -1,0 +1,1 @@
+//! Processes that run other people's code: spawned, limited, supervised.
