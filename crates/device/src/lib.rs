@@ -1,1 +1,262 @@
-//! The Device trait, about 25 operations of the decoder family, and its CPU implementation.
+//! The `Device` trait: the operations of the decoder family over one arena, and the devices that implement them.
+//!
+//! A device owns an arena's memory; callers hold `Buf` handles, which are offsets, so a host slice where a device
+//! buffer belongs does not compile. Shapes are checked by every operation; a mismatch is an error of ours and panics.
+//!
+//! Legend: M rows (tokens), N outputs, K inputs, h hidden, a query heads, k key-value heads, d head dim,
+//! f feed-forward, V vocab, R head rows, S segments, e the storage dtype of activations (that of the weights).
+//!
+//! Exactness: in every forward operation an output row is a function of that row's own inputs. The order in which
+//! one element is accumulated depends on K (or on the row length, or on absolute key positions) alone, never on M,
+//! on neighbours, on threads or on how rows were cut into calls. Backward operations are deterministic: their bits
+//! do not depend on the number of threads.
+
+pub mod cpu;
+mod layout;
+
+pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, matrix_elements};
+
+use plimsoll_memory::Buf;
+
+/// Keys in a block of the KV cache: one 512-bit vector of f32.
+pub const KV_BLOCK: usize = 16;
+/// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.
+pub const ATTENTION_CHUNK: usize = 512;
+/// Vocabulary columns of a head tile; a constant of the build, because the merge order depends on it.
+pub const HEAD_TILE: usize = 512;
+/// Fields of a segment record; see `Batch`.
+pub const SEGMENT_FIELDS: usize = 5;
+/// "No parent" in a segment record.
+pub const NO_PARENT: u32 = u32::MAX;
+
+/// Where the rows of a forward pass stand, as index arrays in the arena.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// [M] u32: absolute position of each row in its sequence.
+    pub positions: Buf<'a>,
+    /// [M] u32: block * KV_BLOCK + slot where the row's key and value are written.
+    pub slots: Buf<'a>,
+    /// [S, 5] u32: first row, number of rows, position of the first row, offset into `tables`, and the first row of
+    /// the parent segment or `NO_PARENT`. A row at position p attends to keys 0..=p of its segment's block table.
+    /// A parent starts at position 0, stands before its children, and owns the rows of positions below the child's
+    /// first position. Only the backward pass reads the parent.
+    pub segments: Buf<'a>,
+    /// [..] u32: block tables, one after the other; entry i of a table holds keys 16i..16i+16.
+    pub tables: Buf<'a>,
+}
+
+/// How tokens are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Logits are divided by it; 0 takes the largest logit (ties: the lowest token id).
+    pub temperature: f32,
+    /// Only the `top_k` largest logits; 0 for all.
+    pub top_k: u32,
+    /// Only the smallest set whose probability reaches `top_p` (after top_k, renormalised); 1 for all.
+    pub top_p: f32,
+    /// Only tokens of at least `min_p` times the largest probability; 0 for all.
+    pub min_p: f32,
+    /// Seed of the counter-based numbers.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// True if part of the vocabulary may be cut off.
+    pub fn truncates(&self) -> bool {
+        self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
+    }
+
+    /// Factor on logits: 1/T, or 1 for greedy.
+    pub fn inv_temperature(&self) -> f32 {
+        if self.temperature > 0.0 { 1.0 / self.temperature } else { 1.0 }
+    }
+}
+
+/// One AdamW update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Learning rate of this step.
+    pub lr: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
+    /// Decoupled weight decay.
+    pub weight_decay: f32,
+    /// 1 for the first update; bias correction uses it.
+    pub step: u64,
+    /// Gradients are multiplied by it first: clipping.
+    pub grad_scale: f32,
+    /// Key of stochastic rounding.
+    pub seed: u64,
+    /// Index of the buffer's first element among all parameters; with `step` the counter of stochastic rounding.
+    pub first_element: u64,
+}
+
+/// Weights, gradient and states of one parameter; all of one length and one element order.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamWBufs<'a> {
+    /// f32 or bf16.
+    pub weights: Buf<'a>,
+    /// f32 or bf16.
+    pub grad: Buf<'a>,
+    /// First moment: f32, or bf16 with stochastic rounding.
+    pub m: Buf<'a>,
+    /// Second moment: as `m`.
+    pub v: Buf<'a>,
+    /// f32 copy that the update is computed in; `None` updates `weights` itself, bf16 by stochastic rounding.
+    pub master: Option<Buf<'a>>,
+}
+
+/// What the head computes for each row.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadOut<'a> {
+    /// [R] f32: log-probability of the target (or of the sampled token), of the untruncated policy at temperature.
+    pub logprobs: Buf<'a>,
+    /// [R] f32: log-sum-exp of the scaled logits.
+    pub lse: Buf<'a>,
+    /// [R] f32: entropy in nats.
+    pub entropy: Buf<'a>,
+}
+
+/// The operations of the decoder family.
+///
+/// Sizes are taken from the buffers: `x` of `[M, K]` with `K` known gives M. Buffers must have exactly the
+/// stated lengths. Outputs may not overlap inputs unless an operation says so.
+pub trait Device: Sync {
+    /// Which kind of device; it decides the layout of matrices.
+    fn kind(&self) -> DeviceKind;
+
+    /// Instruction path or compute capability: part of the run's fingerprint.
+    fn machine_type(&self) -> String;
+
+    // ---- data in and out -----------------------------------------------------------------------------------
+
+    /// Copies token ids, positions or tables into a u32 buffer of at least that length, from element `start`.
+    fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]);
+    /// Copies out of a u32 buffer, from element `start`.
+    fn read_u32(&self, src: Buf<'_>, start: usize, dst: &mut [u32]);
+    /// Converts f32 into the buffer's dtype (round to nearest even), from element `start`.
+    fn write_f32(&self, dst: Buf<'_>, start: usize, src: &[f32]);
+    /// Widens elements to f32, from element `start`.
+    fn read_f32(&self, src: Buf<'_>, start: usize, dst: &mut [f32]);
+    /// Writes whole rows (`[rows, K]` row-major) of a matrix from row `first_row`.
+    fn write_rows(&self, dst: Matrix<'_>, first_row: usize, src: &[f32]);
+    /// Reads whole rows of a matrix into row-major f32.
+    fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]);
+    /// Sets all bytes to zero.
+    fn zero(&self, dst: Buf<'_>);
+    /// Waits until all operations have ended.
+    fn sync(&self);
+
+    // ---- forward -------------------------------------------------------------------------------------------
+
+    /// out[m] = table row ids[m]. `ids`: [M] u32; `out`: [M, h] f32.
+    fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>);
+    /// out = x / sqrt(mean(x^2) + eps) * w over each row. `x`: [M, h] f32; `w`: [h]; `out`: [M, h] e.
+    fn rms_norm(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>);
+    /// out = x W^T + bias, or out += when `add` (f32 only). `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32.
+    fn matmul(&self, x: Buf<'_>, w: Matrix<'_>, bias: Option<Buf<'_>>, out: Buf<'_>, add: bool);
+    /// Splits qkv, normalises heads of q and k (if `norms`), rotates q and k, writes q to `q_out` and k, v to the cache.
+    ///
+    /// `qkv`: [M, (a + 2k) d] e; `norms`: ([d], [d]) of q and k with eps; `rope`: [positions, d/2, 2] f32, cosine
+    /// and sine, rotating element i with i + d/2; `q_out`: [M, a d] e.
+    fn rope(&self, qkv: Buf<'_>, norms: Option<QkNorm<'_>>, rope: Buf<'_>, batch: Batch<'_>, kv: Kv<'_>, q_out: Buf<'_>);
+    /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
+    fn copy_kv(&self, kv: Kv<'_>, copies: Buf<'_>);
+    /// Causal attention with scale 1/sqrt(d). `q`, `out`: [M, a d] e; `lse`: [M, a] f32, log-sum-exp of the scores.
+    fn attention(&self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Option<Buf<'_>>);
+    /// out = silu(gate) * up. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
+    fn swiglu(&self, gate_up: Buf<'_>, out: Buf<'_>);
+    /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
+    fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>);
+    /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
+    /// `tile`: as `head_tile_elements` says.
+    fn head(&self, x: Buf<'_>, w: Matrix<'_>, targets: Buf<'_>, inv_temperature: f32, tile: Buf<'_>, out: HeadOut<'_>);
+    /// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position; `tokens`: [R] u32, written.
+    /// The log-probability written equals, to the bit, what `head` gives for that token.
+    fn sample(&self, x: Buf<'_>, w: Matrix<'_>, keys: Buf<'_>, how: Sampling, tile: Buf<'_>, tokens: Buf<'_>, out: HeadOut<'_>);
+
+    // ---- backward ------------------------------------------------------------------------------------------
+
+    /// dst = src in dst's dtype. `src`: f32.
+    fn cast(&self, src: Buf<'_>, dst: Buf<'_>);
+    /// out = dy W, or out += when `add` (f32 only). `dy`: [M, N] e; `out`: [M, K] e or f32.
+    fn matmul_dx(&self, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool);
+    /// grad += dy^T x. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as `pack_elements` says.
+    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, pack: Buf<'_>);
+    /// grad[n] += sum over rows of dy. `dy`: [M, N] e; `grad`: [N].
+    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>);
+    /// dx += gradient through the norm; dw += its weight's. `x`, `dy`, `dx`: [M, h] f32; `w`, `dw`: [h];
+    /// `rstd`: [M] f32 scratch.
+    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, dx: Buf<'_>, dw: Buf<'_>, rstd: Buf<'_>);
+    /// Gradient of attention. `dq`: [M, a d] f32, written; `dkv`: [M, 2 k d] f32, written: keys' gradients, then values'.
+    /// `q`, `out`, `dout`: [M, a d] e; `lse`: [M, a]. Children of a segment are added in their order.
+    #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its outputs.
+    fn attention_backward(
+        &self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Buf<'_>, dout: Buf<'_>, dq: Buf<'_>, dkv: Buf<'_>,
+    );
+    /// dqkv = gradient through rotation and head norms. `dq`: [M, a d] f32; `dkv`: [M, 2 k d] f32; `dqkv`:
+    /// [M, (a + 2k) d] e; with `norms`: the raw `qkv` of the forward pass and the weights' gradients ([d], [d]).
+    #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
+    fn rope_backward(
+        &self, dq: Buf<'_>, dkv: Buf<'_>, rope: Buf<'_>, positions: Buf<'_>, heads: Heads, norms: Option<QkNormBackward<'_>>, dqkv: Buf<'_>,
+    );
+    /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
+    fn swiglu_backward(&self, gate_up: Buf<'_>, dout: Buf<'_>, d_gate_up: Buf<'_>);
+    /// dst[rows[r]] += src[r], r ascending. `src`: [R, h] f32; `dst`: [M, h] f32.
+    fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>);
+    /// Gradient of the head: dx (f32 [R, h]) is written, `grad` += . `head_out.lse` and `.entropy` are the forward's;
+    /// `dlogprobs`, `dentropy`: [R] f32; `dtile`: [R, HEAD_TILE] e; `pack`: as `pack_elements` says.
+    #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
+    fn head_backward(
+        &self, x: Buf<'_>, w: Matrix<'_>, targets: Buf<'_>, inv_temperature: f32, head_out: HeadOut<'_>, dlogprobs: Buf<'_>,
+        dentropy: Buf<'_>, tile: Buf<'_>, dtile: Buf<'_>, pack: Buf<'_>, dx: Buf<'_>, grad: Matrix<'_>,
+    );
+    /// grad row ids[m] += d[m], m ascending. `d`: [M, h] f32.
+    fn embed_backward(&self, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>);
+
+    // ---- optimizer -----------------------------------------------------------------------------------------
+
+    /// Sum of squares of all elements, in fixed blocks, f64 between blocks; NaN if any element is.
+    fn sum_squares(&self, x: Buf<'_>) -> f64;
+    /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
+    fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>);
+}
+
+/// Head counts of a decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// a: query heads.
+    pub heads: usize,
+    /// k: key-value heads.
+    pub kv_heads: usize,
+    /// d: elements of a head.
+    pub head_dim: usize,
+}
+
+/// Weights of the head norms of q and k.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNorm<'a> {
+    /// [d], for q.
+    pub q: Buf<'a>,
+    /// [d], for k.
+    pub k: Buf<'a>,
+    /// Epsilon of both.
+    pub eps: f32,
+}
+
+/// What the backward pass of the head norms needs.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNormBackward<'a> {
+    /// Weights and epsilon.
+    pub norm: QkNorm<'a>,
+    /// [M, (a + 2k) d] e: before the norms.
+    pub qkv: Buf<'a>,
+    /// [d]: gradient of q's weight, added to.
+    pub dq_weight: Buf<'a>,
+    /// [d]: gradient of k's weight, added to.
+    pub dk_weight: Buf<'a>,
+}

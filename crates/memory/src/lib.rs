@@ -1,1 +1,16 @@
-//! Memory decided before the run: layouts, the plan, the arena's bookkeeping, and what the host allows.
+//! Memory decided before the run: named regions, the plan that sums them, the bookkeeping of the arena that binds
+//! them to addresses, and what the host allows.
+//!
+//! The same `Layout` is summed by the planner and bound by the arena, so the plan cannot drift from the run.
+//! This crate never touches a GPU; it knows offsets, not pointers, except for host mappings.
+
+mod arena;
+pub mod host;
+mod layout;
+mod mapping;
+mod plan;
+
+pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, Resident};
+pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region};
+pub use mapping::Mapping;
+pub use plan::{Limit, Limits, Plan, PoolPeak};

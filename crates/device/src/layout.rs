@@ -1,0 +1,116 @@
+//! Element orders of matrices and of the KV cache, and the sizes of the buffers that operations ask for.
+//!
+//! On the CPU a matrix `[N, K]` is stored in panels of 16 rows, so that one vector load gives 16 outputs the same
+//! input element: `Single` is `[N/16][K][16]`; `Pairs`, for bf16, is `[N/16][K/2][16][2]`, the operand of a
+//! dot-product instruction. Gradients and optimizer states use the order of their weights, whatever their dtype,
+//! so the optimizer is element-wise. N is padded to 16 and K to 2; padding is zero and stays zero.
+
+use plimsoll_base::DType;
+use plimsoll_memory::Buf;
+
+/// Rows of a panel.
+pub const PANEL: usize = 16;
+
+/// Kinds of device, as far as layouts depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The host's processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+/// Element order of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatrixLayout {
+    /// `[N/16][K][16]`.
+    Single,
+    /// `[N/16][K/2][16][2]`.
+    Pairs,
+}
+
+impl MatrixLayout {
+    /// The order for weights of a dtype.
+    pub fn of_weights(dtype: DType) -> MatrixLayout {
+        if dtype == DType::Bf16 { MatrixLayout::Pairs } else { MatrixLayout::Single }
+    }
+
+    /// Index of element (row, col) of a matrix with `k` columns.
+    pub fn index(self, k: usize, row: usize, col: usize) -> usize {
+        let (panel, lane) = (row / PANEL, row % PANEL);
+        match self {
+            MatrixLayout::Single => (panel * k + col) * PANEL + lane,
+            MatrixLayout::Pairs => ((panel * k.div_ceil(2) + col / 2) * PANEL + lane) * 2 + col % 2,
+        }
+    }
+}
+
+/// A matrix `[n, k]`: n outputs, k inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// `matrix_elements` elements.
+    pub buf: Buf<'a>,
+    /// Rows: outputs.
+    pub n: usize,
+    /// Columns: inputs.
+    pub k: usize,
+    /// Element order.
+    pub layout: MatrixLayout,
+}
+
+impl<'a> Matrix<'a> {
+    /// A matrix over a buffer of exactly the right length.
+    pub fn new(buf: Buf<'a>, n: usize, k: usize, layout: MatrixLayout) -> Matrix<'a> {
+        assert_eq!(buf.len() as u64, elements(n as u64, k as u64, layout), "matrix [{n}, {k}] {layout:?}");
+        Matrix { buf, n, k, layout }
+    }
+}
+
+/// Elements of a matrix of weights `[n, k]` of a dtype on a kind of device, padding included.
+pub fn matrix_elements(kind: DeviceKind, n: u64, k: u64, weights: DType) -> u64 {
+    match kind {
+        DeviceKind::Cpu => elements(n, k, MatrixLayout::of_weights(weights)),
+        DeviceKind::Cuda => n * k,
+    }
+}
+
+fn elements(n: u64, k: u64, layout: MatrixLayout) -> u64 {
+    let k = if layout == MatrixLayout::Pairs { k.next_multiple_of(2) } else { k };
+    n.next_multiple_of(PANEL as u64) * k
+}
+
+/// One layer's keys and values in blocks of `KV_BLOCK` positions, of the activations' dtype.
+///
+/// On the CPU keys are `[blocks][k][d][16]` (a vector load gives 16 keys one element) and values `[blocks][k][16][d]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Kv<'a> {
+    /// [blocks, k, d, 16].
+    pub keys: Buf<'a>,
+    /// [blocks, k, 16, d].
+    pub values: Buf<'a>,
+    /// k.
+    pub kv_heads: usize,
+    /// d.
+    pub head_dim: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_has_its_own_index_inside_the_matrix() {
+        for (n, k) in [(16, 2), (15, 128), (33, 6), (48, 7)] {
+            for layout in [MatrixLayout::Single, MatrixLayout::Pairs] {
+                let mut seen = vec![false; elements(n as u64, k as u64, layout) as usize];
+                for row in 0..n {
+                    for col in 0..k {
+                        let slot = &mut seen[layout.index(k, row, col)];
+                        assert!(!*slot, "[{n}, {k}] {layout:?} ({row}, {col})");
+                        *slot = true;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The arena's bookkeeping: which region has which offset, and which handles may be used when.
+//!
+//! It owns offsets, not memory. Resident regions come first; the regions of each phase start behind them and
+//! overlay those of the other phases. `Overlay::enter` borrows the overlay mutably, so handles of two phases
+//! cannot be alive together:
+//!
+//! ```compile_fail
+//! # use plimsoll_memory::*;
+//! # use plimsoll_base::*;
+//! # let mut layout = Layout::new();
+//! # layout.arena("kv", "t", Pool::Host, PhaseSet::ROLLOUT, &[8], DType::F32).unwrap();
+//! # layout.arena("act", "t", Pool::Host, PhaseSet::UPDATE, &[8], DType::F32).unwrap();
+//! let mut arena = Arena::new(ArenaMap::new(&layout, 0));
+//! let (_resident, mut overlay) = arena.split();
+//! let rollout = overlay.enter(Phase::Rollout);
+//! let update = overlay.enter(Phase::Update); // error: `overlay` is still borrowed
+//! let _ = (rollout.buf("kv"), update.buf("act"));
+//! ```
+
+use crate::{Layout, Place, REGION_ALIGN};
+use plimsoll_base::{DType, Phase};
+use std::marker::PhantomData;
+
+/// A handle to elements in an arena: an offset with a length, a dtype, and the lifetime of its phase.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Buf<'a> {
+    offset: u64,
+    len: usize,
+    dtype: DType,
+    lives: PhantomData<&'a ()>,
+}
+
+impl<'a> Buf<'a> {
+    /// Byte offset from the arena's base.
+    pub fn offset(self) -> u64 {
+        self.offset
+    }
+
+    /// Number of elements.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// True if it has no elements.
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Storage type.
+    pub fn dtype(self) -> DType {
+        self.dtype
+    }
+
+    /// `len` elements from `start`; panics outside the region, which is an error of ours.
+    pub fn slice(self, start: usize, len: usize) -> Buf<'a> {
+        assert!(start + len <= self.len, "elements {start}..{} of a buffer of {}", start + len, self.len);
+        Buf { offset: self.offset + start as u64 * self.dtype.bytes(), len, ..self }
+    }
+
+    /// The `index`th of equal parts of `len` elements: a layer of a `[layers, ...]` region.
+    pub fn part(self, index: usize, len: usize) -> Buf<'a> {
+        self.slice(index * len, len)
+    }
+}
+
+/// A region's place in the arena.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// The region's name.
+    pub name: String,
+    /// Byte offset from the arena's base.
+    pub offset: u64,
+    /// Bytes, as in the plan.
+    pub bytes: u64,
+    /// Elements, without the padding to `REGION_ALIGN`.
+    pub elements: usize,
+    /// Storage type.
+    pub dtype: DType,
+}
+
+/// Offsets of all arena regions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArenaMap {
+    resident: Vec<Binding>,
+    phases: [Vec<Binding>; 3],
+    end: u64,
+    guard: u64,
+}
+
+impl ArenaMap {
+    /// Binds the arena regions of `layout`. `guard_bytes` lie after each region, untouched; 0 outside tests.
+    pub fn new(layout: &Layout, guard_bytes: u64) -> ArenaMap {
+        assert_eq!(guard_bytes % REGION_ALIGN, 0, "guard bands keep the regions aligned");
+        let mut next = 0;
+        let resident = bind(layout, &mut next, guard_bytes, |r| r.phases.is_resident());
+        let overlay_base = next;
+        let mut end = next;
+        let phases = Phase::ALL.map(|phase| {
+            next = overlay_base;
+            let here = |r: &crate::Region| !r.phases.is_resident() && r.phases.contains(phase);
+            let bound = bind(layout, &mut next, guard_bytes, here);
+            end = end.max(next);
+            bound
+        });
+        ArenaMap { resident, phases, end, guard: guard_bytes }
+    }
+
+    /// Highest address bound less the base.
+    pub fn used_bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Regions that live always.
+    pub fn resident(&self) -> &[Binding] {
+        &self.resident
+    }
+
+    /// Regions of one phase, resident ones left out.
+    pub fn phase(&self, phase: Phase) -> &[Binding] {
+        &self.phases[phase as usize]
+    }
+
+    /// Bytes between regions.
+    pub fn guard_bytes(&self) -> u64 {
+        self.guard
+    }
+}
+
+fn bind(layout: &Layout, next: &mut u64, guard: u64, keep: impl Fn(&crate::Region) -> bool) -> Vec<Binding> {
+    let mut bound = Vec::new();
+    for region in layout.regions.iter().filter(|r| r.place == Place::Arena && keep(r)) {
+        let elements = region.shape.iter().product::<u64>() as usize;
+        bound.push(Binding {
+            name: region.name.clone(),
+            offset: *next,
+            bytes: region.bytes.0,
+            elements,
+            dtype: region.dtype,
+        });
+        *next += region.bytes.0 + guard;
+    }
+    bound
+}
+
+/// The arena of one device.
+#[derive(Debug)]
+pub struct Arena {
+    map: ArenaMap,
+}
+
+impl Arena {
+    /// An arena over bound regions.
+    pub fn new(map: ArenaMap) -> Arena {
+        Arena { map }
+    }
+
+    /// The bindings.
+    pub fn map(&self) -> &ArenaMap {
+        &self.map
+    }
+
+    /// The resident handles, which live as long as the arena, and the overlay, which is entered phase by phase.
+    pub fn split(&mut self) -> (Resident<'_>, Overlay<'_>) {
+        let map = &self.map;
+        (Resident { map }, Overlay { map })
+    }
+}
+
+/// Access to resident regions.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident<'a> {
+    map: &'a ArenaMap,
+}
+
+impl<'a> Resident<'a> {
+    /// The region of that name; panics if the layout has none, which is an error of ours.
+    pub fn buf(&self, name: &str) -> Buf<'a> {
+        find(&self.map.resident, name).unwrap_or_else(|| panic!("no resident region {name}"))
+    }
+
+    /// The region of that name, if the layout has it.
+    pub fn get(&self, name: &str) -> Option<Buf<'a>> {
+        find(&self.map.resident, name)
+    }
+}
+
+/// The bytes that phases share.
+#[derive(Debug)]
+pub struct Overlay<'a> {
+    map: &'a ArenaMap,
+}
+
+impl Overlay<'_> {
+    /// Begins a phase. Its handles end when the returned guard does.
+    pub fn enter(&mut self, phase: Phase) -> InPhase<'_> {
+        InPhase { map: self.map, phase }
+    }
+}
+
+/// A phase under way.
+#[derive(Debug)]
+pub struct InPhase<'p> {
+    map: &'p ArenaMap,
+    phase: Phase,
+}
+
+impl<'p> InPhase<'p> {
+    /// The phase.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The region of that name in this phase; panics if there is none, which is an error of ours.
+    pub fn buf(&self, name: &str) -> Buf<'p> {
+        self.get(name).unwrap_or_else(|| panic!("no region {name} in phase {}", self.phase.name()))
+    }
+
+    /// The region of that name in this phase, if the layout has it.
+    pub fn get(&self, name: &str) -> Option<Buf<'p>> {
+        find(&self.map.phases[self.phase as usize], name)
+    }
+}
+
+fn find<'a>(bindings: &'a [Binding], name: &str) -> Option<Buf<'a>> {
+    let b = bindings.iter().find(|b| b.name == name)?;
+    Some(Buf { offset: b.offset, len: b.elements, dtype: b.dtype, lives: PhantomData })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limits, Plan, Pool};
+    use plimsoll_base::PhaseSet;
+
+    fn layout() -> Layout {
+        let mut layout = Layout::new();
+        for (name, phases, n) in [
+            ("a", PhaseSet::RESIDENT, 100),
+            ("b", PhaseSet::RESIDENT, 300),
+            ("kv", PhaseSet::ROLLOUT, 1000),
+            ("act", PhaseSet::UPDATE, 500),
+            ("tile", PhaseSet::of(&Phase::ALL), 10),
+        ] {
+            layout.arena(name, "test", Pool::Host, phases, &[n], DType::F32).unwrap();
+        }
+        layout
+    }
+
+    #[test]
+    fn bound_bytes_equal_the_plan() {
+        let layout = layout();
+        let map = ArenaMap::new(&layout, 0);
+        let plan = Plan { layout, limits: Limits::default() };
+        assert_eq!(map.used_bytes(), plan.arena_bytes().0);
+    }
+
+    #[test]
+    fn phases_overlay_and_residents_do_not() {
+        let mut arena = Arena::new(ArenaMap::new(&layout(), 0));
+        let (resident, mut overlay) = arena.split();
+        let (a, b) = (resident.buf("a"), resident.buf("b"));
+        assert_eq!((a.offset(), b.offset(), a.len()), (0, 512, 100));
+        let kv = overlay.enter(Phase::Rollout).buf("kv").offset();
+        let act = overlay.enter(Phase::Update).buf("act").offset();
+        assert_eq!((kv, act), (512 + 1280, 512 + 1280));
+        assert_eq!(b.part(2, 100).offset(), 512 + 800);
+    }
+
+    #[test]
+    #[should_panic(expected = "elements 90..110 of a buffer of 100")]
+    fn a_slice_outside_its_region_panics() {
+        let mut arena = Arena::new(ArenaMap::new(&layout(), 0));
+        let _ = arena.split().0.buf("a").slice(90, 20);
+    }
+}

@@ -1,0 +1,137 @@
+//! Regions and layouts: what a component needs, as plain data.
+
+use plimsoll_base::{Bytes, DType, PhaseSet, Result};
+use serde::Serialize;
+
+/// Every arena region starts on a multiple of this: four cache lines on a CPU, one sector group on a GPU.
+pub const REGION_ALIGN: u64 = 256;
+
+/// Where bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pool {
+    /// Memory of an accelerator.
+    Device,
+    /// Page-locked host memory.
+    Pinned,
+    /// Host memory. On the CPU the device's arena is part of it.
+    Host,
+    /// /dev/shm and memfds.
+    Shm,
+    /// Files that the run writes.
+    Disk,
+}
+
+impl Pool {
+    /// All pools, in the order of `plan --json`.
+    pub const ALL: [Pool; 5] = [Pool::Host, Pool::Device, Pool::Pinned, Pool::Shm, Pool::Disk];
+
+    /// Lower-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pool::Device => "device",
+            Pool::Pinned => "pinned",
+            Pool::Host => "host",
+            Pool::Shm => "shm",
+            Pool::Disk => "disk",
+        }
+    }
+}
+
+/// Who gives a region its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// An offset in the device's arena: equal to the plan to the byte.
+    Arena,
+    /// An ordinary allocation of a size fixed at start.
+    Heap,
+    /// The process itself: code, stacks, the tokenizer; an upper bound, measured.
+    Process,
+    /// A file.
+    File,
+}
+
+/// One named piece of memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Region {
+    /// `owner.what`, unique in a layout.
+    pub name: String,
+    /// The component that asked for it.
+    pub owner: &'static str,
+    /// Which pool it counts against.
+    pub pool: Pool,
+    /// When it lives.
+    pub phases: PhaseSet,
+    /// Elements, outermost first.
+    pub shape: Vec<u64>,
+    /// Storage type.
+    pub dtype: DType,
+    /// Size, rounded up to `REGION_ALIGN` for arena regions.
+    pub bytes: Bytes,
+    /// Who gives it its address.
+    pub place: Place,
+}
+
+/// What a component needs: regions in the order in which they are bound.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layout {
+    /// The regions.
+    pub regions: Vec<Region>,
+}
+
+impl Layout {
+    /// An empty layout.
+    pub fn new() -> Layout {
+        Layout::default()
+    }
+
+    /// Adds an arena region. `pool` is `Host` on the CPU and `Device` on a GPU.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn arena(
+        &mut self,
+        name: &str,
+        owner: &'static str,
+        pool: Pool,
+        phases: PhaseSet,
+        shape: &[u64],
+        dtype: DType,
+    ) -> Result<()> {
+        let bytes = Bytes::checked(shape, dtype.bytes())?.align_up(REGION_ALIGN);
+        self.push(name, owner, pool, phases, shape, dtype, bytes, Place::Arena);
+        Ok(())
+    }
+
+    /// Adds a resident row outside the arena, of `bytes` bytes.
+    pub fn outside(&mut self, name: &str, owner: &'static str, pool: Pool, place: Place, bytes: Bytes) {
+        self.push(name, owner, pool, PhaseSet::RESIDENT, &[bytes.0], DType::U8, bytes, place);
+    }
+
+    #[allow(clippy::too_many_arguments)] // The fields of a region, once.
+    fn push(
+        &mut self,
+        name: &str,
+        owner: &'static str,
+        pool: Pool,
+        phases: PhaseSet,
+        shape: &[u64],
+        dtype: DType,
+        bytes: Bytes,
+        place: Place,
+    ) {
+        debug_assert!(self.find(name).is_none(), "region {name} stands twice in a layout");
+        let (name, shape) = (name.to_string(), shape.to_vec());
+        self.regions.push(Region { name, owner, pool, phases, shape, dtype, bytes, place });
+    }
+
+    /// Appends another component's regions.
+    pub fn extend(&mut self, other: Layout) {
+        self.regions.extend(other.regions);
+    }
+
+    /// The region of that name.
+    pub fn find(&self, name: &str) -> Option<&Region> {
+        self.regions.iter().find(|r| r.name == name)
+    }
+}

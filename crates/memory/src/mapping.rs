@@ -1,0 +1,101 @@
+//! Anonymous host mappings: large buffers that go back to the system when dropped.
+
+use plimsoll_base::{Bytes, Error, Result};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// An anonymous, private, writable mapping, aligned to a huge page and fully touched.
+#[derive(Debug)]
+pub struct Mapping {
+    base: *mut u8,
+    len: usize,
+    raw: *mut c_void,
+    raw_len: usize,
+}
+
+// SAFETY: a mapping is plain memory that this value alone owns; the pointer is valid on every thread.
+unsafe impl Send for Mapping {}
+// SAFETY: sharing a `Mapping` shares its address only; whoever dereferences it answers for the access.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` bytes of zeros, asks for huge pages and touches every page, so that resident memory
+    /// does not depend on the data that comes later.
+    ///
+    /// Errors: `host-allocation-failed` when the system refuses.
+    pub fn touched(bytes: Bytes) -> Result<Mapping> {
+        let len = (bytes.0 as usize).next_multiple_of(4096).max(4096);
+        let raw_len = len + HUGE_PAGE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing of ours.
+        let mapped = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                raw_len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let raw = mapped.map_err(|err| {
+            Error::new("host-allocation-failed", format!("mapping {bytes} of host memory: {err}"))
+                .hint("lower memory.host, or raise the address-space limit (ulimit -v)")
+        })?;
+        let base = (raw as usize).next_multiple_of(HUGE_PAGE) as *mut u8;
+        let mapping = Mapping { base, len, raw, raw_len };
+        // SAFETY: base..base+len lies inside the mapping made above; advice never changes its contents.
+        // Advice is best effort: without huge pages the run is slower, not wrong.
+        let _ = unsafe { madvise(base.cast(), len, Advice::LinuxHugepage) };
+        mapping.touch();
+        Ok(mapping)
+    }
+
+    /// First byte, aligned to 2 MiB.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Usable bytes: the request rounded up to a page.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A mapping is never empty.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn touch(&self) {
+        for offset in (0..self.len).step_by(4096) {
+            // SAFETY: offset is below len; nobody else has the address yet. Volatile, so that it is not left out.
+            unsafe { self.base.add(offset).write_volatile(0) };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: raw and raw_len are what mmap returned; no handle outlives the device that owns this value.
+        let _ = unsafe { munmap(self.raw, self.raw_len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_aligned_zeroed_and_resident() {
+        let mapping = Mapping::touched(Bytes::mib(8)).unwrap();
+        assert_eq!(mapping.base() as usize % HUGE_PAGE, 0);
+        assert_eq!(mapping.len(), 8 << 20);
+        // SAFETY: the mapping is len bytes long and this test alone uses it.
+        let bytes = unsafe { std::slice::from_raw_parts(mapping.base(), mapping.len()) };
+        assert!(bytes.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn an_absurd_size_is_a_named_error() {
+        assert_eq!(Mapping::touched(Bytes(1 << 62)).unwrap_err().slug, "host-allocation-failed");
+    }
+}

@@ -1,0 +1,175 @@
+//! The plan: all regions of a run, the peak of each pool, and the verdict against the limits.
+
+use crate::{Layout, Place, Pool};
+use plimsoll_base::{Bytes, Error, Phase, Result};
+
+/// A limit and where it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// Bytes that the run may use.
+    pub bytes: Bytes,
+    /// For people: `cgroup v1 memory.limit_in_bytes`, `run file`, `free memory`.
+    pub source: String,
+}
+
+/// The limit of each pool; `None` means not limited or not there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Host memory.
+    pub host: Option<Limit>,
+    /// Accelerator memory.
+    pub device: Option<Limit>,
+    /// Disk at the run directory.
+    pub disk: Option<Limit>,
+    /// /dev/shm.
+    pub shm: Option<Limit>,
+}
+
+impl Limits {
+    /// The limit of `pool`. Pinned memory counts against the host's limit.
+    pub fn of(&self, pool: Pool) -> Option<&Limit> {
+        match pool {
+            Pool::Host | Pool::Pinned => self.host.as_ref(),
+            Pool::Device => self.device.as_ref(),
+            Pool::Shm => self.shm.as_ref(),
+            Pool::Disk => self.disk.as_ref(),
+        }
+    }
+}
+
+/// The highest use of a pool and when it happens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolPeak {
+    /// The pool.
+    pub pool: Pool,
+    /// Resident bytes.
+    pub resident: Bytes,
+    /// Resident and the largest phase.
+    pub peak: Bytes,
+    /// The largest phase.
+    pub phase: Phase,
+}
+
+/// All regions of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The regions.
+    pub layout: Layout,
+    /// What the machine or the user allows.
+    pub limits: Limits,
+}
+
+impl Plan {
+    /// Bytes of `pool` in use during `phase`, resident ones included.
+    pub fn in_phase(&self, pool: Pool, phase: Phase) -> Bytes {
+        self.sum(|r| r.pool == pool && r.phases.contains(phase))
+    }
+
+    /// The peak of one pool.
+    pub fn peak(&self, pool: Pool) -> PoolPeak {
+        let resident = self.sum(|r| r.pool == pool && r.phases.is_resident());
+        let mut best = (self.in_phase(pool, Phase::Rollout), Phase::Rollout);
+        for phase in [Phase::Score, Phase::Update] {
+            let bytes = self.in_phase(pool, phase);
+            if bytes > best.0 {
+                best = (bytes, phase);
+            }
+        }
+        PoolPeak { pool, resident, peak: best.0, phase: best.1 }
+    }
+
+    /// Bytes that the arena takes: resident regions and the largest phase.
+    pub fn arena_bytes(&self) -> Bytes {
+        let in_arena = |phase: Phase| self.sum(|r| r.place == Place::Arena && r.phases.contains(phase));
+        Phase::ALL.into_iter().map(in_arena).max().unwrap_or_default()
+    }
+
+    /// True if every pool's peak is within its limit.
+    pub fn fits(&self) -> bool {
+        Pool::ALL.into_iter().all(|pool| self.excess(pool) == Bytes(0))
+    }
+
+    /// Bytes by which a pool's peak exceeds its limit. Pinned memory is counted with the host's.
+    pub fn excess(&self, pool: Pool) -> Bytes {
+        let Some(limit) = self.limits.of(pool) else { return Bytes(0) };
+        let mut peak = self.peak(pool).peak;
+        if pool == Pool::Host {
+            peak += self.peak(Pool::Pinned).peak;
+        }
+        Bytes(peak.0.saturating_sub(limit.bytes.0))
+    }
+
+    /// The error of a plan that does not fit: pool, phase, the region that crosses the limit, and the largest others.
+    pub fn refusal(&self) -> Result<()> {
+        let Some(pool) = Pool::ALL.into_iter().find(|&p| self.excess(p) > Bytes(0)) else { return Ok(()) };
+        let limit = self.limits.of(pool).expect("only a limited pool has an excess");
+        let peak = self.peak(pool);
+        let slug = match pool {
+            Pool::Device => "device-pool-exceeded",
+            Pool::Disk => "disk-pool-exceeded",
+            Pool::Shm => "shm-pool-exceeded",
+            Pool::Host | Pool::Pinned => "host-pool-exceeded",
+        };
+        let message = format!(
+            "phase {}: the run needs {} of {} memory, the limit is {} ({})",
+            peak.phase.name(),
+            peak.peak,
+            pool.name(),
+            limit.bytes,
+            limit.source
+        );
+        let mut rows: Vec<_> =
+            self.layout.regions.iter().filter(|r| r.pool == pool && r.phases.contains(peak.phase)).collect();
+        rows.sort_by_key(|r| std::cmp::Reverse(r.bytes));
+        let largest: Vec<String> = rows.iter().take(5).map(|r| format!("{} {}", r.name, r.bytes)).collect();
+        let mut error = match slug {
+            "device-pool-exceeded" => Error::does_not_fit("device-pool-exceeded", message),
+            "disk-pool-exceeded" => Error::does_not_fit("disk-pool-exceeded", message),
+            "shm-pool-exceeded" => Error::does_not_fit("shm-pool-exceeded", message),
+            _ => Error::does_not_fit("host-pool-exceeded", message),
+        };
+        error = error.fact(format!("resident {}; largest rows: {}", peak.resident, largest.join(", ")));
+        Err(error)
+    }
+
+    fn sum(&self, keep: impl Fn(&crate::Region) -> bool) -> Bytes {
+        self.layout.regions.iter().filter(|r| keep(r)).map(|r| r.bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{DType, PhaseSet};
+
+    fn plan() -> Plan {
+        let mut layout = Layout::new();
+        for (name, phases, n) in [
+            ("weights", PhaseSet::RESIDENT, 1024),
+            ("kv", PhaseSet::ROLLOUT, 2048),
+            ("activations", PhaseSet::UPDATE, 4096),
+            ("head.tile", PhaseSet::of(&Phase::ALL), 256),
+        ] {
+            layout.arena(name, "test", Pool::Host, phases, &[n], DType::U8).unwrap();
+        }
+        Plan { layout, limits: Limits::default() }
+    }
+
+    #[test]
+    fn peak_is_resident_plus_the_largest_phase() {
+        let peak = plan().peak(Pool::Host);
+        assert_eq!((peak.resident, peak.peak, peak.phase), (Bytes(1024), Bytes(5376), Phase::Update));
+        assert_eq!(plan().arena_bytes(), Bytes(5376));
+    }
+
+    #[test]
+    fn a_limit_below_the_peak_is_refused_with_numbers() {
+        let mut plan = plan();
+        plan.limits.host = Some(Limit { bytes: Bytes(5376), source: "test".into() });
+        assert!(plan.fits() && plan.refusal().is_ok());
+        plan.limits.host = Some(Limit { bytes: Bytes(5375), source: "test".into() });
+        let error = plan.refusal().unwrap_err();
+        assert_eq!((error.slug, error.exit as i32), ("host-pool-exceeded", 3));
+        assert!(error.to_string().contains("phase update"), "{error}");
+    }
+}
