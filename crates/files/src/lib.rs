@@ -1,1 +1,27 @@
 //! Untrusted model files in, checked offsets and bytes out: safetensors, GGUF, config.json, the hub cache, wheels.
+//!
+//! Everything read here may lie. A count is compared with the bytes that are left before anything is allocated
+//! for it; a product is checked; a tensor lies wholly inside its file and alone. What is refused has a name.
+//! This crate turns stored rows into f32 through the caller's buffer; it never holds a whole tensor.
+
+mod builtin;
+mod config;
+mod dequant;
+mod gguf;
+mod gguf_model;
+#[cfg(feature = "hub")]
+mod hub;
+mod open;
+mod pypi;
+mod safetensors_dir;
+mod source;
+mod storage;
+mod tensors;
+mod writer;
+
+pub use config::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
+pub use gguf_model::GgufTokenizer;
+pub use open::{OpenModel, TokenizerFiles};
+pub use source::{Local, Source, resolve};
+pub use tensors::{Encoding, RowOrder, TensorInfo, check_against, expected_tensors};
+pub use writer::{SafetensorsWriter, TensorDecl, fsync_dir, write_atomic};

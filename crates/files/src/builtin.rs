@@ -1,0 +1,26 @@
+//! Models that the binary carries: `builtin:nano` and its files, as a directory would hold them.
+
+/// The files of an embedded model.
+pub(crate) struct Builtin {
+    pub(crate) name: &'static str,
+    pub(crate) config: &'static [u8],
+    pub(crate) generation_config: &'static [u8],
+    pub(crate) weights: &'static [u8],
+    pub(crate) tokenizer: &'static [u8],
+    pub(crate) tokenizer_config: &'static [u8],
+}
+
+/// All embedded models.
+pub(crate) const BUILTINS: &[Builtin] = &[Builtin {
+    name: "nano",
+    config: include_bytes!("../assets/nano/config.json"),
+    generation_config: include_bytes!("../assets/nano/generation_config.json"),
+    weights: include_bytes!("../assets/nano/model.safetensors"),
+    tokenizer: include_bytes!("../assets/nano/tokenizer.json"),
+    tokenizer_config: include_bytes!("../assets/nano/tokenizer_config.json"),
+}];
+
+/// The embedded model of that name.
+pub(crate) fn find(name: &str) -> Option<&'static Builtin> {
+    BUILTINS.iter().find(|b| b.name == name)
+}

@@ -1,0 +1,440 @@
+//! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
+//! value, never ignored: a window, experts, another activation would give wrong numbers without a word.
+
+use plimsoll_base::{DType, Error, Family, ModelSpec, Result, RopeScaling};
+use serde_json::{Map, Value, json};
+
+const VOCAB_MAX: u64 = 1 << 22;
+const LAYERS_MAX: u64 = 1024;
+const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
+const FFN_MAX: u64 = 1 << 20;
+const HEADS_MAX: u64 = 1 << 12;
+const POSITIONS_MAX: u64 = 1 << 30;
+
+/// Ids with a meaning, from `config.json` and `generation_config.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenIds {
+    /// Any of these ends a response.
+    pub eos: Vec<u32>,
+    /// Begins a text.
+    pub bos: Option<u32>,
+    /// Fills a batch.
+    pub pad: Option<u32>,
+}
+
+/// Reads the shape of a model; `file` is what messages call the configuration.
+///
+/// Errors: `model-config-invalid` (absent, of the wrong type, out of range), `model-unsupported`.
+pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
+    let map = config.as_object().ok_or_else(|| {
+        Error::new(
+            "model-config-invalid",
+            format!("{file}: a JSON object is wanted, this is {}", kind_of(config)),
+        )
+    })?;
+    let config = Config { map, file };
+    let family = config.family()?;
+    config.refuse_what_is_not_built(family)?;
+    let hidden = config.size("hidden_size", WIDTH_MAX)?;
+    let heads = config.size("num_attention_heads", HEADS_MAX)?;
+    let kv_heads = config.size_or("num_key_value_heads", HEADS_MAX, heads)?;
+    let head_dim = match config.present("head_dim") {
+        Some(_) => config.size("head_dim", WIDTH_MAX)?,
+        None => config.divide("hidden_size", hidden, "num_attention_heads", heads)?,
+    };
+    let (rope_theta, rope_scaling) = config.rope()?;
+    let spec = ModelSpec {
+        family,
+        vocab: config.size("vocab_size", VOCAB_MAX)?,
+        hidden,
+        layers: config.size("num_hidden_layers", LAYERS_MAX)?,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn: config.size("intermediate_size", FFN_MAX)?,
+        rms_eps: config.positive("rms_norm_eps", 1e-6)? as f32,
+        rope_theta,
+        rope_scaling,
+        tied: config.flag("tie_word_embeddings")?,
+        qkv_bias: family == Family::Qwen2,
+        qk_norm: family == Family::Qwen3,
+        max_positions: config.size_or("max_position_embeddings", POSITIONS_MAX, 2048)?,
+    };
+    check_spec(&spec, file)?;
+    config.refuse_sliding_window(&spec)?;
+    Ok(spec)
+}
+
+/// Requires what the decoder's arithmetic relies on, whatever file the spec came from.
+pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
+    let limits = [
+        ("vocab_size", u64::from(spec.vocab), VOCAB_MAX),
+        ("hidden_size", u64::from(spec.hidden), WIDTH_MAX),
+        ("num_hidden_layers", u64::from(spec.layers), LAYERS_MAX),
+        ("num_attention_heads", u64::from(spec.heads), HEADS_MAX),
+        ("num_key_value_heads", u64::from(spec.kv_heads), HEADS_MAX),
+        ("head_dim", u64::from(spec.head_dim), WIDTH_MAX),
+        ("intermediate_size", u64::from(spec.ffn), FFN_MAX),
+        ("max_position_embeddings", u64::from(spec.max_positions), POSITIONS_MAX),
+        ("num_attention_heads * head_dim", u64::from(spec.heads) * u64::from(spec.head_dim), WIDTH_MAX),
+        ("num_key_value_heads * head_dim", u64::from(spec.kv_heads) * u64::from(spec.head_dim), WIDTH_MAX),
+    ];
+    for (key, value, limit) in limits {
+        if value == 0 || value > limit {
+            return Err(out_of_range(file, key, value, limit));
+        }
+    }
+    if spec.head_dim % 2 != 0 {
+        return Err(unsupported(
+            file,
+            "head_dim",
+            &json!(spec.head_dim),
+            "an even number of elements a head",
+        ));
+    }
+    if spec.heads % spec.kv_heads != 0 {
+        let message = format!(
+            "{file}: num_attention_heads = {} is not a multiple of num_key_value_heads = {}",
+            spec.heads, spec.kv_heads
+        );
+        return Err(Error::new("model-config-invalid", message));
+    }
+    Ok(())
+}
+
+/// The ids of special tokens; `generation_config.json` wins where both speak.
+pub fn token_ids(config: &Value, generation_config: Option<&Value>) -> TokenIds {
+    let ids = |key: &str| {
+        let from = |v: &Value| v.get(key).map(id_list).filter(|ids| !ids.is_empty());
+        generation_config.and_then(from).or_else(|| from(config)).unwrap_or_default()
+    };
+    TokenIds {
+        eos: ids("eos_token_id"),
+        bos: ids("bos_token_id").first().copied(),
+        pad: ids("pad_token_id").first().copied(),
+    }
+}
+
+/// A `config.json` that transformers opens.
+pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
+    let (architecture, model_type) = family_names(spec.family);
+    let mut config = json!({
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": spec.vocab,
+        "hidden_size": spec.hidden,
+        "intermediate_size": spec.ffn,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": short(spec.rms_eps),
+        "rope_theta": spec.rope_theta,
+        "rope_scaling": rope_json(&spec.rope_scaling),
+        "max_position_embeddings": spec.max_positions,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": spec.tied,
+        "initializer_range": 0.02,
+        "torch_dtype": if dtype == DType::Bf16 { "bfloat16" } else { "float32" },
+        "use_cache": true,
+    });
+    let map = config.as_object_mut().expect("the literal above is an object");
+    match spec.family {
+        Family::Llama => {
+            map.insert("attention_bias".into(), false.into());
+            map.insert("mlp_bias".into(), false.into());
+        }
+        Family::Qwen3 => {
+            map.insert("attention_bias".into(), false.into());
+            map.insert("use_sliding_window".into(), false.into());
+        }
+        Family::Qwen2 => {
+            map.insert("use_sliding_window".into(), false.into());
+        }
+        Family::Mistral => {
+            map.insert("sliding_window".into(), Value::Null);
+        }
+    }
+    insert_ids(map, ids);
+    config
+}
+
+/// A `generation_config.json` that transformers opens.
+pub fn generation_config_json(ids: &TokenIds) -> Value {
+    let mut map = Map::new();
+    insert_ids(&mut map, ids);
+    Value::Object(map)
+}
+
+struct Config<'a> {
+    map: &'a Map<String, Value>,
+    file: &'a str,
+}
+
+impl Config<'_> {
+    /// The value of a key that is there and not null.
+    fn present(&self, key: &str) -> Option<&Value> {
+        self.map.get(key).filter(|v| !v.is_null())
+    }
+
+    fn family(&self) -> Result<Family> {
+        let built = "llama, qwen2, qwen3 or mistral";
+        let key = if self.present("model_type").is_some() { "model_type" } else { "architectures" };
+        let absent = || self.invalid(format!("`model_type` is absent; {built} is wanted"));
+        let value = self.present(key).ok_or_else(absent)?;
+        let name = value.as_str().or_else(|| value.get(0).and_then(Value::as_str));
+        let family = match name {
+            Some("llama" | "LlamaForCausalLM") => Family::Llama,
+            Some("qwen2" | "Qwen2ForCausalLM") => Family::Qwen2,
+            Some("qwen3" | "Qwen3ForCausalLM") => Family::Qwen3,
+            Some("mistral" | "MistralForCausalLM") => Family::Mistral,
+            _ => return Err(unsupported(self.file, key, value, built)),
+        };
+        let architecture = family_names(family).0;
+        match self.present("architectures") {
+            // A classifier has the same model_type and another head.
+            Some(list) if list.get(0).and_then(Value::as_str) != Some(architecture) => {
+                Err(unsupported(self.file, "architectures", list, architecture))
+            }
+            _ => Ok(family),
+        }
+    }
+
+    fn refuse_what_is_not_built(&self, family: Family) -> Result<()> {
+        for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
+            if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0)) {
+                return Err(unsupported(self.file, key, value, "a dense model"));
+            }
+        }
+        for key in ["mlp_bias", "quantization_config"] {
+            if let Some(value) = self.present(key).filter(|v| **v != Value::Bool(false)) {
+                return Err(unsupported(self.file, key, value, "none"));
+            }
+        }
+        // Qwen2 always has its q, k and v bias and never heeds this key; for the others it means a bias on o as well.
+        if family != Family::Qwen2
+            && let Some(value) = self.present("attention_bias").filter(|v| **v != Value::Bool(false))
+        {
+            return Err(unsupported(self.file, "attention_bias", value, "false"));
+        }
+        if let Some(value) =
+            self.present("hidden_act").filter(|v| !matches!(v.as_str(), Some("silu" | "swish")))
+        {
+            return Err(unsupported(self.file, "hidden_act", value, "silu"));
+        }
+        if let Some(value) = self.present("partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
+            return Err(unsupported(self.file, "partial_rotary_factor", value, "1"));
+        }
+        Ok(())
+    }
+
+    fn refuse_sliding_window(&self, spec: &ModelSpec) -> Result<()> {
+        if self.flag("use_sliding_window")? {
+            return Err(unsupported(self.file, "use_sliding_window", &json!(true), "false"));
+        }
+        if let Some(types) = self.present("layer_types") {
+            let all_full = types.as_array().is_some_and(|t| t.iter().all(|t| t == "full_attention"));
+            if !all_full {
+                return Err(unsupported(self.file, "layer_types", types, "full_attention in every layer"));
+            }
+        }
+        // Qwen's configs carry a window that is off unless use_sliding_window says otherwise; Mistral's is on.
+        if spec.family == Family::Mistral
+            && let Some(window) = self.present("sliding_window")
+            && window.as_u64().is_none_or(|w| w < u64::from(spec.max_positions))
+        {
+            return Err(unsupported(
+                self.file,
+                "sliding_window",
+                window,
+                "null, or max_position_embeddings or more",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Rotary base and scaling; transformers 5 writes both into `rope_parameters`.
+    fn rope(&self) -> Result<(f64, RopeScaling)> {
+        let (key, nested) = match self.present("rope_parameters") {
+            Some(value) => ("rope_parameters", Some(value)),
+            None => ("rope_scaling", self.present("rope_scaling")),
+        };
+        let Some(nested) = nested else {
+            return Ok((self.positive("rope_theta", 10_000.0)?, RopeScaling::None));
+        };
+        let map = nested.as_object().ok_or_else(|| unsupported(self.file, key, nested, "an object"))?;
+        let nested = Config { map, file: self.file };
+        let theta = match nested.present("rope_theta") {
+            Some(_) => nested.positive("rope_theta", 10_000.0)?,
+            None => self.positive("rope_theta", 10_000.0)?,
+        };
+        if let Some(value) = nested.present("partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
+            return Err(unsupported(self.file, "partial_rotary_factor", value, "1"));
+        }
+        let kind = nested.present("rope_type").or_else(|| nested.present("type"));
+        let scaling = match kind.map(|k| (k, k.as_str())) {
+            // Per-layer-type tables (`{"full_attention": {...}}`) have no type of their own.
+            None if nested.map.values().any(Value::is_object) => {
+                let value = Value::Object(nested.map.clone());
+                return Err(unsupported(self.file, key, &value, "one rule for all layers"));
+            }
+            None | Some((_, Some("default"))) => RopeScaling::None,
+            Some((_, Some("linear"))) => RopeScaling::Linear { factor: nested.required_positive("factor")? },
+            Some((_, Some("llama3"))) => RopeScaling::Llama3 {
+                factor: nested.required_positive("factor")?,
+                low_freq_factor: nested.required_positive("low_freq_factor")?,
+                high_freq_factor: nested.required_positive("high_freq_factor")?,
+                original_max_position_embeddings: nested
+                    .size("original_max_position_embeddings", POSITIONS_MAX)?,
+            },
+            Some((value, _)) => {
+                return Err(unsupported(self.file, "rope_type", value, "default, linear or llama3"));
+            }
+        };
+        if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, .. } = scaling
+            && high_freq_factor <= low_freq_factor
+        {
+            return Err(self.invalid(format!(
+                "high_freq_factor = {high_freq_factor} is not above low_freq_factor = {low_freq_factor}"
+            )));
+        }
+        Ok((theta, scaling))
+    }
+
+    /// A positive integer up to `limit`.
+    fn size(&self, key: &str, limit: u64) -> Result<u32> {
+        let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
+        match value.as_u64() {
+            Some(n) if n > 0 && n <= limit => Ok(n as u32), // every limit is below 2^32
+            Some(n) => Err(out_of_range(self.file, key, n, limit)),
+            None => Err(self.invalid(format!("{key} = {}, a positive integer is wanted", brief(value)))),
+        }
+    }
+
+    fn size_or(&self, key: &str, limit: u64, default: u32) -> Result<u32> {
+        if self.present(key).is_some() { self.size(key, limit) } else { Ok(default) }
+    }
+
+    fn divide(&self, key: &str, n: u32, by_key: &str, by: u32) -> Result<u32> {
+        if n % by == 0 {
+            return Ok(n / by);
+        }
+        Err(self.invalid(format!("{key} = {n} is not a multiple of {by_key} = {by}, and head_dim is absent")))
+    }
+
+    fn positive(&self, key: &str, default: f64) -> Result<f64> {
+        if self.present(key).is_some() { self.required_positive(key) } else { Ok(default) }
+    }
+
+    fn required_positive(&self, key: &str) -> Result<f64> {
+        let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
+        // The number must survive as f32: kernels see no other.
+        let number = value.as_f64().filter(|n| *n > 0.0 && (*n as f32).is_finite() && *n as f32 > 0.0);
+        number.ok_or_else(|| self.invalid(format!("{key} = {}, a positive number is wanted", brief(value))))
+    }
+
+    fn flag(&self, key: &str) -> Result<bool> {
+        match self.present(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(value) => Err(self.invalid(format!("{key} = {}, true or false is wanted", brief(value)))),
+        }
+    }
+
+    fn invalid(&self, what: String) -> Error {
+        Error::new("model-config-invalid", format!("{}: {what}", self.file))
+            .hint("fetch the model's config.json again")
+    }
+}
+
+/// `model-unsupported` for a key, the value it has, and what is built.
+pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> Error {
+    Error::new("model-unsupported", format!("{file}: {key} = {}, built is {built}", brief(value))).hint(
+        "dense Llama, Qwen2, Qwen3 and Mistral decoders are built; `plimsoll explain model-unsupported` lists what is not",
+    )
+}
+
+fn out_of_range(file: &str, key: &str, value: u64, limit: u64) -> Error {
+    Error::new("model-config-invalid", format!("{file}: {key} = {value}, wanted is 1 to {limit}"))
+        .hint("fetch the model's config.json again")
+}
+
+const fn family_names(family: Family) -> (&'static str, &'static str) {
+    match family {
+        Family::Llama => ("LlamaForCausalLM", "llama"),
+        Family::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+        Family::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+        Family::Mistral => ("MistralForCausalLM", "mistral"),
+    }
+}
+
+fn rope_json(scaling: &RopeScaling) -> Value {
+    match scaling {
+        RopeScaling::None => Value::Null,
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor,
+            "original_max_position_embeddings": original_max_position_embeddings,
+        }),
+    }
+}
+
+fn insert_ids(map: &mut Map<String, Value>, ids: &TokenIds) {
+    if let Some(bos) = ids.bos {
+        map.insert("bos_token_id".into(), bos.into());
+    }
+    match ids.eos.as_slice() {
+        [] => {}
+        [one] => {
+            map.insert("eos_token_id".into(), (*one).into());
+        }
+        many => {
+            map.insert("eos_token_id".into(), many.into());
+        }
+    }
+    if let Some(pad) = ids.pad {
+        map.insert("pad_token_id".into(), pad.into());
+    }
+}
+
+fn id_list(value: &Value) -> Vec<u32> {
+    let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+    match value {
+        Value::Array(list) => list.iter().filter_map(id).collect(),
+        one => id(one).into_iter().collect(),
+    }
+}
+
+/// The shortest decimal that reads back as the same f32: 1e-5, not 9.99999974e-6.
+pub(crate) fn short(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+/// A value for a message, cut to a line.
+fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(80) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

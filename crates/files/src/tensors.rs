@@ -1,0 +1,212 @@
+//! What a model file says about each tensor, and what a model of a given shape must contain.
+//! Names are Hugging Face's, whatever the file calls them.
+//!
+//! Legend: V vocab, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
+
+use crate::OpenModel;
+use plimsoll_base::{Error, ModelSpec, Result};
+use std::collections::HashMap;
+
+/// How elements are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// The upper half of a binary32.
+    Bf16,
+    /// 32 values: scale f16, 32 signed bytes.
+    Q8_0,
+    /// 32 values: scale f16, 32 nibbles less 8.
+    Q4_0,
+    /// 32 values: scale f16, minimum f16, 32 nibbles.
+    Q4_1,
+    /// 32 values: scale f16, 32 fifth bits, 32 nibbles, less 16.
+    Q5_0,
+    /// 32 values: scale f16, minimum f16, 32 fifth bits, 32 nibbles.
+    Q5_1,
+    /// 256 values in 8 groups, each with a 6-bit scale and minimum, 4 bits a value.
+    Q4K,
+    /// As `Q4K` with 5 bits a value.
+    Q5K,
+    /// 256 values in 16 groups, each with an 8-bit scale, 6 bits a value.
+    Q6K,
+}
+
+impl Encoding {
+    /// Values in one block.
+    pub const fn block_values(self) -> u64 {
+        match self {
+            Encoding::F32 | Encoding::F16 | Encoding::Bf16 => 1,
+            Encoding::Q8_0 | Encoding::Q4_0 | Encoding::Q4_1 | Encoding::Q5_0 | Encoding::Q5_1 => 32,
+            Encoding::Q4K | Encoding::Q5K | Encoding::Q6K => 256,
+        }
+    }
+
+    /// Bytes of one block.
+    pub const fn block_bytes(self) -> u64 {
+        match self {
+            Encoding::F32 => 4,
+            Encoding::F16 | Encoding::Bf16 => 2,
+            Encoding::Q8_0 => 34,
+            Encoding::Q4_0 => 18,
+            Encoding::Q4_1 => 20,
+            Encoding::Q5_0 => 22,
+            Encoding::Q5_1 => 24,
+            Encoding::Q4K => 144,
+            Encoding::Q5K => 176,
+            Encoding::Q6K => 210,
+        }
+    }
+
+    /// The name in messages and plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Encoding::F32 => "f32",
+            Encoding::F16 => "f16",
+            Encoding::Bf16 => "bf16",
+            Encoding::Q8_0 => "q8_0",
+            Encoding::Q4_0 => "q4_0",
+            Encoding::Q4_1 => "q4_1",
+            Encoding::Q5_0 => "q5_0",
+            Encoding::Q5_1 => "q5_1",
+            Encoding::Q4K => "q4_k",
+            Encoding::Q5K => "q5_k",
+            Encoding::Q6K => "q6_k",
+        }
+    }
+
+    /// Bytes of a tensor of `shape`; `None` if the product overflows or the last axis does not fill whole blocks.
+    pub(crate) fn tensor_bytes(self, shape: &[u64]) -> Option<u64> {
+        let row = *shape.last()?;
+        let outer = shape[..shape.len() - 1].iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+        if row % self.block_values() != 0 {
+            return None;
+        }
+        (row / self.block_values()).checked_mul(self.block_bytes())?.checked_mul(outer)
+    }
+}
+
+/// In which order the rows lie in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    /// As the model wants them.
+    Stored,
+    /// GGUF's order for q and k of Llama: rows i and i + d/2 of a head are neighbours 2i and 2i + 1.
+    RopePairs {
+        /// d: rows of one head.
+        head_dim: u32,
+    },
+}
+
+/// One tensor of an open model, checked to lie inside its file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorInfo {
+    /// Hugging Face name.
+    pub name: String,
+    /// Slowest axis first.
+    pub shape: Vec<u64>,
+    /// How elements are stored.
+    pub encoding: Encoding,
+    /// Which file of the model.
+    pub file: usize,
+    /// First byte within that file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Order of the rows in the file.
+    pub row_order: RowOrder,
+}
+
+/// Names and shapes of the tensors that a model of this spec has, in the order in which they are saved.
+///
+/// A tied head is not listed: it is the embedding.
+pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
+    let (v, h, f) = (u64::from(spec.vocab), u64::from(spec.hidden), u64::from(spec.ffn));
+    let (q, kv, d) = (u64::from(spec.q_width()), u64::from(spec.kv_width()), u64::from(spec.head_dim));
+    let mut list = vec![("model.embed_tokens.weight".to_string(), vec![v, h])];
+    for layer in 0..spec.layers {
+        let mut add = |name: &str, shape: &[u64]| {
+            list.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
+        };
+        add("input_layernorm.weight", &[h]);
+        add("self_attn.q_proj.weight", &[q, h]);
+        add("self_attn.k_proj.weight", &[kv, h]);
+        add("self_attn.v_proj.weight", &[kv, h]);
+        if spec.qkv_bias {
+            add("self_attn.q_proj.bias", &[q]);
+            add("self_attn.k_proj.bias", &[kv]);
+            add("self_attn.v_proj.bias", &[kv]);
+        }
+        if spec.qk_norm {
+            add("self_attn.q_norm.weight", &[d]);
+            add("self_attn.k_norm.weight", &[d]);
+        }
+        add("self_attn.o_proj.weight", &[h, q]);
+        add("post_attention_layernorm.weight", &[h]);
+        add("mlp.gate_proj.weight", &[f, h]);
+        add("mlp.up_proj.weight", &[f, h]);
+        add("mlp.down_proj.weight", &[h, f]);
+    }
+    list.push(("model.norm.weight".to_string(), vec![h]));
+    if !spec.tied {
+        list.push(("lm_head.weight".to_string(), vec![v, h]));
+    }
+    list
+}
+
+/// Requires that the model holds exactly the tensors of its spec, in their shapes.
+///
+/// A random model has no tensors and passes. Rotary tables and the copy of a tied head are ignored.
+pub fn check_against(model: &OpenModel) -> Result<()> {
+    if model.random {
+        return Ok(());
+    }
+    let mut wanted: HashMap<String, Vec<u64>> = expected_tensors(&model.spec).into_iter().collect();
+    let mut unexpected = Vec::new();
+    for tensor in &model.tensors {
+        match wanted.remove(&tensor.name) {
+            Some(shape) if shape == tensor.shape => {}
+            Some(shape) => return Err(bad_shape(model, tensor, &shape)),
+            None if is_ignorable(&tensor.name, &model.spec) => {}
+            None => unexpected.push(tensor.name.as_str()),
+        }
+    }
+    if !wanted.is_empty() {
+        return Err(missing(model, wanted));
+    }
+    if let Some(first) = unexpected.first() {
+        let message = format!(
+            "{}: tensor `{first}` is not part of {:?} ({} such tensors)",
+            model.source,
+            model.spec.family,
+            unexpected.len()
+        );
+        return Err(Error::new("model-tensor-unexpected", message).hint(
+            "config.json does not describe this file; an adapter must be merged into its model first",
+        ));
+    }
+    Ok(())
+}
+
+/// Tensors that carry nothing the spec does not say.
+fn is_ignorable(name: &str, spec: &ModelSpec) -> bool {
+    name.ends_with("rotary_emb.inv_freq") || (name == "lm_head.weight" && spec.tied)
+}
+
+fn bad_shape(model: &OpenModel, tensor: &TensorInfo, expect: &[u64]) -> Error {
+    let message = format!(
+        "{}: tensor `{}` has shape {:?}, the config gives {expect:?}",
+        model.source, tensor.name, tensor.shape
+    );
+    Error::new("model-tensor-shape", message).hint("config.json and the weights are of different models")
+}
+
+fn missing(model: &OpenModel, wanted: HashMap<String, Vec<u64>>) -> Error {
+    let mut names: Vec<String> = wanted.into_keys().collect();
+    names.sort();
+    let message = format!("{}: no tensor `{}` ({} missing)", model.source, names[0], names.len());
+    Error::new("model-tensor-missing", message)
+        .hint("fetch the model again, or check num_hidden_layers in config.json")
+}

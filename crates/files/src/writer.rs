@@ -1,0 +1,257 @@
+//! Writing what must last: a safetensors file streamed tensor by tensor, and small files that appear whole or not at all.
+//! Every byte is counted against the declaration and hashed on its way; a file that is not finished is removed.
+
+use plimsoll_base::{Bytes, DType, Error, Result};
+use serde_json::{Map, json};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// One tensor to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorDecl {
+    /// Name in the header.
+    pub name: String,
+    /// How elements are stored.
+    pub dtype: DType,
+    /// Slowest axis first.
+    pub shape: Vec<u64>,
+}
+
+/// A safetensors file being written, its tensors in the order of the declaration.
+#[derive(Debug)]
+pub struct SafetensorsWriter {
+    file: Option<File>,
+    path: PathBuf,
+    sha256: Sha256,
+    written_bytes: u64,
+    data_bytes: u64,
+}
+
+impl SafetensorsWriter {
+    /// Creates the file and writes its header; `metadata` is added to `{"format": "pt"}`.
+    ///
+    /// Errors: `disk-full`, `write-failed`, `size-overflow`.
+    pub fn create(
+        path: &Path,
+        tensors: &[TensorDecl],
+        metadata: &[(String, String)],
+    ) -> Result<SafetensorsWriter> {
+        let (header, data_bytes) = header(tensors, metadata)?;
+        let file = File::create(path).map_err(|e| write_error(path, &e))?;
+        let sha256 = Sha256::new();
+        let mut writer = SafetensorsWriter {
+            file: Some(file),
+            path: path.to_path_buf(),
+            sha256,
+            written_bytes: 0,
+            data_bytes,
+        };
+        writer.put(&(header.len() as u64).to_le_bytes())?;
+        writer.put(&header)?;
+        Ok(writer)
+    }
+
+    /// Appends stored bytes of the tensor that is due.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.written_bytes + bytes.len() as u64;
+        if written > self.data_bytes {
+            return Err(self.miscounted(written));
+        }
+        self.written_bytes = written;
+        self.put(bytes)
+    }
+
+    /// Appends values as `dtype` (f32 or bf16, round to nearest even), through `scratch`, which may be small.
+    pub fn write_f32_as(&mut self, dtype: DType, values: &[f32], scratch: &mut [u8]) -> Result<()> {
+        let width = dtype.bytes() as usize;
+        assert!(scratch.len() >= width, "scratch of {} bytes holds no element", scratch.len());
+        assert!(matches!(dtype, DType::F32 | DType::Bf16), "weights are written as f32 or bf16");
+        for chunk in values.chunks(scratch.len() / width) {
+            let out = &mut scratch[..chunk.len() * width];
+            for (bytes, &value) in out.chunks_exact_mut(width).zip(chunk) {
+                match dtype {
+                    DType::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
+                    _ => bytes.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes()),
+                }
+            }
+            self.write(out)?;
+        }
+        Ok(())
+    }
+
+    /// Requires that every declared byte was written, flushes to the disk and gives the file's SHA-256 in hex.
+    pub fn finish(mut self) -> Result<String> {
+        if self.written_bytes != self.data_bytes {
+            return Err(self.miscounted(self.written_bytes));
+        }
+        let file = self.file.as_ref().expect("the file is open until finish");
+        file.sync_all().map_err(|e| write_error(&self.path, &e))?;
+        self.file = None; // kept: drop removes only what is still open
+        Ok(hex(&self.sha256.finalize_reset()))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        let file = self.file.as_mut().expect("the file is open until finish");
+        file.write_all(bytes).map_err(|e| write_error(&self.path, &e))?;
+        self.sha256.update(bytes);
+        Ok(())
+    }
+
+    fn miscounted(&self, written: u64) -> Error {
+        let message = format!(
+            "{}: {written} bytes of tensors written, the header declares {}",
+            self.path.display(),
+            self.data_bytes
+        );
+        Error::new("write-failed", message).hint("this is a defect of plimsoll: please report it")
+    }
+}
+
+impl Drop for SafetensorsWriter {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes names that were created, renamed or removed in `dir` last.
+pub fn fsync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| write_error(dir, &e))
+}
+
+/// Replaces the file at `path` as a whole: a temporary name, fsync, rename, fsync of the folder.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = folder.join(format!(".{name}.{}.part", std::process::id()));
+    let written = File::create(&part)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&part, path));
+    if let Err(e) = written {
+        let _ = std::fs::remove_file(&part);
+        return Err(write_error(path, &e));
+    }
+    fsync_dir(folder)
+}
+
+/// `disk-full` where the system says so, else `write-failed`.
+pub(crate) fn write_error(path: &Path, err: &std::io::Error) -> Error {
+    match err.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            Error::io("disk-full", path, err).hint("make room, or choose another directory on a larger disk")
+        }
+        _ => Error::io("write-failed", path, err).hint("check that the directory exists and may be written"),
+    }
+}
+
+fn header(tensors: &[TensorDecl], metadata: &[(String, String)]) -> Result<(Vec<u8>, u64)> {
+    let mut notes = Map::from_iter([("format".to_string(), json!("pt"))]);
+    notes.extend(metadata.iter().map(|(key, value)| (key.clone(), json!(value))));
+    let mut map = Map::from_iter([("__metadata__".to_string(), notes.into())]);
+    let mut offset = 0u64;
+    for tensor in tensors {
+        let bytes = Bytes::checked(&tensor.shape, tensor.dtype.bytes())?.0;
+        let end = Bytes::checked(&[offset.checked_add(bytes).unwrap_or(u64::MAX)], 1)?.0;
+        let dtype = match tensor.dtype {
+            DType::F32 => "F32",
+            DType::Bf16 => "BF16",
+            DType::U32 => "U32",
+            DType::U8 => "U8",
+        };
+        let entry = json!({ "dtype": dtype, "shape": tensor.shape, "data_offsets": [offset, end] });
+        let twice = map.insert(tensor.name.clone(), entry).is_some();
+        assert!(!twice, "tensor `{}` is declared twice", tensor.name);
+        offset = end;
+    }
+    let mut text = serde_json::to_vec(&map).expect("a map of plain values is JSON");
+    text.resize(text.len().next_multiple_of(8), b' '); // the data begins on a multiple of 8 bytes
+    Ok((text, offset))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decl(name: &str, dtype: DType, shape: &[u64]) -> TensorDecl {
+        TensorDecl { name: name.into(), dtype, shape: shape.to_vec() }
+    }
+
+    #[test]
+    fn the_reference_reader_reads_what_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        let tensors =
+            [decl("b", DType::F32, &[2, 3]), decl("a", DType::Bf16, &[5]), decl("c", DType::U8, &[1])];
+        let mut writer = SafetensorsWriter::create(&path, &tensors, &[("step".into(), "7".into())]).unwrap();
+        let values = [0.0, 1.0, -2.0, 3.5, 1e-3, 1.003_906_3];
+        let mut scratch = [0; 7]; // one f32 at a time, three bf16 at a time
+        writer.write_f32_as(DType::F32, &values, &mut scratch).unwrap();
+        writer.write_f32_as(DType::Bf16, &values[..5], &mut scratch).unwrap();
+        writer.write(&[9]).unwrap();
+        let digest = writer.finish().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(digest, hex(&Sha256::digest(&bytes)));
+        let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let stored: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        assert_eq!(read.tensor("b").unwrap().data(), stored);
+        assert_eq!(read.tensor("a").unwrap().shape(), [5]);
+        assert_eq!(read.tensor("c").unwrap().data(), [9]);
+        let (_, meta) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+        assert_eq!(meta.metadata().as_ref().unwrap()["format"], "pt");
+    }
+
+    #[test]
+    fn too_few_and_too_many_bytes_leave_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        let tensors = [decl("a", DType::F32, &[2])];
+        let mut writer = SafetensorsWriter::create(&path, &tensors, &[]).unwrap();
+        writer.write(&[0; 7]).unwrap();
+        assert_eq!(writer.write(&[0; 2]).unwrap_err().slug, "write-failed");
+        assert_eq!(writer.finish().unwrap_err().slug, "write-failed");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_full_disk_and_a_missing_folder_are_named() {
+        if Path::new("/dev/full").exists() {
+            let file = File::options().write(true).open("/dev/full").unwrap();
+            let err = (&file).write_all(&[0; 16]).unwrap_err();
+            assert_eq!(write_error(Path::new("/dev/full"), &err).slug, "disk-full");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("gone").join("x");
+        assert_eq!(write_atomic(&gone, b"x").unwrap_err().slug, "write-failed");
+        assert_eq!(SafetensorsWriter::create(&gone, &[], &[]).unwrap_err().slug, "write-failed");
+    }
+
+    #[test]
+    fn an_atomic_write_replaces_the_file_and_leaves_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.json");
+        for text in ["one", "two"] {
+            write_atomic(&path, text.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_overflowing_declaration_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        let tensors = [decl("a", DType::F32, &[1 << 40, 1 << 40])];
+        assert_eq!(SafetensorsWriter::create(&path, &tensors, &[]).unwrap_err().slug, "size-overflow");
+        assert!(!path.exists());
+    }
+}
