@@ -1,1 +1,21 @@
 //! The formulas: advantages, losses with their gradients, KL estimators and controllers. Slices in, slices out.
+//!
+//! A packed batch is the concatenation of its sequences' response positions: every per-token slice has `N` entries,
+//! and `packed::Packed` holds the mask and the offsets of the sequences. Masked positions are never read and get exactly 0.
+//!
+//! Storage is f32, arithmetic f64 in a fixed order, with `plimsoll_base::math` for `exp` and `ln`, so bits do not depend
+//! on the machine. Nothing here allocates; functions that run per micro-batch write into the caller's slices.
+//! This crate refuses to know of tensors, devices, tokens or text. `docs/methods.md` lists the formulas with sources.
+
+pub mod advantage;
+pub mod aggregation;
+pub mod correction;
+pub mod entropy;
+pub mod kl;
+pub mod method;
+pub mod packed;
+pub mod policy_loss;
+pub mod preference;
+pub mod shaping;
+pub mod supervised;
+pub mod value_loss;

@@ -1,0 +1,106 @@
+//! How per-token losses become one number: the weight of a token in the loss of an optimizer step.
+//!
+//! Totals are global over the step and all ranks. That is what makes the gradient independent of how the step is cut
+//! into micro-batches: a token's weight is a function of its own sequence and of the totals, never of its batch mates.
+//! Whole sequences only: a sequence must not be cut between micro-batches.
+
+use crate::packed::{self, Packed};
+
+/// The ways to average token losses over an optimizer step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AggregationKind {
+    /// sum(l m) / N_tok.
+    #[default]
+    TokenMean,
+    /// Mean over sequences of the mean over their tokens (original GRPO).
+    SeqMeanTokenMean,
+    /// Mean over sequences of the sum over their tokens.
+    SeqMeanTokenSum,
+    /// As `SeqMeanTokenSum`, divided by a constant length (Dr.GRPO).
+    SeqMeanTokenSumNorm,
+    /// sum(l m).
+    TokenSum,
+}
+
+impl AggregationKind {
+    /// All kinds, in the order of the documentation.
+    pub const ALL: [AggregationKind; 5] = [
+        AggregationKind::TokenMean,
+        AggregationKind::SeqMeanTokenMean,
+        AggregationKind::SeqMeanTokenSum,
+        AggregationKind::SeqMeanTokenSumNorm,
+        AggregationKind::TokenSum,
+    ];
+
+    /// The name in run files.
+    pub fn name(self) -> &'static str {
+        match self {
+            AggregationKind::TokenMean => "token_mean",
+            AggregationKind::SeqMeanTokenMean => "seq_mean_token_mean",
+            AggregationKind::SeqMeanTokenSum => "seq_mean_token_sum",
+            AggregationKind::SeqMeanTokenSumNorm => "seq_mean_token_sum_norm",
+            AggregationKind::TokenSum => "token_sum",
+        }
+    }
+}
+
+/// An aggregation with its totals, global over the whole optimizer step and all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aggregation {
+    /// Which average.
+    pub kind: AggregationKind,
+    /// N_tok: the sum of the loss mask over the step.
+    pub total_tokens: f64,
+    /// N_seq: sequences of the step with at least one trained token.
+    pub total_sequences: f64,
+    /// The constant length of `SeqMeanTokenSumNorm`, usually `max_new_tokens`; other kinds do not read it.
+    pub length_norm: f64,
+}
+
+impl Aggregation {
+    /// The aggregation of a step that consists of this one batch.
+    pub fn of_batch(kind: AggregationKind, batch: Packed<'_>, length_norm: f64) -> Aggregation {
+        let (total_tokens, total_sequences) = (batch.count_tokens(), batch.count_sequences());
+        Aggregation { kind, total_tokens, total_sequences, length_norm }
+    }
+
+    /// The weight of each trained token of a sequence whose mask is `seq_mask`.
+    pub fn token_weight(&self, seq_mask: &[f32]) -> f64 {
+        match self.kind {
+            AggregationKind::TokenMean => 1.0 / self.total_tokens,
+            AggregationKind::SeqMeanTokenMean => 1.0 / (self.total_sequences * packed::sum(seq_mask)),
+            AggregationKind::SeqMeanTokenSum => 1.0 / self.total_sequences,
+            AggregationKind::SeqMeanTokenSumNorm => 1.0 / (self.total_sequences * self.length_norm),
+            AggregationKind::TokenSum => 1.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_of_a_token() {
+        let mask = [1.0, 1.0, 0.0, 1.0, 0.0, 0.0];
+        let batch = Packed { mask: &mask, seq_offsets: &[0, 3, 4, 6] }; // the last sequence has no trained token
+        let check = |kind, seq: std::ops::Range<usize>, expect: f64| {
+            let agg = Aggregation::of_batch(kind, batch, 8.0);
+            assert_eq!(agg.token_weight(&mask[seq]), expect, "{kind:?}");
+        };
+        check(AggregationKind::TokenMean, 0..3, 1.0 / 3.0);
+        check(AggregationKind::SeqMeanTokenMean, 0..3, 1.0 / 4.0);
+        check(AggregationKind::SeqMeanTokenMean, 3..4, 1.0 / 2.0);
+        check(AggregationKind::SeqMeanTokenSum, 0..3, 1.0 / 2.0);
+        check(AggregationKind::SeqMeanTokenSumNorm, 0..3, 1.0 / 16.0);
+        check(AggregationKind::TokenSum, 0..3, 1.0);
+    }
+
+    #[test]
+    fn names_are_those_of_serde() {
+        for kind in AggregationKind::ALL {
+            assert_eq!(serde_json::to_value(kind).expect("a unit variant"), kind.name());
+        }
+    }
+}

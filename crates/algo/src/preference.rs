@@ -1,0 +1,171 @@
+//! Losses over pairs of a chosen and a rejected response: DPO, cDPO, IPO, and the reward model's.
+//!
+//! P pairs. Log-probs are summed over the sequence's trained tokens, so the gradient of a pair goes to each of them.
+
+use plimsoll_base::math::{exp, ln};
+
+/// A loss of h = (l_c - l_r) - (lref_c - lref_r).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PreferenceLoss {
+    /// -(1 - s) log sigma(b h) - s log sigma(-b h) (arXiv 2305.18290; s > 0 is cDPO, ericmitchell.ai/cdpo.pdf).
+    Dpo {
+        /// b.
+        beta: f64,
+        /// s, the share of labels taken as wrong; 0 is plain DPO.
+        label_smoothing: f64,
+    },
+    /// (h - 1/(2b))^2 (arXiv 2310.12036, equation 17).
+    Ipo {
+        /// b.
+        beta: f64,
+    },
+}
+
+/// Summed log-probs of pairs; all slices [P].
+#[derive(Clone, Copy, Debug)]
+pub struct PairBatch<'a> {
+    /// l_c, of the policy.
+    pub chosen: &'a [f32],
+    /// l_r, of the policy.
+    pub rejected: &'a [f32],
+    /// lref_c, of the reference.
+    pub ref_chosen: &'a [f32],
+    /// lref_r, of the reference.
+    pub ref_rejected: &'a [f32],
+}
+
+/// Sums of a pair loss over micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PairSums {
+    /// Contribution to the loss of the step.
+    pub loss: f64,
+    /// Pairs.
+    pub pairs: f64,
+    /// Pairs whose chosen side is ahead.
+    pub correct: f64,
+    /// Sum of the chosen sides' rewards: b (l_c - lref_c), or the reward model's own.
+    pub reward_chosen: f64,
+    /// Sum of the rejected sides' rewards.
+    pub reward_rejected: f64,
+}
+
+impl PairSums {
+    /// Adds another micro-batch.
+    pub fn merge(&mut self, other: PairSums) {
+        self.loss += other.loss;
+        self.pairs += other.pairs;
+        self.correct += other.correct;
+        self.reward_chosen += other.reward_chosen;
+        self.reward_rejected += other.reward_rejected;
+    }
+
+    /// Share of pairs whose chosen side is ahead.
+    pub fn accuracy(&self) -> f64 {
+        self.correct / self.pairs.max(1.0)
+    }
+
+    /// Mean of chosen less rejected reward.
+    pub fn mean_margin(&self) -> f64 {
+        (self.reward_chosen - self.reward_rejected) / self.pairs.max(1.0)
+    }
+
+    fn count(&mut self, chosen: f64, rejected: f64) {
+        self.pairs += 1.0;
+        self.correct += if chosen > rejected { 1.0 } else { 0.0 };
+        self.reward_chosen += chosen;
+        self.reward_rejected += rejected;
+    }
+}
+
+/// Computes a preference loss, the mean over the step's `total_pairs`.
+///
+/// Writes d loss / d l_c and d loss / d l_r, [P].
+pub fn preference_loss(
+    loss: PreferenceLoss,
+    batch: &PairBatch<'_>,
+    total_pairs: f64,
+    d_chosen: &mut [f32],
+    d_rejected: &mut [f32],
+) -> PairSums {
+    let num_pairs = batch.chosen.len();
+    for length in [batch.rejected, batch.ref_chosen, batch.ref_rejected].map(<[f32]>::len) {
+        assert_eq!(length, num_pairs, "one log-prob for each side of each pair");
+    }
+    let mut sums = PairSums::default();
+    for p in 0..num_pairs {
+        let ahead = f64::from(batch.chosen[p]) - f64::from(batch.ref_chosen[p]);
+        let behind = f64::from(batch.rejected[p]) - f64::from(batch.ref_rejected[p]);
+        let (value, gradient, beta) = preference_term(loss, ahead - behind);
+        sums.loss += value / total_pairs;
+        sums.count(beta * ahead, beta * behind);
+        d_chosen[p] = (gradient / total_pairs) as f32;
+        d_rejected[p] = (-gradient / total_pairs) as f32;
+    }
+    sums
+}
+
+/// (loss, d loss / d h, b).
+fn preference_term(loss: PreferenceLoss, h: f64) -> (f64, f64, f64) {
+    match loss {
+        PreferenceLoss::Dpo { beta, label_smoothing: s } => {
+            let x = beta * h;
+            let value = (1.0 - s) * softplus(-x) + s * softplus(x);
+            (value, beta * (s * sigmoid(x) - (1.0 - s) * sigmoid(-x)), beta)
+        }
+        PreferenceLoss::Ipo { beta } => {
+            let error = h - 1.0 / (2.0 * beta);
+            (error * error, 2.0 * error, beta)
+        }
+    }
+}
+
+/// The reward model's loss, -log sigma(r_c - r_r - margin), the mean over the step's `total_pairs`.
+///
+/// Without margin it equals log(1 + exp(r_r - r_c)), which other stacks offer as a second form.
+/// `margins`: [P] or `None`. Writes d loss / d r_c and d loss / d r_r, [P].
+pub fn reward_model_loss(
+    chosen: &[f32],
+    rejected: &[f32],
+    margins: Option<&[f32]>,
+    total_pairs: f64,
+    d_chosen: &mut [f32],
+    d_rejected: &mut [f32],
+) -> PairSums {
+    assert_eq!(chosen.len(), rejected.len(), "one reward for each side of each pair");
+    let mut sums = PairSums::default();
+    for p in 0..chosen.len() {
+        let (c, r) = (f64::from(chosen[p]), f64::from(rejected[p]));
+        let x = c - r - margins.map_or(0.0, |margins| f64::from(margins[p]));
+        sums.loss += softplus(-x) / total_pairs;
+        sums.count(c, r);
+        let gradient = -sigmoid(-x) / total_pairs;
+        d_chosen[p] = gradient as f32;
+        d_rejected[p] = -gradient as f32;
+    }
+    sums
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// log(1 + e^x), without overflow, and without losing small results in 1 + e^x.
+fn softplus(x: f64) -> f64 {
+    let small = exp(-x.abs());
+    // ln(1 + s) = s - s^2/2 + ...: below 1e-5 the next term is under 1e-15.
+    let log = if small < 1e-5 { small - small * small / 2.0 } else { ln(1.0 + small) };
+    x.max(0.0) + log
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extremes_stay_finite() {
+        assert_eq!(softplus(1e4), 1e4);
+        assert_eq!(softplus(-1e4), 0.0);
+        assert!((softplus(-30.0) / 9.357_622_968_840_175e-14 - 1.0).abs() < 1e-9);
+        assert_eq!((sigmoid(1e4), sigmoid(-1e4)), (1.0, 0.0));
+    }
+}

@@ -1,0 +1,249 @@
+//! From sample rewards to shaped rewards: length penalty, group baseline, clip; and the metrics of a step's rewards.
+//!
+//! P prompts, G samples each; `rewards` is [P * G], the samples of a group next to each other. A reward of `None` leaves
+//! its sample out: it takes no part in its group's statistics, its shaped reward is 0, and the caller masks its tokens.
+//! Order: length penalty, group shaping, clip. The KL is subtracted later, per token (`advantage::token_rewards`).
+
+use plimsoll_base::{Error, Result};
+
+/// What a group's rewards are compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GroupShaping {
+    /// The reward itself (GAE, REINFORCE++).
+    None,
+    /// Less the mean of the others (arXiv 2402.14740).
+    Rloo,
+    /// Less the mean of the group (REINFORCE++-baseline, Dr.GRPO).
+    MeanBaseline,
+    /// Less the mean, divided by (unbiased standard deviation + eps) (GRPO, arXiv 2402.03300).
+    GroupNorm {
+        /// 1e-4 in TRL and here, 1e-6 in verl, 1e-9 in OpenRLHF.
+        eps: f64,
+    },
+}
+
+/// The penalty of responses that come near the length limit (DAPO, arXiv 2503.14476, equation 13).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overlong {
+    /// L, the longest response.
+    pub max_new_tokens: usize,
+    /// b, the tokens before the limit over which the penalty grows.
+    pub buffer: usize,
+    /// The penalty at the limit.
+    pub factor: f64,
+}
+
+/// All that happens to a reward before it meets tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shaping {
+    /// Length penalty, if any.
+    pub overlong: Option<Overlong>,
+    /// Group baseline.
+    pub group: GroupShaping,
+    /// Bounds of the shaped reward; [-10, 10] elsewhere.
+    pub clip: [f32; 2],
+}
+
+/// Statistics of the given rewards of one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GroupStats {
+    /// Samples with a reward.
+    pub count: usize,
+    /// Their mean; 0 without any.
+    pub mean: f64,
+    /// Their unbiased standard deviation (ddof 1); 0 below two.
+    pub std: f64,
+}
+
+/// Metrics of a step's rewards, after the length penalty and before the baseline.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RewardMetrics {
+    /// Mean over samples with a reward; the metric `reward`.
+    pub reward: f64,
+    /// Mean over groups of the unbiased standard deviation; the metric `reward_std`.
+    pub reward_std: f64,
+    /// Share of groups without variance, which teach nothing; the metric `frac_reward_zero_std`.
+    pub frac_reward_zero_std: f64,
+    /// Samples whose reward was `None`.
+    pub num_left_out: usize,
+}
+
+/// Below this a standard deviation counts as zero (`torch.isclose` against 0).
+const ZERO_STD: f64 = 1e-8;
+
+/// Shapes a step's rewards, [P * G], into `shaped`, [P * G].
+///
+/// `lengths`: [P * G], response tokens; read only for the length penalty.
+/// `group-too-small` when the baseline needs a group and `group_size` is below 2. A sample left alone by `None`s has no
+/// baseline and gets 0.
+pub fn shape_rewards(
+    options: &Shaping,
+    rewards: &[Option<f32>],
+    lengths: &[usize],
+    group_size: usize,
+    shaped: &mut [f32],
+) -> Result<RewardMetrics> {
+    check_group_size(options.group, group_size)?;
+    assert_eq!(rewards.len() % group_size, 0, "rewards come in whole groups of {group_size}");
+    assert_eq!(rewards.len(), shaped.len(), "one shaped reward for each reward");
+    let penalised = |i: usize| rewards[i].map(|r| f64::from(r) - penalty(options, lengths, i));
+    let num_groups = rewards.len() / group_size;
+    let mut metrics = RewardMetrics::default();
+    let (mut num_given, mut num_flat) = (0usize, 0usize);
+    for group in 0..num_groups {
+        let samples = group * group_size..(group + 1) * group_size;
+        let stats = stats_of(samples.clone().filter_map(penalised));
+        num_given += stats.count;
+        num_flat += usize::from(stats.std < ZERO_STD);
+        metrics.reward += stats.mean * stats.count as f64;
+        metrics.reward_std += stats.std;
+        for i in samples {
+            let value = penalised(i).map_or(0.0, |r| shape_one(options.group, r, &stats));
+            shaped[i] = (value as f32).clamp(options.clip[0], options.clip[1]);
+            if rewards[i].is_none() {
+                shaped[i] = 0.0;
+            }
+        }
+    }
+    metrics.num_left_out = rewards.len() - num_given;
+    metrics.reward /= num_given.max(1) as f64;
+    metrics.reward_std /= num_groups.max(1) as f64;
+    metrics.frac_reward_zero_std = num_flat as f64 / num_groups.max(1) as f64;
+    Ok(metrics)
+}
+
+/// Refuses a group that is too small for its baseline; the planner asks this before the run.
+pub fn check_group_size(group: GroupShaping, group_size: usize) -> Result<()> {
+    let at_least = if group == GroupShaping::None { 1 } else { 2 };
+    if group_size >= at_least {
+        return Ok(());
+    }
+    Err(Error::usage(
+        "group-too-small",
+        format!("rollout.group_size is {group_size}, and the method compares a sample with its group"),
+    )
+    .fact("a group of one has no mean of the others and no variance, so every advantage would be 0")
+    .hint("set rollout.group_size = 8, or method = \"reinforce\", which needs no group"))
+}
+
+/// Statistics of a group's rewards.
+pub fn group_stats(rewards: &[Option<f32>]) -> GroupStats {
+    stats_of(rewards.iter().filter_map(|r| r.map(f64::from)))
+}
+
+/// The overlong penalty of a response, 0 or positive: e = min(len - (L - b), b); if e > 0, (e / b) factor.
+pub fn overlong_penalty(options: &Overlong, length: usize) -> f64 {
+    let excess = (length + options.buffer).saturating_sub(options.max_new_tokens).min(options.buffer);
+    if excess == 0 { 0.0 } else { excess as f64 / options.buffer as f64 * options.factor }
+}
+
+/// Whether dynamic sampling keeps a group: lo < mean < hi (DAPO). A group without rewards is not kept.
+pub fn keeps_group(rewards: &[Option<f32>], low: f64, high: f64) -> bool {
+    let stats = group_stats(rewards);
+    stats.count > 0 && low < stats.mean && stats.mean < high
+}
+
+fn penalty(options: &Shaping, lengths: &[usize], sample: usize) -> f64 {
+    options.overlong.map_or(0.0, |overlong| overlong_penalty(&overlong, lengths[sample]))
+}
+
+fn shape_one(group: GroupShaping, reward: f64, stats: &GroupStats) -> f64 {
+    match group {
+        GroupShaping::None => reward,
+        _ if stats.count < 2 => 0.0,
+        // R - (sum - R)/(n - 1) = (R - mean) n/(n - 1).
+        GroupShaping::Rloo => (reward - stats.mean) * stats.count as f64 / (stats.count - 1) as f64,
+        GroupShaping::MeanBaseline => reward - stats.mean,
+        GroupShaping::GroupNorm { eps } => (reward - stats.mean) / (stats.std + eps),
+    }
+}
+
+fn stats_of(rewards: impl Iterator<Item = f64> + Clone) -> GroupStats {
+    let count = rewards.clone().count();
+    if count == 0 {
+        return GroupStats::default();
+    }
+    let mean = rewards.clone().sum::<f64>() / count as f64;
+    let squares: f64 = rewards.map(|r| (r - mean) * (r - mean)).sum();
+    let std = if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() };
+    GroupStats { count, mean, std }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shaped(group: GroupShaping, rewards: &[Option<f32>], group_size: usize) -> (Vec<f32>, RewardMetrics) {
+        let options = Shaping { overlong: None, group, clip: [-10.0, 10.0] };
+        let mut out = vec![f32::NAN; rewards.len()];
+        let metrics = shape_rewards(&options, rewards, &[], group_size, &mut out).expect("a valid group");
+        (out, metrics)
+    }
+
+    #[test]
+    fn none_leaves_its_sample_out() {
+        let rewards = [Some(1.0), None, Some(0.0), Some(0.5), None, None];
+        let (rloo, metrics) = shaped(GroupShaping::Rloo, &rewards, 3);
+        assert_eq!(rloo, [1.0, 0.0, -1.0, 0.0, 0.0, 0.0]); // the second group has one survivor: no baseline
+        assert_eq!(metrics.num_left_out, 3);
+        assert_eq!(metrics.reward, 0.5);
+        assert_eq!(metrics.frac_reward_zero_std, 0.5);
+        let (mean, _) = shaped(GroupShaping::MeanBaseline, &rewards, 3);
+        assert_eq!(mean, [0.5, 0.0, -0.5, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_left_out_sample_is_zero_even_outside_the_clip() {
+        let options = Shaping { overlong: None, group: GroupShaping::None, clip: [1.0, 2.0] };
+        let mut out = [f32::NAN; 2];
+        shape_rewards(&options, &[None, Some(5.0)], &[], 1, &mut out).expect("no group needed");
+        assert_eq!(out, [0.0, 2.0]);
+    }
+
+    #[test]
+    fn equal_rewards_give_exactly_zero() {
+        for reward in [0.1f32, 1.0, 1.0 / 3.0] {
+            for group_size in 2..12 {
+                let (out, metrics) = shaped(
+                    GroupShaping::GroupNorm { eps: 1e-9 },
+                    &vec![Some(reward); group_size],
+                    group_size,
+                );
+                assert!(out.iter().all(|&r| r == 0.0), "{reward} x {group_size}: {out:?}");
+                assert_eq!(metrics.frac_reward_zero_std, 1.0);
+            }
+        }
+    }
+
+    #[test]
+    fn group_of_one_is_refused() {
+        for group in [GroupShaping::Rloo, GroupShaping::MeanBaseline, GroupShaping::GroupNorm { eps: 1e-4 }] {
+            let err = check_group_size(group, 1).expect_err("one sample has no group");
+            assert_eq!((err.slug, err.exit), ("group-too-small", plimsoll_base::Exit::Usage));
+        }
+        assert!(check_group_size(GroupShaping::None, 1).is_ok());
+        assert!(check_group_size(GroupShaping::None, 0).is_err());
+    }
+
+    #[test]
+    fn overlong_grows_over_the_buffer() {
+        let options = Overlong { max_new_tokens: 100, buffer: 20, factor: 0.5 };
+        for (length, expect) in [(0, 0.0), (80, 0.0), (81, 0.025), (90, 0.25), (100, 0.5), (140, 0.5)] {
+            assert_eq!(overlong_penalty(&options, length), expect, "length {length}");
+        }
+        let no_buffer = Overlong { buffer: 0, ..options };
+        assert_eq!(overlong_penalty(&no_buffer, 100), 0.0);
+    }
+
+    #[test]
+    fn dynamic_sampling_keeps_mixed_groups() {
+        for (rewards, kept) in [
+            (vec![Some(1.0), Some(0.0)], true),
+            (vec![Some(1.0), Some(1.0)], false),
+            (vec![Some(0.0), None], false),
+            (vec![None, None], false),
+        ] {
+            assert_eq!(keeps_group(&rewards, 0.0, 1.0), kept, "{rewards:?}");
+        }
+    }
+}
