@@ -1,2 +1,46 @@
-//! tidy
-fn main() {}
+//! Checks of the repository itself, run by `cargo xtask tidy`. It has no dependencies, so that it builds in a second, and
+//! it never changes a file.
+
+mod edges;
+mod length;
+mod manifest;
+mod slugs;
+mod source;
+mod tidy;
+mod unsafety;
+mod words;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => run_tidy(),
+        _ => {
+            eprintln!("usage: cargo xtask tidy");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run_tidy() -> ExitCode {
+    let tree = match tidy::Tree::read(repository_root()) {
+        Ok(tree) => tree,
+        Err(err) => {
+            eprintln!("tidy: {err}");
+            return ExitCode::from(2);
+        }
+    };
+    let findings = tidy::check(&tree);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    eprintln!("tidy: {} files, {} findings", tree.files.len(), findings.len());
+    if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The workspace, which is the folder above this package.
+fn repository_root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+}

@@ -1,0 +1,177 @@
+//! Which crate may depend on which. A crate exists because of what it must not be able to reach, so an edge that this
+//! table lacks is a change of the architecture: edit the table here and in ARCHITECTURE.md, and say why in the commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::manifest;
+use crate::tidy::{Finding, Tree};
+
+/// The table, in the notation of ARCHITECTURE.md: `left <- what it may depend on`.
+pub const ALLOWED: &str = "
+    memory, algo, env, files <- base      device  <- base memory
+    text    <- base files                 model   <- base memory files device
+    worker  <- base memory                rollout <- base memory device model
+    collect <- base memory files env worker   train   <- base memory files device model
+    reward  <- base memory worker         rl      <- all of these but doctor
+    doctor  <- base memory                plimsoll <- base memory files text env reward collect device doctor rl
+    python  <- base memory env worker collect
+";
+
+/// Crates that stand above `rl`, which \"all of these\" therefore does not mean.
+const ABOVE_RL: [&str; 4] = ["doctor", "plimsoll", "python", "rl"];
+
+type Table = BTreeMap<String, BTreeSet<String>>;
+
+/// Compares each crate's dependencies with the table, and the table with ARCHITECTURE.md's.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let table = parse(ALLOWED);
+    let mut findings = Vec::new();
+    for (path, text) in tree.texts("/Cargo.toml") {
+        let owner = path.strip_suffix("/Cargo.toml").expect("the suffix was asked for");
+        let owner = owner.strip_prefix("crates/").unwrap_or(owner);
+        for entry in manifest::entries(text).filter(|entry| entry.is_dependency()) {
+            let Some(target) = workspace_crate(&entry.key) else { continue };
+            if !table.get(owner).is_some_and(|allowed| allowed.contains(target)) {
+                findings.push(Finding::new(path, entry.line, new_edge(owner, target, &table)));
+            }
+        }
+        if path.starts_with("crates/") && !table.contains_key(owner) && owner != "base" {
+            findings.push(Finding::new(
+                path,
+                1,
+                format!("crate {owner} is not in the edge table of xtask/src/edges.rs"),
+            ));
+        }
+    }
+    findings.extend(tree.text("ARCHITECTURE.md").and_then(|text| check_document(&table, text)));
+    findings
+}
+
+fn new_edge(owner: &str, target: &str, table: &Table) -> String {
+    let allowed: Vec<&str> = table.get(owner).into_iter().flatten().map(String::as_str).collect();
+    let allowed = if allowed.is_empty() { "nothing".to_string() } else { allowed.join(" ") };
+    format!(
+        "new crate edge {owner} <- {target}; allowed is {owner} <- {allowed}. \
+         A new edge edits the table in xtask/src/edges.rs and ARCHITECTURE.md, and says why"
+    )
+}
+
+/// The folder of a workspace crate by its package name.
+fn workspace_crate(package: &str) -> Option<&str> {
+    if package == "plimsoll" { Some(package) } else { package.strip_prefix("plimsoll-") }
+}
+
+/// The first finding about the table that the document holds in its indented or fenced lines.
+fn check_document(table: &Table, text: &str) -> Option<Finding> {
+    const PATH: &str = "ARCHITECTURE.md";
+    let is_row = |line: &str| line.contains("<-") && !line.contains('`');
+    let rows: Vec<&str> = text.lines().filter(|line| is_row(line)).collect();
+    if rows.is_empty() {
+        return Some(Finding::new(
+            PATH,
+            1,
+            "the table of crate edges is missing; it is in xtask/src/edges.rs",
+        ));
+    }
+    let line = text.lines().position(is_row).map_or(1, |index| index + 1);
+    let document = parse(&rows.join("\n"));
+    let names: BTreeSet<&String> = table.keys().chain(document.keys()).collect();
+    let differs = names.into_iter().find(|name| table.get(*name) != document.get(*name))?;
+    Some(Finding::new(PATH, line, format!("the edges of {differs} differ from xtask/src/edges.rs")))
+}
+
+/// Reads rows of `a, b <- c d`, several to a line with two or more spaces between them.
+pub fn parse(text: &str) -> Table {
+    let mut table = Table::new();
+    for line in text.lines() {
+        let mut line = line.trim().to_string();
+        while line.contains(" <-") || line.contains("<- ") {
+            line = line.replace(" <-", "<-").replace("<- ", "<-");
+        }
+        for entry in line.split("  ").filter_map(|entry| entry.trim().split_once("<-")) {
+            let targets: BTreeSet<String> = entry.1.split_whitespace().map(str::to_string).collect();
+            for owner in entry.0.split(',') {
+                table.insert(owner.trim().to_string(), targets.clone());
+            }
+        }
+    }
+    expand_all(&mut table);
+    table
+}
+
+/// Replaces "all of these but doctor" by the crates below `rl`.
+fn expand_all(table: &mut Table) {
+    let below: BTreeSet<String> = table
+        .iter()
+        .flat_map(|(owner, targets)| std::iter::once(owner).chain(targets))
+        .filter(|name| {
+            !ABOVE_RL.contains(&name.as_str()) && !["all", "of", "these", "but"].contains(&name.as_str())
+        })
+        .cloned()
+        .collect();
+    for targets in table.values_mut().filter(|targets| targets.contains("all")) {
+        *targets = below.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tests::tree;
+
+    /// The promise itself: this workspace has no edge that the table lacks.
+    #[test]
+    fn this_workspace_keeps_its_edges() {
+        let tree = Tree::read(crate::repository_root()).expect("the workspace is readable");
+        let findings = check(&tree);
+        assert!(findings.is_empty(), "{}", findings.iter().map(|f| format!("\n{f}")).collect::<String>());
+    }
+
+    #[test]
+    fn the_table_reads_as_meant() {
+        let table = parse(ALLOWED);
+        let row = |name: &str| table[name].iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        assert_eq!(row("env"), "base");
+        assert_eq!(row("device"), "base memory");
+        assert_eq!(row("collect"), "base env files memory worker");
+        assert_eq!(
+            row("rl"),
+            "algo base collect device env files memory model reward rollout text train worker"
+        );
+        assert!(!row("plimsoll").contains("algo"));
+        assert_eq!(table.len(), 16);
+    }
+
+    #[test]
+    fn a_new_edge_is_named() {
+        let check_one = |path: &str, dependency: &str| {
+            check(&tree(&[(path, &format!("[package]\n[dependencies]\n{dependency}.workspace = true\n"))]))
+        };
+        assert_eq!(check_one("crates/text/Cargo.toml", "plimsoll-files"), []);
+        let findings = check_one("crates/text/Cargo.toml", "plimsoll-device");
+        assert_eq!((findings.len(), findings[0].line), (1, 3));
+        assert!(
+            findings[0].message.starts_with("new crate edge text <- device; allowed is text <- base files")
+        );
+        assert_eq!(check_one("crates/base/Cargo.toml", "plimsoll-memory").len(), 1);
+        assert_eq!(check_one("crates/new/Cargo.toml", "serde").len(), 1);
+        assert_eq!(check_one("xtask/Cargo.toml", "plimsoll-base").len(), 1);
+    }
+
+    #[test]
+    fn tests_may_use_other_crates() {
+        let text = "[dev-dependencies]\nplimsoll-rl = { path = \"x\" }\n";
+        assert_eq!(check(&tree(&[("crates/text/Cargo.toml", text)])), []);
+    }
+
+    #[test]
+    fn the_document_holds_the_same_table() {
+        let with = |text: &str| check(&tree(&[("ARCHITECTURE.md", text)]));
+        assert_eq!(with(&format!("# Architecture\n{ALLOWED}\n")), []);
+        assert_eq!(with("# Architecture\n")[0].line, 1);
+        let changed = ALLOWED.replace("worker  <- base memory ", "worker  <- base memory device ");
+        assert!(with(&changed)[0].message.contains("edges of worker"));
+        let short = ALLOWED.replace("python  <- base memory env worker collect", "");
+        assert!(with(&short)[0].message.contains("edges of python"));
+    }
+}

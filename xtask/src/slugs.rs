@@ -1,0 +1,111 @@
+//! Every error slug has a page `docs/errors/<slug>.md`, and every page is the page of a slug.
+//!
+//! A slug is the string literal that an `Error` constructor gets first, or the value of a field `slug`. Tests of a file
+//! and files of tests make up slugs of their own, so they are not read.
+
+use std::collections::BTreeMap;
+
+use crate::source::Source;
+use crate::tidy::{Finding, Tree};
+
+const CONSTRUCTORS: [&str; 5] =
+    ["Error::new(", "Error::usage(", "Error::does_not_fit(", "Error::io(", "slug:"];
+
+const PAGES: &str = "docs/errors/";
+
+/// Compares slugs and pages.
+pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
+    let slugs = slugs(sources);
+    let mut findings = Vec::new();
+    for (slug, (path, line)) in &slugs {
+        if !is_kebab_case(slug) {
+            findings.push(Finding::new(path, *line, format!("slug `{slug}` is not kebab-case")));
+        } else if tree.text(&format!("{PAGES}{slug}.md")).is_none() {
+            findings.push(Finding::new(path, *line, format!("slug `{slug}` has no page {PAGES}{slug}.md")));
+        }
+    }
+    for (path, text) in tree.texts(".md") {
+        let Some(slug) = path.strip_prefix(PAGES).and_then(|name| name.strip_suffix(".md")) else { continue };
+        if !slugs.contains_key(slug) {
+            findings.push(Finding::new(path, 1, format!("no error has the slug `{slug}`")));
+        }
+        if text.lines().next() != Some(&format!("# {slug}")) {
+            findings.push(Finding::new(path, 1, format!("the page does not open with `# {slug}`")));
+        }
+    }
+    findings
+}
+
+/// Each slug with the place where it is first used.
+fn slugs(sources: &[Source]) -> BTreeMap<String, (String, usize)> {
+    let mut slugs = BTreeMap::new();
+    let is_library =
+        |source: &&Source| source.path.starts_with("crates/") && !source.path.contains("/tests/");
+    for source in sources.iter().filter(is_library) {
+        for constructor in CONSTRUCTORS {
+            for start in source.find(constructor).into_iter().filter(|&start| start < source.tests_start()) {
+                if let Some(slug) = source.literal_at(start + constructor.len()) {
+                    slugs.entry(slug).or_insert((source.path.clone(), source.line_of(start)));
+                }
+            }
+        }
+    }
+    slugs
+}
+
+fn is_kebab_case(slug: &str) -> bool {
+    let part =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    slug.split('-').all(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tests::tree;
+
+    fn findings(code: &str, pages: &[&str]) -> Vec<String> {
+        let page = |slug: &&str| (format!("{PAGES}{slug}.md"), format!("# {slug}\n"));
+        let pages: Vec<(String, String)> = pages.iter().map(page).collect();
+        let files: Vec<(&str, &str)> =
+            pages.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let sources =
+            [Source::new("crates/a/src/lib.rs", code), Source::new("crates/a/tests/t.rs", "slug: \"t-t\"")];
+        check(&tree(&files), &sources).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn slugs_and_pages_match_both_ways() {
+        let code = "fn f() {\n Error::new(\"a-b\", x);\n plimsoll_base::Error::usage(\n    \"c-d\",\n x);\n\
+                    let e = Error { slug: \"e-2\" }; Error::io(\"g\", p, e); Error::does_not_fit(\"h\", m) }\n";
+        assert_eq!(findings(code, &["a-b", "c-d", "e-2", "g", "h"]), [""; 0]);
+        assert_eq!(
+            findings(code, &["a-b", "e-2", "g", "h", "old"]),
+            [
+                "crates/a/src/lib.rs:3: slug `c-d` has no page docs/errors/c-d.md",
+                "docs/errors/old.md:1: no error has the slug `old`"
+            ]
+        );
+    }
+
+    #[test]
+    fn tests_and_comments_make_no_slugs() {
+        let code = "// Error::new(\"x\")\nfn f(slug: &str) { Error::new(slug, m) }\n\
+                    #[cfg(test)]\nmod tests { Error::new(\"made-up\", m); }";
+        assert_eq!(findings(code, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn slugs_are_kebab_case() {
+        for (slug, fine) in [("a-b2", true), ("A", false), ("a--b", false), ("a_b", false), ("", false)] {
+            assert_eq!(is_kebab_case(slug), fine, "{slug}");
+        }
+    }
+
+    #[test]
+    fn a_page_opens_with_its_slug() {
+        let sources = [Source::new("crates/a/src/lib.rs", "Error::new(\"a\", m)")];
+        let found = check(&tree(&[("docs/errors/a.md", "# b\n")]), &sources);
+        assert_eq!(found.len(), 1);
+    }
+}

@@ -1,0 +1,115 @@
+//! What must not stand in the repository: unfinished work, paths of one machine, hosts of package registries. And what
+//! must: a Rust file opens with what it owns.
+
+use crate::source::{Source, is_word};
+use crate::tidy::{Finding, Tree};
+
+/// Files read for words. Data and lock files are not prose.
+const SUFFIXES: [&str; 8] = [".rs", ".md", ".toml", ".py", ".sh", ".cu", ".cuh", ".yml"];
+
+/// Written in parts, so that this file passes its own check.
+const UNFINISHED: &str = concat!("TO", "DO");
+const MACHINE_PATH: &str = concat!("/wo", "rk/");
+const HOSTS: [&str; 4] = [
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("python", "hosted.org"),
+    concat!("hugging", "face.co"),
+];
+
+/// The one place that may name a host: the default endpoint of the model hub.
+const ENDPOINT_FOLDER: &str = "crates/files/src/";
+
+/// Checks all text files, and the code of all sources.
+pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_prose =
+        |path: &str| path.starts_with(".ci/") || SUFFIXES.iter().any(|suffix| path.ends_with(suffix));
+    for file in tree.files.iter().filter(|file| is_prose(&file.path)) {
+        for (index, line) in file.text.iter().flat_map(|text| text.lines()).enumerate() {
+            findings.extend(
+                check_line(&file.path, line).map(|message| Finding::new(&file.path, index + 1, message)),
+            );
+        }
+    }
+    for source in sources {
+        findings.extend(check_source(source));
+    }
+    findings
+}
+
+fn check_line(path: &str, line: &str) -> Option<String> {
+    if has_word(line, UNFINISHED) {
+        return Some(format!("{UNFINISHED}: finish it, or leave it out"));
+    }
+    if line.contains(MACHINE_PATH) {
+        return Some(format!("a path of one machine: {MACHINE_PATH}"));
+    }
+    let host = HOSTS.iter().find(|host| line.contains(**host))?;
+    (!path.starts_with(ENDPOINT_FOLDER)).then(|| format!("names the registry host {host}"))
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(start, _)| {
+        let before = line[..start].chars().next_back();
+        let after = line[start + word.len()..].chars().next();
+        !before.is_some_and(is_word) && !after.is_some_and(is_word)
+    })
+}
+
+fn check_source(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in ["todo!", "unimplemented!", "dbg!"] {
+        for start in source.find(name) {
+            findings.push(Finding::new(&source.path, source.line_of(start), format!("{name} is for drafts")));
+        }
+    }
+    if !source.line(1).starts_with("//!") {
+        findings.push(Finding::new(&source.path, 1, "the file does not open with `//!` and what it owns"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tests::tree;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let sources: Vec<Source> = if path.ends_with(".rs") { vec![Source::new(path, text)] } else { vec![] };
+        check(&tree(&[(path, text)]), &sources).into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn words_that_must_not_stand() {
+        let line = |middle: &str| format!("see {middle} there\n");
+        assert_eq!(found("README.md", &line(UNFINISHED)).len(), 1);
+        assert_eq!(found("README.md", &line(&format!("{UNFINISHED}S"))).len(), 0);
+        assert_eq!(found("docs/a.md", &line(&format!("{MACHINE_PATH}x"))).len(), 1);
+        for host in HOSTS {
+            assert_eq!(found("docs/a.md", &line(host)).len(), 1, "{host}");
+            assert_eq!(found(".ci/run", &line(host)).len(), 1, "{host}");
+            assert_eq!(found("Cargo.lock", &line(host)).len(), 0, "{host}");
+            assert_eq!(found("crates/files/src/hub.rs", &format!("//! {host}\n")).len(), 0, "{host}");
+        }
+    }
+
+    #[test]
+    fn drafts_in_code() {
+        for name in ["todo!()", "unimplemented!()", "dbg!(x)"] {
+            assert_eq!(found("a.rs", &format!("//! a\nfn f() {{ {name} }}\n")).len(), 1, "{name}");
+            assert_eq!(
+                found("a.rs", &format!("//! {name}\nfn f() {{ g(\"{name}\") }}\n")).len(),
+                0,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_opens_with_what_it_owns() {
+        assert_eq!(found("a.rs", "//! Owns a.\n").len(), 0);
+        assert_eq!(found("a.rs", "use b;\n").len(), 1);
+        assert_eq!(found("a.rs", "").len(), 1);
+    }
+}
