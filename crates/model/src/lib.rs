@@ -1,1 +1,21 @@
-//! One decoder for training and rollout: weights, forward, backward, head.
+//! One decoder for training and rollout: weights, activations, forward, backward, head, load and save.
+//!
+//! Model code is written once, generic over `Device`. It owns which operation reads which region when; it refuses
+//! nothing: batches come within their limits, and files are checked before they get here.
+
+mod activations;
+mod backward;
+mod forward;
+mod load;
+mod params;
+pub mod rope;
+mod save;
+mod weights;
+
+pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
+pub use backward::backward;
+pub use forward::{Decoder, Pass, PassIndex, head, layers, sample};
+pub use load::{STAGING_BYTES, load};
+pub use params::{Param, ParamKind, ParamTable, Part};
+pub use save::save;
+pub use weights::{LayerParams, Params};

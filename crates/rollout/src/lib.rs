@@ -1,1 +1,16 @@
-//! The rollout engine: paged KV cache, scheduler, sampler.
+//! The rollout engine: paged KV cache, continuous batching, sampling. It owns which sequence runs when and which
+//! blocks it holds; the arithmetic is the model's.
+//!
+//! It refuses requests beyond its limits, and stops with a name when a logit is not a number. It allocates nothing
+//! while it runs.
+
+mod blocks;
+mod engine;
+mod limits;
+mod samples;
+mod schedule;
+
+pub use blocks::BlockPool;
+pub use engine::{Engine, NeverStop, Request, RolloutStats, StopCondition};
+pub use limits::{EngineLimits, OnFull, layout};
+pub use samples::{Finish, Samples};

@@ -1,1 +1,10 @@
-//! Packing, optimizer, gradient norm, checkpoints.
+//! Packing under hard limits, optimizer states, gradient norm and clipping.
+//!
+//! It owns gradients and optimizer states, and how responses are laid out in micro-batches. It knows no rewards and
+//! no losses: those are the algorithm's, on the host.
+
+mod optimizer;
+mod packing;
+
+pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, UpdateOptions, layout as optimizer_layout};
+pub use packing::{HeadRow, MicroBatch, PackLimits, Packer, Sequence};

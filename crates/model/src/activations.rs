@@ -1,0 +1,405 @@
+//! What a forward and backward pass keeps, as regions of the plan, and the handles to them.
+//!
+//! One description serves all phases: rollout and score keep one layer's intermediates and overwrite them;
+//! the update keeps what the backward pass reads, by recompute level.
+//!
+//! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
+
+use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS};
+use plimsoll_device::{head_tile_elements, pack_elements};
+use plimsoll_memory::{Buf, InPhase, Layout, Pool};
+use serde::{Deserialize, Serialize};
+
+/// What the update keeps of a layer for its backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Everything is kept.
+    None,
+    /// Norms and the SwiGLU product are computed again.
+    Cheap,
+    /// Only each layer's input is kept.
+    Layer,
+}
+
+/// What a phase's passes are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Sampling: keys and values of all layers stay.
+    Rollout {
+        /// True if top-k, top-p or min-p cut the vocabulary.
+        truncates: bool,
+    },
+    /// Log-probs only.
+    Score,
+    /// Forward and backward.
+    Update(Recompute),
+}
+
+impl Mode {
+    /// The phase in which the pass runs.
+    pub fn phase(self) -> Phase {
+        match self {
+            Mode::Rollout { .. } => Phase::Rollout,
+            Mode::Score => Phase::Score,
+            Mode::Update(_) => Phase::Update,
+        }
+    }
+
+    fn recompute(self) -> Option<Recompute> {
+        if let Mode::Update(r) = self { Some(r) } else { None }
+    }
+}
+
+/// The most of everything that one pass may hold; enforced where batches are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassLimits {
+    /// M: rows.
+    pub rows: usize,
+    /// R: rows that go through the head.
+    pub head_rows: usize,
+    /// S: segments.
+    pub segments: usize,
+    /// Entries of all block tables.
+    pub table_entries: usize,
+    /// B: blocks of keys and values of one layer.
+    pub blocks: usize,
+    /// Block copies.
+    pub copies: usize,
+}
+
+/// The device that a layout is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Kind of device.
+    pub kind: DeviceKind,
+    /// Pool of its arena.
+    pub pool: Pool,
+    /// Threads of a CPU.
+    pub threads: usize,
+}
+
+/// How many layers' worth of each kept tensor a mode holds.
+#[derive(Clone, Copy, Debug)]
+struct Slots {
+    resid: usize,
+    mid: usize,
+    kept: usize,
+    cheap: usize,
+    qkv: usize,
+    kv: usize,
+}
+
+fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
+    let layers = spec.layers as usize;
+    match mode {
+        Mode::Rollout { .. } => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: layers },
+        Mode::Score => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 },
+        Mode::Update(recompute) => {
+            let kept = if recompute == Recompute::Layer { 1 } else { layers };
+            let cheap = if recompute == Recompute::None { layers } else { 1 };
+            let qkv = if spec.qk_norm { kept } else { 1 };
+            Slots { resid: layers + 1, mid: kept, kept, cheap, qkv, kv: kept }
+        }
+    }
+}
+
+/// The regions of a pass. Names begin with the phase.
+///
+/// Errors: `size-overflow`.
+pub fn layout(spec: &ModelSpec, weights: DType, target: Target, mode: Mode, limits: PassLimits) -> Result<Layout> {
+    let phase = mode.phase();
+    let mut regions = Layout::new();
+    let mut add = |name: &str, shape: &[usize], dtype: DType| {
+        let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
+        regions.arena(&format!("{}.{name}", phase.name()), "model", target.pool, PhaseSet::of(&[phase]), &shape, dtype)
+    };
+    let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
+    let (h, f, d) = (spec.hidden as usize, spec.ffn as usize, spec.head_dim as usize);
+    let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+    for (name, n) in [("ids", m), ("positions", m), ("slots", m), ("tables", limits.table_entries), ("head_rows", r)] {
+        add(name, &[n], DType::U32)?;
+    }
+    add("segments", &[limits.segments, SEGMENT_FIELDS], DType::U32)?;
+    if limits.copies > 0 {
+        add("copies", &[limits.copies, 3], DType::U32)?;
+    }
+    add("resid", &[s.resid, m, h], DType::F32)?;
+    if s.mid > 0 {
+        add("mid", &[s.mid, m, h], DType::F32)?;
+    }
+    if mode.recompute().is_some() {
+        add("norm_attn", &[s.cheap, m, h], weights)?;
+        add("norm_ffn", &[s.cheap, m, h], weights)?;
+        add("lse", &[s.kept, m, spec.heads as usize], DType::F32)?;
+    } else {
+        add("norm", &[m, h], weights)?;
+    }
+    add("qkv", &[s.qkv, m, q + 2 * kv], weights)?;
+    add("q", &[s.kept, m, q], weights)?;
+    add("keys", &[s.kv, limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights)?;
+    add("values", &[s.kv, limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights)?;
+    add("attn", &[s.kept, m, q], weights)?;
+    add("gate_up", &[s.kept, m, 2 * f], weights)?;
+    add("product", &[s.cheap, m, f], weights)?;
+    add("head.input", &[r, h], DType::F32)?;
+    add("head.norm", &[r, h], weights)?;
+    for name in ["head.logprobs", "head.lse", "head.entropy"] {
+        add(name, &[r], DType::F32)?;
+    }
+    let truncates = matches!(mode, Mode::Rollout { truncates: true });
+    add("head.tile", &[head_tile_elements(target.threads, r, spec.vocab as usize, truncates) as usize], DType::F32)?;
+    match mode {
+        Mode::Rollout { .. } => add("sampler.keys", &[r, 3], DType::U32)?,
+        Mode::Score => add("targets", &[r], DType::U32)?,
+        Mode::Update(_) => add("targets", &[r], DType::U32)?,
+    }
+    if let Mode::Rollout { .. } = mode {
+        add("tokens", &[r], DType::U32)?;
+    }
+    if mode.recompute().is_some() {
+        add_backward(spec, weights, limits, &mut add)?;
+    }
+    Ok(regions)
+}
+
+fn add_backward(
+    spec: &ModelSpec,
+    weights: DType,
+    limits: PassLimits,
+    add: &mut impl FnMut(&str, &[usize], DType) -> Result<()>,
+) -> Result<()> {
+    let (m, r) = (limits.rows, limits.head_rows);
+    let (h, f) = (spec.hidden as usize, spec.ffn as usize);
+    let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+    for (name, width, dtype) in [
+        ("d_resid", h, DType::F32),
+        ("d_norm", h, DType::F32),
+        ("d_out", h, weights),
+        ("d_product", f, weights),
+        ("d_attn", q, weights),
+        ("d_q", q, DType::F32),
+        ("d_kv", 2 * kv, DType::F32),
+        ("d_qkv", q + 2 * kv, weights),
+        ("rstd", 1, DType::F32),
+    ] {
+        add(name, &[m, width], dtype)?;
+    }
+    add("head.d_logprobs", &[r], DType::F32)?;
+    add("head.d_entropy", &[r], DType::F32)?;
+    add("head.d_tile", &[r, HEAD_TILE], weights)?;
+    add("head.d_norm", &[r, h], DType::F32)?;
+    add("head.d_input", &[r, h], DType::F32)?;
+    add("head.rstd", &[r], DType::F32)?;
+    add("pack", &[largest_pack(spec, weights, limits) as usize], weights)
+}
+
+/// Elements of the packing buffer: the largest that any weight gradient of a pass asks for.
+fn largest_pack(spec: &ModelSpec, weights: DType, limits: PassLimits) -> u64 {
+    let (h, f) = (spec.hidden as usize, spec.ffn as usize);
+    let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+    [(limits.rows, q + 2 * kv, h), (limits.rows, h, q), (limits.rows, 2 * f, h), (limits.rows, h, f), (limits.head_rows, HEAD_TILE, h)]
+        .into_iter()
+        .map(|(m, n, k)| pack_elements(m, n, k, weights))
+        .max()
+        .unwrap_or(0)
+}
+
+/// Handles to the regions of a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Activations<'p> {
+    pub(crate) mode: Mode,
+    pub(crate) limits: PassLimits,
+    pub(crate) ids: Buf<'p>,
+    pub(crate) positions: Buf<'p>,
+    pub(crate) kv_slots: Buf<'p>,
+    pub(crate) segments: Buf<'p>,
+    pub(crate) tables: Buf<'p>,
+    pub(crate) copies: Option<Buf<'p>>,
+    pub(crate) head_rows: Buf<'p>,
+    resid: Buf<'p>,
+    mid: Option<Buf<'p>>,
+    norm_attn: Buf<'p>,
+    norm_ffn: Buf<'p>,
+    lse: Option<Buf<'p>>,
+    qkv: Buf<'p>,
+    q: Buf<'p>,
+    keys: Buf<'p>,
+    values: Buf<'p>,
+    attn: Buf<'p>,
+    gate_up: Buf<'p>,
+    product: Buf<'p>,
+    pub(crate) head_input: Buf<'p>,
+    pub(crate) head_norm: Buf<'p>,
+    pub(crate) head_out: HeadOut<'p>,
+    pub(crate) head_tile: Buf<'p>,
+    pub(crate) targets: Option<Buf<'p>>,
+    pub(crate) sampler: Option<(Buf<'p>, Buf<'p>)>,
+    pub(crate) backward: Option<Backward<'p>>,
+}
+
+/// Handles that only the backward pass uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backward<'p> {
+    pub(crate) d_resid: Buf<'p>,
+    pub(crate) d_norm: Buf<'p>,
+    pub(crate) d_out: Buf<'p>,
+    pub(crate) d_product: Buf<'p>,
+    pub(crate) d_attn: Buf<'p>,
+    pub(crate) d_q: Buf<'p>,
+    pub(crate) d_kv: Buf<'p>,
+    pub(crate) d_qkv: Buf<'p>,
+    pub(crate) rstd: Buf<'p>,
+    pub(crate) head_d_logprobs: Buf<'p>,
+    pub(crate) head_d_entropy: Buf<'p>,
+    pub(crate) head_d_tile: Buf<'p>,
+    pub(crate) head_d_norm: Buf<'p>,
+    pub(crate) head_d_input: Buf<'p>,
+    pub(crate) head_rstd: Buf<'p>,
+    pub(crate) pack: Buf<'p>,
+}
+
+/// One layer's buffers for `m` rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerBufs<'p> {
+    pub(crate) resid: Buf<'p>,
+    /// The residual after attention; the layer's own `resid` where nothing is kept.
+    pub(crate) mid: Buf<'p>,
+    /// The residual after the layer; its own `resid` where nothing is kept.
+    pub(crate) next: Buf<'p>,
+    pub(crate) norm_attn: Buf<'p>,
+    pub(crate) norm_ffn: Buf<'p>,
+    pub(crate) lse: Option<Buf<'p>>,
+    pub(crate) qkv: Buf<'p>,
+    pub(crate) q: Buf<'p>,
+    pub(crate) kv: Kv<'p>,
+    pub(crate) attn: Buf<'p>,
+    pub(crate) gate_up: Buf<'p>,
+    pub(crate) product: Buf<'p>,
+}
+
+impl<'p> Activations<'p> {
+    /// Resolves the handles of a pass whose regions `layout` gave.
+    pub fn bind(phase: &InPhase<'p>, mode: Mode, limits: PassLimits) -> Activations<'p> {
+        assert_eq!(phase.phase(), mode.phase(), "the pass belongs to another phase");
+        let name = mode.phase().name();
+        let get = |what: &str| phase.get(&format!("{name}.{what}"));
+        let buf = |what: &str| phase.buf(&format!("{name}.{what}"));
+        let norm = get("norm");
+        let head_out =
+            HeadOut { logprobs: buf("head.logprobs"), lse: buf("head.lse"), entropy: buf("head.entropy") };
+        Activations {
+            mode,
+            limits,
+            ids: buf("ids"),
+            positions: buf("positions"),
+            kv_slots: buf("slots"),
+            segments: buf("segments"),
+            tables: buf("tables"),
+            copies: get("copies"),
+            head_rows: buf("head_rows"),
+            resid: buf("resid"),
+            mid: get("mid"),
+            norm_attn: norm.unwrap_or_else(|| buf("norm_attn")),
+            norm_ffn: norm.unwrap_or_else(|| buf("norm_ffn")),
+            lse: get("lse"),
+            qkv: buf("qkv"),
+            q: buf("q"),
+            keys: buf("keys"),
+            values: buf("values"),
+            attn: buf("attn"),
+            gate_up: buf("gate_up"),
+            product: buf("product"),
+            head_input: buf("head.input"),
+            head_norm: buf("head.norm"),
+            head_out,
+            head_tile: buf("head.tile"),
+            targets: get("targets"),
+            sampler: get("sampler.keys").map(|keys| (keys, buf("tokens"))),
+            backward: mode.recompute().map(|_| Backward::bind(&buf)),
+        }
+    }
+
+    /// The first `m` rows of layer `layer`'s buffers.
+    pub(crate) fn layer(&self, spec: &ModelSpec, layer: usize, m: usize) -> LayerBufs<'p> {
+        let (s, all) = (slots(spec, self.mode), self.limits.rows);
+        let (h, f) = (spec.hidden as usize, spec.ffn as usize);
+        let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+        // Slot `layer` where every layer has its own, else slot 0.
+        let rows = |buf: Buf<'p>, slots: usize, layer: usize, width: usize| {
+            buf.slice(if slots > 1 { layer * all * width } else { 0 }, m * width)
+        };
+        let resid = rows(self.resid, s.resid, layer, h);
+        let (mid, next) = match self.mid {
+            Some(mid) => (rows(mid, s.mid, layer, h), rows(self.resid, s.resid, layer + 1, h)),
+            None => (resid, resid),
+        };
+        LayerBufs {
+            resid,
+            mid,
+            next,
+            norm_attn: rows(self.norm_attn, s.cheap, layer, h),
+            norm_ffn: rows(self.norm_ffn, s.cheap, layer, h),
+            lse: self.lse.map(|lse| rows(lse, s.kept, layer, spec.heads as usize)),
+            qkv: rows(self.qkv, s.qkv, layer, q + 2 * kv),
+            q: rows(self.q, s.kept, layer, q),
+            kv: self.kv(spec, layer),
+            attn: rows(self.attn, s.kept, layer, q),
+            gate_up: rows(self.gate_up, s.kept, layer, 2 * f),
+            product: rows(self.product, s.cheap, layer, f),
+        }
+    }
+
+    /// Layer `layer`'s keys and values.
+    pub(crate) fn kv(&self, spec: &ModelSpec, layer: usize) -> Kv<'p> {
+        let elements = self.limits.blocks * KV_BLOCK * spec.kv_width() as usize;
+        let slot = if slots(spec, self.mode).kv > 1 { layer } else { 0 };
+        Kv {
+            keys: self.keys.part(slot, elements),
+            values: self.values.part(slot, elements),
+            kv_heads: spec.kv_heads as usize,
+            head_dim: spec.head_dim as usize,
+        }
+    }
+
+    /// The residual stream after the last layer.
+    pub(crate) fn last_resid(&self, spec: &ModelSpec, m: usize) -> Buf<'p> {
+        let width = spec.hidden as usize;
+        let slot = if slots(spec, self.mode).resid > 1 { spec.layers as usize } else { 0 };
+        self.resid.slice(slot * self.limits.rows * width, m * width)
+    }
+
+    /// The index arrays, cut to what is in use.
+    pub(crate) fn batch(&self, rows: usize, segments: usize, table_entries: usize) -> Batch<'p> {
+        Batch {
+            positions: self.positions.slice(0, rows),
+            slots: self.kv_slots.slice(0, rows),
+            segments: self.segments.slice(0, segments * SEGMENT_FIELDS),
+            tables: self.tables.slice(0, table_entries),
+        }
+    }
+}
+
+impl<'p> Backward<'p> {
+    fn bind(buf: &impl Fn(&str) -> Buf<'p>) -> Backward<'p> {
+        Backward {
+            d_resid: buf("d_resid"),
+            d_norm: buf("d_norm"),
+            d_out: buf("d_out"),
+            d_product: buf("d_product"),
+            d_attn: buf("d_attn"),
+            d_q: buf("d_q"),
+            d_kv: buf("d_kv"),
+            d_qkv: buf("d_qkv"),
+            rstd: buf("rstd"),
+            head_d_logprobs: buf("head.d_logprobs"),
+            head_d_entropy: buf("head.d_entropy"),
+            head_d_tile: buf("head.d_tile"),
+            head_d_norm: buf("head.d_norm"),
+            head_d_input: buf("head.d_input"),
+            head_rstd: buf("head.rstd"),
+            pack: buf("pack"),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The backward pass, written out for this decoder family; recompute per layer is an option, not another path.
+
+use crate::activations::{Backward, LayerBufs, Mode, Recompute};
+use crate::forward::{self, Decoder, Pass, qk_norm};
+use crate::weights::{LayerParams, Params};
+use plimsoll_base::ModelSpec;
+use plimsoll_device::{Device, Heads, QkNormBackward};
+use plimsoll_memory::Buf;
+
+/// Adds the gradients of a pass to `grads`, after `layers` and `head` of the same pass.
+///
+/// `d_logprobs`, `d_entropy`: [R], derivative of the loss by each head row's log-probability and entropy.
+pub fn backward<D: Device>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    grads: &Params<'_>,
+    pass: &Pass<'_>,
+    inv_temperature: f32,
+    d_logprobs: &[f32],
+    d_entropy: &[f32],
+) {
+    let spec = &decoder.spec;
+    let (m, h) = (pass.rows, spec.hidden as usize);
+    let back = pass.acts.backward.expect("only the update runs backward");
+    let d_resid = back.d_resid.slice(0, m * h);
+    dev.zero(d_resid);
+    head_backward(dev, decoder, grads, pass, &back, inv_temperature, d_logprobs, d_entropy, d_resid);
+    for l in (0..spec.layers as usize).rev() {
+        let bufs = pass.acts.layer(spec, l, m);
+        let w = &decoder.params.layers[l];
+        if pass.acts.mode == Mode::Update(Recompute::Layer) {
+            forward::layer(dev, decoder, w, pass, &bufs);
+        }
+        let step = LayerBackward { dev, decoder, w, g: &grads.layers[l], pass, bufs: &bufs, back: &back, d_resid };
+        step.ffn();
+        step.attention();
+    }
+    dev.embed_backward(d_resid, pass.ids, grads.embed);
+}
+
+#[allow(clippy::too_many_arguments)] // The arguments of `backward` and what it resolved.
+fn head_backward<D: Device>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    grads: &Params<'_>,
+    pass: &Pass<'_>,
+    back: &Backward<'_>,
+    inv_temperature: f32,
+    d_logprobs: &[f32],
+    d_entropy: &[f32],
+    d_resid: Buf<'_>,
+) {
+    let (r, h) = (pass.head_rows, decoder.spec.hidden as usize);
+    assert!(d_logprobs.len() == r && d_entropy.len() == r, "one derivative a head row");
+    if r == 0 {
+        return;
+    }
+    dev.write_f32(back.head_d_logprobs, 0, d_logprobs);
+    dev.write_f32(back.head_d_entropy, 0, d_entropy);
+    let acts = &pass.acts;
+    let (input, norm) = (acts.head_input.slice(0, r * h), acts.head_norm.slice(0, r * h));
+    let (d_norm, d_input) = (back.head_d_norm.slice(0, r * h), back.head_d_input.slice(0, r * h));
+    let targets = acts.targets.expect("the update has targets").slice(0, r);
+    dev.head_backward(
+        norm,
+        decoder.params.head,
+        targets,
+        inv_temperature,
+        pass.head_out(),
+        back.head_d_logprobs.slice(0, r),
+        back.head_d_entropy.slice(0, r),
+        acts.head_tile,
+        back.head_d_tile.slice(0, r * plimsoll_device::HEAD_TILE),
+        back.pack,
+        d_norm,
+        grads.head,
+    );
+    dev.zero(d_input);
+    let rstd = back.head_rstd.slice(0, r);
+    dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, d_input, grads.final_norm, rstd);
+    dev.scatter_add_rows(d_input, acts.head_rows.slice(0, r), d_resid);
+}
+
+/// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input.
+struct LayerBackward<'x, 'a, 'p, D> {
+    dev: &'x D,
+    decoder: &'x Decoder<'a>,
+    w: &'x LayerParams<'a>,
+    g: &'x LayerParams<'a>,
+    pass: &'x Pass<'p>,
+    bufs: &'x LayerBufs<'p>,
+    back: &'x Backward<'p>,
+    d_resid: Buf<'p>,
+}
+
+impl<D: Device> LayerBackward<'_, '_, '_, D> {
+    fn ffn(&self) {
+        let Self { dev, w, g, bufs, back, .. } = self;
+        let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);
+        let (d_out, d_norm) = (back.d_out.slice(0, m * h), back.d_norm.slice(0, m * h));
+        let d_product = back.d_product.slice(0, m * f);
+        if forward::recomputes(self.pass.acts.mode) {
+            dev.rms_norm(bufs.mid, w.ffn_norm, self.spec().rms_eps, bufs.norm_ffn);
+            dev.swiglu(bufs.gate_up, bufs.product);
+        }
+        dev.cast(self.d_resid, d_out);
+        dev.matmul_dw(d_out, bufs.product, g.down, back.pack);
+        dev.matmul_dx(d_out, w.down, d_product, false);
+        // In place: gate and up are not read again.
+        let d_gate_up = bufs.gate_up;
+        dev.swiglu_backward(bufs.gate_up, d_product, d_gate_up);
+        dev.matmul_dw(d_gate_up, bufs.norm_ffn, g.gate_up, back.pack);
+        dev.matmul_dx(d_gate_up, w.gate_up, d_norm, false);
+        self.norm_backward(bufs.mid, w.ffn_norm, d_norm, g.ffn_norm);
+    }
+
+    fn attention(&self) {
+        let Self { dev, w, g, bufs, back, .. } = self;
+        let spec = self.spec();
+        let (m, h) = (self.pass.rows, spec.hidden as usize);
+        let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+        let (d_out, d_norm) = (back.d_out.slice(0, m * h), back.d_norm.slice(0, m * h));
+        let (d_attn, d_qkv) = (back.d_attn.slice(0, m * q), back.d_qkv.slice(0, m * (q + 2 * kv)));
+        let (d_q, d_kv) = (back.d_q.slice(0, m * q), back.d_kv.slice(0, m * 2 * kv));
+        if forward::recomputes(self.pass.acts.mode) {
+            dev.rms_norm(bufs.resid, w.attn_norm, spec.rms_eps, bufs.norm_attn);
+        }
+        dev.cast(self.d_resid, d_out);
+        dev.matmul_dw(d_out, bufs.attn, g.output, back.pack);
+        dev.matmul_dx(d_out, w.output, d_attn, false);
+        let lse = bufs.lse.expect("the update keeps log-sum-exps");
+        dev.attention_backward(bufs.q, bufs.kv, self.pass.batch, bufs.attn, lse, d_attn, d_q, d_kv);
+        dev.rope_backward(d_q, d_kv, self.decoder.rope, self.pass.batch.positions, heads(spec), self.qk_norm(), d_qkv);
+        if let Some(bias) = g.qkv_bias {
+            dev.bias_backward(d_qkv, bias);
+        }
+        dev.matmul_dw(d_qkv, bufs.norm_attn, g.qkv, back.pack);
+        dev.matmul_dx(d_qkv, w.qkv, d_norm, false);
+        self.norm_backward(bufs.resid, w.attn_norm, d_norm, g.attn_norm);
+    }
+
+    fn norm_backward(&self, x: Buf<'_>, w: Buf<'_>, dy: Buf<'_>, dw: Buf<'_>) {
+        let rstd = self.back.rstd.slice(0, self.pass.rows);
+        self.dev.rms_norm_backward(x, w, self.spec().rms_eps, dy, self.d_resid, dw, rstd);
+    }
+
+    fn qk_norm(&self) -> Option<QkNormBackward<'_>> {
+        let norm = qk_norm(self.decoder, self.w)?;
+        let (dq_weight, dk_weight) = self.g.qk_norm?;
+        Some(QkNormBackward { norm, qkv: self.bufs.qkv, dq_weight, dk_weight })
+    }
+
+    fn spec(&self) -> &ModelSpec {
+        &self.decoder.spec
+    }
+}
+
+fn heads(spec: &ModelSpec) -> Heads {
+    Heads { heads: spec.heads as usize, kv_heads: spec.kv_heads as usize, head_dim: spec.head_dim as usize }
+}

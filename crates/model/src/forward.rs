@@ -1,0 +1,218 @@
+//! The forward pass, once for training, scoring, prefill and decode.
+
+use crate::activations::{Activations, LayerBufs, Mode, Recompute};
+use crate::weights::{LayerParams, Params};
+use plimsoll_base::{DType, ModelSpec};
+use plimsoll_device::{Batch, Device, QkNorm, SEGMENT_FIELDS, Sampling};
+use plimsoll_memory::Buf;
+
+/// A decoder: its shape, one role's weights, and the rotary table.
+#[derive(Clone, Debug)]
+pub struct Decoder<'a> {
+    /// The shape.
+    pub spec: ModelSpec,
+    /// Storage of weights and of the activations that products read.
+    pub dtype: DType,
+    /// The weights.
+    pub params: Params<'a>,
+    /// [positions, d/2, 2] f32.
+    pub rope: Buf<'a>,
+}
+
+/// Index arrays of one pass, made on the host with capacity for the limits.
+///
+/// A row at position p of segment s attends to keys 0..=p of the segment's block table.
+#[derive(Clone, Debug, Default)]
+pub struct PassIndex {
+    /// [M] token ids.
+    pub ids: Vec<u32>,
+    /// [M] positions.
+    pub positions: Vec<u32>,
+    /// [M] block * 16 + slot.
+    pub slots: Vec<u32>,
+    /// [S, 5], see `plimsoll_device::Batch`.
+    pub segments: Vec<u32>,
+    /// Block tables, one after the other.
+    pub tables: Vec<u32>,
+    /// [C, 3] source block, destination block, slots: copied after the rows' own keys are written.
+    pub copies: Vec<u32>,
+    /// [R] rows that go through the head.
+    pub head_rows: Vec<u32>,
+    /// [R] what they predict; not used by the sampler.
+    pub targets: Vec<u32>,
+}
+
+impl PassIndex {
+    /// Empty arrays with room for `limits`, so that filling them never allocates.
+    pub fn with_capacity(limits: &crate::PassLimits) -> PassIndex {
+        PassIndex {
+            ids: Vec::with_capacity(limits.rows),
+            positions: Vec::with_capacity(limits.rows),
+            slots: Vec::with_capacity(limits.rows),
+            segments: Vec::with_capacity(limits.segments * SEGMENT_FIELDS),
+            tables: Vec::with_capacity(limits.table_entries),
+            copies: Vec::with_capacity(limits.copies * 3),
+            head_rows: Vec::with_capacity(limits.head_rows),
+            targets: Vec::with_capacity(limits.head_rows),
+        }
+    }
+
+    /// Empties the arrays and keeps their room.
+    pub fn clear(&mut self) {
+        for array in [
+            &mut self.ids,
+            &mut self.positions,
+            &mut self.slots,
+            &mut self.segments,
+            &mut self.tables,
+            &mut self.copies,
+            &mut self.head_rows,
+            &mut self.targets,
+        ] {
+            array.clear();
+        }
+    }
+
+    /// Number of segments.
+    pub fn num_segments(&self) -> usize {
+        self.segments.len() / SEGMENT_FIELDS
+    }
+
+    /// Heap bytes of arrays made for `limits`.
+    pub fn bytes(limits: &crate::PassLimits) -> u64 {
+        let words = 3 * limits.rows
+            + limits.segments * SEGMENT_FIELDS
+            + limits.table_entries
+            + 3 * limits.copies
+            + 2 * limits.head_rows;
+        4 * words as u64
+    }
+}
+
+/// A pass whose index arrays are on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass<'p> {
+    pub(crate) acts: Activations<'p>,
+    pub(crate) batch: Batch<'p>,
+    pub(crate) ids: Buf<'p>,
+    pub(crate) copies: Option<Buf<'p>>,
+    pub(crate) rows: usize,
+    pub(crate) head_rows: usize,
+}
+
+impl<'p> Pass<'p> {
+    /// Sends the index arrays to the device. Panics where a limit is exceeded: batches are made within them.
+    pub fn upload<D: Device>(dev: &D, acts: Activations<'p>, index: &PassIndex) -> Pass<'p> {
+        let (rows, head_rows) = (index.ids.len(), index.head_rows.len());
+        dev.write_u32(acts.ids, 0, &index.ids);
+        dev.write_u32(acts.positions, 0, &index.positions);
+        dev.write_u32(acts.kv_slots, 0, &index.slots);
+        dev.write_u32(acts.segments, 0, &index.segments);
+        dev.write_u32(acts.tables, 0, &index.tables);
+        dev.write_u32(acts.head_rows, 0, &index.head_rows);
+        if let Some(targets) = acts.targets {
+            assert_eq!(index.targets.len(), head_rows, "one target a head row");
+            dev.write_u32(targets, 0, &index.targets);
+        }
+        let copies = (!index.copies.is_empty()).then(|| {
+            let buf = acts.copies.expect("a layout with copies");
+            dev.write_u32(buf, 0, &index.copies);
+            buf.slice(0, index.copies.len())
+        });
+        let batch = acts.batch(rows, index.num_segments(), index.tables.len());
+        Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, rows, head_rows }
+    }
+
+    /// [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`.
+    pub fn head_out(&self) -> plimsoll_device::HeadOut<'p> {
+        let (out, r) = (self.acts.head_out, self.head_rows);
+        plimsoll_device::HeadOut {
+            logprobs: out.logprobs.slice(0, r),
+            lse: out.lse.slice(0, r),
+            entropy: out.entropy.slice(0, r),
+        }
+    }
+}
+
+/// Embedding and all layers. The residual stream after the last layer is left in the activations.
+pub fn layers<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>) {
+    let spec = &decoder.spec;
+    let first = pass.acts.layer(spec, 0, pass.rows).resid;
+    dev.embed(decoder.params.embed, pass.ids, first);
+    for l in 0..spec.layers as usize {
+        let bufs = pass.acts.layer(spec, l, pass.rows);
+        layer(dev, decoder, &decoder.params.layers[l], pass, &bufs);
+    }
+}
+
+/// One layer: `bufs.resid` in, `bufs.next` out.
+pub(crate) fn layer<D: Device>(dev: &D, decoder: &Decoder<'_>, w: &LayerParams<'_>, pass: &Pass<'_>, bufs: &LayerBufs<'_>) {
+    let eps = decoder.spec.rms_eps;
+    dev.rms_norm(bufs.resid, w.attn_norm, eps, bufs.norm_attn);
+    dev.matmul(bufs.norm_attn, w.qkv, w.qkv_bias, bufs.qkv, false);
+    dev.rope(bufs.qkv, qk_norm(decoder, w), decoder.rope, pass.batch, bufs.kv, bufs.q);
+    if let Some(copies) = pass.copies {
+        dev.copy_kv(bufs.kv, copies);
+    }
+    dev.attention(bufs.q, bufs.kv, pass.batch, bufs.attn, bufs.lse);
+    add_product(dev, bufs.resid, bufs.attn, w.output, bufs.mid);
+    dev.rms_norm(bufs.mid, w.ffn_norm, eps, bufs.norm_ffn);
+    dev.matmul(bufs.norm_ffn, w.gate_up, None, bufs.gate_up, false);
+    dev.swiglu(bufs.gate_up, bufs.product);
+    add_product(dev, bufs.mid, bufs.product, w.down, bufs.next);
+}
+
+/// out = resid + x W^T; in place where `out` is `resid`.
+fn add_product<D: Device>(dev: &D, resid: Buf<'_>, x: Buf<'_>, w: plimsoll_device::Matrix<'_>, out: Buf<'_>) {
+    if out != resid {
+        dev.cast(resid, out);
+    }
+    dev.matmul(x, w, None, out, true);
+}
+
+pub(crate) fn qk_norm<'a>(decoder: &Decoder<'a>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {
+    w.qk_norm.map(|(q, k)| QkNorm { q, k, eps: decoder.spec.rms_eps })
+}
+
+/// Final norm of the head rows.
+fn head_input<'p, D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
+    let width = decoder.spec.hidden as usize;
+    let rows = pass.acts.head_rows.slice(0, pass.head_rows);
+    let input = pass.acts.head_input.slice(0, pass.head_rows * width);
+    let norm = pass.acts.head_norm.slice(0, pass.head_rows * width);
+    dev.gather_rows(pass.acts.last_resid(&decoder.spec, pass.rows), rows, input);
+    dev.rms_norm(input, decoder.params.final_norm, decoder.spec.rms_eps, norm);
+    norm
+}
+
+/// Log-probabilities of the targets at a temperature, after `layers`.
+pub fn head<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
+    if pass.head_rows == 0 {
+        return;
+    }
+    let norm = head_input(dev, decoder, pass);
+    let targets = pass.acts.targets.expect("score and update have targets").slice(0, pass.head_rows);
+    dev.head(norm, decoder.params.head, targets, inv_temperature, pass.acts.head_tile, pass.head_out());
+}
+
+/// Draws a token for each head row, after `layers`. `keys`: [R, 3] sample id (low, high) and position.
+///
+/// Returns the tokens' buffer, [R] u32.
+pub fn sample<'p, D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'p>, keys: &[u32], how: Sampling) -> Buf<'p> {
+    let (keys_buf, tokens) = pass.acts.sampler.expect("only the rollout samples");
+    assert_eq!(keys.len(), pass.head_rows * 3, "one key a head row");
+    let tokens = tokens.slice(0, pass.head_rows);
+    if pass.head_rows == 0 {
+        return tokens;
+    }
+    let norm = head_input(dev, decoder, pass);
+    dev.write_u32(keys_buf, 0, keys);
+    let keys_buf = keys_buf.slice(0, keys.len());
+    dev.sample(norm, decoder.params.head, keys_buf, how, pass.acts.head_tile, tokens, pass.head_out());
+    tokens
+}
+
+/// True if the update recomputes norms and products in the backward pass.
+pub(crate) fn recomputes(mode: Mode) -> bool {
+    matches!(mode, Mode::Update(Recompute::Cheap | Recompute::Layer))
+}

@@ -1,0 +1,92 @@
+//! Weights into the arena: from files through fixed buffers, or from a seed.
+
+use crate::params::{Param, ParamKind, ParamTable};
+use crate::weights::Params;
+use plimsoll_base::rng::{Stream, philox, unit_f32};
+use plimsoll_base::{Error, Result};
+use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_files::OpenModel;
+
+/// Bytes of each of the two buffers that weights pass through: as stored, and as f32.
+pub const STAGING_BYTES: usize = 4 << 20;
+
+/// Standard deviation of random weights, as transformers' `initializer_range`.
+const RANDOM_STD: f32 = 0.02;
+
+/// Fills `params` from the model's files, or from `seed` for `random:` models.
+///
+/// Errors: those of reading (`model-file-truncated`, ...); `model-weight-not-finite` names the tensor.
+pub fn load<D: Device>(dev: &D, model: &OpenModel, table: &ParamTable, params: &Params<'_>, seed: u64) -> Result<()> {
+    dev.zero(params.all);
+    let layout = params.embed.layout;
+    let mut staging = vec![0u8; STAGING_BYTES];
+    let mut values = vec![0f32; STAGING_BYTES / 4];
+    for param in &table.params {
+        let target = Target { dev, param, params, layout };
+        let width = param.k.max(1) as usize;
+        let chunk_rows = (values.len() / width).max(1);
+        let mut first = 0;
+        for part in &param.parts {
+            let mut done = 0;
+            while done < part.rows as usize {
+                let rows = chunk_rows.min(part.rows as usize - done);
+                if values.len() < rows * width {
+                    values.resize(rows * width, 0.0);
+                }
+                let out = &mut values[..rows * width];
+                match model.random {
+                    true => random_values(param, seed, (first + done) * width, out),
+                    false => model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut staging, out)?,
+                }
+                check_finite(&part.name, out)?;
+                target.write(first + done, out);
+                done += rows;
+            }
+            first += part.rows as usize;
+        }
+    }
+    Ok(())
+}
+
+struct Target<'x, 'a, D> {
+    dev: &'x D,
+    param: &'x Param,
+    params: &'x Params<'a>,
+    layout: MatrixLayout,
+}
+
+impl<D: Device> Target<'_, '_, D> {
+    fn write(&self, first_row: usize, values: &[f32]) {
+        let buf = self.params.all.slice(self.param.offset as usize, self.param.elements as usize);
+        if self.param.is_vector() {
+            return self.dev.write_f32(buf, first_row, values);
+        }
+        let matrix = Matrix::new(buf, self.param.n as usize, self.param.k as usize, self.layout);
+        self.dev.write_rows(matrix, first_row, values);
+    }
+}
+
+/// Norms are 1, biases 0, matrices uniform with standard deviation `RANDOM_STD`, keyed by their place in the table.
+fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
+    match param.kind {
+        ParamKind::AttnNorm | ParamKind::FfnNorm | ParamKind::FinalNorm | ParamKind::QNorm | ParamKind::KNorm => {
+            return out.fill(1.0);
+        }
+        ParamKind::QkvBias => return out.fill(0.0),
+        _ => {}
+    }
+    let bound = RANDOM_STD * 3f32.sqrt();
+    for (i, value) in out.iter_mut().enumerate() {
+        let index = (first + i) as u64;
+        let bits = philox(seed, Stream::Weights, param.offset, index / 4)[(index % 4) as usize];
+        *value = bound * (2.0 * unit_f32(bits) - 1.0);
+    }
+}
+
+fn check_finite(name: &str, values: &[f32]) -> Result<()> {
+    match values.iter().position(|v| !v.is_finite()) {
+        None => Ok(()),
+        Some(i) => Err(Error::new("model-weight-not-finite", format!("tensor `{name}` holds {} at element {i}", values[i]))
+            .hint("the file is damaged or was saved from a run that diverged; fetch it again")),
+    }
+}

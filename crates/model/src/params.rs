@@ -1,0 +1,155 @@
+//! The parameter table: which tensors a decoder has, under which Hugging Face names, and where each lies in the one
+//! flat buffer that weights, gradients and optimizer states share the order of.
+//!
+//! q, k and v are one matrix, gate and up another: a product reads its input once. The buffer is flat, so that the
+//! optimizer is one element-wise pass over all parameters.
+
+use plimsoll_base::{DType, ModelSpec};
+use plimsoll_device::{DeviceKind, matrix_elements};
+
+/// Elements to which each parameter is aligned: 256 bytes of bf16.
+const ALIGN: u64 = 128;
+
+/// Which parameter of the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamKind {
+    /// [V, h]
+    Embed,
+    /// [h]
+    AttnNorm,
+    /// [(a + 2k) d, h]
+    Qkv,
+    /// [(a + 2k) d]
+    QkvBias,
+    /// [d]
+    QNorm,
+    /// [d]
+    KNorm,
+    /// [h, a d]
+    Output,
+    /// [h]
+    FfnNorm,
+    /// [2f, h]
+    GateUp,
+    /// [h, f]
+    Down,
+    /// [h]
+    FinalNorm,
+    /// [V, h], untied models only
+    Head,
+}
+
+/// A tensor on disk that is some rows of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Hugging Face name.
+    pub name: String,
+    /// Rows (elements of a vector) that it holds.
+    pub rows: u32,
+}
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Which one.
+    pub kind: ParamKind,
+    /// Layer, 0 for the ones outside layers.
+    pub layer: u32,
+    /// Rows, or elements of a vector.
+    pub n: u32,
+    /// Columns; 0 for a vector.
+    pub k: u32,
+    /// First element in the flat buffer.
+    pub offset: u64,
+    /// Elements, the device's padding included.
+    pub elements: u64,
+    /// The tensors it is stored as, in row order.
+    pub parts: Vec<Part>,
+}
+
+impl Param {
+    /// True for vectors: norms and biases.
+    pub fn is_vector(&self) -> bool {
+        self.k == 0
+    }
+}
+
+/// All parameters of a decoder on a kind of device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamTable {
+    /// In the order of the flat buffer.
+    pub params: Vec<Param>,
+    /// Length of the flat buffer.
+    pub elements: u64,
+}
+
+impl ParamTable {
+    /// The table for a spec; pure.
+    pub fn new(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
+        let mut table = ParamTable { params: Vec::new(), elements: 0 };
+        let (v, h, d, f) = (spec.vocab, spec.hidden, spec.head_dim, spec.ffn);
+        let (q, kv) = (spec.q_width(), spec.kv_width());
+        let mut add = |kind_of: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>| {
+            table.add(kind, weights, kind_of, layer, k, parts);
+        };
+        add(ParamKind::Embed, 0, h, vec![("model.embed_tokens.weight".into(), v)]);
+        for layer in 0..spec.layers {
+            let name = |rest: &str| format!("model.layers.{layer}.{rest}");
+            add(ParamKind::AttnNorm, layer, 0, vec![(name("input_layernorm.weight"), h)]);
+            let qkv = |what: &str| {
+                [("q", q), ("k", kv), ("v", kv)].map(|(p, rows)| (name(&format!("self_attn.{p}_proj.{what}")), rows)).to_vec()
+            };
+            add(ParamKind::Qkv, layer, h, qkv("weight"));
+            if spec.qkv_bias {
+                add(ParamKind::QkvBias, layer, 0, qkv("bias"));
+            }
+            if spec.qk_norm {
+                add(ParamKind::QNorm, layer, 0, vec![(name("self_attn.q_norm.weight"), d)]);
+                add(ParamKind::KNorm, layer, 0, vec![(name("self_attn.k_norm.weight"), d)]);
+            }
+            add(ParamKind::Output, layer, q, vec![(name("self_attn.o_proj.weight"), h)]);
+            add(ParamKind::FfnNorm, layer, 0, vec![(name("post_attention_layernorm.weight"), h)]);
+            let gate_up = ["gate", "up"].map(|p| (name(&format!("mlp.{p}_proj.weight")), f)).to_vec();
+            add(ParamKind::GateUp, layer, h, gate_up);
+            add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
+        }
+        add(ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
+        if !spec.tied {
+            add(ParamKind::Head, 0, h, vec![("lm_head.weight".into(), v)]);
+        }
+        table
+    }
+
+    fn add(&mut self, kind: DeviceKind, weights: DType, param: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>) {
+        let n: u32 = parts.iter().map(|(_, rows)| rows).sum();
+        let elements = match k {
+            0 => u64::from(n),
+            k => matrix_elements(kind, u64::from(n), u64::from(k), weights),
+        };
+        let parts = parts.into_iter().map(|(name, rows)| Part { name, rows }).collect();
+        self.params.push(Param { kind: param, layer, n, k, offset: self.elements, elements, parts });
+        self.elements = (self.elements + elements).next_multiple_of(ALIGN);
+    }
+
+    /// The parameter of a kind in a layer.
+    pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
+        self.params.iter().find(|p| p.kind == kind && p.layer == layer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_holds_every_parameter_once() {
+        for name in ["smollm2-135m", "qwen2.5-7b", "qwen3-0.6b", "nano"] {
+            let spec = ModelSpec::preset(name).unwrap();
+            let table = ParamTable::new(&spec, DeviceKind::Cpu, DType::Bf16);
+            let count: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();
+            assert_eq!(count, spec.parameters(), "{name}");
+            let ends: Vec<u64> = table.params.iter().map(|p| p.offset + p.elements).collect();
+            assert!(table.params.iter().skip(1).zip(&ends).all(|(p, &end)| p.offset >= end), "{name} overlaps");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Weights out of the arena as a Hugging Face safetensors file, streamed through one fixed buffer.
+
+use crate::load::STAGING_BYTES;
+use crate::params::ParamTable;
+use crate::weights::Params;
+use plimsoll_base::{DType, Result};
+use plimsoll_device::{Device, Matrix};
+use plimsoll_files::{SafetensorsWriter, TensorDecl};
+use std::path::Path;
+
+/// Writes `model.safetensors` in `dtype` at `path`; returns its SHA-256 in hex.
+///
+/// Errors: `disk-full`, `write-failed`.
+pub fn save<D: Device>(dev: &D, table: &ParamTable, params: &Params<'_>, dtype: DType, path: &Path) -> Result<String> {
+    let mut declared = Vec::new();
+    for param in &table.params {
+        for part in &param.parts {
+            let mut shape = vec![u64::from(part.rows)];
+            if !param.is_vector() {
+                shape.push(u64::from(param.k));
+            }
+            declared.push(TensorDecl { name: part.name.clone(), dtype, shape });
+        }
+    }
+    let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
+    let mut values = vec![0f32; STAGING_BYTES / 4];
+    let mut staging = vec![0u8; STAGING_BYTES];
+    for param in &table.params {
+        let buf = params.all.slice(param.offset as usize, param.elements as usize);
+        let width = param.k.max(1) as usize;
+        let chunk_rows = (values.len() / width).max(1);
+        let mut first = 0;
+        while first < param.n as usize {
+            let rows = chunk_rows.min(param.n as usize - first);
+            if values.len() < rows * width {
+                values.resize(rows * width, 0.0);
+            }
+            let out = &mut values[..rows * width];
+            if param.is_vector() {
+                dev.read_f32(buf, first, out);
+            } else {
+                dev.read_rows(Matrix::new(buf, param.n as usize, param.k as usize, params.embed.layout), first, out);
+            }
+            writer.write_f32_as(dtype, out, &mut staging)?;
+            first += rows;
+        }
+    }
+    writer.finish()
+}

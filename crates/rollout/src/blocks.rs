@@ -1,0 +1,37 @@
+//! The block pool owns which KV blocks are free. It never touches their contents.
+
+/// Free KV blocks.
+#[derive(Debug)]
+pub struct BlockPool {
+    free: Vec<u32>,
+    total: usize,
+}
+
+impl BlockPool {
+    /// A pool of `total` blocks, all free.
+    pub fn new(total: usize) -> BlockPool {
+        // Reversed, so that block 0 is taken first.
+        BlockPool { free: (0..total as u32).rev().collect(), total }
+    }
+
+    /// Free blocks.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// All blocks.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Takes a block; the one given back last comes first: it is still in the cache.
+    pub fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Gives a list's blocks back and empties it.
+    pub fn give_back(&mut self, blocks: &mut Vec<u32>) {
+        debug_assert!(self.free.len() + blocks.len() <= self.total, "a block was given back twice");
+        self.free.extend(blocks.drain(..).rev());
+    }
+}

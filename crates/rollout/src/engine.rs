@@ -1,0 +1,179 @@
+//! The engine's loop: schedule a pass, run the model, draw tokens, end sequences.
+
+use crate::limits::{EngineLimits, OnFull};
+use crate::samples::{Finish, Samples};
+use crate::schedule::Schedule;
+use plimsoll_base::{Error, Result};
+use plimsoll_device::{Device, Sampling};
+use plimsoll_model::{Activations, Decoder, Pass, PassIndex, layers, sample};
+
+/// Decides when a response ends, beside end-of-text and length; implemented where there is text.
+pub trait StopCondition {
+    /// A token was drawn for `sample`; `response` ends with it. True ends the response, which keeps the token.
+    fn stops(&mut self, sample: usize, response: &[u32]) -> bool;
+}
+
+/// No stop condition.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NeverStop;
+
+impl StopCondition for NeverStop {
+    fn stops(&mut self, _sample: usize, _response: &[u32]) -> bool {
+        false
+    }
+}
+
+/// One rollout.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Token ids of each prompt; none is empty.
+    pub prompts: &'a [&'a [u32]],
+    /// Responses a prompt.
+    pub group_size: usize,
+    /// Responses are cut here.
+    pub max_new_tokens: usize,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Any of these ends a response; empty to run to the limit.
+    pub eos: &'a [u32],
+    /// Sample s draws with the random numbers of `first_sample_id + s`.
+    pub first_sample_id: u64,
+}
+
+/// What a rollout cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RolloutStats {
+    /// Passes of the model.
+    pub passes: u64,
+    /// Rows computed, prompts and recomputation included.
+    pub rows: u64,
+    /// Sequences that gave their blocks back.
+    pub preemptions: u64,
+    /// Mean entropy of the drawn tokens' distributions, nats.
+    pub mean_entropy: f64,
+}
+
+/// The rollout engine. Its vectors are made once and never grow.
+#[derive(Debug)]
+pub struct Engine {
+    limits: EngineLimits,
+    schedule: Schedule,
+    index: PassIndex,
+    keys: Vec<u32>,
+    tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    entropy: Vec<f32>,
+}
+
+impl Engine {
+    /// An engine with its limits.
+    pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
+        assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
+        assert!(limits.blocks >= limits.blocks_per_sequence() + 1, "blocks for one sequence: {limits:?}");
+        Engine {
+            limits,
+            schedule: Schedule::new(limits, on_full),
+            index: PassIndex::with_capacity(&limits.pass()),
+            keys: Vec::with_capacity(limits.sequences * 3),
+            tokens: vec![0; limits.sequences],
+            logprobs: vec![0.0; limits.sequences],
+            entropy: vec![0.0; limits.sequences],
+        }
+    }
+
+    /// Heap bytes of an engine with these limits.
+    pub fn host_bytes(limits: &EngineLimits) -> u64 {
+        Schedule::bytes(limits) + PassIndex::bytes(&limits.pass()) + 24 * limits.sequences as u64
+    }
+
+    /// Samples responses to all prompts into `out`.
+    ///
+    /// Errors: `prompt-too-long`, `rollout-not-finite`.
+    pub fn run<D: Device>(
+        &mut self,
+        dev: &D,
+        decoder: &Decoder<'_>,
+        acts: Activations<'_>,
+        request: &Request<'_>,
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+    ) -> Result<RolloutStats> {
+        self.check(request)?;
+        out.reset(request.prompts.len() * request.group_size);
+        self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
+        let (mut stats, mut entropy) = (RolloutStats::default(), 0.0);
+        while self.schedule.next_pass(request.prompts, out, &mut self.index) {
+            stats.passes += 1;
+            stats.rows += self.index.ids.len() as u64;
+            self.pass(dev, decoder, acts, request, out);
+            entropy += self.entropy[..self.index.head_rows.len()].iter().map(|&h| f64::from(h)).sum::<f64>();
+            self.take_tokens(request, stop, out)?;
+        }
+        stats.preemptions = self.schedule.preemptions;
+        stats.mean_entropy = entropy / out.total_tokens().max(1) as f64;
+        Ok(stats)
+    }
+
+    /// One pass of the model over the scheduled rows; tokens and log-probs come back to the host.
+    fn pass<D: Device>(&mut self, dev: &D, decoder: &Decoder<'_>, acts: Activations<'_>, request: &Request<'_>, out: &Samples) {
+        let pass = Pass::upload(dev, acts, &self.index);
+        layers(dev, decoder, &pass);
+        self.keys.clear();
+        for &s in &self.schedule.head_samples {
+            let id = request.first_sample_id + s as u64;
+            self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
+        }
+        let tokens = sample(dev, decoder, &pass, &self.keys, request.sampling);
+        let r = self.index.head_rows.len();
+        dev.read_u32(tokens, 0, &mut self.tokens[..r]);
+        dev.read_f32(pass.head_out().logprobs, 0, &mut self.logprobs[..r]);
+        dev.read_f32(pass.head_out().entropy, 0, &mut self.entropy[..r]);
+    }
+
+    fn take_tokens(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition, out: &mut Samples) -> Result<()> {
+        for row in 0..self.index.head_rows.len() {
+            let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
+            if token == u32::MAX || !logprob.is_finite() {
+                return Err(not_finite(s, out.ids(s).len(), logprob));
+            }
+            out.push(s, token, logprob);
+            let finish = if request.eos.contains(&token) {
+                Some(Finish::Eos)
+            } else if stop.stops(s, out.ids(s)) {
+                Some(Finish::Stop)
+            } else if out.ids(s).len() == request.max_new_tokens {
+                Some(Finish::Length)
+            } else {
+                None
+            };
+            if let Some(finish) = finish {
+                out.end(s, finish);
+                self.schedule.end(s);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, request: &Request<'_>) -> Result<()> {
+        let samples = request.prompts.len() * request.group_size;
+        assert!(samples <= self.limits.samples, "{samples} samples, the engine holds {}", self.limits.samples);
+        assert!(request.max_new_tokens <= self.limits.new_tokens && request.max_new_tokens > 0);
+        for (i, prompt) in request.prompts.iter().enumerate() {
+            assert!(!prompt.is_empty(), "prompt {i} is empty");
+            if prompt.len() > self.limits.prompt_tokens {
+                let limit = self.limits.prompt_tokens;
+                return Err(Error::new("prompt-too-long", format!("prompt {i} has {} tokens, the limit is {limit}", prompt.len()))
+                    .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
+    Error::new(
+        "rollout-not-finite",
+        format!("sample {sample}, token {position}: the logits are not finite (log-probability {logprob})"),
+    )
+    .hint("the weights have diverged: lower train.learning_rate, or start from the last good checkpoint")
+}

@@ -1,0 +1,351 @@
+//! The schedule: which sequences run, which rows the next pass computes, and who gives blocks back.
+//!
+//! A sequence shares the full blocks of its group's prompt and owns the blocks behind them; the prompt's last,
+//! partial block is copied into the first own one. A preempted sequence keeps its tokens and computes their keys
+//! again. Nothing here depends on time, so a request schedules alike on every machine.
+
+use crate::{BlockPool, EngineLimits, OnFull, Samples};
+use plimsoll_device::{KV_BLOCK, NO_PARENT};
+use plimsoll_model::PassIndex;
+
+/// A prompt and the blocks of its keys.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    pub(crate) prompt_tokens: usize,
+    /// Rows whose keys are in `blocks`.
+    computed: usize,
+    blocks: Vec<u32>,
+    /// Its sequences that have not ended.
+    live: usize,
+    /// Its sequences that run.
+    running: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Running,
+    Done,
+}
+
+/// A response under way.
+#[derive(Debug)]
+struct Sequence {
+    state: State,
+    /// Own tokens whose keys are in `blocks`.
+    computed: usize,
+    blocks: Vec<u32>,
+    /// True once the prompt's partial block is in the first own block.
+    has_tail: bool,
+}
+
+/// The state of one request.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    limits: EngineLimits,
+    on_full: OnFull,
+    group_size: usize,
+    pool: BlockPool,
+    groups: Vec<Group>,
+    sequences: Vec<Sequence>,
+    num_groups: usize,
+    num_sequences: usize,
+    /// Running sequences, ascending.
+    running: Vec<usize>,
+    /// Blocks promised to running sequences under `OnFull::WorstCase`.
+    promised: usize,
+    pub(crate) preemptions: u64,
+    /// Sample of each head row of the pass under way.
+    pub(crate) head_samples: Vec<usize>,
+}
+
+impl Schedule {
+    pub(crate) fn new(limits: EngineLimits, on_full: OnFull) -> Schedule {
+        let per_prompt = limits.prompt_tokens.div_ceil(KV_BLOCK);
+        let own = (KV_BLOCK - 1 + limits.new_tokens).div_ceil(KV_BLOCK);
+        let group = || Group { blocks: Vec::with_capacity(per_prompt), ..Group::default() };
+        let sequence =
+            || Sequence { state: State::Done, computed: 0, blocks: Vec::with_capacity(own), has_tail: false };
+        Schedule {
+            limits,
+            on_full,
+            group_size: 1,
+            pool: BlockPool::new(limits.blocks),
+            groups: (0..limits.samples).map(|_| group()).collect(),
+            sequences: (0..limits.samples).map(|_| sequence()).collect(),
+            num_groups: 0,
+            num_sequences: 0,
+            running: Vec::with_capacity(limits.sequences + 1),
+            promised: 0,
+            preemptions: 0,
+            head_samples: Vec::with_capacity(limits.sequences),
+        }
+    }
+
+    /// Heap bytes for limits: what the vectors above hold.
+    pub(crate) fn bytes(limits: &EngineLimits) -> u64 {
+        let per_prompt = limits.prompt_tokens.div_ceil(KV_BLOCK) * 4;
+        let own = (KV_BLOCK - 1 + limits.new_tokens).div_ceil(KV_BLOCK) * 4;
+        let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + 32;
+        (limits.samples * each + limits.blocks * 4 + limits.sequences * 16) as u64
+    }
+
+    /// Begins a request; every block is free again.
+    pub(crate) fn begin(&mut self, prompt_lens: impl ExactSizeIterator<Item = usize>, group_size: usize) {
+        self.group_size = group_size;
+        self.num_groups = prompt_lens.len();
+        self.num_sequences = self.num_groups * group_size;
+        (self.promised, self.preemptions) = (0, 0);
+        self.running.clear();
+        // A request that ended with an error may have left blocks behind.
+        for group in &mut self.groups {
+            self.pool.give_back(&mut group.blocks);
+        }
+        for sequence in &mut self.sequences {
+            self.pool.give_back(&mut sequence.blocks);
+            sequence.state = State::Done;
+        }
+        for (group, prompt_tokens) in self.groups.iter_mut().zip(prompt_lens) {
+            (group.prompt_tokens, group.computed) = (prompt_tokens, 0);
+            (group.live, group.running) = (group_size, 0);
+        }
+        for sequence in &mut self.sequences[..self.num_sequences] {
+            (sequence.state, sequence.computed, sequence.has_tail) = (State::Waiting, 0, false);
+        }
+    }
+
+    /// Fills `index` with the rows of the next pass. False when every sequence has ended.
+    pub(crate) fn next_pass(&mut self, prompts: &[&[u32]], samples: &Samples, index: &mut PassIndex) -> bool {
+        index.clear();
+        self.head_samples.clear();
+        self.admit();
+        if self.running.is_empty() {
+            assert!(self.sequences[..self.num_sequences].iter().all(|s| s.state == State::Done), "nothing can run");
+            return false;
+        }
+        self.grow(samples);
+        let mut at = 0;
+        while at < self.running.len() && index.ids.len() < self.limits.rows {
+            let s = self.running[at];
+            let g = s / self.group_size;
+            if samples.ids(s).is_empty() {
+                at += self.push_first_tokens(at, prompts[g], samples, index);
+            } else if self.groups[g].computed < self.groups[g].prompt_tokens {
+                // The prompt was given up (see `make_room`): its keys first, the sequences in the next pass.
+                self.push_prompt(g, prompts[g], index);
+                at += self.running[at..].iter().take_while(|&&s| s / self.group_size == g).count();
+            } else {
+                self.push_sequence(s, samples.ids(s), index);
+                at += 1;
+            }
+        }
+        true
+    }
+
+    /// A sequence has ended: its blocks are free, and its prompt's when it was the last of its group.
+    pub(crate) fn end(&mut self, s: usize) {
+        let g = s / self.group_size;
+        self.leave(s, State::Done);
+        self.groups[g].live -= 1;
+        if self.groups[g].live == 0 {
+            self.pool.give_back(&mut self.groups[g].blocks);
+            if self.on_full == OnFull::WorstCase {
+                self.promised -= self.prompt_blocks(g);
+            }
+        }
+    }
+
+    /// Starts waiting sequences in order while there is room.
+    fn admit(&mut self) {
+        for s in 0..self.num_sequences {
+            if self.running.len() == self.limits.sequences {
+                return;
+            }
+            if self.sequences[s].state != State::Waiting {
+                continue;
+            }
+            while !self.has_room_for(s) {
+                // With nobody running, prompts of idle groups may hold the blocks.
+                if !self.running.is_empty() || !self.give_up_idle_prompt(s / self.group_size) {
+                    return;
+                }
+            }
+            let g = s / self.group_size;
+            if self.on_full == OnFull::WorstCase {
+                self.promised += self.own_blocks_max(g) + self.prompt_blocks_to_promise(g);
+            }
+            self.take_prompt_blocks(g);
+            self.sequences[s].state = State::Running;
+            self.groups[g].running += 1;
+            let place = self.running.partition_point(|&r| r < s);
+            self.running.insert(place, s);
+        }
+    }
+
+    fn has_room_for(&self, s: usize) -> bool {
+        let g = s / self.group_size;
+        match self.on_full {
+            OnFull::WorstCase => {
+                let wanted = self.own_blocks_max(g) + self.prompt_blocks_to_promise(g);
+                self.promised + wanted <= self.pool.total()
+            }
+            // One block for the next token of everyone who runs, so that a newcomer does not preempt at once.
+            OnFull::Preempt => {
+                let prompt = if self.groups[g].blocks.is_empty() { self.prompt_blocks(g) } else { 0 };
+                let spare = if self.running.is_empty() { 0 } else { self.running.len() };
+                prompt + 1 + spare <= self.pool.free()
+            }
+        }
+    }
+
+    /// The prompt's blocks are promised with the first sequence of the group that starts.
+    fn prompt_blocks_to_promise(&self, g: usize) -> usize {
+        if self.groups[g].blocks.is_empty() { self.prompt_blocks(g) } else { 0 }
+    }
+
+    fn prompt_blocks(&self, g: usize) -> usize {
+        self.groups[g].prompt_tokens.div_ceil(KV_BLOCK)
+    }
+
+    fn own_blocks_max(&self, g: usize) -> usize {
+        (self.groups[g].prompt_tokens % KV_BLOCK + self.limits.new_tokens).div_ceil(KV_BLOCK)
+    }
+
+    fn take_prompt_blocks(&mut self, g: usize) {
+        if self.groups[g].blocks.is_empty() {
+            for _ in 0..self.prompt_blocks(g) {
+                let block = self.pool.take().expect("admission checked the room");
+                self.groups[g].blocks.push(block);
+            }
+        }
+    }
+
+    /// Gives every running sequence the blocks of its tokens, preempting the youngest where none is left.
+    fn grow(&mut self, samples: &Samples) {
+        let mut at = 0;
+        while at < self.running.len() {
+            let s = self.running[at];
+            let prompt = self.groups[s / self.group_size].prompt_tokens;
+            let tokens = samples.ids(s).len();
+            let wanted = if tokens == 0 { 0 } else { (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK) };
+            while self.sequences[s].blocks.len() < wanted && self.sequences[s].state == State::Running {
+                match self.pool.take() {
+                    Some(block) => self.sequences[s].blocks.push(block),
+                    None => self.make_room(),
+                }
+            }
+            at += usize::from(self.running.get(at) == Some(&s));
+        }
+    }
+
+    /// Frees at least one block: prompts of groups that do not run first, else the youngest sequence.
+    fn make_room(&mut self) {
+        if self.give_up_idle_prompt(usize::MAX) {
+            return;
+        }
+        assert!(self.running.len() > 1, "{} blocks do not hold one sequence", self.pool.total());
+        let youngest = *self.running.last().expect("someone runs");
+        self.leave(youngest, State::Waiting);
+        self.preemptions += 1;
+    }
+
+    /// Frees the blocks of the last group that does not run, `keep` aside. False if there is none.
+    fn give_up_idle_prompt(&mut self, keep: usize) -> bool {
+        if self.on_full == OnFull::WorstCase {
+            return false; // What is promised stays.
+        }
+        let idle = |&g: &usize| g != keep && self.groups[g].running == 0 && !self.groups[g].blocks.is_empty();
+        let Some(g) = (0..self.num_groups).rev().find(idle) else { return false };
+        self.pool.give_back(&mut self.groups[g].blocks);
+        self.groups[g].computed = 0;
+        true
+    }
+
+    fn leave(&mut self, s: usize, state: State) {
+        let g = s / self.group_size;
+        let place = self.running.binary_search(&s).expect("only a running sequence leaves");
+        self.running.remove(place);
+        self.groups[g].running -= 1;
+        if self.on_full == OnFull::WorstCase {
+            self.promised -= self.own_blocks_max(g);
+        }
+        let sequence = &mut self.sequences[s];
+        self.pool.give_back(&mut sequence.blocks);
+        (sequence.state, sequence.computed, sequence.has_tail) = (state, 0, false);
+    }
+
+    /// Rows of a group's prompt for its sequences without a token, which stand together from `running[at]` on: they
+    /// are the youngest of their group. When the prompt's last row is reached, each of them draws its first token.
+    ///
+    /// Returns how many they are.
+    fn push_first_tokens(&mut self, at: usize, prompt: &[u32], samples: &Samples, index: &mut PassIndex) -> usize {
+        let g = self.running[at] / self.group_size;
+        let fresh = |&&s: &&usize| s / self.group_size == g && samples.ids(s).is_empty();
+        let count = self.running[at..].iter().take_while(fresh).count();
+        if self.push_prompt(g, prompt, index) {
+            let row = index.ids.len() as u32 - 1;
+            for &s in &self.running[at..at + count] {
+                index.head_rows.push(row);
+                self.head_samples.push(s);
+            }
+        }
+        count
+    }
+
+    /// Rows of a prompt whose keys are missing, at least its last. True when that one is reached.
+    fn push_prompt(&mut self, g: usize, prompt: &[u32], index: &mut PassIndex) -> bool {
+        let group = &mut self.groups[g];
+        // A sequence that starts after its prompt was computed needs the last row's output again.
+        let first = group.computed.min(prompt.len() - 1);
+        let rows = (prompt.len() - first).min(self.limits.rows - index.ids.len());
+        let segment = Segment { first_position: first, tokens: &prompt[first..first + rows] };
+        segment.push(index, |position| group.blocks[position / KV_BLOCK]);
+        index.tables.extend_from_slice(&group.blocks);
+        group.computed = group.computed.max(first + rows);
+        first + rows == prompt.len()
+    }
+
+    /// Rows of a sequence's own tokens whose keys are missing: one in decode, all of them after a preemption.
+    fn push_sequence(&mut self, s: usize, tokens: &[u32], index: &mut PassIndex) {
+        let group = &self.groups[s / self.group_size];
+        let (shared, tail) = (group.prompt_tokens / KV_BLOCK, group.prompt_tokens % KV_BLOCK);
+        let sequence = &mut self.sequences[s];
+        if tail > 0 && !sequence.has_tail {
+            index.copies.extend_from_slice(&[group.blocks[shared], sequence.blocks[0], tail as u32]);
+            sequence.has_tail = true;
+        }
+        let first = sequence.computed;
+        let rows = (tokens.len() - first).min(self.limits.rows - index.ids.len());
+        let segment = Segment { first_position: group.prompt_tokens + first, tokens: &tokens[first..first + rows] };
+        let blocks = &sequence.blocks;
+        segment.push(index, |position| blocks[position / KV_BLOCK - shared]);
+        index.tables.extend_from_slice(&group.blocks[..shared]);
+        index.tables.extend_from_slice(blocks);
+        sequence.computed = first + rows;
+        if first + rows == tokens.len() {
+            index.head_rows.push(index.ids.len() as u32 - 1);
+            self.head_samples.push(s);
+        }
+    }
+}
+
+/// Consecutive tokens of one sequence.
+struct Segment<'a> {
+    first_position: usize,
+    tokens: &'a [u32],
+}
+
+impl Segment<'_> {
+    /// Adds the rows and the segment's record; the caller adds the block table behind it.
+    fn push(&self, index: &mut PassIndex, block_of: impl Fn(usize) -> u32) {
+        let first_row = index.ids.len() as u32;
+        for (i, &token) in self.tokens.iter().enumerate() {
+            let position = self.first_position + i;
+            index.ids.push(token);
+            index.positions.push(position as u32);
+            index.slots.push(block_of(position) * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
+        }
+        let (rows, table) = (self.tokens.len() as u32, index.tables.len() as u32);
+        index.segments.extend_from_slice(&[first_row, rows, self.first_position as u32, table, NO_PARENT]);
+    }
+}
