@@ -11,6 +11,9 @@ use std::fmt;
 pub trait Expecting {
     /// For example `a whole number`.
     const EXPECTING: &'static str;
+
+    /// Whether some strings are values, so that a wrong string is a wrong value rather than a wrong type.
+    const TAKES_TEXT: bool = true;
 }
 
 /// A value that the planner may choose.
@@ -72,7 +75,10 @@ impl<'de, T: Deserialize<'de> + Expecting> Visitor<'de> for AutoVisitor<T> {
             return Ok(Auto::Auto);
         }
         let inner: Result<T, de::value::Error> = T::deserialize(text.into_deserializer());
-        inner.map(Auto::Value).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+        inner.map(Auto::Value).map_err(|_| match T::TAKES_TEXT {
+            true => E::invalid_value(Unexpected::Str(text), &self),
+            false => E::invalid_type(Unexpected::Str(text), &self),
+        })
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Auto<T>, E> {
@@ -103,6 +109,7 @@ impl<T: JsonSchema> JsonSchema for Auto<T> {
 
 impl Expecting for u32 {
     const EXPECTING: &'static str = "a whole number from 0 to 4294967295";
+    const TAKES_TEXT: bool = false;
 }
 
 /// A number of bytes as run files write it: an integer, or a string such as `"60GiB"`.

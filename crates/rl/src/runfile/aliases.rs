@@ -1,0 +1,220 @@
+//! Names that users of TRL, verl and OpenRLHF know, each in the section of our key; the table is the whole list.
+
+use super::provenance::{Origin, Source};
+use super::tree::{Node, Table, Value};
+use plimsoll_base::{Error, Result};
+use std::collections::BTreeMap;
+
+/// How an alias becomes our keys.
+#[derive(Clone, Copy)]
+enum Becomes {
+    /// The same value under our name.
+    Key(&'static str),
+    /// One number for both clips.
+    Clips,
+    /// A number of sequences, as a token limit.
+    Sequences,
+    /// True is `recompute = "layer"`, false `"none"`.
+    Recompute,
+    /// True is `offload = ["optimizer"]`.
+    OffloadOptimizer,
+    /// A share of the card.
+    CardFraction,
+    /// Read and ignored.
+    Nothing,
+}
+
+use Becomes::{CardFraction, Clips, Key, Nothing, OffloadOptimizer, Recompute, Sequences};
+
+const GROUP: Becomes = Key("rollout.group_size");
+const PROMPTS: Becomes = Key("rollout.prompts_per_step");
+const RESPONSE: Becomes = Key("rollout.max_new_tokens");
+const MICRO_TOKENS: Becomes = Key("train.micro_batch_tokens");
+const KL: Becomes = Key("loss.kl_coef");
+
+/// (section, alias, what it becomes).
+const ALIASES: [(&str, &str, Becomes); 23] = [
+    ("rollout", "num_generations", GROUP),
+    ("rollout", "n", GROUP),
+    ("rollout", "n_samples_per_prompt", GROUP),
+    ("rollout", "train_batch_size", PROMPTS),
+    ("data", "train_batch_size", PROMPTS),
+    ("rollout", "rollout_batch_size", PROMPTS),
+    ("rollout", "max_completion_length", RESPONSE),
+    ("rollout", "max_response_length", RESPONSE),
+    ("rollout", "generate_max_len", RESPONSE),
+    ("rollout", "free_cache_engine", Nothing),
+    ("train", "micro_train_batch_size", Sequences),
+    ("train", "ppo_micro_batch_size_per_gpu", Sequences),
+    ("train", "per_device_train_batch_size", Sequences),
+    ("train", "max_tokens_per_gpu", MICRO_TOKENS),
+    ("train", "ppo_max_token_len_per_gpu", MICRO_TOKENS),
+    ("train", "grad_accum_dtype", Key("train.grad_dtype")),
+    ("train", "gradient_checkpointing", Recompute),
+    ("loss", "epsilon", Clips),
+    ("loss", "cliprange", Clips),
+    ("loss", "eps_clip", Clips),
+    ("loss", "beta", KL),
+    ("loss", "kl_loss_coef", KL),
+    ("loss", "init_kl_coef", KL),
+];
+
+/// Aliases of memory keys.
+const MEMORY_ALIASES: [(&str, &str, Becomes); 2] =
+    [("memory", "adam_offload", OffloadOptimizer), ("memory", "gpu_memory_utilization", CardFraction)];
+
+fn rows() -> impl Iterator<Item = (&'static str, &'static str, Becomes)> {
+    ALIASES.into_iter().chain(MEMORY_ALIASES)
+}
+
+/// What the aliases of a run file left behind.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Our key and the alias that set it last.
+    pub by_key: BTreeMap<&'static str, &'static str>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Renames the aliases of a whole file.
+pub(super) fn rename(root: &mut Table, source: &Source, seen: &mut Seen) -> Result<()> {
+    for (section, alias, becomes) in rows() {
+        let Some(Node { value: Value::Table(table), .. }) = root.get_mut(section) else { continue };
+        let Some(node) = table.remove(alias) else { continue };
+        let origin = node.origin.clone();
+        for (key, node) in translate(section, alias, becomes, node, source, seen)? {
+            if root.at(key).is_some() {
+                let message = format!("`{section}.{alias}` is another name of `{key}`, which is set too");
+                return Err(source
+                    .error("duplicate-key", &origin, &message)
+                    .hint(format!("keep `{key}` alone")));
+            }
+            let (target, name) = key.split_once('.').expect("every key of the table has a section");
+            match root.table_mut(target, &origin) {
+                Some(table) => table.insert(name, node),
+                None => return Err(source.error("bad-type", &origin, &format!("`{target}` is not a table"))),
+            }
+            seen.by_key.insert(key, alias);
+        }
+    }
+    Ok(())
+}
+
+/// What `--set path=value` sets: our keys if `path` is an alias, else none.
+pub(super) fn rename_one(
+    path: &str,
+    node: &Node,
+    source: &Source,
+    seen: &mut Seen,
+) -> Result<Option<Vec<(&'static str, Node)>>> {
+    let Some((section, alias, becomes)) =
+        rows().find(|(section, alias, _)| path == format!("{section}.{alias}"))
+    else {
+        seen.by_key.remove(path);
+        return Ok(None);
+    };
+    let pairs = translate(section, alias, becomes, node.clone(), source, seen)?;
+    for (key, _) in &pairs {
+        seen.by_key.insert(key, alias);
+    }
+    Ok(Some(pairs))
+}
+
+fn translate(
+    section: &str,
+    alias: &str,
+    becomes: Becomes,
+    node: Node,
+    source: &Source,
+    seen: &mut Seen,
+) -> Result<Vec<(&'static str, Node)>> {
+    let origin = node.origin.clone();
+    let flag = |node: &Node| match node.value {
+        Value::Boolean(value) => Ok(value),
+        _ => Err(source.error(
+            "bad-type",
+            &origin,
+            &format!("`{section}.{alias}` is {}; it takes true or false", node.kind()),
+        )),
+    };
+    let text = |text: &str| Node { value: Value::Text(text.into()), origin: origin.clone() };
+    Ok(match becomes {
+        Key(key) => vec![(key, node)],
+        Clips => vec![("loss.clip_low", node.clone()), ("loss.clip_high", node)],
+        Sequences => match node.value {
+            Value::Integer(count) if count > 0 => {
+                vec![("train.micro_batch_tokens", text(&format!("{count}{SEQUENCES}")))]
+            }
+            _ => {
+                let message = format!("`{section}.{alias}` is a number of sequences above 0");
+                return Err(source
+                    .error("bad-value", &origin, &message)
+                    .hint("set train.micro_batch_tokens"));
+            }
+        },
+        Recompute => vec![("train.recompute", text(if flag(&node)? { "layer" } else { "none" }))],
+        OffloadOptimizer => {
+            let items = if flag(&node)? { vec![text("optimizer")] } else { Vec::new() };
+            vec![("memory.offload", Node { value: Value::Array(items), origin })]
+        }
+        CardFraction => return Err(card_fraction(section, alias, source, &origin)),
+        Nothing => {
+            seen.notes.push(format!(
+                "`{section}.{alias}` is ignored: the KV cache has a fixed address in the plan and is never freed or rebuilt"
+            ));
+            Vec::new()
+        }
+    })
+}
+
+fn card_fraction(section: &str, alias: &str, source: &Source, origin: &Origin) -> Error {
+    let message =
+        format!("`{section}.{alias}` is a share of a GPU's memory; runs on a GPU are not built yet");
+    source
+        .error("not-built", origin, &message)
+        .hint("remove it; memory.host = \"8GiB\" limits a run on the CPU")
+}
+
+/// Marks a micro-batch that was given in sequences until all layers are read.
+const SEQUENCES: &str = " sequences";
+
+/// Turns a micro-batch of n sequences into n times the longest sequence, and refuses clips whose meaning is unclear.
+pub(super) fn finish(root: &mut Table, source: &Source, seen: &mut Seen) -> Result<()> {
+    if let (Some(Value::Text(method)), Some(alias)) =
+        (root.get("method").map(|node| &node.value), seen.by_key.get("loss.clip_low"))
+        && method == "cispo"
+    {
+        let origin = root.at("loss.clip_low").map(|node| node.origin.clone()).unwrap_or_default();
+        let message =
+            format!("`loss.{alias}` means different bounds in different stacks when method is cispo");
+        return Err(source.error("contradictory-keys", &origin, &message).hint(
+            "set loss.clip_low and loss.clip_high, the absolute bounds on the ratio (0 and 5 by default)",
+        ));
+    }
+    let Some(alias) = seen.by_key.get("train.micro_batch_tokens") else { return Ok(()) };
+    let number = |path: &str| match root.at(path).map(|node| &node.value) {
+        Some(Value::Integer(number)) if *number > 0 => Some(*number),
+        _ => None,
+    };
+    let (prompt, response) = (number("data.prompt_tokens_max"), number("rollout.max_new_tokens"));
+    let Some(Node { value: Value::Table(train), .. }) = root.get_mut("train") else { return Ok(()) };
+    let Some(Node { value: Value::Text(text), origin }) = train.get_mut("micro_batch_tokens") else {
+        return Ok(());
+    };
+    let Some(count) = text.strip_suffix(SEQUENCES).and_then(|count| count.parse::<i64>().ok()) else {
+        return Ok(());
+    };
+    let (Some(prompt), Some(response)) = (prompt, response) else {
+        let message = format!("`train.{alias}` counts sequences, whose length is not given");
+        return Err(source.error("missing-key", origin, &message).hint(
+            "set data.prompt_tokens_max and rollout.max_new_tokens, or set train.micro_batch_tokens instead",
+        ));
+    };
+    let tokens = count.saturating_mul(prompt.saturating_add(response));
+    seen.notes.push(format!(
+        "`train.{alias}` = {count} is read as train.micro_batch_tokens = {tokens} ({count} sequences of {prompt} + {response} tokens)"
+    ));
+    let origin = origin.clone();
+    train.insert("micro_batch_tokens", Node { value: Value::Integer(tokens), origin });
+    Ok(())
+}

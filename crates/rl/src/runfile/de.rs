@@ -1,0 +1,350 @@
+//! From the tree to the table of types: serde's errors become named errors that point at the line.
+
+use super::provenance::{Origin, Source};
+use super::tree::{Node, Table, Value};
+use plimsoll_base::Error;
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor,
+};
+use std::fmt;
+
+/// Reads `root` into `T`.
+///
+/// Errors: `unknown-key`, `missing-key`, `bad-type`, `bad-value`, each at its place.
+pub(super) fn read<T: DeserializeOwned>(root: &Table, source: &Source) -> plimsoll_base::Result<T> {
+    let reader = Reader::Table { table: root, path: String::new() };
+    T::deserialize(reader).map_err(|failure| failure.into_error(source))
+}
+
+/// What serde found wrong, and where.
+#[derive(Debug)]
+struct Failure {
+    what: What,
+    at: Option<(String, Origin)>,
+}
+
+#[derive(Debug)]
+enum What {
+    UnknownKey { key: String, known: &'static [&'static str] },
+    Missing { key: &'static str },
+    Type { got: String, expected: String },
+    Value { got: String, expected: String },
+    UnknownName { got: String, known: &'static [&'static str] },
+    Other(String),
+}
+
+impl Failure {
+    fn new(what: What) -> Failure {
+        Failure { what, at: None }
+    }
+
+    /// Remembers the innermost place only.
+    fn at(mut self, path: &str, origin: &Origin) -> Failure {
+        self.at.get_or_insert_with(|| (path.to_string(), origin.clone()));
+        self
+    }
+
+    fn into_error(self, source: &Source) -> Error {
+        let (path, origin) = self.at.unwrap_or_default();
+        match self.what {
+            What::UnknownKey { key, known } => unknown_key(source, &origin, &path, &key, known),
+            What::Missing { key } => missing_key(source, &origin, &join(&path, key)),
+            What::Type { got, expected } => source
+                .error("bad-type", &origin, &format!("`{path}` is {got}; it takes {expected}"))
+                .hint(format!("write `{}` as {expected}", last(&path))),
+            What::Value { got, expected } => source
+                .error("bad-value", &origin, &format!("`{path}` is {got}; it takes {expected}"))
+                .hint(format!("set `{path}` to {expected}")),
+            What::UnknownName { got, known } => {
+                let error = source
+                    .error(
+                        "bad-value",
+                        &origin,
+                        &format!("`{path}` is \"{got}\", which is none of its names"),
+                    )
+                    .fact(format!("`{path}` takes {}", known.join(", ")));
+                match nearest(&got, known.iter().copied()) {
+                    Some(name) => error.hint(format!("did you mean \"{name}\"?")),
+                    None => error.hint(format!("set `{path}` to one of these names")),
+                }
+            }
+            What::Other(words) => source.error("bad-value", &origin, &format!("`{path}`: {words}")),
+        }
+    }
+}
+
+fn unknown_key(
+    source: &Source,
+    origin: &Origin,
+    section: &str,
+    key: &str,
+    known: &'static [&'static str],
+) -> Error {
+    let path = join(section, key);
+    let error = source.error("unknown-key", origin, &format!("`{path}` is not a key of a run file"));
+    let place = if section.is_empty() { "the top level".to_string() } else { format!("[{section}]") };
+    let error = error.fact(format!("keys of {place}: {}", known.join(", ")));
+    if let Some(name) = nearest(key, known.iter().copied()) {
+        return error.hint(format!("did you mean `{}`?", join(section, name)));
+    }
+    let elsewhere = super::all_keys().into_iter().find(|other| last(other) == key);
+    match elsewhere {
+        Some(other) => error.hint(format!("`{key}` belongs elsewhere: `{other}`")),
+        None => error.hint(format!("remove `{key}`")),
+    }
+}
+
+pub(super) fn missing_key(source: &Source, origin: &Origin, path: &str) -> Error {
+    let example = match path {
+        "method" => "method = \"grpo\"",
+        "model" => "model = \"builtin:nano\"",
+        "train" => "a section [train] with `steps = 60` and `learning_rate = 1e-5`",
+        "train.steps" => "steps = 60",
+        "train.learning_rate" => "learning_rate = 1e-5",
+        "data.prompts" => "prompts = \"builtin:addition\" or a JSONL file",
+        "reward" => "[[reward]] with `kind = \"exact\"`",
+        "data.prompt_tokens_max" => "prompt_tokens_max = 512",
+        _ => "the key",
+    };
+    let place = match path.rsplit_once('.') {
+        Some((section, _)) if path.starts_with("reward.") => format!(" to the reward `{section}`"),
+        Some((section, _)) => format!(" under [{section}]"),
+        None => String::new(),
+    };
+    source
+        .error("missing-key", origin, &format!("`{path}` is missing"))
+        .hint(format!("add {example}{place}; `--set {path}=VALUE` does it too"))
+}
+
+/// The name that `word` most likely was meant to be.
+pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_ascii_lowercase().replace('-', "_");
+    names
+        .map(|name| (strsim::damerau_levenshtein(&lower, &name.replace('-', "_")), name))
+        .min()
+        // A third of the letters may be wrong; more is another word.
+        .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
+        .map(|(_, name)| name)
+}
+
+fn join(section: &str, key: &str) -> String {
+    if section.is_empty() { key.to_string() } else { format!("{section}.{key}") }
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// Serde's words for what a field takes, in the words of run files.
+fn expected_words(expected: &dyn Expected) -> String {
+    let words = expected.to_string();
+    match words.as_str() {
+        "u32" => "a whole number from 0 to 4294967295".into(),
+        "u64" | "usize" => "a whole number that is not negative".into(),
+        "f64" | "f32" => "a number".into(),
+        "a boolean" => "true or false".into(),
+        "a sequence" => "a list".into(),
+        "an array of length 2" => "a list of 2 numbers".into(),
+        _ if words.starts_with("struct ") => "a table".into(),
+        _ => words,
+    }
+}
+
+fn unexpected_words(got: Unexpected<'_>) -> String {
+    match got {
+        Unexpected::Str(text) => format!("the string \"{text}\""),
+        Unexpected::Signed(number) => format!("the whole number {number}"),
+        Unexpected::Unsigned(number) => format!("the whole number {number}"),
+        Unexpected::Float(number) => format!("the number {number}"),
+        Unexpected::Bool(value) => format!("{value}"),
+        Unexpected::Map => "a table".into(),
+        Unexpected::Seq => "a list".into(),
+        other => other.to_string(),
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.what)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl de::Error for Failure {
+    fn custom<T: fmt::Display>(words: T) -> Failure {
+        Failure::new(What::Other(words.to_string()))
+    }
+
+    fn invalid_type(got: Unexpected<'_>, expected: &dyn Expected) -> Failure {
+        Failure::new(What::Type { got: unexpected_words(got), expected: expected_words(expected) })
+    }
+
+    fn invalid_value(got: Unexpected<'_>, expected: &dyn Expected) -> Failure {
+        Failure::new(What::Value { got: unexpected_words(got), expected: expected_words(expected) })
+    }
+
+    fn invalid_length(len: usize, expected: &dyn Expected) -> Failure {
+        Failure::new(What::Value { got: format!("a list of {len}"), expected: expected_words(expected) })
+    }
+
+    fn unknown_variant(got: &str, known: &'static [&'static str]) -> Failure {
+        Failure::new(What::UnknownName { got: got.to_string(), known })
+    }
+
+    fn unknown_field(key: &str, known: &'static [&'static str]) -> Failure {
+        Failure::new(What::UnknownKey { key: key.to_string(), known })
+    }
+
+    fn missing_field(key: &'static str) -> Failure {
+        Failure::new(What::Missing { key })
+    }
+}
+
+/// One value under the eyes of serde.
+enum Reader<'a> {
+    /// The root.
+    Table { table: &'a Table, path: String },
+    /// Anything below it.
+    Node { node: &'a Node, path: String },
+}
+
+impl Reader<'_> {
+    /// The value as text: what it says, or what was typed where a string is wanted but TOML read a number.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Reader::Node { node: Node { value: Value::Text(text), .. }, .. } => Some(text),
+            Reader::Node { node: Node { value: Value::Table(_) | Value::Array(_), .. }, .. } => None,
+            Reader::Node { node, .. } => node.origin.raw_text(),
+            Reader::Table { .. } => None,
+        }
+    }
+
+    fn unexpected(&self) -> Unexpected<'_> {
+        match self {
+            Reader::Table { .. } => Unexpected::Map,
+            Reader::Node { node, .. } => match &node.value {
+                Value::Text(text) => Unexpected::Str(text),
+                Value::Integer(number) => Unexpected::Signed(*number),
+                Value::Float(number) => Unexpected::Float(*number),
+                Value::Boolean(value) => Unexpected::Bool(*value),
+                Value::DateTime(_) => Unexpected::Other("a date"),
+                Value::Array(_) => Unexpected::Seq,
+                Value::Table(_) => Unexpected::Map,
+            },
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for Reader<'_> {
+    type Error = Failure;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self {
+            Reader::Table { table, path } => visitor.visit_map(Entries { table, path, next: 0 }),
+            Reader::Node { node, path } => match &node.value {
+                Value::Text(text) => visitor.visit_str(text),
+                Value::Integer(number) => visitor.visit_i64(*number),
+                Value::Float(number) => visitor.visit_f64(*number),
+                Value::Boolean(value) => visitor.visit_bool(*value),
+                Value::DateTime(_) => Err(de::Error::invalid_type(Unexpected::Other("a date"), &visitor)),
+                Value::Array(items) => {
+                    let mut access = Items { items, path, next: 0 };
+                    let value = visitor.visit_seq(&mut access)?;
+                    // Serde's fixed-size arrays stop reading when they are full.
+                    match access.next == items.len() {
+                        true => Ok(value),
+                        false => Err(de::Error::invalid_length(items.len(), &"a list of 2 numbers")),
+                    }
+                }
+                Value::Table(table) => visitor.visit_map(Entries { table, path, next: 0 }),
+            },
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self.text() {
+            Some(text) => visitor.visit_str(text),
+            None => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self {
+            Reader::Node { node: Node { value: Value::Integer(number), .. }, .. } => {
+                visitor.visit_f64(*number as f64)
+            }
+            other => other.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        names: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        match self.text() {
+            Some(text) => {
+                let name: StrDeserializer<'_, Failure> = text.into_deserializer();
+                visitor.visit_enum(name)
+            }
+            None => {
+                let expected = format!("one of the names {}", names.join(", "));
+                Err(Failure::new(What::Type { got: unexpected_words(self.unexpected()), expected }))
+            }
+        }
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 char str bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+struct Entries<'a> {
+    table: &'a Table,
+    path: String,
+    next: usize,
+}
+
+impl<'de> de::MapAccess<'de> for Entries<'_> {
+    type Error = Failure;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Failure> {
+        let Some((key, node)) = self.table.0.get(self.next) else { return Ok(None) };
+        let name: StrDeserializer<'_, Failure> = key.as_str().into_deserializer();
+        seed.deserialize(name).map(Some).map_err(|failure| failure.at(&self.path, &node.origin))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Failure> {
+        let (key, node) = &self.table.0[self.next];
+        self.next += 1;
+        let path = join(&self.path, key);
+        seed.deserialize(Reader::Node { node, path: path.clone() })
+            .map_err(|failure| failure.at(&path, &node.origin))
+    }
+}
+
+struct Items<'a> {
+    items: &'a [Node],
+    path: String,
+    next: usize,
+}
+
+impl<'de> de::SeqAccess<'de> for Items<'_> {
+    type Error = Failure;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Failure> {
+        let Some(node) = self.items.get(self.next) else { return Ok(None) };
+        let path = format!("{}.{}", self.path, self.next);
+        self.next += 1;
+        let reader = Reader::Node { node, path: path.clone() };
+        seed.deserialize(reader).map(Some).map_err(|failure| failure.at(&path, &node.origin))
+    }
+}

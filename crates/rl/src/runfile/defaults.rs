@@ -1,0 +1,135 @@
+//! Defaults that depend on the method, from the method table of `algo`, and our names for its choices.
+
+use super::provenance::{Origin, Provenance};
+use super::sections::RunFile;
+use super::values::{Advantage, Aggregation, KlEstimator, Method, Whiten};
+use plimsoll_algo::advantage::Whiten as AlgoWhiten;
+use plimsoll_algo::aggregation::AggregationKind;
+use plimsoll_algo::kl::KlEstimator as AlgoKl;
+use plimsoll_algo::method as algo;
+use plimsoll_algo::policy_loss::PolicyLoss;
+use plimsoll_algo::shaping::GroupShaping;
+
+impl Method {
+    /// The row of the method table; none for methods without a rollout.
+    pub const fn algo(self) -> Option<algo::Method> {
+        match self {
+            Method::Grpo => Some(algo::Method::Grpo),
+            Method::DrGrpo => Some(algo::Method::DrGrpo),
+            Method::Rloo => Some(algo::Method::Rloo),
+            Method::Reinforce => Some(algo::Method::Reinforce),
+            Method::ReinforceBaseline => Some(algo::Method::ReinforceBaseline),
+            Method::Gspo => Some(algo::Method::Gspo),
+            Method::Cispo => Some(algo::Method::Cispo),
+            Method::Sapo => Some(algo::Method::Sapo),
+            Method::Ppo => Some(algo::Method::Ppo),
+            Method::Sft | Method::Dpo | Method::RewardModel => None,
+        }
+    }
+}
+
+impl Aggregation {
+    /// The same choice in `algo`.
+    pub const fn kind(self) -> AggregationKind {
+        match self {
+            Aggregation::TokenMean => AggregationKind::TokenMean,
+            Aggregation::SeqMeanTokenMean => AggregationKind::SeqMeanTokenMean,
+            Aggregation::SeqMeanTokenSum => AggregationKind::SeqMeanTokenSum,
+            Aggregation::SeqMeanTokenSumNorm => AggregationKind::SeqMeanTokenSumNorm,
+            Aggregation::TokenSum => AggregationKind::TokenSum,
+        }
+    }
+
+    const fn of(kind: AggregationKind) -> Aggregation {
+        match kind {
+            AggregationKind::TokenMean => Aggregation::TokenMean,
+            AggregationKind::SeqMeanTokenMean => Aggregation::SeqMeanTokenMean,
+            AggregationKind::SeqMeanTokenSum => Aggregation::SeqMeanTokenSum,
+            AggregationKind::SeqMeanTokenSumNorm => Aggregation::SeqMeanTokenSumNorm,
+            AggregationKind::TokenSum => Aggregation::TokenSum,
+        }
+    }
+}
+
+impl KlEstimator {
+    /// The same choice in `algo`.
+    pub const fn kind(self) -> AlgoKl {
+        match self {
+            KlEstimator::K1 => AlgoKl::K1,
+            KlEstimator::K2 => AlgoKl::K2,
+            KlEstimator::K3 => AlgoKl::K3,
+        }
+    }
+}
+
+impl Whiten {
+    /// The same choice in `algo`.
+    pub const fn kind(self) -> AlgoWhiten {
+        match self {
+            Whiten::Off => AlgoWhiten::Off,
+            Whiten::Full => AlgoWhiten::Full,
+            Whiten::NoStd => AlgoWhiten::NoStd,
+        }
+    }
+
+    const fn of(kind: AlgoWhiten) -> Whiten {
+        match kind {
+            AlgoWhiten::Off => Whiten::Off,
+            AlgoWhiten::Full => Whiten::Full,
+            AlgoWhiten::NoStd => Whiten::NoStd,
+        }
+    }
+}
+
+impl Advantage {
+    /// The same baseline in `algo`; GAE has none.
+    pub const fn shaping(self, eps: f64) -> GroupShaping {
+        match self {
+            Advantage::GroupNorm => GroupShaping::GroupNorm { eps },
+            Advantage::MeanBaseline => GroupShaping::MeanBaseline,
+            Advantage::Rloo => GroupShaping::Rloo,
+            Advantage::None | Advantage::Gae => GroupShaping::None,
+        }
+    }
+
+    /// True if it compares the samples of one prompt.
+    pub const fn compares_group(self) -> bool {
+        matches!(self, Advantage::GroupNorm | Advantage::MeanBaseline | Advantage::Rloo)
+    }
+}
+
+/// Fills what the method sets and the run file does not.
+pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
+    let Some(method) = run.method.algo() else { return };
+    let spec = method.spec();
+    let mut filled: Vec<&str> = Vec::new();
+    let mut note = |was_none: bool, key| {
+        if was_none {
+            filled.push(key);
+        }
+    };
+    if let PolicyLoss::Ppo { clip_low, clip_high, .. }
+    | PolicyLoss::Gspo { clip_low, clip_high }
+    | PolicyLoss::Cispo { clip_low, clip_high } = spec.loss
+    {
+        note(run.loss.clip_low.is_none(), "loss.clip_low");
+        note(run.loss.clip_high.is_none(), "loss.clip_high");
+        run.loss.clip_low.get_or_insert(clip_low);
+        run.loss.clip_high.get_or_insert(clip_high);
+    }
+    note(run.loss.aggregation.is_none(), "loss.aggregation");
+    note(run.loss.advantage.is_none(), "loss.advantage");
+    note(run.loss.whiten.is_none(), "loss.whiten");
+    run.loss.aggregation.get_or_insert(Aggregation::of(spec.aggregation));
+    run.loss.whiten.get_or_insert(Whiten::of(spec.whiten));
+    run.loss.advantage.get_or_insert(match (spec.needs_critic, spec.shaping) {
+        (true, _) => Advantage::Gae,
+        (false, GroupShaping::GroupNorm { .. }) => Advantage::GroupNorm,
+        (false, GroupShaping::MeanBaseline) => Advantage::MeanBaseline,
+        (false, GroupShaping::Rloo) => Advantage::Rloo,
+        (false, GroupShaping::None) => Advantage::None,
+    });
+    for key in filled {
+        provenance.origins.insert(key.to_string(), Origin::Method);
+    }
+}

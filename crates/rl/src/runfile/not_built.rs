@@ -1,0 +1,103 @@
+//! Keys that have their names already and no code yet: they parse, and using one is `not-built`.
+
+use super::provenance::Provenance;
+use super::sections::{RunFile, VerbFile};
+use super::values::{Advantage, Auto, MaskHole, Method, OptimizerDtype, Signature};
+use plimsoll_base::{Error, Result};
+
+/// Refuses what a run file asks for and this build cannot do.
+pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
+    let methods = "grpo, dr_grpo, rloo, reinforce, reinforce_baseline, gspo, cispo, sapo and sft";
+    if matches!(run.method, Method::Ppo | Method::Dpo | Method::RewardModel) {
+        return Err(error(at, "method", run.method.name(), methods));
+    }
+    if run.critic.is_some() {
+        return Err(error(at, "critic", "a critic", methods));
+    }
+    if run.environment.is_some() {
+        return Err(error(at, "environment", "an environment", "[data] with prompts"));
+    }
+    if run.run.zero_stage != 0 {
+        return Err(error(at, "run.zero_stage", &run.run.zero_stage.to_string(), "0: one process"));
+    }
+    if let Some(first) = run.memory.offload.first() {
+        return Err(error(at, "memory.offload", first.name(), "[]: everything stays in its pool"));
+    }
+    if run.train.optimizer_dtype == Auto::Value(OptimizerDtype::Int8) {
+        return Err(error(at, "train.optimizer_dtype", "\"int8\"", "\"f32\", \"bf16\" and \"auto\""));
+    }
+    if run.checkpoint.keep_bytes.is_some() {
+        return Err(error(
+            at,
+            "checkpoint.keep_bytes",
+            "a limit in bytes",
+            "checkpoint.keep, a number of checkpoints",
+        ));
+    }
+    loss(run, at)?;
+    rewards(run.reward.iter(), at)?;
+    for (key, path) in [("data.prompts", &run.data.prompts), ("data.eval", &run.data.eval)] {
+        parquet(path.as_deref(), key, at)?;
+    }
+    Ok(())
+}
+
+/// The same for what `generate` and `eval` take.
+pub(super) fn check_verb(verb: &VerbFile, at: &Provenance) -> Result<()> {
+    rewards(verb.reward.iter(), at)?;
+    parquet(verb.data.eval.as_deref().or(verb.data.prompts.as_deref()), "data.eval", at)
+}
+
+fn loss(run: &RunFile, at: &Provenance) -> Result<()> {
+    if run.loss.correction.is_some() {
+        return Err(error(
+            at,
+            "loss.correction",
+            "a correction",
+            "rollouts of the trained weights, where it would be exactly 1",
+        ));
+    }
+    if run.loss.dynamic_sampling.is_some() || run.loss.dynamic_sampling_retries.is_some() {
+        return Err(error(at, "loss.dynamic_sampling", "dynamic sampling", "steps that keep every group"));
+    }
+    if run.loss.advantage == Some(Advantage::Gae) {
+        return Err(error(
+            at,
+            "loss.advantage",
+            "\"gae\"",
+            "\"group_norm\", \"mean_baseline\", \"rloo\" and \"none\"",
+        ));
+    }
+    if run.loss.mask_hole == MaskHole::ZeroValue {
+        return Err(error(at, "loss.mask_hole", "\"zero_value\"", "\"skip\""));
+    }
+    Ok(())
+}
+
+fn rewards<'a>(rewards: impl Iterator<Item = &'a super::Reward>, at: &Provenance) -> Result<()> {
+    for (index, reward) in rewards.enumerate() {
+        if reward.kind.starts_with("http:") || reward.kind.starts_with("https:") {
+            let built =
+                "exact, math, gsm8k, regex, format, length, python:FILE.py:FUNCTION and command:PROGRAM";
+            return Err(error(at, &format!("reward.{index}.kind"), "a reward over HTTP", built));
+        }
+        if reward.signature != Signature::Trl {
+            return Err(error(at, &format!("reward.{index}.signature"), reward.signature.name(), "\"trl\""));
+        }
+    }
+    Ok(())
+}
+
+fn parquet(path: Option<&str>, key: &str, at: &Provenance) -> Result<()> {
+    match path {
+        Some(path) if path.ends_with(".parquet") => Err(error(at, key, "a Parquet file", "JSON lines")
+            .hint("convert it: python -c \"import pandas; pandas.read_parquet('a.parquet').to_json('a.jsonl', orient='records', lines=True)\"")),
+        _ => Ok(()),
+    }
+}
+
+/// `not-built` for `asked` at `key`, with what there is.
+pub(super) fn error(at: &Provenance, key: &str, asked: &str, built: &str) -> Error {
+    at.error("not-built", key, &format!("`{key}`: {asked} is not built yet"))
+        .hint(format!("built is {built}"))
+}

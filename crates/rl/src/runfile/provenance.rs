@@ -1,0 +1,127 @@
+//! Where each value came from, and how a message points at that place.
+
+use plimsoll_base::Error;
+use std::collections::BTreeMap;
+
+/// Where a value came from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Origin {
+    /// The run file; counted from 1.
+    File {
+        /// Line of the key.
+        line: usize,
+        /// Column of the key.
+        column: usize,
+    },
+    /// An environment variable.
+    Environment {
+        /// Its name.
+        name: String,
+        /// Its value.
+        text: String,
+    },
+    /// A `--set`.
+    Set {
+        /// The key as it was written.
+        key: String,
+        /// The value as it was written.
+        text: String,
+    },
+    /// The table of types.
+    #[default]
+    Default,
+    /// A default that depends on the method.
+    Method,
+    /// Chosen by the planner.
+    Resolved {
+        /// Why this value.
+        why: String,
+    },
+}
+
+impl Origin {
+    /// The text of a value that was not written as TOML: from the environment or the command line.
+    pub(super) fn raw_text(&self) -> Option<&str> {
+        match self {
+            Origin::Environment { text, .. } | Origin::Set { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// A run file as text, for messages that show a line of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Source {
+    /// The path as the user gave it; empty when there is no file.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
+impl Source {
+    /// Line and column of a byte offset, counted from 1.
+    pub fn position(&self, offset: usize) -> (usize, usize) {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+        (line, column)
+    }
+
+    /// A usage error about the value at `origin`: `runs/x.toml:12:3: message`, with the line as a fact.
+    pub fn error(&self, slug: &'static str, origin: &Origin, message: &str) -> Error {
+        match origin {
+            Origin::File { line, column } => {
+                let error = Error::usage(slug, format!("{}:{line}:{column}: {message}", self.path));
+                match self.text.lines().nth(line - 1) {
+                    Some(text) => error.fact(format!("{line} | {}", text.trim_end())),
+                    None => error,
+                }
+            }
+            Origin::Environment { name, text } => {
+                Error::usage(slug, format!("environment: {message}")).fact(format!("{name}={text}"))
+            }
+            Origin::Set { key, text } => {
+                Error::usage(slug, format!("--set: {message}")).fact(format!("--set {key}={text}"))
+            }
+            _ if self.path.is_empty() => Error::usage(slug, message),
+            _ => Error::usage(slug, format!("{}: {message}", self.path)),
+        }
+    }
+}
+
+/// The origin of every key that has a value.
+#[derive(Clone, Debug, Default)]
+pub struct Provenance {
+    pub(super) source: Source,
+    pub(super) origins: BTreeMap<String, Origin>,
+}
+
+impl Provenance {
+    /// Where `rollout.group_size` or `reward.0.kind` came from; the default if nobody set it.
+    pub fn of(&self, key: &str) -> &Origin {
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// Records that the planner chose the value of `key`.
+    pub fn resolve(&mut self, key: impl Into<String>, why: impl Into<String>) {
+        self.origins.insert(key.into(), Origin::Resolved { why: why.into() });
+    }
+
+    /// In words: `runs/x.toml:12`, `environment PLIMSOLL__SEED`, `--set`, `default`, `default of the method`, `auto: ...`.
+    pub fn describe(&self, key: &str) -> String {
+        match self.of(key) {
+            Origin::File { line, .. } => format!("{}:{line}", self.source.path),
+            Origin::Environment { name, .. } => format!("environment {name}"),
+            Origin::Set { .. } => "--set".into(),
+            Origin::Default => "default".into(),
+            Origin::Method => "default of the method".into(),
+            Origin::Resolved { why } => format!("auto: {why}"),
+        }
+    }
+
+    /// A usage error about the value of `key`, pointing at the place where it was set.
+    pub fn error(&self, slug: &'static str, key: &str, message: &str) -> Error {
+        self.source.error(slug, self.of(key), message)
+    }
+}

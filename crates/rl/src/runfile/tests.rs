@@ -1,0 +1,246 @@
+//! Run files, good and bad.
+
+use super::*;
+use plimsoll_base::Exit;
+
+const GOOD: &str = r#"method = "grpo"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+[rollout]
+prompts_per_step = 32
+group_size = 8
+max_new_tokens = 5
+[[reward]]
+kind = "exact"
+[train]
+steps = 60
+learning_rate = 1e-4
+micro_batch_tokens = "auto"
+[memory]
+host = "48MiB"
+"#;
+
+fn load_text(text: &str, sets: &[&str], env: &[(&str, &str)]) -> Result<Loaded> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.toml");
+    std::fs::write(&path, text).expect("a file in a temporary folder");
+    let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
+    load(&path, &sets, env.iter().map(|(name, value)| (name.to_string(), value.to_string())))
+}
+
+#[test]
+fn layers_win_in_their_order_and_remember_it() {
+    let env = [("PLIMSOLL__ROLLOUT__GROUP_SIZE", "4"), ("PLIMSOLL__SEED", "3"), ("PATH", "x")];
+    let loaded =
+        load_text(GOOD, &["rollout.group_size=2", "reward.1.kind=format", "reward.0.weight=0.5"], &env)
+            .unwrap();
+    let run = &loaded.run;
+    assert_eq!((run.rollout.group_size, run.seed, run.reward.len()), (2, 3, 2));
+    assert_eq!((run.reward[0].weight, run.reward[1].kind.as_str()), (0.5, "format"));
+    assert_eq!(run.memory.host, Auto::Value(ByteSize(plimsoll_base::Bytes::mib(48))));
+    assert_eq!(run.loss.clip_high, Some(0.2));
+    assert_eq!(run.run.dir.as_deref(), Some("runs/out/x"));
+    for (key, origin) in [
+        ("rollout.group_size", "--set"),
+        ("seed", "environment PLIMSOLL__SEED"),
+        ("rollout.temperature", "default"),
+        ("loss.clip_low", "default of the method"),
+    ] {
+        assert_eq!(loaded.provenance.describe(key), origin, "{key}");
+    }
+    assert!(loaded.provenance.describe("train.steps").ends_with("x.toml:12"));
+    let keys: Vec<String> = loaded.settings().into_iter().map(|setting| setting.key).collect();
+    assert!(keys.contains(&"reward.1.kind".to_string()), "{keys:?}");
+}
+
+#[test]
+fn set_takes_toml_if_it_parses_and_a_string_otherwise() {
+    let sets = [
+        "model=2024",
+        "rollout.stop=[\"a\", \"b\"]",
+        "memory.host=1GiB",
+        "rollout={top_k=5}",
+        "data.eval=a b",
+    ];
+    let run = load_text(GOOD, &sets, &[]).unwrap().run;
+    assert_eq!((run.model.as_str(), run.rollout.stop.len(), run.rollout.top_k), ("2024", 2, 5));
+    assert_eq!((run.rollout.group_size, run.data.eval.as_deref()), (8, Some("a b")));
+}
+
+#[test]
+fn the_resolved_file_reads_back_as_itself() {
+    let run = load_text(GOOD, &["train.recompute=layer", "run.dir=o"], &[]).unwrap().run;
+    let again = load_text(&run.to_toml(), &[], &[]).unwrap().run;
+    assert_eq!(run, again);
+}
+
+#[test]
+fn aliases_are_read_under_our_names() {
+    let text = GOOD
+        .replace("group_size = 8", "num_generations = 6")
+        .replace("steps = 60", "steps = 60\ngradient_checkpointing = true");
+    let text = text.replace("[memory]", "[loss]\nepsilon = 0.3\nbeta = 0.01\n[memory]");
+    let loaded = load_text(&text, &["rollout.free_cache_engine=true", "rollout.n=4"], &[]).unwrap();
+    let run = &loaded.run;
+    assert_eq!(run.rollout.group_size, 4);
+    assert_eq!((run.loss.clip_low, run.loss.clip_high, run.loss.kl_coef), (Some(0.3), Some(0.3), 0.01));
+    assert_eq!(run.train.recompute, Auto::Value(Recompute::Layer));
+    assert!(loaded.notes[0].contains("is ignored"), "{:?}", loaded.notes);
+    let sets = ["data.prompt_tokens_max=11", "train.per_device_train_batch_size=4"];
+    assert_eq!(load_text(GOOD, &sets, &[]).unwrap().run.train.micro_batch_tokens, Auto::Value(64));
+}
+
+/// One row: what `--set` adds to the good file, the slug, and what the message or hint must contain.
+const BAD: &[(&[&str], &str, &str)] = &[
+    (&["rollout.grup_size=8"], "unknown-key", "did you mean `rollout.group_size`?"),
+    (&["train.group_size=8"], "unknown-key", "`rollout.group_size`"),
+    (&["rolout.group_size=8"], "unknown-key", "did you mean `rollout`?"),
+    (&["rollout.zzzzzzz=8"], "unknown-key", "keys of [rollout]: prompts_per_step"),
+    (&["reward.0.wieght=8"], "unknown-key", "did you mean `reward.0.weight`?"),
+    (&["rollout.group_size=eight"], "bad-type", "the string \"eight\"; it takes a whole number"),
+    (&["rollout.group_size=1.5"], "bad-type", "the number 1.5"),
+    (&["rollout.group_size=-1"], "bad-value", "-1"),
+    (&["rollout.group_size=99999999999"], "bad-value", "99999999999"),
+    (&["train=3"], "bad-type", "it takes a table"),
+    (&["rollout.stop=x"], "bad-type", "a list"),
+    (&["train.micro_batch_tokens=many"], "bad-type", "\"auto\" or a whole number"),
+    (&["train.betas=[0.9]"], "bad-value", "a list of 2 numbers"),
+    (&["train.betas=[0.9, 0.9, 0.9]"], "bad-value", "a list of 2 numbers"),
+    (&["train.betas=[0.9, 1.0]"], "bad-value", "train.betas"),
+    (&["memory.host=12XB"], "bad-value", "bytes, such as"),
+    (&["memory.host=0"], "bad-value", "memory.host"),
+    (&["method=grop"], "bad-value", "did you mean \"grpo\"?"),
+    (&["method=7"], "bad-value", "none of its names"),
+    (&["rollout.on_full=never"], "bad-value", "worst-case"),
+    (&["rollout.temperature=-1"], "bad-value", "not negative"),
+    (&["rollout.temperature=nan"], "bad-value", "NaN"),
+    (&["rollout.temperature=0"], "contradictory-keys", "greedy"),
+    (&["rollout.top_p=0"], "bad-value", "above 0"),
+    (&["rollout.top_p=1.5"], "bad-value", "1.5"),
+    (&["rollout.min_p=1"], "bad-value", "below 1"),
+    (&["rollout.group_size=0"], "bad-value", "at least 1"),
+    (&["rollout.group_size=1"], "contradictory-keys", "nothing to be compared with"),
+    (&["rollout.max_new_tokens=0"], "bad-value", "max_new_tokens"),
+    (&["rollout.block_size=32"], "bad-value", "16"),
+    (&["rollout.kv_blocks=1", "rollout.max_new_tokens=64"], "contradictory-keys", "4 blocks"),
+    (&["train.mini_batch=100"], "contradictory-keys", "set train.mini_batch = 64"),
+    (&["train.steps=0"], "bad-value", "train.steps"),
+    (&["train.learning_rate=inf"], "bad-value", "finite"),
+    (&["train.learning_rate=-1e-4"], "bad-value", "-0.0001"),
+    (&["train.warmup_steps=61"], "contradictory-keys", "61"),
+    (&["loss.kl_target=0.1"], "contradictory-keys", "loss.kl_coef"),
+    (&["loss.gamma=0.9"], "contradictory-keys", "reinforce"),
+    (&["eval.samples=4"], "contradictory-keys", "greedy"),
+    (&["reward.2.kind=exact"], "bad-set", "`reward.1` appends one"),
+    (&["reward.1.weight=2"], "missing-key", "`reward.1.kind` is missing"),
+    (&["nonsense"], "bad-set", "there is no `=`"),
+    (&["a..b=1"], "bad-set", "not a key"),
+    (&["model.x=1"], "bad-set", "not a table"),
+    (&["method=ppo"], "not-built", "ppo"),
+    (&["method=dpo"], "not-built", "dpo"),
+    (&["critic.model=actor"], "not-built", "critic"),
+    (&["environment.env=x"], "not-built", "environment"),
+    (&["run.device=cuda"], "not-built", "cuda"),
+    (&["run.zero_stage=2"], "not-built", "one process"),
+    (&["memory.offload=[\"optimizer\"]"], "not-built", "optimizer"),
+    (&["memory.adam_offload=true"], "not-built", "optimizer"),
+    (&["memory.gpu_memory_utilization=0.9"], "not-built", "GPU"),
+    (&["train.optimizer_dtype=int8"], "not-built", "int8"),
+    (&["loss.correction=tis"], "not-built", "correction"),
+    (&["data.prompts=a.parquet"], "not-built", "Parquet"),
+    (&["reward.0.kind=http://x"], "not-built", "HTTP"),
+    (&["train.per_device_train_batch_size=4"], "missing-key", "prompt_tokens_max"),
+    (&["method=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
+];
+
+#[test]
+fn each_bad_value_is_a_named_usage_error_with_a_hint() {
+    for (sets, slug, contains) in BAD {
+        let error = load_text(GOOD, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (*slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+        assert!(!error.hints.is_empty(), "{sets:?}: {error}");
+    }
+}
+
+#[test]
+fn an_error_in_the_file_shows_its_line() {
+    for (from, to, slug, contains) in [
+        ("group_size = 8", "  grup_size = 8", "unknown-key", "x.toml:7:3: "),
+        ("group_size = 8", "  grup_size = 8", "unknown-key", "7 |   grup_size = 8"),
+        ("group_size = 8", "group_size = 8\nn = 8", "duplicate-key", "x.toml:8:1: `rollout.n`"),
+        ("group_size = 8", "group_size = 8\ngroup_size = 9", "run-file-syntax", "x.toml:8:1: "),
+        ("kind = \"exact\"", "kind = exact", "run-file-syntax", "10 | kind = exact"),
+        ("[train]", "[train", "run-file-syntax", "x.toml:11:"),
+        ("steps = 60", "", "missing-key", "`train.steps` is missing"),
+        ("model = \"builtin:nano\"", "", "missing-key", "`model` is missing"),
+        ("prompts = \"builtin:addition\"", "", "missing-key", "`data.prompts` is missing"),
+        ("[[reward]]\nkind = \"exact\"", "", "missing-key", "`reward` is missing"),
+        ("steps = 60", "steps = 1979-05-27", "bad-type", "a date"),
+        ("kind = \"exact\"", "kind = \"exact\"\nweight = nan", "bad-value", "x.toml:11:1: `reward.0.weight`"),
+        ("kind = \"exact\"", "kind = \"exact\"\nkindd = 1", "unknown-key", "x.toml:11:1: "),
+        ("learning_rate = 1e-4", "learning_rate = \"1e-4\"", "bad-type", "x.toml:13:1"),
+    ] {
+        let error = load_text(&GOOD.replace(from, to), &[], &[]).expect_err(to);
+        assert_eq!(error.slug, slug, "{to}: {error}");
+        assert!(error.to_string().contains(contains), "{to} lacks {contains}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_run_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("first.toml"), GOOD).unwrap();
+    std::fs::write(folder.path().join("binary.toml"), [0xffu8, 0xfe, 0]).unwrap();
+    std::fs::write(folder.path().join("large.toml"), vec![b'#'; 2 << 20]).unwrap();
+    for (name, slug, contains) in [
+        ("frist.toml", "run-file-missing", "first.toml?"),
+        ("", "run-file-unreadable", ""),
+        ("binary.toml", "run-file-syntax", "UTF-8"),
+        ("large.toml", "run-file-unreadable", "1 MiB"),
+    ] {
+        let error = load(&folder.path().join(name), &[], std::iter::empty()).expect_err(name);
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{error}");
+        assert!(error.to_string().contains(contains), "{error}");
+    }
+}
+
+#[test]
+fn other_methods_take_what_they_need() {
+    let sft = "method = \"sft\"\nmodel = \"random:x\"\n[data]\nprompts = \"a.jsonl\"\n[train]\nsteps = 9\nlearning_rate = 1\n";
+    let run = load_text(sft, &["train.mini_batch=16"], &[]).unwrap().run;
+    assert_eq!((run.sequences_per_step(), run.train.learning_rate, run.loss.advantage), (32, 1.0, None));
+    assert!(load_text(GOOD, &["method=reinforce", "rollout.group_size=1", "loss.gamma=0.99"], &[]).is_ok());
+    let gspo = load_text(GOOD, &["method=gspo"], &[]).unwrap().run;
+    assert_eq!(
+        (gspo.loss.clip_low, gspo.loss.aggregation),
+        (Some(3e-4), Some(Aggregation::SeqMeanTokenMean))
+    );
+}
+
+#[test]
+fn a_verb_takes_the_sections_it_knows() {
+    let env = [
+        ("PLIMSOLL__TRAIN__STEPS".to_string(), "3".to_string()),
+        ("PLIMSOLL__SEED".to_string(), "9".to_string()),
+    ];
+    let sets = ["model=builtin:nano".to_string(), "rollout.top_k=3".to_string()];
+    let verb = load_verb(&[("rollout.temperature", "0.0")], &sets, env.clone().into_iter()).unwrap().verb;
+    assert_eq!((verb.seed, verb.rollout.top_k, verb.rollout.temperature), (9, 3, 0.0));
+    let error = load_verb(&[], &["train.steps=3".to_string()], env.into_iter()).unwrap_err();
+    assert_eq!(error.slug, "unknown-key");
+}
+
+#[test]
+fn the_schema_lists_every_section() {
+    let schema = json_schema();
+    assert!(
+        schema["properties"]["rollout"].is_object()
+            && schema["$defs"]["Rollout"]["properties"]["top_p"].is_object()
+    );
+    let keys = all_keys();
+    for key in ["method", "rollout.group_size", "reward.kind", "critic.value_clip", "memory.host"] {
+        assert!(keys.iter().any(|known| known == key), "{key} in {keys:?}");
+    }
+}

@@ -1,0 +1,389 @@
+//! What a run file may not say: values out of range, keys that contradict each other, keys that are missing.
+//!
+//! Each check names one key, points at the place where it was set, and says which values would do.
+
+use super::provenance::Provenance;
+use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
+use super::values::{Advantage, Auto, Method, RunDevice};
+use plimsoll_base::{Error, Result};
+
+/// Tokens of one block of the KV cache on the CPU: attention reads whole blocks of this size.
+const CPU_BLOCK_TOKENS: u32 = 16;
+/// Sequences of one step; beyond it a count is a slip of the keyboard.
+const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
+/// Tokens of one sequence or micro-batch, for the same reason.
+const TOKENS_MAX: u32 = 1 << 22;
+/// Threads of one process, for the same reason.
+const THREADS_MAX: u32 = 4096;
+
+/// Checks a whole run file whose method defaults are filled in.
+pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
+    required(run, at)?;
+    train(&run.train, at)?;
+    if run.method.has_rollout() || run.method == Method::Sft {
+        sampling(&run.rollout, at)?;
+        batches(run, at)?;
+    }
+    loss(&run.loss, run.method, at)?;
+    if run.method.has_rollout() {
+        group(run, at)?;
+    }
+    rewards(&run.reward, at)?;
+    data(&run.data, at)?;
+    eval(&run.eval, at)?;
+    memory(&run.memory, at)?;
+    not_zero(run.checkpoint.every, at, "checkpoint.every")?;
+    not_zero(Some(run.checkpoint.keep), at, "checkpoint.keep")?;
+    run_section(&run.run, at)
+}
+
+/// Checks what `generate` and `eval` take.
+pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
+    sampling(&verb.rollout, at)?;
+    rewards(&verb.reward, at)?;
+    data(&verb.data, at)?;
+    eval(&verb.eval, at)?;
+    memory(&verb.memory, at)?;
+    run_section(&verb.run, at)
+}
+
+fn required(run: &RunFile, at: &Provenance) -> Result<()> {
+    let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
+    if run.model.is_empty() {
+        return Err(at.error("bad-value", "model", "`model` is empty").hint("set model = \"builtin:nano\""));
+    }
+    if run.data.prompts.is_none() {
+        return Err(missing("data.prompts"));
+    }
+    if run.method.has_rollout() && run.reward.is_empty() {
+        return Err(missing("reward").fact(format!("method `{}` learns from a reward", run.method)));
+    }
+    Ok(())
+}
+
+fn train(train: &Train, at: &Provenance) -> Result<()> {
+    not_zero(Some(train.steps), at, "train.steps")?;
+    not_zero(train.mini_batch, at, "train.mini_batch")?;
+    not_zero(Some(train.epochs_per_rollout), at, "train.epochs_per_rollout")?;
+    if let Auto::Value(tokens) = train.micro_batch_tokens {
+        in_range(f64::from(tokens), 1.0, f64::from(TOKENS_MAX), at, "train.micro_batch_tokens")?;
+    }
+    finite_from_zero(train.learning_rate, at, "train.learning_rate")?;
+    finite_from_zero(train.weight_decay, at, "train.weight_decay")?;
+    finite_from_zero(train.grad_clip, at, "train.grad_clip")?;
+    finite_from_zero(train.adam_epsilon, at, "train.adam_epsilon")?;
+    for beta in train.betas {
+        if !(0.0..1.0).contains(&beta) {
+            return Err(bad_value(
+                at,
+                "train.betas",
+                beta,
+                "two numbers from 0 to below 1, such as [0.9, 0.95]",
+            ));
+        }
+    }
+    if train.warmup_steps > train.steps {
+        let message =
+            format!("train.warmup_steps = {} is more than train.steps = {}", train.warmup_steps, train.steps);
+        return Err(contradiction(at, "train.warmup_steps", &message)
+            .hint(format!("set train.warmup_steps to at most {}", train.steps)));
+    }
+    Ok(())
+}
+
+fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
+    not_zero(Some(rollout.prompts_per_step), at, "rollout.prompts_per_step")?;
+    not_zero(Some(rollout.group_size), at, "rollout.group_size")?;
+    in_range(f64::from(rollout.max_new_tokens), 1.0, f64::from(TOKENS_MAX), at, "rollout.max_new_tokens")?;
+    finite_from_zero(rollout.temperature, at, "rollout.temperature")?;
+    if !(rollout.top_p > 0.0 && rollout.top_p <= 1.0) {
+        return Err(bad_value(
+            at,
+            "rollout.top_p",
+            rollout.top_p,
+            "a number above 0 and up to 1; 1 keeps every token",
+        ));
+    }
+    if !(0.0..1.0).contains(&rollout.min_p) {
+        return Err(bad_value(
+            at,
+            "rollout.min_p",
+            rollout.min_p,
+            "a number from 0 to below 1; 0 keeps every token",
+        ));
+    }
+    if rollout.stop.iter().any(String::is_empty) {
+        return Err(at
+            .error(
+                "bad-value",
+                "rollout.stop",
+                "`rollout.stop` holds an empty string, which every response contains",
+            )
+            .hint("remove the empty string"));
+    }
+    not_zero(rollout.sequences_max.value(), at, "rollout.sequences_max")?;
+    if rollout.block_size != CPU_BLOCK_TOKENS {
+        let takes = format!("{CPU_BLOCK_TOKENS}, the only block size on the CPU");
+        return Err(bad_value(at, "rollout.block_size", rollout.block_size, &takes));
+    }
+    let needed = rollout.max_new_tokens.div_ceil(rollout.block_size);
+    match rollout.kv_blocks {
+        Auto::Value(blocks) if blocks < needed => {
+            let message = format!(
+                "rollout.kv_blocks = {blocks} cannot hold one response of rollout.max_new_tokens = {} tokens, which takes {needed} blocks of {}",
+                rollout.max_new_tokens, rollout.block_size
+            );
+            Err(contradiction(at, "rollout.kv_blocks", &message).hint("set rollout.kv_blocks = \"auto\""))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the sequences of a step divide into updates.
+fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
+    let (prompts, group) = (u64::from(run.rollout.prompts_per_step), u64::from(run.rollout.group_size));
+    let (sequences, made_of) = match run.method.has_rollout() {
+        true => (prompts * group, format!("{prompts} prompts x {group} samples")),
+        false => (prompts, "rollout.prompts_per_step".to_string()),
+    };
+    if sequences > SEQUENCES_PER_STEP_MAX {
+        let message = format!(
+            "a step has {sequences} sequences ({made_of}); at most {SEQUENCES_PER_STEP_MAX} are taken"
+        );
+        return Err(at
+            .error("bad-value", "rollout.prompts_per_step", &message)
+            .hint("set a smaller rollout.prompts_per_step"));
+    }
+    let Some(mini_batch) = run.train.mini_batch else { return Ok(()) };
+    if sequences.is_multiple_of(u64::from(mini_batch)) {
+        return Ok(());
+    }
+    let message = format!(
+        "train.mini_batch = {mini_batch} does not divide the {sequences} sequences of a step ({made_of})"
+    );
+    let below = (1..=sequences.min(u64::from(mini_batch))).rev().find(|&size| sequences.is_multiple_of(size));
+    let error = contradiction(at, "train.mini_batch", &message);
+    Err(match below {
+        Some(size) => {
+            error.hint(format!("set train.mini_batch = {size}, or remove it for one update a step"))
+        }
+        None => error.hint("remove train.mini_batch for one update a step"),
+    })
+}
+
+/// Whether the group gives the advantage something to compare.
+fn group(run: &RunFile, at: &Provenance) -> Result<()> {
+    let advantage = run.loss.advantage.unwrap_or(Advantage::None);
+    if advantage.compares_group() && run.rollout.group_size == 1 {
+        let message = format!(
+            "rollout.group_size = 1 with advantage `{advantage}` of method `{}`: one sample has nothing to be compared with",
+            run.method
+        );
+        return Err(contradiction(at, "rollout.group_size", &message)
+            .hint("set rollout.group_size to at least 2")
+            .hint("set method = \"reinforce\", which compares over the whole step"));
+    }
+    if run.rollout.temperature == 0.0 {
+        return Err(contradiction(
+            at,
+            "rollout.temperature",
+            "rollout.temperature = 0 is greedy: a policy that never varies learns nothing",
+        )
+        .hint("set rollout.temperature = 1.0; eval.temperature is greedy by itself"));
+    }
+    Ok(())
+}
+
+fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
+    for (key, value) in [
+        ("loss.clip_low", loss.clip_low),
+        ("loss.clip_high", loss.clip_high),
+        ("loss.kl_coef", Some(loss.kl_coef)),
+        ("loss.kl_target", loss.kl_target),
+        ("loss.kl_horizon", loss.kl_horizon),
+        ("loss.group_norm_eps", Some(loss.group_norm_eps)),
+        ("loss.overlong_factor", loss.overlong_factor),
+        ("loss.dpo_beta", Some(loss.dpo_beta)),
+    ] {
+        if let Some(value) = value {
+            finite_from_zero(value, at, key)?;
+        }
+    }
+    if !loss.entropy_coef.is_finite() {
+        return Err(bad_value(at, "loss.entropy_coef", loss.entropy_coef, "a finite number"));
+    }
+    in_range(loss.gamma, 0.0, 1.0, at, "loss.gamma")?;
+    in_range(loss.lambda, 0.0, 1.0, at, "loss.lambda")?;
+    clips(loss, method, at)?;
+    if loss.kl_target.is_some() && loss.kl_coef == 0.0 {
+        return Err(contradiction(
+            at,
+            "loss.kl_target",
+            "loss.kl_target is set, but loss.kl_coef = 0 has nothing to adapt",
+        )
+        .hint("set loss.kl_coef = 0.001, or remove loss.kl_target"));
+    }
+    if loss.kl_horizon.is_some() && loss.kl_target.is_none() {
+        return Err(contradiction(
+            at,
+            "loss.kl_horizon",
+            "loss.kl_horizon is set, but there is no loss.kl_target to move to",
+        )
+        .hint("set loss.kl_target, or remove loss.kl_horizon"));
+    }
+    if loss.overlong_factor.is_some() && loss.overlong_buffer.is_none() {
+        return Err(contradiction(
+            at,
+            "loss.overlong_factor",
+            "loss.overlong_factor is set, but there is no loss.overlong_buffer",
+        )
+        .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
+    }
+    if method.has_rollout() && loss.gamma != 1.0 && !matches!(method, Method::Reinforce | Method::Ppo) {
+        let message = format!(
+            "loss.gamma = {} with method `{method}`, whose reward belongs to the whole response",
+            loss.gamma
+        );
+        return Err(
+            contradiction(at, "loss.gamma", &message).hint("set loss.gamma = 1.0, or method = \"reinforce\"")
+        );
+    }
+    Ok(())
+}
+
+fn clips(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
+    let (low, high) = (loss.clip_low.unwrap_or(0.0), loss.clip_high.unwrap_or(f64::INFINITY));
+    if method == Method::Cispo && low > high {
+        let message = format!("loss.clip_low = {low} is above loss.clip_high = {high}");
+        return Err(contradiction(at, "loss.clip_low", &message)
+            .hint("for cispo both are absolute: 0 and 5 by default"));
+    }
+    if method != Method::Cispo && low > 1.0 {
+        return Err(bad_value(
+            at,
+            "loss.clip_low",
+            low,
+            "a number from 0 to 1: the ratio is clipped below 1 - clip_low",
+        ));
+    }
+    match loss.dual_clip {
+        Some(dual) if !(dual.is_finite() && dual > 1.0) => {
+            Err(bad_value(at, "loss.dual_clip", dual, "a number above 1, such as 3"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
+    for (index, reward) in rewards.iter().enumerate() {
+        let key = |name: &str| format!("reward.{index}.{name}");
+        if reward.kind.is_empty() {
+            return Err(at
+                .error("bad-value", &key("kind"), &format!("`{}` is empty", key("kind")))
+                .hint("set kind = \"exact\""));
+        }
+        if !reward.weight.is_finite() {
+            return Err(bad_value(at, &key("weight"), reward.weight, "a finite number"));
+        }
+        if reward.timeout_ms == 0 {
+            return Err(bad_value(at, &key("timeout_ms"), 0, "a number of milliseconds above 0"));
+        }
+        not_zero(reward.workers.value(), at, &key("workers"))?;
+    }
+    Ok(())
+}
+
+fn data(data: &Data, at: &Provenance) -> Result<()> {
+    not_zero(data.prompt_tokens_max, at, "data.prompt_tokens_max")?;
+    for (key, text) in [
+        ("data.prompts", data.prompts.as_deref()),
+        ("data.eval", data.eval.as_deref()),
+        ("data.prompt_column", Some(data.prompt_column.as_str())),
+        ("data.answer_column", Some(data.answer_column.as_str())),
+    ] {
+        if text == Some("") {
+            return Err(at
+                .error("bad-value", key, &format!("`{key}` is empty"))
+                .hint(format!("give `{key}` a value, or remove it")));
+        }
+    }
+    Ok(())
+}
+
+fn eval(eval: &Eval, at: &Provenance) -> Result<()> {
+    not_zero(eval.every, at, "eval.every")?;
+    not_zero(Some(eval.samples), at, "eval.samples")?;
+    not_zero(eval.prompts_max, at, "eval.prompts_max")?;
+    finite_from_zero(eval.temperature, at, "eval.temperature")?;
+    if eval.samples > 1 && eval.temperature == 0.0 {
+        let message = format!(
+            "eval.samples = {} with eval.temperature = 0: greedy samples are all the same",
+            eval.samples
+        );
+        return Err(contradiction(at, "eval.samples", &message)
+            .hint("set eval.temperature = 1.0, or eval.samples = 1"));
+    }
+    Ok(())
+}
+
+fn memory(memory: &Memory, at: &Provenance) -> Result<()> {
+    for (key, limit) in [("memory.host", memory.host), ("memory.device", memory.device)] {
+        if limit.value().is_some_and(|limit| limit.0.0 == 0) {
+            return Err(bad_value(at, key, 0, "bytes above 0, such as \"8GiB\", or \"auto\""));
+        }
+    }
+    if memory.staging.0.0 == 0 {
+        return Err(bad_value(at, "memory.staging", 0, "bytes above 0, such as \"64MiB\""));
+    }
+    Ok(())
+}
+
+fn run_section(run: &Run, at: &Provenance) -> Result<()> {
+    if let Auto::Value(threads) = run.threads {
+        in_range(f64::from(threads), 1.0, f64::from(THREADS_MAX), at, "run.threads")?;
+    }
+    if run.dir.as_deref() == Some("") {
+        return Err(at
+            .error("bad-value", "run.dir", "`run.dir` is empty")
+            .hint("set run.dir = \"runs/out/NAME\""));
+    }
+    if run.device == Auto::Value(RunDevice::Cuda) {
+        return Err(super::not_built::error(
+            at,
+            "run.device",
+            "\"cuda\"",
+            "runs on the CPU: \"auto\" or \"cpu\"",
+        ));
+    }
+    Ok(())
+}
+
+fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
+    at.error("bad-value", key, &format!("`{key}` is {value}; it takes {takes}"))
+        .hint(format!("set {key} to {takes}"))
+}
+
+fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
+    at.error("contradictory-keys", key, message)
+}
+
+fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
+    match value {
+        Some(0) => Err(bad_value(at, key, 0, "a whole number of at least 1")),
+        _ => Ok(()),
+    }
+}
+
+fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
+    match value.is_finite() && value >= 0.0 {
+        true => Ok(()),
+        false => Err(bad_value(at, key, value, "a finite number that is not negative")),
+    }
+}
+
+fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
+    match (low..=high).contains(&value) {
+        true => Ok(()),
+        false => Err(bad_value(at, key, value, &format!("a number from {low} to {high}"))),
+    }
+}
