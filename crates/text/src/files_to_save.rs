@@ -1,0 +1,47 @@
+//! The tokenizer's files of a checkpoint, so that transformers opens it: those that came with the model, or, where it
+//! came as a GGUF file or as plain bytes, files that say the same.
+
+use crate::chat::special_token;
+use crate::tokenizer::tokenizer_json;
+use plimsoll_base::Result;
+use plimsoll_files::TokenizerFiles;
+use serde_json::{Map, Value, json};
+
+/// Names and contents of the files to put beside the weights.
+pub fn files_to_save(files: &TokenizerFiles) -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let mut out = vec![("tokenizer.json", tokenizer_json(files)?)];
+    let mut config = match &files.tokenizer_config_json {
+        Some(config) => config.clone(),
+        None => built_config(files),
+    };
+    if let (Some(template), Some(map)) = (&files.chat_template, config.as_object_mut()) {
+        // Transformers reads either place; one place cannot disagree with itself.
+        map.insert("chat_template".into(), template.clone().into());
+    }
+    out.push(("tokenizer_config.json", pretty(&config)));
+    Ok(out)
+}
+
+fn built_config(files: &TokenizerFiles) -> Value {
+    let mut map = Map::new();
+    map.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
+    map.insert("clean_up_tokenization_spaces".into(), false.into());
+    for name in ["bos_token", "eos_token", "pad_token", "unk_token"] {
+        if let Some(token) = special_token(files, name) {
+            map.insert(name.into(), token.into());
+        }
+    }
+    if files.bytes {
+        map.extend(
+            [("bos_token", "<bos>"), ("eos_token", "<eos>"), ("pad_token", "<pad>")]
+                .map(|(k, v)| (k.into(), json!(v))),
+        );
+    }
+    Value::Object(map)
+}
+
+fn pretty(value: &Value) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(value).expect("a JSON value is written");
+    text.push(b'\n');
+    text
+}

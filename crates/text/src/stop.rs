@@ -1,0 +1,157 @@
+//! Stop strings in streamed text. Text that may be the beginning of a stop string is held back, at most the longest
+//! stop string less one byte; the first stop string to be complete ends the response.
+
+use plimsoll_base::{Error, Result};
+
+const STOPS_MAX: usize = 64;
+const STOP_BYTES_MAX: usize = 4096;
+
+/// Where a stop string was found; offsets are bytes of all text pushed since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopMatch {
+    /// Which of the stop strings.
+    pub stop_index: usize,
+    /// First byte of the stop string.
+    pub start: usize,
+    /// One past its last byte.
+    pub end: usize,
+}
+
+/// Looks for stop strings in one response.
+#[derive(Clone, Debug)]
+pub struct StopMatcher {
+    stops: Vec<String>,
+    held: String,
+    /// Bytes given out.
+    released: usize,
+}
+
+impl StopMatcher {
+    /// A matcher for some stop strings, possibly none.
+    ///
+    /// Errors: `stop-string-invalid` (empty, too long, too many).
+    pub fn new(stops: &[String]) -> Result<StopMatcher> {
+        let bad = stops.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX);
+        if stops.len() > STOPS_MAX || bad.is_some() {
+            let message = match bad {
+                Some(stop) => {
+                    format!("a stop string of {} bytes, wanted is 1 to {STOP_BYTES_MAX}", stop.len())
+                }
+                None => format!("{} stop strings, the limit is {STOPS_MAX}", stops.len()),
+            };
+            return Err(Error::usage("stop-string-invalid", message).hint("change rollout.stop"));
+        }
+        let longest = stops.iter().map(String::len).max().unwrap_or(0);
+        Ok(StopMatcher { stops: stops.to_vec(), held: String::with_capacity(2 * longest + 64), released: 0 })
+    }
+
+    /// Takes the text of one token and appends to `out` what no stop string can reach any more.
+    ///
+    /// `Some` means the response ends with this token; `out` then has everything before the stop string.
+    /// Of stop strings that are complete at the same byte, the one that began first counts.
+    pub fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
+        self.held.push_str(text);
+        let found = self.stops.iter().enumerate().filter_map(|(index, stop)| {
+            let at = self.held.find(stop.as_str())?;
+            Some((at + stop.len(), at, index))
+        });
+        if let Some((end, at, stop_index)) = found.min() {
+            out.push_str(&self.held[..at]);
+            let start = self.released + at;
+            self.released = start;
+            self.held.clear();
+            return Some(StopMatch { stop_index, start, end: start + (end - at) });
+        }
+        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let cut = self.held.len() - keep;
+        out.push_str(&self.held[..cut]);
+        self.held.drain(..cut);
+        self.released += cut;
+        None
+    }
+
+    /// Appends what is held back: the response ended otherwise.
+    pub fn finish(&mut self, out: &mut String) {
+        out.push_str(&self.held);
+        self.released += self.held.len();
+        self.held.clear();
+    }
+
+    /// Begins another response.
+    pub fn reset(&mut self) {
+        self.held.clear();
+        self.released = 0;
+    }
+}
+
+/// Length of the longest end of `text` that is a proper beginning of `stop`.
+fn overlap(text: &str, stop: &str) -> usize {
+    let longest = text.len().min(stop.len() - 1);
+    let fits = |n: &usize| text.as_bytes().ends_with(&stop.as_bytes()[..*n]);
+    // Both are UTF-8, so an end of one that equals a beginning of the other is cut at a character in both.
+    (1..=longest).rev().filter(|n| stop.is_char_boundary(*n)).find(fits).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(stops: &[&str], pieces: &[&str], expect: Option<(usize, usize, usize)>, text: &str) {
+        let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
+        let mut matcher = StopMatcher::new(&stops).unwrap();
+        let mut out = String::new();
+        let mut found = None;
+        for piece in pieces {
+            found = matcher.push(piece, &mut out);
+            if found.is_some() {
+                break;
+            }
+        }
+        if found.is_none() {
+            matcher.finish(&mut out);
+        }
+        assert_eq!(found.map(|m| (m.stop_index, m.start, m.end)), expect, "{stops:?} {pieces:?}");
+        assert_eq!(out, text, "{stops:?} {pieces:?}");
+    }
+
+    #[test]
+    fn stop_strings_are_found_across_pieces() {
+        check(&[], &["a", "b"], None, "ab");
+        check(&["END"], &["one E", "N", "D two"], Some((0, 4, 7)), "one ");
+        check(&["END"], &["E", "EN", "E"], None, "EENE");
+        check(&["\n\n"], &["a\n", "b\n", "\n"], Some((0, 3, 5)), "a\nb");
+        check(&["b", "ab"], &["xab"], Some((1, 1, 3)), "x");
+        check(&["abcd", "bc"], &["ab", "cd"], Some((1, 1, 3)), "a");
+        check(&["é"], &["caf", "é!"], Some((0, 3, 5)), "caf");
+        check(&["aab"], &["aaa", "b"], Some((0, 1, 4)), "a");
+    }
+
+    #[test]
+    fn empty_and_excessive_stop_strings_are_refused() {
+        for stops in [vec![String::new()], vec!["x".repeat(5000)], vec!["x".to_string(); 65]] {
+            assert_eq!(StopMatcher::new(&stops).unwrap_err().slug, "stop-string-invalid");
+        }
+    }
+
+    proptest! {
+        /// Whatever the pieces, the result is that of the whole text at once, found at the earliest end.
+        #[test]
+        fn pieces_do_not_matter(text in "[abé]{0,24}", cuts in proptest::collection::vec(0usize..24, 0..6),
+                                stops in proptest::collection::vec("[abé]{1,4}", 0..4)) {
+            let chars: Vec<char> = text.chars().collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c.min(chars.len())).collect();
+            cuts.extend([0, chars.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<String> = cuts.windows(2).map(|w| chars[w[0]..w[1]].iter().collect()).collect();
+            let mut matcher = StopMatcher::new(&stops).unwrap();
+            let mut out = String::new();
+            let found = pieces.iter().find_map(|p| matcher.push(p, &mut out));
+            if found.is_none() { matcher.finish(&mut out); }
+            let expect = stops.iter().enumerate()
+                .filter_map(|(i, s)| text.find(s.as_str()).map(|at| (at + s.len(), at, i))).min();
+            prop_assert_eq!(found.map(|m| (m.end, m.start, m.stop_index)), expect);
+            prop_assert_eq!(out.as_str(), &text[..expect.map_or(text.len(), |e| e.1)]);
+        }
+    }
+}

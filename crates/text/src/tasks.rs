@@ -1,0 +1,194 @@
+//! Tasks that make their own data: an endless training stream by index, and a fixed test set that no training row
+//! ever meets, whatever the seed. A row is a pure function of task, seed and index.
+
+use crate::{Message, Prompt, Row, SftRow};
+use plimsoll_base::rng::{Stream, below, philox, unit_f32};
+use plimsoll_base::{Error, Result};
+use serde_json::{Map, Value, json};
+use std::collections::HashSet;
+
+/// Names of the built-in tasks.
+pub const TASKS: [&str; 3] = ["builtin:addition", "builtin:addition-forgetful", "builtin:addition-words"];
+
+/// The test sets' own seed: a run's seed does not move them.
+const TEST_SEED: u64 = 0x504C_494D_534F_4C4C;
+/// Share of the lessons in which the teacher forgets to carry.
+const FORGETFUL: f32 = 0.6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Digits,
+    Forgetful,
+    Words,
+}
+
+/// A built-in task.
+#[derive(Clone, Debug)]
+pub struct Task {
+    kind: Kind,
+    /// Smallest and one past the largest summand.
+    range: (u64, u64),
+    test: Vec<(u64, u64)>,
+    /// Pairs of the test set in both orders.
+    held_out: HashSet<(u64, u64)>,
+}
+
+impl Task {
+    /// The task of that name.
+    ///
+    /// Errors: `unknown-task`.
+    pub fn parse(name: &str) -> Result<Task> {
+        let (kind, range, num_test) = match name {
+            "builtin:addition" => (Kind::Digits, (100, 1000), 1000),
+            "builtin:addition-forgetful" => (Kind::Forgetful, (100, 1000), 1000),
+            "builtin:addition-words" => (Kind::Words, (10, 100), 300),
+            _ => return Err(unknown_task(name)),
+        };
+        let (mut test, mut held_out) = (Vec::with_capacity(num_test), HashSet::new());
+        let mut draw = 0;
+        while test.len() < num_test {
+            let (a, b) = pair(TEST_SEED, draw, 0, range);
+            if held_out.insert((a, b)) {
+                held_out.insert((b, a));
+                test.push((a, b));
+            }
+            draw += 1;
+        }
+        Ok(Task { kind, range, test, held_out })
+    }
+
+    /// Row `index` of the training stream of a seed.
+    ///
+    /// Columns: `ground_truth`; of the forgetful teacher also `completion`, right or wrong.
+    pub fn train_row(&self, seed: u64, index: u64) -> Row {
+        // A pair of the test set is drawn again; 2,000 of 810,000 pairs are held out, 600 of 8,100.
+        let drawn = (0..).map(|attempt| pair(seed, index, attempt, self.range));
+        let (a, b) =
+            drawn.into_iter().find(|p| !self.held_out.contains(p)).expect("most pairs are not held out");
+        let forgets = self.kind == Kind::Forgetful
+            && unit_f32(philox(seed, Stream::Task, index, u64::MAX)[0]) < FORGETFUL;
+        self.row(a, b, if forgets { forget(a, b) } else { a + b })
+    }
+
+    /// The test set, the same for every seed; its completions are right.
+    pub fn test_rows(&self) -> Vec<Row> {
+        self.test.iter().map(|&(a, b)| self.row(a, b, a + b)).collect()
+    }
+
+    /// Row `index` of the training stream as a supervised row.
+    pub fn sft_row(&self, seed: u64, index: u64) -> SftRow {
+        let Row { prompt, columns } = self.train_row(seed, index);
+        let text = columns.get("completion").or(columns.get("ground_truth")).and_then(Value::as_str);
+        SftRow { prompt, completion: text.expect("every row has an answer").to_string() }
+    }
+
+    fn row(&self, a: u64, b: u64, completion: u64) -> Row {
+        let prompt = match self.kind {
+            Kind::Digits | Kind::Forgetful => Prompt::Text(format!("{a}+{b}=")),
+            Kind::Words => Prompt::Messages(vec![Message::new("user", format!("What is {a} + {b}?"))]),
+        };
+        let mut columns = Map::from_iter([("ground_truth".to_string(), json!((a + b).to_string()))]);
+        if self.kind == Kind::Forgetful {
+            columns.insert("completion".to_string(), json!(completion.to_string()));
+        }
+        Row { prompt, columns }
+    }
+}
+
+/// The pair of a counter.
+fn pair(seed: u64, index: u64, attempt: u64, (low, high): (u64, u64)) -> (u64, u64) {
+    let r = philox(seed, Stream::Task, index, attempt);
+    (low + below(r[0], r[1], high - low), low + below(r[2], r[3], high - low))
+}
+
+/// The sum of one who drops every carry.
+fn forget(mut a: u64, mut b: u64) -> u64 {
+    let (mut sum, mut place) = (0, 1);
+    while a > 0 || b > 0 {
+        sum += (a % 10 + b % 10) % 10 * place;
+        (a, b, place) = (a / 10, b / 10, place * 10);
+    }
+    sum
+}
+
+fn unknown_task(name: &str) -> Error {
+    let shared = |task: &&str| task.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+    let nearest = TASKS.iter().max_by_key(|task| (shared(task), std::cmp::Reverse(task.len())));
+    Error::usage("unknown-task", format!("no task is called `{name}`"))
+        .fact(format!("tasks: {}", TASKS.join(", ")))
+        .hint(format!("did you mean {}? A file is named by its path", nearest.expect("there are tasks")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_teacher_who_forgets_drops_every_carry() {
+        for (a, b, expect) in [(123, 456, 579), (999, 111, 0), (555, 555, 0), (190, 910, 0), (199, 101, 290)]
+        {
+            assert_eq!(forget(a, b), expect, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn rows_have_the_promised_form() {
+        let row = &Task::parse("builtin:addition").unwrap().test_rows()[0];
+        let Prompt::Text(text) = &row.prompt else { panic!("text") };
+        let (a, b) = text.trim_end_matches('=').split_once('+').unwrap();
+        let sum = a.parse::<u64>().unwrap() + b.parse::<u64>().unwrap();
+        assert_eq!(row.columns["ground_truth"], sum.to_string());
+        assert_eq!(row.columns.len(), 1);
+        let words = Task::parse("builtin:addition-words").unwrap();
+        assert_eq!(words.test_rows().len(), 300);
+        let Prompt::Messages(messages) = words.train_row(0, 0).prompt else { panic!("messages") };
+        assert!(messages[0].content.starts_with("What is ") && messages[0].content.ends_with('?'));
+    }
+
+    #[test]
+    fn sixty_percent_of_the_lessons_forget() {
+        let task = Task::parse("builtin:addition-forgetful").unwrap();
+        let true_task = Task::parse("builtin:addition").unwrap();
+        let (mut wrong, mut carrying) = (0, 0);
+        for index in 0..10_000 {
+            let row = task.train_row(3, index);
+            assert_eq!(row.prompt, true_task.train_row(3, index).prompt);
+            // Three of four pairs have a carry; on the others both ways agree.
+            carrying += usize::from(row.prompt != Prompt::Text(String::new()));
+            wrong += usize::from(row.columns["completion"] != row.columns["ground_truth"]);
+        }
+        // P(no carry in three digits) is about (45/81)(55/100)^2 = 0.168: 0.6 * 0.83 of all lessons are wrong.
+        let share = wrong as f64 / carrying as f64;
+        assert!((share - 0.499).abs() < 0.03, "{share}");
+    }
+
+    #[test]
+    fn unknown_tasks_name_the_nearest() {
+        let error = Task::parse("builtin:addition-word").unwrap_err();
+        assert_eq!(error.slug, "unknown-task");
+        assert!(error.hints[0].contains("builtin:addition-words"), "{error}");
+    }
+
+    proptest! {
+        /// Whatever seed and index: a training prompt is not in the test set, and is the same each time.
+        #[test]
+        fn train_and_test_never_meet(seed: u64, index: u64, which in 0usize..3) {
+            let task = Task::parse(TASKS[which]).unwrap();
+            let row = task.train_row(seed, index);
+            prop_assert!(task.test_rows().iter().all(|t| t.prompt != row.prompt));
+            prop_assert_eq!(&row, &Task::parse(TASKS[which]).unwrap().train_row(seed, index));
+        }
+    }
+
+    #[test]
+    fn a_whole_epoch_of_small_sums_never_meets_the_test_set() {
+        let task = Task::parse("builtin:addition-words").unwrap();
+        let test: HashSet<String> = task.test_rows().iter().map(|r| format!("{:?}", r.prompt)).collect();
+        assert_eq!(test.len(), 300);
+        for index in 0..20_000 {
+            // The test set's own seed is the hardest case.
+            assert!(!test.contains(&format!("{:?}", task.train_row(TEST_SEED, index).prompt)));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! One tokenizer for a run, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes.
+//! Encoding is Hugging Face's own library; decoding of byte-level vocabularies is a table, so that it can stream
+//! without allocating. Special tokens are never added: a template writes them.
+
+use crate::gguf;
+use plimsoll_base::{Error, Result};
+use plimsoll_files::TokenizerFiles;
+use serde_json::Value;
+use std::collections::HashMap;
+
+const INPUT_BYTES_MAX: usize = 256 << 20;
+
+/// Text to tokens and back.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Bytes that each id stands for, where decoding is concatenation.
+    pub(crate) table: Option<TokenBytes>,
+    special: Vec<bool>,
+    /// True if a character outside the vocabulary would vanish without a trace.
+    loses_unknown: bool,
+    vocab_size: u32,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer of a model whose embedding has `vocab` rows.
+    ///
+    /// Errors: `tokenizer-missing`, `tokenizer-invalid`, `tokenizer-unsupported`, `tokenizer-model-mismatch`.
+    pub fn from_files(files: &TokenizerFiles, vocab: u32) -> Result<Tokenizer> {
+        let json = tokenizer_json(files)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(&json).map_err(|e| invalid(&e.to_string()))?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|e| invalid(&e.to_string()))?;
+        let config: Value = serde_json::from_slice(&json).map_err(|e| invalid(&e.to_string()))?;
+        Tokenizer::new(inner, &config, vocab)
+    }
+
+    fn new(inner: tokenizers::Tokenizer, config: &Value, vocab: u32) -> Result<Tokenizer> {
+        let ids = inner.get_vocab(true);
+        if let Some((token, &id)) = ids.iter().filter(|&(_, &id)| id >= vocab).max_by_key(|&(_, &id)| id) {
+            let message = format!("token `{token}` has id {id}, the model's embedding has {vocab} rows");
+            return Err(Error::new("tokenizer-model-mismatch", message)
+                .hint("the tokenizer and the weights are of different models"));
+        }
+        let vocab_size = ids.values().map(|id| id + 1).max().unwrap_or(0);
+        let mut special = vec![false; vocab_size as usize];
+        for (id, token) in inner.get_added_tokens_decoder() {
+            if token.special && id < vocab_size {
+                special[id as usize] = true;
+            }
+        }
+        Ok(Tokenizer {
+            table: TokenBytes::build(&inner, config, vocab_size),
+            special,
+            loses_unknown: loses_unknown(config),
+            vocab_size,
+            inner,
+        })
+    }
+
+    /// The tokens of `text`. Special tokens that the text spells out become their ids; none are added.
+    ///
+    /// Errors: `tokenizer-unknown-character`, `tokenizer-invalid`.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        if text.len() > INPUT_BYTES_MAX {
+            return Err(invalid(&format!("a text of {} bytes, the limit is {INPUT_BYTES_MAX}", text.len())));
+        }
+        if !self.loses_unknown {
+            let encoding = self.inner.encode_fast(text, false).map_err(|e| invalid(&e.to_string()))?;
+            return Ok(encoding.get_ids().to_vec());
+        }
+        let encoding = self.inner.encode(text, false).map_err(|e| invalid(&e.to_string()))?;
+        let mut end = 0;
+        for &(from, to) in encoding.get_offsets() {
+            if from != end {
+                return Err(unknown_character(text, end));
+            }
+            end = to;
+        }
+        if end != text.len() {
+            return Err(unknown_character(text, end));
+        }
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `ids`; bytes that are no UTF-8 become U+FFFD. Ids without a token give nothing.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        match &self.table {
+            Some(table) => {
+                let kept = ids.iter().filter(|&&id| !(skip_special && self.is_special(id)));
+                let bytes: Vec<u8> = kept.flat_map(|&id| table.bytes_of(id)).copied().collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            // The library's decoders fail on nothing that it encoded itself.
+            None => self.inner.decode(ids, skip_special).unwrap_or_default(),
+        }
+    }
+
+    /// One more than the largest id.
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    /// The id of a token by its text in the vocabulary.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The text of a token in the vocabulary.
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// True for tokens that `decode` leaves out with `skip_special`.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special.get(id as usize).copied().unwrap_or(false)
+    }
+}
+
+/// The `tokenizer.json` that the files hold or stand for.
+pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Vec<u8>> {
+    if let Some(json) = &files.tokenizer_json {
+        return Ok(json.clone());
+    }
+    let built = match &files.gguf {
+        Some(tables) => gguf::tokenizer_json(tables)?,
+        None if files.bytes => byte_tokenizer_json(),
+        None => {
+            return Err(Error::new("tokenizer-missing", "the model has no tokenizer.json")
+                .hint("fetch the model again; a tokenizer.model alone is converted by transformers' save_pretrained"));
+        }
+    };
+    Ok(serde_json::to_vec(&built).expect("a JSON value is written"))
+}
+
+/// 256 tokens of one byte each, in order, then `<bos>`, `<eos>` and `<pad>`.
+fn byte_tokenizer_json() -> Value {
+    let mut tokens: Vec<String> = (0..=255).map(|b| gguf::char_of_byte(b).to_string()).collect();
+    tokens.extend(["<bos>", "<eos>", "<pad>"].map(str::to_string));
+    gguf::byte_level_json(&tokens, &[], &[256, 257, 258], Value::Null)
+}
+
+/// Bytes of every token, one after the other.
+#[derive(Debug)]
+pub(crate) struct TokenBytes {
+    bytes: Vec<u8>,
+    /// Token `id` is `bytes[starts[id]..starts[id + 1]]`.
+    starts: Vec<u32>,
+}
+
+impl TokenBytes {
+    /// The bytes of a token; none for an id that is none.
+    pub(crate) fn bytes_of(&self, id: u32) -> &[u8] {
+        match self.starts.get(id as usize..).and_then(|s| s.get(..2)) {
+            Some(span) => &self.bytes[span[0] as usize..span[1] as usize],
+            None => &[],
+        }
+    }
+
+    /// A table, if the decoder is one that only puts tokens together.
+    fn build(inner: &tokenizers::Tokenizer, config: &Value, vocab_size: u32) -> Option<TokenBytes> {
+        let byte_level = match config.get("decoder")?.get("type")?.as_str()? {
+            "ByteLevel" => true,
+            "Fuse" => false,
+            _ => return None,
+        };
+        let alphabet: HashMap<char, u8> = (0..=255).map(|b| (gguf::char_of_byte(b), b)).collect();
+        let mut table = TokenBytes { bytes: Vec::new(), starts: vec![0] };
+        for id in 0..vocab_size {
+            let token = inner.id_to_token(id).unwrap_or_default();
+            let mapped: Option<Vec<u8>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
+            match mapped.filter(|_| byte_level) {
+                Some(bytes) => table.bytes.extend(bytes),
+                // As the library does: a token outside the alphabet, such as an added one, stands for itself.
+                None => table.bytes.extend(token.as_bytes()),
+            }
+            table.starts.push(u32::try_from(table.bytes.len()).ok()?);
+        }
+        Some(table)
+    }
+}
+
+/// True for a plain BPE without an unknown token: it drops what it does not know.
+fn loses_unknown(config: &Value) -> bool {
+    let is_null = |v: Option<&Value>| v.is_none_or(Value::is_null);
+    let model = &config["model"];
+    is_null(config.get("pre_tokenizer"))
+        && is_null(config.get("normalizer"))
+        && model["type"] == "BPE"
+        && is_null(model.get("unk_token"))
+        && model["byte_fallback"] != true
+}
+
+fn unknown_character(text: &str, at: usize) -> Error {
+    let character = text.get(at..).and_then(|rest| rest.chars().next()).unwrap_or('\u{fffd}');
+    let position = text.get(..at).map_or(at, |before| before.chars().count());
+    let shown: String = text.chars().take(60).collect();
+    Error::new(
+        "tokenizer-unknown-character",
+        format!("character {character:?} at position {position} of {shown:?} is not in the vocabulary"),
+    )
+    .hint("this model knows only the characters of its task; use another model for free text")
+}
+
+fn invalid(why: &str) -> Error {
+    Error::new("tokenizer-invalid", format!("tokenizer: {why}"))
+        .hint("fetch the model's tokenizer.json again")
+}
