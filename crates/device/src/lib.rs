@@ -14,7 +14,8 @@
 pub mod cpu;
 mod layout;
 
-pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, matrix_elements};
+pub use cpu::{head_tile_elements, pack_elements};
+pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 
 use plimsoll_memory::Buf;
 
@@ -169,7 +170,7 @@ pub trait Device: Sync {
     /// Causal attention with scale 1/sqrt(d). `q`, `out`: [M, a d] e; `lse`: [M, a] f32, log-sum-exp of the scores.
     fn attention(&self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Option<Buf<'_>>);
     /// out = silu(gate) * up. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
-    fn swiglu(&self, gate_up: Buf<'_>, out: Buf<'_>);
+    fn swiglu(&self, gate_up: Buf<'_>, f: usize, out: Buf<'_>);
     /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
     fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>);
     /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
@@ -205,7 +206,7 @@ pub trait Device: Sync {
         &self, dq: Buf<'_>, dkv: Buf<'_>, rope: Buf<'_>, positions: Buf<'_>, heads: Heads, norms: Option<QkNormBackward<'_>>, dqkv: Buf<'_>,
     );
     /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
-    fn swiglu_backward(&self, gate_up: Buf<'_>, dout: Buf<'_>, d_gate_up: Buf<'_>);
+    fn swiglu_backward(&self, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>);
     /// dst[rows[r]] += src[r], r ascending. `src`: [R, h] f32; `dst`: [M, h] f32.
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>);
     /// Gradient of the head: dx (f32 [R, h]) is written, `grad` += . `head_out.lse` and `.entropy` are the forward's;

@@ -1,0 +1,94 @@
+//! Instruction paths: which vector instructions the kernels use. It is part of a run's fingerprint, because the
+//! rounding of a product depends on it. It refuses a path that the machine does not have.
+
+use plimsoll_base::{Error, Result};
+
+/// The instructions that kernels are built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// 512-bit vectors with the bf16 dot product.
+    Avx512Bf16,
+    /// 256-bit vectors with fused multiply-add; bf16 is widened in registers.
+    Avx2,
+    /// Portable code.
+    Scalar,
+}
+
+impl Isa {
+    /// All paths, the fastest first.
+    pub const ALL: [Isa; 3] = [Isa::Avx512Bf16, Isa::Avx2, Isa::Scalar];
+
+    /// The fastest path that the machine has.
+    pub fn detect() -> Isa {
+        Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Scalar)
+    }
+
+    /// The path of that name.
+    ///
+    /// Errors: `unknown-isa` for another name, `isa-unavailable` where the machine lacks the instructions.
+    pub fn parse(name: &str) -> Result<Isa> {
+        let Some(isa) = Isa::ALL.into_iter().find(|isa| isa.name() == name) else {
+            let message = format!("instruction path `{name}`: the paths are avx512bf16, avx2 and scalar");
+            return Err(
+                Error::usage("unknown-isa", message).hint("leave PLIMSOLL_ISA unset to detect the path")
+            );
+        };
+        if !isa.is_available() {
+            let message =
+                format!("instruction path `{name}`: this machine has `{}` at most", Isa::detect().name());
+            return Err(
+                Error::usage("isa-unavailable", message).hint("unset PLIMSOLL_ISA to detect the path")
+            );
+        }
+        Ok(isa)
+    }
+
+    /// Lower-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Avx512Bf16 => "avx512bf16",
+            Isa::Avx2 => "avx2",
+            Isa::Scalar => "scalar",
+        }
+    }
+
+    /// True if the machine has the instructions.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Avx512Bf16 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512bf16")
+                    && Isa::Avx2.is_available()
+            }
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Isa::Scalar => true,
+        }
+    }
+
+    /// True if the machine has the instructions.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == Isa::Scalar
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_parsed_where_the_machine_has_the_path() {
+        for isa in Isa::ALL {
+            match Isa::parse(isa.name()) {
+                Ok(parsed) => assert_eq!(parsed, isa),
+                Err(error) => assert!(error.slug == "isa-unavailable" && !isa.is_available(), "{error}"),
+            }
+        }
+        assert_eq!(Isa::parse("neon").unwrap_err().slug, "unknown-isa");
+        assert!(Isa::detect().is_available());
+    }
+}

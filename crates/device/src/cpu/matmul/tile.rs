@@ -1,0 +1,355 @@
+//! The kernel: a tile of 8 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
+//!
+//! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16. So the bits of
+//! an output depend on its row of A, its lane of B and the instruction path, not on the tile it stands in.
+
+use crate::PANEL;
+use crate::cpu::lanes::{Avx2, Avx512, LANES, Lanes, Scalar, Simd};
+use crate::cpu::{Isa, Real};
+use half::bf16;
+use std::arch::x86_64::*;
+
+/// Rows of a tile.
+pub(super) const TILE_ROWS: usize = 8;
+/// Panels of a tile: 24 accumulators of 32 registers.
+pub(super) const TILE_PANELS: usize = 3;
+/// Columns of a tile.
+pub(super) const TILE_WIDTH: usize = TILE_PANELS * PANEL;
+/// Bytes between a load of B and its prefetch: measured on Zen 4, where weights come from memory.
+const PREFETCH_BYTES: usize = 1536;
+
+/// The outputs of a tile.
+#[repr(align(64))]
+pub(crate) struct Tile(pub(super) [[f32; TILE_WIDTH]; TILE_ROWS]);
+
+impl Tile {
+    pub(super) fn new() -> Tile {
+        Tile([[0.0; TILE_WIDTH]; TILE_ROWS])
+    }
+}
+
+/// How the rows of A lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ALayout {
+    /// Row-major; the number is the distance of rows in elements.
+    Rows(usize),
+    /// Columns of a packed panel: rows of the tile are neighbouring lanes.
+    Packed,
+}
+
+/// What a tile multiplies: `a` [rows, len] and panels of `b`, each `[len][16]` or `[len/2][16][2]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands<E> {
+    pub(super) a: *const E,
+    pub(super) a_layout: ALayout,
+    pub(super) b: *const E,
+    /// Elements between panels of B.
+    pub(super) b_panel: usize,
+    /// Elements reduced over. Packed A is padded to an even number with zeros, rows are not.
+    pub(super) len: usize,
+}
+
+/// Storage that products are computed from.
+pub(crate) trait Operand: Lanes {
+    /// Elements of the reduced dimension that one step takes.
+    const STEP: usize;
+
+    /// Fills the first `rows` x `panels` of `out`.
+    ///
+    /// # Safety
+    /// The machine has `isa`; the operands reach over `rows` rows, `panels` panels and `len` elements.
+    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<Self>, out: &mut Tile);
+}
+
+/// Calls `$f::<R, P>` for run-time numbers of rows and panels.
+macro_rules! by_shape {
+    ($f:ident::<$packed:literal>, $rows:expr, $panels:expr, $args:tt) => {
+        match ($rows, $panels) {
+            (8, 3) => $f::<8, 3, $packed> $args, (8, 2) => $f::<8, 2, $packed> $args, (8, 1) => $f::<8, 1, $packed> $args,
+            (7, 3) => $f::<7, 3, $packed> $args, (7, 2) => $f::<7, 2, $packed> $args, (7, 1) => $f::<7, 1, $packed> $args,
+            (6, 3) => $f::<6, 3, $packed> $args, (6, 2) => $f::<6, 2, $packed> $args, (6, 1) => $f::<6, 1, $packed> $args,
+            (5, 3) => $f::<5, 3, $packed> $args, (5, 2) => $f::<5, 2, $packed> $args, (5, 1) => $f::<5, 1, $packed> $args,
+            (4, 3) => $f::<4, 3, $packed> $args, (4, 2) => $f::<4, 2, $packed> $args, (4, 1) => $f::<4, 1, $packed> $args,
+            (3, 3) => $f::<3, 3, $packed> $args, (3, 2) => $f::<3, 2, $packed> $args, (3, 1) => $f::<3, 1, $packed> $args,
+            (2, 3) => $f::<2, 3, $packed> $args, (2, 2) => $f::<2, 2, $packed> $args, (2, 1) => $f::<2, 1, $packed> $args,
+            (1, 3) => $f::<1, 3, $packed> $args, (1, 2) => $f::<1, 2, $packed> $args, (1, 1) => $f::<1, 1, $packed> $args,
+            (rows, panels) => unreachable!("a tile of {rows} rows and {panels} panels"),
+        }
+    };
+}
+
+impl Operand for bf16 {
+    const STEP: usize = 2;
+
+    #[inline]
+    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (isa, ops.a_layout) {
+                (Isa::Avx512Bf16, ALayout::Rows(_)) => {
+                    by_shape!(dot_avx512::<false>, rows, panels, (ops, out))
+                }
+                (Isa::Avx512Bf16, ALayout::Packed) => by_shape!(dot_avx512::<true>, rows, panels, (ops, out)),
+                (Isa::Avx2, _) => widened_avx2(rows, panels, ops, out),
+                (Isa::Scalar, _) => widened(Scalar, rows, panels, ops, out),
+            }
+        }
+    }
+}
+
+impl Operand for f32 {
+    const STEP: usize = 1;
+
+    #[inline]
+    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (isa, ops.a_layout) {
+                (Isa::Avx512Bf16, ALayout::Rows(_)) => {
+                    by_shape!(fma_avx512::<false>, rows, panels, (ops, out))
+                }
+                (Isa::Avx512Bf16, ALayout::Packed) => by_shape!(fma_avx512::<true>, rows, panels, (ops, out)),
+                (Isa::Avx2, _) => single_avx2(rows, panels, ops, out),
+                (Isa::Scalar, _) => single(Scalar, rows, panels, ops, out),
+            }
+        }
+    }
+}
+
+/// Distance of rows of A, in elements, and of steps.
+#[inline(always)]
+fn strides<E: Operand, const PACKED: bool>(ops: &Operands<E>) -> (usize, usize) {
+    match ops.a_layout {
+        ALayout::Rows(stride) if !PACKED => (stride, E::STEP),
+        _ => (E::STEP, PANEL * E::STEP),
+    }
+}
+
+/// # Safety
+/// As `Operand::tile`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]
+unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
+    ops: &Operands<bf16>,
+    out: &mut Tile,
+) {
+    let (row, step) = strides::<bf16, PACKED>(ops);
+    let (mut a, mut b) = (ops.a, ops.b);
+    let mut acc = [[_mm512_setzero_ps(); P]; R];
+    // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
+    unsafe {
+        let mut multiply = |pair: &dyn Fn(usize) -> i32, b: *const bf16| {
+            let w: [__m512bh; P] = std::array::from_fn(|p| {
+                let at = b.wrapping_add(p * ops.b_panel);
+                _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(PREFETCH_BYTES));
+                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(at.cast()))
+            });
+            for r in 0..R {
+                let x = std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(pair(r)));
+                for p in 0..P {
+                    acc[r][p] = _mm512_dpbf16_ps(acc[r][p], x, w[p]);
+                }
+            }
+        };
+        for _ in 0..ops.len / 2 {
+            multiply(&|r| a.add(r * row).cast::<i32>().read_unaligned(), b);
+            a = a.wrapping_add(step);
+            b = b.wrapping_add(2 * PANEL);
+        }
+        if ops.len % 2 == 1 {
+            // The last element of a row has no partner: what follows it belongs to another row.
+            let half = |r: usize| {
+                if PACKED {
+                    a.add(r * row).cast::<i32>().read_unaligned()
+                } else {
+                    i32::from((*a.add(r * row)).to_bits())
+                }
+            };
+            multiply(&half, b);
+        }
+        for r in 0..R {
+            for p in 0..P {
+                _mm512_store_ps(out.0[r].as_mut_ptr().add(p * LANES), acc[r][p]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As `Operand::tile`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+unsafe fn fma_avx512<const R: usize, const P: usize, const PACKED: bool>(
+    ops: &Operands<f32>,
+    out: &mut Tile,
+) {
+    // SAFETY: this function runs only where its features are; the rest is the caller's promise.
+    unsafe { block_single::<_, R, P, PACKED>(Avx512::new(), ops, out, 0, 0) }
+}
+
+/// # Safety
+/// As `Operand::tile`.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn single_avx2(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
+    // SAFETY: this function runs only where its features are; the rest is the caller's promise.
+    unsafe { single(Avx2::new(), rows, panels, ops, out) }
+}
+
+/// # Safety
+/// As `Operand::tile`.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn widened_avx2(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
+    // SAFETY: this function runs only where its features are; the rest is the caller's promise.
+    unsafe { widened(Avx2::new(), rows, panels, ops, out) }
+}
+
+/// Four rows by one panel at a time: what 16 registers of 8 lanes hold.
+///
+/// # Safety
+/// As `Operand::tile`.
+#[inline(always)]
+unsafe fn single<S: Simd>(s: S, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
+    let packed = ops.a_layout == ALayout::Packed;
+    for p in 0..panels {
+        let mut r = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while r < rows {
+                match (rows - r >= 4, packed) {
+                    (true, false) => block_single::<_, 4, 1, false>(s, ops, out, r, p),
+                    (true, true) => block_single::<_, 4, 1, true>(s, ops, out, r, p),
+                    (false, false) => block_single::<_, 1, 1, false>(s, ops, out, r, p),
+                    (false, true) => block_single::<_, 1, 1, true>(s, ops, out, r, p),
+                }
+                r += if rows - r >= 4 { 4 } else { 1 };
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As `Operand::tile`.
+#[inline(always)]
+unsafe fn block_single<S: Simd, const R: usize, const P: usize, const PACKED: bool>(
+    s: S,
+    ops: &Operands<f32>,
+    out: &mut Tile,
+    r0: usize,
+    p0: usize,
+) {
+    let (row, step) = strides::<f32, PACKED>(ops);
+    let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p0 * ops.b_panel));
+    let mut acc = [[s.splat(0.0); P]; R];
+    // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
+    unsafe {
+        for _ in 0..ops.len {
+            let mut w = [s.splat(0.0); P];
+            for p in 0..P {
+                let at = b.wrapping_add(p * ops.b_panel);
+                _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(PREFETCH_BYTES));
+                w[p] = s.load(at);
+            }
+            for r in 0..R {
+                let x = s.splat(*a.add(r * row));
+                for p in 0..P {
+                    acc[r][p] = s.fma(x, w[p], acc[r][p]);
+                }
+            }
+            a = a.wrapping_add(step);
+            b = b.wrapping_add(PANEL);
+        }
+        for r in 0..R {
+            for p in 0..P {
+                s.store(out.0[r0 + r].as_mut_ptr().add((p0 + p) * LANES), acc[r][p]);
+            }
+        }
+    }
+}
+
+/// Sixteen pairs, widened: the even elements and the odd ones.
+pub(super) trait Pairs: Simd {
+    /// # Safety
+    /// `p` points to 32 readable bf16.
+    unsafe fn load_pairs(self, p: *const bf16) -> (Self::F, Self::F);
+}
+
+impl Pairs for Scalar {
+    #[inline(always)]
+    unsafe fn load_pairs(self, p: *const bf16) -> ([f32; LANES], [f32; LANES]) {
+        // SAFETY: the caller's promise.
+        let x = unsafe { p.cast::<[[bf16; 2]; LANES]>().read_unaligned() };
+        (std::array::from_fn(|i| Real::to_f32(x[i][0])), std::array::from_fn(|i| Real::to_f32(x[i][1])))
+    }
+}
+
+impl Pairs for Avx2 {
+    #[inline(always)]
+    unsafe fn load_pairs(self, p: *const bf16) -> ([__m256; 2], [__m256; 2]) {
+        // SAFETY: the caller's promise; the features by that of `Avx2::new`.
+        unsafe {
+            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let x = [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(16).cast())];
+            (
+                x.map(|x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x))),
+                x.map(|x| _mm256_castsi256_ps(_mm256_and_si256(x, high))),
+            )
+        }
+    }
+}
+
+/// # Safety
+/// As `Operand::tile`.
+#[inline(always)]
+unsafe fn widened<S: Pairs>(s: S, rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
+    let packed = ops.a_layout == ALayout::Packed;
+    for p in 0..panels {
+        let mut r = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while r < rows {
+                match (rows - r >= 4, packed) {
+                    (true, false) => block_widened::<_, 4, false>(s, ops, out, r, p),
+                    (true, true) => block_widened::<_, 4, true>(s, ops, out, r, p),
+                    (false, false) => block_widened::<_, 1, false>(s, ops, out, r, p),
+                    (false, true) => block_widened::<_, 1, true>(s, ops, out, r, p),
+                }
+                r += if rows - r >= 4 { 4 } else { 1 };
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As `Operand::tile`.
+#[inline(always)]
+unsafe fn block_widened<S: Pairs, const R: usize, const PACKED: bool>(
+    s: S,
+    ops: &Operands<bf16>,
+    out: &mut Tile,
+    r0: usize,
+    p: usize,
+) {
+    let (row, step) = strides::<bf16, PACKED>(ops);
+    let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p * ops.b_panel));
+    let mut acc = [s.splat(0.0); R];
+    // SAFETY: the operands reach that far by the caller's promise.
+    unsafe {
+        for _ in 0..ops.len / 2 {
+            let (even, odd) = s.load_pairs(b);
+            for r in 0..R {
+                let x = a.add(r * row).cast::<u32>().read_unaligned();
+                acc[r] = s.fma(s.splat(f32::from_bits(x << 16)), even, acc[r]);
+                acc[r] = s.fma(s.splat(f32::from_bits(x & 0xffff_0000)), odd, acc[r]);
+            }
+            a = a.wrapping_add(step);
+            b = b.wrapping_add(2 * PANEL);
+        }
+        if ops.len % 2 == 1 {
+            let (even, _) = s.load_pairs(b);
+            for r in 0..R {
+                acc[r] = s.fma(s.splat(Real::to_f32(*a.add(r * row))), even, acc[r]);
+            }
+        }
+        for r in 0..R {
+            s.store(out.0[r0 + r].as_mut_ptr().add(p * LANES), acc[r]);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What this machine can do at most: arithmetic in registers, and reading of memory. Shares of peak refer to it.
+
+use super::{Isa, Pool};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// GFLOP/s of dot products (bf16) or fused multiply-adds (f32) in registers, on all threads, over about `seconds`.
+pub fn measure_flops(pool: &Pool, isa: Isa, seconds: f64) -> f64 {
+    // Many short parts, the best of which counts: other processes may share the cores.
+    let limit = Duration::from_secs_f64(seconds);
+    let (start, mut best) = (Instant::now(), 0.0f64);
+    while start.elapsed() < limit {
+        let part = Instant::now();
+        pool.run(pool.threads(), &|_, _| {
+            black_box(rounds(isa));
+        });
+        let flops = (flops_per_round(isa) * ROUNDS * pool.threads()) as f64;
+        best = best.max(flops / part.elapsed().as_secs_f64() * 1e-9);
+    }
+    best
+}
+
+/// GB/s of reading `bytes` bytes that are in no cache, on all threads.
+pub fn measure_bandwidth(pool: &Pool, bytes: usize) -> f64 {
+    let words: Vec<u64> = vec![1; bytes / 8];
+    let mut best = 0.0f64;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let parts = pool.threads() * 16;
+        let len = words.len().div_ceil(parts);
+        pool.run(parts, &|part, _| {
+            let from = (part * len).min(words.len());
+            black_box(sum(&words[from..words.len().min(from + len)]));
+        });
+        best = best.max(words.len() as f64 * 8e-9 / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// Rounds between two looks at the clock: some milliseconds.
+const ROUNDS: usize = 1 << 19;
+/// Independent sums: more than latency times throughput on any machine known.
+const CHAINS: usize = 12;
+
+fn flops_per_round(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512Bf16 => CHAINS * 64,
+        Isa::Avx2 => CHAINS * 16,
+        Isa::Scalar => CHAINS * 2,
+    }
+}
+
+fn rounds(isa: Isa) -> f32 {
+    match isa {
+        // SAFETY: a path that the machine has: `CpuDevice::new` and `Isa::parse` see to it.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 => unsafe { rounds_avx512() },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { rounds_avx2() },
+        _ => rounds_scalar(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn rounds_avx512() -> f32 {
+    use std::arch::x86_64::*;
+    // SAFETY: both are 64 bytes of any bits.
+    let x: __m512bh = unsafe { std::mem::transmute(_mm512_set1_epi32(black_box(0))) };
+    let mut sums = [_mm512_setzero_ps(); CHAINS];
+    for _ in 0..ROUNDS {
+        for sum in &mut sums {
+            *sum = _mm512_dpbf16_ps(*sum, x, x);
+        }
+    }
+    sums.into_iter().map(|s| _mm512_reduce_add_ps(s)).sum()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn rounds_avx2() -> f32 {
+    use std::arch::x86_64::*;
+    let x = _mm256_set1_ps(black_box(0.5));
+    let mut sums = [_mm256_setzero_ps(); CHAINS];
+    for _ in 0..ROUNDS {
+        for sum in &mut sums {
+            *sum = _mm256_fmadd_ps(*sum, x, x);
+        }
+    }
+    sums.into_iter().map(|s| _mm256_cvtss_f32(s)).sum()
+}
+
+fn rounds_scalar() -> f32 {
+    let x = black_box(0.5f32);
+    let mut sums = [0.0f32; CHAINS];
+    for _ in 0..ROUNDS {
+        for sum in &mut sums {
+            *sum = *sum * x + x;
+        }
+    }
+    sums.into_iter().sum()
+}
+
+fn sum(words: &[u64]) -> u64 {
+    words.iter().fold(0, |a, &b| a.wrapping_add(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_has_a_positive_peak() {
+        let pool = Pool::new(1);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            assert!(measure_flops(&pool, isa, 0.001) > 0.01, "{}", isa.name());
+        }
+        assert!(measure_bandwidth(&pool, 1 << 20) > 0.01);
+    }
+}
