@@ -201,7 +201,7 @@ fn largest_pack(spec: &ModelSpec, weights: DType, limits: PassLimits) -> u64 {
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
     [(limits.rows, q + 2 * kv, h), (limits.rows, h, q), (limits.rows, 2 * f, h), (limits.rows, h, f), (limits.head_rows, HEAD_TILE, h)]
         .into_iter()
-        .map(|(m, n, k)| pack_elements(m, n, k, weights))
+        .map(|(m, n, k)| pack_elements(m as u64, n as u64, k as u64, weights))
         .max()
         .unwrap_or(0)
 }

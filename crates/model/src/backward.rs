@@ -101,14 +101,14 @@ impl<D: Device> LayerBackward<'_, '_, '_, D> {
         let d_product = back.d_product.slice(0, m * f);
         if forward::recomputes(self.pass.acts.mode) {
             dev.rms_norm(bufs.mid, w.ffn_norm, self.spec().rms_eps, bufs.norm_ffn);
-            dev.swiglu(bufs.gate_up, bufs.product);
+            dev.swiglu(bufs.gate_up, f, bufs.product);
         }
         dev.cast(self.d_resid, d_out);
         dev.matmul_dw(d_out, bufs.product, g.down, back.pack);
         dev.matmul_dx(d_out, w.down, d_product, false);
         // In place: gate and up are not read again.
         let d_gate_up = bufs.gate_up;
-        dev.swiglu_backward(bufs.gate_up, d_product, d_gate_up);
+        dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up);
         dev.matmul_dw(d_gate_up, bufs.norm_ffn, g.gate_up, back.pack);
         dev.matmul_dx(d_gate_up, w.gate_up, d_norm, false);
         self.norm_backward(bufs.mid, w.ffn_norm, d_norm, g.ffn_norm);

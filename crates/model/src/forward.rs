@@ -158,7 +158,7 @@ pub(crate) fn layer<D: Device>(dev: &D, decoder: &Decoder<'_>, w: &LayerParams<'
     add_product(dev, bufs.resid, bufs.attn, w.output, bufs.mid);
     dev.rms_norm(bufs.mid, w.ffn_norm, eps, bufs.norm_ffn);
     dev.matmul(bufs.norm_ffn, w.gate_up, None, bufs.gate_up, false);
-    dev.swiglu(bufs.gate_up, bufs.product);
+    dev.swiglu(bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
     add_product(dev, bufs.mid, bufs.product, w.down, bufs.next);
 }
 
