@@ -1,1 +1,16 @@
 //! Processes that run other people's code: spawned, limited, supervised.
+//!
+//! A worker has a limit on its address space, a session of its own, no CUDA device, and dies with the thread that
+//! started it. It answers lines of text on its standard output. What it does wrong becomes a named failure with the
+//! last words of its standard error; it is killed with its whole group, and started again a bounded number of times.
+//! Nothing here waits without a deadline, and nothing here knows what the lines mean, `python.rs` excepted.
+
+mod launch;
+mod pool;
+mod process;
+mod python;
+mod ring;
+
+pub use launch::{Launch, Limits};
+pub use pool::{Pool, Request};
+pub use python::{Batch, PythonFunction};

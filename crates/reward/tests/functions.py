@@ -1,0 +1,69 @@
+"""Reward functions for the tests: good ones and each way to fail."""
+import os
+import sys
+import time
+
+
+def length(completions, **columns):
+    return [float(len(c)) for c in completions]
+
+
+def matches(prompts, completions, ground_truth, **columns):
+    print("this goes to standard error")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    return [1.0 if c == str(t) else None if c == "skip" else 0.0 for c, t in zip(completions, ground_truth)]
+
+
+def exact_keywords(prompts, completions):
+    return [len(prompts)] * len(completions)
+
+
+def process_id(completions, **columns):
+    return [os.getpid()] * len(completions)
+
+
+async def later(completions, **columns):
+    return [True for _ in completions]
+
+
+def raises(completions, **columns):
+    raise KeyError("no such thing")
+
+
+def sleeps(completions, **columns):
+    time.sleep(60)
+
+
+def wrong_length(completions, **columns):
+    return [1.0] * (len(completions) + 1)
+
+
+def gives_text(completions, **columns):
+    return ["high" for _ in completions]
+
+
+def gives_nan(completions, **columns):
+    return [0.5] * (len(completions) - 1) + [float("nan")]
+
+
+def dies(completions, **columns):
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def eats(completions, **columns):
+    return [len(bytearray(1 << 40)) for _ in completions]
+
+
+def dies_once(completions, flag, **columns):
+    """Dies the first time; leaves a file to know the second."""
+    if not os.path.exists(flag[0]):
+        open(flag[0], "w").close()
+        os._exit(9)
+    return [2.0] * len(completions)
+
+
+def floods(completions, **columns):
+    for _ in range(20000):
+        print("x" * 100, file=sys.stderr)
+    return [1.0] * len(completions)

@@ -1,0 +1,70 @@
+//! How a worker is started: program, environment and the limits set between fork and exec.
+
+use plimsoll_base::{Bytes, Error, Result};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Who asks, for messages: the reward's name.
+    pub name: String,
+    /// Program, looked up in PATH.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Variables added to the environment.
+    pub env: Vec<(String, String)>,
+    /// Limit on the address space (RLIMIT_AS).
+    pub memory: Bytes,
+    /// Reads the line that the worker says before its first request, if it says one: (name, line).
+    pub ready: Option<fn(&str, &str) -> Result<()>>,
+}
+
+/// What bounds a pool of workers.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Processes.
+    pub workers: u32,
+    /// Time for one request.
+    pub timeout: Duration,
+    /// Time from start to `ready`.
+    pub start_timeout: Duration,
+    /// Times that one request may be repeated after a death or a timeout.
+    pub retries: u32,
+}
+
+impl Launch {
+    /// Starts the process; one that cannot be started is `reward-worker-not-started`.
+    pub(crate) fn spawn(&self) -> Result<Child> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // No GPU by accident; one thread each, so that thread pools neither eat the address space nor the trainer's cores.
+        command.env("CUDA_VISIBLE_DEVICES", "").env("OMP_NUM_THREADS", "1").env("OPENBLAS_NUM_THREADS", "1");
+        command.envs(self.env.iter().map(|(key, value)| (key, value)));
+        let (memory, parent) = (self.memory, rustix::process::getpid());
+        // SAFETY: `limit_child` makes system calls only; it neither allocates nor takes a lock, as the gap between
+        // fork and exec demands.
+        unsafe { command.pre_exec(move || limit_child(memory, parent)) };
+        command.spawn().map_err(|err| {
+            Error::new("reward-worker-not-started", format!("reward `{}`: starting `{}`: {err}", self.name, self.program))
+                .hint("check that the program is installed and in PATH; for Python set `python` in the [[reward]] table")
+        })
+    }
+}
+
+fn limit_child(memory: Bytes, parent: rustix::process::Pid) -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, Signal};
+    rustix::process::setsid()?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the signal was armed; then nobody would ever send it.
+    if rustix::process::getppid() != Some(parent) {
+        return Err(std::io::Error::from(rustix::io::Errno::SRCH));
+    }
+    let bytes = Some(memory.0);
+    rustix::process::setrlimit(Resource::As, Rlimit { current: bytes, maximum: bytes })?;
+    // A core file of a worker is of no use and may be gigabytes.
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! A pool of equal workers: one request each, all in flight at once, one poll loop over all pipes.
+//!
+//! Request `i` goes to worker `i`, whatever the timing, so results do not depend on which worker is fast.
+
+use crate::launch::{Launch, Limits};
+use crate::process::{Flow, Process};
+use plimsoll_base::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::time::{Duration, Instant};
+
+/// What one worker is asked.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whole lines, each ended by a line feed.
+    pub bytes: Vec<u8>,
+    /// How many lines the answer has; at least 1.
+    pub reply_lines: usize,
+}
+
+/// Workers that answer requests.
+pub struct Pool {
+    launch: Launch,
+    limits: Limits,
+    workers: Vec<Option<Process>>,
+    restarts: u64,
+}
+
+/// A request under way at one worker.
+struct Call {
+    /// Index of worker and request.
+    index: usize,
+    sent: usize,
+    deadline: Instant,
+    /// True while the worker has yet to say its first line.
+    starting: bool,
+    attempts_left: u32,
+}
+
+impl Pool {
+    /// Starts all workers and waits for the line that each says first, if the launch has one.
+    pub fn start(launch: Launch, limits: Limits) -> Result<Pool> {
+        let mut pool = Pool { launch, limits, workers: Vec::new(), restarts: 0 };
+        for _ in 0..limits.workers.max(1) {
+            pool.workers.push(Some(Process::start(&pool.launch)?));
+        }
+        if pool.launch.ready.is_some() {
+            // No bytes and no reply: a worker that becomes ready is done. A failing start is not tried again.
+            let none: Vec<Request> = Vec::new();
+            let outcomes = pool.drive(&none, true);
+            outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+        }
+        Ok(pool)
+    }
+
+    /// How many requests one call takes.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Times that a worker was started again.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    /// Process ids of the workers that run.
+    pub fn pids(&self) -> Vec<u32> {
+        self.workers.iter().flatten().map(Process::pid).collect()
+    }
+
+    /// Sends request `i` to worker `i` and waits for all answers; at most one request a worker.
+    ///
+    /// Each request has its own outcome. After a failure the worker is gone; the next call starts a fresh one.
+    pub fn call(&mut self, requests: &[Request]) -> Vec<Result<Vec<String>>> {
+        assert!(
+            requests.len() <= self.workers.len(),
+            "{} requests, {} workers",
+            requests.len(),
+            self.workers.len()
+        );
+        self.drive(requests, false)
+    }
+
+    /// The error of a worker that said that it ran out of memory. It is discarded: its heap is of no more use.
+    pub fn over_budget(&mut self, worker: usize) -> Error {
+        let mut process = self.workers[worker].take().expect("a worker that just answered runs");
+        process.over_budget("raised MemoryError")
+    }
+
+    fn drive(&mut self, requests: &[Request], only_start: bool) -> Vec<Result<Vec<String>>> {
+        let count = if only_start { self.workers.len() } else { requests.len() };
+        let mut outcomes: Vec<Option<Result<Vec<String>>>> = (0..count).map(|_| None).collect();
+        let mut calls: Vec<Call> = Vec::with_capacity(count);
+        for (index, outcome) in outcomes.iter_mut().enumerate() {
+            let attempts_left = if only_start { 0 } else { self.limits.retries };
+            match self.open(index, attempts_left, only_start) {
+                Ok(call) => calls.push(call),
+                Err(error) => *outcome = Some(Err(error)),
+            }
+        }
+        while !calls.is_empty() {
+            self.wait(&calls, requests);
+            let mut under_way = Vec::with_capacity(calls.len());
+            for mut call in calls {
+                let index = call.index;
+                match self.advance(&mut call, requests.get(index)) {
+                    Ok(None) => under_way.push(call),
+                    Ok(Some(lines)) => outcomes[index] = Some(Ok(lines)),
+                    Err(error) => {
+                        self.workers[index] = None;
+                        match self.again(&call) {
+                            Some(Ok(fresh)) => under_way.push(fresh),
+                            Some(Err(start_error)) => outcomes[index] = Some(Err(start_error)),
+                            None => outcomes[index] = Some(Err(error)),
+                        }
+                    }
+                }
+            }
+            calls = under_way;
+        }
+        outcomes.into_iter().map(|outcome| outcome.expect("each call ends with an outcome")).collect()
+    }
+
+    fn open(&mut self, index: usize, attempts_left: u32, first_start: bool) -> Result<Call> {
+        let mut starting = first_start;
+        if self.workers[index].is_none() {
+            self.workers[index] = Some(Process::start(&self.launch)?);
+            self.restarts += 1;
+            starting = self.launch.ready.is_some();
+        }
+        let limit = if starting { self.limits.start_timeout } else { self.limits.timeout };
+        Ok(Call { index, sent: 0, deadline: Instant::now() + limit, starting, attempts_left })
+    }
+
+    fn again(&mut self, call: &Call) -> Option<Result<Call>> {
+        let attempts_left = call.attempts_left.checked_sub(1)?;
+        Some(self.open(call.index, attempts_left, false))
+    }
+
+    /// Sleeps until a pipe is ready or the next deadline is reached.
+    fn wait(&self, calls: &[Call], requests: &[Request]) {
+        let mut fds = Vec::with_capacity(calls.len() * 3);
+        let mut next = Duration::from_secs(3600);
+        for call in calls {
+            let Some(process) = &self.workers[call.index] else { return };
+            next = next.min(call.deadline.saturating_duration_since(Instant::now()));
+            fds.push(PollFd::from_borrowed_fd(process.output(), PollFlags::IN));
+            if let Some(errors) = process.errors() {
+                fds.push(PollFd::from_borrowed_fd(errors, PollFlags::IN));
+            }
+            if !call.starting
+                && requests.get(call.index).is_some_and(|request| call.sent < request.bytes.len())
+            {
+                fds.push(PollFd::from_borrowed_fd(process.input(), PollFlags::OUT));
+            }
+        }
+        // One millisecond more, so that the deadline has passed when a quiet poll returns.
+        let next = next + Duration::from_millis(1);
+        let timeout = Timespec { tv_sec: next.as_secs() as i64, tv_nsec: i64::from(next.subsec_nanos()) };
+        // An interrupted poll is a poll that found nothing: the caller looks at every pipe anyway.
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    }
+
+    /// Moves bytes for one call; the reply's lines once they are whole.
+    fn advance(&mut self, call: &mut Call, request: Option<&Request>) -> Result<Option<Vec<String>>> {
+        let timeout = self.limits.timeout;
+        let start_timeout = self.limits.start_timeout;
+        let process = self.workers[call.index].as_mut().expect("a call under way has its worker");
+        process.listen();
+        let mut flow = process.read();
+        if let (true, Some(ready), Some(lines)) =
+            (call.starting, self.launch.ready, first_line(call.starting, process))
+        {
+            ready(&self.launch.name, &lines[0])?;
+            call.starting = false;
+            call.deadline = Instant::now() + timeout;
+        }
+        if !call.starting {
+            let Some(request) = request else { return Ok(Some(Vec::new())) };
+            if let Some(lines) = process.take_lines(request.reply_lines) {
+                return Ok(Some(lines));
+            }
+            if call.sent < request.bytes.len() && flow == Flow::Later {
+                let (sent, written) = process.write(&request.bytes[call.sent..]);
+                call.sent += sent;
+                flow = written;
+            }
+        }
+        match flow {
+            Flow::Closed => Err(process.death()),
+            Flow::TooLong => Err(Error::new(
+                "reward-bad-reply",
+                format!("reward `{}`: a reply above 64 MiB", self.launch.name),
+            )),
+            Flow::Later if Instant::now() >= call.deadline => Err(match call.starting {
+                true => process.timeout(start_timeout, "took to start"),
+                false => process.timeout(timeout, "took for one batch"),
+            }),
+            Flow::Later => Ok(None),
+        }
+    }
+}
+
+fn first_line(starting: bool, process: &mut Process) -> Option<Vec<String>> {
+    if starting { process.take_lines(1) } else { None }
+}

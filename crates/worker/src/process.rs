@@ -1,0 +1,249 @@
+//! One worker process: its pipes, its last words, and how it ended.
+
+use crate::launch::Launch;
+use crate::ring::Ring;
+use plimsoll_base::{Bytes, Error, Result};
+use rustix::fs::OFlags;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Bytes of standard error that are kept for messages.
+const STDERR_BYTES_MAX: usize = 8 << 10;
+/// Longest reply; more is a runaway, not a score.
+const REPLY_BYTES_MAX: usize = 64 << 20;
+/// Bytes moved a system call.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A running worker. Dropping it kills its whole group.
+pub(crate) struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+    stderr_open: bool,
+    replies: Vec<u8>,
+    last_words: Ring,
+    name: String,
+    memory: Bytes,
+}
+
+/// What reading or writing found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// The pipe would block now.
+    Later,
+    /// The other end is gone.
+    Closed,
+    /// More was said than any reply may hold.
+    TooLong,
+}
+
+impl Process {
+    pub(crate) fn start(launch: &Launch) -> Result<Process> {
+        let mut child = launch.spawn()?;
+        let (stdin, stdout, stderr) = match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
+            (Some(stdin), Some(stdout), Some(stderr)) => (stdin, stdout, stderr),
+            _ => unreachable!("all three streams were asked for as pipes"),
+        };
+        for fd in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
+            let set = rustix::fs::fcntl_getfl(fd)
+                .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
+            set.map_err(|err| {
+                Error::new("reward-worker-not-started", format!("reward `{}`: its pipes: {err}", launch.name))
+            })?;
+        }
+        Ok(Process {
+            child,
+            stdin,
+            stdout,
+            stderr,
+            stderr_open: true,
+            replies: Vec::new(),
+            last_words: Ring::new(STDERR_BYTES_MAX),
+            name: launch.name.clone(),
+            memory: launch.memory,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn input(&self) -> BorrowedFd<'_> {
+        self.stdin.as_fd()
+    }
+
+    pub(crate) fn output(&self) -> BorrowedFd<'_> {
+        self.stdout.as_fd()
+    }
+
+    /// Standard error while it is open.
+    pub(crate) fn errors(&self) -> Option<BorrowedFd<'_>> {
+        self.stderr_open.then(|| self.stderr.as_fd())
+    }
+
+    /// Writes what the pipe takes of `bytes`; returns how many bytes went.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> (usize, Flow) {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.stdin.write(&bytes[sent..]) {
+                Ok(0) => return (sent, Flow::Closed),
+                Ok(n) => sent += n,
+                Err(err) if err.kind() == ErrorKind::Interrupted => {}
+                Err(err) if err.kind() == ErrorKind::WouldBlock => return (sent, Flow::Later),
+                Err(_) => return (sent, Flow::Closed),
+            }
+        }
+        (sent, Flow::Later)
+    }
+
+    /// Reads what standard output holds.
+    pub(crate) fn read(&mut self) -> Flow {
+        let mut chunk = [0u8; CHUNK_BYTES];
+        loop {
+            match self.stdout.read(&mut chunk) {
+                Ok(0) => return Flow::Closed,
+                Ok(n) => self.replies.extend_from_slice(&chunk[..n]),
+                Err(err) if err.kind() == ErrorKind::Interrupted => {}
+                Err(err) if err.kind() == ErrorKind::WouldBlock => return Flow::Later,
+                Err(_) => return Flow::Closed,
+            }
+            if self.replies.len() > REPLY_BYTES_MAX {
+                return Flow::TooLong;
+            }
+        }
+    }
+
+    /// Reads a bounded part of what standard error holds, so that a flood of words cannot hold the caller.
+    pub(crate) fn listen(&mut self) {
+        let mut chunk = [0u8; CHUNK_BYTES];
+        for _ in 0..16 {
+            match self.stderr.read(&mut chunk) {
+                Ok(0) => {
+                    self.stderr_open = false;
+                    return;
+                }
+                Ok(n) => self.last_words.push(&chunk[..n]),
+                Err(err) if err.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes `count` whole lines if they are there.
+    pub(crate) fn take_lines(&mut self, count: usize) -> Option<Vec<String>> {
+        let mut ends = self.replies.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(at, _)| at);
+        let end = ends.nth(count.checked_sub(1)?)?;
+        let taken: Vec<u8> = self.replies.drain(..=end).collect();
+        let text = String::from_utf8_lossy(&taken[..end]).into_owned();
+        Some(text.split('\n').map(str::to_string).collect())
+    }
+
+    /// Kills the worker and its group, and waits for it.
+    pub(crate) fn kill(&mut self) -> Option<ExitStatus> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            self.kill_group();
+            return Some(status);
+        }
+        self.kill_group();
+        // A killed process ends at once; its parent only has to collect it.
+        self.child.wait().ok()
+    }
+
+    fn kill_group(&self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            // The group is the session that the child opened; an empty group is an error we have no use for.
+            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// Says what a worker died of, after its output closed.
+    pub(crate) fn death(&mut self) -> Error {
+        let status = self.wait_briefly().or_else(|| self.kill());
+        self.listen();
+        let how = match status {
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => format!("ended with exit code {code}"),
+                (_, Some(signal)) => format!("was killed by signal {signal}"),
+                _ => "ended".into(),
+            },
+            None => "closed its output".into(),
+        };
+        let starved =
+            ["MemoryError", "Cannot allocate memory", "bad_alloc", "out of memory", "memory allocation of"]
+                .iter()
+                .any(|words| self.last_words.contains(words));
+        if starved {
+            return self.over_budget(&how);
+        }
+        let error = Error::new(
+            "reward-worker-crashed",
+            format!("reward `{}`: worker {} {how}", self.name, self.pid()),
+        );
+        self.with_last_words(error).hint(format!(
+            "run the reward alone to see why; a crash in native code may also be the memory limit (worker_memory, now {})",
+            self.memory
+        ))
+    }
+
+    /// The error of a worker that went over its memory limit.
+    pub(crate) fn over_budget(&mut self, how: &str) -> Error {
+        self.listen();
+        let error = Error::new(
+            "reward-worker-over-budget",
+            format!(
+                "reward `{}`: worker {} ran out of its {} of address space and {how}",
+                self.name,
+                self.pid(),
+                self.memory
+            ),
+        );
+        self.with_last_words(error).hint("raise `worker_memory` in the [[reward]] table, or lower `workers`")
+    }
+
+    /// The error of a worker that did not answer in time; kills it.
+    pub(crate) fn timeout(&mut self, limit: Duration, doing: &str) -> Error {
+        self.kill();
+        self.listen();
+        let error = Error::new(
+            "reward-worker-timeout",
+            format!(
+                "reward `{}`: worker {} {doing} longer than {} ms and was killed",
+                self.name,
+                self.pid(),
+                limit.as_millis()
+            ),
+        );
+        self.with_last_words(error).hint(
+            "raise `timeout_ms` in the [[reward]] table, add `workers`, or make the function return in time",
+        )
+    }
+
+    fn with_last_words(&self, error: Error) -> Error {
+        self.last_words
+            .last_lines(8)
+            .into_iter()
+            .fold(error, |error, line| error.fact(format!("stderr: {line}")))
+    }
+
+    /// Output closes a moment before the process is a zombie; waits at most 200 ms for its status.
+    fn wait_briefly(&mut self) -> Option<ExitStatus> {
+        let until = Instant::now() + Duration::from_millis(200);
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
