@@ -1,7 +1,7 @@
 //! Operations without arithmetic between elements of a row: data in and out, embedding rows, SwiGLU, casts; and the
 //! one way in which this and its neighbour modules split work over threads.
 
-use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
+use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
 use crate::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -70,11 +70,19 @@ pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
 simd_fn! {
     /// out = x in the other dtype.
     pub(super) fn convert[T: Lanes, U: Lanes](s: S, x: &[T], out: &mut [U]) {
-        assert_eq!(x.len(), out.len(), "lengths of a conversion");
-        let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
-        for (x, out) in x.iter().zip(out) {
-            U::store(s, out, T::load(s, x));
-        }
+        convert_row(s, x, out);
+    }
+}
+
+/// out = x in the other dtype.
+#[inline(always)]
+pub(super) fn convert_row<S: Simd, T: Lanes, U: Lanes>(s: S, x: &[T], out: &mut [U]) {
+    assert_eq!(x.len(), out.len(), "lengths of a conversion");
+    let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
+    for (x, out) in x.iter().zip(out) {
+        U::store(s, out, T::load(s, x));
+    }
+    if !x_rest.is_empty() {
         U::store_part(s, out_rest, T::load_part(s, x_rest));
     }
 }

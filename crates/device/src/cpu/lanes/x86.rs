@@ -1,0 +1,290 @@
+//! The lanes of x86-64: AVX-512, and AVX2 with fused multiply-add.
+
+use super::{LANES, Simd};
+use half::bf16;
+use std::arch::x86_64::*;
+
+/// AVX-512 F, BW, VL, DQ.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// The machine has AVX-512 F, BW, VL, DQ.
+    #[inline(always)]
+    pub(crate) unsafe fn new() -> Avx512 {
+        Avx512(())
+    }
+}
+
+// Every block below: the features are there by the promise of `new`, pointers by the caller's.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx512 {
+    type F = __m512;
+    const ACCUMULATORS: usize = 24;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, x: __m512) {
+        unsafe { _mm512_storeu_ps(p, x) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> __m512 {
+        unsafe {
+            let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut bf16, x: __m512) {
+        unsafe {
+            let bits = _mm512_castps_si512(x);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            let out = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x0040_0000));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(out)));
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sqrt(self, a: __m512) -> __m512 {
+        unsafe { _mm512_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    fn first(self, n: usize, x: __m512, other: __m512) -> __m512 {
+        let mask = ((1u32 << n.min(LANES)) - 1) as u16;
+        unsafe { _mm512_mask_blend_ps(mask, other, x) }
+    }
+    #[inline(always)]
+    fn scale(self, x: __m512, n: __m512) -> __m512 {
+        unsafe { _mm512_scalef_ps(x, n) }
+    }
+    #[inline(always)]
+    fn transpose(self, x: [__m512; LANES]) -> [__m512; LANES] {
+        // Pairs, then fours inside the 128-bit quarters, then the quarters in two steps.
+        let (mut a, mut b) = (x, x);
+        unsafe {
+            for i in 0..8 {
+                a[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+                a[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+            }
+            for i in 0..4 {
+                let [p, q, r, s] = [a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]].map(|v| _mm512_castps_pd(v));
+                b[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(p, r));
+                b[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(p, r));
+                b[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(q, s));
+                b[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(q, s));
+            }
+            for i in 0..4 {
+                a[i] = _mm512_shuffle_f32x4::<0x88>(b[i], b[4 + i]);
+                a[4 + i] = _mm512_shuffle_f32x4::<0xdd>(b[i], b[4 + i]);
+                a[8 + i] = _mm512_shuffle_f32x4::<0x88>(b[8 + i], b[12 + i]);
+                a[12 + i] = _mm512_shuffle_f32x4::<0xdd>(b[8 + i], b[12 + i]);
+            }
+            for i in 0..8 {
+                b[i] = _mm512_shuffle_f32x4::<0x88>(a[i], a[8 + i]);
+                b[8 + i] = _mm512_shuffle_f32x4::<0xdd>(a[i], a[8 + i]);
+            }
+        }
+        b
+    }
+    #[inline(always)]
+    fn sum(self, x: __m512) -> f32 {
+        unsafe {
+            let x = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            sum_256(x)
+        }
+    }
+    #[inline(always)]
+    fn largest(self, x: __m512) -> f32 {
+        unsafe {
+            let x = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            largest_256(x)
+        }
+    }
+}
+
+/// AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The machine has AVX2 and FMA.
+    #[inline(always)]
+    pub(crate) unsafe fn new() -> Avx2 {
+        Avx2(())
+    }
+}
+
+/// # Safety
+/// The machine has AVX.
+#[inline(always)]
+#[allow(clippy::undocumented_unsafe_blocks)] // The caller's promise.
+unsafe fn sum_256(x: __m256) -> f32 {
+    unsafe {
+        let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
+    }
+}
+
+/// # Safety
+/// The machine has AVX.
+#[inline(always)]
+#[allow(clippy::undocumented_unsafe_blocks)] // The caller's promise.
+unsafe fn largest_256(x: __m256) -> f32 {
+    unsafe {
+        let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps::<1>(x, x)))
+    }
+}
+
+// Every block below: the features are there by the promise of `new`, pointers by the caller's.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx2 {
+    type F = [__m256; 2];
+    const ACCUMULATORS: usize = 6;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> [__m256; 2] {
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> [__m256; 2] {
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, x: [__m256; 2]) {
+        unsafe {
+            _mm256_storeu_ps(p, x[0]);
+            _mm256_storeu_ps(p.add(8), x[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> [__m256; 2] {
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8).cast()));
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut bf16, x: [__m256; 2]) {
+        unsafe {
+            let mut half = [_mm256_setzero_si256(); 2];
+            for i in 0..2 {
+                let bits = _mm256_castps_si256(x[i]);
+                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+                let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x[i], x[i]));
+                let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+                half[i] = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            }
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(half[0], half[1]));
+            _mm256_storeu_si256(p.cast(), packed);
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn sub(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn fma(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    fn max(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn min(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn sqrt(self, a: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_sqrt_ps(a[0]), _mm256_sqrt_ps(a[1])] }
+    }
+    #[inline(always)]
+    fn first(self, n: usize, x: [__m256; 2], other: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            let n = _mm256_set1_epi32(n.min(LANES) as i32);
+            let low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let high = _mm256_add_epi32(low, _mm256_set1_epi32(8));
+            let keep = |lane| _mm256_castsi256_ps(_mm256_cmpgt_epi32(n, lane));
+            [_mm256_blendv_ps(other[0], x[0], keep(low)), _mm256_blendv_ps(other[1], x[1], keep(high))]
+        }
+    }
+    #[inline(always)]
+    fn scale(self, x: [__m256; 2], n: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            let mut out = x;
+            for i in 0..2 {
+                let n = _mm256_cvtps_epi32(n[i]);
+                let first = _mm256_srai_epi32::<1>(n);
+                let bias = _mm256_set1_epi32(127);
+                for part in [first, _mm256_sub_epi32(n, first)] {
+                    let factor = _mm256_slli_epi32::<23>(_mm256_add_epi32(part, bias));
+                    out[i] = _mm256_mul_ps(out[i], _mm256_castsi256_ps(factor));
+                }
+            }
+            out
+        }
+    }
+    #[inline(always)]
+    fn sum(self, x: [__m256; 2]) -> f32 {
+        unsafe { sum_256(_mm256_add_ps(x[0], x[1])) }
+    }
+    #[inline(always)]
+    fn largest(self, x: [__m256; 2]) -> f32 {
+        unsafe { largest_256(_mm256_max_ps(x[0], x[1])) }
+    }
+}

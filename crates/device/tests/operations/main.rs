@@ -1,0 +1,6 @@
+//! The CPU's operations against f64 references, and the properties that the rest of the system is built on: a row's
+//! bits are its own, and threads change none.
+
+mod attention;
+mod bench;
+mod fixture;
