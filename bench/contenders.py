@@ -1,0 +1,141 @@
+"""Those who are compared: our binary, run once a repeat, and peers, which stay loaded and are stopped in between.
+
+A contender has `name`, `start()`, `once(number)` (one repeat: a dict with `value`, `other_cores`, `peak_rss_bytes`) and
+`close()`. While one runs, all peers are stopped by SIGSTOP, so they use no core, whatever their threads would do.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+
+import environments
+import machine
+
+READY_DEADLINE_S = 900  # vLLM compiles for minutes when its cache is cold.
+REPEAT_DEADLINE_S = 600
+
+
+class Failure(Exception):
+    """A contender did not run; the text says why."""
+
+
+class Ours:
+    """`plimsoll bench PART --json`, a process of its own each repeat; it warms up by itself."""
+
+    name = "plimsoll"
+
+    def __init__(self, options, part, work):
+        self.command = [
+            options.binary, "bench", part, "--model", options.model, "--threads", str(options.threads),
+            "--repeats", "1", "--json",
+        ]
+        self.work = work
+        self.versions = {}
+
+    def start(self):
+        log_path(self.name).write_text("")
+        try:
+            done = subprocess.run([self.command[0], "--version"], capture_output=True, text=True)
+        except OSError as error:
+            raise Failure(f"{self.command[0]}: {error.strerror}") from error
+        self.versions = {"plimsoll": done.stdout.strip().removeprefix("plimsoll ")}
+
+    def once(self, number):
+        with open(log_path(self.name), "a") as log:
+            child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
+            used = None
+            with machine.OtherCores(lambda: used.ru_utime + used.ru_stime if used else 0.0) as others:
+                text = child.stdout.read()
+                _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode != 0:
+            raise Failure(f"{' '.join(map(str, self.command))}: exit code {child.returncode}\n{log_tail(self.name)}")
+        result = json.loads(text)
+        self.check_work(result)
+        kept = {key: result[key] for key in ("share_of_peak", "peak_bytes") if key in result}
+        rss_bytes = used.ru_maxrss * 1024  # KiB on Linux; children that it waited for are in it.
+        return {"value": result["median"], "peak_rss_bytes": rss_bytes, "other_cores": others.cores, **kept}
+
+    def check_work(self, result):
+        """What the binary says that it measured must be the work that the peers do."""
+        for key, wanted in self.work.items():
+            if result.get(key, wanted) != wanted:
+                raise Failure(f"the work differs: plimsoll says {key} = {result[key]}, the peers do {wanted}")
+
+    def close(self):
+        pass
+
+
+class Peer:
+    """A script of peers/, in its own environment and session, which answers on stdout (see peers/server.py)."""
+
+    def __init__(self, options, name, script, environment, work, **more):
+        self.name, self.script, self.environment = name, script, environment
+        self.threads = options.threads
+        self.numbers = {**work, **more}
+        self.versions, self.child = {}, None
+
+    def start(self):
+        """Loads the model and warms up; returns with the peer stopped."""
+        words = [environments.python(self.environment), environments.BENCH / "peers" / self.script]
+        words += ["--model", environments.model_directory(), "--threads", self.threads]
+        for key, value in self.numbers.items():
+            words += ["--" + key.replace("_", "-"), value]
+        self.child = subprocess.Popen(
+            [str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=open(log_path(self.name), "w"), env=self.variables(), start_new_session=True,
+        )
+        self.versions = self.answer(READY_DEADLINE_S)["versions"]
+        self.signal(signal.SIGSTOP)
+
+    def variables(self):
+        """The caller's environment, with as many threads as we have and no word to any hub."""
+        caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}
+        return {
+            **os.environ, "OMP_NUM_THREADS": str(self.threads), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore",
+            "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false",
+            **{key: str(environments.CACHE / folder) for key, folder in caches.items()},
+        }
+
+    def once(self, number):
+        self.signal(signal.SIGCONT)
+        try:
+            with machine.OtherCores(lambda: machine.process_seconds(self.child.pid)) as others:
+                self.child.stdin.write(b"%d\n" % number)
+                self.child.stdin.flush()
+                answer = self.answer(REPEAT_DEADLINE_S)
+        except BrokenPipeError as error:
+            raise Failure(f"{self.name} ended\n{log_tail(self.name)}") from error
+        self.signal(signal.SIGSTOP)
+        return {**answer, "other_cores": others.cores}
+
+    def answer(self, deadline_s):
+        """The next line of the peer, parsed."""
+        readable, _, _ = select.select([self.child.stdout], [], [], deadline_s)
+        line = self.child.stdout.readline() if readable else b""
+        if not line.endswith(b"\n"):
+            why = "ended" if readable else f"gave no answer in {deadline_s} s"
+            raise Failure(f"{self.name} {why}\n{log_tail(self.name)}")
+        return json.loads(line)
+
+    def signal(self, number):
+        os.killpg(self.child.pid, number)
+
+    def close(self):
+        """Ends the peer and whatever it started; it has nothing to save."""
+        if self.child is not None and self.child.poll() is None:
+            self.signal(signal.SIGKILL)
+            self.child.wait()
+
+
+def log_path(name):
+    environments.CACHE.mkdir(exist_ok=True)
+    return environments.CACHE / f"{name}.log"
+
+
+def log_tail(name):
+    """The last words of a contender."""
+    lines = log_path(name).read_text(errors="replace").splitlines()[-15:]
+    return "\n".join("    " + line for line in lines)

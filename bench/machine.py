@@ -1,0 +1,72 @@
+"""What the measurements ran on, and who used its cores meanwhile. Linux only: it reads /proc."""
+
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+CPU_FLAGS = ["avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"]  # Those that decide what kernels can do.
+
+
+def facts():
+    """The machine as the results name it."""
+    cpu = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        cpu.setdefault(key.strip(), value.strip())
+    flags = set(cpu.get("flags", "").split())
+    return {
+        "cpu": cpu.get("model name", platform.machine()),
+        "cpu_family": cpu.get("cpu family"),
+        "cpu_model": cpu.get("model"),
+        "cpu_flags": [flag for flag in CPU_FLAGS if flag in flags],
+        "num_cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "kernel": f"{platform.system()} {platform.release()}",
+    }
+
+
+def commit(root):
+    """The commit of the sources, with `-dirty` when the code differs from it; None outside a checkout."""
+    git = lambda *words: subprocess.run(["git", "-C", root, *words], capture_output=True, text=True).stdout.strip()
+    head = git("rev-parse", "--short=12", "HEAD")
+    if not head:
+        return None
+    return head + ("-dirty" if git("status", "--porcelain", "--", "crates", "Cargo.toml", "Cargo.lock") else "")
+
+
+class OtherCores:
+    """How many cores processes outside a measured one used, on average, while the `with` block ran.
+
+    `measured_seconds()` gives the CPU seconds that the measured process has used so far. Ticks are 10 ms, so short
+    blocks are coarse; `cores` is never below 0.
+    """
+
+    def __init__(self, measured_seconds):
+        self.measured_seconds = measured_seconds
+        self.cores = None
+
+    def __enter__(self):
+        self.before = (busy_seconds(), self.measured_seconds(), time.monotonic())
+        return self
+
+    def __exit__(self, *_):
+        busy, measured, clock = self.before
+        others = (busy_seconds() - busy) - (self.measured_seconds() - measured)
+        self.cores = round(max(0.0, others / (time.monotonic() - clock)), 2)
+
+
+def busy_seconds():
+    """CPU seconds that the whole machine has worked since it started, time stolen by a hypervisor included."""
+    user, nice, system, _, _, irq, soft_irq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(pid):
+    """CPU seconds that a process and those of its children that have ended have used; 0 when it is gone."""
+    try:
+        fields = Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

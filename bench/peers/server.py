@@ -1,0 +1,56 @@
+"""The talk between compare.py and a peer: one line in, one repeat of the work, one JSON object out.
+
+A peer loads its model, warms up, prints one object with `ready`, and then blocks on stdin. Every line that comes is the
+number of a repeat (the seed of its data); the answer has `value` (tokens/s or seconds) and `peak_rss_bytes`. The end of
+stdin ends the peer. Between two lines a peer computes nothing, so that others can be measured.
+
+Import this module before any other: libraries print to stdout, and it moves their words to stderr.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import sys
+
+_answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+
+def arguments(doc, **numbers):
+    """Parsed arguments: --model, --threads, and one option for each number of the work (name = default)."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--model", required=True, help="a Hugging Face model directory")
+    parser.add_argument("--threads", type=int, default=2)
+    for name, default in numbers.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    return parser.parse_args()
+
+
+def ready(packages, **facts):
+    """Says that the warm-up is over, and with what the peer runs."""
+    versions = {package: importlib.metadata.version(package) for package in packages}
+    answer(ready=True, versions={"python": platform.python_version(), **versions}, **facts)
+
+
+def next_repeat():
+    """The number on the next line of stdin; None when there are no more. Blocks."""
+    line = sys.stdin.readline()
+    return int(line) if line.strip() else None
+
+
+def answer(**facts):
+    print(json.dumps(facts), file=_answers, flush=True)
+
+
+def serve(repeat):
+    """Answers every line by `repeat(number)`, a dict with `value`."""
+    while (number := next_repeat()) is not None:
+        answer(**repeat(number), peak_rss_bytes=peak_rss_bytes())
+
+
+def peak_rss_bytes():
+    """Largest resident set of this process since its start (Linux counts ru_maxrss in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

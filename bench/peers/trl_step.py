@@ -1,0 +1,105 @@
+"""A GRPO step of TRL on the CPU: seconds from the end of one optimizer step to the end of the next.
+
+P prompts of N tokens (random words), G samples each of exactly T new tokens, one micro-batch, no checkpointing, beta 0
+(no reference model), weights, gradients and AdamW's moments in bf16. The reward is a hash of the completion, so that
+every group has variance. Run by compare.py (see server.py).
+"""
+
+import server  # First: it takes stdout.
+
+import random
+import re
+import tempfile
+import time
+import zlib
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+STEPS_MAX = 1_000  # More than anyone asks for; the end of stdin ends the training.
+DATASET_STEPS = 16  # After that many steps the prompts come again, in another order.
+
+
+def main():
+    args = server.arguments(__doc__, prompts=8, samples=4, prompt_tokens=46, new_tokens=64)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16),
+            processing_class=tokenizer,
+            reward_funcs=hash_of_completion,
+            args=config(args, folder),
+            train_dataset=random_words(tokenizer, args.prompts * DATASET_STEPS, args.prompt_tokens),
+        )
+        trainer.add_callback(StepByStep(trainer))
+        trainer.train()
+
+
+class StepByStep(TrainerCallback):
+    """Holds the training after each step until compare.py asks for the next one."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+        self.started = None  # None during the first step, which is the warm-up.
+
+    def on_step_end(self, args, state, control, **_):
+        if self.started is None:
+            packages = ["torch", "transformers", "trl", "accelerate", "datasets"]
+            server.ready(packages, threads=torch.get_num_threads(), optimizer=self.optimizer())
+        else:
+            seconds = time.perf_counter() - self.started
+            server.answer(value=seconds, peak_rss_bytes=server.peak_rss_bytes(), **self.last_log(state))
+        if server.next_repeat() is None:
+            control.should_training_stop = True
+        self.started = time.perf_counter()
+        return control
+
+    def optimizer(self):
+        """Name and state dtypes of what AdamW keeps, so that the record shows what was compared."""
+        optimizer = self.trainer.optimizer
+        states = next(iter(getattr(optimizer, "optimizer", optimizer).state.values()))
+        dtypes = sorted({str(value.dtype) for value in states.values() if torch.is_tensor(value) and value.dim() > 0})
+        assert dtypes == ["torch.bfloat16"], dtypes
+        return dtypes
+
+    def last_log(self, state):
+        """The measures of the step before: its tokens, and the share of groups without variance (0 is wanted)."""
+        row = next((row for row in reversed(state.log_history) if "frac_reward_zero_std" in row), {})
+        names = {"frac_reward_zero_std", "completions/min_length", "completions/max_length", "num_tokens"}
+        return {name: row[name] for name in sorted(names & row.keys())}
+
+
+def config(args, folder):
+    sequences = args.prompts * args.samples
+    return GRPOConfig(
+        output_dir=folder, use_cpu=True, bf16=False, beta=0.0, learning_rate=1e-6,
+        per_device_train_batch_size=sequences, gradient_accumulation_steps=1, gradient_checkpointing=False,
+        num_generations=args.samples, max_completion_length=args.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
+        generation_kwargs={"min_new_tokens": args.new_tokens}, max_steps=STEPS_MAX, logging_steps=1,
+        save_strategy="no", report_to="none", disable_tqdm=True, seed=0,
+    )
+
+
+def random_words(tokenizer, num_rows, num_tokens):
+    """Prompts of exactly `num_tokens` tokens: words that are one token each behind a space."""
+    words = [token[1:] for token in tokenizer.get_vocab() if re.fullmatch("Ġ[a-z]{3,9}", token)]
+    draw = random.Random(0)
+    rows = []
+    while len(rows) < num_rows:
+        text = "".join(" " + draw.choice(words) for _ in range(num_tokens))
+        if len(tokenizer(text)["input_ids"]) == num_tokens:
+            rows.append(text)
+    return Dataset.from_dict({"prompt": rows})
+
+
+def hash_of_completion(completion_ids, **_):
+    """Rewards in [0, 1)."""
+    return [zlib.crc32(",".join(map(str, row)).encode()) / 2**32 for row in completion_ids]
+
+
+if __name__ == "__main__":
+    main()
