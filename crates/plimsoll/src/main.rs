@@ -1,2 +1,41 @@
-//! The binary.
-fn main() {}
+//! The binary owns the command line: what is asked, what is shown, and the exit code. The work is in `plimsoll-rl`.
+
+mod commands;
+mod output;
+mod pages;
+mod progress;
+mod report;
+mod signals;
+mod sparkline;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Reinforcement-learning post-training for language models: memory decided before the run, every failure named.
+#[derive(Parser)]
+#[command(name = "plimsoll", version, max_term_width = 100, after_help = FIRST_STEPS, propagate_version = true)]
+pub struct Cli {
+    /// No progress and no notes on stderr; errors still are.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+const FIRST_STEPS: &str = "\
+First steps:
+  plimsoll plan  runs/first.toml     does it fit, and where do the bytes go
+  plimsoll train runs/first.toml     a minute on two CPU cores, nothing to download
+  plimsoll explain --list            every error has a page
+
+Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 130 and 143 after SIGINT and SIGTERM.";
+
+fn main() -> ExitCode {
+    report::install_panic_hook();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(err) => return report::usage(&err),
+    };
+    let quiet = cli.quiet;
+    report::guard(move || cli.command.run(quiet))
+}

@@ -283,7 +283,7 @@ mod tests {
         dir.write_samples(10, &[json!({"a": 1})]).unwrap();
         assert_eq!(fs::read_to_string(path.join("samples/step-000010.jsonl")).unwrap(), "{\"a\":1}\n");
         dir.write_summary(&json!({"steps": 1})).unwrap();
-        dir.write_crash(&Error::new("x", "y"), 3, &Value::Null).unwrap();
+        dir.write_crash(&Error::new("write-failed", "y"), 3, &Value::Null).unwrap();
         let resolved: RunFile = toml::from_str(&fs::read_to_string(path.join("run.toml")).unwrap()).unwrap();
         assert_eq!(resolved, run_file());
 

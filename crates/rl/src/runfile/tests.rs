@@ -120,7 +120,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["rollout.top_p=1.5"], "bad-value", "1.5"),
     (&["rollout.min_p=1"], "bad-value", "below 1"),
     (&["rollout.group_size=0"], "bad-value", "at least 1"),
-    (&["rollout.group_size=1"], "contradictory-keys", "nothing to be compared with"),
+    (&["rollout.group_size=1"], "group-too-small", "nothing to be compared with"),
     (&["rollout.max_new_tokens=0"], "bad-value", "max_new_tokens"),
     (&["rollout.block_size=32"], "bad-value", "16"),
     (&["rollout.kv_blocks=1", "rollout.max_new_tokens=64"], "contradictory-keys", "4 blocks"),

@@ -179,7 +179,8 @@ fn group(run: &RunFile, at: &Provenance) -> Result<()> {
             "rollout.group_size = 1 with advantage `{advantage}` of method `{}`: one sample has nothing to be compared with",
             run.method
         );
-        return Err(contradiction(at, "rollout.group_size", &message)
+        return Err(at
+            .error("group-too-small", "rollout.group_size", &message)
             .hint("set rollout.group_size to at least 2")
             .hint("set method = \"reinforce\", which compares over the whole step"));
     }

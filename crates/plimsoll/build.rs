@@ -1,0 +1,28 @@
+//! Embeds the pages of `docs/errors/` into the binary, sorted by slug, so that `explain` needs no files.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    let pages = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../../docs/errors");
+    println!("cargo::rerun-if-changed={}", pages.display());
+    let mut files: Vec<PathBuf> = fs::read_dir(&pages)
+        .unwrap_or_else(|err| panic!("{}: {err}", pages.display()))
+        .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect();
+    files.sort();
+    let mut table = String::from("&[\n");
+    for path in files {
+        let path = path.canonicalize().expect("the folder listed it");
+        println!("cargo::rerun-if-changed={}", path.display());
+        let slug = path.file_stem().expect("it ends in .md").to_string_lossy().into_owned();
+        writeln!(table, "    ({slug:?}, include_str!({:?})),", path.display().to_string())
+            .expect("a String takes any text");
+    }
+    table.push_str("]\n");
+    let out = Path::new(&env::var("OUT_DIR").expect("cargo sets it")).join("pages.in");
+    fs::write(out, table).expect("cargo's output folder can be written");
+}

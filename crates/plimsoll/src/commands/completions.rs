@@ -1,0 +1,25 @@
+//! `completions SHELL`: the script that a shell sources.
+
+use crate::output;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use plimsoll_base::Result;
+use std::process::ExitCode;
+
+/// The flags of `completions`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll"
+)]
+pub struct Args {
+    /// The shell.
+    shell: Shell,
+}
+
+/// Prints the script.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::Cli::command(), "plimsoll", &mut script);
+    output::text(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::SUCCESS)
+}

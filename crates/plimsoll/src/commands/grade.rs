@@ -1,0 +1,73 @@
+//! `grade --reward KIND FILE`: a verifier over given responses; scores on stdout, agreement on stderr.
+
+use crate::output::{self, Out};
+use plimsoll_base::{Error, Result};
+use plimsoll_reward::{Agreement, GraderAgreement, grade_jsonl};
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The flags of `grade`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+A line of FILE has `response` and `ground_truth`; `grader` overrides --reward; `correct` is compared with the score.
+
+Example:
+  plimsoll grade --reward math answers.jsonl")]
+pub struct Args {
+    /// The verifier: math, gsm8k or exact.
+    #[arg(long, value_name = "KIND")]
+    reward: String,
+    /// JSON lines; `-` is stdin.
+    file: PathBuf,
+    /// JSON lines on stdout, which is what it always prints.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Grades every line.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let reader: Box<dyn BufRead> = match args.file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(BufReader::new(open(&args.file)?)),
+    };
+    let mut out = BufWriter::new(Out);
+    let graded = grade_jsonl(reader, &args.reward, &mut out);
+    // What was graded before a bad line is right and is shown.
+    let flushed = out.flush();
+    let agreement = graded?;
+    flushed.map_err(|err| {
+        Error::new("io-error", format!("writing the scores: {err}")).hint("check where stdout goes")
+    })?;
+    output::note(quiet, &words(&agreement));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(path: &Path) -> Result<File> {
+    let named = |err: &std::io::Error| {
+        Error::io("data-missing", path, err).hint("give the path of a JSONL file, or `-` for stdin")
+    };
+    let file = File::open(path).map_err(|err| named(&err))?;
+    match file.metadata() {
+        Ok(metadata) if metadata.is_dir() => {
+            Err(Error::new("data-missing", format!("{} is a directory", path.display()))
+                .hint("give the path of a JSONL file, or `-` for stdin"))
+        }
+        _ => Ok(file),
+    }
+}
+
+fn words(agreement: &Agreement) -> String {
+    let mut lines = vec![format!("{} graded", agreement.cases)];
+    lines.extend(agreement.graders.iter().filter(|entry| entry.labelled > 0).map(grader_words));
+    lines.join("\n")
+}
+
+fn grader_words(entry: &GraderAgreement) -> String {
+    let GraderAgreement { grader, labelled, agreed, false_accepts, false_rejects, disputed, .. } = entry;
+    let percent = 100.0 * *agreed as f64 / *labelled as f64;
+    format!(
+        "{grader}: {agreed} of {labelled} agree ({percent:.1} %); {false_accepts} wrong ones accepted, {false_rejects} right ones rejected; {disputed} disputed left out"
+    )
+}

@@ -1,0 +1,200 @@
+//! What a run shows: one live line on a terminal, a short line every so often in a pipe, and what it came to at the end.
+
+use crate::sparkline::sparkline;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use plimsoll_base::Bytes;
+use plimsoll_rl::events::{EvalResult, Event, Observer, Started, StepResult};
+use std::io::{IsTerminal, Write};
+
+/// Bars of the curve at the end.
+const CURVE_WIDTH: usize = 60;
+/// Lines that a run of many steps prints in a pipe, besides the first and the last.
+const PIPE_LINES: u32 = 10;
+
+/// Shows a run on stderr.
+pub struct Progress {
+    live: Option<ProgressBar>,
+    quiet: bool,
+    rewards: Vec<f64>,
+    evals: Vec<(u32, f64)>,
+    dir: String,
+}
+
+impl Progress {
+    /// A live line if stderr is a terminal, lines otherwise, nothing if `quiet`.
+    pub fn new(quiet: bool) -> Progress {
+        let live = !quiet && std::io::stderr().is_terminal();
+        let bar = live.then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+            bar.set_style(ProgressStyle::with_template("{bar:20} {msg}").expect("the template is a literal"));
+            bar
+        });
+        Progress { live: bar, quiet, rewards: Vec::new(), evals: Vec::new(), dir: String::new() }
+    }
+
+    /// Before and after, and the curve, for people; empty if nothing was measured.
+    pub fn closing(&self) -> String {
+        let mut text = String::new();
+        let curve = |values: &[f64]| sparkline(values, CURVE_WIDTH);
+        if let (Some((_, before)), Some((_, after))) = (self.evals.first(), self.evals.last()) {
+            let scores: Vec<f64> = self.evals.iter().map(|(_, score)| *score).collect();
+            text += &format!("held-out  {before:.3} before, {after:.3} after   {}\n", curve(&scores));
+        }
+        if let (Some(first), Some(last)) = (self.rewards.first(), self.rewards.last()) {
+            text += &format!("reward    {first:.3} first,  {last:.3} last    {}\n", curve(&self.rewards));
+        }
+        if !self.dir.is_empty() {
+            text += &format!("written   {}\n", self.dir);
+        }
+        text
+    }
+
+    fn say(&self, line: &str) {
+        match &self.live {
+            Some(bar) => bar.println(line),
+            None if self.quiet => {}
+            // Stderr may be closed; then there is nobody to tell.
+            None => drop(writeln!(std::io::stderr(), "{line}")),
+        }
+    }
+
+    fn started(&mut self, started: &Started) {
+        self.dir = started.dir.display().to_string();
+        let (planned, limit) = (Bytes(started.planned_bytes), Bytes(started.limit_bytes));
+        self.say(&format!("{}; {planned} planned of {limit}; writes {}", started.what, self.dir));
+        if let Some(bar) = &self.live {
+            bar.set_length(u64::from(started.steps));
+        }
+    }
+
+    fn eval(&mut self, eval: &EvalResult) {
+        self.evals.push((eval.step, eval.score));
+        let EvalResult { step, set, score, num_samples, seconds } = eval;
+        self.say(&format!("eval at step {step}: {score:.3} on {num_samples} of {set}, {seconds:.1} s"));
+    }
+
+    fn step(&mut self, step: &StepResult) {
+        self.rewards.extend(step.reward);
+        let line = step_line(step);
+        match &self.live {
+            Some(bar) => {
+                bar.set_position(u64::from(step.step));
+                bar.set_message(line);
+            }
+            None if is_shown(step.step, step.steps) => self.say(&line),
+            None => {}
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Started(started) => self.started(started),
+            Event::Eval(eval) => self.eval(eval),
+            Event::Step(step) => self.step(step),
+            Event::Saved { step, path } => {
+                if self.live.is_none() {
+                    self.say(&format!("saved step {step} to {}", path.display()));
+                }
+            }
+            Event::Finished { .. } => {
+                if let Some(bar) = &self.live {
+                    bar.finish_and_clear();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.live {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The first step, the last, and about every tenth part between them.
+fn is_shown(step: u32, steps: u32) -> bool {
+    let part = |step: u32| u64::from(step) * u64::from(PIPE_LINES) / u64::from(steps.max(1));
+    step <= 1 || step >= steps || part(step) > part(step - 1)
+}
+
+fn step_line(step: &StepResult) -> String {
+    let mut parts = vec![format!("step {}/{}", step.step, step.steps)];
+    let mut add = |name: &str, value: Option<f64>, digits: usize| {
+        if let Some(value) = value {
+            parts.push(format!("{name} {value:.digits$}"));
+        }
+    };
+    add("reward", step.reward, 3);
+    if step.reward.is_none() {
+        add("loss", step.loss, 4);
+    }
+    add("accuracy", step.accuracy, 3);
+    add("rollout tok/s", step.tokens_per_second_rollout, 0);
+    add("update tok/s", step.tokens_per_second_update, 0);
+    if step.planned_bytes > 0 {
+        parts.push(format!("memory {} of {}", Bytes(step.rss_bytes), Bytes(step.planned_bytes)));
+    }
+    parts.push(format!("{} left", duration(step.seconds_left)));
+    parts.join("  ")
+}
+
+/// `42 s`, `3 min 20 s`, `2 h 05 min`.
+fn duration(seconds: f64) -> String {
+    let seconds = if seconds.is_finite() { seconds.max(0.0).round() as u64 } else { 0 };
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_gets_the_first_step_the_last_and_ten_between() {
+        for (steps, expect) in [(1, 1), (3, 3), (10, 10), (60, 11), (1000, 11), (0, 0)] {
+            let shown = (1..=steps).filter(|&step| is_shown(step, steps)).count();
+            assert_eq!(shown, expect, "{steps} steps");
+        }
+    }
+
+    #[test]
+    fn a_step_is_one_line() {
+        let step = StepResult {
+            step: 7,
+            steps: 60,
+            reward: Some(0.5),
+            accuracy: Some(0.25),
+            tokens_per_second_rollout: Some(9000.4),
+            rss_bytes: 40 << 20,
+            planned_bytes: 48 << 20,
+            seconds_left: 83.0,
+            ..StepResult::default()
+        };
+        let expect = "step 7/60  reward 0.500  accuracy 0.250  rollout tok/s 9000  memory 40.0 MiB of 48.0 MiB  1 min 23 s left";
+        assert_eq!(step_line(&step), expect);
+    }
+
+    #[test]
+    fn the_closing_words_say_before_and_after() {
+        let mut progress = Progress::new(true);
+        for (step, score) in [(0, 0.4), (60, 0.95)] {
+            progress.on_event(&Event::Eval(EvalResult { step, score, ..EvalResult::default() }));
+        }
+        for reward in [0.3, 0.9] {
+            progress.on_event(&Event::Step(StepResult {
+                reward: Some(reward),
+                steps: 2,
+                ..StepResult::default()
+            }));
+        }
+        let expect = "held-out  0.400 before, 0.950 after   ▁█\nreward    0.300 first,  0.900 last    ▁█\n";
+        assert_eq!(progress.closing(), expect);
+    }
+}
