@@ -3,7 +3,9 @@
 use super::tile::TILE_PANELS;
 use super::{Operand, Panels};
 use crate::PANEL;
+use crate::cpu::lanes::{LANES, Lanes, simd_fn};
 use crate::cpu::{CpuDevice, Isa, Shared};
+use half::bf16;
 
 /// Rows that a task packs: 32 rows of a panel are 1 KiB of bf16, written in one go.
 const PACK_ROWS: usize = 32;
@@ -89,38 +91,119 @@ impl<'a, E: Operand> Packed<'a, E> {
 }
 
 /// Columns `col..col + 16` of rows of `cols` elements: `[rows/STEP][16][STEP]`, zero beyond.
-fn interleave<E: Operand>(_isa: Isa, from: &[E], cols: usize, col: usize, to: &mut [E]) {
+fn interleave<E: Operand>(isa: Isa, from: &[E], cols: usize, col: usize, to: &mut [E]) {
+    let rows = from.len() / cols;
+    let whole = if cols - col >= PANEL { rows / E::STEP } else { 0 };
+    let (fast, rest) = to.split_at_mut(whole * E::STEP * PANEL);
+    interleave_whole::<E>(isa, &from[col..], cols, fast);
     let width = PANEL.min(cols - col);
-    let zero = E::from_f32(0.0);
-    for (step, to) in to.chunks_exact_mut(PANEL * E::STEP).enumerate() {
-        for part in 0..E::STEP {
-            let row = from.get((step * E::STEP + part) * cols + col..).unwrap_or(&[]);
-            for lane in 0..PANEL {
-                to[lane * E::STEP + part] = if lane < width && lane < row.len() { row[lane] } else { zero };
-            }
+    for (i, to) in rest.iter_mut().enumerate() {
+        let (lane, row) =
+            (i / E::STEP % PANEL, whole * E::STEP + i / (E::STEP * PANEL) * E::STEP + i % E::STEP);
+        *to = if lane < width && row < rows { from[row * cols + col + lane] } else { E::from_f32(0.0) };
+    }
+}
+
+simd_fn! {
+    /// As `interleave`, where all 16 columns and all rows are there.
+    fn interleave_whole[E: Operand](_s: S, from: &[E], cols: usize, to: &mut [E]) {
+        for (step, to) in to.chunks_exact_mut(E::STEP * PANEL).enumerate() {
+            let start = step * E::STEP * cols;
+            E::interleave_rows(&from[start..], cols, to);
         }
     }
 }
 
 /// Panels `first..` of the transpose of `w`, three at most: `[K/16][N][16]` or `[K/16][N/2][16][2]`, zero beyond.
 pub(super) fn transpose<'s, E: Operand>(
-    _isa: Isa,
+    isa: Isa,
     w: &Panels<'_, E>,
     first: usize,
     scratch: &'s mut [E],
 ) -> &'s [E] {
-    let (step, k_padded) = (E::STEP, w.k.next_multiple_of(E::STEP));
     let panels = TILE_PANELS.min(w.k.div_ceil(PANEL) - first);
-    let panel_len = w.n.next_multiple_of(step) * PANEL;
-    let zero = E::from_f32(0.0);
+    let panel_len = w.n.next_multiple_of(E::STEP) * PANEL;
+    // A block is 16 rows by 16 columns of W.
+    let (vector, block) = (PANEL * E::STEP, PANEL * PANEL);
     let to = &mut scratch[..panels * panel_len];
     for (p, to) in to.chunks_exact_mut(panel_len).enumerate() {
-        for (i, to) in to.iter_mut().enumerate() {
-            let (lane, n) = (i / step % PANEL, i / (step * PANEL) * step + i % step);
-            let col = (first + p) * PANEL + lane;
-            let at = n / PANEL * w.panel() + (col / step * PANEL + n % PANEL) * step + col % step;
-            *to = if col < k_padded { w.data[at] } else { zero };
+        let start = (first + p) * block;
+        for (from, to) in w.data.chunks_exact(w.panel()).zip(to.chunks_mut(block)) {
+            let from = &from[start..w.panel().min(start + block)];
+            if from.len() == block && to.len() == block {
+                E::transpose_block(isa, from.try_into().expect("a block"), to.try_into().expect("a block"));
+                continue;
+            }
+            let mut whole = [E::from_f32(0.0); PANEL * PANEL];
+            let mut turned = whole;
+            whole[..from.len()].copy_from_slice(from);
+            E::transpose_block(isa, &whole, &mut turned);
+            debug_assert!(to.len().is_multiple_of(vector), "whole steps");
+            to.copy_from_slice(&turned[..to.len()]);
         }
     }
     to
+}
+
+/// `[8][16][2]` to `[8][16][2]` with rows and columns exchanged, by any path.
+pub(super) fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Bf16 {
+        // SAFETY: the machine has the path.
+        return unsafe { transpose_pairs_avx512(from, to) };
+    }
+    let _ = isa;
+    for (i, to) in to.iter_mut().enumerate() {
+        let (row, col) = (i / 32 * 2 + i % 2, i / 2 % 16);
+        *to = from[(col / 2 * 16 + row) * 2 + col % 2];
+    }
+}
+
+/// Quadruples (two rows, two columns) are turned in place, then exchanged as 64-bit elements of an 8 x 8 matrix.
+///
+/// # Safety
+/// The machine has the features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
+    use std::arch::x86_64::*;
+    let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    // SAFETY: both are 8 vectors long.
+    let v: [__m512i; 8] = std::array::from_fn(|i| unsafe {
+        _mm512_shuffle_epi8(_mm512_loadu_si512(from.as_ptr().add(32 * i).cast()), turn)
+    });
+    for odd in 0..2 {
+        let a: [__m512i; 4] = std::array::from_fn(|i| {
+            if odd == 0 {
+                _mm512_unpacklo_epi64(v[2 * i], v[2 * i + 1])
+            } else {
+                _mm512_unpackhi_epi64(v[2 * i], v[2 * i + 1])
+            }
+        });
+        let even_quarters =
+            [_mm512_shuffle_i64x2::<0x88>(a[0], a[1]), _mm512_shuffle_i64x2::<0x88>(a[2], a[3])];
+        let odd_quarters =
+            [_mm512_shuffle_i64x2::<0xdd>(a[0], a[1]), _mm512_shuffle_i64x2::<0xdd>(a[2], a[3])];
+        let out = [
+            _mm512_shuffle_i64x2::<0x88>(even_quarters[0], even_quarters[1]),
+            _mm512_shuffle_i64x2::<0x88>(odd_quarters[0], odd_quarters[1]),
+            _mm512_shuffle_i64x2::<0xdd>(even_quarters[0], even_quarters[1]),
+            _mm512_shuffle_i64x2::<0xdd>(odd_quarters[0], odd_quarters[1]),
+        ];
+        for (i, x) in out.into_iter().enumerate() {
+            // SAFETY: vector 2 i + odd of 8.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(32 * (2 * i + odd)).cast(), x) };
+        }
+    }
+}
+
+simd_fn! {
+    /// `[16][16]` with rows and columns exchanged.
+    pub(super) fn transpose_single[](s: S, from: &[f32; 256], to: &mut [f32; 256]) {
+        let from = from.as_chunks::<LANES>().0;
+        let rows: [S::F; LANES] = std::array::from_fn(|i| f32::load(s, &from[i]));
+        for (to, x) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(s.transpose(rows)) {
+            f32::store(s, to, x);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16. So the bits of
 //! an output depend on its row of A, its lane of B and the instruction path, not on the tile it stands in.
 
+use super::pack;
 use crate::PANEL;
 use crate::cpu::lanes::{Avx2, Avx512, LANES, Lanes, Scalar, Simd};
 use crate::cpu::{Isa, Real};
@@ -59,6 +60,12 @@ pub(crate) trait Operand: Lanes {
     /// # Safety
     /// The machine has `isa`; the operands reach over `rows` rows, `panels` panels and `len` elements.
     unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<Self>, out: &mut Tile);
+
+    /// `STEP` rows of at least 16 elements, `cols` apart, as `[16][STEP]`.
+    fn interleave_rows(from: &[Self], cols: usize, to: &mut [Self]);
+
+    /// A 16 x 16 block of a panel, `[16/STEP][16][STEP]`, with rows and columns exchanged.
+    fn transpose_block(isa: Isa, from: &[Self; PANEL * PANEL], to: &mut [Self; PANEL * PANEL]);
 }
 
 /// Calls `$f::<R, P>` for run-time numbers of rows and panels.
@@ -81,6 +88,18 @@ macro_rules! by_shape {
 impl Operand for bf16 {
     const STEP: usize = 2;
 
+    #[inline(always)]
+    fn interleave_rows(from: &[bf16], cols: usize, to: &mut [bf16]) {
+        let (first, second) = (&from[..PANEL], &from[cols..cols + PANEL]);
+        for ((to, a), b) in to.as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
+            *to = [*a, *b];
+        }
+    }
+
+    fn transpose_block(isa: Isa, from: &[bf16; PANEL * PANEL], to: &mut [bf16; PANEL * PANEL]) {
+        pack::transpose_pairs(isa, from, to);
+    }
+
     #[inline]
     unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
         // SAFETY: the caller's promise.
@@ -99,6 +118,15 @@ impl Operand for bf16 {
 
 impl Operand for f32 {
     const STEP: usize = 1;
+
+    #[inline(always)]
+    fn interleave_rows(from: &[f32], _cols: usize, to: &mut [f32]) {
+        to.copy_from_slice(&from[..PANEL]);
+    }
+
+    fn transpose_block(isa: Isa, from: &[f32; PANEL * PANEL], to: &mut [f32; PANEL * PANEL]) {
+        pack::transpose_single(isa, from, to);
+    }
 
     #[inline]
     unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
@@ -137,34 +165,28 @@ unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
     let mut acc = [[_mm512_setzero_ps(); P]; R];
     // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
     unsafe {
-        let mut multiply = |pair: &dyn Fn(usize) -> i32, b: *const bf16| {
-            let w: [__m512bh; P] = std::array::from_fn(|p| {
-                let at = b.wrapping_add(p * ops.b_panel);
-                _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(PREFETCH_BYTES));
-                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(at.cast()))
-            });
+        for _ in 0..ops.len / 2 {
+            let w: [__m512bh; P] =
+                std::array::from_fn(|p| load_pairs_avx512(b.wrapping_add(p * ops.b_panel)));
             for r in 0..R {
-                let x = std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(pair(r)));
+                let x = pair_avx512(a.add(r * row).cast::<i32>().read_unaligned());
                 for p in 0..P {
                     acc[r][p] = _mm512_dpbf16_ps(acc[r][p], x, w[p]);
                 }
             }
-        };
-        for _ in 0..ops.len / 2 {
-            multiply(&|r| a.add(r * row).cast::<i32>().read_unaligned(), b);
             a = a.wrapping_add(step);
             b = b.wrapping_add(2 * PANEL);
         }
         if ops.len % 2 == 1 {
-            // The last element of a row has no partner: what follows it belongs to another row.
-            let half = |r: usize| {
-                if PACKED {
-                    a.add(r * row).cast::<i32>().read_unaligned()
-                } else {
-                    i32::from((*a.add(r * row)).to_bits())
+            let w: [__m512bh; P] =
+                std::array::from_fn(|p| load_pairs_avx512(b.wrapping_add(p * ops.b_panel)));
+            for r in 0..R {
+                // The last element of a row has no partner: what follows it belongs to another row.
+                let x = pair_avx512(i32::from((*a.add(r * row)).to_bits()));
+                for p in 0..P {
+                    acc[r][p] = _mm512_dpbf16_ps(acc[r][p], x, w[p]);
                 }
-            };
-            multiply(&half, b);
+            }
         }
         for r in 0..R {
             for p in 0..P {
@@ -172,6 +194,26 @@ unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
             }
         }
     }
+}
+
+/// # Safety
+/// `p` points to 32 readable bf16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn load_pairs_avx512(p: *const bf16) -> __m512bh {
+    // SAFETY: the caller's promise; a prefetch may point anywhere; both types are 64 bytes of any bits.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(PREFETCH_BYTES));
+        std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(p.cast()))
+    }
+}
+
+/// A pair in all lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn pair_avx512(pair: i32) -> __m512bh {
+    // SAFETY: both types are 64 bytes of any bits.
+    unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(pair)) }
 }
 
 /// # Safety
