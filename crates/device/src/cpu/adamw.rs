@@ -106,7 +106,11 @@ pub(super) fn adamw(dev: &CpuDevice, how: AdamW, bufs: AdamWBufs<'_>) {
     let AdamWBufs { weights, grad, m, v, master } = bufs;
     assert!(how.step >= 1, "steps count from 1");
     let n = weights.len();
-    assert_eq!([grad.len(), m.len(), v.len(), master.map_or(n, |b| b.len())], [n; 4], "lengths of a parameter");
+    assert_eq!(
+        [grad.len(), m.len(), v.len(), master.map_or(n, |b| b.len())],
+        [n; 4],
+        "lengths of a parameter"
+    );
     assert_eq!(m.dtype(), v.dtype(), "moments of one dtype");
     let update = Update::new(how);
     by_dtype!(weights, W => by_dtype!(grad, G => by_dtype!(m, M => {

@@ -64,7 +64,10 @@ impl Dims {
     pub(super) fn new(rows: usize, q: Buf<'_>, kv: Kv<'_>) -> Dims {
         let (k, d) = (kv.kv_heads, kv.head_dim);
         let a = q.len() / (rows * d);
-        assert!(d.is_multiple_of(LANES) && d <= HEAD_DIM_MAX, "head dimension {d}: a multiple of 16 up to 256");
+        assert!(
+            d.is_multiple_of(LANES) && d <= HEAD_DIM_MAX,
+            "head dimension {d}: a multiple of 16 up to 256"
+        );
         assert_eq!(q.len(), rows * a * d, "q of [{rows}, {a} x {d}]");
         assert!(a >= k && a.is_multiple_of(k), "{a} heads over {k} key-value heads");
         assert_eq!(kv.keys.len(), kv.values.len(), "keys and values");
@@ -78,7 +81,14 @@ impl Dims {
     }
 }
 
-pub(super) fn forward(dev: &CpuDevice, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Option<Buf<'_>>) {
+pub(super) fn forward(
+    dev: &CpuDevice,
+    q: Buf<'_>,
+    kv: Kv<'_>,
+    batch: Batch<'_>,
+    out: Buf<'_>,
+    lse: Option<Buf<'_>>,
+) {
     let rows = batch.positions.len();
     if rows == 0 {
         return;
@@ -477,7 +487,14 @@ unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
 /// # Safety
 /// `total` and `out` have `d` elements.
 #[inline(always)]
-unsafe fn merge<S: Simd>(s: S, d: usize, soft: &mut Softmax, total: *mut f32, fresh: Softmax, out: *const f32) {
+unsafe fn merge<S: Simd>(
+    s: S,
+    d: usize,
+    soft: &mut Softmax,
+    total: *mut f32,
+    fresh: Softmax,
+    out: *const f32,
+) {
     let max = if fresh.max > soft.max { fresh.max } else { soft.max };
     let mut factors = [0.0; LANES];
     (factors[0], factors[1]) = (soft.max - max, fresh.max - max);

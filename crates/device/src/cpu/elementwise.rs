@@ -15,10 +15,17 @@ const TASKS_MAX: usize = 64;
 const PANEL: usize = 16;
 
 /// Runs `body` on ranges that cover `0..items`, in parallel if there is enough work.
-pub(super) fn split(dev: &CpuDevice, items: usize, elements_per_item: usize, body: &(dyn Fn(Range<usize>) + Sync)) {
+pub(super) fn split(
+    dev: &CpuDevice,
+    items: usize,
+    elements_per_item: usize,
+    body: &(dyn Fn(Range<usize>) + Sync),
+) {
     let tasks = (items * elements_per_item / TASK_ELEMENTS).min(TASKS_MAX).min(items);
     if tasks <= 1 {
-        return if items > 0 { body(0..items) };
+        return if items > 0 {
+            body(0..items)
+        };
     }
     dev.pool().run(tasks, &|task, _thread| body(items * task / tasks..items * (task + 1) / tasks));
 }
@@ -278,7 +285,13 @@ simd_fn! {
     }
 }
 
-pub(super) fn swiglu_backward(dev: &CpuDevice, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>) {
+pub(super) fn swiglu_backward(
+    dev: &CpuDevice,
+    gate_up: Buf<'_>,
+    f: usize,
+    dout: Buf<'_>,
+    d_gate_up: Buf<'_>,
+) {
     let rows = dout.len() / f;
     assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
     assert_eq!(gate_up.len(), d_gate_up.len(), "gate and up, and their gradients");

@@ -29,7 +29,11 @@ pub(super) fn forward(
     let a = q_out.len() / (rows * d);
     assert!(d.is_multiple_of(2) && d <= HEAD_DIM_MAX, "head dimension {d}: even, at most {HEAD_DIM_MAX}");
     assert_eq!(batch.slots.len(), rows, "a slot for each row");
-    assert_eq!((q_out.len(), qkv.len()), (rows * a * d, rows * (a + 2 * k) * d), "[{rows}, ({a} + 2 x {k}) x {d}]");
+    assert_eq!(
+        (q_out.len(), qkv.len()),
+        (rows * a * d, rows * (a + 2 * k) * d),
+        "[{rows}, ({a} + 2 x {k}) x {d}]"
+    );
     assert_eq!(kv.keys.len(), kv.values.len(), "keys and values");
     let (positions, slots) = (dev.read::<u32>(batch.positions), dev.read::<u32>(batch.slots));
     let rope = dev.read::<f32>(rope);
@@ -162,7 +166,11 @@ pub(super) fn backward(
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
     let (rows, width) = (positions.len(), (a + 2 * k) * d);
     assert!(d.is_multiple_of(2) && d <= HEAD_DIM_MAX, "head dimension {d}: even, at most {HEAD_DIM_MAX}");
-    assert_eq!([dq.len(), dkv.len(), dqkv.len()], [rows * a * d, rows * 2 * k * d, rows * width], "rows of {rows}");
+    assert_eq!(
+        [dq.len(), dkv.len(), dqkv.len()],
+        [rows * a * d, rows * 2 * k * d, rows * width],
+        "rows of {rows}"
+    );
     let (positions, rope) = (dev.read::<u32>(positions), dev.read::<f32>(rope));
     let (dq, dkv) = (dev.read::<f32>(dq), dev.read::<f32>(dkv));
     let norm = norms.map(|n| n.norm);

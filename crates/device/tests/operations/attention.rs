@@ -46,7 +46,13 @@ impl Sequence {
 }
 
 /// Writes positions `range` of a sequence into cache images in the documented layout.
-pub fn fill_cache(shape: Shape, s: &Sequence, range: std::ops::Range<usize>, keys: &mut [f32], values: &mut [f32]) {
+pub fn fill_cache(
+    shape: Shape,
+    s: &Sequence,
+    range: std::ops::Range<usize>,
+    keys: &mut [f32],
+    values: &mut [f32],
+) {
     let Shape { k, d, .. } = shape;
     for p in range {
         let (block, slot) = (s.table[p / KV_BLOCK] as usize, p % KV_BLOCK);
@@ -67,9 +73,13 @@ pub fn reference_row(shape: Shape, s: &Sequence, p: usize) -> (Vec<f64>, Vec<f64
     for head in 0..a {
         let kv = head / (a / k);
         let q = &s.q[(p * a + head) * d..][..d];
-        let row = |x: &[f32], j: usize| -> Vec<f64> { x[(j * k + kv) * d..][..d].iter().map(|&x| x.into()).collect() };
+        let row = |x: &[f32], j: usize| -> Vec<f64> {
+            x[(j * k + kv) * d..][..d].iter().map(|&x| x.into()).collect()
+        };
         let scores: Vec<f64> = (0..=p)
-            .map(|j| row(&s.k, j).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum::<f64>() / (d as f64).sqrt())
+            .map(|j| {
+                row(&s.k, j).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum::<f64>() / (d as f64).sqrt()
+            })
             .collect();
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
@@ -89,11 +99,19 @@ pub fn reference_row(shape: Shape, s: &Sequence, p: usize) -> (Vec<f64>, Vec<f64
 pub type Piece = (usize, std::ops::Range<usize>);
 
 /// Runs attention once over pieces of sequences; returns (out, lse) of the rows in order.
-fn run(shape: Shape, isa: Isa, threads: usize, sequences: &[Sequence], cached: &[usize], pieces: &[Piece]) -> (Vec<f32>, Vec<f32>) {
+fn run(
+    shape: Shape,
+    isa: Isa,
+    threads: usize,
+    sequences: &[Sequence],
+    cached: &[usize],
+    pieces: &[Piece],
+) -> (Vec<f32>, Vec<f32>) {
     let Shape { a, k, d, e } = shape;
     let rows: usize = pieces.iter().map(|p| p.1.len()).sum();
     let blocks = 1 + sequences.iter().flat_map(|s| &s.table).copied().max().expect("a block") as usize;
-    let (mut keys, mut values) = (vec![f32::NAN; blocks * k * d * KV_BLOCK], vec![f32::NAN; blocks * k * d * KV_BLOCK]);
+    let (mut keys, mut values) =
+        (vec![f32::NAN; blocks * k * d * KV_BLOCK], vec![f32::NAN; blocks * k * d * KV_BLOCK]);
     for (s, &len) in sequences.iter().zip(cached) {
         fill_cache(shape, s, 0..len, &mut keys, &mut values);
     }
@@ -109,11 +127,20 @@ fn run(shape: Shape, isa: Isa, threads: usize, sequences: &[Sequence], cached: &
         q.extend(&sequences[*s].q[range.start * a * d..range.end * a * d]);
     }
     let u32s = |n: usize| (DType::U32, n);
-    let mut rig = Rig::new(isa, threads, &[
-        ("q", e, q.len()), ("keys", e, keys.len()), ("values", e, values.len()), ("out", e, q.len()),
-        ("lse", DType::F32, rows * a), ("positions", u32s(rows).0, rows), ("segments", DType::U32, segments.len()),
-        ("tables", DType::U32, tables.len()),
-    ]);
+    let mut rig = Rig::new(
+        isa,
+        threads,
+        &[
+            ("q", e, q.len()),
+            ("keys", e, keys.len()),
+            ("values", e, values.len()),
+            ("out", e, q.len()),
+            ("lse", DType::F32, rows * a),
+            ("positions", u32s(rows).0, rows),
+            ("segments", DType::U32, segments.len()),
+            ("tables", DType::U32, tables.len()),
+        ],
+    );
     let (dev, r) = rig.bufs();
     write(dev, r, &[("q", &q), ("keys", &keys), ("values", &values)]);
     dev.write_u32(r.buf("segments"), 0, &segments);
@@ -158,7 +185,12 @@ fn rows_are_close_to_the_f64_reference() {
                 // |scores| up to about 8 with errors of d/2 ulp: 64 * 6e-8 * 8 / 2 = 1.5e-5 relative in a weight;
                 // |values| <= 1. bf16 rounds the result once more: 2^-9 of at most 1.
                 let tolerance = if shape.e == DType::Bf16 { 2e-3 + 2e-5 } else { 2e-5 };
-                close(&format!("{isa:?} {shape:?} out {p}"), &out[p * shape.a * shape.d..][..shape.a * shape.d], &o, tolerance);
+                close(
+                    &format!("{isa:?} {shape:?} out {p}"),
+                    &out[p * shape.a * shape.d..][..shape.a * shape.d],
+                    &o,
+                    tolerance,
+                );
                 close(&format!("{isa:?} {shape:?} lse {p}"), &lse[p * shape.a..][..shape.a], &l, 2e-5);
             }
         }
@@ -202,13 +234,26 @@ fn bits_of_a_row_do_not_depend_on_calls_segments_threads_or_unused_slots() {
             let same = |what: &str, piece: &Piece, at: usize, got: &(Vec<f32>, Vec<f32>)| {
                 let (w, row) = (shape.a * shape.d, first_row(piece.0) + piece.1.start);
                 let n = piece.1.len();
-                assert_eq!(bits(&train.0[row * w..][..n * w]), bits(&got.0[at * w..][..n * w]), "{what} {isa:?} {shape:?} {piece:?}");
-                assert_eq!(bits(&train.1[row * shape.a..][..n * shape.a]), bits(&got.1[at * shape.a..][..n * shape.a]), "{what} lse");
+                assert_eq!(
+                    bits(&train.0[row * w..][..n * w]),
+                    bits(&got.0[at * w..][..n * w]),
+                    "{what} {isa:?} {shape:?} {piece:?}"
+                );
+                assert_eq!(
+                    bits(&train.1[row * shape.a..][..n * shape.a]),
+                    bits(&got.1[at * shape.a..][..n * shape.a]),
+                    "{what} lse"
+                );
             };
             // Prefill from the middle, with nothing behind it in the cache.
             for cut in [1, 15, 16, 17, 40, 44] {
                 let piece = (1, cut..45);
-                same("prefill", &piece, 0, &run(shape, isa, 2, &sequences, &lens, std::slice::from_ref(&piece)));
+                same(
+                    "prefill",
+                    &piece,
+                    0,
+                    &run(shape, isa, 2, &sequences, &lens, std::slice::from_ref(&piece)),
+                );
             }
             // Decode: one row of each sequence that is long enough, later slots unwritten.
             for p in [0, 1, 14, 15, 16, 31, 32] {

@@ -29,16 +29,34 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
         let table: Vec<u32> = (0..blocks).map(|b| (b * num + i) as u32).collect();
         let s = Sequence::new(shape, i as u64, len, table.clone());
         fill_cache(shape, &s, 0..len, &mut keys, &mut values);
-        segments.extend([(i * (len - from)) as u32, (len - from) as u32, from as u32, tables.len() as u32, NO_PARENT]);
+        segments.extend([
+            (i * (len - from)) as u32,
+            (len - from) as u32,
+            from as u32,
+            tables.len() as u32,
+            NO_PARENT,
+        ]);
         tables.extend(table);
         q.extend(&s.q[from * 9 * 64..]);
     }
     let rows = num * (len - from);
-    let mut rig = Rig::new(isa, threads, &[
-        ("q", e, q.len()), ("keys", e, cache), ("values", e, cache), ("out", e, q.len()), ("dout", e, q.len()),
-        ("lse", DType::F32, rows * 9), ("positions", DType::U32, rows), ("segments", DType::U32, segments.len()),
-        ("tables", DType::U32, tables.len()), ("dq", DType::F32, q.len()), ("dkv", DType::F32, rows * 2 * 3 * 64),
-    ]);
+    let mut rig = Rig::new(
+        isa,
+        threads,
+        &[
+            ("q", e, q.len()),
+            ("keys", e, cache),
+            ("values", e, cache),
+            ("out", e, q.len()),
+            ("dout", e, q.len()),
+            ("lse", DType::F32, rows * 9),
+            ("positions", DType::U32, rows),
+            ("segments", DType::U32, segments.len()),
+            ("tables", DType::U32, tables.len()),
+            ("dq", DType::F32, q.len()),
+            ("dkv", DType::F32, rows * 2 * 3 * 64),
+        ],
+    );
     let (dev, r) = rig.bufs();
     let dout = numbers(77, q.len());
     write(dev, r, &[("q", &q), ("keys", &keys), ("values", &values), ("dout", &dout)]);
@@ -49,13 +67,33 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
     let pairs = num as f64 * ((from + 1)..=len).map(|keys| keys as f64).sum::<f64>() * 9.0;
     let flops = pairs * 64.0 * 2.0 * 2.0;
     let bytes = num as f64 * len as f64 * 2.0 * 192.0 * e.bytes() as f64;
-    println!("{what} {} x{threads}: {:.1} us, {:.1} GFLOP/s, {:.1} GB/s of cache", isa.name(), t * 1e6, flops / t / 1e9, bytes / t / 1e9);
+    println!(
+        "{what} {} x{threads}: {:.1} us, {:.1} GFLOP/s, {:.1} GB/s of cache",
+        isa.name(),
+        t * 1e6,
+        flops / t / 1e9,
+        bytes / t / 1e9
+    );
     if from == 0 {
         let (dq, dkv) = (r.buf("dq"), r.buf("dkv"));
         let t = fastest(|| {
-            dev.attention_backward(r.buf("q"), kv, batch(r), r.buf("out"), r.buf("lse"), r.buf("dout"), dq, dkv);
+            dev.attention_backward(
+                r.buf("q"),
+                kv,
+                batch(r),
+                r.buf("out"),
+                r.buf("lse"),
+                r.buf("dout"),
+                dq,
+                dkv,
+            );
         });
-        println!("{what} {} x{threads} backward: {:.1} us, {:.1} GFLOP/s", isa.name(), t * 1e6, 2.5 * flops / t / 1e9);
+        println!(
+            "{what} {} x{threads} backward: {:.1} us, {:.1} GFLOP/s",
+            isa.name(),
+            t * 1e6,
+            2.5 * flops / t / 1e9
+        );
     }
 }
 

@@ -73,6 +73,9 @@ pub fn close(what: &str, ours: &[f32], reference: &[f64], tolerance: f64) {
     assert_eq!(ours.len(), reference.len(), "{what}: lengths");
     for (i, (&x, &r)) in ours.iter().zip(reference).enumerate() {
         let error = (f64::from(x) - r).abs();
-        assert!(error <= tolerance, "{what}[{i}]: {x:e} against {r:e}, error {error:.2e}, allowed {tolerance:.2e}");
+        assert!(
+            error <= tolerance,
+            "{what}[{i}]: {x:e} against {r:e}, error {error:.2e}, allowed {tolerance:.2e}"
+        );
     }
 }

@@ -2,5 +2,6 @@
 //! bits are its own, and threads change none.
 
 mod attention;
+mod attention_backward;
 mod bench;
 mod fixture;

@@ -104,7 +104,8 @@ impl Simd for Avx512 {
                 a[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
             }
             for i in 0..4 {
-                let [p, q, r, s] = [a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]].map(|v| _mm512_castps_pd(v));
+                let [p, q, r, s] =
+                    [a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]].map(|v| _mm512_castps_pd(v));
                 b[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(p, r));
                 b[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(p, r));
                 b[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(q, s));
@@ -202,7 +203,10 @@ impl Simd for Avx2 {
         unsafe {
             let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8).cast()));
-            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high))]
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            ]
         }
     }
     #[inline(always)]
