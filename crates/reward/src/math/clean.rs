@@ -1,0 +1,181 @@
+//! One spelling for what writes the same: Unicode signs as LaTeX, delimiters and spacing dropped.
+//!
+//! Every pass is linear in the text.
+
+/// Signs and their LaTeX; an empty string drops the sign.
+const SIGNS: [(char, &str); 56] = [
+    ('−', "-"),
+    ('–', "-"),
+    ('×', "\\times "),
+    ('·', "\\cdot "),
+    ('⋅', "\\cdot "),
+    ('÷', "\\div "),
+    ('±', "\\pm "),
+    ('∓', "\\mp "),
+    ('√', "\\sqrt "),
+    ('≤', "\\le "),
+    ('⩽', "\\le "),
+    ('≥', "\\ge "),
+    ('⩾', "\\ge "),
+    ('≠', "\\ne "),
+    ('≈', "\\approx "),
+    ('∞', "\\infty "),
+    ('∪', "\\cup "),
+    ('∩', "\\cap "),
+    ('∈', "\\in "),
+    ('∅', "\\emptyset "),
+    ('°', "^\\circ "),
+    ('½', "\\frac{1}{2}"),
+    ('⅓', "\\frac{1}{3}"),
+    ('⅔', "\\frac{2}{3}"),
+    ('¼', "\\frac{1}{4}"),
+    ('¾', "\\frac{3}{4}"),
+    ('⅕', "\\frac{1}{5}"),
+    ('⅛', "\\frac{1}{8}"),
+    ('π', "\\pi "),
+    ('θ', "\\theta "),
+    ('α', "\\alpha "),
+    ('β', "\\beta "),
+    ('γ', "\\gamma "),
+    ('λ', "\\lambda "),
+    ('μ', "\\mu "),
+    ('ω', "\\omega "),
+    ('²', "^{2}"),
+    ('³', "^{3}"),
+    ('¹', "^{1}"),
+    ('⁴', "^{4}"),
+    ('⁻', "^-"),
+    ('ℝ', "\\mathbb{R}"),
+    ('ℤ', "\\mathbb{Z}"),
+    ('ℕ', "\\mathbb{N}"),
+    ('′', "'"),
+    ('’', "'"),
+    ('€', ""),
+    ('£', ""),
+    ('¥', ""),
+    ('\u{200b}', ""),
+    ('\u{200c}', ""),
+    ('\u{200d}', ""),
+    ('\u{feff}', ""),
+    ('。', "."),
+    ('、', ","),
+    ('％', "%"),
+];
+
+/// Rewrites signs of Unicode; full-width forms become ASCII, every white space a plain space or line feed.
+pub(crate) fn plain_signs(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if c.is_ascii() {
+            out.push(c);
+        } else if let Some(&(_, latex)) = SIGNS.iter().find(|&&(sign, _)| sign == c) {
+            out.push_str(latex);
+        } else if ('\u{ff01}'..='\u{ff5e}').contains(&c) {
+            out.extend(char::from_u32(c as u32 - 0xfee0));
+        } else {
+            out.push(if c.is_whitespace() { ' ' } else { c });
+        }
+    }
+    out
+}
+
+/// Undoes doubled backslashes: those of a text that was escaped twice, and those before a command outside a matrix.
+pub(crate) fn single_backslashes(text: &str) -> String {
+    if !text.contains("\\\\") {
+        return text.to_string();
+    }
+    // `\\\end` is a row's end and a command; only exactly two backslashes are one that was escaped.
+    let doubled = |name: &str| text.match_indices(name).any(|(at, _)| !text[..at].ends_with('\\'));
+    if doubled("\\\\begin{") || doubled("\\\\boxed") || doubled("\\\\end{") {
+        return text.replace("\\\\", "\\");
+    }
+    if text.contains("\\begin") {
+        return text.to_string();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("\\\\") {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 2..];
+        if rest.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '{' | '}' | '(' | '[')) {
+            out.push('\\');
+        } else {
+            out.push(' ');
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The answer without what surrounds it: dollar signs, delimiters, markup, a closing full stop.
+pub(crate) fn bare(text: &str) -> String {
+    let mut text = text.replace("\\\\$", "").replace("\\$", "").replace('$', " ");
+    for mark in ["\\(", "\\)", "\\[", "\\]", "**", "```", "`"] {
+        if text.contains(mark) {
+            text = text.replace(mark, " ");
+        }
+    }
+    let trimmed = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':'));
+    // A point that opens a decimal stays: `.5`.
+    let start = text.find(trimmed).unwrap_or(0);
+    let decimal = trimmed.starts_with(|c: char| c.is_ascii_digit()) && text[..start].ends_with('.');
+    if decimal { format!(".{trimmed}") } else { trimmed.to_string() }
+}
+
+/// The letters and digits of an answer, for comparison as words: commands of style, braces and spaces dropped.
+pub(crate) fn words(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        if c == '\\' {
+            let name: String = rest[1..].chars().take_while(char::is_ascii_alphabetic).collect();
+            let style = matches!(
+                name.as_str(),
+                "text"
+                    | "textbf"
+                    | "textit"
+                    | "textrm"
+                    | "textnormal"
+                    | "mbox"
+                    | "hbox"
+                    | "mathrm"
+                    | "mathbf"
+                    | "mathit"
+                    | "operatorname"
+                    | "left"
+                    | "right"
+                    | "quad"
+                    | "qquad"
+                    | "displaystyle"
+                    | "boldsymbol"
+                    | "rm"
+                    | "bf"
+            );
+            if name.is_empty() {
+                // `\,` and its kin are spacing; `\{` and `\%` are themselves.
+                let next = rest[1..].chars().next();
+                if let Some(next) = next.filter(|next| !matches!(next, ',' | ';' | ':' | '!' | ' ' | '>')) {
+                    out.push('\\');
+                    out.push(next);
+                }
+                rest = &rest[1 + next.map_or(0, char::len_utf8)..];
+                continue;
+            }
+            if !style {
+                out.push('\\');
+                out.push_str(&name);
+            }
+            rest = &rest[1 + name.len()..];
+            continue;
+        }
+        if !(c.is_whitespace() || matches!(c, '{' | '}' | '$' | '~')) {
+            out.push(c);
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    let inner = out.strip_prefix('(').and_then(|inner| inner.strip_suffix(')'));
+    let choice = inner.filter(|inner| inner.len() == 1 && inner.bytes().all(|b| b.is_ascii_alphabetic()));
+    let out = choice.map(str::to_string).unwrap_or(out);
+    // Case tells variables apart, not words.
+    if out.len() >= 2 && out.chars().all(|c| c.is_alphabetic()) { out.to_lowercase() } else { out }
+}

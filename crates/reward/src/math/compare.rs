@@ -1,0 +1,340 @@
+//! Two trees, one meaning? Lists as sets, tuples by place, relations up to a factor, sets by membership, the rest by value.
+
+use super::eval::{Fuel, Point, Value};
+use super::expr::{Expr, Rel};
+use super::number::Num;
+use super::region;
+
+/// Points at which expressions with symbols are compared; at the first four every symbol is positive.
+const POINTS: u64 = 12;
+/// Points that must have been compared before expressions with symbols are equal.
+const POINTS_MIN: usize = 3;
+/// Most entries of a list or set.
+const ITEMS_MAX: usize = 64;
+/// Deepest nesting of lists, tuples and relations.
+const DEPTH_MAX: u32 = 8;
+
+pub(crate) struct Comparison<'a> {
+    pub fuel: &'a Fuel,
+}
+
+impl Comparison<'_> {
+    /// True if `response` means what `truth` means.
+    pub(crate) fn same(&self, truth: &Expr, response: &Expr) -> bool {
+        self.same_at(truth, response, 0)
+    }
+
+    fn same_at(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
+        if depth > DEPTH_MAX || self.fuel.is_spent() {
+            return false;
+        }
+        if let (Expr::Tuple(_, _, places), Expr::List(items)) = (truth, response)
+            && let Some(values) = named_values(items)
+        {
+            return places.len() == values.len()
+                && places.iter().zip(values).all(|(a, b)| self.same_at(a, b, depth + 1));
+        }
+        let (truths, responses) = (items(truth), items(response));
+        if truths.len() == 1 && responses.len() == 1 {
+            return self.same_one(&truths[0], &responses[0], depth);
+        }
+        if truths.len() > ITEMS_MAX
+            || responses.len() > ITEMS_MAX
+            || truths.is_empty()
+            || responses.is_empty()
+        {
+            return truths.is_empty() && responses.is_empty();
+        }
+        // As sets: each has its like on the other side, so an entry given twice counts once.
+        let like = |a: &Expr, b: &Expr| self.same_one(a, b, depth + 1);
+        truths.iter().all(|a| responses.iter().any(|b| like(a, b)))
+            && responses.iter().all(|b| truths.iter().any(|a| like(a, b)))
+    }
+
+    fn same_one(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
+        match (truth, response) {
+            (Expr::EmptySet, Expr::EmptySet) => true,
+            (Expr::Text(a), Expr::Text(b)) => super::clean::words(a) == super::clean::words(b),
+            (Expr::List(_) | Expr::Set(_), _) | (_, Expr::List(_) | Expr::Set(_)) => {
+                self.same_at(truth, response, depth + 1)
+            }
+            (Expr::Relation(..), _) | (_, Expr::Relation(..)) => self.same_relation(truth, response, depth),
+            (Expr::Tuple(o, c, a), Expr::Tuple(p, d, b)) => {
+                // Square brackets tell an interval from a pair; longer tuples are written with either.
+                let brackets = (o, c) == (p, d)
+                    || (a.len() > 2 && o != c && (*o == '(') == (*c == ')') && (*p == '(') == (*d == ')'));
+                brackets && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.same_at(a, b, depth + 1))
+            }
+            (Expr::Sets(..), _) | (_, Expr::Sets(..)) => region::same(truth, response, self),
+            (Expr::Tuple(..), _) | (_, Expr::Tuple(..)) => false,
+            _ => self.same_value(truth, response),
+        }
+    }
+
+    fn same_relation(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
+        match (named(truth), named(response)) {
+            (Some((a, x)), Some((b, y))) => {
+                let names = self.same_name(a, b);
+                (names && self.same_at(x, y, depth + 1))
+                    || (plain_equations(truth, response) && self.proportional(truth, response))
+            }
+            (Some((_, x)), None) if !matches!(response, Expr::Relation(..)) => {
+                self.same_at(x, response, depth + 1)
+            }
+            (None, Some((_, y))) if !matches!(truth, Expr::Relation(..)) => self.same_at(truth, y, depth + 1),
+            _ => {
+                self.same_chain(truth, response, depth)
+                    || self.proportional(truth, response)
+                    || region::same(truth, response, self)
+            }
+        }
+    }
+
+    /// Names are the same if nothing tells them apart: the same symbols, or tuples of them.
+    fn same_name(&self, a: &Expr, b: &Expr) -> bool {
+        match (a, b) {
+            (Expr::Tuple(_, _, a), Expr::Tuple(_, _, b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.same_name(a, b))
+            }
+            (Expr::Text(a), Expr::Text(b)) => a == b,
+            _ => a == b || self.same_value(a, b),
+        }
+    }
+
+    /// The same chain of relations, read from the left or from the right.
+    fn same_chain(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {
+        let (Expr::Relation(a, ops), Expr::Relation(b, others)) = (truth, response) else { return false };
+        if a.len() != b.len() {
+            return false;
+        }
+        let forward = ops == others && a.iter().zip(b).all(|(x, y)| self.same_at(x, y, depth + 1));
+        let turned =
+            ops.iter().map(|op| op.flipped()).eq(others.iter().rev().copied()) && !ops.contains(&Rel::In);
+        forward || (turned && a.iter().zip(b.iter().rev()).all(|(x, y)| self.same_at(x, y, depth + 1)))
+    }
+
+    /// `left - right` of one relation is a constant times that of the other; a positive constant between orders.
+    fn proportional(&self, truth: &Expr, response: &Expr) -> bool {
+        let (Expr::Relation(a, ops), Expr::Relation(b, others)) = (truth, response) else { return false };
+        let ([a0, a1], [b0, b1], [op], [other]) =
+            (a.as_slice(), b.as_slice(), ops.as_slice(), others.as_slice())
+        else {
+            return false;
+        };
+        let turned = op.is_order() && *op == other.flipped();
+        if !(op == other || turned) || matches!(op, Rel::In | Rel::Approx) {
+            return false;
+        }
+        let difference = |x: &Expr, y: &Expr| Expr::Sum(vec![x.clone(), Expr::Neg(Box::new(y.clone()))]);
+        let (left, right) =
+            (difference(a0, a1), if turned { difference(b1, b0) } else { difference(b0, b1) });
+        let mut ratio: Option<Num> = None;
+        let mut compared = 0;
+        for index in 0..POINTS {
+            let point = Point { index, complex: imaginary(&left) || imaginary(&right), fuel: self.fuel };
+            let (Some(x), Some(y)) = (point.number(&left), point.number(&right)) else { continue };
+            let Some(quotient) = x.div(y).filter(|q| !q.is_zero()) else { return false };
+            match ratio {
+                None if op.is_order() && quotient.wide.re <= 0.0 => return false,
+                None => ratio = Some(quotient),
+                Some(first) if first.same(quotient) != Some(true) => return false,
+                Some(_) => {}
+            }
+            compared += 1;
+        }
+        compared >= POINTS_MIN && (has_symbols(&left) || has_symbols(&right))
+    }
+
+    /// Equal at every point where both have a value.
+    pub(crate) fn same_value(&self, truth: &Expr, response: &Expr) -> bool {
+        match (truth, response) {
+            (Expr::Percent(a), Expr::Percent(b)) => return self.same_value(a, b),
+            // Per cent against a bare number: 50 % is 50, or 0.5.
+            (Expr::Percent(a), b) => return self.same_value(a, b) || self.equal(truth, b),
+            (a, Expr::Percent(b)) => return self.same_value(a, b) || self.equal(a, response),
+            _ => {}
+        }
+        if let (Some(a), Some(b)) = (decimal_of_many_digits(truth), decimal_of_many_digits(response)) {
+            // Two written decimals are what they are.
+            return self.equal(a, b);
+        }
+        self.equal(truth, response) || rounds_to(truth, response, self) || rounds_to(response, truth, self)
+    }
+
+    fn equal(&self, truth: &Expr, response: &Expr) -> bool {
+        if let Some(verdict) = infinite(truth, response) {
+            return verdict;
+        }
+        if imaginary(truth) || imaginary(response) {
+            return self.equal_on(truth, response, true) == Some(true);
+        }
+        match self.equal_on(truth, response, false) {
+            Some(verdict) => verdict,
+            None => self.equal_on(truth, response, true) == Some(true),
+        }
+    }
+
+    /// `None` if too few points have a value on both sides.
+    fn equal_on(&self, truth: &Expr, response: &Expr, complex: bool) -> Option<bool> {
+        let symbols = has_symbols(truth) || has_symbols(response);
+        let (points, needed) = if symbols { (POINTS, POINTS_MIN) } else { (1, 1) };
+        let mut compared = 0;
+        for index in 0..points {
+            let point = Point { index, complex, fuel: self.fuel };
+            let (Some(a), Some(b)) = (point.value(truth), point.value(response)) else { continue };
+            match same_at_point(&a, &b) {
+                Some(true) => compared += 1,
+                Some(false) => return Some(false),
+                None => {}
+            }
+        }
+        (compared >= needed).then_some(true)
+    }
+}
+
+fn same_at_point(a: &Value, b: &Value) -> Option<bool> {
+    match (a, b) {
+        (Value::Num(a), Value::Num(b)) => a.same(*b),
+        (Value::Matrix(a), Value::Matrix(b)) => {
+            if a.len() != b.len() || a.iter().zip(b).any(|(a, b)| a.len() != b.len()) {
+                return Some(false);
+            }
+            let mut cells = a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| a.same(*b));
+            cells.try_fold(true, |all, cell| Some(all && cell?))
+        }
+        _ => Some(false),
+    }
+}
+
+/// The entries of a list or set, `\pm` written out; anything else is its own only entry.
+fn items(expr: &Expr) -> Vec<Expr> {
+    match expr {
+        Expr::List(items) | Expr::Set(items) => items.iter().take(ITEMS_MAX + 1).flat_map(signs).collect(),
+        Expr::EmptySet => Vec::from([Expr::EmptySet]),
+        other => signs(other),
+    }
+}
+
+fn signs(expr: &Expr) -> Vec<Expr> {
+    if let Expr::Relation(parts, ops) = expr
+        && let (Some((name, _)), Some(last)) = (named(expr), parts.last())
+        && ops.iter().all(|op| *op == Rel::Eq)
+        && let Expr::List(values) = last
+    {
+        // `x \in {1, 2}` written as `x = {1, 2}`.
+        return values.iter().map(|v| Expr::Relation(vec![name.clone(), v.clone()], vec![Rel::Eq])).collect();
+    }
+    match expr.any(&|e| matches!(e, Expr::PlusMinus(..))) {
+        true => vec![expr.with_sign(true), expr.with_sign(false)],
+        false => vec![expr.clone()],
+    }
+}
+
+/// `x = 2 + 3 = 5`: the name and the value, which is what stands last before an approximation; `x \in S`: x and S.
+pub(crate) fn named(expr: &Expr) -> Option<(&Expr, &Expr)> {
+    let Expr::Relation(parts, ops) = expr else { return None };
+    let about = ops.iter().position(|op| *op == Rel::Approx);
+    let (name, rest) = (parts.first()?, about.unwrap_or(ops.len()));
+    if rest == 0 {
+        // `x \approx 11` has no better value.
+        return (ops.len() == 1 && is_name(name)).then(|| (name, &parts[1]));
+    }
+    let all = |op: Rel| ops[..rest].iter().all(|o| *o == op);
+    if !(all(Rel::Eq) || (all(Rel::In) && rest == 1)) {
+        return None;
+    }
+    if is_name(name) {
+        return Some((name, &parts[rest]));
+    }
+    // `5 = x`
+    (rest == 1 && ops.len() == 1 && all(Rel::Eq) && matches!(parts[1], Expr::Symbol(_)))
+        .then(|| (&parts[1], name))
+}
+
+fn is_name(expr: &Expr) -> bool {
+    match expr {
+        Expr::Symbol(_) | Expr::Text(_) => true,
+        Expr::Opaque(name, _) => !name.starts_with("digits") && name != "dots",
+        Expr::Product(factors) => factors.iter().all(is_name),
+        Expr::Tuple(_, _, items) | Expr::List(items) => items.iter().all(is_name),
+        Expr::Quotient(a, b) | Expr::Ratio(a, b) => is_name(a) && is_name(b),
+        Expr::Call(super::expr::Func::Abs, a) => is_name(a),
+        _ => false,
+    }
+}
+
+/// The values of a list in which every entry is an equation with a different name.
+fn named_values(items: &[Expr]) -> Option<Vec<&Expr>> {
+    let pairs = items.iter().map(named).collect::<Option<Vec<_>>>()?;
+    let different =
+        pairs.iter().enumerate().all(|(k, (name, _))| pairs[..k].iter().all(|(other, _)| other != name));
+    different.then(|| pairs.into_iter().map(|(_, value)| value).collect())
+}
+
+fn plain_equations(a: &Expr, b: &Expr) -> bool {
+    let plain = |e: &Expr| matches!(e, Expr::Relation(parts, ops) if parts.len() == 2 && ops[0] == Rel::Eq);
+    // With a constant on one side the name decides: x = 5 is not y = 5, but y = 2x is 2x = y.
+    let free = |e: &Expr| matches!(e, Expr::Relation(parts, _) if parts.iter().all(has_symbols));
+    plain(a) && plain(b) && free(a) && free(b)
+}
+
+pub(crate) fn has_symbols(expr: &Expr) -> bool {
+    expr.any(&|e| match e {
+        Expr::Symbol(name) => !matches!(name.as_str(), "e" | "i" | "\\pi"),
+        Expr::Opaque(..) | Expr::Bound(..) => true,
+        _ => false,
+    })
+}
+
+fn imaginary(expr: &Expr) -> bool {
+    expr.any(&|e| matches!(e, Expr::Symbol(name) if name == "i"))
+}
+
+/// Infinities have no value: they equal themselves.
+fn infinite(a: &Expr, b: &Expr) -> Option<bool> {
+    let infinity = |e: &Expr| match e {
+        Expr::Infinity => Some(true),
+        Expr::Neg(inner) if **inner == Expr::Infinity => Some(false),
+        _ => None,
+    };
+    match (infinity(a), infinity(b)) {
+        (None, None) => None,
+        (x, y) => Some(x == y),
+    }
+}
+
+/// A decimal literal with ten or more digits, sign included.
+fn decimal_of_many_digits(expr: &Expr) -> Option<&Expr> {
+    let digits = match expr {
+        Expr::Number(text) => text,
+        Expr::Neg(inner) => match &**inner {
+            Expr::Number(text) => text,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let significant = digits.trim_start_matches(['0', '.']).bytes().filter(u8::is_ascii_digit).count();
+    (digits.contains('.') && significant >= 10).then_some(expr)
+}
+
+/// True if `decimal` is a literal of ten or more digits that `exact` rounds or is cut to in its last place.
+fn rounds_to(decimal: &Expr, exact: &Expr, comparison: &Comparison) -> bool {
+    let Some(literal) = decimal_of_many_digits(decimal) else { return false };
+    let text = match literal {
+        Expr::Neg(inner) => inner,
+        other => other,
+    };
+    let Expr::Number(text) = text else { return false };
+    if has_symbols(exact) {
+        return false;
+    }
+    let places = text.len() - 1 - text.find('.').unwrap_or(0);
+    let point = Point { index: 0, complex: false, fuel: comparison.fuel };
+    let (Some(a), Some(b)) = (point.number(literal), point.number(exact)) else { return false };
+    let unit = Num::int(10).power_int(-(places as i128));
+    let difference = a.sub(b).and_then(|d| if d.wide.re < 0.0 { Some(d.neg()) } else { Some(d) });
+    match (difference, unit) {
+        (Some(d), Some(unit)) => d.wide.im == 0.0 && matches!(d.order(unit), Some(std::cmp::Ordering::Less)),
+        _ => false,
+    }
+}

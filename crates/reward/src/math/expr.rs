@@ -1,0 +1,184 @@
+//! The tree of an answer: numbers and symbols, and what answers are made of (lists, tuples, sets, relations, matrices).
+
+/// A relation between two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rel {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    /// About equal: what follows is a remark, not the answer.
+    Approx,
+    /// Member of a set.
+    In,
+}
+
+impl Rel {
+    /// The relation with its sides exchanged.
+    pub(crate) fn flipped(self) -> Rel {
+        match self {
+            Rel::Lt => Rel::Gt,
+            Rel::Le => Rel::Ge,
+            Rel::Gt => Rel::Lt,
+            Rel::Ge => Rel::Le,
+            other => other,
+        }
+    }
+
+    pub(crate) fn is_order(self) -> bool {
+        matches!(self, Rel::Lt | Rel::Le | Rel::Gt | Rel::Ge)
+    }
+}
+
+/// Functions of one argument that are evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Func {
+    Sin,
+    Cos,
+    Tan,
+    Cot,
+    Sec,
+    Csc,
+    Arcsin,
+    Arccos,
+    Arctan,
+    Sinh,
+    Cosh,
+    Tanh,
+    Ln,
+    Log10,
+    Exp,
+    Abs,
+    Floor,
+    Ceil,
+    Det,
+}
+
+/// Operations on sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetOp {
+    Union,
+    Intersection,
+    Difference,
+}
+
+/// A node of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Expr {
+    /// Decimal digits with at most one point.
+    Number(String),
+    /// A name, subscripts and primes included; `e`, `i` and `\pi` have their values.
+    Symbol(String),
+    /// Words.
+    Text(String),
+    Infinity,
+    EmptySet,
+    Neg(Box<Expr>),
+    Sum(Vec<Expr>),
+    Product(Vec<Expr>),
+    Quotient(Box<Expr>, Box<Expr>),
+    /// `a : b`
+    Ratio(Box<Expr>, Box<Expr>),
+    Power(Box<Expr>, Box<Expr>),
+    /// Index, radicand.
+    Root(Box<Expr>, Box<Expr>),
+    Call(Func, Box<Expr>),
+    /// Base, argument.
+    Log(Box<Expr>, Box<Expr>),
+    Binomial(Box<Expr>, Box<Expr>),
+    Factorial(Box<Expr>),
+    /// `gcd`, `lcm`, `max`, `min`.
+    Fold(&'static str, Vec<Expr>),
+    Degrees(Box<Expr>),
+    Percent(Box<Expr>),
+    /// Both signs; true: the lower sign first (`\mp`).
+    PlusMinus(bool, Box<Expr>),
+    Matrix(Vec<Vec<Expr>>),
+    /// Something of which only equality is known: a name and what it depends on.
+    Opaque(String, Vec<Expr>),
+    /// A sum, product, integral or limit: name, bound variable, then bounds and body.
+    Bound(String, String, Vec<Expr>),
+    /// Opening bracket, closing bracket, entries; two or more.
+    Tuple(char, char, Vec<Expr>),
+    Set(Vec<Expr>),
+    List(Vec<Expr>),
+    Sets(SetOp, Box<Expr>, Box<Expr>),
+    /// `parts[0] ops[0] parts[1] …`
+    Relation(Vec<Expr>, Vec<Rel>),
+}
+
+impl Expr {
+    pub(crate) fn int(n: i64) -> Expr {
+        let number = Expr::Number(n.unsigned_abs().to_string());
+        if n < 0 { Expr::Neg(Box::new(number)) } else { number }
+    }
+
+    /// The nodes directly below.
+    pub(crate) fn children(&self) -> Vec<&Expr> {
+        use Expr::*;
+        match self {
+            Number(_) | Symbol(_) | Text(_) | Infinity | EmptySet => Vec::new(),
+            Neg(a) | Call(_, a) | Factorial(a) | Degrees(a) | Percent(a) | PlusMinus(_, a) => vec![a],
+            Quotient(a, b)
+            | Ratio(a, b)
+            | Power(a, b)
+            | Root(a, b)
+            | Log(a, b)
+            | Binomial(a, b)
+            | Sets(_, a, b) => {
+                vec![a, b]
+            }
+            Sum(v)
+            | Product(v)
+            | Fold(_, v)
+            | Opaque(_, v)
+            | Bound(_, _, v)
+            | Tuple(_, _, v)
+            | Set(v)
+            | List(v)
+            | Relation(v, _) => v.iter().collect(),
+            Matrix(rows) => rows.iter().flatten().collect(),
+        }
+    }
+
+    /// True if `found` holds for this node or one below.
+    pub(crate) fn any(&self, found: &dyn Fn(&Expr) -> bool) -> bool {
+        found(self) || self.children().into_iter().any(|child| child.any(found))
+    }
+
+    /// A copy in which each `\pm` has its upper sign, or each its lower.
+    pub(crate) fn with_sign(&self, upper: bool) -> Expr {
+        use Expr::*;
+        let one = |a: &Expr| Box::new(a.with_sign(upper));
+        let all = |v: &[Expr]| v.iter().map(|a| a.with_sign(upper)).collect::<Vec<_>>();
+        match self {
+            PlusMinus(minus_first, a) if *minus_first == upper => Neg(one(a)),
+            PlusMinus(_, a) => a.with_sign(upper),
+            Neg(a) => Neg(one(a)),
+            Call(f, a) => Call(*f, one(a)),
+            Factorial(a) => Factorial(one(a)),
+            Degrees(a) => Degrees(one(a)),
+            Percent(a) => Percent(one(a)),
+            Quotient(a, b) => Quotient(one(a), one(b)),
+            Ratio(a, b) => Ratio(one(a), one(b)),
+            Power(a, b) => Power(one(a), one(b)),
+            Root(a, b) => Root(one(a), one(b)),
+            Log(a, b) => Log(one(a), one(b)),
+            Binomial(a, b) => Binomial(one(a), one(b)),
+            Sets(op, a, b) => Sets(*op, one(a), one(b)),
+            Sum(v) => Sum(all(v)),
+            Product(v) => Product(all(v)),
+            Fold(name, v) => Fold(name, all(v)),
+            Opaque(name, v) => Opaque(name.clone(), all(v)),
+            Bound(name, var, v) => Bound(name.clone(), var.clone(), all(v)),
+            Tuple(open, close, v) => Tuple(*open, *close, all(v)),
+            Set(v) => Set(all(v)),
+            List(v) => List(all(v)),
+            Relation(v, ops) => Relation(all(v), ops.clone()),
+            Matrix(rows) => Matrix(rows.iter().map(|row| all(row)).collect()),
+            Number(_) | Symbol(_) | Text(_) | Infinity | EmptySet => self.clone(),
+        }
+    }
+}

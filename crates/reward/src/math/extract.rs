@@ -1,0 +1,416 @@
+//! Where in a response the answer stands: the last box, else the last words that say so, else the last expression.
+//!
+//! One answer is chosen, never several to try: a response that lists candidates must not be right by one of them.
+
+use super::lex::UNITS;
+
+/// Longest text between two boxes that belong together, as in `\boxed{1} and \boxed{2}`.
+const GAP_CHARS_MAX: usize = 40;
+
+/// An answer as it stands in the text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Found {
+    /// The contents of the last box, or of the last boxes where they are joined.
+    Boxed(String),
+    /// The whole text, or an expression out of prose.
+    Text(String),
+    /// No answer: nothing there, or a box that does not close.
+    Nothing,
+}
+
+/// Finds the answer.
+pub(crate) fn answer(text: &str) -> Found {
+    let text = before_markers(text);
+    if let Some(sentence) = closing_sentence(text) {
+        return sentence;
+    }
+    match last_box(text) {
+        Boxes::Closed(contents) if contents.trim().is_empty() => return Found::Nothing,
+        Boxes::Closed(contents) => return Found::Boxed(contents),
+        Boxes::Open => return Found::Nothing,
+        Boxes::None => {}
+    }
+    let text = match (text.rfind("</think>"), text.contains("<think>")) {
+        (Some(at), _) => &text[at + "</think>".len()..],
+        // Thinking that was cut off has no answer.
+        (None, true) => return Found::Nothing,
+        _ => text,
+    };
+    let text = tagged(text).unwrap_or(text);
+    let found = if is_bare(text) { text.trim().to_string() } else { from_prose(text) };
+    if found.trim().is_empty() { Found::Nothing } else { Found::Text(found) }
+}
+
+/// `The final answer is $…$. I hope it is correct.`: the closing of Minerva's prompt, which counts even after a box.
+fn closing_sentence(text: &str) -> Option<Found> {
+    let start = text.rfind("The final answer is $")? + "The final answer is $".len();
+    let (formula, rest) = text[start..].split_once('$')?;
+    let closes = rest.trim_start_matches('.').trim_start().starts_with("I hope it is correct");
+    (closes && !formula.trim().is_empty() && !formula.contains("\\boxed"))
+        .then(|| Found::Text(formula.to_string()))
+}
+
+/// Cuts at the marks of chat templates, behind which another turn begins.
+fn before_markers(text: &str) -> &str {
+    let marks = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>"];
+    let end = marks.iter().filter_map(|mark| text.find(mark)).filter(|&at| at > 0).min();
+    &text[..end.unwrap_or(text.len())]
+}
+
+fn tagged(text: &str) -> Option<&str> {
+    let start = text.rfind("<answer>")? + "<answer>".len();
+    let end = text[start..].find("</answer>").map_or(text.len(), |at| start + at);
+    Some(&text[start..end])
+}
+
+enum Boxes {
+    Closed(String),
+    /// The last box does not close.
+    Open,
+    None,
+}
+
+/// A box in the text: where its command starts, its contents, and where it ends.
+struct Span {
+    start: usize,
+    inner: (usize, usize),
+    end: usize,
+}
+
+fn last_box(text: &str) -> Boxes {
+    let (closed, last_open) = boxes(text);
+    let Some(last) = closed.iter().max_by_key(|span| span.start) else {
+        return if last_open.is_some() { Boxes::Open } else { Boxes::None };
+    };
+    if last_open.is_some_and(|open| open > last.start) {
+        return Boxes::Open;
+    }
+    // A box in a box: the outer one is meant.
+    let outer: Vec<&Span> = closed
+        .iter()
+        .filter(|span| !closed.iter().any(|o| o.start < span.start && span.end <= o.end))
+        .collect();
+    let mut joined = vec![outer.len() - 1];
+    for index in (0..outer.len() - 1).rev() {
+        let gap = &text[outer[index].end..outer[index + 1].start];
+        if !is_connector(gap) || joined.len() >= 32 {
+            break;
+        }
+        joined.push(index);
+    }
+    let contents: Vec<&str> =
+        joined.iter().rev().map(|&k| &text[outer[k].inner.0..outer[k].inner.1]).collect();
+    Boxes::Closed(contents.join(", "))
+}
+
+/// All boxes that close, and where the last one that does not starts. One pass over the text.
+fn boxes(text: &str) -> (Vec<Span>, Option<usize>) {
+    let bytes = text.as_bytes();
+    let (mut closed, mut open): (Vec<Span>, Vec<(usize, Option<usize>)>) = (Vec::new(), Vec::new());
+    let mut bad = None;
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => {
+                let rest = &text[at + 1..];
+                let command = ["boxed", "fbox", "framebox"].into_iter().find(|name| rest.starts_with(name));
+                let after = at + 1 + command.map_or(0, str::len);
+                match command {
+                    Some(_) if !rest[after - at - 1..].starts_with(|c: char| c.is_ascii_alphabetic()) => {
+                        let brace = after + text[after..].bytes().take_while(|&b| b == b' ').count();
+                        if bytes.get(brace) == Some(&b'{') {
+                            open.push((brace + 1, Some(at)));
+                            at = brace + 1;
+                        } else {
+                            match unbraced(text, after) {
+                                Some(inner) => closed.push(Span { start: at, inner, end: inner.1 }),
+                                None => bad = Some(at),
+                            }
+                            at = after;
+                        }
+                    }
+                    // An escaped sign is not a brace.
+                    _ => at += 1 + rest.chars().next().map_or(0, char::len_utf8),
+                }
+                continue;
+            }
+            b'{' => open.push((at + 1, None)),
+            b'}' => {
+                if let Some((inner, Some(start))) = open.pop() {
+                    closed.push(Span { start, inner: (inner, at), end: at + 1 });
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let left = open.into_iter().filter_map(|(_, start)| start).max();
+    (closed, left.max(bad))
+}
+
+/// `\boxed 5`: what stands up to white space or a dollar sign.
+fn unbraced(text: &str, after: usize) -> Option<(usize, usize)> {
+    let rest = &text[after..];
+    let start = after + rest.len() - rest.trim_start_matches(' ').len();
+    let length = text[start..].find(|c: char| c.is_whitespace() || c == '$').unwrap_or(text.len() - start);
+    let token = text[start..start + length].trim_end_matches(['.', ',']);
+    let readable = token.starts_with(|c: char| c.is_ascii_digit() || c == '-') && token.len() < 40;
+    readable.then_some((start, start + token.len()))
+}
+
+/// True if boxes with this between them are one answer: a comma, `and`, `or`, and marks that show nothing.
+fn is_connector(gap: &str) -> bool {
+    if gap.len() > GAP_CHARS_MAX {
+        return false;
+    }
+    let mut text = gap.to_string();
+    for mark in [
+        "\\quad", "\\qquad", "\\text", "\\(", "\\)", "\\[", "\\]", "\\,", "\\;", "\\ ", "$", "{", "}", "~",
+        "\\mathrm",
+    ] {
+        text = text.replace(mark, " ");
+    }
+    let words: Vec<&str> = text.split([' ', '\n', '\t', ',', ';']).filter(|word| !word.is_empty()).collect();
+    words.iter().all(|word| matches!(*word, "and" | "or")) && (!words.is_empty() || gap.contains([',', ';']))
+}
+
+/// True if the text is an answer and nothing else: no sentence around it.
+fn is_bare(text: &str) -> bool {
+    let text = text.trim();
+    if text.len() > 4000 {
+        return false;
+    }
+    let words = prose_words(text);
+    let mathematics = text.contains('$')
+        || text.contains("\\(")
+        || text.contains("\\[")
+        || text.contains(|c: char| c.is_ascii_digit());
+    words == 0 || (words <= 3 && !mathematics)
+}
+
+/// Words outside commands and their text arguments; units, connectors, names of functions and capitals do not count.
+fn prose_words(text: &str) -> usize {
+    let mut count = 0;
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_alphabetic() || c == '\\') {
+        let before = rest[..at].chars().next_back();
+        rest = &rest[at..];
+        if rest.starts_with('\\') {
+            rest = after_command(rest);
+            continue;
+        }
+        let end = rest.find(|c: char| !c.is_alphabetic() && c != '\'').unwrap_or(rest.len());
+        let (word, tail) = rest.split_at(end);
+        let next = tail.chars().next();
+        rest = tail;
+        let attached = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit() || matches!(c, '_' | '^'));
+        let capitals = word.len() <= 4 && word.chars().all(char::is_uppercase);
+        let known = matches!(
+            word,
+            "and" | "or" | "sin" | "cos" | "tan" | "log" | "exp" | "sqrt" | "gcd" | "lcm" | "max" | "pi"
+        ) || UNITS.iter().any(|&(name, _)| name == word);
+        if word.chars().count() >= 2 && !capitals && !known && !attached(before) && !attached(next) {
+            count += 1;
+        }
+    }
+    count
+}
+
+/// The text behind a command and, for commands of text and environments, behind their group.
+fn after_command(text: &str) -> &str {
+    let name_end = text[1..].find(|c: char| !c.is_ascii_alphabetic()).map_or(text.len(), |at| at + 1);
+    let name = &text[1..name_end];
+    if name.is_empty() {
+        let skip = text[1..].chars().next().map_or(0, char::len_utf8);
+        return &text[1 + skip..];
+    }
+    let rest = &text[name_end..];
+    let grouped = name.starts_with("text")
+        || matches!(name, "mbox" | "hbox" | "mathrm" | "operatorname" | "begin" | "end" | "mathbf");
+    match (grouped, rest.starts_with('{'), rest.find('}')) {
+        (true, true, Some(end)) => &rest[end + 1..],
+        _ => rest,
+    }
+}
+
+/// The answer of a text in sentences.
+fn from_prose(text: &str) -> String {
+    if let Some(sentence) = after_cue(text) {
+        let sentence = sentence.trim();
+        let inner = sentence.trim_matches(|c: char| c == '*' || c.is_whitespace());
+        let short = inner.trim_end_matches('.');
+        if !short.is_empty() && is_bare(short) {
+            return short.to_string();
+        }
+        if let Some(found) = last_expression(sentence) {
+            return found;
+        }
+    }
+    last_expression(text).unwrap_or_default()
+}
+
+/// The sentence behind the last words that announce an answer.
+fn after_cue(text: &str) -> Option<&str> {
+    let lower = text.to_ascii_lowercase();
+    let cues = [
+        "final answer is",
+        "final answer:",
+        "answer is",
+        "answer:",
+        "answer：",
+        "answer =",
+        "final answer",
+        "the result is",
+    ];
+    let (start, cue) = cues
+        .iter()
+        .filter_map(|cue| lower.rfind(cue).map(|at| (at + cue.len(), *cue)))
+        .max_by_key(|&(end, cue)| (end, cue.len()))?;
+    let _ = cue;
+    let rest = text[start..].trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '*' | '='));
+    let rest = rest.strip_prefix("is ").unwrap_or(rest);
+    let end = sentence_end(rest);
+    (!rest[..end].trim().is_empty()).then(|| &rest[..end])
+}
+
+/// The end of the first sentence: a full stop before white space, or an empty line; not inside `$…$` on one line.
+fn sentence_end(text: &str) -> usize {
+    let mut chars = text.char_indices().peekable();
+    let mut dollars = 0;
+    while let Some((at, c)) = chars.next() {
+        let next = chars.peek().map(|&(_, c)| c);
+        match c {
+            '$' => dollars += 1,
+            '.' if dollars % 2 == 0 && next.is_none_or(char::is_whitespace) => return at,
+            '\n' if next == Some('\n') && at > 0 && dollars % 2 == 0 => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// The last formula or number that stands alone, whichever ends later.
+fn last_expression(text: &str) -> Option<String> {
+    let formula = last_formula(text);
+    let search_from = formula.as_ref().map_or(0, |f| f.1);
+    match (last_number(&text[search_from..]), formula) {
+        (Some(number), _) => Some(number),
+        (None, Some((formula, _))) => Some(formula),
+        (None, None) => None,
+    }
+}
+
+/// The last `$…$`, `$$…$$`, `\(…\)` or `\[…\]` and where it ends.
+fn last_formula(text: &str) -> Option<(String, usize)> {
+    let bytes = text.as_bytes();
+    let mut last = None;
+    let mut at = 0;
+    // Where no closing mark follows, none is searched for again: the scan stays linear.
+    let mut missing = [false; 3];
+    while at + 1 < bytes.len() {
+        let (open, close, kind) = match (bytes[at], bytes[at + 1]) {
+            (b'$', b'$') => (2, "$$", 0),
+            (b'$', _) => (1, "$", 0),
+            (b'\\', b'(') => (2, "\\)", 1),
+            (b'\\', b'[') => (2, "\\]", 2),
+            (b'\\', b'$') | (b'\\', b'\\') => {
+                at += 2;
+                continue;
+            }
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        let start = at + open;
+        let found = if missing[kind] { None } else { find_unescaped(text, start, close) };
+        match found {
+            // `$5 and $6`: money, not a formula.
+            Some(end) if !(close == "$" && is_money(&text[start..end])) => {
+                if !text[start..end].trim().is_empty() {
+                    last = Some((text[start..end].to_string(), end + close.len()));
+                }
+                at = end + close.len();
+            }
+            Some(_) => at = start,
+            None => {
+                missing[kind] = true;
+                at = start;
+            }
+        }
+    }
+    last
+}
+
+fn find_unescaped(text: &str, start: usize, close: &str) -> Option<usize> {
+    let mut from = start;
+    loop {
+        let end = from + text[from..].find(close)?;
+        // `\$` is a sign of money inside the formula.
+        if close == "$" && end > start && text.as_bytes()[end - 1] == b'\\' {
+            from = end + 1;
+            continue;
+        }
+        return Some(end);
+    }
+}
+
+/// A number and then words: the text between two signs of money.
+fn is_money(inner: &str) -> bool {
+    inner.starts_with(|c: char| c.is_ascii_digit()) && prose_words(inner) >= 2
+}
+
+/// The last number that is not part of a word or an exponent: sign, separators, decimals, fraction, per cent.
+fn last_number(text: &str) -> Option<String> {
+    let chars: Vec<char> = text.chars().collect();
+    let digit = |k: usize| chars.get(k).is_some_and(char::is_ascii_digit);
+    let mut last = None;
+    let mut at = 0;
+    while at < chars.len() {
+        if !digit(at) {
+            at += 1;
+            continue;
+        }
+        let mut start = at;
+        while digit(at)
+            || (chars.get(at) == Some(&',')
+                && digit(at + 1)
+                && digit(at + 2)
+                && digit(at + 3)
+                && !digit(at + 4))
+            || (matches!(chars.get(at), Some('.' | '/')) && digit(at + 1))
+        {
+            at += 1;
+        }
+        let before = if start == 0 { ' ' } else { chars[start - 1] };
+        if before.is_alphabetic() || matches!(before, '^' | '_' | '\\' | '{' | '}') {
+            continue;
+        }
+        if before == '.' && (start < 2 || !chars[start - 2].is_alphanumeric()) {
+            start -= 1;
+        }
+        while start > 0
+            && matches!(chars[start - 1], '$' | '€' | '£' | ' ')
+            && start > 1
+            && chars[start - 2] == '-'
+        {
+            start -= 1;
+        }
+        let signed = start > 0
+            && chars[start - 1] == '-'
+            && (start < 2 || !(chars[start - 2].is_alphanumeric() || chars[start - 2] == ')'));
+        let mut number: String = chars[start..at].iter().filter(|c| !matches!(c, '$' | ' ')).collect();
+        if signed {
+            number.insert(0, '-');
+        }
+        let rest: String = chars[at..].iter().take(10).collect();
+        if rest.trim_start().starts_with('%')
+            || rest.trim_start().starts_with("\\%")
+            || rest.trim_start().starts_with("percent")
+        {
+            number.push('%');
+        }
+        last = Some(number);
+    }
+    last
+}

@@ -1,0 +1,207 @@
+//! Sets of real numbers: intervals, unions and inequalities, compared by membership at and between their end points.
+
+use super::compare::{Comparison, named};
+use super::eval::Point;
+use super::expr::{Expr, Rel, SetOp};
+use super::number::Num;
+use std::cmp::Ordering;
+
+/// Most end points of both sets together.
+const ENDS_MAX: usize = 64;
+
+/// A set of real numbers.
+enum Region {
+    All,
+    Empty,
+    /// Low, low belongs, high, high belongs; no end is infinite.
+    Interval(Option<Num>, bool, Option<Num>, bool),
+    Points(Vec<Num>),
+    Op(SetOp, Box<Region>, Box<Region>),
+}
+
+/// True if both are sets of real numbers and the same one. An inequality in one name is the set of its solutions.
+pub(crate) fn same(a: &Expr, b: &Expr, comparison: &Comparison) -> bool {
+    // Two inequalities must speak of the same name.
+    if let (Some(x), Some(y)) = (subject(a), subject(b))
+        && x != y
+    {
+        return false;
+    }
+    let point = Point { index: 0, complex: false, fuel: comparison.fuel };
+    let (Some(a), Some(b)) = (region(a, &point, 0), region(b, &point, 0)) else { return false };
+    let mut ends = Vec::new();
+    collect(&a, &mut ends);
+    collect(&b, &mut ends);
+    if ends.len() > ENDS_MAX {
+        return false;
+    }
+    // An order that cannot be told makes the sets different: better than equal by accident.
+    let unsure = ends.iter().any(|x| ends.iter().any(|y| x.order(*y).is_none()));
+    ends.sort_by(|x, y| x.order(*y).unwrap_or(Ordering::Equal));
+    let Some(probes) = probes(&ends) else { return false };
+    !unsure && probes.into_iter().all(|x| holds(&a, x).is_some_and(|held| holds(&b, x) == Some(held)))
+}
+
+/// The end points, a number between each two, and one beyond each side.
+fn probes(ends: &[Num]) -> Option<Vec<Num>> {
+    let (Some(first), Some(last)) = (ends.first(), ends.last()) else { return Some(vec![Num::int(0)]) };
+    let mut probes = vec![first.sub(Num::int(1))?, last.add(Num::int(1))?];
+    probes.extend_from_slice(ends);
+    for pair in ends.windows(2) {
+        if pair[0].order(pair[1])? == Ordering::Less {
+            probes.push(pair[0].add(pair[1])?.div(Num::int(2))?);
+        }
+    }
+    Some(probes)
+}
+
+fn collect(region: &Region, ends: &mut Vec<Num>) {
+    match region {
+        Region::All | Region::Empty => {}
+        Region::Interval(low, _, high, _) => ends.extend(low.iter().chain(high)),
+        Region::Points(points) => ends.extend(points),
+        Region::Op(_, a, b) => {
+            collect(a, ends);
+            collect(b, ends);
+        }
+    }
+}
+
+fn holds(region: &Region, x: Num) -> Option<bool> {
+    Some(match region {
+        Region::All => true,
+        Region::Empty => false,
+        Region::Interval(low, with_low, high, with_high) => {
+            let above = match low {
+                None => true,
+                Some(low) => match x.order(*low)? {
+                    Ordering::Greater => true,
+                    Ordering::Equal => *with_low,
+                    Ordering::Less => false,
+                },
+            };
+            let below = match high {
+                None => true,
+                Some(high) => match x.order(*high)? {
+                    Ordering::Less => true,
+                    Ordering::Equal => *with_high,
+                    Ordering::Greater => false,
+                },
+            };
+            above && below
+        }
+        Region::Points(points) => {
+            let equal = points.iter().map(|p| x.order(*p)).collect::<Option<Vec<_>>>()?;
+            equal.contains(&Ordering::Equal)
+        }
+        Region::Op(op, a, b) => match op {
+            SetOp::Union => holds(a, x)? || holds(b, x)?,
+            SetOp::Intersection => holds(a, x)? && holds(b, x)?,
+            SetOp::Difference => holds(a, x)? && !holds(b, x)?,
+        },
+    })
+}
+
+fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
+    if depth > 40 {
+        return None;
+    }
+    match expr {
+        Expr::EmptySet => Some(Region::Empty),
+        Expr::Symbol(name) if name == "\\mathbb{R}" => Some(Region::All),
+        Expr::Tuple(open, close, ends) => {
+            let [low, high] = ends.as_slice() else { return None };
+            let (low, high) = (end(low, point, false)?, end(high, point, true)?);
+            // An infinite end belongs to no set, whatever its bracket; but `[-\infty` is not written.
+            if (low.is_none() && *open == '[') || (high.is_none() && *close == ']') {
+                return None;
+            }
+            if let (Some(low), Some(high)) = (low, high)
+                && low.order(high)? == Ordering::Greater
+            {
+                return None;
+            }
+            Some(Region::Interval(low, *open == '[', high, *close == ']'))
+        }
+        Expr::Set(items) => {
+            Some(Region::Points(items.iter().map(|item| constant(item, point)).collect::<Option<Vec<_>>>()?))
+        }
+        Expr::Sets(op, a, b) => Some(Region::Op(
+            *op,
+            Box::new(region(a, point, depth + 1)?),
+            Box::new(region(b, point, depth + 1)?),
+        )),
+        Expr::Relation(parts, ops) => relation(expr, parts, ops, point, depth),
+        _ => None,
+    }
+}
+
+fn constant(expr: &Expr, point: &Point) -> Option<Num> {
+    (!super::compare::has_symbols(expr)).then(|| point.number(expr))?
+}
+
+/// A finite end, or `None` for the infinity that belongs on that side.
+fn end(expr: &Expr, point: &Point, high: bool) -> Option<Option<Num>> {
+    match expr {
+        Expr::Infinity if high => Some(None),
+        Expr::Neg(inner) if **inner == Expr::Infinity && !high => Some(None),
+        other => constant(other, point).map(Some),
+    }
+}
+
+/// The name that an inequality or membership speaks of.
+fn subject(expr: &Expr) -> Option<&Expr> {
+    let Expr::Relation(parts, ops) = expr else { return None };
+    if let Some((name, _)) = named(expr) {
+        return Some(name);
+    }
+    match (parts.as_slice(), ops.len()) {
+        ([_, middle, _], 2) => Some(middle),
+        ([a, b], 1) => Some(if super::compare::has_symbols(a) { a } else { b }),
+        _ => None,
+    }
+}
+
+fn relation(expr: &Expr, parts: &[Expr], ops: &[Rel], point: &Point, depth: u32) -> Option<Region> {
+    if let (Some((_, set)), [Rel::In]) = (named(expr), ops) {
+        return region(set, point, depth + 1);
+    }
+    match (parts, ops) {
+        ([a, b], [op]) => {
+            let (bound, op) = match (constant(a, point), constant(b, point)) {
+                (None, Some(bound)) if is_subject(a) => (bound, *op),
+                (Some(bound), None) if is_subject(b) => (bound, op.flipped()),
+                _ => return None,
+            };
+            half_line(bound, op)
+        }
+        ([a, middle, b], [first, second]) if is_subject(middle) => {
+            let low = half_line(constant(a, point)?, first.flipped())?;
+            let high = half_line(constant(b, point)?, *second)?;
+            if !(first.is_order() && second.is_order()) {
+                return None;
+            }
+            Some(Region::Op(SetOp::Intersection, Box::new(low), Box::new(high)))
+        }
+        _ => None,
+    }
+}
+
+/// A name or a value of a function, of which an inequality gives the range.
+fn is_subject(expr: &Expr) -> bool {
+    matches!(expr, Expr::Symbol(_)) || matches!(expr, Expr::Opaque(name, _) if !name.starts_with("digits"))
+}
+
+fn half_line(bound: Num, op: Rel) -> Option<Region> {
+    Some(match op {
+        Rel::Lt => Region::Interval(None, false, Some(bound), false),
+        Rel::Le => Region::Interval(None, false, Some(bound), true),
+        Rel::Gt => Region::Interval(Some(bound), false, None, false),
+        Rel::Ge => Region::Interval(Some(bound), true, None, false),
+        Rel::Eq => Region::Points(vec![bound]),
+        Rel::Ne => {
+            Region::Op(SetOp::Difference, Box::new(Region::All), Box::new(Region::Points(vec![bound])))
+        }
+        Rel::Approx | Rel::In => return None,
+    })
+}
