@@ -97,6 +97,7 @@ class Peer:
             **os.environ, "OMP_NUM_THREADS": str(self.threads), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore",
             "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false",
             **{key: str(environments.CACHE / folder) for key, folder in caches.items()},
+            **environments.preload(self.environment),
         }
 
     def once(self, number):

@@ -22,6 +22,15 @@ INSTALLS = {
     "vllm": [("requirements-vllm.txt", []), ("requirements-vllm-itself.txt", ["--no-deps"])],
 }
 
+# Libraries that a peer asks to be loaded first, relative to its environment. vLLM warns at start without Intel's OpenMP,
+# which is among its own dependencies (and 3 times as fast where other work shares the cores).
+PRELOADS = {"vllm": "lib/libiomp5.so"}
+
+
+def preload(name):
+    """What LD_PRELOAD is for an environment's processes."""
+    return {"LD_PRELOAD": str(BENCH / f".venv-{name}" / PRELOADS[name])} if name in PRELOADS else {}
+
 
 def python(name):
     """The interpreter of an environment, which is installed first if it has to be."""
