@@ -1,0 +1,55 @@
+//! What the commands share: the run file's layers as flags.
+
+use crate::output;
+use plimsoll_base::{Error, Result};
+use plimsoll_rl::runfile::{self, Loaded, LoadedVerb};
+use std::path::Path;
+
+/// `--set`, which several commands take.
+#[derive(clap::Args)]
+pub struct Sets {
+    /// Set a key of the run file; TOML if it parses, else a string. May be repeated.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub sets: Vec<String>,
+}
+
+impl Sets {
+    /// Reads the run file at `path` with all layers, and shows its notes.
+    pub fn load(&self, path: &Path, quiet: bool) -> Result<Loaded> {
+        let loaded = runfile::load(path, &self.sets, environment()?.into_iter())?;
+        loaded.notes.iter().for_each(|note| output::note(quiet, &format!("note: {note}")));
+        Ok(loaded)
+    }
+
+    /// Reads what a command without a run file takes; `flags` come before the user's own `--set`.
+    pub fn load_verb(
+        &self,
+        defaults: &[(&str, &str)],
+        flags: Vec<String>,
+        quiet: bool,
+    ) -> Result<LoadedVerb> {
+        let sets = [flags, self.sets.clone()].concat();
+        let loaded = runfile::load_verb(defaults, &sets, environment()?.into_iter())?;
+        loaded.notes.iter().for_each(|note| output::note(quiet, &format!("note: {note}")));
+        Ok(loaded)
+    }
+}
+
+/// `key=value` for a flag that was given.
+pub fn flag(key: &str, value: Option<impl std::fmt::Display>) -> Option<String> {
+    value.map(|value| format!("{key}={value}"))
+}
+
+/// The environment variables of the run file; those of others need not be UTF-8.
+fn environment() -> Result<Vec<(String, String)>> {
+    let ours = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with("PLIMSOLL__"))?;
+        Some((name, value))
+    });
+    ours.map(|(name, value)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(Error::usage("bad-set", format!("environment: the value of {name} is not UTF-8"))
+            .hint(format!("unset {name}, or give it a value in UTF-8"))),
+    })
+    .collect()
+}

@@ -1,0 +1,45 @@
+//! `train RUN`: the run itself, watched.
+
+use super::layers::Sets;
+use crate::output;
+use crate::progress::Progress;
+use crate::signals::Stop;
+use plimsoll_base::Result;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The flags of `train`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+SIGINT and SIGTERM end the run after its step, with a checkpoint (exit codes 130 and 143); a second one ends it at once.
+
+Examples:
+  plimsoll train runs/first.toml
+  plimsoll train runs/first.toml --set train.steps=20 --set run.dir=/tmp/first")]
+pub struct Args {
+    /// The run file.
+    run: PathBuf,
+    #[command(flatten)]
+    sets: Sets,
+    /// The summary as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Trains, and says what it came to.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let stop = Stop::install()?;
+    let loaded = args.sets.load(&args.run, quiet)?;
+    let mut progress = Progress::new(quiet);
+    let summary = plimsoll_rl::train::train(&loaded, &mut progress, stop.asked())?;
+    let closing = progress.closing();
+    drop(progress);
+    match args.json {
+        true => {
+            output::note(quiet, closing.trim_end());
+            output::json(&summary.to_json())?;
+        }
+        false => output::text(&closing)?,
+    }
+    Ok(stop.exit_code())
+}

@@ -1,0 +1,34 @@
+//! What the tests of the binary share.
+
+#![allow(dead_code, reason = "each test file is a crate of its own and uses what it needs")]
+
+use std::process::{Command, Output};
+
+/// Runs the binary to its end.
+pub fn plimsoll(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(args)
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .expect("the binary runs")
+}
+
+/// Bytes that must be UTF-8.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+/// Exit code and stderr must be as said; stdout must be empty and nothing may panic.
+pub fn check_refused(args: &[&str], code: i32, contains: &[&str]) {
+    let output = plimsoll(args);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert!(stderr.starts_with("error["), "{args:?}: {stderr}");
+    assert!(stderr.contains("\nhint: "), "{args:?} has no hint: {stderr}");
+    assert!(!stderr.contains("panicked") && !stderr.contains("error[internal]"), "{args:?}: {stderr}");
+    assert!(!stderr.contains('\x1b'), "colour in a pipe: {stderr:?}");
+    assert!(output.stdout.is_empty(), "{args:?}: {}", text(&output.stdout));
+    for part in contains {
+        assert!(stderr.contains(part), "{args:?} lacks {part:?}: {stderr}");
+    }
+}
