@@ -58,12 +58,17 @@ impl RunDir {
 
     /// Writes `samples/step-000010.jsonl`, one row a line.
     pub fn write_samples(&self, step: u32, rows: &[Value]) -> Result<()> {
+        self.write_samples_named(&step_name(step), rows)
+    }
+
+    /// Writes `samples/NAME.jsonl`, one row a line.
+    pub fn write_samples_named(&self, name: &str, rows: &[Value]) -> Result<()> {
         let mut text = String::new();
         for row in rows {
             text.push_str(&row.to_string());
             text.push('\n');
         }
-        write_atomic(&self.path.join("samples").join(format!("{}.jsonl", step_name(step))), text.as_bytes())
+        write_atomic(&self.path.join("samples").join(format!("{name}.jsonl")), text.as_bytes())
     }
 
     /// Writes `summary.json`.
