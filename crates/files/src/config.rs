@@ -84,7 +84,7 @@ pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
             return Err(out_of_range(file, key, value, limit));
         }
     }
-    if spec.head_dim % 2 != 0 {
+    if !spec.head_dim.is_multiple_of(2) {
         return Err(unsupported(
             file,
             "head_dim",
@@ -92,7 +92,7 @@ pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
             "an even number of elements a head",
         ));
     }
-    if spec.heads % spec.kv_heads != 0 {
+    if !spec.heads.is_multiple_of(spec.kv_heads) {
         let message = format!(
             "{file}: num_attention_heads = {} is not a multiple of num_key_value_heads = {}",
             spec.heads, spec.kv_heads
@@ -317,7 +317,7 @@ impl Config<'_> {
     }
 
     fn divide(&self, key: &str, n: u32, by_key: &str, by: u32) -> Result<u32> {
-        if n % by == 0 {
+        if n.is_multiple_of(by) {
             return Ok(n / by);
         }
         Err(self.invalid(format!("{key} = {n} is not a multiple of {by_key} = {by}, and head_dim is absent")))

@@ -121,3 +121,7 @@ fn q6_k(b: &[u8], y: &mut [f32]) {
         *y = d * f32::from(scale) * q as f32;
     }
 }
+
+#[cfg(test)]
+#[path = "dequant_tests.rs"]
+mod tests;

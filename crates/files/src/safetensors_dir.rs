@@ -122,7 +122,8 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     storage.read_exact_at(&mut header, 8)?;
     let Header(mut entries) =
         serde_json::from_slice(&header).map_err(|e| corrupt(format!("header is not valid: {e}")))?;
-    entries.sort_by(|a, b| a.1.data_offsets.cmp(&b.1.data_offsets));
+    refuse_duplicates(&entries).map_err(&corrupt)?;
+    entries.sort_by_key(|(_, entry)| entry.data_offsets);
     let data_start = 8 + header_bytes;
     let mut end = 0u64;
     let mut tensors = Vec::with_capacity(entries.len());
@@ -142,7 +143,6 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     if end < data_bytes {
         return Err(corrupt(format!("{data_bytes} bytes follow the header, the tensors take {end}")));
     }
-    refuse_duplicates(&tensors).map_err(corrupt)?;
     Ok(tensors)
 }
 
@@ -189,8 +189,8 @@ fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Res
     }
 }
 
-fn refuse_duplicates(tensors: &[TensorInfo]) -> std::result::Result<(), String> {
-    let mut names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+fn refuse_duplicates(entries: &[(String, Entry)]) -> std::result::Result<(), String> {
+    let mut names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(format!("tensor `{}` is listed twice", pair[0])),

@@ -157,7 +157,7 @@ fn is_package(text: &str) -> bool {
 }
 
 fn is_scheme(text: &str) -> bool {
-    text.len() > 1 && text.chars().all(|c| c.is_ascii_lowercase())
+    text.len() > 1 && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One tensor to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +130,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
         _ => Path::new("."),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = folder.join(format!(".{name}.{}.part", std::process::id()));
+    let part = part_path(folder, &name);
     let written = File::create(&part)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&part, path));
@@ -138,6 +139,12 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
         return Err(write_error(path, &e));
     }
     fsync_dir(folder)
+}
+
+/// A temporary name beside `name` that no other thread or process uses.
+pub(crate) fn part_path(folder: &Path, name: &str) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    folder.join(format!(".{name}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// `disk-full` where the system says so, else `write-failed`.
@@ -157,7 +164,7 @@ fn header(tensors: &[TensorDecl], metadata: &[(String, String)]) -> Result<(Vec<
     let mut offset = 0u64;
     for tensor in tensors {
         let bytes = Bytes::checked(&tensor.shape, tensor.dtype.bytes())?.0;
-        let end = Bytes::checked(&[offset.checked_add(bytes).unwrap_or(u64::MAX)], 1)?.0;
+        let end = Bytes::checked(&[offset.saturating_add(bytes)], 1)?.0;
         let dtype = match tensor.dtype {
             DType::F32 => "F32",
             DType::Bf16 => "BF16",

@@ -28,10 +28,13 @@ impl Tokenizer {
     /// Errors: `tokenizer-missing`, `tokenizer-invalid`, `tokenizer-unsupported`, `tokenizer-model-mismatch`.
     pub fn from_files(files: &TokenizerFiles, vocab: u32) -> Result<Tokenizer> {
         let json = tokenizer_json(files)?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(&json).map_err(|e| invalid(&e.to_string()))?;
+        // Parsed first: the library panics on a decoder that is not JSON. Whatever else it panics on is caught.
+        let config: Value = serde_json::from_slice(&json).map_err(|e| invalid(&e.to_string()))?;
+        let parsed = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(&json));
+        let parsed = parsed.map_err(|_| invalid("the library cannot read it"))?;
+        let mut inner = parsed.map_err(|e| invalid(&e.to_string()))?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| invalid(&e.to_string()))?;
-        let config: Value = serde_json::from_slice(&json).map_err(|e| invalid(&e.to_string()))?;
         Tokenizer::new(inner, &config, vocab)
     }
 
@@ -70,17 +73,38 @@ impl Tokenizer {
             return Ok(encoding.get_ids().to_vec());
         }
         let encoding = self.inner.encode(text, false).map_err(|e| invalid(&e.to_string()))?;
-        let mut end = 0;
+        let (mut end, mut whole) = (0, true);
         for &(from, to) in encoding.get_offsets() {
-            if from != end {
-                return Err(unknown_character(text, end));
-            }
+            whole &= from == end;
             end = to;
         }
-        if end != text.len() {
-            return Err(unknown_character(text, end));
+        if !whole || end != text.len() {
+            return Err(self.unknown_character(text));
         }
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Names the first character that is in no token. The library's offsets do not say: it counts without what it drops.
+    fn unknown_character(&self, text: &str) -> Error {
+        let added = self.inner.get_added_tokens_decoder();
+        let (mut rest, mut position) = (text, 0);
+        while let Some(c) = rest.chars().next() {
+            let spelled = added.values().map(|t| t.content.as_str()).find(|t| rest.starts_with(t));
+            let known = spelled.or_else(|| {
+                let one = &rest[..c.len_utf8()];
+                self.inner.token_to_id(one).map(|_| one)
+            });
+            let Some(known) = known.filter(|k| !k.is_empty()) else { break };
+            position += known.chars().count();
+            rest = &rest[known.len()..];
+        }
+        let character = rest.chars().next().unwrap_or('\u{fffd}');
+        let shown: String = text.chars().take(60).collect();
+        Error::new(
+            "tokenizer-unknown-character",
+            format!("character {character:?} at position {position} of {shown:?} is not in the vocabulary"),
+        )
+        .hint("this model knows only the characters of its task; use another model for free text")
     }
 
     /// The text of `ids`; bytes that are no UTF-8 become U+FFFD. Ids without a token give nothing.
@@ -189,17 +213,6 @@ fn loses_unknown(config: &Value) -> bool {
         && model["type"] == "BPE"
         && is_null(model.get("unk_token"))
         && model["byte_fallback"] != true
-}
-
-fn unknown_character(text: &str, at: usize) -> Error {
-    let character = text.get(at..).and_then(|rest| rest.chars().next()).unwrap_or('\u{fffd}');
-    let position = text.get(..at).map_or(at, |before| before.chars().count());
-    let shown: String = text.chars().take(60).collect();
-    Error::new(
-        "tokenizer-unknown-character",
-        format!("character {character:?} at position {position} of {shown:?} is not in the vocabulary"),
-    )
-    .hint("this model knows only the characters of its task; use another model for free text")
 }
 
 fn invalid(why: &str) -> Error {

@@ -1,0 +1,213 @@
+//! `config.json` to a spec and back: the five golden models, what is refused, what is wrong.
+
+use plimsoll_base::{DType, Family, ModelSpec, RopeScaling};
+use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
+use serde_json::{Value, json};
+
+const GOLDEN: [(&str, &str); 5] = [
+    ("llama", include_str!("configs/llama.json")),
+    ("qwen2", include_str!("configs/qwen2.json")),
+    ("qwen3", include_str!("configs/qwen3.json")),
+    ("mistral", include_str!("configs/mistral.json")),
+    ("llama3_rope", include_str!("configs/llama3_rope.json")),
+];
+
+fn golden(name: &str) -> Value {
+    let (_, text) = GOLDEN.iter().find(|(n, _)| *n == name).expect("one of the five");
+    serde_json::from_str(text).expect("a golden config is JSON")
+}
+
+/// A golden config with some keys replaced; `null` removes a key.
+fn with(name: &str, change: Value) -> Value {
+    let mut config = golden(name);
+    let map = config.as_object_mut().unwrap();
+    for (key, value) in change.as_object().unwrap() {
+        if value == "remove" {
+            map.remove(key)
+        } else {
+            map.insert(key.clone(), value.clone())
+        };
+    }
+    config
+}
+
+fn spec(config: &Value) -> Result<ModelSpec, (&'static str, String)> {
+    spec_from_config(config, "config.json").map_err(|e| (e.slug, e.message))
+}
+
+#[test]
+fn the_golden_configs_give_their_shapes() {
+    let llama = ModelSpec {
+        family: Family::Llama,
+        vocab: 260,
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn: 96,
+        rms_eps: 1e-5,
+        rope_theta: 1e4,
+        rope_scaling: RopeScaling::None,
+        tied: true,
+        qkv_bias: false,
+        qk_norm: false,
+        max_positions: 256,
+    };
+    let scaled = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 32,
+    };
+    for (name, expect) in [
+        ("llama", llama),
+        ("llama3_rope", ModelSpec { rope_scaling: scaled, ..llama }),
+        ("mistral", ModelSpec { family: Family::Mistral, ..llama }),
+        (
+            "qwen2",
+            ModelSpec {
+                family: Family::Qwen2,
+                rms_eps: 1e-6,
+                rope_theta: 1e6,
+                tied: false,
+                qkv_bias: true,
+                ..llama
+            },
+        ),
+        (
+            "qwen3",
+            ModelSpec {
+                family: Family::Qwen3,
+                rms_eps: 1e-6,
+                rope_theta: 1e6,
+                head_dim: 32,
+                qk_norm: true,
+                ..llama
+            },
+        ),
+    ] {
+        assert_eq!(spec(&golden(name)).unwrap(), expect, "{name}");
+    }
+}
+
+#[test]
+fn a_written_config_reads_back_as_the_same_spec() {
+    let ids = TokenIds { eos: vec![257, 3], bos: Some(256), pad: Some(0) };
+    for (name, _) in GOLDEN {
+        let before = spec(&golden(name)).unwrap();
+        let config = config_json(&before, DType::Bf16, &ids);
+        assert_eq!(spec(&config).unwrap(), before, "{name}");
+        assert_eq!(token_ids(&config, None), ids);
+        assert_eq!(config["architectures"], golden(name)["architectures"], "{name}");
+        assert_eq!(config["rms_norm_eps"].to_string(), golden(name)["rms_norm_eps"].to_string(), "{name}");
+    }
+    assert_eq!(token_ids(&json!({}), Some(&generation_config_json(&ids))), ids);
+}
+
+#[test]
+fn both_spellings_of_rope_are_read() {
+    let linear = RopeScaling::Linear { factor: 2.0 };
+    for (change, theta, scaling) in [
+        (json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }), 1e4, linear),
+        (json!({ "rope_scaling": { "rope_type": "default" } }), 1e4, RopeScaling::None),
+        (json!({ "rope_theta": "remove" }), 1e4, RopeScaling::None),
+        (
+            json!({ "rope_theta": "remove", "rope_scaling": "remove",
+                    "rope_parameters": { "rope_type": "linear", "factor": 2, "rope_theta": 5e5 } }),
+            5e5,
+            linear,
+        ),
+        (json!({ "rope_parameters": { "rope_theta": 7.0 } }), 7.0, RopeScaling::None),
+    ] {
+        let spec = spec(&with("llama", change.clone())).unwrap();
+        assert_eq!((spec.rope_theta, spec.rope_scaling), (theta, scaling), "{change}");
+    }
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_key_and_value() {
+    for (name, change, words) in [
+        ("llama", json!({ "model_type": "gemma3" }), "model_type = \"gemma3\""),
+        (
+            "llama",
+            json!({ "architectures": ["LlamaForSequenceClassification"] }),
+            "LlamaForSequenceClassification",
+        ),
+        ("llama", json!({ "model_type": "remove", "architectures": ["GPT2LMHeadModel"] }), "GPT2LMHeadModel"),
+        ("llama", json!({ "hidden_act": "gelu" }), "hidden_act = \"gelu\""),
+        ("llama", json!({ "attention_bias": true }), "attention_bias = true"),
+        ("llama", json!({ "mlp_bias": true }), "mlp_bias = true"),
+        ("llama", json!({ "head_dim": 15 }), "head_dim = 15"),
+        ("llama", json!({ "num_local_experts": 8 }), "num_local_experts = 8"),
+        ("qwen3", json!({ "num_experts": 128 }), "num_experts = 128"),
+        ("llama", json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
+        ("llama", json!({ "rope_scaling": { "rope_type": "yarn", "factor": 4.0 } }), "rope_type = \"yarn\""),
+        ("llama", json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }), "rope_type = \"dynamic\""),
+        (
+            "llama",
+            json!({ "rope_parameters": { "full_attention": { "rope_theta": 1e4 } } }),
+            "rope_parameters",
+        ),
+        ("llama", json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor = 0.5"),
+        ("qwen2", json!({ "use_sliding_window": true, "sliding_window": 128 }), "use_sliding_window = true"),
+        ("qwen2", json!({ "layer_types": ["full_attention", "sliding_attention"] }), "layer_types"),
+        ("mistral", json!({ "sliding_window": 128 }), "sliding_window = 128"),
+    ] {
+        let (slug, message) = spec(&with(name, change.clone())).unwrap_err();
+        assert_eq!(slug, "model-unsupported", "{change}: {message}");
+        assert!(message.contains(words), "{change}: {message}");
+    }
+}
+
+#[test]
+fn windows_and_experts_that_are_off_are_no_obstacle() {
+    for (name, change) in [
+        ("qwen2", json!({ "sliding_window": 128, "use_sliding_window": false })),
+        ("mistral", json!({ "sliding_window": 256 })),
+        ("qwen3", json!({ "layer_types": ["full_attention", "full_attention"], "num_experts": 0 })),
+        ("llama", json!({ "mlp_bias": "remove", "attention_bias": "remove", "hidden_act": "remove" })),
+    ] {
+        spec(&with(name, change)).unwrap();
+    }
+}
+
+#[test]
+fn wrong_and_absurd_values_are_named() {
+    for (change, words) in [
+        (json!({ "vocab_size": 0 }), "vocab_size = 0"),
+        (json!({ "vocab_size": 4194305 }), "vocab_size = 4194305"),
+        (json!({ "vocab_size": -5 }), "vocab_size = -5"),
+        (json!({ "vocab_size": 1.5 }), "vocab_size = 1.5"),
+        (json!({ "vocab_size": "remove" }), "vocab_size"),
+        (json!({ "hidden_size": "many" }), "hidden_size"),
+        (json!({ "hidden_size": 18446744073709551615u64 }), "hidden_size"),
+        (json!({ "num_hidden_layers": 1025 }), "num_hidden_layers = 1025"),
+        (json!({ "num_key_value_heads": 3 }), "num_attention_heads = 4"),
+        (json!({ "head_dim": 131072 }), "num_attention_heads * head_dim = 524288"),
+        (json!({ "head_dim": null, "num_attention_heads": 6 }), "not a multiple"),
+        (json!({ "rms_norm_eps": 0.0 }), "rms_norm_eps = 0"),
+        (json!({ "rms_norm_eps": 1e-60 }), "rms_norm_eps"),
+        (json!({ "rope_theta": -1 }), "rope_theta = -1"),
+        (json!({ "tie_word_embeddings": 1 }), "tie_word_embeddings = 1"),
+        (json!({ "rope_scaling": { "rope_type": "linear" } }), "factor"),
+        (json!({ "model_type": "remove", "architectures": "remove" }), "model_type"),
+    ] {
+        let (slug, message) = spec(&with("llama", change.clone())).unwrap_err();
+        assert_eq!(slug, "model-config-invalid", "{change}: {message}");
+        assert!(message.contains(words), "{change}: {message}");
+    }
+    assert_eq!(spec(&json!([])).unwrap_err().0, "model-config-invalid");
+}
+
+#[test]
+fn generation_config_wins_and_lists_are_read() {
+    let config = json!({ "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": null });
+    let expect = TokenIds { eos: vec![2], bos: Some(1), pad: None };
+    assert_eq!(token_ids(&config, None), expect);
+    let generation = json!({ "eos_token_id": [7, 8], "pad_token_id": 9 });
+    assert_eq!(
+        token_ids(&config, Some(&generation)),
+        TokenIds { eos: vec![7, 8], bos: Some(1), pad: Some(9) }
+    );
+}

@@ -1,0 +1,144 @@
+//! JSON lines: rows of both kinds, and every way in which a file can be wrong.
+
+use plimsoll_base::Error;
+use plimsoll_files::OpenModel;
+use plimsoll_text::{
+    ChatTemplate, Message, Prompt, SftRow, Tokenizer, load_jsonl, load_sft_jsonl, tokenize_prompt,
+    tokenize_sft,
+};
+use std::path::PathBuf;
+
+fn file(dir: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
+    let path = dir.path().join("d.jsonl");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn rows_keep_their_other_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "\u{feff}{\"prompt\": \"1+1=\", \"ground_truth\": \"2\", \"n\": [1]}\n\n  \r\n{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}]}";
+    let rows = load_jsonl(&file(&dir, text.as_bytes()), "prompt").unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0].prompt, Prompt::Text("1+1=".into()));
+    assert_eq!(serde_json::to_string(&rows[0].columns).unwrap(), r#"{"ground_truth":"2","n":[1]}"#);
+    assert_eq!(rows[1].prompt, Prompt::Messages(vec![Message::new("user", "hi")]));
+    let rows = load_jsonl(&file(&dir, b"{\"q\": \"a\", \"prompt\": 1}"), "q").unwrap();
+    assert_eq!(rows[0].columns["prompt"], 1);
+}
+
+#[test]
+fn every_wrong_file_is_named_by_line_and_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = "{\"prompt\": \"a\"}\n";
+    for (bytes, slug, words) in [
+        (b"".to_vec(), "data-empty", "no rows"),
+        (b"\n \n".to_vec(), "data-empty", "no rows"),
+        (
+            format!("{good}{{\"prompt\": ").into_bytes(),
+            "data-bad-json",
+            ":2: EOF while parsing a value at column 10",
+        ),
+        (b"[1]".to_vec(), "data-bad-json", ":1: not an object"),
+        (b"{\"prompt\": \"\xff\"}".to_vec(), "data-bad-json", ":1: "),
+        (
+            format!("{good}{{\"question\": 1, \"b\": 2}}").into_bytes(),
+            "data-column-missing",
+            ":2: no column `prompt`",
+        ),
+        (b"{\"prompt\": 3}".to_vec(), "data-bad-prompt", "column `prompt`"),
+        (b"{\"prompt\": []}".to_vec(), "data-bad-prompt", "column `prompt`"),
+        (b"{\"prompt\": [{\"role\": \"user\"}]}".to_vec(), "data-bad-prompt", "missing field `content`"),
+        (vec![b'x'; (16 << 20) + 2], "data-bad-json", ":1: longer than"),
+    ] {
+        let error = load_jsonl(&file(&dir, &bytes), "prompt").unwrap_err();
+        assert_eq!(error.slug, slug, "{error}");
+        assert!(error.message.contains(words), "{error}");
+    }
+    let error = load_jsonl(&file(&dir, b"{\"question\": 1, \"b\": 2}"), "prompt").unwrap_err();
+    assert_eq!(error.facts, ["columns there: `question`, `b`"]);
+    for path in [dir.path().join("absent"), dir.path().to_path_buf()] {
+        assert_eq!(load_jsonl(&path, "prompt").unwrap_err().slug, "data-missing");
+    }
+}
+
+#[test]
+fn supervised_rows_have_three_forms() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = concat!(
+        "{\"prompt\": \"2+2=\", \"completion\": \"4\"}\n",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n",
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n",
+    );
+    let rows = load_sft_jsonl(&file(&dir, text.as_bytes())).unwrap();
+    let chat = SftRow { prompt: Prompt::Messages(vec![Message::new("user", "a")]), completion: "b".into() };
+    assert_eq!(
+        rows,
+        [SftRow { prompt: Prompt::Text("2+2=".into()), completion: "4".into() }, chat.clone(), chat]
+    );
+    for (text, slug) in [
+        ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "data-bad-prompt"),
+        ("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}", "data-bad-prompt"),
+        ("{\"messages\": \"a\"}", "data-bad-prompt"),
+        ("{\"prompt\": \"a\"}", "data-column-missing"),
+        ("{\"prompt\": \"a\", \"completion\": 4}", "data-bad-prompt"),
+    ] {
+        assert_eq!(load_sft_jsonl(&file(&dir, text.as_bytes())).unwrap_err().slug, slug, "{text}");
+    }
+}
+
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
+
+/// The text behind the tokens of a prompt.
+fn prompt_text(
+    prompt: &Prompt,
+    system: Option<&str>,
+    apply_chat: bool,
+    with_template: bool,
+) -> Result<String, Error> {
+    let model = OpenModel::open("random:smollm2-135m", None, false)?;
+    let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
+    let template = ChatTemplate::new(TEMPLATE, &[])?;
+    let ids = tokenize_prompt(&tokenizer, with_template.then_some(&template), prompt, system, apply_chat)?;
+    Ok(tokenizer.decode(&ids, false))
+}
+
+#[test]
+fn a_string_is_raw_unless_a_chat_is_asked_for() {
+    let text = Prompt::Text("x".into());
+    let chat = Prompt::Messages(vec![Message::new("system", "s"), Message::new("user", "x")]);
+    let user = Prompt::Messages(vec![Message::new("user", "x")]);
+    for (prompt, system, apply_chat, expect) in [
+        (&text, None, false, "x"),
+        (&text, None, true, "u:x;a:"),
+        (&text, Some("p"), false, "s:p;u:x;a:"),
+        (&user, None, false, "u:x;a:"),
+        (&user, Some("p"), false, "s:p;u:x;a:"),
+        (&chat, Some("p"), true, "s:s;u:x;a:"),
+    ] {
+        assert_eq!(prompt_text(prompt, system, apply_chat, true).unwrap(), expect);
+    }
+    assert_eq!(prompt_text(&text, None, false, false).unwrap(), "x");
+    for (prompt, apply_chat) in [(&text, true), (&user, false)] {
+        assert_eq!(prompt_text(prompt, None, apply_chat, false).unwrap_err().slug, "chat-template-missing");
+    }
+}
+
+#[test]
+fn a_supervised_row_ends_with_eos_or_as_its_template_ends() {
+    let model = OpenModel::open("random:smollm2-135m", None, false).unwrap();
+    let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab).unwrap();
+    let template = ChatTemplate::new(TEMPLATE, &[]).unwrap();
+    let row = SftRow { prompt: Prompt::Text("x".into()), completion: "y".into() };
+    for (apply_chat, expect) in [(false, ("x", "y<eos>")), (true, ("u:x;a:", "y;"))] {
+        let (prompt, completion) =
+            tokenize_sft(&tokenizer, Some(&template), &row, None, apply_chat, Some(257)).unwrap();
+        assert_eq!(
+            (tokenizer.decode(&prompt, false).as_str(), tokenizer.decode(&completion, false).as_str()),
+            expect
+        );
+    }
+    let other = ChatTemplate::new("{{ messages | length }}", &[]).unwrap();
+    let error = tokenize_sft(&tokenizer, Some(&other), &row, None, true, None).unwrap_err();
+    assert_eq!(error.slug, "chat-template-invalid");
+}
