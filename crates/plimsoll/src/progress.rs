@@ -16,6 +16,7 @@ pub struct Progress {
     live: Option<ProgressBar>,
     quiet: bool,
     rewards: Vec<f64>,
+    losses: Vec<f64>,
     evals: Vec<(u32, f64)>,
     dir: String,
 }
@@ -29,7 +30,14 @@ impl Progress {
             bar.set_style(ProgressStyle::with_template("{bar:20} {msg}").expect("the template is a literal"));
             bar
         });
-        Progress { live: bar, quiet, rewards: Vec::new(), evals: Vec::new(), dir: String::new() }
+        Progress {
+            live: bar,
+            quiet,
+            rewards: Vec::new(),
+            losses: Vec::new(),
+            evals: Vec::new(),
+            dir: String::new(),
+        }
     }
 
     /// Before and after, and the curve, for people; empty if nothing was measured.
@@ -42,6 +50,9 @@ impl Progress {
         }
         if let (Some(first), Some(last)) = (self.rewards.first(), self.rewards.last()) {
             text += &format!("reward    {first:.3} first,  {last:.3} last    {}\n", curve(&self.rewards));
+        }
+        if let (Some(first), Some(last)) = (self.losses.first(), self.losses.last()) {
+            text += &format!("loss      {first:.3} first,  {last:.3} last    {}\n", curve(&self.losses));
         }
         if !self.dir.is_empty() {
             text += &format!("written   {}\n", self.dir);
@@ -75,6 +86,7 @@ impl Progress {
 
     fn step(&mut self, step: &StepResult) {
         self.rewards.extend(step.reward);
+        self.losses.extend(step.loss);
         let line = step_line(step);
         match &self.live {
             Some(bar) => {

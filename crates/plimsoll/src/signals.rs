@@ -1,44 +1,35 @@
-//! SIGINT and SIGTERM ask a run to stop after its step; the second one ends it at once.
+//! SIGINT and SIGTERM ask a run to stop after its step; a second one ends it at once.
 
 use plimsoll_base::{Error, Exit, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-use std::process::ExitCode;
+use signal_hook::iterator::Signals;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
 
-/// What the signals have asked for.
-pub struct Stop {
-    asked: Arc<AtomicBool>,
-    signal: Arc<AtomicUsize>,
+/// Stack of the thread that waits for signals: it sleeps, stores a number, exits.
+const STACK_BYTES: usize = 64 << 10;
+
+/// Takes both signals from now on; the number of the first one appears in what is returned.
+pub fn install() -> Result<Arc<AtomicI32>> {
+    let asked = Arc::new(AtomicI32::new(0));
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|err| refused(&err))?;
+    let stop = asked.clone();
+    let wait = move || {
+        for signal in signals.forever() {
+            if stop.swap(signal, Ordering::SeqCst) != 0 {
+                // The user does not want to wait for the step. Every file of the run is whole at any moment.
+                std::process::exit(
+                    if signal == SIGTERM { Exit::Terminated } else { Exit::Interrupted } as i32
+                );
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("signals".into()).stack_size(STACK_BYTES);
+    thread.spawn(wait).map(|_| asked).map_err(|err| refused(&err))
 }
 
-impl Stop {
-    /// Takes both signals from now on.
-    pub fn install() -> Result<Stop> {
-        let stop = Stop { asked: Arc::new(AtomicBool::new(false)), signal: Arc::new(AtomicUsize::new(0)) };
-        for (signal, exit) in [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)] {
-            // In this order: the first signal finds `asked` false and sets it, the second finds it true and exits.
-            flag::register_conditional_shutdown(signal, exit as i32, stop.asked.clone())
-                .and_then(|_| flag::register(signal, stop.asked.clone()))
-                .and_then(|_| flag::register_usize(signal, stop.signal.clone(), signal as usize))
-                .map_err(|err| Error::new("internal", format!("signal {signal} cannot be taken: {err}")))?;
-        }
-        Ok(stop)
-    }
-
-    /// True once the run should stop after its step.
-    pub fn asked(&self) -> &AtomicBool {
-        &self.asked
-    }
-
-    /// 130 or 143 if a signal came, else 0.
-    pub fn exit_code(&self) -> ExitCode {
-        let exit = match self.signal.load(Ordering::SeqCst) as i32 {
-            SIGINT => Exit::Interrupted as u8,
-            SIGTERM => Exit::Terminated as u8,
-            _ => 0,
-        };
-        ExitCode::from(exit)
-    }
+fn refused(err: &std::io::Error) -> Error {
+    Error::new("internal", format!("SIGINT and SIGTERM cannot be taken: {err}"))
+        .hint("check the limit on threads: ulimit -u")
 }

@@ -40,6 +40,11 @@ pub fn flag(key: &str, value: Option<impl std::fmt::Display>) -> Option<String> 
     value.map(|value| format!("{key}={value}"))
 }
 
+/// The same for text, quoted, so that it is never read as a number or a list.
+pub fn text_flag(key: &str, value: Option<&str>) -> Option<String> {
+    value.map(|value| format!("{key}={}", serde_json::Value::from(value)))
+}
+
 /// The environment variables of the run file; those of others need not be UTF-8.
 fn environment() -> Result<Vec<(String, String)>> {
     let ours = std::env::vars_os().filter_map(|(name, value)| {

@@ -1,10 +1,12 @@
 //! One file a command: its flags, and the call that does the work.
 
 mod completions;
+mod eval;
 mod explain;
 mod grade;
 mod layers;
 mod plan;
+mod train;
 
 use clap::Subcommand;
 use plimsoll_base::Result;
@@ -15,6 +17,10 @@ use std::process::ExitCode;
 pub enum Command {
     /// Show where a run's memory goes, and whether it fits.
     Plan(plan::Args),
+    /// Train: a run directory with checkpoints, metrics and samples.
+    Train(train::Args),
+    /// Score a model on prompts with a reward.
+    Eval(eval::Args),
     /// Grade given responses with a verifier, a JSON object a line.
     Grade(grade::Args),
     /// Print the page of an error, or list them all.
@@ -28,6 +34,8 @@ impl Command {
     pub fn run(self, quiet: bool) -> Result<ExitCode> {
         match self {
             Command::Plan(args) => plan::run(&args, quiet),
+            Command::Train(args) => train::run(&args, quiet),
+            Command::Eval(args) => eval::run(&args, quiet),
             Command::Grade(args) => grade::run(&args, quiet),
             Command::Explain(args) => explain::run(&args),
             Command::Completions(args) => completions::run(&args),

@@ -1,9 +1,8 @@
 //! `train RUN`: the run itself, watched.
 
 use super::layers::Sets;
-use crate::output;
 use crate::progress::Progress;
-use crate::signals::Stop;
+use crate::{output, signals};
 use plimsoll_base::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,18 +27,19 @@ pub struct Args {
 
 /// Trains, and says what it came to.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let stop = Stop::install()?;
+    let signal = signals::install()?;
     let loaded = args.sets.load(&args.run, quiet)?;
     let mut progress = Progress::new(quiet);
-    let summary = plimsoll_rl::train::train(&loaded, &mut progress, stop.asked())?;
+    let summary = plimsoll_rl::train::train(&loaded, &mut progress, &signal)?;
     let closing = progress.closing();
+    // The live line goes before the last words come.
     drop(progress);
     match args.json {
         true => {
             output::note(quiet, closing.trim_end());
-            output::json(&summary.to_json())?;
+            output::json(&summary)?;
         }
         false => output::text(&closing)?,
     }
-    Ok(stop.exit_code())
+    Ok(ExitCode::SUCCESS)
 }

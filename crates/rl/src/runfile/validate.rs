@@ -42,7 +42,8 @@ pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
     sampling(&verb.rollout, at)?;
     rewards(&verb.reward, at)?;
     data(&verb.data, at)?;
-    eval(&verb.eval, at)?;
+    eval_counts(&verb.eval, at)?;
+    greedy_samples("rollout", verb.eval.samples, verb.rollout.temperature, at)?;
     memory(&verb.memory, at)?;
     run_section(&verb.run, at)
 }
@@ -290,8 +291,22 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
             return Err(bad_value(at, &key("timeout_ms"), 0, "a number of milliseconds above 0"));
         }
         not_zero(reward.workers.value(), at, &key("workers"))?;
+        reward_kind(reward, at, &key("kind"))?;
     }
     Ok(())
+}
+
+/// Whether the kind is known and its pattern compiles; other people's code is looked at when its workers start.
+fn reward_kind(reward: &Reward, at: &Provenance, key: &str) -> Result<()> {
+    if reward.kind.starts_with("python:") || reward.kind.starts_with("command:") {
+        return Ok(());
+    }
+    let specs = crate::eval::reward_specs(std::slice::from_ref(reward), "");
+    plimsoll_reward::Rewards::new(&specs).map(drop).map_err(|found| {
+        let placed = at.error(found.slug, key, &found.message);
+        let placed = found.facts.into_iter().fold(placed, Error::fact);
+        found.hints.into_iter().fold(placed, Error::hint)
+    })
 }
 
 fn data(data: &Data, at: &Provenance) -> Result<()> {
@@ -312,19 +327,26 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
 }
 
 fn eval(eval: &Eval, at: &Provenance) -> Result<()> {
+    eval_counts(eval, at)?;
+    greedy_samples("eval", eval.samples, eval.temperature, at)
+}
+
+fn eval_counts(eval: &Eval, at: &Provenance) -> Result<()> {
     not_zero(eval.every, at, "eval.every")?;
     not_zero(Some(eval.samples), at, "eval.samples")?;
     not_zero(eval.prompts_max, at, "eval.prompts_max")?;
-    finite_from_zero(eval.temperature, at, "eval.temperature")?;
-    if eval.samples > 1 && eval.temperature == 0.0 {
-        let message = format!(
-            "eval.samples = {} with eval.temperature = 0: greedy samples are all the same",
-            eval.samples
-        );
-        return Err(contradiction(at, "eval.samples", &message)
-            .hint("set eval.temperature = 1.0, or eval.samples = 1"));
+    finite_from_zero(eval.temperature, at, "eval.temperature")
+}
+
+/// Several greedy samples of a prompt are one sample, several times.
+fn greedy_samples(section: &str, samples: u32, temperature: f64, at: &Provenance) -> Result<()> {
+    if samples <= 1 || temperature != 0.0 {
+        return Ok(());
     }
-    Ok(())
+    let message =
+        format!("eval.samples = {samples} with {section}.temperature = 0: greedy samples are all the same");
+    Err(contradiction(at, "eval.samples", &message)
+        .hint(format!("set {section}.temperature = 1.0, or eval.samples = 1")))
 }
 
 fn memory(memory: &Memory, at: &Provenance) -> Result<()> {

