@@ -27,7 +27,7 @@ impl Progress {
         let live = !quiet && std::io::stderr().is_terminal();
         let bar = live.then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
-            bar.set_style(ProgressStyle::with_template("{bar:20} {msg}").expect("the template is a literal"));
+            bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
             bar
         });
         Progress {
@@ -87,13 +87,12 @@ impl Progress {
     fn step(&mut self, step: &StepResult) {
         self.rewards.extend(step.reward);
         self.losses.extend(step.loss);
-        let line = step_line(step);
         match &self.live {
             Some(bar) => {
                 bar.set_position(u64::from(step.step));
-                bar.set_message(line);
+                bar.set_message(live_line(step));
             }
-            None if is_shown(step.step, step.steps) => self.say(&line),
+            None if is_shown(step.step, step.steps) => self.say(&step_line(step)),
             None => {}
         }
     }
@@ -154,6 +153,28 @@ fn step_line(step: &StepResult) -> String {
     parts.join("  ")
 }
 
+/// The same in about 80 columns; a narrower terminal shows its beginning.
+fn live_line(step: &StepResult) -> String {
+    let mut parts = vec![format!("{}/{}", step.step, step.steps)];
+    let mut add = |name: &str, value: Option<f64>, digits: usize, unit: &str| {
+        if let Some(value) = value {
+            parts.push(format!("{name} {value:.digits$}{unit}"));
+        }
+    };
+    add("reward", step.reward, 3, "");
+    if step.reward.is_none() {
+        add("loss", step.loss, 4, "");
+    }
+    add("acc", step.accuracy, 3, "");
+    add("rollout", step.tokens_per_second_rollout, 0, "/s");
+    add("update", step.tokens_per_second_update, 0, "/s");
+    if step.planned_bytes > 0 {
+        parts.push(format!("{}/{} MiB", step.rss_bytes / Bytes::MIB, step.planned_bytes / Bytes::MIB));
+    }
+    parts.push(format!("{} left", duration(step.seconds_left)));
+    parts.join(" ")
+}
+
 /// `42 s`, `3 min 20 s`, `2 h 05 min`.
 fn duration(seconds: f64) -> String {
     let seconds = if seconds.is_finite() { seconds.max(0.0).round() as u64 } else { 0 };
@@ -191,6 +212,27 @@ mod tests {
         };
         let expect = "step 7/60  reward 0.500  accuracy 0.250  rollout tok/s 9000  memory 40.0 MiB of 48.0 MiB  1 min 23 s left";
         assert_eq!(step_line(&step), expect);
+    }
+
+    #[test]
+    fn the_live_line_is_short() {
+        let step = StepResult {
+            step: 100,
+            steps: 200,
+            reward: Some(0.5),
+            accuracy: Some(0.25),
+            tokens_per_second_rollout: Some(12345.0),
+            tokens_per_second_update: Some(12345.0),
+            rss_bytes: 1095 << 20,
+            planned_bytes: 1100 << 20,
+            seconds_left: 83.0,
+            ..StepResult::default()
+        };
+        let line = live_line(&step);
+        assert_eq!(
+            line,
+            "100/200 reward 0.500 acc 0.250 rollout 12345/s update 12345/s 1095/1100 MiB 1 min 23 s left"
+        );
     }
 
     #[test]

@@ -1,0 +1,217 @@
+//! `train` and `eval` from outside: the run directory, what may not happen to it, and hostile data.
+
+mod common;
+
+use common::{check_refused, plimsoll, text};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const RUN: &str = r#"method = "grpo"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+[rollout]
+prompts_per_step = 4
+group_size = 2
+max_new_tokens = 4
+[[reward]]
+kind = "exact"
+[train]
+steps = 2
+learning_rate = 1e-5
+[eval]
+prompts_max = 8
+"#;
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
+        folder.write("x.toml", RUN);
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text_path(&self, name: &str) -> String {
+        self.path(name).to_str().expect("UTF-8").to_string()
+    }
+
+    fn write(&self, name: &str, content: &str) -> String {
+        std::fs::write(self.path(name), content).expect("a file in it");
+        self.text_path(name)
+    }
+
+    /// `train x.toml` into `dir`, with further `--set`.
+    fn train_args(&self, dir: &str, sets: &[&str]) -> Vec<String> {
+        let mut args = vec!["train".to_string(), self.text_path("x.toml")];
+        args.extend(["--set".to_string(), format!("run.dir={}", self.text_path(dir))]);
+        args.extend(sets.iter().flat_map(|set| ["--set".to_string(), set.to_string()]));
+        args
+    }
+}
+
+fn refs(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap_or_else(|err| panic!("{}: {err}", path.display())))
+        .expect("JSON")
+}
+
+#[test]
+fn a_run_leaves_its_directory_and_one_object_on_stdout() {
+    let folder = Folder::new();
+    let args = [folder.train_args("out", &[]), vec!["--json".into()]].concat();
+    let output = plimsoll(&refs(&args));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(summary, read_json(&folder.path("out/summary.json")));
+    assert_eq!(summary["steps"], 2);
+    assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"]);
+    assert_eq!(summary["logprob_mismatch_max"], 0.0);
+    assert!(stderr.contains("step 1/2  reward ") && stderr.contains("eval at step 2: "), "{stderr}");
+    assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "a live line in a pipe: {stderr:?}");
+
+    let plan = read_json(&folder.path("out/plan.json"));
+    assert_eq!(plan["arena_bytes"], summary["arena_planned_bytes"]);
+    let events = std::fs::read_to_string(folder.path("out/events.jsonl")).expect("events");
+    let kinds: Vec<Value> =
+        events.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    assert!(kinds.iter().filter(|event| event["event"] == "step").count() == 2, "{events}");
+    assert!(folder.path("out/checkpoints/latest/model.safetensors").is_file());
+    assert!(folder.path("out/samples/step-000001.jsonl").is_file());
+    assert!(!folder.path("out/crash.json").exists());
+
+    // The resolved run file plans the same bytes.
+    let again = plimsoll(&["plan", &folder.text_path("out/run.toml"), "--json"]);
+    let again: Value = serde_json::from_slice(&again.stdout).expect("one object");
+    assert_eq!(again["arena_bytes"], plan["arena_bytes"]);
+
+    check_refused(&refs(&folder.train_args("out", &[])), 2, &["error[run-dir-not-empty]: ", "out-2"]);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused() {
+    let folder = Folder::new();
+    folder.write("file", "x");
+    check_refused(&refs(&folder.train_args("file/out", &[])), 1, &["error[run-dir-unwritable]: "]);
+    check_refused(&refs(&folder.train_args("file", &[])), 1, &["error[run-dir-unwritable]: "]);
+    assert!(folder.path("file").is_file());
+}
+
+#[test]
+fn an_interrupted_run_saves_and_a_live_one_is_locked() {
+    let folder = Folder::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(folder.train_args("out", &["train.steps=100000"]))
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.starts_with("step 1/") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).expect("readable") > 0, "it ended before its first step");
+    }
+    let pid = child.id().to_string();
+    check_refused(&refs(&folder.train_args("out", &[])), 1, &["error[run-dir-locked]: ", &pid]);
+    let killed = Command::new("kill").args(["-TERM", &pid]).status().expect("kill is everywhere");
+    assert!(killed.success());
+    // The pipe must be drained, or the run would block on its own words.
+    let rest: Vec<String> = stderr.lines().map(|line| line.expect("readable")).collect();
+    assert_eq!(child.wait().expect("it ends").code(), Some(143), "{rest:?}");
+    assert!(rest.iter().any(|line| line.starts_with("error[interrupted]: ")), "{rest:?}");
+    assert!(folder.path("out/checkpoints/latest/model.safetensors").is_file());
+    assert!(!folder.path("out/crash.json").exists());
+}
+
+#[test]
+fn hostile_data_is_named_and_leaves_no_directory() {
+    let folder = Folder::new();
+    let good = "{\"prompt\": \"1+2=\", \"ground_truth\": \"3\"}\n";
+    for (data, sets, slug, contains) in [
+        ("", &[][..], "data-empty", "data.jsonl"),
+        ("\n\n", &[], "data-empty", "data.jsonl"),
+        ("{\"prompt\": \"1+2=\"", &[], "data-bad-json", "1"),
+        ("[1]\n", &[], "data-bad-json", "1"),
+        ("{\"question\": \"1+2=\"}\n", &[], "data-column-missing", "prompt"),
+        ("{\"prompt\": \"1+2=\"}\n", &[], "data-column-missing", "ground_truth"),
+        (good, &["data.answer_column=target"], "data-column-missing", "target"),
+        (good, &["data.prompt_tokens_max=2"], "prompt-too-long", "2"),
+    ] {
+        let path = folder.write("data.jsonl", data);
+        let prompts = format!("data.prompts={path}");
+        let sets: Vec<&str> = [&[prompts.as_str()], sets].concat();
+        let slug = format!("error[{slug}]: ");
+        let output = plimsoll(&refs(&folder.train_args("out", &sets)));
+        let stderr = text(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{data:?} {sets:?}: {stderr}");
+        assert!(stderr.starts_with(&slug) && stderr.contains(contains), "{data:?} {sets:?}: {stderr}");
+        assert!(stderr.contains("\nhint: "), "{data:?} has no hint: {stderr}");
+        assert!(!folder.path("out").exists(), "{data:?} left a run directory");
+    }
+    let missing = format!("data.prompts={}", folder.text_path("no-such.jsonl"));
+    let output = plimsoll(&refs(&folder.train_args("out", &[&missing])));
+    assert!(text(&output.stderr).starts_with("error[data-missing]: "), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_weights() {
+    let folder = Folder::new();
+    // Every weight overflows at the first update; the second step meets it.
+    let output = plimsoll(&refs(
+        &folder.train_args("out", &["train.learning_rate=1e38", "train.steps=4", "train.grad_clip=0"]),
+    ));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("not-finite]: "), "{stderr}");
+    assert!(folder.path("out/crash.json").is_file());
+}
+
+#[test]
+fn a_run_that_does_not_fit_is_refused_before_anything_is_made() {
+    let folder = Folder::new();
+    let output = plimsoll(&refs(&folder.train_args("out", &["memory.host=20MiB"])));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(
+        stderr.starts_with("error[host-pool-exceeded]: ") && stderr.contains("\nhint: --set memory.host="),
+        "{stderr}"
+    );
+    assert!(!folder.path("out").exists());
+}
+
+#[test]
+fn eval_prints_a_score() {
+    let args = [
+        "eval",
+        "--model",
+        "builtin:nano",
+        "--data",
+        "builtin:addition",
+        "--prompts-max",
+        "8",
+        "--max-new-tokens",
+        "5",
+    ];
+    let output = plimsoll(&[&args[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert!(found["score"].as_f64().is_some_and(|score| (0.0..=1.0).contains(&score)), "{found}");
+    assert!(text(&plimsoll(&args).stdout).starts_with("score "));
+    check_refused(&[&args[..], &["--set", "train.steps=1"]].concat(), 2, &["error[unknown-key]: "]);
+    check_refused(&["eval", "--model", "no/such", "--data", "builtin:addition"], 1, &["error[model-"]);
+    check_refused(
+        &["eval", "--model", "builtin:nano", "--data", "builtin:nothing"],
+        2,
+        &["error[unknown-task]: "],
+    );
+}
