@@ -77,6 +77,19 @@ impl Host {
         }
     }
 
+    /// Bytes of the binary and its libraries as mapped: the most that their pages can come to hold.
+    pub fn image_bytes(&self) -> Bytes {
+        let maps = self.read("proc/self/maps").unwrap_or_default();
+        let bytes = maps.lines().filter_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let (range, path) = (fields.next()?, fields.nth(4)?);
+            let (start, end) = range.split_once('-')?;
+            let size = u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?;
+            path.starts_with('/').then_some(size)
+        });
+        Bytes(bytes.sum())
+    }
+
     /// Processors that this process may use: its affinity, cut by the container's CPU quota; at least 1.
     pub fn threads(&self) -> usize {
         let affinity = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -182,6 +195,12 @@ impl Host {
     fn read(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok()
     }
+}
+
+/// Bytes that an ordinary user may still write at `path`.
+pub fn free_disk(path: &Path) -> Option<Bytes> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
 }
 
 impl Cgroup {

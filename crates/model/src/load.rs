@@ -3,12 +3,27 @@
 use crate::params::{Param, ParamKind, ParamTable};
 use crate::weights::Params;
 use plimsoll_base::rng::{Stream, philox, unit_f32};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::OpenModel;
 
-/// Bytes of each of the two buffers that weights pass through: as stored, and as f32.
-pub const STAGING_BYTES: usize = 4 << 20;
+/// Least bytes of staging: a row of the widest model, as stored and as f32.
+pub const STAGING_BYTES_MIN: u64 = 1 << 20;
+
+/// The two buffers that weights pass through: as stored, and as f32.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    pub(crate) stored: Vec<u8>,
+    pub(crate) values: Vec<f32>,
+}
+
+impl Staging {
+    /// Both buffers together have `bytes` bytes.
+    pub(crate) fn new(bytes: Bytes) -> Staging {
+        let half = bytes.0.max(STAGING_BYTES_MIN) as usize / 2;
+        Staging { stored: vec![0; half], values: vec![0.0; half / 4] }
+    }
+}
 
 /// Standard deviation of random weights, as transformers' `initializer_range`.
 const RANDOM_STD: f32 = 0.02;
@@ -16,27 +31,31 @@ const RANDOM_STD: f32 = 0.02;
 /// Fills `params` from the model's files, or from `seed` for `random:` models.
 ///
 /// Errors: those of reading (`model-file-truncated`, ...); `model-weight-not-finite` names the tensor.
-pub fn load<D: Device>(dev: &D, model: &OpenModel, table: &ParamTable, params: &Params<'_>, seed: u64) -> Result<()> {
+pub fn load<D: Device>(
+    dev: &D,
+    model: &OpenModel,
+    table: &ParamTable,
+    params: &Params<'_>,
+    seed: u64,
+    staging: Bytes,
+) -> Result<()> {
     dev.zero(params.all);
     let layout = params.embed.layout;
-    let mut staging = vec![0u8; STAGING_BYTES];
-    let mut values = vec![0f32; STAGING_BYTES / 4];
+    let Staging { mut stored, mut values } = Staging::new(staging);
     for param in &table.params {
         let target = Target { dev, param, params, layout };
         let width = param.k.max(1) as usize;
-        let chunk_rows = (values.len() / width).max(1);
+        let chunk_rows = values.len() / width;
+        assert!(chunk_rows > 0, "staging of {} values for rows of {width}", values.len());
         let mut first = 0;
         for part in &param.parts {
             let mut done = 0;
             while done < part.rows as usize {
                 let rows = chunk_rows.min(part.rows as usize - done);
-                if values.len() < rows * width {
-                    values.resize(rows * width, 0.0);
-                }
                 let out = &mut values[..rows * width];
                 match model.random {
                     true => random_values(param, seed, (first + done) * width, out),
-                    false => model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut staging, out)?,
+                    false => model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut stored, out)?,
                 }
                 check_finite(&part.name, out)?;
                 target.write(first + done, out);

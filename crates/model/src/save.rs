@@ -1,9 +1,9 @@
 //! Weights out of the arena as a Hugging Face safetensors file, streamed through one fixed buffer.
 
-use crate::load::STAGING_BYTES;
+use crate::load::Staging;
 use crate::params::ParamTable;
 use crate::weights::Params;
-use plimsoll_base::{DType, Result};
+use plimsoll_base::{Bytes, DType, Result};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_files::{SafetensorsWriter, TensorDecl};
 use std::path::Path;
@@ -11,7 +11,14 @@ use std::path::Path;
 /// Writes `model.safetensors` in `dtype` at `path`; returns its SHA-256 in hex.
 ///
 /// Errors: `disk-full`, `write-failed`.
-pub fn save<D: Device>(dev: &D, table: &ParamTable, params: &Params<'_>, dtype: DType, path: &Path) -> Result<String> {
+pub fn save<D: Device>(
+    dev: &D,
+    table: &ParamTable,
+    params: &Params<'_>,
+    dtype: DType,
+    path: &Path,
+    staging: Bytes,
+) -> Result<String> {
     let mut declared = Vec::new();
     for param in &table.params {
         for part in &param.parts {
@@ -23,25 +30,22 @@ pub fn save<D: Device>(dev: &D, table: &ParamTable, params: &Params<'_>, dtype: 
         }
     }
     let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
-    let mut values = vec![0f32; STAGING_BYTES / 4];
-    let mut staging = vec![0u8; STAGING_BYTES];
+    let Staging { mut stored, mut values } = Staging::new(staging);
     for param in &table.params {
         let buf = params.all.slice(param.offset as usize, param.elements as usize);
         let width = param.k.max(1) as usize;
-        let chunk_rows = (values.len() / width).max(1);
+        let chunk_rows = values.len() / width;
+        assert!(chunk_rows > 0, "staging of {} values for rows of {width}", values.len());
         let mut first = 0;
         while first < param.n as usize {
             let rows = chunk_rows.min(param.n as usize - first);
-            if values.len() < rows * width {
-                values.resize(rows * width, 0.0);
-            }
             let out = &mut values[..rows * width];
             if param.is_vector() {
                 dev.read_f32(buf, first, out);
             } else {
                 dev.read_rows(Matrix::new(buf, param.n as usize, param.k as usize, params.embed.layout), first, out);
             }
-            writer.write_f32_as(dtype, out, &mut staging)?;
+            writer.write_f32_as(dtype, out, &mut stored)?;
             first += rows;
         }
     }

@@ -56,7 +56,7 @@ fn run(
     let (resident, mut overlay) = f.arena.split();
     let params = Params::bind(&f.spec, &f.table, f.dtype, resident.buf("actor.weights"));
     let grads = Params::bind(&f.spec, &f.table, f.dtype, resident.buf("actor.grads"));
-    load(&f.dev, &f.model, &f.table, &params, 0).unwrap();
+    load(&f.dev, &f.model, &f.table, &params, 0, plimsoll_base::Bytes::mib(1)).unwrap();
     let table = resident.buf("rope.table");
     rope::fill(&f.dev, &f.spec, table);
     let decoder = Decoder { spec: f.spec, dtype: f.dtype, params, rope: table };

@@ -134,8 +134,13 @@ impl<'a> Optimizer<'a> {
             seed: how.seed,
             first_element: 0,
         };
-        let bufs =
-            AdamWBufs { weights: weights.all, grad: self.grads.all, m: self.m, v: self.v, master: self.master };
+        let bufs = AdamWBufs {
+            weights: weights.all,
+            grad: self.grads.all,
+            m: self.m,
+            v: self.v,
+            master: self.master,
+        };
         dev.adamw(adamw, bufs);
     }
 }

@@ -41,15 +41,21 @@ pub struct PackLimits {
 
 impl PackLimits {
     /// The limits of a pass.
+    ///
+    /// A prompt stands in every pass, so at most `segments - 1` responses do. A response copies up to 15 slots of its
+    /// prompt; the blocks hold every row and all of these copies, which is enough for one sequence of any shape. Where
+    /// more is lost at the ends of blocks, a micro-batch ends before its rows do.
     pub fn pass(&self) -> PassLimits {
-        let blocks = self.micro_batch_tokens.div_ceil(KV_BLOCK) + self.segments;
+        let responses = self.segments.saturating_sub(1).max(1);
+        let copied = (KV_BLOCK - 1) * (responses - 1);
+        let blocks = (self.micro_batch_tokens + copied).div_ceil(KV_BLOCK) + 1;
         PassLimits {
             rows: self.micro_batch_tokens,
             head_rows: self.micro_batch_tokens,
             segments: self.segments,
-            table_entries: blocks + self.segments * (self.prompt_tokens / KV_BLOCK),
+            table_entries: blocks + responses * (self.prompt_tokens / KV_BLOCK),
             blocks,
-            copies: self.segments,
+            copies: responses,
         }
     }
 
@@ -108,7 +114,8 @@ impl Packer {
         self.index.clear();
         self.head.clear();
         self.next_block = 0;
-        let mut root = None; // (group, first row, first block) of the prompt that stands in this micro-batch
+        // (group, first row, first block) of the prompt that stands in this micro-batch.
+        let mut root: Option<(usize, usize, usize)> = None;
         let mut end = first;
         while let Some(sequence) = sequences.get(end) {
             let open = root.filter(|&(group, ..)| group == sequence.group);
@@ -183,8 +190,13 @@ impl Packer {
     /// Adds rows and the segment's record; the caller adds the table, of which `block` is the first own block.
     fn push_segment(&mut self, tokens: &[u32], first_position: usize, block: usize, parent_row: u32) {
         let index = &mut self.index;
-        let record =
-            [index.ids.len() as u32, tokens.len() as u32, first_position as u32, index.tables.len() as u32, parent_row];
+        let record = [
+            index.ids.len() as u32,
+            tokens.len() as u32,
+            first_position as u32,
+            index.tables.len() as u32,
+            parent_row,
+        ];
         index.segments.extend_from_slice(&record);
         let first_slot = block * KV_BLOCK + first_position % KV_BLOCK;
         for (i, &token) in tokens.iter().enumerate() {

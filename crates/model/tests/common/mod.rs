@@ -1,5 +1,7 @@
 //! A decoder in an arena of its own, for tests.
 
+#![allow(dead_code)] // Each test file uses its part.
+
 use plimsoll_base::{DType, ModelSpec, PhaseSet};
 use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_device::{DeviceKind, KV_BLOCK, NO_PARENT};

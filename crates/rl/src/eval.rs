@@ -1,0 +1,202 @@
+//! Evaluation: responses to held-out prompts, scored by the run's rewards.
+
+use crate::dataset::{Item, TextModel};
+use crate::plan::plan_with;
+use crate::responses::TextStop;
+use crate::runfile::{Rollout, RunFile, Train, VerbFile};
+use crate::session::{self, Facts};
+use crate::step::{score, texts};
+use crate::trainer::{Trainer, cpu_arena};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_device::{Device, Sampling};
+use plimsoll_memory::Limits;
+use plimsoll_memory::host::Host;
+use plimsoll_reward::Rewards;
+use plimsoll_rollout::Request;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Evaluation samples draw from numbers that training never uses.
+const EVAL_SAMPLE_IDS: u64 = 1 << 62;
+
+/// How to evaluate.
+pub struct EvalHow<'s> {
+    /// The model's text side.
+    pub text: &'s TextModel,
+    /// Stop strings and the length limit.
+    pub rollout: &'s Rollout,
+    /// Tokens that end a response.
+    pub eos: &'s [u32],
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Samples a prompt.
+    pub samples: usize,
+}
+
+/// What an evaluation found.
+#[derive(Clone, Debug, Default)]
+pub struct EvalReport {
+    /// Mean reward.
+    pub score: f64,
+    /// Mean over prompts of the best sample's reward: pass@k where rewards are 0 or 1.
+    pub best: f64,
+    /// Responses.
+    pub num_samples: usize,
+    /// Responses without a score.
+    pub num_unscored: usize,
+    /// Response tokens.
+    pub tokens: usize,
+    /// Seconds of sampling and grading.
+    pub seconds: f64,
+    /// The first responses, for people.
+    pub examples: Vec<Value>,
+}
+
+const EXAMPLES: usize = 8;
+
+/// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
+pub fn evaluate<D: Device>(trainer: &mut Trainer<'_, D>, how: &EvalHow<'_>, rewards: &mut Rewards, items: &[Item]) -> Result<EvalReport> {
+    let started = Instant::now();
+    let mut report = EvalReport::default();
+    let at_once = (trainer.shape.engine.samples / how.samples).max(1);
+    let (mut sum, mut best_sum) = (0.0, 0.0);
+    let max_new_tokens = how.rollout.max_new_tokens as usize;
+    for (i, items) in items.chunks(at_once).enumerate() {
+        let prompts: Vec<&[u32]> = items.iter().map(|i| i.ids.as_slice()).collect();
+        let request = Request {
+            prompts: &prompts,
+            group_size: how.samples,
+            max_new_tokens,
+            sampling: how.sampling,
+            eos: how.eos,
+            first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
+        };
+        let mut stop = TextStop::new(how.text, &how.rollout.stop, prompts.len() * how.samples)?;
+        trainer.rollout(&request, &mut stop)?;
+        report.tokens += trainer.samples.total_tokens();
+        let texts = texts(trainer, how.text, how.rollout);
+        let scored = score(trainer, rewards, items, how.samples, &texts, max_new_tokens)?;
+        for (g, group) in scored.chunks(how.samples).enumerate() {
+            let totals: Vec<f64> = group.iter().filter_map(|s| s.total).map(f64::from).collect();
+            report.num_unscored += group.len() - totals.len();
+            sum += totals.iter().sum::<f64>();
+            best_sum += totals.iter().copied().fold(f64::NEG_INFINITY, f64::max).max(if totals.is_empty() { 0.0 } else { f64::NEG_INFINITY });
+            if report.examples.len() < EXAMPLES {
+                report.examples.push(json!({
+                    "prompt": items[g].text, "response": texts[g * how.samples], "reward": group[0].total,
+                }));
+            }
+        }
+        report.num_samples += scored.len();
+    }
+    report.score = sum / (report.num_samples - report.num_unscored).max(1) as f64;
+    report.best = best_sum / items.len().max(1) as f64;
+    report.seconds = started.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// The verb `eval`: a model, a data set and rewards, without training.
+pub fn eval(verb: &VerbFile) -> Result<Value> {
+    let model = session::open_model(&verb.model, &verb.model_options, true)?;
+    let text = session::text_model(&model, &verb.model_options, &verb.data)?;
+    let name = verb.data.eval.as_deref().or(verb.data.prompts.as_deref()).unwrap_or("builtin:addition");
+    let items = crate::dataset::Dataset::test_items(name, &verb.data, &text, verb.eval.prompts_max)?;
+    let mut rewards = Rewards::new(&reward_specs(&verb.reward, &verb.data.answer_column))?;
+    rewards.check_columns(&items[0].columns)?;
+    let run = as_run(verb);
+    let facts = verb_facts(&run, &model, items.iter().map(|i| i.ids.len()).max().unwrap_or(1), items.len());
+    let mut report = plan_with(&run, &facts, &Limits::default())?;
+    without_training(&mut report)?;
+    report.refuse()?;
+    let (dev, mut arena) = cpu_arena(&report.shape)?;
+    let mut trainer = Trainer::new(&dev, &mut arena, &report.shape, &model, verb.seed)?;
+    let sampling = crate::trainer::sampling(&verb.rollout, verb.seed);
+    let how = EvalHow {
+        text: &text,
+        rollout: &verb.rollout,
+        eos: &model.eos_token_ids,
+        sampling,
+        samples: verb.eval.samples.max(1) as usize,
+    };
+    let found = evaluate(&mut trainer, &how, &mut rewards, &items)?;
+    Ok(json!({
+        "model": verb.model, "data": name, "score": found.score, "pass_at_k": found.best, "k": how.samples,
+        "prompts": items.len(), "samples": found.num_samples, "unscored": found.num_unscored, "tokens": found.tokens,
+        "seconds": found.seconds, "tokens_per_second": found.tokens as f64 / found.seconds, "examples": found.examples,
+        "arena_bytes": dev_bytes(&report.plan.arena_bytes()), "rss_peak_bytes": Host::this().rss().peak,
+    }))
+}
+
+fn dev_bytes(bytes: &Bytes) -> u64 {
+    bytes.0
+}
+
+/// A run file that holds what a verb needs; its method and training are never used.
+pub fn as_run(verb: &VerbFile) -> RunFile {
+    RunFile {
+        method: crate::runfile::Method::Grpo,
+        seed: verb.seed,
+        model: verb.model.clone(),
+        model_options: verb.model_options.clone(),
+        data: verb.data.clone(),
+        rollout: verb.rollout.clone(),
+        reward: verb.reward.clone(),
+        loss: Default::default(),
+        critic: None,
+        train: Train::new(1, 0.0),
+        memory: verb.memory.clone(),
+        eval: verb.eval.clone(),
+        checkpoint: Default::default(),
+        run: verb.run.clone(),
+        environment: None,
+    }
+}
+
+/// Facts of a verb whose prompts are already tokens.
+pub fn verb_facts(run: &RunFile, model: &plimsoll_files::OpenModel, prompt_tokens: usize, prompts: usize) -> Facts {
+    Facts {
+        spec: model.spec,
+        prompt_tokens: prompt_tokens.max(1),
+        completion_tokens: 0,
+        eval_prompts: prompts,
+        host: crate::shape::HostFacts {
+            image: Host::this().image_bytes(),
+            tokenizer: session::tokenizer_bytes(model),
+            data: Bytes(0),
+            staging: session::staging_bytes(run.memory.staging.0, model),
+        },
+    }
+}
+
+/// Takes training out of a plan: a verb that only samples.
+pub fn without_training(report: &mut crate::plan::PlanReport) -> Result<()> {
+    report.shape.training = None;
+    report.plan.layout = report.shape.layout()?;
+    report.fits = report.plan.fits();
+    if report.fits {
+        report.hints.clear();
+    }
+    Ok(())
+}
+
+/// The rewards of a run file as the reward crate takes them.
+pub fn reward_specs(rewards: &[crate::runfile::Reward], answer_column: &str) -> Vec<plimsoll_reward::RewardSpec> {
+    use crate::runfile::RewardFailure;
+    use plimsoll_reward::{OnError, RewardSpec};
+    rewards
+        .iter()
+        .map(|r| RewardSpec {
+            kind: r.kind.clone(),
+            weight: r.weight,
+            answer_column: r.answer_column.clone().unwrap_or_else(|| answer_column.to_string()),
+            timeout_ms: r.timeout_ms,
+            workers: r.workers.value().unwrap_or(1),
+            worker_memory: r.worker_memory.0,
+            retries: r.retries,
+            on_error: if r.on_error == RewardFailure::None { OnError::None } else { OnError::Stop },
+            python: r.python.clone(),
+            pattern: r.pattern.clone(),
+            overlong_buffer: r.overlong_buffer.map(|n| n as usize),
+        })
+        .collect()
+}

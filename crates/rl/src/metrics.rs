@@ -1,0 +1,115 @@
+//! The metrics of a step under their names, and the work that a step is counted as.
+
+use crate::dataset::Item;
+use crate::runfile::Rollout;
+use crate::sft::SftReport;
+use crate::step::StepReport;
+use plimsoll_base::{Bytes, ModelSpec};
+use plimsoll_memory::host::Rss;
+use plimsoll_rollout::Samples;
+use std::collections::BTreeMap;
+
+/// Metric name to value; the names are TRL's where TRL has one.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// The metrics of a step that samples.
+pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
+    let s = &report.seconds;
+    let mut metrics: Metrics = [
+        ("reward", report.rewards.reward),
+        ("reward_std", report.rewards.reward_std),
+        ("frac_reward_zero_std", report.rewards.frac_reward_zero_std),
+        ("completions/mean_length", report.mean_length),
+        ("completions/clipped_ratio", report.clipped_ratio),
+        ("kl", report.kl.mean_kl()),
+        ("entropy", report.entropy.mean_entropy()),
+        ("clip_ratio/region_mean", report.policy.clip_ratio()),
+        ("clip_ratio/low_mean", report.policy.clip_ratio_low()),
+        ("clip_ratio/high_mean", report.policy.clip_ratio_high()),
+        ("loss/policy", report.policy.loss),
+        ("grad_norm", report.update.grad_norm),
+        ("learning_rate", report.learning_rate),
+        ("num_tokens", num_tokens as f64),
+        ("time/rollout", s.rollout),
+        ("time/reward", s.reward),
+        ("time/score", s.score),
+        ("time/update", s.update),
+        ("tokens_per_second/rollout", report.response_tokens as f64 / s.rollout.max(1e-9)),
+        ("tokens_per_second/update", report.update_rows as f64 / s.update.max(1e-9)),
+        ("rollout/preemptions", report.rollout.preemptions as f64),
+        ("rollout/passes", report.rollout.passes as f64),
+        ("rollout/logprob_mismatch_max", report.logprob_mismatch_max),
+        ("update/micro_batches", f64::from(report.update.micro_batches)),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_string(), value))
+    .collect();
+    for (name, mean) in &report.reward_parts {
+        metrics.insert(format!("rewards/{name}/mean"), *mean);
+    }
+    metrics
+}
+
+/// The metrics of a supervised step.
+pub fn of_sft(report: &SftReport) -> Metrics {
+    [
+        ("loss", report.sums.mean_nll()),
+        ("grad_norm", report.update.grad_norm),
+        ("learning_rate", report.learning_rate),
+        ("update/micro_batches", f64::from(report.update.micro_batches)),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_string(), value))
+    .collect()
+}
+
+/// Host readings and the time of a step.
+pub fn add_host(metrics: &mut Metrics, rss: &Rss, planned: Bytes, seconds: f64) {
+    for (name, value) in [
+        ("step_time", seconds),
+        ("host/anon", rss.anon.0 as f64),
+        ("host/file", rss.file.0 as f64),
+        ("host/shmem", rss.shmem.0 as f64),
+        ("memory/host/step/planned", planned.0 as f64),
+        ("memory/host/step/measured", rss.now.0 as f64),
+    ] {
+        metrics.insert(name.to_string(), value);
+    }
+}
+
+/// Floating-point operations of a step as the work is defined: each prompt once, recompute not counted.
+pub fn step_flops(spec: &ModelSpec, items: &[Item], samples: &Samples, rollout: &Rollout) -> f64 {
+    let group = rollout.group_size as usize;
+    let sequences = (0..samples.len()).map(|s| (items[s / group].ids.len(), samples.ids(s).len()));
+    let prompts = items.iter().map(|i| i.ids.len());
+    let forward = rollout_flops(spec, prompts.clone(), sequences.clone());
+    // Backward is twice the forward.
+    forward + 3.0 * training_flops(spec, prompts, sequences)
+}
+
+/// Operations of sampling: prompts once, then each response token but the last, and one head row a response token.
+pub fn rollout_flops(
+    spec: &ModelSpec,
+    prompts: impl Iterator<Item = usize>,
+    sequences: impl Iterator<Item = (usize, usize)>,
+) -> f64 {
+    training_flops(spec, prompts, sequences)
+}
+
+/// Operations of one forward pass in training; the same rows as sampling, one after the other.
+pub fn training_flops(
+    spec: &ModelSpec,
+    prompts: impl Iterator<Item = usize>,
+    sequences: impl Iterator<Item = (usize, usize)>,
+) -> f64 {
+    let rows = |first: usize, n: usize| -> f64 {
+        // The mean context of n rows from position `first` on.
+        let context = first as f64 + (n as f64 + 1.0) / 2.0;
+        n as f64 * (spec.layer_flops(0) as f64 + context * (spec.layer_flops(1) - spec.layer_flops(0)) as f64)
+    };
+    let prompts: f64 = prompts.map(|p| rows(0, p)).sum();
+    let responses: f64 = sequences
+        .map(|(p, t)| rows(p, t.saturating_sub(1)) + t as f64 * spec.head_flops() as f64)
+        .sum();
+    prompts + responses
+}

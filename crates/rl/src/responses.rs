@@ -1,0 +1,56 @@
+//! Responses as text: stop strings while they are drawn, and what rewards and samples read afterwards.
+
+use crate::dataset::TextModel;
+use plimsoll_base::Result;
+use plimsoll_rollout::{Finish, Samples, StopCondition};
+use plimsoll_text::{StopMatcher, StreamDecoder};
+
+/// Ends a response at a stop string, whichever tokens spell it.
+#[derive(Debug)]
+pub struct TextStop<'t> {
+    text: &'t TextModel,
+    responses: Vec<(StreamDecoder, StopMatcher)>,
+    decoded: String,
+    released: String,
+}
+
+impl<'t> TextStop<'t> {
+    /// Watches up to `samples` responses for `stops`.
+    ///
+    /// Errors: `stop-string-invalid`.
+    pub fn new(text: &'t TextModel, stops: &[String], samples: usize) -> Result<TextStop<'t>> {
+        let matcher = StopMatcher::new(stops)?;
+        let count = if stops.is_empty() { 0 } else { samples };
+        let responses = (0..count).map(|_| (StreamDecoder::new(true), matcher.clone())).collect();
+        Ok(TextStop { text, responses, decoded: String::new(), released: String::new() })
+    }
+}
+
+impl StopCondition for TextStop<'_> {
+    fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
+        if self.responses.is_empty() {
+            return false;
+        }
+        let (decoder, matcher) = &mut self.responses[sample];
+        if response.len() == 1 {
+            decoder.reset();
+            matcher.reset();
+        }
+        self.decoded.clear();
+        self.released.clear();
+        let token = *response.last().expect("a response that was drawn");
+        decoder.push(&self.text.tokenizer, token, &mut self.decoded);
+        matcher.push(&self.decoded, &mut self.released).is_some()
+    }
+}
+
+/// The text of a response as rewards see it: special tokens left out, cut before the stop string unless it is kept.
+pub fn response_text(text: &TextModel, samples: &Samples, sample: usize, stops: &[String], keep_stop: bool) -> String {
+    let mut out = text.tokenizer.decode(samples.ids(sample), true);
+    if samples.finish(sample) == Finish::Stop && !keep_stop {
+        if let Some(at) = stops.iter().filter_map(|stop| out.find(stop.as_str())).min() {
+            out.truncate(at);
+        }
+    }
+    out
+}

@@ -1,0 +1,174 @@
+//! Opening what a run file names: model headers, tokenizer, data. The plan and the run open the same things, the plan
+//! only those that it needs.
+
+use crate::dataset::{Dataset, Item, TextModel};
+use crate::runfile::{Data, ModelOptions, RunFile};
+use crate::shape::HostFacts;
+use plimsoll_base::{Bytes, Error, ModelSpec, Result};
+use plimsoll_files::{OpenModel, TokenizerFiles};
+use plimsoll_memory::host::Host;
+use plimsoll_model::STAGING_BYTES_MIN;
+use plimsoll_text::{ChatTemplate, Tokenizer};
+use std::path::Path;
+
+/// Host bytes of a tokenizer for each token of its vocabulary: both maps, merges and the decoding table, measured
+/// with a vocabulary of 49,152 as the growth of resident memory.
+const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
+/// Host bytes of a JSONL file's rows for each byte of the file: text, columns and tokens, measured on GSM8K.
+const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
+
+/// Numbers about a run's model and data that its memory depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Facts {
+    /// The model.
+    pub spec: ModelSpec,
+    /// Longest prompt, of training and evaluation.
+    pub prompt_tokens: usize,
+    /// Longest supervised completion.
+    pub completion_tokens: usize,
+    /// Prompts of an evaluation.
+    pub eval_prompts: usize,
+    /// Host memory outside the arena.
+    pub host: HostFacts,
+}
+
+/// What a training run works on.
+pub struct Session {
+    /// The model's files.
+    pub model: OpenModel,
+    /// Its text side.
+    pub text: TextModel,
+    /// Training data.
+    pub data: Dataset,
+    /// Evaluation prompts; empty without an evaluation.
+    pub eval: Vec<Item>,
+    /// Name of the evaluation set.
+    pub eval_name: String,
+    /// What the plan needs to know of them.
+    pub facts: Facts,
+}
+
+impl Session {
+    /// Opens everything that `run` names.
+    pub fn open(run: &RunFile, allow_download: bool) -> Result<Session> {
+        let model = open_model(&run.model, &run.model_options, allow_download)?;
+        let text = text_model(&model, &run.model_options, &run.data)?;
+        let prompts = prompts_of(run)?;
+        let supervised = !run.method.has_rollout();
+        let data = Dataset::open(prompts, &run.data, &text, supervised, run.seed)?;
+        let eval_name = eval_set(run).unwrap_or_default().to_string();
+        let eval = match eval_name.as_str() {
+            "" => Vec::new(),
+            name => Dataset::test_items(name, &run.data, &text, run.eval.prompts_max)?,
+        };
+        let longest_eval = eval.iter().map(|i| i.ids.len()).max().unwrap_or(0);
+        let facts = Facts {
+            spec: model.spec,
+            prompt_tokens: data.prompt_tokens.max(longest_eval),
+            completion_tokens: data.completion_tokens,
+            eval_prompts: eval.len(),
+            host: host_facts(run, &model)?,
+        };
+        Ok(Session { model, text, data, eval, eval_name, facts })
+    }
+
+    /// The facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
+    pub fn facts(run: &RunFile, allow_download: bool) -> Result<Facts> {
+        let rows_unknown = run.data.prompt_tokens_max.is_none() || !run.method.has_rollout();
+        if rows_unknown {
+            return Session::open(run, allow_download).map(|session| session.facts);
+        }
+        let model = open_model(&run.model, &run.model_options, allow_download)?;
+        let prompts = prompts_of(run)?;
+        if !prompts.starts_with("builtin:") && !Path::new(prompts).is_file() {
+            return Err(Error::new("data-missing", format!("data.prompts: there is no file `{prompts}`"))
+                .hint("set data.prompts to a JSONL file or a built-in task, such as builtin:addition"));
+        }
+        Ok(Facts {
+            spec: model.spec,
+            prompt_tokens: run.data.prompt_tokens_max.map_or(1, |n| n.max(1) as usize),
+            completion_tokens: 0,
+            eval_prompts: run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
+            host: host_facts(run, &model)?,
+        })
+    }
+}
+
+/// Opens a model by the words of a run file.
+pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
+    let mut model = OpenModel::open(name, options.revision.as_deref(), allow_download)?;
+    match options.tokenizer.as_deref() {
+        None => {}
+        Some("bytes") => model.tokenizer = TokenizerFiles { bytes: true, ..TokenizerFiles::default() },
+        Some(path) => {
+            let path = Path::new(path);
+            if path.is_dir() {
+                // A model's folder says also which tokens end a text, and how a conversation is written.
+                let other = OpenModel::open(&path.display().to_string(), None, false)?;
+                model.tokenizer = other.tokenizer;
+                model.eos_token_ids = other.eos_token_ids;
+                (model.bos_token_id, model.pad_token_id) = (other.bos_token_id, other.pad_token_id);
+            } else {
+                let json = std::fs::read(path).map_err(|err| Error::io("tokenizer-missing", path, &err))?;
+                model.tokenizer = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
+            }
+        }
+    }
+    if !model.random {
+        plimsoll_files::check_against(&model)?;
+    }
+    Ok(model)
+}
+
+/// The text side of a model.
+pub fn text_model(model: &OpenModel, _options: &ModelOptions, data: &Data) -> Result<TextModel> {
+    let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
+    let (template, apply_chat) = match data.chat_template.as_deref() {
+        None => (ChatTemplate::from_files(&model.tokenizer)?, false),
+        Some("none") => (None, false),
+        Some(source) => (Some(ChatTemplate::new(source, &[])?), true),
+    };
+    let system_prompt = data.system_prompt.clone();
+    Ok(TextModel { tokenizer, template, system_prompt, apply_chat, eos: model.eos_token_ids.first().copied() })
+}
+
+fn prompts_of(run: &RunFile) -> Result<&str> {
+    run.data.prompts.as_deref().ok_or_else(|| {
+        Error::usage("missing-key", "data.prompts is missing").hint("set data.prompts to a JSONL file or a built-in task")
+    })
+}
+
+/// The evaluation set: the one named, else a task's own test set.
+fn eval_set(run: &RunFile) -> Option<&str> {
+    match (&run.data.eval, &run.data.prompts) {
+        (Some(eval), _) if eval == "none" => None,
+        (Some(eval), _) => Some(eval),
+        (None, Some(prompts)) if prompts.starts_with("builtin:") && !run.reward.is_empty() => Some(prompts),
+        _ => None,
+    }
+}
+
+fn host_facts(run: &RunFile, model: &OpenModel) -> Result<HostFacts> {
+    let file_bytes = |name: &Option<String>| {
+        let path = name.as_deref().filter(|n| !n.starts_with("builtin:"))?;
+        std::fs::metadata(path).ok().map(|m| m.len())
+    };
+    let data = file_bytes(&run.data.prompts).unwrap_or(0) + file_bytes(&run.data.eval).unwrap_or(0);
+    Ok(HostFacts {
+        image: Host::this().image_bytes(),
+        tokenizer: tokenizer_bytes(model),
+        data: Bytes(data * DATA_BYTES_PER_FILE_BYTE),
+        staging: staging_bytes(run.memory.staging.0, model),
+    })
+}
+
+/// Host bytes of a model's tokenizer.
+pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
+    Bytes(u64::from(model.spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
+}
+
+/// The staging buffers: as large as the run file allows, never larger than the weights need.
+pub fn staging_bytes(allowed: Bytes, model: &OpenModel) -> Bytes {
+    let weights = model.spec.parameters() * 4;
+    Bytes(allowed.0.min(weights.next_power_of_two()).max(STAGING_BYTES_MIN))
+}

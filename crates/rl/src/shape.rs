@@ -1,0 +1,141 @@
+//! The shape of a run: every number that its memory depends on, and the one function that turns them into regions.
+//! The planner sums what `RunShape::layout` gives; the arena binds the same.
+
+use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
+use plimsoll_device::DeviceKind;
+use plimsoll_device::cpu::CpuDevice;
+use plimsoll_memory::{Layout, Place, Pool};
+use plimsoll_model::{Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, rope};
+use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_layout};
+use plimsoll_train::{PackLimits, Packer, StateDTypes, optimizer_layout};
+
+/// Bytes of host memory outside the arena that do not follow from the run's own limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostFacts {
+    /// The binary and its libraries, as mapped.
+    pub image: Bytes,
+    /// The tokenizer's tables.
+    pub tokenizer: Bytes,
+    /// Prompts, their tokens and their columns.
+    pub data: Bytes,
+    /// Both buffers through which weights are read and written.
+    pub staging: Bytes,
+}
+
+/// What a run does with its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Training {
+    /// Storage of weights, gradients and states.
+    pub dtypes: StateDTypes,
+    /// Limits of a micro-batch.
+    pub pack: PackLimits,
+    /// What the backward pass computes again.
+    pub recompute: Recompute,
+    /// True if a reference model is scored.
+    pub reference: bool,
+    /// Sequences of one step.
+    pub sequences: usize,
+    /// Longest response of one step.
+    pub response_tokens: usize,
+}
+
+/// Everything that a run's memory depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunShape {
+    /// The model.
+    pub spec: ModelSpec,
+    /// Storage of its weights.
+    pub weights: DType,
+    /// The device.
+    pub target: Target,
+    /// Limits of the rollout engine.
+    pub engine: EngineLimits,
+    /// What it does when its blocks run out.
+    pub on_full: OnFull,
+    /// True if sampling cuts the vocabulary.
+    pub truncates: bool,
+    /// Longest sequence: rows of the rotary table.
+    pub positions: usize,
+    /// Training, if any.
+    pub training: Option<Training>,
+    /// Host memory outside the arena.
+    pub host: HostFacts,
+}
+
+/// What the process holds beside what follows from the run: the allocator's slack, messages, metrics, the run file.
+/// Measured at 2.5 to 4 MiB.
+const HEAP_SLACK: Bytes = Bytes::mib(6);
+/// Touched stack of a thread.
+const STACK: u64 = 128 << 10;
+/// A mapping that ends inside a huge page holds all of it.
+const HUGE_PAGE: Bytes = Bytes::mib(2);
+
+impl RunShape {
+    /// All regions of the run.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn layout(&self) -> Result<Layout> {
+        let (spec, pool) = (&self.spec, self.target.pool);
+        let table = self.table();
+        let mut layout = Layout::new();
+        let weights = |layout: &mut Layout, role: &str| {
+            layout.arena(&format!("{role}.weights"), "model", pool, PhaseSet::RESIDENT, &[table.elements], self.weights)
+        };
+        weights(&mut layout, "actor")?;
+        if let Some(training) = &self.training {
+            layout.extend(optimizer_layout("actor", &table, training.dtypes, pool)?);
+            if training.reference {
+                weights(&mut layout, "reference")?;
+            }
+        }
+        layout.extend(rope::layout(spec, self.positions, pool)?);
+        if self.target.kind == DeviceKind::Cpu {
+            let update = self.training.is_some();
+            layout.extend(CpuDevice::scratch_layout(spec, self.weights, self.target.threads, update)?);
+        }
+        layout.extend(engine_layout(spec, self.weights, self.target, &self.engine, self.truncates)?);
+        if let Some(training) = &self.training {
+            if training.reference {
+                layout.extend(activations_layout(spec, self.weights, self.target, Mode::Score, self.pass())?);
+            }
+            let mode = Mode::Update(training.recompute);
+            layout.extend(activations_layout(spec, self.weights, self.target, mode, self.pass())?);
+        }
+        self.host_rows(&mut layout);
+        Ok(layout)
+    }
+
+    /// Limits of a training pass. Panics without training.
+    pub fn pass(&self) -> PassLimits {
+        self.training.as_ref().expect("only a training run has training passes").pack.pass()
+    }
+
+    /// The parameter table.
+    pub fn table(&self) -> ParamTable {
+        ParamTable::new(&self.spec, self.target.kind, self.weights)
+    }
+
+    fn host_rows(&self, layout: &mut Layout) {
+        let mut row = |name: &str, owner, place, bytes: u64| {
+            if bytes > 0 {
+                layout.outside(name, owner, Pool::Host, place, Bytes(bytes));
+            }
+        };
+        let host = &self.host;
+        row("rollout.host", "rollout", Place::Heap, Engine::host_bytes(&self.engine));
+        row("rollout.samples", "rollout", Place::Heap, Samples::bytes(self.engine.samples, self.engine.new_tokens));
+        if let Some(t) = &self.training {
+            row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
+            row("rl.step", "rl", Place::Heap, crate::buffers::StepBuffers::bytes(t.sequences, t.response_tokens));
+        }
+        row("rl.data", "rl", Place::Heap, host.data.0);
+        row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
+        row("files.staging", "files", Place::Heap, host.staging.0);
+        row("process.image", "process", Place::Process, host.image.0);
+        row("process.stacks", "process", Place::Process, (self.target.threads as u64 + 1) * STACK);
+        row("process.heap", "process", Place::Process, HEAP_SLACK.0);
+        if self.target.kind == DeviceKind::Cpu {
+            row("process.huge_page", "process", Place::Process, HUGE_PAGE.0);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The synchronous step of the methods that sample: rollout, reward, score, advantage, update.
+//! Legend: P prompts, G samples each, N response tokens of the step.
+
+use crate::dataset::{Item, TextModel};
+use crate::objective::Objective;
+use crate::responses::{TextStop, response_text};
+use crate::runfile::{RunFile, Schedule, Train};
+use crate::trainer::{Trainer, UpdateStats, sampling};
+use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
+use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
+use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
+use plimsoll_algo::packed::Packed;
+use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
+use plimsoll_algo::shaping::{RewardMetrics, shape_rewards};
+use plimsoll_base::{Error, Result};
+use plimsoll_device::Device;
+use plimsoll_reward::{Case, Rewards, Scored};
+use plimsoll_rollout::{Finish, Request, RolloutStats};
+use plimsoll_train::{Sequence, UpdateOptions};
+use std::ops::Range;
+use std::time::Instant;
+
+/// What a step needs beside the trainer.
+pub struct StepContext<'s> {
+    /// The run file.
+    pub run: &'s RunFile,
+    /// The model's text side.
+    pub text: &'s TextModel,
+    /// Tokens that end a response.
+    pub eos: &'s [u32],
+    /// What is optimised; its KL controller moves.
+    pub objective: Objective,
+    /// What scores responses.
+    pub rewards: Rewards,
+}
+
+/// What a step did.
+#[derive(Debug, Default)]
+pub struct StepReport {
+    /// Rewards before shaping.
+    pub rewards: RewardMetrics,
+    /// Mean of each reward, unweighted.
+    pub reward_parts: Vec<(String, f64)>,
+    /// The rollout's counters.
+    pub rollout: RolloutStats,
+    /// Sums of the policy loss over all updates.
+    pub policy: PolicySums,
+    /// Sums of the KL term.
+    pub kl: KlSums,
+    /// Entropy of the trained policy.
+    pub entropy: EntropySums,
+    /// The last update's counters.
+    pub update: UpdateStats,
+    /// Largest difference between the rollout's and the trainer's log-probability before the weights moved.
+    pub logprob_mismatch_max: f64,
+    /// Mean response length.
+    pub mean_length: f64,
+    /// Share of responses that the limit cut.
+    pub clipped_ratio: f64,
+    /// Learning rate of the step.
+    pub learning_rate: f64,
+    /// Response tokens.
+    pub response_tokens: usize,
+    /// Rows of training passes, all epochs.
+    pub update_rows: u64,
+    /// Seconds of each part.
+    pub seconds: StepSeconds,
+    /// Total reward of each sample.
+    pub totals: Vec<Option<f32>>,
+    /// Text of each response.
+    pub texts: Vec<String>,
+}
+
+/// Seconds of each part of a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepSeconds {
+    /// Sampling.
+    pub rollout: f64,
+    /// Grading.
+    pub reward: f64,
+    /// Reference log-probs.
+    pub score: f64,
+    /// Forward, backward and optimizer.
+    pub update: f64,
+}
+
+/// One step over P prompts. `step` counts from 1.
+pub fn step<D: Device>(trainer: &mut Trainer<'_, D>, cx: &mut StepContext<'_>, items: &[Item], step: u32) -> Result<StepReport> {
+    let mut report = StepReport::default();
+    let group = cx.run.rollout.group_size as usize;
+
+    // 1. Rollout.
+    let started = Instant::now();
+    roll_out(trainer, cx, items, step, &mut report)?;
+    report.seconds.rollout = started.elapsed().as_secs_f64();
+
+    // 2. Reward.
+    let started = Instant::now();
+    grade(trainer, cx, items, &mut report)?;
+    report.seconds.reward = started.elapsed().as_secs_f64();
+
+    // 3. Score: log-probs of the reference, where there is one.
+    let started = Instant::now();
+    let samples = std::mem::replace(&mut trainer.samples, plimsoll_rollout::Samples::with_capacity(0, 1));
+    let sequences: Vec<Sequence<'_>> = (0..samples.len())
+        .map(|s| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) })
+        .collect();
+    begin_buffers(trainer, &samples);
+    let inv_temperature = sampling(&cx.run.rollout, 0).inv_temperature();
+    let result = (|| {
+        trainer.score_reference(&sequences, inv_temperature)?;
+        report.seconds.score = started.elapsed().as_secs_f64();
+
+        // 4. Advantage.
+        advantages(trainer, cx, group, &mut report)?;
+
+        // 5. Update. 6. The new weights are already where the rollout reads them.
+        let started = Instant::now();
+        updates(trainer, cx, &sequences, inv_temperature, step, &mut report)?;
+        report.seconds.update = started.elapsed().as_secs_f64();
+        Ok(())
+    })();
+    drop(sequences);
+    trainer.samples = samples;
+    result.map(|()| report)
+}
+
+fn roll_out<D: Device>(
+    trainer: &mut Trainer<'_, D>,
+    cx: &StepContext<'_>,
+    items: &[Item],
+    step: u32,
+    report: &mut StepReport,
+) -> Result<()> {
+    let group = cx.run.rollout.group_size as usize;
+    let prompts: Vec<&[u32]> = items.iter().map(|i| i.ids.as_slice()).collect();
+    let samples = items.len() * group;
+    let request = Request {
+        prompts: &prompts,
+        group_size: group,
+        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
+        sampling: sampling(&cx.run.rollout, cx.run.seed),
+        eos: cx.eos,
+        first_sample_id: u64::from(step - 1) * samples as u64,
+    };
+    let mut stop = TextStop::new(cx.text, &cx.run.rollout.stop, samples)?;
+    report.rollout = trainer.rollout(&request, &mut stop)?;
+    let out = &trainer.samples;
+    report.response_tokens = out.total_tokens();
+    report.mean_length = report.response_tokens as f64 / samples as f64;
+    let cut = (0..out.len()).filter(|&s| out.finish(s) == Finish::Length).count();
+    report.clipped_ratio = cut as f64 / samples as f64;
+    Ok(())
+}
+
+fn grade<D: Device>(trainer: &Trainer<'_, D>, cx: &mut StepContext<'_>, items: &[Item], report: &mut StepReport) -> Result<()> {
+    let rollout = &cx.run.rollout;
+    report.texts = texts(trainer, cx.text, rollout);
+    let group = rollout.group_size as usize;
+    let scored = score(trainer, &mut cx.rewards, items, group, &report.texts, rollout.max_new_tokens as usize)?;
+    report.reward_parts = mean_parts(&cx.rewards, &scored);
+    report.totals = scored.iter().map(|s| s.total).collect();
+    Ok(())
+}
+
+/// The text of every response of the last rollout.
+pub fn texts<D: Device>(trainer: &Trainer<'_, D>, text: &TextModel, rollout: &crate::runfile::Rollout) -> Vec<String> {
+    let samples = &trainer.samples;
+    (0..samples.len()).map(|s| response_text(text, samples, s, &rollout.stop, rollout.keep_stop)).collect()
+}
+
+/// Scores every response of the last rollout.
+pub fn score<D: Device>(
+    trainer: &Trainer<'_, D>,
+    rewards: &mut Rewards,
+    items: &[Item],
+    group: usize,
+    texts: &[String],
+    max_new_tokens: usize,
+) -> Result<Vec<Scored>> {
+    let samples = &trainer.samples;
+    let cases: Vec<Case<'_>> = texts
+        .iter()
+        .enumerate()
+        .map(|(s, response)| Case {
+            prompt: &items[s / group].text,
+            response,
+            response_tokens: samples.ids(s).len(),
+            max_new_tokens,
+            ended: samples.finish(s) != Finish::Length,
+            columns: &items[s / group].columns,
+        })
+        .collect();
+    rewards.score(&cases)
+}
+
+fn mean_parts(rewards: &Rewards, scored: &[Scored]) -> Vec<(String, f64)> {
+    let names = rewards.names();
+    let mean = |i: usize| {
+        let scores: Vec<f64> = scored.iter().filter_map(|s| s.parts[i]).map(f64::from).collect();
+        scores.iter().sum::<f64>() / scores.len().max(1) as f64
+    };
+    names.iter().enumerate().map(|(i, name)| (name.to_string(), mean(i))).collect()
+}
+
+fn begin_buffers<D: Device>(trainer: &mut Trainer<'_, D>, samples: &plimsoll_rollout::Samples) {
+    let buffers = &mut trainer.buffers;
+    buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
+    for s in 0..samples.len() {
+        let tokens = buffers.offsets[s]..buffers.offsets[s + 1];
+        buffers.old_logprobs[tokens].copy_from_slice(samples.logprobs(s));
+    }
+}
+
+/// Rewards to one advantage a token.
+fn advantages<D: Device>(trainer: &mut Trainer<'_, D>, cx: &StepContext<'_>, group: usize, report: &mut StepReport) -> Result<()> {
+    let (objective, buffers) = (&cx.objective, &mut trainer.buffers);
+    let lengths: Vec<usize> = buffers.offsets.windows(2).map(|o| o[1] - o[0]).collect();
+    let mut shaped = vec![0f32; lengths.len()];
+    report.rewards = shape_rewards(&objective.shaping, &report.totals, &lengths, group, &mut shaped)?;
+    for (s, total) in report.totals.iter().enumerate() {
+        if total.is_none() {
+            buffers.leave_out(s);
+        }
+    }
+    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
+    let kl = objective.kl.filter(|kl| kl.in_reward).map(|kl| KlReward {
+        estimator: kl.estimator,
+        coef: kl.controller.coef(),
+        old_logp: &buffers.old_logprobs,
+        ref_logp: &buffers.ref_logprobs,
+    });
+    let sums = token_rewards(packed, &shaped, kl, &mut buffers.token_rewards);
+    if objective.kl.is_some_and(|kl| kl.in_reward) {
+        report.kl = sums;
+    }
+    discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages);
+    whiten(objective.whiten, &buffers.mask, &mut buffers.advantages);
+    Ok(())
+}
+
+/// All optimizer steps of a rollout: epochs of mini-batches.
+fn updates<D: Device>(
+    trainer: &mut Trainer<'_, D>,
+    cx: &mut StepContext<'_>,
+    sequences: &[Sequence<'_>],
+    inv_temperature: f32,
+    step: u32,
+    report: &mut StepReport,
+) -> Result<()> {
+    let train = &cx.run.train;
+    let mini_batch = train.mini_batch.map_or(sequences.len(), |n| n as usize);
+    let how = update_options(train, step, cx.run.seed);
+    report.learning_rate = f64::from(how.lr);
+    for epoch in 0..train.epochs_per_rollout {
+        for first in (0..sequences.len()).step_by(mini_batch) {
+            let which = first..(first + mini_batch).min(sequences.len());
+            let on_policy = epoch == 0 && first == 0;
+            mini_batch_update(trainer, &cx.objective, sequences, which, inv_temperature, how, on_policy, step, report)?;
+        }
+    }
+    let samples = sequences.len();
+    if let Some(kl) = &mut cx.objective.kl {
+        kl.controller.update(report.kl.mean_kl(), samples);
+    }
+    Ok(())
+}
+
+#[allow(clippy::too_many_arguments)] // The step's state, by name.
+fn mini_batch_update<D: Device>(
+    trainer: &mut Trainer<'_, D>,
+    objective: &Objective,
+    sequences: &[Sequence<'_>],
+    which: Range<usize>,
+    inv_temperature: f32,
+    how: UpdateOptions,
+    on_policy: bool,
+    step: u32,
+    report: &mut StepReport,
+) -> Result<()> {
+    let offsets = &trainer.buffers.offsets;
+    let trained = |s: usize| trainer.buffers.mask[offsets[s]..offsets[s + 1]].iter().any(|&m| m != 0.0);
+    let total_sequences = which.clone().filter(|&s| trained(s)).count() as f64;
+    let total_tokens: f64 = trainer.buffers.mask[trainer.buffers.tokens(&which)].iter().map(|&m| f64::from(m)).sum();
+    if total_tokens == 0.0 {
+        return Ok(()); // Every sample was left out: there is nothing to learn from.
+    }
+    let aggregation = objective.aggregation_of(total_tokens, total_sequences);
+    let kl = objective.kl.filter(|kl| !kl.in_reward);
+    let mut loss = |buffers: &mut crate::buffers::StepBuffers, tokens: Range<usize>| -> Result<()> {
+        if on_policy {
+            report.logprob_mismatch_max = report.logprob_mismatch_max.max(mismatch(buffers, tokens.clone()));
+        }
+        let micro = buffers.micro_batch(tokens);
+        let batch = PolicyBatch {
+            packed: micro.packed,
+            logp: micro.logprobs,
+            old_logp: micro.old_logprobs,
+            advantages: micro.advantages,
+            weights: None,
+        };
+        let mut sums = policy_loss(&objective.loss, &batch, &aggregation, micro.d_logprobs);
+        if let Some(kl) = kl {
+            let options = KlLoss { estimator: kl.estimator, coef: kl.controller.coef(), unbiased: false };
+            let (old, reference) = (micro.old_logprobs, micro.ref_logprobs);
+            let kl = add_kl_loss(&options, micro.packed, micro.logprobs, old, reference, &aggregation, micro.d_logprobs);
+            sums.loss += kl.loss;
+            report.kl.merge(kl);
+        }
+        let entropy = entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, &aggregation, micro.d_entropy);
+        sums.loss += entropy.loss;
+        if !sums.loss.is_finite() {
+            return Err(loss_not_finite(step, sums.loss));
+        }
+        report.policy.merge(sums);
+        report.entropy.merge(entropy);
+        Ok(())
+    };
+    let stats = trainer.update(sequences, which, inv_temperature, how, &mut loss)?;
+    report.update_rows += stats.rows;
+    report.update = stats;
+    Ok(())
+}
+
+/// Largest |trainer - rollout| of some tokens; the promise is 0.
+fn mismatch(buffers: &crate::buffers::StepBuffers, tokens: Range<usize>) -> f64 {
+    let pairs = buffers.logprobs[tokens.clone()].iter().zip(&buffers.old_logprobs[tokens]);
+    pairs.map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
+}
+
+/// The options of the update in a step: learning rate by warm-up and schedule.
+pub fn update_options(train: &Train, step: u32, seed: u64) -> UpdateOptions {
+    UpdateOptions {
+        lr: (train.learning_rate * lr_factor(train, step)) as f32,
+        betas: (train.betas[0] as f32, train.betas[1] as f32),
+        weight_decay: train.weight_decay as f32,
+        grad_clip: train.grad_clip as f32,
+        seed,
+    }
+}
+
+fn lr_factor(train: &Train, step: u32) -> f64 {
+    let (step, warmup, steps) = (f64::from(step), f64::from(train.warmup_steps), f64::from(train.steps));
+    if step <= warmup {
+        return step / warmup;
+    }
+    // The last step has the last value above 0.
+    let progress = (step - 1.0 - warmup) / (steps - warmup).max(1.0);
+    match train.schedule {
+        Schedule::Constant => 1.0,
+        Schedule::Linear => 1.0 - progress,
+        Schedule::Cosine => 0.5 * (1.0 + plimsoll_base::math::sin_cos(std::f64::consts::PI * progress).1),
+    }
+}
+
+/// The loss of a step is NaN or infinite.
+pub fn loss_not_finite(step: u32, loss: f64) -> Error {
+    Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
+        .hint("lower train.learning_rate; the last good weights are kept")
+}

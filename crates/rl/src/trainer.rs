@@ -1,0 +1,230 @@
+//! The parts of a step over one arena: roll out, score, update. It owns the engine, the packer and the per-token
+//! arrays; what they are used for is `step.rs`.
+
+use crate::buffers::StepBuffers;
+use crate::shape::{RunShape, Training};
+use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_device::{Device, Sampling};
+use plimsoll_files::OpenModel;
+use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
+use plimsoll_model::{Activations, Decoder, Mode, Param, ParamTable, Params, Pass, backward, head, layers, load, rope};
+use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
+use std::ops::Range;
+use std::time::Instant;
+
+/// The models of a run, bound to the arena.
+pub struct Roles<'a> {
+    /// What is trained and sampled from: one set of weights.
+    pub actor: Decoder<'a>,
+    /// What it may not move too far from.
+    pub reference: Option<Decoder<'a>>,
+    /// The actor's gradients and states.
+    pub optimizer: Option<Optimizer<'a>>,
+}
+
+/// One device, its arena's overlay, and everything that a step needs.
+pub struct Trainer<'a, D> {
+    /// The device.
+    pub dev: &'a D,
+    /// The models.
+    pub roles: Roles<'a>,
+    /// The run's shape.
+    pub shape: &'a RunShape,
+    /// The parameter table.
+    pub table: ParamTable,
+    /// Responses of the last rollout.
+    pub samples: Samples,
+    /// Per-token arrays of the step.
+    pub buffers: StepBuffers,
+    overlay: Overlay<'a>,
+    engine: Engine,
+    packer: Option<Packer>,
+}
+
+/// What an update over some sequences did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UpdateStats {
+    /// Norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Forward and backward passes.
+    pub micro_batches: u32,
+    /// Rows that went through them.
+    pub rows: u64,
+    /// Seconds of forward passes, heads included.
+    pub forward_s: f64,
+    /// Seconds of backward passes.
+    pub backward_s: f64,
+    /// Seconds of gradient norm and optimizer.
+    pub optimizer_s: f64,
+}
+
+impl<'a, D: Device> Trainer<'a, D> {
+    /// Binds the models to the arena and reads their weights.
+    ///
+    /// Errors: those of reading weights.
+    pub fn new(dev: &'a D, arena: &'a mut Arena, shape: &'a RunShape, model: &OpenModel, seed: u64) -> Result<Trainer<'a, D>> {
+        let table = shape.table();
+        let (resident, overlay) = arena.split();
+        let rope_table = resident.buf("rope.table");
+        rope::fill(dev, &shape.spec, rope_table);
+        let staging = shape.host.staging;
+        let role = |name: &str| -> Result<Decoder<'a>> {
+            let buf = resident.buf(&format!("{name}.weights"));
+            let params = Params::bind(&shape.spec, &table, shape.weights, buf);
+            load(dev, model, &table, &params, seed, staging)?;
+            Ok(Decoder { spec: shape.spec, dtype: shape.weights, params, rope: rope_table })
+        };
+        let actor = role("actor")?;
+        let reference = if has_reference(shape) { Some(role("reference")?) } else { None };
+        let optimizer = optimizer(dev, shape, &table, &actor, resident);
+        let (sequences, tokens) = shape.training.map_or((0, 0), |t| (t.sequences, t.response_tokens));
+        Ok(Trainer {
+            dev,
+            roles: Roles { actor, reference, optimizer },
+            shape,
+            table,
+            samples: Samples::with_capacity(shape.engine.samples, shape.engine.new_tokens),
+            buffers: StepBuffers::with_capacity(sequences, tokens),
+            overlay,
+            engine: Engine::new(shape.engine, shape.on_full),
+            packer: shape.training.map(|_| Packer::new(shape.pass())),
+        })
+    }
+
+    /// Samples responses into `samples`: phase Rollout.
+    pub fn rollout(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition) -> Result<RolloutStats> {
+        let phase = self.overlay.enter(Phase::Rollout);
+        let mode = Mode::Rollout { truncates: self.shape.truncates };
+        let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
+        self.engine.run(self.dev, &self.roles.actor, acts, request, stop, &mut self.samples)
+    }
+
+    /// Log-probabilities of all sequences under the reference into `buffers.ref_logprobs`: phase Score.
+    pub fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+        let Some(reference) = &self.roles.reference else { return Ok(()) };
+        let phase = self.overlay.enter(Phase::Score);
+        let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
+        let packer = self.packer.as_mut().expect("a training run packs");
+        let mut first = 0;
+        while first < sequences.len() {
+            let batch = packer.pack(sequences, first)?;
+            let pass = Pass::upload(self.dev, acts, batch.index);
+            layers(self.dev, reference, &pass);
+            head(self.dev, reference, &pass, inv_temperature);
+            let tokens = self.buffers.tokens(&batch.sequences);
+            self.dev.read_f32(pass.head_out().logprobs, 0, &mut self.buffers.ref_logprobs[tokens]);
+            first = batch.sequences.end;
+        }
+        Ok(())
+    }
+
+    /// Forward, loss and backward over some sequences, then one optimizer step: phase Update.
+    ///
+    /// `loss` sees each micro-batch after its forward pass: it fills the derivatives in `buffers` for its tokens.
+    /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then as they were.
+    pub fn update(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        which: Range<usize>,
+        inv_temperature: f32,
+        how: UpdateOptions,
+        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+    ) -> Result<UpdateStats> {
+        let mut stats = self.gradients(sequences, which, inv_temperature, loss)?;
+        let started = Instant::now();
+        let optimizer = self.roles.optimizer.as_mut().expect("a training run has an optimizer");
+        stats.grad_norm = optimizer.grad_norm(self.dev);
+        if !stats.grad_norm.is_finite() {
+            return Err(gradient_not_finite(self.dev, &self.table, &optimizer.grads));
+        }
+        optimizer.update(self.dev, &self.roles.actor.params, how, stats.grad_norm);
+        stats.optimizer_s = started.elapsed().as_secs_f64();
+        Ok(stats)
+    }
+
+    /// The part of `update` before the optimizer: gradients of `which` sequences, from zero.
+    pub fn gradients(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        which: Range<usize>,
+        inv_temperature: f32,
+        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+    ) -> Result<UpdateStats> {
+        let Training { recompute, .. } = self.shape.training.expect("a training run");
+        let phase: InPhase<'_> = self.overlay.enter(Phase::Update);
+        let acts = Activations::bind(&phase, Mode::Update(recompute), self.shape.pass());
+        let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
+        let packer = self.packer.as_mut().expect("a training run packs");
+        let mut stats = UpdateStats::default();
+        optimizer.zero_grads(self.dev);
+        let mut first = which.start;
+        while first < which.end {
+            let started = Instant::now();
+            let batch = packer.pack(&sequences[..which.end], first)?;
+            let pass = Pass::upload(self.dev, acts, batch.index);
+            layers(self.dev, &self.roles.actor, &pass);
+            head(self.dev, &self.roles.actor, &pass, inv_temperature);
+            let tokens = self.buffers.tokens(&batch.sequences);
+            self.dev.read_f32(pass.head_out().logprobs, 0, &mut self.buffers.logprobs[tokens.clone()]);
+            self.dev.read_f32(pass.head_out().entropy, 0, &mut self.buffers.entropy[tokens.clone()]);
+            self.buffers.set_micro(&batch.sequences);
+            loss(&mut self.buffers, tokens.clone())?;
+            stats.forward_s += started.elapsed().as_secs_f64();
+            let started = Instant::now();
+            let (d_logprobs, d_entropy) = (&self.buffers.d_logprobs[tokens.clone()], &self.buffers.d_entropy[tokens]);
+            backward(self.dev, &self.roles.actor, &optimizer.grads, &pass, inv_temperature, d_logprobs, d_entropy);
+            stats.backward_s += started.elapsed().as_secs_f64();
+            stats.micro_batches += 1;
+            stats.rows += batch.index.ids.len() as u64;
+            first = batch.sequences.end;
+        }
+        Ok(stats)
+    }
+}
+
+/// The sampling of a run file's `[rollout]`.
+pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
+    Sampling {
+        temperature: rollout.temperature as f32,
+        top_k: rollout.top_k,
+        top_p: rollout.top_p as f32,
+        min_p: rollout.min_p as f32,
+        seed,
+    }
+}
+
+/// A device with an arena for the regions of `shape`.
+///
+/// Errors: `host-allocation-failed`, `size-overflow`.
+pub fn cpu_arena(shape: &RunShape) -> Result<(plimsoll_device::cpu::CpuDevice, Arena)> {
+    use plimsoll_device::cpu::{CpuDevice, Isa};
+    let mut arena = Arena::new(plimsoll_memory::ArenaMap::new(&shape.layout()?, 0));
+    let mut dev = CpuDevice::new(Bytes(arena.map().used_bytes()), shape.target.threads, Isa::detect())?;
+    if let Some(scratch) = arena.split().0.get("device.scratch") {
+        dev.bind_scratch(scratch);
+    }
+    Ok((dev, arena))
+}
+
+fn has_reference(shape: &RunShape) -> bool {
+    shape.training.is_some_and(|t| t.reference)
+}
+
+fn optimizer<'a, D: Device>(
+    dev: &D,
+    shape: &RunShape,
+    table: &ParamTable,
+    actor: &Decoder<'a>,
+    resident: Resident<'a>,
+) -> Option<Optimizer<'a>> {
+    shape.training.map(|_| Optimizer::new(dev, &shape.spec, table, &actor.params, resident, "actor"))
+}
+
+/// Names the first tensor whose gradient is not finite.
+fn gradient_not_finite<D: Device>(dev: &D, table: &ParamTable, grads: &Params<'_>) -> Error {
+    let broken = |p: &&Param| !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite();
+    let name = table.params.iter().find(broken).map_or("their sum", |p| p.parts[0].name.as_str());
+    Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
+        .hint("lower train.learning_rate, or set train.grad_clip; the last good weights are kept")
+}

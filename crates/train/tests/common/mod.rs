@@ -1,0 +1,305 @@
+//! A decoder, its optimizer and the update's pass in an arena of its own, for the tests of train and rollout.
+//!
+//! It owns the arena and the device; a test says which model, which limits, and what else lies in the arena.
+
+#![allow(dead_code)] // Each test file uses its part.
+
+use plimsoll_base::{Bytes, DType, ModelSpec, Phase, Result};
+use plimsoll_device::cpu::{CpuDevice, Isa};
+use plimsoll_device::{Device, DeviceKind, Matrix};
+use plimsoll_files::OpenModel;
+use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Pool, Resident};
+use plimsoll_model::{
+    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target, activations_layout,
+    backward, head, layers, load, rope,
+};
+use plimsoll_train::{OptimizerDType, Packer, Sequence, StateDTypes, optimizer_layout};
+use std::path::PathBuf;
+
+/// The five tiny architectures.
+pub const GOLDEN: [&str; 5] = ["llama", "llama3_rope", "qwen2", "qwen3", "mistral"];
+
+/// The folder of a tiny architecture, from any crate's tests.
+pub fn golden_dir(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden")).join(name)
+}
+
+/// The instruction paths of this machine.
+pub fn isas() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available())
+}
+
+/// What an arena is made for.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// A golden model's name, or a source with a colon.
+    pub source: String,
+    /// Another shape for a random model.
+    pub spec: Option<ModelSpec>,
+    pub dtype: DType,
+    pub isa: Isa,
+    pub threads: usize,
+    pub recompute: Recompute,
+    /// Limits of the update's passes.
+    pub pass: PassLimits,
+    /// Rows of the rotary table.
+    pub positions: usize,
+    /// Bytes between regions.
+    pub guard: u64,
+}
+
+impl Setup {
+    /// The fastest path, one thread, everything kept.
+    pub fn new(source: &str, dtype: DType, pass: PassLimits) -> Setup {
+        let (isa, recompute) = (Isa::detect(), Recompute::None);
+        let source = source.to_string();
+        Setup { source, spec: None, dtype, isa, threads: 1, recompute, pass, positions: 1024, guard: 0 }
+    }
+
+    pub fn target(&self) -> Target {
+        Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: self.threads }
+    }
+
+    /// The model, of which only headers are read.
+    pub fn open(&self) -> OpenModel {
+        let source = match self.source.contains(':') {
+            true => self.source.clone(),
+            false => {
+                golden_dir(&self.source).to_str().expect("paths of this repository are UTF-8").to_string()
+            }
+        };
+        let mut model = OpenModel::open(&source, None, false).unwrap();
+        model.spec = self.spec.unwrap_or(model.spec);
+        model
+    }
+}
+
+/// Everything static that a test needs.
+pub struct Harness {
+    pub setup: Setup,
+    pub model: OpenModel,
+    pub spec: ModelSpec,
+    pub table: ParamTable,
+    pub arena: Arena,
+    pub dev: CpuDevice,
+}
+
+/// Handles into a harness.
+pub struct Parts<'a> {
+    pub dev: &'a CpuDevice,
+    pub setup: &'a Setup,
+    pub table: &'a ParamTable,
+    pub decoder: Decoder<'a>,
+    pub grads: Params<'a>,
+    pub resident: Resident<'a>,
+    pub overlay: Overlay<'a>,
+}
+
+impl Harness {
+    /// An arena with weights, optimizer, scoring, update and `extra` regions; the weights are loaded.
+    pub fn new(setup: Setup, extra: Layout) -> Harness {
+        let mut harness = Harness::empty(setup, extra);
+        harness.load();
+        harness
+    }
+
+    /// The same with nothing in it yet.
+    pub fn empty(setup: Setup, extra: Layout) -> Harness {
+        let model = setup.open();
+        let (spec, dtype) = (model.spec, setup.dtype);
+        let table = ParamTable::new(&spec, DeviceKind::Cpu, dtype);
+        let mut layout = Layout::new();
+        let shape = [table.elements];
+        layout
+            .arena("actor.weights", "test", Pool::Host, plimsoll_base::PhaseSet::RESIDENT, &shape, dtype)
+            .unwrap();
+        layout.extend(optimizer_layout("actor", &table, dtypes(dtype), Pool::Host).unwrap());
+        layout.extend(rope::layout(&spec, setup.positions, Pool::Host).unwrap());
+        layout.extend(CpuDevice::scratch_layout(&spec, dtype, setup.threads, true).unwrap());
+        for mode in [Mode::Score, Mode::Update(setup.recompute)] {
+            layout.extend(activations_layout(&spec, dtype, setup.target(), mode, setup.pass).unwrap());
+        }
+        layout.extend(extra);
+        let mut arena = Arena::new(ArenaMap::new(&layout, setup.guard));
+        let mut dev = CpuDevice::new(Bytes(arena.map().used_bytes()), setup.threads, setup.isa).unwrap();
+        dev.bind_scratch(arena.split().0.buf("device.scratch"));
+        Harness { setup, model, spec, table, arena, dev }
+    }
+
+    /// Fills the weights and the rotary table.
+    pub fn load(&mut self) {
+        let (resident, _) = self.arena.split();
+        let params = Params::bind(&self.spec, &self.table, self.setup.dtype, resident.buf("actor.weights"));
+        load(&self.dev, &self.model, &self.table, &params, 1, Bytes(4 << 20)).unwrap();
+        rope::fill(&self.dev, &self.spec, resident.buf("rope.table"));
+    }
+
+    pub fn parts(&mut self) -> Parts<'_> {
+        let (resident, overlay) = self.arena.split();
+        let dtype = self.setup.dtype;
+        let params = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.weights"));
+        let grads = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.grads"));
+        let decoder = Decoder { spec: self.spec, dtype, params, rope: resident.buf("rope.table") };
+        Parts { dev: &self.dev, setup: &self.setup, table: &self.table, decoder, grads, resident, overlay }
+    }
+
+    /// Log-probabilities of every response token by the update's forward pass, in as many micro-batches as it takes.
+    ///
+    /// Errors: those of packing.
+    pub fn logprobs(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+    ) -> Result<(Vec<Vec<f32>>, usize)> {
+        let mut parts = self.parts();
+        let mut out: Vec<Vec<f32>> = sequences.iter().map(|s| vec![f32::NAN; s.response.len()]).collect();
+        let passes = parts.each_pass(sequences, |parts, pass, heads, _| {
+            head(parts.dev, &parts.decoder, pass, inv_temperature);
+            for (row, logprob) in heads.iter().zip(read(parts.dev, pass.head_out().logprobs)) {
+                let slot = &mut out[row.sequence as usize][row.token as usize];
+                assert!(slot.is_nan(), "a token was predicted twice");
+                *slot = logprob;
+            }
+        })?;
+        assert!(out.iter().flatten().all(|l| l.is_finite()), "every token has one log-probability");
+        Ok((out, passes))
+    }
+
+    /// Gradients of sum(weight * logprob) + sum(weight * entropy), flat as they are stored, and that sum.
+    ///
+    /// `weight` of (sequence, token): derivatives by the log-probability and by the entropy.
+    pub fn gradients(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+        weight: impl Fn(usize, usize) -> (f32, f32),
+    ) -> (Vec<f32>, f64) {
+        let mut parts = self.parts();
+        parts.dev.zero(parts.grads.all);
+        let mut sum = 0.0;
+        parts
+            .each_pass(sequences, |parts, pass, heads, grads| {
+                head(parts.dev, &parts.decoder, pass, inv_temperature);
+                let out = pass.head_out();
+                let (logprobs, entropy) = (read(parts.dev, out.logprobs), read(parts.dev, out.entropy));
+                let (mut dl, mut de) = (Vec::new(), Vec::new());
+                for (i, row) in heads.iter().enumerate() {
+                    let (l, e) = weight(row.sequence as usize, row.token as usize);
+                    sum += f64::from(l) * f64::from(logprobs[i]) + f64::from(e) * f64::from(entropy[i]);
+                    dl.push(l);
+                    de.push(e);
+                }
+                backward(parts.dev, &parts.decoder, grads, pass, inv_temperature, &dl, &de);
+            })
+            .unwrap();
+        (read(parts.dev, parts.grads.all), sum)
+    }
+}
+
+/// What `each_pass` leaves free to use while a pass is open.
+pub struct Open<'x, 'a> {
+    pub dev: &'x CpuDevice,
+    pub decoder: &'x Decoder<'a>,
+}
+
+impl<'a> Parts<'a> {
+    /// Packs, and hands over each pass of the update after its layers.
+    pub fn each_pass(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        mut then: impl FnMut(&Open<'_, 'a>, &Pass<'_>, &[plimsoll_train::HeadRow], &Params<'a>),
+    ) -> Result<usize> {
+        let phase = self.overlay.enter(Phase::Update);
+        let acts = Activations::bind(&phase, Mode::Update(self.setup.recompute), self.setup.pass);
+        let mut packer = Packer::new(self.setup.pass);
+        let (mut first, mut passes) = (0, 0);
+        while first < sequences.len() {
+            let batch = packer.pack(sequences, first)?;
+            let pass = Pass::upload(self.dev, acts, batch.index);
+            layers(self.dev, &self.decoder, &pass);
+            then(&Open { dev: self.dev, decoder: &self.decoder }, &pass, batch.head, &self.grads);
+            (first, passes) = (batch.sequences.end, passes + 1);
+        }
+        Ok(passes)
+    }
+}
+
+/// f32 states, gradients of f32.
+pub fn dtypes(weights: DType) -> StateDTypes {
+    StateDTypes { weights, grads: DType::F32, optimizer: OptimizerDType::F32 }
+}
+
+/// A buffer as f32.
+pub fn read(dev: &impl Device, buf: Buf<'_>) -> Vec<f32> {
+    let mut out = vec![0.0; buf.len()];
+    dev.read_f32(buf, 0, &mut out);
+    out
+}
+
+/// Each tensor under its Hugging Face name, row-major, out of a flat buffer in the order of `table`.
+pub fn tensors(dev: &impl Device, table: &ParamTable, all: &Params<'_>) -> Vec<(String, Vec<f32>)> {
+    let mut out = Vec::new();
+    for param in &table.params {
+        let buf = all.all.slice(param.offset as usize, param.elements as usize);
+        let width = param.k.max(1) as usize;
+        let mut values = vec![0.0; param.n as usize * width];
+        match param.is_vector() {
+            true => dev.read_f32(buf, 0, &mut values),
+            false => {
+                dev.read_rows(Matrix::new(buf, param.n as usize, width, all.embed.layout), 0, &mut values)
+            }
+        }
+        let mut at = 0;
+        for part in &param.parts {
+            let n = part.rows as usize * width;
+            out.push((part.name.clone(), values[at..at + n].to_vec()));
+            at += n;
+        }
+    }
+    out
+}
+
+/// The reference numbers of a golden model.
+pub struct Reference(Vec<u8>);
+
+impl Reference {
+    pub fn open(model: &str) -> Reference {
+        Reference(std::fs::read(golden_dir(model).join("reference.safetensors")).unwrap())
+    }
+
+    pub fn f32s(&self, name: &str) -> Vec<f32> {
+        let file = safetensors::SafeTensors::deserialize(&self.0).unwrap();
+        let data = file.tensor(name).unwrap().data();
+        data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    }
+
+    pub fn ids(&self, name: &str) -> Vec<u32> {
+        let file = safetensors::SafeTensors::deserialize(&self.0).unwrap();
+        let data = file.tensor(name).unwrap().data();
+        data.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect()
+    }
+}
+
+/// Reproducible numbers below `n`.
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Numbers {
+        Numbers(seed << 32)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 += 1;
+        let bits = plimsoll_base::rng::philox(5, plimsoll_base::rng::Stream::Bench, self.0, 0);
+        plimsoll_base::rng::below(bits[0], bits[1], n as u64) as usize
+    }
+
+    pub fn tokens(&mut self, len: usize, vocab: u32) -> Vec<u32> {
+        (0..len).map(|_| self.below(vocab as usize) as u32).collect()
+    }
+}
+
+/// True if both hold the same bits.
+pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
