@@ -84,6 +84,7 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
 }
 
 /// The shards that an index names.
+#[cfg(feature = "hub")]
 pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = read_index(index)?.into_values().collect();
     names.sort();
