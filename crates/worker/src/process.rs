@@ -25,6 +25,8 @@ pub(crate) struct Process {
     stderr: ChildStderr,
     stderr_open: bool,
     replies: Vec<u8>,
+    /// Line feeds in `replies`, counted once as they come.
+    whole_lines: usize,
     last_words: Ring,
     name: String,
     memory: Bytes,
@@ -62,6 +64,7 @@ impl Process {
             stderr,
             stderr_open: true,
             replies: Vec::new(),
+            whole_lines: 0,
             last_words: Ring::new(STDERR_BYTES_MAX),
             name: launch.name.clone(),
             memory: launch.memory,
@@ -106,7 +109,10 @@ impl Process {
         loop {
             match self.stdout.read(&mut chunk) {
                 Ok(0) => return Flow::Closed,
-                Ok(n) => self.replies.extend_from_slice(&chunk[..n]),
+                Ok(n) => {
+                    self.whole_lines += chunk[..n].iter().filter(|&&byte| byte == b'\n').count();
+                    self.replies.extend_from_slice(&chunk[..n]);
+                }
                 Err(err) if err.kind() == ErrorKind::Interrupted => {}
                 Err(err) if err.kind() == ErrorKind::WouldBlock => return Flow::Later,
                 Err(_) => return Flow::Closed,
@@ -135,6 +141,10 @@ impl Process {
 
     /// Takes `count` whole lines if they are there.
     pub(crate) fn take_lines(&mut self, count: usize) -> Option<Vec<String>> {
+        if self.whole_lines < count {
+            return None;
+        }
+        self.whole_lines -= count;
         let mut ends = self.replies.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(at, _)| at);
         let end = ends.nth(count.checked_sub(1)?)?;
         let taken: Vec<u8> = self.replies.drain(..=end).collect();

@@ -122,8 +122,36 @@ pub(crate) fn bare(text: &str) -> String {
     if decimal { format!(".{trimmed}") } else { trimmed.to_string() }
 }
 
-/// The letters and digits of an answer, for comparison as words: commands of style, braces and spaces dropped.
-pub(crate) fn words(text: &str) -> String {
+/// The text without white space, but for that between letters or digits: `1 2` is not `12`.
+pub(crate) fn spelling(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut space = false;
+    for c in text.chars() {
+        if c.is_whitespace() {
+            space = true;
+            continue;
+        }
+        if space && c.is_alphanumeric() && out.ends_with(char::is_alphanumeric) {
+            out.push(' ');
+        }
+        space = false;
+        out.push(c);
+    }
+    out
+}
+
+/// The letters of an answer that is made of words; commands of style, braces and spaces dropped.
+///
+/// `None` where digits, scripts or other commands mean that it is not: there braces tell `2^{n+1}` from `2^n+1`.
+pub(crate) fn words(text: &str) -> Option<String> {
+    let letters = all_letters(text);
+    let plain = |c: char| {
+        c.is_alphabetic() || matches!(c, '-' | ',' | '.' | '\'' | '(' | ')' | '!' | '?' | '/' | ':' | ';')
+    };
+    (letters.chars().any(char::is_alphabetic) && letters.chars().all(plain)).then_some(letters)
+}
+
+fn all_letters(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {

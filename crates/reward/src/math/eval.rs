@@ -18,8 +18,9 @@ impl Fuel {
     }
 
     fn burn(&self, steps: u64) -> Option<()> {
-        self.0.set(self.0.get().checked_sub(steps)?);
-        Some(())
+        let left = self.0.get().checked_sub(steps);
+        self.0.set(left.unwrap_or(0));
+        left.map(|_| ())
     }
 
     pub(crate) fn is_spent(&self) -> bool {
@@ -182,7 +183,7 @@ impl Point<'_> {
         if inner != b.len() {
             return None;
         }
-        self.fuel.burn((a.len() * inner * width) as u64)?;
+        self.fuel.burn((a.len() * inner * width * 4) as u64)?;
         let cell = |row: &Vec<Num>, j: usize| {
             row.iter().zip(b).try_fold(Num::int(0), |sum, (x, other)| sum.add(x.mul(other[j])?))
         };
@@ -338,7 +339,7 @@ impl Point<'_> {
     fn factorial(&self, a: Num) -> Option<Num> {
         match a.as_int() {
             Some(n) if (0..=FACTORIAL_MAX).contains(&n) => {
-                self.fuel.burn(n as u64)?;
+                self.fuel.burn(n as u64 * 2)?;
                 (2..=n).try_fold(Num::int(1), |product, k| product.mul(Num::int(k)))
             }
             Some(n) if n < 0 => None,
@@ -357,7 +358,7 @@ impl Point<'_> {
             Some(n) if n >= 0 => k.min(n - k),
             _ => k,
         };
-        self.fuel.burn(k as u64 * 4)?;
+        self.fuel.burn(k as u64 * 32)?;
         (0..k).try_fold(Num::int(1), |product, j| product.mul(n.sub(Num::int(j))?)?.div(Num::int(j + 1)))
     }
 

@@ -85,11 +85,17 @@ fn last_box(text: &str) -> Boxes {
     if last_open.is_some_and(|open| open > last.start) {
         return Boxes::Open;
     }
-    // A box in a box: the outer one is meant.
-    let outer: Vec<&Span> = closed
-        .iter()
-        .filter(|span| !closed.iter().any(|o| o.start < span.start && span.end <= o.end))
-        .collect();
+    // A box in a box: the outer one is meant. Boxes come in the order of their ends, so one that lies in another lies
+    // in a later one that starts before it.
+    let mut outer: Vec<&Span> = Vec::new();
+    let mut first_start = usize::MAX;
+    for span in closed.iter().rev() {
+        if span.start < first_start {
+            outer.push(span);
+        }
+        first_start = first_start.min(span.start);
+    }
+    outer.reverse();
     let mut joined = vec![outer.len() - 1];
     for index in (0..outer.len() - 1).rev() {
         let gap = &text[outer[index].end..outer[index + 1].start];

@@ -235,7 +235,69 @@ impl Lexer<'_> {
             // `5.` is 5.
             self.at += 1;
         }
+        if let Some(repeating) = self.repeating_digits() {
+            return self.repeating_decimal(&text, &repeating);
+        }
+        if let Some(exponent) = self.exponent() {
+            return self.push_all(["(", &text, "\\cdot", "10", "^", "{", &exponent, "}", ")"]);
+        }
         self.push(Token::Number(text));
+    }
+
+    /// The digits of `\overline{…}` after a decimal, if that is what stands here.
+    fn repeating_digits(&mut self) -> Option<String> {
+        let ahead: String = self.chars[self.at..].iter().take(32).collect();
+        let point = usize::from(ahead.starts_with('.'));
+        let digits = ahead[point..].strip_prefix("\\overline{")?.split_once('}')?.0.to_string();
+        let decimal =
+            point == 1 || self.chars[..self.at].iter().rev().find(|c| !c.is_ascii_digit()) == Some(&'.');
+        if !decimal || digits.is_empty() || digits.len() > 12 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        self.at += point + "\\overline{}".len() + digits.len();
+        Some(digits)
+    }
+
+    /// `0.1\overline{6}` is (16 - 1) / (99 - 9) = 15/90.
+    fn repeating_decimal(&mut self, before: &str, repeating: &str) {
+        let plain = before.replace('.', "");
+        let places = before.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+        let all = format!("{plain}{repeating}");
+        let below = format!("{}{}", "9".repeat(repeating.len()), "0".repeat(places));
+        self.push_all(["(", "(", &all, "-", &plain, ")", "/", &below, ")"]);
+    }
+
+    /// The exponent of `1.5e3`, where digits follow at once.
+    fn exponent(&mut self) -> Option<String> {
+        let sign = usize::from(matches!(self.peek(1), '+' | '-'));
+        let digits: String =
+            self.chars[self.at..].iter().skip(1 + sign).take(7).take_while(|c| c.is_ascii_digit()).collect();
+        if !matches!(self.peek(0), 'e' | 'E') || digits.is_empty() || digits.len() > 6 {
+            return None;
+        }
+        let minus = if self.peek(1) == '-' { "-" } else { "" };
+        self.at += 1 + sign + digits.len();
+        Some(format!("{minus}{digits}"))
+    }
+
+    /// Pushes short tokens: digits, a command with its backslash, or one sign; a sign before digits is its own.
+    fn push_all<const N: usize>(&mut self, tokens: [&str; N]) {
+        for token in tokens {
+            let token = match token.strip_prefix('-') {
+                Some(rest) if !rest.is_empty() => {
+                    self.push(Token::Sign('-'));
+                    rest
+                }
+                _ => token,
+            };
+            match token.strip_prefix('\\') {
+                Some(name) => self.push(Token::Command(name.into())),
+                None if token.starts_with(|c: char| c.is_ascii_digit()) => {
+                    self.push(Token::Number(token.into()))
+                }
+                None => token.chars().for_each(|c| self.push(Token::Sign(c))),
+            }
+        }
     }
 
     /// The length of a thousands separator at this place, if three digits and no fourth follow.
@@ -333,6 +395,14 @@ impl Lexer<'_> {
             "mathrm" | "operatorname" | "mathbf" | "mathit" | "boldsymbol" | "mathsf" | "bm" => {
                 return self.styled(false);
             }
+            "langle" => {
+                self.depth += 1;
+                self.push(Token::Sign('('));
+            }
+            "rangle" => {
+                self.depth = self.depth.saturating_sub(1);
+                self.push(Token::Sign(')'));
+            }
             "mathbb" | "mathcal" => {
                 let inner = self.group()?;
                 self.push(Token::Letter(format!("\\mathbb{{{}}}", inner.trim())));
@@ -392,15 +462,24 @@ impl Lexer<'_> {
             self.push(Token::Text(trimmed.to_string()));
             return Some(());
         }
-        let inner = lex(&inner, self.group_commas, self.nested)?;
-        let single_unit =
-            words && inner.len() == 1 && matches!(inner[0].token, Token::Letter(_)) && !self.out.is_empty();
+        let after_number =
+            matches!(self.out.last().map(|last| &last.token), Some(Token::Number(_) | Token::Sign('}')));
+        if after_number && UNITS.iter().any(|&(name, _)| name == trimmed) {
+            // `5\,\mathrm{cm}`
+            self.push(Token::Text(trimmed.to_string()));
+            return Some(());
+        }
+        let inner_tokens = lex(&inner, self.group_commas, self.nested)?;
+        let single_unit = words
+            && inner_tokens.len() == 1
+            && matches!(inner_tokens[0].token, Token::Letter(_))
+            && !self.out.is_empty();
         if single_unit {
             // `5\text{ m}`: a unit, where `\text{E}` alone is a name.
             self.push(Token::Text(trimmed.to_string()));
         } else {
             self.space = true;
-            self.out.extend(inner);
+            self.out.extend(inner_tokens);
         }
         Some(())
     }

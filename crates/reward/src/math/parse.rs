@@ -131,6 +131,9 @@ impl Parser {
             // `= \frac{10}{9}` after a remark that did not parse is not a chain; an empty side is no answer.
             ops.push(op);
             parts.push(self.sets()?);
+            if ops.len() > CHAIN_MAX as usize {
+                return None;
+            }
         }
         Some(if ops.is_empty() { parts.remove(0) } else { Expr::Relation(parts, ops) })
     }
@@ -311,6 +314,8 @@ impl Parser {
                         | "newline"
                         | "mid"
                         | "rangle"
+                        | "choose"
+                        | "over"
                         | "to"
                         | "rightarrow"
                         | "circ"
@@ -371,9 +376,45 @@ impl Parser {
             let words: Vec<&str> =
                 text.split(|c: char| !c.is_alphanumeric() && c != '%').filter(|w| !w.is_empty()).collect();
             let changing = [
-                "not", "no", "or", "and", "than", "least", "most", "more", "less", "except", "either",
-                "times", "plus", "minus", "million", "billion", "thousand", "hundred", "to", "dozen", "if",
-                "when", "where", "for", "only",
+                "is",
+                "was",
+                "are",
+                "wrong",
+                "incorrect",
+                "false",
+                "but",
+                "nor",
+                "unless",
+                "maybe",
+                "perhaps",
+                "could",
+                "might",
+                "may",
+                "not",
+                "no",
+                "or",
+                "and",
+                "than",
+                "least",
+                "most",
+                "more",
+                "less",
+                "except",
+                "either",
+                "times",
+                "plus",
+                "minus",
+                "million",
+                "billion",
+                "thousand",
+                "hundred",
+                "to",
+                "dozen",
+                "if",
+                "when",
+                "where",
+                "for",
+                "only",
             ];
             if words.iter().any(|word| changing.contains(word)) || words.len() > 6 {
                 return None;
@@ -434,7 +475,12 @@ impl Parser {
                 return None;
             }
             let bars = std::mem::take(&mut p.open_bars);
-            let items = p.items(true)?;
+            let mut items = p.items(true)?;
+            if p.eat_command("choose") {
+                items = vec![Expr::Binomial(Box::new(one_or(items, Expr::List)), Box::new(p.sum()?))];
+            } else if p.eat_command("over") {
+                items = vec![Expr::Quotient(Box::new(one_or(items, Expr::List)), Box::new(p.sum()?))];
+            }
             p.open_bars = bars;
             p.eat('}').then(|| one_or(items, Expr::List))
         })
@@ -456,6 +502,7 @@ impl Parser {
         match (items.len(), open, close) {
             (1, '(', ')') | (1, '[', ']') => items.pop(),
             (1, ..) => None,
+            (_, '[', ']') if items.iter().all(|item| matches!(item, Expr::Tuple('[', ']', _))) => rows(items),
             _ => Some(Expr::Tuple(open, close, items)),
         }
     }
@@ -476,7 +523,7 @@ impl Parser {
         self.open_bars = bars;
         // A brace that was cut off at the end, as in `\{1, 2\\}`, is taken as closed.
         let closed = self.eat('⦄') || self.at == self.tokens.len();
-        closed.then_some(Expr::Set(items))
+        closed.then(|| without_colon(&items).unwrap_or(Expr::Set(items)))
     }
 
     /// `| … |`, `\lfloor … \rfloor` and `\lceil … \rceil`.
@@ -538,4 +585,23 @@ fn is_mixed(whole: &str, fraction: &Expr) -> bool {
         (Ok(_), Ok(above), Ok(below)) => above < below,
         _ => false,
     }
+}
+
+/// `[[1, 2], [3, 4]]` as a matrix.
+fn rows(items: Vec<Expr>) -> Option<Expr> {
+    let row = |item| if let Expr::Tuple(_, _, cells) = item { cells } else { vec![item] };
+    let rows: Vec<Vec<Expr>> = items.into_iter().map(row).collect();
+    rows.iter().all(|row| row.len() == rows[0].len()).then_some(Expr::Matrix(rows))
+}
+
+/// `\{x : 0 < x < 1\}` reads as the relation (x : 0) < x < 1; the colon binds the name to its condition.
+fn without_colon(items: &[Expr]) -> Option<Expr> {
+    let [Expr::Relation(parts, ops)] = items else { return None };
+    let Some(Expr::Ratio(name, first)) = parts.first() else { return None };
+    if !matches!(**name, Expr::Symbol(_)) {
+        return None;
+    }
+    let mut parts = parts.clone();
+    parts[0] = (**first).clone();
+    Some(Expr::Relation(parts, ops.clone()))
 }

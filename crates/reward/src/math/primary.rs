@@ -24,7 +24,10 @@ impl Parser {
                 self.text(text)
             }
             Token::Sign('(' | '[') => self.bracket(),
-            Token::Sign('{') => self.brace(),
+            Token::Sign('{') => match self.brace()? {
+                Expr::Number(digits) => self.based(digits),
+                group => Some(group),
+            },
             Token::Sign('⦃') => self.set(),
             Token::Sign('|') => self.between(Func::Abs, None),
             Token::Command(name) => {
