@@ -174,7 +174,8 @@ fn convert(value: &DeValue<'_>, origin_of: &dyn Fn(usize) -> Origin) -> Value {
 pub(super) fn set_path(root: &mut Table, path: &[&str], node: Node, source: &Source) -> Result<()> {
     let [head, rest @ ..] = path else { return Err(bad_path(source, &node.origin, "the key is empty")) };
     if rest.is_empty() {
-        return merge(root, head, node, source);
+        merge(root, head, node);
+        return Ok(());
     }
     let origin = node.origin.clone();
     if rest[0].bytes().all(|byte| byte.is_ascii_digit()) && !rest[0].is_empty() {
@@ -187,15 +188,12 @@ pub(super) fn set_path(root: &mut Table, path: &[&str], node: Node, source: &Sou
 }
 
 /// A table is merged key by key, so that `--set rollout={group_size=4}` leaves the other keys alone.
-fn merge(root: &mut Table, key: &str, node: Node, source: &Source) -> Result<()> {
+fn merge(root: &mut Table, key: &str, node: Node) {
     match (node.value, root.get_mut(key).map(|old| &mut old.value)) {
         (Value::Table(new), Some(Value::Table(old))) => {
-            new.0.into_iter().try_for_each(|(name, value)| merge(old, &name, value, source))
+            new.0.into_iter().for_each(|(name, value)| merge(old, &name, value));
         }
-        (value, _) => {
-            root.insert(key, Node { value, origin: node.origin });
-            Ok(())
-        }
+        (value, _) => root.insert(key, Node { value, origin: node.origin }),
     }
 }
 

@@ -124,7 +124,7 @@ impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let bytes = self.0.0;
         for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
-            if bytes > 0 && bytes % (1 << shift) == 0 {
+            if bytes > 0 && bytes.is_multiple_of(1 << shift) {
                 return serializer.serialize_str(&format!("{}{unit}", bytes >> shift));
             }
         }
