@@ -108,17 +108,32 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
 /// The regions of a pass. Names begin with the phase.
 ///
 /// Errors: `size-overflow`.
-pub fn layout(spec: &ModelSpec, weights: DType, target: Target, mode: Mode, limits: PassLimits) -> Result<Layout> {
+pub fn layout(
+    spec: &ModelSpec,
+    weights: DType,
+    target: Target,
+    mode: Mode,
+    limits: PassLimits,
+) -> Result<Layout> {
     let phase = mode.phase();
     let mut regions = Layout::new();
     let mut add = |name: &str, shape: &[usize], dtype: DType| {
         let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
-        regions.arena(&format!("{}.{name}", phase.name()), "model", target.pool, PhaseSet::of(&[phase]), &shape, dtype)
+        regions.arena(
+            &format!("{}.{name}", phase.name()),
+            "model",
+            target.pool,
+            PhaseSet::of(&[phase]),
+            &shape,
+            dtype,
+        )
     };
     let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
     let (h, f, d) = (spec.hidden as usize, spec.ffn as usize, spec.head_dim as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
-    for (name, n) in [("ids", m), ("positions", m), ("slots", m), ("tables", limits.table_entries), ("head_rows", r)] {
+    for (name, n) in
+        [("ids", m), ("positions", m), ("slots", m), ("tables", limits.table_entries), ("head_rows", r)]
+    {
         add(name, &[n], DType::U32)?;
     }
     add("segments", &[limits.segments, SEGMENT_FIELDS], DType::U32)?;
@@ -149,7 +164,11 @@ pub fn layout(spec: &ModelSpec, weights: DType, target: Target, mode: Mode, limi
         add(name, &[r], DType::F32)?;
     }
     let truncates = matches!(mode, Mode::Rollout { truncates: true });
-    add("head.tile", &[head_tile_elements(target.threads, r, spec.vocab as usize, truncates) as usize], DType::F32)?;
+    add(
+        "head.tile",
+        &[head_tile_elements(target.threads, r, spec.vocab as usize, truncates) as usize],
+        DType::F32,
+    )?;
     match mode {
         Mode::Rollout { .. } => add("sampler.keys", &[r, 3], DType::U32)?,
         Mode::Score => add("targets", &[r], DType::U32)?,
@@ -199,11 +218,17 @@ fn add_backward(
 fn largest_pack(spec: &ModelSpec, weights: DType, limits: PassLimits) -> u64 {
     let (h, f) = (spec.hidden as usize, spec.ffn as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
-    [(limits.rows, q + 2 * kv, h), (limits.rows, h, q), (limits.rows, 2 * f, h), (limits.rows, h, f), (limits.head_rows, HEAD_TILE, h)]
-        .into_iter()
-        .map(|(m, n, k)| pack_elements(m as u64, n as u64, k as u64, weights))
-        .max()
-        .unwrap_or(0)
+    [
+        (limits.rows, q + 2 * kv, h),
+        (limits.rows, h, q),
+        (limits.rows, 2 * f, h),
+        (limits.rows, h, f),
+        (limits.head_rows, HEAD_TILE, h),
+    ]
+    .into_iter()
+    .map(|(m, n, k)| pack_elements(m as u64, n as u64, k as u64, weights))
+    .max()
+    .unwrap_or(0)
 }
 
 /// Handles to the regions of a pass.

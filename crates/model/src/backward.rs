@@ -31,7 +31,8 @@ pub fn backward<D: Device>(
         if pass.acts.mode == Mode::Update(Recompute::Layer) {
             forward::layer(dev, decoder, w, pass, &bufs);
         }
-        let step = LayerBackward { dev, decoder, w, g: &grads.layers[l], pass, bufs: &bufs, back: &back, d_resid };
+        let step =
+            LayerBackward { dev, decoder, w, g: &grads.layers[l], pass, bufs: &bufs, back: &back, d_resid };
         step.ffn();
         step.attention();
     }
@@ -77,7 +78,15 @@ fn head_backward<D: Device>(
     );
     dev.zero(d_input);
     let rstd = back.head_rstd.slice(0, r);
-    dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, d_input, grads.final_norm, rstd);
+    dev.rms_norm_backward(
+        input,
+        decoder.params.final_norm,
+        decoder.spec.rms_eps,
+        d_norm,
+        d_input,
+        grads.final_norm,
+        rstd,
+    );
     dev.scatter_add_rows(d_input, acts.head_rows.slice(0, r), d_resid);
 }
 
@@ -130,7 +139,15 @@ impl<D: Device> LayerBackward<'_, '_, '_, D> {
         dev.matmul_dx(d_out, w.output, d_attn, false);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
         dev.attention_backward(bufs.q, bufs.kv, self.pass.batch, bufs.attn, lse, d_attn, d_q, d_kv);
-        dev.rope_backward(d_q, d_kv, self.decoder.rope, self.pass.batch.positions, heads(spec), self.qk_norm(), d_qkv);
+        dev.rope_backward(
+            d_q,
+            d_kv,
+            self.decoder.rope,
+            self.pass.batch.positions,
+            heads(spec),
+            self.qk_norm(),
+            d_qkv,
+        );
         if let Some(bias) = g.qkv_bias {
             dev.bias_backward(d_qkv, bias);
         }

@@ -146,7 +146,13 @@ pub fn layers<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>) {
 }
 
 /// One layer: `bufs.resid` in, `bufs.next` out.
-pub(crate) fn layer<D: Device>(dev: &D, decoder: &Decoder<'_>, w: &LayerParams<'_>, pass: &Pass<'_>, bufs: &LayerBufs<'_>) {
+pub(crate) fn layer<D: Device>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    w: &LayerParams<'_>,
+    pass: &Pass<'_>,
+    bufs: &LayerBufs<'_>,
+) {
     let eps = decoder.spec.rms_eps;
     dev.rms_norm(bufs.resid, w.attn_norm, eps, bufs.norm_attn);
     dev.matmul(bufs.norm_attn, w.qkv, w.qkv_bias, bufs.qkv, false);
@@ -198,7 +204,13 @@ pub fn head<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temp
 /// Draws a token for each head row, after `layers`. `keys`: [R, 3] sample id (low, high) and position.
 ///
 /// Returns the tokens' buffer, [R] u32.
-pub fn sample<'p, D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'p>, keys: &[u32], how: Sampling) -> Buf<'p> {
+pub fn sample<'p, D: Device>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    pass: &Pass<'p>,
+    keys: &[u32],
+    how: Sampling,
+) -> Buf<'p> {
     let (keys_buf, tokens) = pass.acts.sampler.expect("only the rollout samples");
     assert_eq!(keys.len(), pass.head_rows * 3, "one key a head row");
     let tokens = tokens.slice(0, pass.head_rows);

@@ -55,7 +55,9 @@ pub fn load<D: Device>(
                 let out = &mut values[..rows * width];
                 match model.random {
                     true => random_values(param, seed, (first + done) * width, out),
-                    false => model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut stored, out)?,
+                    false => {
+                        model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut stored, out)?
+                    }
                 }
                 check_finite(&part.name, out)?;
                 target.write(first + done, out);
@@ -88,7 +90,11 @@ impl<D: Device> Target<'_, '_, D> {
 /// Norms are 1, biases 0, matrices uniform with standard deviation `RANDOM_STD`, keyed by their place in the table.
 fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
     match param.kind {
-        ParamKind::AttnNorm | ParamKind::FfnNorm | ParamKind::FinalNorm | ParamKind::QNorm | ParamKind::KNorm => {
+        ParamKind::AttnNorm
+        | ParamKind::FfnNorm
+        | ParamKind::FinalNorm
+        | ParamKind::QNorm
+        | ParamKind::KNorm => {
             return out.fill(1.0);
         }
         ParamKind::QkvBias => return out.fill(0.0),
@@ -105,7 +111,10 @@ fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
 fn check_finite(name: &str, values: &[f32]) -> Result<()> {
     match values.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
-        Some(i) => Err(Error::new("model-weight-not-finite", format!("tensor `{name}` holds {} at element {i}", values[i]))
-            .hint("the file is damaged or was saved from a run that diverged; fetch it again")),
+        Some(i) => Err(Error::new(
+            "model-weight-not-finite",
+            format!("tensor `{name}` holds {} at element {i}", values[i]),
+        )
+        .hint("the file is damaged or was saved from a run that diverged; fetch it again")),
     }
 }

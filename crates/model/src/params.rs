@@ -97,7 +97,9 @@ impl ParamTable {
             let name = |rest: &str| format!("model.layers.{layer}.{rest}");
             add(ParamKind::AttnNorm, layer, 0, vec![(name("input_layernorm.weight"), h)]);
             let qkv = |what: &str| {
-                [("q", q), ("k", kv), ("v", kv)].map(|(p, rows)| (name(&format!("self_attn.{p}_proj.{what}")), rows)).to_vec()
+                [("q", q), ("k", kv), ("v", kv)]
+                    .map(|(p, rows)| (name(&format!("self_attn.{p}_proj.{what}")), rows))
+                    .to_vec()
             };
             add(ParamKind::Qkv, layer, h, qkv("weight"));
             if spec.qkv_bias {
@@ -120,7 +122,15 @@ impl ParamTable {
         table
     }
 
-    fn add(&mut self, kind: DeviceKind, weights: DType, param: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>) {
+    fn add(
+        &mut self,
+        kind: DeviceKind,
+        weights: DType,
+        param: ParamKind,
+        layer: u32,
+        k: u32,
+        parts: Vec<(String, u32)>,
+    ) {
         let n: u32 = parts.iter().map(|(_, rows)| rows).sum();
         let elements = match k {
             0 => u64::from(n),
@@ -149,7 +159,10 @@ mod tests {
             let count: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();
             assert_eq!(count, spec.parameters(), "{name}");
             let ends: Vec<u64> = table.params.iter().map(|p| p.offset + p.elements).collect();
-            assert!(table.params.iter().skip(1).zip(&ends).all(|(p, &end)| p.offset >= end), "{name} overlaps");
+            assert!(
+                table.params.iter().skip(1).zip(&ends).all(|(p, &end)| p.offset >= end),
+                "{name} overlaps"
+            );
         }
     }
 }

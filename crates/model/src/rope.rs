@@ -37,7 +37,12 @@ fn frequency(spec: &ModelSpec, i: usize) -> f64 {
     match spec.rope_scaling {
         RopeScaling::None => base,
         RopeScaling::Linear { factor } => base / factor,
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        } => {
             let context = f64::from(original_max_position_embeddings);
             let wavelength = std::f64::consts::TAU / base;
             if wavelength < context / high_freq_factor {

@@ -43,7 +43,11 @@ pub fn save<D: Device>(
             if param.is_vector() {
                 dev.read_f32(buf, first, out);
             } else {
-                dev.read_rows(Matrix::new(buf, param.n as usize, param.k as usize, params.embed.layout), first, out);
+                dev.read_rows(
+                    Matrix::new(buf, param.n as usize, param.k as usize, params.embed.layout),
+                    first,
+                    out,
+                );
             }
             writer.write_f32_as(dtype, out, &mut stored)?;
             first += rows;

@@ -10,7 +10,9 @@ use common::{Fixture, fixture, golden_dir, whole_sequences};
 use plimsoll_base::{DType, Phase};
 use plimsoll_device::cpu::Isa;
 use plimsoll_device::{Device, Matrix};
-use plimsoll_model::{Activations, Decoder, Mode, Params, Pass, PassLimits, Recompute, backward, head, layers, load, rope};
+use plimsoll_model::{
+    Activations, Decoder, Mode, Params, Pass, PassLimits, Recompute, backward, head, layers, load, rope,
+};
 use safetensors::SafeTensors;
 
 const MODELS: [&str; 5] = ["llama", "llama3_rope", "qwen2", "qwen3", "mistral"];
@@ -69,8 +71,10 @@ fn run(
     head(&f.dev, &decoder, &pass, 1.0);
     // The last row of a sequence predicts nothing.
     let count = sequences.iter().map(|s| s.len() - 1).sum::<usize>() as f32;
-    let d: Vec<f32> =
-        sequences.iter().flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 })).collect();
+    let d: Vec<f32> = sequences
+        .iter()
+        .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
+        .collect();
     backward(&f.dev, &decoder, &grads, &pass, 1.0, &d, &vec![0.0; d.len()]);
     check(&f.dev, &decoder, &grads, &pass);
 }
@@ -104,14 +108,16 @@ fn log_probs_entropies_and_loss_agree_with_transformers() {
         for isa in isas() {
             let mut f = open(name, DType::F32, Recompute::None, isa);
             run(&mut f, Recompute::None, &sequences, |dev, _, _, pass| {
-                let (logprobs, entropy) = (read(dev, pass.head_out().logprobs), read(dev, pass.head_out().entropy));
+                let (logprobs, entropy) =
+                    (read(dev, pass.head_out().logprobs), read(dev, pass.head_out().entropy));
                 let (mut at, mut sum, mut count) = (0, 0.0f64, 0);
                 for (i, ids) in ids.iter().enumerate() {
                     let n = ids.len();
                     let theirs = reference.f32s(&format!("seq{i}.log_probs"));
                     let d = largest_difference(&logprobs[at..at + n - 1], &theirs);
                     assert!(d < 3e-5, "{name} {isa:?} seq{i}: log-probs differ by {d}");
-                    let d = largest_difference(&entropy[at..at + n], &reference.f32s(&format!("seq{i}.entropy")));
+                    let d =
+                        largest_difference(&entropy[at..at + n], &reference.f32s(&format!("seq{i}.entropy")));
                     assert!(d < 2e-5, "{name} {isa:?} seq{i}: entropies differ by {d}");
                     sum += logprobs[at..at + n - 1].iter().map(|&l| f64::from(l)).sum::<f64>();
                     count += n - 1;

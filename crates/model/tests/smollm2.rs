@@ -12,8 +12,8 @@ use plimsoll_device::{Device, DeviceKind, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout, Overlay, Pool};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, Target, activations_layout, head, layers, load, rope,
-    sample,
+    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, Target, activations_layout, head,
+    layers, load, rope, sample,
 };
 use serde_json::Value;
 
@@ -33,8 +33,10 @@ struct Chat {
 fn chats() -> Vec<Chat> {
     let text = include_str!("golden/smollm2_chats.json");
     let file: Value = serde_json::from_str(text).unwrap();
-    let floats = |v: &Value| v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<f32>>();
-    let ids = |v: &Value| v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect::<Vec<u32>>();
+    let floats =
+        |v: &Value| v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<f32>>();
+    let ids =
+        |v: &Value| v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect::<Vec<u32>>();
     let chat = |c: &Value| {
         let prompt = ids(&c["prompt_ids"]);
         Chat {
@@ -54,7 +56,10 @@ fn is_here() -> bool {
         Ok(_) => true,
         Err(error) if fetch => panic!("{SOURCE}: {error}"),
         Err(error) => {
-            eprintln!("skipped: {SOURCE} is not in the cache ({}); PLIMSOLL_REAL_MODEL=1 fetches it", error.slug);
+            eprintln!(
+                "skipped: {SOURCE} is not in the cache ({}); PLIMSOLL_REAL_MODEL=1 fetches it",
+                error.slug
+            );
             false
         }
     }
@@ -158,7 +163,8 @@ fn float32_is_transformers_float32() {
     let computed = compute(DType::F32, &chats);
     let (mean, largest) = differences(&computed, &chats);
     println!("f32: mean {mean:e}, largest {largest:e}");
-    assert!(mean < 1e-5 && largest < 1e-4, "mean {mean}, largest {largest}");
+    // Measured: mean 8.9e-6, largest 3.8e-5; log-probs of up to 20 carry 1e-6 each from thirty layers.
+    assert!(mean < 2e-5 && largest < 1e-4, "mean {mean}, largest {largest}");
     // The least margin is 5.2e-3, far above the error: every token is the same.
     assert_eq!(wrong_tokens(&computed, &chats, 0.0), 0);
 }
@@ -173,7 +179,7 @@ fn bf16_is_as_near_to_float32_as_transformers_bf16() {
     let (mean, largest) = differences(&computed, &chats);
     let wrong = wrong_tokens(&computed, &chats, 0.0);
     println!("bf16: mean {mean:e}, largest {largest:e}, {wrong} of 320 greedy tokens differ");
-    // transformers in bf16: mean 0.040, largest 0.33. Ours keeps the residual stream in float32.
-    assert!(mean < 0.03 && largest < 0.33, "mean {mean}, largest {largest}");
+    // transformers in bf16: mean 0.040, largest 0.33. Ours keeps the residual stream in float32: 0.016 and 0.14.
+    assert!(mean < 0.025 && largest < 0.25, "mean {mean}, largest {largest}");
     assert_eq!(wrong_tokens(&computed, &chats, 0.25), 0);
 }

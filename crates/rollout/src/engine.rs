@@ -69,7 +69,7 @@ impl Engine {
     /// An engine with its limits.
     pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
         assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
-        assert!(limits.blocks >= limits.blocks_per_sequence() + 1, "blocks for one sequence: {limits:?}");
+        assert!(limits.blocks > limits.blocks_per_sequence(), "blocks for one sequence: {limits:?}");
         Engine {
             limits,
             schedule: Schedule::new(limits, on_full),
@@ -115,7 +115,14 @@ impl Engine {
     }
 
     /// One pass of the model over the scheduled rows; tokens and log-probs come back to the host.
-    fn pass<D: Device>(&mut self, dev: &D, decoder: &Decoder<'_>, acts: Activations<'_>, request: &Request<'_>, out: &Samples) {
+    fn pass<D: Device>(
+        &mut self,
+        dev: &D,
+        decoder: &Decoder<'_>,
+        acts: Activations<'_>,
+        request: &Request<'_>,
+        out: &Samples,
+    ) {
         let pass = Pass::upload(dev, acts, &self.index);
         layers(dev, decoder, &pass);
         self.keys.clear();
@@ -130,7 +137,12 @@ impl Engine {
         dev.read_f32(pass.head_out().entropy, 0, &mut self.entropy[..r]);
     }
 
-    fn take_tokens(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition, out: &mut Samples) -> Result<()> {
+    fn take_tokens(
+        &mut self,
+        request: &Request<'_>,
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+    ) -> Result<()> {
         for row in 0..self.index.head_rows.len() {
             let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
             if token == u32::MAX || !logprob.is_finite() {
@@ -156,14 +168,21 @@ impl Engine {
 
     fn check(&self, request: &Request<'_>) -> Result<()> {
         let samples = request.prompts.len() * request.group_size;
-        assert!(samples <= self.limits.samples, "{samples} samples, the engine holds {}", self.limits.samples);
+        assert!(
+            samples <= self.limits.samples,
+            "{samples} samples, the engine holds {}",
+            self.limits.samples
+        );
         assert!(request.max_new_tokens <= self.limits.new_tokens && request.max_new_tokens > 0);
         for (i, prompt) in request.prompts.iter().enumerate() {
             assert!(!prompt.is_empty(), "prompt {i} is empty");
             if prompt.len() > self.limits.prompt_tokens {
                 let limit = self.limits.prompt_tokens;
-                return Err(Error::new("prompt-too-long", format!("prompt {i} has {} tokens, the limit is {limit}", prompt.len()))
-                    .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""));
+                return Err(Error::new(
+                    "prompt-too-long",
+                    format!("prompt {i} has {} tokens, the limit is {limit}", prompt.len()),
+                )
+                .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""));
             }
         }
         Ok(())

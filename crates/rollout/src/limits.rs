@@ -34,15 +34,15 @@ pub struct EngineLimits {
 }
 
 impl EngineLimits {
-    /// Blocks of the longest sequence.
+    /// Blocks of the longest sequence. Its last token is drawn and never read, so that one has no key.
     pub fn blocks_per_sequence(&self) -> usize {
-        (self.prompt_tokens + self.new_tokens).div_ceil(KV_BLOCK)
+        (self.prompt_tokens + self.new_tokens - 1).div_ceil(KV_BLOCK)
     }
 
     /// Blocks with which `sequences` of the longest sequences never wait, groups of `group` sharing their prompt.
     pub fn blocks_for(sequences: usize, group: usize, prompt_tokens: usize, new_tokens: usize) -> usize {
         let groups = sequences.div_ceil(group.max(1)) + usize::from(group > 1 && sequences > 1);
-        let own = (prompt_tokens % KV_BLOCK + new_tokens).div_ceil(KV_BLOCK);
+        let own = own_blocks(prompt_tokens, new_tokens);
         groups.min(sequences) * prompt_tokens.div_ceil(KV_BLOCK) + sequences * own
     }
 
@@ -59,9 +59,20 @@ impl EngineLimits {
     }
 }
 
+/// Blocks that a response of `new_tokens` owns beside its prompt's: the copied slots and every token but the last.
+pub(crate) fn own_blocks(prompt_tokens: usize, new_tokens: usize) -> usize {
+    (prompt_tokens % KV_BLOCK + new_tokens - 1).div_ceil(KV_BLOCK)
+}
+
 /// The engine's regions: activations of a pass and the KV cache of all layers.
 ///
 /// Errors: `size-overflow`.
-pub fn layout(spec: &ModelSpec, weights: DType, target: Target, limits: &EngineLimits, truncates: bool) -> Result<Layout> {
+pub fn layout(
+    spec: &ModelSpec,
+    weights: DType,
+    target: Target,
+    limits: &EngineLimits,
+    truncates: bool,
+) -> Result<Layout> {
     activations_layout(spec, weights, target, Mode::Rollout { truncates }, limits.pass())
 }

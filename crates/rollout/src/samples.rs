@@ -43,7 +43,11 @@ impl Samples {
 
     /// Begins a request of `samples` responses.
     pub(crate) fn reset(&mut self, samples: usize) {
-        assert!(samples * self.new_tokens <= self.ids.len(), "{samples} samples of {} tokens", self.new_tokens);
+        assert!(
+            samples * self.new_tokens <= self.ids.len(),
+            "{samples} samples of {} tokens",
+            self.new_tokens
+        );
         self.lens.clear();
         self.lens.resize(samples, 0);
         self.finish.clear();

@@ -4,6 +4,7 @@
 //! partial block is copied into the first own one. A preempted sequence keeps its tokens and computes their keys
 //! again. Nothing here depends on time, so a request schedules alike on every machine.
 
+use crate::limits::own_blocks;
 use crate::{BlockPool, EngineLimits, OnFull, Samples};
 use plimsoll_device::{KV_BLOCK, NO_PARENT};
 use plimsoll_model::PassIndex;
@@ -62,7 +63,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     pub(crate) fn new(limits: EngineLimits, on_full: OnFull) -> Schedule {
         let per_prompt = limits.prompt_tokens.div_ceil(KV_BLOCK);
-        let own = (KV_BLOCK - 1 + limits.new_tokens).div_ceil(KV_BLOCK);
+        let own = own_blocks(KV_BLOCK - 1, limits.new_tokens);
         let group = || Group { blocks: Vec::with_capacity(per_prompt), ..Group::default() };
         let sequence =
             || Sequence { state: State::Done, computed: 0, blocks: Vec::with_capacity(own), has_tail: false };
@@ -85,7 +86,7 @@ impl Schedule {
     /// Heap bytes for limits: what the vectors above hold.
     pub(crate) fn bytes(limits: &EngineLimits) -> u64 {
         let per_prompt = limits.prompt_tokens.div_ceil(KV_BLOCK) * 4;
-        let own = (KV_BLOCK - 1 + limits.new_tokens).div_ceil(KV_BLOCK) * 4;
+        let own = own_blocks(KV_BLOCK - 1, limits.new_tokens) * 4;
         let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + 32;
         (limits.samples * each + limits.blocks * 4 + limits.sequences * 16) as u64
     }
@@ -120,7 +121,10 @@ impl Schedule {
         self.head_samples.clear();
         self.admit();
         if self.running.is_empty() {
-            assert!(self.sequences[..self.num_sequences].iter().all(|s| s.state == State::Done), "nothing can run");
+            assert!(
+                self.sequences[..self.num_sequences].iter().all(|s| s.state == State::Done),
+                "nothing can run"
+            );
             return false;
         }
         self.grow(samples);
@@ -208,7 +212,7 @@ impl Schedule {
     }
 
     fn own_blocks_max(&self, g: usize) -> usize {
-        (self.groups[g].prompt_tokens % KV_BLOCK + self.limits.new_tokens).div_ceil(KV_BLOCK)
+        own_blocks(self.groups[g].prompt_tokens, self.limits.new_tokens)
     }
 
     fn take_prompt_blocks(&mut self, g: usize) {
@@ -278,7 +282,13 @@ impl Schedule {
     /// are the youngest of their group. When the prompt's last row is reached, each of them draws its first token.
     ///
     /// Returns how many they are.
-    fn push_first_tokens(&mut self, at: usize, prompt: &[u32], samples: &Samples, index: &mut PassIndex) -> usize {
+    fn push_first_tokens(
+        &mut self,
+        at: usize,
+        prompt: &[u32],
+        samples: &Samples,
+        index: &mut PassIndex,
+    ) -> usize {
         let g = self.running[at] / self.group_size;
         let fresh = |&&s: &&usize| s / self.group_size == g && samples.ids(s).is_empty();
         let count = self.running[at..].iter().take_while(fresh).count();
@@ -316,7 +326,8 @@ impl Schedule {
         }
         let first = sequence.computed;
         let rows = (tokens.len() - first).min(self.limits.rows - index.ids.len());
-        let segment = Segment { first_position: group.prompt_tokens + first, tokens: &tokens[first..first + rows] };
+        let segment =
+            Segment { first_position: group.prompt_tokens + first, tokens: &tokens[first..first + rows] };
         let blocks = &sequence.blocks;
         segment.push(index, |position| blocks[position / KV_BLOCK - shared]);
         index.tables.extend_from_slice(&group.blocks[..shared]);

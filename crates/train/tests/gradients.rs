@@ -54,7 +54,7 @@ fn groups() -> Groups {
 /// Derivatives that differ from token to token.
 fn weight(sequence: usize, token: usize) -> (f32, f32) {
     let x = (sequence * 7 + token * 3) % 11;
-    (0.1 * x as f32 - 0.4, if x % 3 == 0 { 0.05 } else { 0.0 })
+    (0.1 * x as f32 - 0.4, if x.is_multiple_of(3) { 0.05 } else { 0.0 })
 }
 
 #[test]

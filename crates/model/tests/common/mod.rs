@@ -25,7 +25,14 @@ pub fn golden_dir(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-pub fn fixture(source: &str, dtype: DType, recompute: Recompute, threads: usize, isa: Isa, limits: PassLimits) -> Fixture {
+pub fn fixture(
+    source: &str,
+    dtype: DType,
+    recompute: Recompute,
+    threads: usize,
+    isa: Isa,
+    limits: PassLimits,
+) -> Fixture {
     let model = OpenModel::open(source, None, false).unwrap();
     let spec = model.spec;
     let table = ParamTable::new(&spec, DeviceKind::Cpu, dtype);

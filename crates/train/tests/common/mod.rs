@@ -154,7 +154,7 @@ impl Harness {
         let mut parts = self.parts();
         let mut out: Vec<Vec<f32>> = sequences.iter().map(|s| vec![f32::NAN; s.response.len()]).collect();
         let passes = parts.each_pass(sequences, |parts, pass, heads, _| {
-            head(parts.dev, &parts.decoder, pass, inv_temperature);
+            head(parts.dev, parts.decoder, pass, inv_temperature);
             for (row, logprob) in heads.iter().zip(read(parts.dev, pass.head_out().logprobs)) {
                 let slot = &mut out[row.sequence as usize][row.token as usize];
                 assert!(slot.is_nan(), "a token was predicted twice");
@@ -179,7 +179,7 @@ impl Harness {
         let mut sum = 0.0;
         parts
             .each_pass(sequences, |parts, pass, heads, grads| {
-                head(parts.dev, &parts.decoder, pass, inv_temperature);
+                head(parts.dev, parts.decoder, pass, inv_temperature);
                 let out = pass.head_out();
                 let (logprobs, entropy) = (read(parts.dev, out.logprobs), read(parts.dev, out.entropy));
                 let (mut dl, mut de) = (Vec::new(), Vec::new());
@@ -189,7 +189,7 @@ impl Harness {
                     dl.push(l);
                     de.push(e);
                 }
-                backward(parts.dev, &parts.decoder, grads, pass, inv_temperature, &dl, &de);
+                backward(parts.dev, parts.decoder, grads, pass, inv_temperature, &dl, &de);
             })
             .unwrap();
         (read(parts.dev, parts.grads.all), sum)

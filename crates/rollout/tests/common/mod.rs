@@ -1,0 +1,64 @@
+//! The harness of train's tests with an engine in the same arena.
+
+#![allow(dead_code)] // Each test file uses its part.
+
+#[path = "../../../train/tests/common/mod.rs"]
+pub mod harness;
+
+use harness::{Harness, Setup};
+use plimsoll_base::{Phase, Result};
+use plimsoll_device::Sampling;
+use plimsoll_model::{Activations, Mode};
+use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, RolloutStats, Samples, layout};
+use plimsoll_train::Sequence;
+
+/// A harness whose arena has an engine's regions too.
+pub struct World {
+    pub harness: Harness,
+    pub limits: EngineLimits,
+    pub truncates: bool,
+}
+
+impl World {
+    pub fn new(setup: Setup, limits: EngineLimits) -> World {
+        World::truncating(setup, limits, false)
+    }
+
+    pub fn truncating(setup: Setup, limits: EngineLimits, truncates: bool) -> World {
+        let spec = setup.open().spec;
+        let extra = layout(&spec, setup.dtype, setup.target(), &limits, truncates).unwrap();
+        World { harness: Harness::new(setup, extra), limits, truncates }
+    }
+
+    /// Runs one request on a new engine.
+    pub fn sample(&mut self, on_full: OnFull, request: &Request<'_>) -> Result<(Samples, RolloutStats)> {
+        let mut engine = Engine::new(self.limits, on_full);
+        let mut out = Samples::with_capacity(self.limits.samples, self.limits.new_tokens);
+        let stats = self.sample_with(&mut engine, request, &mut out)?;
+        Ok((out, stats))
+    }
+
+    pub fn sample_with(
+        &mut self,
+        engine: &mut Engine,
+        request: &Request<'_>,
+        out: &mut Samples,
+    ) -> Result<RolloutStats> {
+        let mut parts = self.harness.parts();
+        let phase = parts.overlay.enter(Phase::Rollout);
+        let acts = Activations::bind(&phase, Mode::Rollout { truncates: self.truncates }, self.limits.pass());
+        engine.run(parts.dev, &parts.decoder, acts, request, &mut NeverStop, out)
+    }
+}
+
+/// Draws at a temperature from the whole vocabulary.
+pub fn sampling(temperature: f32, seed: u64) -> Sampling {
+    Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed }
+}
+
+/// The responses as the packer takes them.
+pub fn sequences<'a>(prompts: &[&'a [u32]], samples: &'a Samples, group_size: usize) -> Vec<Sequence<'a>> {
+    let one =
+        |s| Sequence { group: s / group_size, prompt: prompts[s / group_size], response: samples.ids(s) };
+    (0..samples.len()).map(one).collect()
+}
