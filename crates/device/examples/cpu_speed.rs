@@ -84,6 +84,15 @@ fn main() {
     }
 }
 
+/// Normal numbers of a size that gives logits of about 2, over and over.
+fn fill(b: &Bench, name: &str) {
+    let numbers = common::normal(1, 4099, 0.3, F32);
+    let len = b.buf(name).len();
+    for start in (0..len).step_by(numbers.len()) {
+        b.dev.write_f32(b.buf(name), start, &numbers[..numbers.len().min(len - start)]);
+    }
+}
+
 fn products(report: &Report, e: DType) {
     for (name, n, k) in SHAPES {
         for m in [1, 8, 32, 256, 1024] {
@@ -100,7 +109,7 @@ fn products(report: &Report, e: DType) {
                 ],
             );
             for name in ["x", "w", "y"] {
-                b.dev.zero(b.buf(name));
+                fill(&b, name);
             }
             let flops = 2.0 * (m * n * k) as f64;
             let (x, y, w) = (b.buf("x"), b.buf("y"), b.matrix("w", n, k, e));
@@ -138,8 +147,11 @@ fn head(report: &Report, e: DType) {
                 ("scratch", e, report.threads * HEAD_TILE * 48),
             ],
         );
-        for name in ["x", "w", "targets", "keys", "dlogprobs", "grad"] {
+        for name in ["targets", "keys", "grad"] {
             b.dev.zero(b.buf(name));
+        }
+        for name in ["x", "w", "dlogprobs"] {
+            fill(&b, name);
         }
         let flops = 2.0 * (m * VOCAB * HIDDEN) as f64;
         let (x, w, targets, tile) =

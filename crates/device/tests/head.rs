@@ -369,6 +369,67 @@ fn truncation_keeps_the_sets_that_the_definitions_name() {
 }
 
 #[test]
+fn draws_stay_inside_the_set_that_sorting_gives() {
+    for (vocab, spread) in [(3001, 1.0), (3001, 6.0), (520, 3.0)] {
+        let logits = normal(11, vocab, spread, F32);
+        for (top_k, top_p, min_p) in [
+            (50, 1.0, 0.0),
+            (2000, 1.0, 0.0),
+            (0, 0.6, 0.0),
+            (50, 0.9, 0.0),
+            (0, 1.0, 0.02),
+            (300, 0.95, 0.01),
+        ] {
+            let how = Sampling { top_k, top_p, min_p, ..plain(0.9) };
+            let kept = kept_by_sorting(&logits, &how);
+            let mut seen = drawn(&logits, how, 2000);
+            assert!(seen.iter().all(|token| kept.contains(token)), "{how:?} of {vocab}");
+            seen.sort_unstable();
+            seen.dedup();
+            // Every token of one per cent or more of the kept mass shows up in 2,000 draws.
+            let mass = |t: u32| (f64::from(logits[t as usize]) / 0.9).exp();
+            let total: f64 = kept.iter().map(|&t| mass(t)).sum();
+            assert!(kept.iter().all(|t| mass(*t) < 0.01 * total || seen.contains(t)), "{how:?} of {vocab}");
+        }
+    }
+}
+
+/// The definition: sort, cut by number, by cumulated mass, by share of the largest.
+fn kept_by_sorting(logits: &[f32], how: &Sampling) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+    if how.top_k > 0 {
+        order.truncate(how.top_k as usize);
+    }
+    let mass = |t: u32| (f64::from(logits[t as usize]) / f64::from(how.temperature)).exp();
+    let (total, mut before) = (order.iter().map(|&t| mass(t)).sum::<f64>(), 0.0);
+    let largest = mass(order[0]);
+    order.retain(|&t| {
+        let keep = before < f64::from(how.top_p) * total && mass(t) >= f64::from(how.min_p) * largest;
+        before += mass(t);
+        keep
+    });
+    order
+}
+
+#[test]
+fn planned_buffers_are_used_to_the_end() {
+    for (rows, vocab) in [(1, 15), (70, 260), (300, 1301), (5, 700)] {
+        let mut head = Head::new(Isa::detect(), 1, Case { rows, vocab, k: 64, e: Bf16 });
+        head.forward(1.0);
+        head.backward(1.0, &vec![1.0; rows], &vec![0.0; rows]);
+        head.sample(Sampling { top_k: 3, ..plain(1.0) });
+        for name in ["tile", "pack", "dtile", "scratch"] {
+            assert!(
+                head.b.share_written(name) > 0.99,
+                "{name}: {} of {rows} x {vocab}",
+                head.b.share_written(name)
+            );
+        }
+    }
+}
+
+#[test]
 fn a_draw_depends_on_its_key_alone() {
     let case = case(40, 1301, 12, Bf16);
     let head = Head::new(Isa::detect(), 2, case);

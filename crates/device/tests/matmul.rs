@@ -4,7 +4,8 @@ mod common;
 
 use common::{Bench, check_close, matrix_len, normal, paths, round};
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_device::cpu::Isa;
+use plimsoll_base::ModelSpec;
+use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, pack_elements};
 
 /// (M, N, K): tiny, odd K, N that fills no panel, several panel groups, and more rows than a block.
@@ -196,4 +197,27 @@ fn nan_in_one_row_stays_in_it() {
             }
         }
     }
+}
+
+#[test]
+fn scratch_is_three_panels_of_the_largest_transpose() {
+    let layout = |name: &str, update: bool| {
+        let spec = ModelSpec::preset(name).unwrap();
+        CpuDevice::scratch_layout(&spec, Bf16, 2, update).unwrap()
+    };
+    assert!(layout("smollm2-135m", false).regions.is_empty());
+    for (name, n) in [("smollm2-135m", 3072), ("nano", 768), ("qwen2.5-0.5b", 9728)] {
+        assert_eq!(layout(name, true).regions[0].shape, [2, 48 * n], "{name}");
+    }
+    // A product with that matrix fills one thread's part.
+    let (m, n, k) = (9, 3072, 576);
+    let mut b = Bench::new(
+        Isa::detect(),
+        1,
+        &[("dy", Bf16, m * n), ("w", Bf16, n * k), ("dx", Bf16, m * k), ("scratch", Bf16, 48 * n)],
+    );
+    b.set("dy", &normal(1, m * n, 1.0, Bf16));
+    b.set_matrix("w", n, k, Bf16, &normal(2, n * k, 1.0, Bf16));
+    b.dev.matmul_dx(b.buf("dy"), b.matrix("w", n, k, Bf16), b.buf("dx"), false);
+    assert!(b.share_written("scratch") > 0.99);
 }

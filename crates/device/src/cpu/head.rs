@@ -17,6 +17,8 @@ pub(super) const FULL_ROWS: usize = 8;
 const PADDING: f32 = -1e30;
 /// Below it e^x counts as 0: the smallest normal f32 is e^-87.3.
 const EXP_MIN: f32 = -87.3;
+/// Blocks of rows of a wave, at least: a vocabulary tile comes from memory once for all of them.
+const WAVE_BLOCKS: usize = 4;
 /// Tasks that a thread should find in a wave.
 const TASKS_PER_THREAD: usize = 4;
 
@@ -54,7 +56,7 @@ impl Shape {
         let tiles = vocab.div_ceil(HEAD_TILE);
         let width = vocab.next_multiple_of(PANEL).min(HEAD_TILE);
         let block_rows = BLOCK_ROWS.min(rows);
-        let blocks = (TASKS_PER_THREAD * threads).div_ceil(tiles);
+        let blocks = (TASKS_PER_THREAD * threads).div_ceil(tiles).max(WAVE_BLOCKS);
         let wave_rows = (blocks * BLOCK_ROWS).min(rows);
         let tasks = tiles * wave_rows.div_ceil(BLOCK_ROWS);
         Shape { tiles, width, block_rows, wave_rows, slots: threads.min(tasks) }
@@ -502,24 +504,23 @@ simd_fn! {
         let (lse, entropy) = (s.splat(rows.lse[row]), s.splat(rows.entropy[row]));
         let dlogp = rows.inv_temperature * rows.dlogprobs[row];
         let (minus_dlogp, minus_dh) = (s.splat(-dlogp), s.splat(-rows.inv_temperature * rows.dentropy[row]));
-        let gradient = |i: usize| {
-            let lnp = s.max(s.splat(EXP_MIN), s.sub(f32::load_part(s, &logits[i * LANES..][..LANES]), lse));
+        // No closures: they would be compiled without the path's instructions.
+        for (i, (to, part)) in to.chunks_mut(LANES).zip(logits.as_chunks::<LANES>().0).enumerate() {
+            let lnp = s.max(s.splat(EXP_MIN), s.sub(f32::load(s, part), lse));
             let p = s.exp(lnp);
             // p (-dlogp - dH (ln p + H)), and dlogp at the target.
-            let mut lanes = [0.0; LANES];
-            f32::store(s, &mut lanes, s.mul(p, s.fma(minus_dh, s.add(lnp, entropy), minus_dlogp)));
+            let mut d = s.mul(p, s.fma(minus_dh, s.add(lnp, entropy), minus_dlogp));
             if target / LANES == i {
+                let mut lanes = [0.0; LANES];
+                f32::store(s, &mut lanes, d);
                 lanes[target % LANES] += dlogp;
+                d = f32::load(s, &lanes);
             }
-            f32::load(s, &lanes)
-        };
-        let (full, rest) = to.as_chunks_mut::<LANES>();
-        let num_full = full.len();
-        for (i, part) in full.iter_mut().enumerate() {
-            E::store(s, part, gradient(i));
-        }
-        if !rest.is_empty() {
-            E::store_part(s, rest, gradient(num_full));
+            if let Ok(to) = <&mut [E; LANES]>::try_from(&mut *to) {
+                E::store(s, to, d);
+            } else {
+                E::store_part(s, to, d);
+            }
         }
     }
 }

@@ -215,36 +215,81 @@ fn draw_truncated<E: Operand>(
     if !merged.is_finite() {
         return draws.set_not_finite(row);
     }
-    let masses = &mut logits[..w.n()];
-    truncate(isa, masses, merged.max, &draws.how);
-    let total: f64 = masses.iter().map(|&m| f64::from(m)).sum();
-    let token = pick(masses, draws.uniform(row) * total);
+    let token = draw_kept(isa, &mut logits[..w.n()], stats, merged.max, &draws.how, draws.uniform(row));
     // The masses have taken the logits' place: compute the token's logit again.
     let width = logits.len().min(HEAD_TILE);
     head::tile_logits(isa, x, w, token / HEAD_TILE, draws.how.inv_temperature(), &mut logits[..width], width);
     draws.set(row, token, &merged, logits[token % HEAD_TILE]);
 }
 
-/// Replaces logits by exp(x - max) where top-k, top-p and min-p keep them, in that order, and by 0 elsewhere.
-fn truncate(isa: Isa, x: &mut [f32], max: f32, how: &Sampling) {
-    let smallest = if how.top_k > 0 { kth_largest(isa, x, how.top_k as usize) } else { f32::NEG_INFINITY };
-    x.iter_mut().filter(|x| **x < smallest).for_each(|x| *x = f32::NEG_INFINITY);
-    exp_shifted(isa, x, max);
-    if how.top_p < 1.0 {
-        keep_mass(isa, x, how.top_p);
+/// Draws from what top-k, top-p and min-p keep of a row's logits, in that order; the logits become masses.
+fn draw_kept(isa: Isa, x: &mut [f32], stats: &[f32], max: f32, how: &Sampling, uniform: f64) -> usize {
+    if how.top_k > 0 && (how.top_k as usize) < x.len() {
+        let smallest = kth_largest(isa, x, &stats[..x.len().div_ceil(HEAD_TILE)], how.top_k as usize);
+        replace_below(isa, x, smallest, f32::NEG_INFINITY);
     }
-    if how.min_p > 0.0 {
-        // The largest mass is exp(0) = 1.
-        x.iter_mut().filter(|x| **x < how.min_p).for_each(|x| *x = 0.0);
+    exp_shifted(isa, x, max);
+    let (mut ids, mut masses) = ([0; SHORT], [0.0; SHORT]);
+    let Some(count) = gather(x, f32::MIN_POSITIVE, &mut ids, &mut masses) else {
+        return pick_kept(isa, x, how, uniform);
+    };
+    ids[pick_kept(isa, &mut masses[..count], how, uniform)] as usize
+}
+
+/// Applies top-p and min-p to masses, of which the largest is exp(0) = 1, and draws.
+fn pick_kept(isa: Isa, masses: &mut [f32], how: &Sampling, uniform: f64) -> usize {
+    if how.top_p < 1.0 {
+        keep_mass(isa, masses, how.top_p);
+    }
+    replace_below(isa, masses, how.min_p, 0.0);
+    let total: f64 = masses.iter().map(|&m| f64::from(m)).sum();
+    pick(masses, uniform * total)
+}
+
+/// Elements that are worth a list of their own.
+const SHORT: usize = 1024;
+
+/// Lists the elements of at least `smallest` in order; their number, or `None` if there are more than `SHORT`.
+fn gather(x: &[f32], smallest: f32, ids: &mut [u32; SHORT], values: &mut [f32; SHORT]) -> Option<usize> {
+    let mut count = 0;
+    for (start, part) in x.chunks(LANES).enumerate() {
+        // Most parts hold nothing.
+        if part.iter().fold(false, |any, &x| any | (x >= smallest)) {
+            for (i, &x) in part.iter().enumerate().filter(|(_, x)| **x >= smallest) {
+                (*ids.get_mut(count)?, values[count]) = ((start * LANES + i) as u32, x);
+                count += 1;
+            }
+        }
+    }
+    Some(count)
+}
+
+simd_fn! {
+    /// Replaces the elements below `smallest`.
+    fn replace_below[](_s: S, x: &mut [f32], smallest: f32, by: f32) {
+        for x in x {
+            *x = if *x < smallest { by } else { *x };
+        }
     }
 }
 
-/// The `k`th largest value, or the smallest if there are fewer; found bit by bit, so that nothing is moved.
-fn kth_largest(isa: Isa, x: &[f32], k: usize) -> f32 {
+/// The `k`th largest value, k at most the length; `maxima`: of each vocabulary tile.
+fn kth_largest(isa: Isa, x: &[f32], maxima: &[f32], k: usize) -> f32 {
+    // The k-th largest maximum is a lower bound: usually little lies above it.
+    let bound = if k <= maxima.len() { kth_by_bits(isa, maxima, k) } else { f32::NEG_INFINITY };
+    let (mut ids, mut values) = ([0; SHORT], [0.0; SHORT]);
+    match gather(x, bound, &mut ids, &mut values) {
+        Some(count) => kth_by_bits(isa, &values[..count], k),
+        None => kth_by_bits(isa, x, k),
+    }
+}
+
+/// The `k`th largest value, found bit by bit, so that nothing is moved.
+fn kth_by_bits(isa: Isa, x: &[f32], k: usize) -> f32 {
     let mut key = 0u32;
     for bit in (0..32).rev() {
         let candidate = key | 1 << bit;
-        if count_at_least(isa, x, candidate) >= k.min(x.len()) {
+        if count_at_least(isa, x, candidate) >= k {
             key = candidate;
         }
     }

@@ -87,6 +87,15 @@ impl Bench {
         (out, raw.iter().all(|&x| x == 0.0))
     }
 
+    /// Share of a buffer's elements that no longer hold the poison.
+    pub fn share_written(&mut self, name: &str) -> f64 {
+        let binding = self.arena.map().resident().iter().find(|b| b.name == name).unwrap().clone();
+        let size = binding.dtype.bytes() as usize;
+        let raw = self.dev.raw(binding.offset, (binding.elements * size) as u64);
+        let written = raw.chunks(size).filter(|x| x.iter().any(|&b| b != POISON)).count();
+        written as f64 / binding.elements as f64
+    }
+
     /// Panics if anything was written between the buffers.
     pub fn check_guards(&mut self) {
         let ends: Vec<_> =

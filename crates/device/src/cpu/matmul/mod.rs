@@ -298,7 +298,7 @@ simd_fn! {
     /// Adds columns of a tile, as rows of 16, to a gradient in the order `Single`.
     fn add_single[G: Lanes](s: S, tile: &Tile, panel: usize, to: &mut [G]) {
         for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(&tile.0) {
-            let sum = s.add(G::load(s, to), f32::load_part(s, &from[panel * PANEL..][..PANEL]));
+            let sum = s.add(G::load(s, to), f32::load(s, &parts(from)[panel]));
             G::store(s, to, sum);
         }
     }
@@ -369,26 +369,30 @@ simd_fn! {
         for r in 0..rows {
             // SAFETY: the callers' tasks have their own rows and columns.
             let out = unsafe { to.out.range(to.start + (row + r) * to.stride + col, cols) };
-            let (full, rest) = out.as_chunks_mut::<LANES>();
-            let value = |i: usize, old: S::F| {
-                let mut x = f32::load_part(s, &tile.0[r][i * LANES..][..LANES]);
+            // No closures: they would be compiled without the path's instructions.
+            for (i, part) in out.chunks_mut(LANES).enumerate() {
+                let mut x = f32::load(s, &parts(&tile.0[r])[i]);
                 if biased {
-                    x = s.add(x, f32::load_part(s, &bias[i * LANES..][..LANES]));
+                    x = s.add(x, f32::load(s, &parts(&bias)[i]));
                 }
-                if to.add { s.add(old, x) } else { x }
-            };
-            let num_full = full.len();
-            for (i, part) in full.iter_mut().enumerate() {
-                let x = value(i, O::load(s, part));
-                O::store(s, part, x);
-            }
-            if !rest.is_empty() {
-                let x = value(num_full, O::load_part(s, rest));
-                O::store_part(s, rest, x);
+                if let Ok(part) = <&mut [O; LANES]>::try_from(&mut *part) {
+                    if to.add {
+                        x = s.add(O::load(s, part), x);
+                    }
+                    O::store(s, part, x);
+                } else {
+                    if to.add {
+                        x = s.add(O::load_part(s, part), x);
+                    }
+                    O::store_part(s, part, x);
+                }
             }
         }
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// A row of a tile in vectors.
+#[inline(always)]
+fn parts(row: &[f32; TILE_WIDTH]) -> &[[f32; LANES]; TILE_PANELS] {
+    row.as_chunks::<LANES>().0.try_into().expect("three panels")
+}

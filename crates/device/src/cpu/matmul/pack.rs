@@ -201,7 +201,10 @@ simd_fn! {
     /// `[16][16]` with rows and columns exchanged.
     pub(super) fn transpose_single[](s: S, from: &[f32; 256], to: &mut [f32; 256]) {
         let from = from.as_chunks::<LANES>().0;
-        let rows: [S::F; LANES] = std::array::from_fn(|i| f32::load(s, &from[i]));
+        let mut rows = [s.splat(0.0); LANES];
+        for (row, from) in rows.iter_mut().zip(from) {
+            *row = f32::load(s, from);
+        }
         for (to, x) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(s.transpose(rows)) {
             f32::store(s, to, x);
         }

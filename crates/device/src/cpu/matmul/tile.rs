@@ -318,7 +318,11 @@ impl Pairs for Scalar {
     unsafe fn load_pairs(self, p: *const bf16) -> ([f32; LANES], [f32; LANES]) {
         // SAFETY: the caller's promise.
         let x = unsafe { p.cast::<[[bf16; 2]; LANES]>().read_unaligned() };
-        (std::array::from_fn(|i| Real::to_f32(x[i][0])), std::array::from_fn(|i| Real::to_f32(x[i][1])))
+        let (mut even, mut odd) = ([0.0; LANES], [0.0; LANES]);
+        for i in 0..LANES {
+            (even[i], odd[i]) = (Real::to_f32(x[i][0]), Real::to_f32(x[i][1]));
+        }
+        (even, odd)
     }
 }
 
@@ -328,10 +332,12 @@ impl Pairs for Avx2 {
         // SAFETY: the caller's promise; the features by that of `Avx2::new`.
         unsafe {
             let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let x = [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(16).cast())];
+            let (x, y) = (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(16).cast()));
+            let even = [_mm256_slli_epi32::<16>(x), _mm256_slli_epi32::<16>(y)];
+            let odd = [_mm256_and_si256(x, high), _mm256_and_si256(y, high)];
             (
-                x.map(|x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x))),
-                x.map(|x| _mm256_castsi256_ps(_mm256_and_si256(x, high))),
+                [_mm256_castsi256_ps(even[0]), _mm256_castsi256_ps(even[1])],
+                [_mm256_castsi256_ps(odd[0]), _mm256_castsi256_ps(odd[1])],
             )
         }
     }
