@@ -162,10 +162,12 @@ mod tests {
 
     #[test]
     fn a_batch_is_cut_evenly_in_order() {
-        for (count, parts, expect) in
-            [(5, 2, vec![0..2, 2..5]), (1, 4, vec![0..1]), (4, 4, vec![0..1, 1..2, 2..3, 3..4])]
+        for (count, parts, lengths) in
+            [(5, 2, vec![2, 3]), (1, 4, vec![1]), (4, 4, vec![1; 4]), (23, 3, vec![7, 8, 8])]
         {
-            assert_eq!(cut(count, parts), expect);
+            let ranges = cut(count, parts);
+            assert_eq!(ranges.iter().map(ExactSizeIterator::len).collect::<Vec<_>>(), lengths);
+            assert!(ranges[0].start == 0 && ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
         }
     }
 }

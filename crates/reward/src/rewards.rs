@@ -123,6 +123,7 @@ impl Reward {
             Kind::Pattern(pattern) => f64::from(pattern.matches(response)),
             Kind::Format(format) => f64::from(format.matches(response)),
             Kind::Length(length) => length.score(case.response_tokens, case.max_new_tokens),
+            Kind::Hash => hash(response),
             Kind::Python { .. } | Kind::Command { .. } => unreachable!("these have an external"),
         })
     }
@@ -133,6 +134,13 @@ impl Reward {
             None => Err(column_missing(self, case.columns)),
         }
     }
+}
+
+/// A number in [0, 1) from the text alone (FNV-1a, 64 bits).
+fn hash(text: &str) -> f64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    (hash >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A column as the text that a verifier reads: a string as it is, anything else as JSON.

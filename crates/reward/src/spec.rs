@@ -4,7 +4,7 @@ use crate::shape::{Format, Length, Pattern};
 use plimsoll_base::{Bytes, Error, Result};
 
 /// The kinds that a run file may name; those that end in `:` take an argument.
-pub const KINDS: [&str; 9] = [
+pub const KINDS: [&str; 10] = [
     "exact",
     "math",
     "gsm8k",
@@ -14,6 +14,7 @@ pub const KINDS: [&str; 9] = [
     "python:FILE.py:FUNCTION",
     "command:PROGRAM",
     "regex:PATTERN",
+    "hash",
 ];
 
 /// What a failing reward function does to the run.
@@ -88,6 +89,8 @@ pub(crate) enum Kind {
     Length(Length),
     Python { file: String, function: String },
     Command { program: String, args: Vec<String> },
+    /// Noise that the response alone decides: for benchmarks, and to see what a run learns without a signal.
+    Hash,
 }
 
 impl Kind {
@@ -101,6 +104,7 @@ impl Kind {
             ("exact", None) => Ok(Kind::Exact),
             ("math", None) => Ok(Kind::Math),
             ("gsm8k", None) => Ok(Kind::Gsm8k),
+            ("hash", None) => Ok(Kind::Hash),
             ("regex", argument) => match argument.or(spec.pattern.as_deref()) {
                 Some(pattern) if !pattern.is_empty() => Ok(Kind::Pattern(Pattern::new(pattern)?)),
                 _ => Err(Error::usage("reward-bad-pattern", "reward `regex` has no pattern")
@@ -136,6 +140,7 @@ impl Kind {
             Kind::Exact => "exact".into(),
             Kind::Math => "math".into(),
             Kind::Gsm8k => "gsm8k".into(),
+            Kind::Hash => "hash".into(),
             Kind::Pattern(_) => "regex".into(),
             Kind::Format(_) => "format".into(),
             Kind::Length(_) => "length".into(),
@@ -147,7 +152,7 @@ impl Kind {
 
 pub(crate) fn unknown(kind: &str) -> Error {
     let head = kind.split(':').next().unwrap_or(kind);
-    let heads = ["exact", "math", "gsm8k", "regex", "format", "length", "python", "command"];
+    let heads = ["exact", "hash", "math", "gsm8k", "regex", "format", "length", "python", "command"];
     let near = heads
         .into_iter()
         .map(|known| (strsim::damerau_levenshtein(&head.to_ascii_lowercase(), known), known))

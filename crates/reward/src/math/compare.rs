@@ -332,7 +332,7 @@ fn rounds_to(decimal: &Expr, exact: &Expr, comparison: &Comparison) -> bool {
     let point = Point { index: 0, complex: false, fuel: comparison.fuel };
     let (Some(a), Some(b)) = (point.number(literal), point.number(exact)) else { return false };
     let unit = Num::int(10).power_int(-(places as i128));
-    let difference = a.sub(b).and_then(|d| if d.wide.re < 0.0 { Some(d.neg()) } else { Some(d) });
+    let difference = a.sub(b).map(|d| if d.wide.re < 0.0 { d.neg() } else { d });
     match (difference, unit) {
         (Some(d), Some(unit)) => d.wide.im == 0.0 && matches!(d.order(unit), Some(std::cmp::Ordering::Less)),
         _ => false,

@@ -207,8 +207,9 @@ impl Point<'_> {
             result = result.mul(rows[k][k])?;
             for r in k + 1..n {
                 let factor = rows[r][k].div(rows[k][k])?;
-                for c in k..n {
-                    rows[r][c] = rows[r][c].sub(factor.mul(rows[k][c])?)?;
+                let above = rows[k].clone();
+                for (cell, over) in rows[r].iter_mut().zip(above).skip(k) {
+                    *cell = cell.sub(factor.mul(over)?)?;
                 }
             }
         }

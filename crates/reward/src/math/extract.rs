@@ -268,11 +268,7 @@ fn after_cue(text: &str) -> Option<&str> {
         "final answer",
         "the result is",
     ];
-    let (start, cue) = cues
-        .iter()
-        .filter_map(|cue| lower.rfind(cue).map(|at| (at + cue.len(), *cue)))
-        .max_by_key(|&(end, cue)| (end, cue.len()))?;
-    let _ = cue;
+    let start = cues.iter().filter_map(|cue| lower.rfind(cue).map(|at| at + cue.len())).max()?;
     let rest = text[start..].trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '*' | '='));
     let rest = rest.strip_prefix("is ").unwrap_or(rest);
     let end = sentence_end(rest);

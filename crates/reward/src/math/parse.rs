@@ -11,6 +11,49 @@ const DEPTH_MAX: u32 = 160;
 /// Most operators in a row that build the tree to one side: `a/b/c`, `5!!!`.
 const CHAIN_MAX: u32 = 32;
 
+/// Words after a value that make it another, or none.
+const CHANGING: [&str; 39] = [
+    "is",
+    "was",
+    "are",
+    "wrong",
+    "incorrect",
+    "false",
+    "but",
+    "nor",
+    "unless",
+    "maybe",
+    "perhaps",
+    "could",
+    "might",
+    "may",
+    "not",
+    "no",
+    "or",
+    "and",
+    "than",
+    "least",
+    "most",
+    "more",
+    "less",
+    "except",
+    "either",
+    "times",
+    "plus",
+    "minus",
+    "million",
+    "billion",
+    "thousand",
+    "hundred",
+    "to",
+    "dozen",
+    "if",
+    "when",
+    "where",
+    "for",
+    "only",
+];
+
 /// A parsed answer.
 pub(crate) struct Answer {
     pub expr: Expr,
@@ -375,48 +418,7 @@ impl Parser {
             let text = text.to_lowercase();
             let words: Vec<&str> =
                 text.split(|c: char| !c.is_alphanumeric() && c != '%').filter(|w| !w.is_empty()).collect();
-            let changing = [
-                "is",
-                "was",
-                "are",
-                "wrong",
-                "incorrect",
-                "false",
-                "but",
-                "nor",
-                "unless",
-                "maybe",
-                "perhaps",
-                "could",
-                "might",
-                "may",
-                "not",
-                "no",
-                "or",
-                "and",
-                "than",
-                "least",
-                "most",
-                "more",
-                "less",
-                "except",
-                "either",
-                "times",
-                "plus",
-                "minus",
-                "million",
-                "billion",
-                "thousand",
-                "hundred",
-                "to",
-                "dozen",
-                "if",
-                "when",
-                "where",
-                "for",
-                "only",
-            ];
-            if words.iter().any(|word| changing.contains(word)) || words.len() > 6 {
+            if words.iter().any(|word| CHANGING.contains(word)) || words.len() > 6 {
                 return None;
             }
             for word in words {

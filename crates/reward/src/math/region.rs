@@ -13,10 +13,23 @@ const ENDS_MAX: usize = 64;
 enum Region {
     All,
     Empty,
-    /// Low, low belongs, high, high belongs; no end is infinite.
-    Interval(Option<Num>, bool, Option<Num>, bool),
+    Interval(Box<Interval>),
     Points(Vec<Num>),
     Op(SetOp, Box<Region>, Box<Region>),
+}
+
+/// Ends, and whether they belong; no end is an infinity.
+struct Interval {
+    low: Option<Num>,
+    with_low: bool,
+    high: Option<Num>,
+    with_high: bool,
+}
+
+impl Region {
+    fn interval(low: Option<Num>, with_low: bool, high: Option<Num>, with_high: bool) -> Region {
+        Region::Interval(Box::new(Interval { low, with_low, high, with_high }))
+    }
 }
 
 /// True if both are sets of real numbers and the same one. An inequality in one name is the set of its solutions.
@@ -58,7 +71,7 @@ fn probes(ends: &[Num]) -> Option<Vec<Num>> {
 fn collect(region: &Region, ends: &mut Vec<Num>) {
     match region {
         Region::All | Region::Empty => {}
-        Region::Interval(low, _, high, _) => ends.extend(low.iter().chain(high)),
+        Region::Interval(ends_of) => ends.extend(ends_of.low.iter().chain(&ends_of.high)),
         Region::Points(points) => ends.extend(points),
         Region::Op(_, a, b) => {
             collect(a, ends);
@@ -71,7 +84,8 @@ fn holds(region: &Region, x: Num) -> Option<bool> {
     Some(match region {
         Region::All => true,
         Region::Empty => false,
-        Region::Interval(low, with_low, high, with_high) => {
+        Region::Interval(interval) => {
+            let Interval { low, with_low, high, with_high } = &**interval;
             let above = match low {
                 None => true,
                 Some(low) => match x.order(*low)? {
@@ -121,7 +135,7 @@ fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
             {
                 return None;
             }
-            Some(Region::Interval(low, *open == '[', high, *close == ']'))
+            Some(Region::interval(low, *open == '[', high, *close == ']'))
         }
         Expr::Set(items) => {
             Some(Region::Points(items.iter().map(|item| constant(item, point)).collect::<Option<Vec<_>>>()?))
@@ -194,10 +208,10 @@ fn is_subject(expr: &Expr) -> bool {
 
 fn half_line(bound: Num, op: Rel) -> Option<Region> {
     Some(match op {
-        Rel::Lt => Region::Interval(None, false, Some(bound), false),
-        Rel::Le => Region::Interval(None, false, Some(bound), true),
-        Rel::Gt => Region::Interval(Some(bound), false, None, false),
-        Rel::Ge => Region::Interval(Some(bound), true, None, false),
+        Rel::Lt => Region::interval(None, false, Some(bound), false),
+        Rel::Le => Region::interval(None, false, Some(bound), true),
+        Rel::Gt => Region::interval(Some(bound), false, None, false),
+        Rel::Ge => Region::interval(Some(bound), true, None, false),
         Rel::Eq => Region::Points(vec![bound]),
         Rel::Ne => {
             Region::Op(SetOp::Difference, Box::new(Region::All), Box::new(Region::Points(vec![bound])))
