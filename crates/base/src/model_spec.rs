@@ -119,6 +119,7 @@ impl ModelSpec {
 }
 
 #[rustfmt::skip]
+#[allow(clippy::too_many_arguments)] // One row of the table below.
 const fn spec(
     family: Family, vocab: u32, hidden: u32, layers: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32,
     rms_eps: f32, rope_theta: f64, tied: bool, max_positions: u32,

@@ -1,8 +1,13 @@
 //! A whole run: its plan, its step, its loop, and the verbs of the command line.
 
+pub mod bench;
 pub mod buffers;
+pub mod checkpoint;
 pub mod dataset;
+pub mod eval;
 pub mod events;
+pub mod generate;
+pub mod metrics;
 pub mod objective;
 pub mod plan;
 pub mod responses;
@@ -12,8 +17,5 @@ pub mod session;
 pub mod sft;
 pub mod shape;
 pub mod step;
-pub mod trainer;
-pub mod checkpoint;
-pub mod eval;
-pub mod metrics;
 pub mod train;
+pub mod trainer;
