@@ -215,3 +215,32 @@ fn eval_prints_a_score() {
         &["error[unknown-task]: "],
     );
 }
+
+#[test]
+fn generate_streams_the_text_that_it_reports() {
+    let args = ["generate", "--model", "builtin:nano", "--prompt", "123+456=", "--max-new-tokens", "5"];
+    let streamed = plimsoll(&args);
+    assert_eq!(streamed.status.code(), Some(0), "{}", text(&streamed.stderr));
+    let output = plimsoll(&[&args[..], &["--json"]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(text(&streamed.stdout), format!("{}\n", found["text"].as_str().expect("text")));
+    assert!(text(&streamed.stderr).contains("tokens/s"));
+    check_refused(&["generate", "--model", "builtin:nano", "--prompt", ""], 1, &["error[prompt-empty]: "]);
+    check_refused(&[&args[..], &["--set", "rollout.top_p=2"]].concat(), 2, &["error[bad-value]: "]);
+    check_refused(&["generate", "--model", "nano", "--prompt", "1"], 1, &["error[model-"]);
+}
+
+#[test]
+fn exactness_finds_no_mismatch_and_sees_a_perturbed_order() {
+    let args = ["bench", "exactness", "--model", "builtin:nano", "--tokens", "500", "--json"];
+    for (perturb, exact) in [(false, true), (true, false)] {
+        let extra: &[&str] = if perturb { &["--perturb"] } else { &[] };
+        let output = plimsoll(&[&args[..], extra].concat());
+        let found: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        assert!(found["tokens"].as_u64().is_some_and(|tokens| tokens >= 500), "{found}");
+        assert_eq!(found["mismatches"] == 0, exact, "{found}");
+    }
+    check_refused(&["bench", "rollout", "--repeats", "0"], 2, &["error[bad-usage]: "]);
+    check_refused(&["bench", "rolout"], 2, &["error[bad-usage]: ", "rollout"]);
+}

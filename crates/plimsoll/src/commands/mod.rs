@@ -1,8 +1,10 @@
 //! One file a command: its flags, and the call that does the work.
 
+mod bench;
 mod completions;
 mod eval;
 mod explain;
+mod generate;
 mod grade;
 mod layers;
 mod plan;
@@ -19,10 +21,14 @@ pub enum Command {
     Plan(plan::Args),
     /// Train: a run directory with checkpoints, metrics and samples.
     Train(train::Args),
+    /// Generate a response to a prompt, as a stream.
+    Generate(generate::Args),
     /// Score a model on prompts with a reward.
     Eval(eval::Args),
     /// Grade given responses with a verifier, a JSON object a line.
     Grade(grade::Args),
+    /// Measure this machine's peak, and how near to it the engine comes.
+    Bench(bench::Args),
     /// Print the page of an error, or list them all.
     Explain(explain::Args),
     /// Print a completion script for a shell.
@@ -35,8 +41,10 @@ impl Command {
         match self {
             Command::Plan(args) => plan::run(&args, quiet),
             Command::Train(args) => train::run(&args, quiet),
+            Command::Generate(args) => generate::run(&args, quiet),
             Command::Eval(args) => eval::run(&args, quiet),
             Command::Grade(args) => grade::run(&args, quiet),
+            Command::Bench(args) => bench::run(&args, quiet),
             Command::Explain(args) => explain::run(&args),
             Command::Completions(args) => completions::run(&args),
         }

