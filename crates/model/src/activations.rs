@@ -169,13 +169,11 @@ pub fn layout(
         &[head_tile_elements(target.threads, r, spec.vocab as usize, truncates) as usize],
         DType::F32,
     )?;
-    match mode {
-        Mode::Rollout { .. } => add("sampler.keys", &[r, 3], DType::U32)?,
-        Mode::Score => add("targets", &[r], DType::U32)?,
-        Mode::Update(_) => add("targets", &[r], DType::U32)?,
-    }
     if let Mode::Rollout { .. } = mode {
+        add("sampler.keys", &[r, 3], DType::U32)?;
         add("tokens", &[r], DType::U32)?;
+    } else {
+        add("targets", &[r], DType::U32)?;
     }
     if mode.recompute().is_some() {
         add_backward(spec, weights, limits, &mut add)?;

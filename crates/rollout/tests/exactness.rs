@@ -229,6 +229,44 @@ fn nano_bf16() {
     check_model("builtin:nano", DType::Bf16);
 }
 
+/// One arena, as a run has it: sample, compare, update the weights in place, and sample with the new ones.
+#[test]
+fn log_probs_stay_equal_as_the_weights_move() {
+    for (source, dtype) in [("qwen3", DType::Bf16), ("qwen2", DType::F32), ("builtin:nano", DType::Bf16)] {
+        let ask = Ask::new(source, dtype, Isa::detect(), &[12, 31, 5], 4);
+        let setup = Setup { threads: 2, recompute: Recompute::Layer, ..ask.setup(ask.pass(96)) };
+        let mut world = World::new(setup, ask.engine(7, 20, ask.tight_blocks()));
+        let prompts: Vec<&[u32]> = ask.prompts.iter().map(Vec::as_slice).collect();
+        let request = Request {
+            prompts: &prompts,
+            group_size: 4,
+            max_new_tokens: ask.new_tokens,
+            sampling: sampling(1.0, 3),
+            eos: &ask.eos,
+            first_sample_id: 0,
+        };
+        let mut first: Option<Samples> = None;
+        for step in 1..=3 {
+            let (drawn, _) = world.sample(OnFull::Preempt, &request).unwrap();
+            let all = sequences(&prompts, &drawn, 4);
+            let (trained, passes) = world.harness.logprobs(&all, 1.0).unwrap();
+            assert!(passes > 1, "several micro-batches");
+            for (s, trained) in trained.iter().enumerate() {
+                assert!(
+                    same_bits(trained, drawn.logprobs(s)),
+                    "{source} {dtype:?} step {step}: sample {s} differs"
+                );
+            }
+            if let Some(first) = first.replace(drawn.clone()) {
+                let moved = (0..drawn.len()).any(|s| !same_bits(first.logprobs(s), drawn.logprobs(s)));
+                assert!(moved, "{source} {dtype:?} step {step}: the rollout reads the new weights");
+            }
+            world.harness.gradients(&all, 1.0, |s, _| (if s % 2 == 0 { 0.1 } else { -0.1 }, 0.0));
+            world.harness.first_update(1e-3);
+        }
+    }
+}
+
 /// Responses that begin before and behind the end of the first attention chunk (512 keys), with a shared prompt.
 #[test]
 fn contexts_over_an_attention_chunk() {

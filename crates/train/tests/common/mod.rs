@@ -13,7 +13,9 @@ use plimsoll_model::{
     Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target, activations_layout,
     backward, head, layers, load, rope,
 };
-use plimsoll_train::{OptimizerDType, Packer, Sequence, StateDTypes, optimizer_layout};
+use plimsoll_train::{
+    Optimizer, OptimizerDType, Packer, Sequence, StateDTypes, UpdateOptions, optimizer_layout,
+};
 use std::path::PathBuf;
 
 /// The five tiny architectures.
@@ -193,6 +195,22 @@ impl Harness {
             })
             .unwrap();
         (read(parts.dev, parts.grads.all), sum)
+    }
+}
+
+impl Harness {
+    /// A first AdamW step from the gradients that `gradients` left.
+    pub fn first_update(&mut self, lr: f32) {
+        let spec = self.spec;
+        let parts = self.parts();
+        let grads = read(parts.dev, parts.grads.all);
+        let params = &parts.decoder.params;
+        let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, params, parts.resident, "actor");
+        // A new optimizer begins with gradients of zero.
+        parts.dev.write_f32(optimizer.grads.all, 0, &grads);
+        let how = UpdateOptions { lr, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
+        let norm = optimizer.grad_norm(parts.dev);
+        optimizer.update(parts.dev, params, how, norm);
     }
 }
 
