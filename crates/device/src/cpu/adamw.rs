@@ -7,9 +7,8 @@
 use super::CpuDevice;
 use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
+use super::norm::{load_any, store_any};
 use crate::{AdamW, AdamWBufs};
-#[cfg(test)]
-use half::bf16;
 use plimsoll_base::{DType, math};
 use plimsoll_memory::Buf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,101 +134,74 @@ simd_fn! {
     fn update_part[W: Lanes, G: Lanes, M: Lanes](
         s: S, how: &Update, first: u64, w: &mut [W], g: &[G], m: &mut [M], v: &mut [M], master: Option<&mut [f32]>,
     ) {
-        let n = w.len();
         let mut master = master;
-        let mut at = 0;
-        while at < n {
-            let end = (at + LANES).min(n);
-            let whole = end - at == LANES;
-            // A part at the end goes through arrays of 16.
-            let (mut w16, mut m16, mut v16) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        for at in (0..w.len()).step_by(LANES) {
+            let here = at..(at + LANES).min(w.len());
             let old = match &master {
-                Some(master) => load(s, &master[at..end], whole),
-                None => load(s, &w[at..end], whole),
+                Some(master) => load_any(s, &master[here.clone()]),
+                None => load_any(s, &w[here.clone()]),
             };
-            let grad = s.mul(load(s, &g[at..end], whole), s.splat(how.grad_scale));
-            let (mv, vv) = (load(s, &m[at..end], whole), load(s, &v[at..end], whole));
-            let mv = s.fma(mv, s.splat(how.beta1), s.mul(grad, s.splat(1.0 - how.beta1)));
-            let vv = s.fma(vv, s.splat(how.beta2), s.mul(s.mul(grad, grad), s.splat(1.0 - how.beta2)));
+            let grad = s.mul(load_any(s, &g[here.clone()]), s.splat(how.grad_scale));
+            let (mv, vv) = (load_any(s, &m[here.clone()]), load_any(s, &v[here.clone()]));
+            let mut mv = s.fma(mv, s.splat(how.beta1), s.mul(grad, s.splat(1.0 - how.beta1)));
+            let mut vv = s.fma(vv, s.splat(how.beta2), s.mul(s.mul(grad, grad), s.splat(1.0 - how.beta2)));
             let root = s.add(s.sqrt(s.mul(vv, s.splat(how.correction2))), s.splat(how.eps));
             let step = s.div(s.mul(mv, s.splat(-how.rate)), root);
-            let new = s.fma(old, s.splat(how.keep), step);
-            f32::store(s, &mut w16, new);
-            f32::store(s, &mut m16, mv);
-            f32::store(s, &mut v16, vv);
-            let stochastic_w = W::DTYPE == DType::Bf16 && master.is_none();
-            if stochastic_w || M::DTYPE == DType::Bf16 {
-                let random = random_bits(how.keys, first + at as u64);
-                if stochastic_w {
-                    round_stochastically(&mut w16, &random[0]);
+            let mut new = s.fma(old, s.splat(how.keep), step);
+            // What is rounded here is exact in bf16, so the rounding of the store leaves it as it is.
+            let round_weights = W::DTYPE == DType::Bf16 && master.is_none();
+            if round_weights || M::DTYPE == DType::Bf16 {
+                let random = random_bits(s, how.keys, first + at as u64);
+                if round_weights {
+                    new = s.round_stochastically(new, random[0]);
                 }
                 if M::DTYPE == DType::Bf16 {
-                    round_stochastically(&mut m16, &random[1]);
-                    round_stochastically(&mut v16, &random[2]);
+                    mv = s.round_stochastically(mv, random[1]);
+                    vv = s.round_stochastically(vv, random[2]);
                 }
             }
             if let Some(master) = &mut master {
-                store(s, &mut master[at..end], &w16);
+                store_any(s, &mut master[here.clone()], new);
             }
-            store(s, &mut w[at..end], &w16);
-            store(s, &mut m[at..end], &m16);
-            store(s, &mut v[at..end], &v16);
-            at = end;
+            store_any(s, &mut w[here.clone()], new);
+            store_any(s, &mut m[here.clone()], mv);
+            store_any(s, &mut v[here], vv);
         }
     }
 }
 
-#[inline(always)]
-fn load<S: Simd, T: Lanes>(s: S, x: &[T], whole: bool) -> S::F {
-    if whole { T::load(s, x.first_chunk().expect("16 elements")) } else { T::load_part(s, x) }
-}
-
-#[inline(always)]
-fn store<S: Simd, T: Lanes>(s: S, to: &mut [T], x: &[f32; LANES]) {
-    super::norm::store_any(s, to, f32::load(s, x));
-}
-
 /// Three 16-bit numbers, in the low halves, for each of the elements first..first + 16.
 ///
-/// Two rounds of the hash `lowbias32` give 32 bits of the element's low index word and the step's key, one more
-/// gives the next 32. The high index word is mixed into the second key.
+/// The hash `lowbias32` of the low word of the element's index and the step's key, with the index's high word and the
+/// second key mixed in between, gives 32 bits; one more hash of those gives the third number.
 #[inline(always)]
-fn random_bits(keys: [u32; 2], first: u64) -> [[u32; LANES]; 3] {
-    let mut out = [[0; LANES]; 3];
-    for i in 0..LANES {
-        let index = first + i as u64;
-        let high = ((index >> 32) as u32).wrapping_mul(0x9e37_79b9) ^ keys[1];
-        let mut x = (index as u32) ^ keys[0];
-        x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-        x = (x ^ (x >> 15)).wrapping_add(high).wrapping_mul(0x846c_a68b);
-        x ^= x >> 16;
-        let mut y = x.wrapping_add(high).wrapping_mul(0x7feb_352d);
-        y = (y ^ (y >> 15)).wrapping_mul(0x846c_a68b);
-        out[0][i] = x & 0xffff;
-        out[1][i] = x >> 16;
-        out[2][i] = y >> 16;
+fn random_bits<S: Simd>(s: S, keys: [u32; 2], first: u64) -> [S::U; 3] {
+    let low = s.count_u32(first as u32);
+    let high_key = |high: u64| (high as u32).wrapping_mul(0x9e37_79b9) ^ keys[1];
+    let mut second = s.splat_u32(high_key(first >> 32));
+    if (first as u32) > u32::MAX - LANES as u32 {
+        // The low word overflows among these elements: a rare vector, built lane by lane.
+        second = mixed_keys(s, first, high_key(first >> 32), high_key((first >> 32) + 1));
     }
-    out
+    let [c1, c2] = [s.splat_u32(0x7feb_352d), s.splat_u32(0x846c_a68b)];
+    let x = s.mul_u32(fold(s, s.xor_u32(low, s.splat_u32(keys[0])), 16), c1);
+    let x = fold(s, s.mul_u32(s.add_u32(fold(s, x, 15), second), c2), 16);
+    let y = s.mul_u32(s.add_u32(x, second), c1);
+    let y = s.mul_u32(fold(s, y, 15), c2);
+    [x, s.shift_right_u32(x, 16), s.shift_right_u32(y, 16)]
 }
 
-/// Makes each number one that bf16 holds: storing it afterwards is exact.
+/// x ^ (x >> n)
 #[inline(always)]
-fn round_stochastically(x: &mut [f32; LANES], random: &[u32; LANES]) {
-    for (x, random) in x.iter_mut().zip(random) {
-        let bits = x.to_bits();
-        let up = bits.wrapping_add(*random) & 0xffff_0000;
-        // Not finite after rounding: it was so before, or the largest number would have overflowed. Truncate; a NaN
-        // whose payload is in the low bits is kept by the rounding store.
-        let is_finite = |bits: u32| bits & 0x7f80_0000 != 0x7f80_0000;
-        let truncated = if is_finite(bits) { bits & 0xffff_0000 } else { bits };
-        *x = f32::from_bits(if is_finite(up) && is_finite(bits) { up } else { truncated });
-    }
+fn fold<S: Simd>(s: S, x: S::U, n: u32) -> S::U {
+    s.xor_u32(x, s.shift_right_u32(x, n))
 }
 
-/// The rounding of one number, for tests and documentation.
-#[cfg(test)]
-fn rounded(x: f32, random: u32) -> bf16 {
-    let mut lanes = [x; LANES];
-    round_stochastically(&mut lanes, &[random; LANES]);
-    bf16::from_f32(lanes[0])
+/// `before` for elements whose low word has not overflowed, `after` for the others.
+#[inline(always)]
+fn mixed_keys<S: Simd>(s: S, first: u64, before: u32, after: u32) -> S::U {
+    let left = (u64::from(u32::MAX) + 1 - (first & u64::from(u32::MAX))) as usize;
+    // Selecting moves bits, whatever numbers they would be.
+    let [before, after] = [before, after].map(|x| s.splat(f32::from_bits(x)));
+    s.bits(s.first(left, before, after))
 }

@@ -6,6 +6,8 @@
 //! not on the rows it is computed with, nor on whether it is decoded, prefilled or trained. Slots beyond a row's own
 //! position are never used, whatever they hold.
 
+#![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
+
 pub(super) mod tiles;
 
 use super::elementwise::convert_row;

@@ -4,6 +4,8 @@
 //! segments ascending, rows ascending, heads ascending. A query's gradient is a chain over ascending keys. Neither
 //! depends on threads or on how rows are blocked.
 
+#![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
+
 use super::CpuDevice;
 use super::attention::tiles::{STRIDE, dot_tile, sum_tile, tile_of};
 use super::attention::{Blocks, Dims, Segment, segments};
@@ -111,17 +113,89 @@ struct Scratch {
     values: [MaybeUninit<f32>; HEAD_DIM_MAX * KV_BLOCK],
 }
 
+/// Where the parts of `Scratch` begin.
+#[derive(Clone, Copy)]
+struct Work {
+    q: *mut f32,
+    dout: *mut f32,
+    dq: *mut f32,
+    weights: *mut f32,
+    dscores: *mut f32,
+    keys: *mut f32,
+    key_rows: *mut f32,
+    values: *mut f32,
+}
+
+impl Work {
+    #[inline(always)]
+    fn new(scratch: &mut MaybeUninit<Scratch>) -> Work {
+        // SAFETY: its fields are arrays of `MaybeUninit`.
+        let x = unsafe { scratch.assume_init_mut() };
+        Work {
+            q: x.q.as_mut_ptr().cast(),
+            dout: x.dout.as_mut_ptr().cast(),
+            dq: x.dq.as_mut_ptr().cast(),
+            weights: x.weights.as_mut_ptr().cast(),
+            dscores: x.dscores.as_mut_ptr().cast(),
+            keys: x.keys.as_mut_ptr().cast(),
+            key_rows: x.key_rows.as_mut_ptr().cast(),
+            values: x.values.as_mut_ptr().cast(),
+        }
+    }
+}
+
+/// A block of rows of a segment, with the query heads of one key-value head.
+struct Queries<'a> {
+    segment: &'a Segment,
+    dims: Dims,
+    kv_head: usize,
+    rows: Range<usize>,
+    heads: Range<usize>,
+}
+
+impl Queries<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.rows.len() * self.heads.len()
+    }
+
+    /// Place of query i, which is of row i / heads, in q: in heads of d elements.
+    #[inline(always)]
+    fn place(&self, i: usize) -> usize {
+        let (row, head) = (i / self.heads.len(), i % self.heads.len());
+        (self.segment.first_row + self.rows.start + row) * self.dims.a + self.heads.start + head
+    }
+
+    /// Position of the first row.
+    #[inline(always)]
+    fn first_position(&self) -> usize {
+        self.segment.first_position + self.rows.start
+    }
+
+    /// Keys that the last row sees.
+    #[inline(always)]
+    fn num_keys(&self) -> usize {
+        self.first_position() + self.rows.len()
+    }
+
+    /// The first query that sees a key.
+    #[inline(always)]
+    fn first_seeing(&self, key: usize) -> usize {
+        key.saturating_sub(self.first_position()) * self.heads.len()
+    }
+}
+
 simd_fn! {
     /// All rows of a segment, for one key-value head.
     fn backward_segment[T: Lanes](s: S, call: &Call<'_, T>, segment: &Segment, table: &[u32], kv_head: usize) {
-        let group = call.dims.group();
+        let (dims, group) = (call.dims, call.dims.group());
         let heads_max = group.min(QUERIES_MAX);
         let rows_max = QUERIES_MAX / heads_max;
         for row in (0..segment.rows).step_by(rows_max) {
             for head in (0..group).step_by(heads_max) {
                 let rows = row..(row + rows_max).min(segment.rows);
                 let heads = kv_head * group + head..kv_head * group + (head + heads_max).min(group);
-                backward_rows(s, call, segment, table, kv_head, rows, heads);
+                backward_rows(s, call, table, &Queries { segment, dims, kv_head, rows, heads });
             }
         }
     }
@@ -129,105 +203,122 @@ simd_fn! {
 
 /// A block of rows against all their keys.
 #[inline(always)]
-fn backward_rows<S: Simd, T: Lanes>(
-    s: S,
-    call: &Call<'_, T>,
-    segment: &Segment,
-    table: &[u32],
-    kv_head: usize,
-    rows: Range<usize>,
-    heads: Range<usize>,
-) {
-    let Dims { a, k, d } = call.dims;
-    let n = rows.len() * heads.len();
-    let mut scratch = MaybeUninit::<Scratch>::uninit();
-    // SAFETY: its fields are arrays of `MaybeUninit`.
-    let scratch = unsafe { scratch.assume_init_mut() };
-    let [q, dout, dq] =
-        [&mut scratch.q, &mut scratch.dout, &mut scratch.dq].map(|x| x.as_mut_ptr().cast::<f32>());
-    let [weights, dscores] =
-        [&mut scratch.weights, &mut scratch.dscores].map(|x| x.as_mut_ptr().cast::<f32>());
-    let [keys, values] = [&mut scratch.keys, &mut scratch.values].map(|x| x.as_mut_ptr().cast::<f32>());
-    let key_rows = scratch.key_rows.as_mut_ptr().cast::<f32>();
+fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], queries: &Queries<'_>) {
+    let (d, n) = (call.dims.d, queries.len());
+    let mut scratch = MaybeUninit::uninit();
+    let work = Work::new(&mut scratch);
     let (mut deltas, mut lses) = ([0.0; QUERIES_MAX], [0.0; QUERIES_MAX]);
-    // Query i is of row i / heads; its place in q, in heads of d elements.
-    let place =
-        |i: usize| (segment.first_row + rows.start + i / heads.len()) * a + heads.start + i % heads.len();
     for i in 0..n {
-        let at = place(i) * d;
+        let place = queries.place(i);
+        let (q, dout) = (&call.q[place * d..][..d], &call.dout[place * d..][..d]);
         // SAFETY: row i of the scratch.
         unsafe {
-            convert_row(s, &call.q[at..at + d], std::slice::from_raw_parts_mut(q.add(i * STRIDE), d));
-            convert_row(s, &call.dout[at..at + d], std::slice::from_raw_parts_mut(dout.add(i * STRIDE), d));
-            std::slice::from_raw_parts_mut(dq.add(i * STRIDE), d).fill(0.0);
+            convert_row(s, q, std::slice::from_raw_parts_mut(work.q.add(i * STRIDE), d));
+            convert_row(s, dout, std::slice::from_raw_parts_mut(work.dout.add(i * STRIDE), d));
+            std::slice::from_raw_parts_mut(work.dq.add(i * STRIDE), d).fill(0.0);
         }
-        deltas[i] = dot(s, &call.dout[at..at + d], &call.out[at..at + d]);
-        lses[i] = call.lse[place(i)];
+        deltas[i] = dot(s, dout, &call.out[place * d..][..d]);
+        lses[i] = call.lse[place];
     }
-    let first_position = segment.first_position + rows.start;
-    let num_keys = first_position + rows.len();
-    let key_blocks = Blocks { data: call.keys, table, dims: call.dims, kv_head };
-    let value_blocks = Blocks { data: call.values, ..key_blocks };
-    for block in 0..num_keys.div_ceil(KV_BLOCK) {
+    let keys = Blocks { data: call.keys, table, dims: call.dims, kv_head: queries.kv_head };
+    let values = Blocks { data: call.values, ..keys };
+    for block in 0..queries.num_keys().div_ceil(KV_BLOCK) {
         let first_key = block * KV_BLOCK;
-        let count = (num_keys - first_key).min(KV_BLOCK);
+        let count = (queries.num_keys() - first_key).min(KV_BLOCK);
         // SAFETY: the scratch has rows for n queries; the gradients of the group's rows and of this head are this
         // task's alone.
         unsafe {
-            load_block(s, d, count, key_blocks.at(block), value_blocks.at(block), keys, key_rows, values);
-            // The first query that sees the block.
-            let from = first_key.saturating_sub(first_position) * heads.len();
-            let mut at = from;
-            while at < n {
-                let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[8, 4, 2, 1] } else { &[4, 2, 1] };
-                let size = tile_of(sizes, n - at);
-                let x = Tile { q: q.add(at * STRIDE), dout: dout.add(at * STRIDE), keys, values };
-                let (w, ds) = (weights.add(at * KV_BLOCK), dscores.add(at * KV_BLOCK));
-                let mut seen = [0; 8];
-                for (i, seen) in seen.iter_mut().enumerate() {
-                    *seen =
-                        (first_position + (at + i) / heads.len() + 1).saturating_sub(first_key).min(KV_BLOCK);
-                }
-                match size {
-                    8 => weight_tile::<S, 8>(s, d, x, &seen, &deltas[at..], &lses[at..], w, ds),
-                    4 => weight_tile::<S, 4>(s, d, x, &seen, &deltas[at..], &lses[at..], w, ds),
-                    2 => weight_tile::<S, 2>(s, d, x, &seen, &deltas[at..], &lses[at..], w, ds),
-                    _ => weight_tile::<S, 1>(s, d, x, &seen, &deltas[at..], &lses[at..], w, ds),
-                }
-                at += size;
-            }
-            let mut to = [std::ptr::null_mut(); QUERIES_MAX];
-            for (key, to) in to.iter_mut().enumerate().take(count) {
-                let at = key_row(segment, first_key + key) * 2 * k * d + kv_head * d;
-                *to = call.dkv.range(at, (k + 1) * d).as_mut_ptr();
-            }
-            // The first query that sees a key of the block.
-            let first_seen = |key: usize| (first_key + key).saturating_sub(first_position) * heads.len();
-            for (values, weights, rows) in [(true, weights, dout), (false, dscores, q)] {
-                let shift = if values { k * d } else { 0 };
-                accumulate(s, d, &to[..count], shift, weights, (1, KV_BLOCK), rows, n, first_seen);
-            }
-            for (i, to) in to.iter_mut().enumerate().take(n) {
-                *to = dq.add(i * STRIDE);
-            }
-            accumulate(
-                s,
-                d,
-                &to[from..n],
-                0,
-                dscores.add(from * KV_BLOCK),
-                (KV_BLOCK, 1),
-                key_rows,
-                count,
-                |_| 0,
-            );
+            load_block(s, d, count, keys.at(block), values.at(block), work);
+            block_weights(s, queries, first_key, &deltas, &lses, work);
+            add_gradients(s, &call.dkv, queries, first_key, count, work);
         }
     }
     for i in 0..n {
         // SAFETY: row i of the scratch; rows and heads of tasks are disjoint.
         unsafe {
-            call.dq.range(place(i) * d, d).copy_from_slice(std::slice::from_raw_parts(dq.add(i * STRIDE), d))
-        };
+            let dq = std::slice::from_raw_parts(work.dq.add(i * STRIDE), d);
+            call.dq.range(queries.place(i) * d, d).copy_from_slice(dq);
+        }
+    }
+}
+
+/// Weights of a block's keys and gradients of its scores, for the queries that see any of it.
+///
+/// # Safety
+/// `work` holds the queries and the block.
+#[inline(always)]
+unsafe fn block_weights<S: Simd>(
+    s: S,
+    queries: &Queries<'_>,
+    first_key: usize,
+    deltas: &[f32],
+    lses: &[f32],
+    work: Work,
+) {
+    let (d, n) = (queries.dims.d, queries.len());
+    let mut at = queries.first_seeing(first_key);
+    while at < n {
+        let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[8, 4, 2, 1] } else { &[4, 2, 1] };
+        let size = tile_of(sizes, n - at);
+        let mut seen = [0; 8];
+        for (i, seen) in seen.iter_mut().enumerate() {
+            let keys = queries.first_position() + (at + i) / queries.heads.len() + 1;
+            *seen = keys.saturating_sub(first_key).min(KV_BLOCK);
+        }
+        let (deltas, lses) = (&deltas[at..], &lses[at..]);
+        // SAFETY: queries at..at + size.
+        unsafe {
+            let x = Work {
+                q: work.q.add(at * STRIDE),
+                dout: work.dout.add(at * STRIDE),
+                weights: work.weights.add(at * KV_BLOCK),
+                dscores: work.dscores.add(at * KV_BLOCK),
+                ..work
+            };
+            match size {
+                8 => weight_tile::<S, 8>(s, d, x, &seen, deltas, lses),
+                4 => weight_tile::<S, 4>(s, d, x, &seen, deltas, lses),
+                2 => weight_tile::<S, 2>(s, d, x, &seen, deltas, lses),
+                _ => weight_tile::<S, 1>(s, d, x, &seen, deltas, lses),
+            }
+        }
+        at += size;
+    }
+}
+
+/// Adds a block's part of the gradients: of its values, of its keys, and of the queries.
+///
+/// # Safety
+/// `work` is as `block_weights` left it; no other task touches the gradients of the group's rows and of this head.
+#[inline(always)]
+unsafe fn add_gradients<S: Simd>(
+    s: S,
+    dkv: &Shared<'_, f32>,
+    queries: &Queries<'_>,
+    first_key: usize,
+    count: usize,
+    work: Work,
+) {
+    let (Dims { k, d, .. }, n) = (queries.dims, queries.len());
+    let mut to = [std::ptr::null_mut(); QUERIES_MAX];
+    for (key, to) in to.iter_mut().enumerate().take(count) {
+        let at = key_row(queries.segment, first_key + key) * 2 * k * d + queries.kv_head * d;
+        assert!(at + (k + 1) * d <= dkv.len(), "the row of key {} of {}", first_key + key, dkv.len());
+        // SAFETY: inside the buffer by the assertion. No slice: other heads' columns lie between.
+        *to = unsafe { dkv.as_ptr().add(at) };
+    }
+    // SAFETY: the pointers above, and rows of the scratch.
+    unsafe {
+        let from = |key: usize| queries.first_seeing(first_key + key);
+        for (shift, weights, rows) in [(k * d, work.weights, work.dout), (0, work.dscores, work.q)] {
+            accumulate(s, d, &to[..count], shift, weights, (1, KV_BLOCK), rows, n, from);
+        }
+        for (i, to) in to.iter_mut().enumerate().take(n) {
+            *to = work.dq.add(i * STRIDE);
+        }
+        let (first, all) = (from(0), |_| 0);
+        let dscores = work.dscores.add(first * KV_BLOCK);
+        accumulate(s, d, &to[first..n], 0, dscores, (KV_BLOCK, 1), work.key_rows, count, all);
     }
 }
 
@@ -236,17 +327,15 @@ fn backward_rows<S: Simd, T: Lanes>(
 /// # Safety
 /// The pointers are those of a block of the cache and of `Scratch`.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // Two inputs and three outputs.
 unsafe fn load_block<S: Simd, T: Lanes>(
     s: S,
     d: usize,
     count: usize,
     from_keys: *const T,
     from_values: *const T,
-    keys: *mut f32,
-    key_rows: *mut f32,
-    values: *mut f32,
+    work: Work,
 ) {
+    let Work { keys, key_rows, values, .. } = work;
     let none = s.splat(0.0);
     for column in (0..d).step_by(LANES) {
         let mut square = [none; LANES];
@@ -269,42 +358,30 @@ unsafe fn load_block<S: Simd, T: Lanes>(
     }
 }
 
-/// A few queries and a block of keys.
-#[derive(Clone, Copy)]
-struct Tile {
-    q: *const f32,
-    dout: *const f32,
-    keys: *const f32,
-    values: *const f32,
-}
-
 /// Weights e^(score - lse) and gradients of the scores; 0 for keys that a query does not see.
 ///
 /// # Safety
-/// Q rows of q, dout, weights and dscores; d vectors of keys and values.
+/// `x` has Q rows of q, dout, weights and dscores, and d vectors of keys and values.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // Each a column of the tile.
 unsafe fn weight_tile<S: Simd, const Q: usize>(
     s: S,
     d: usize,
-    x: Tile,
+    x: Work,
     seen: &[usize; 8],
     deltas: &[f32],
     lses: &[f32],
-    weights: *mut f32,
-    dscores: *mut f32,
 ) {
     let (none, scale) = (s.splat(0.0), s.splat(1.0 / (d as f32).sqrt()));
     // SAFETY: the caller's promise.
     unsafe {
-        let scores = dot_tile::<S, f32, Q, 1>(s, d, x.q, [x.keys]);
-        let dweights = dot_tile::<S, f32, Q, 1>(s, d, x.dout, [x.values]);
+        let scores = dot_tile::<S, f32, Q, 1>(s, d, x.q, [x.keys.cast_const()]);
+        let dweights = dot_tile::<S, f32, Q, 1>(s, d, x.dout, [x.values.cast_const()]);
         for q in 0..Q {
             let weight = s.exp(s.sub(s.mul(scores[q][0], scale), s.splat(lses[q])));
             let weight = s.first(seen[q], weight, none);
             let dscore = s.mul(s.mul(weight, s.sub(dweights[q][0], s.splat(deltas[q]))), scale);
-            s.store(weights.add(q * KV_BLOCK), weight);
-            s.store(dscores.add(q * KV_BLOCK), s.first(seen[q], dscore, none));
+            s.store(x.weights.add(q * KV_BLOCK), weight);
+            s.store(x.dscores.add(q * KV_BLOCK), s.first(seen[q], dscore, none));
         }
     }
 }

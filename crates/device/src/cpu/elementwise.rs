@@ -4,6 +4,8 @@
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
 use crate::{Matrix, MatrixLayout};
+use half::bf16;
+use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -11,6 +13,8 @@ use std::ops::Range;
 const TASK_ELEMENTS: usize = 8192;
 /// Tasks of an operation: enough to even out threads that are held up.
 const TASKS_MAX: usize = 64;
+/// Columns whose sums a task of `embed_backward` holds.
+const SUM_COLUMNS_MAX: usize = 512;
 /// Rows of a panel, as in `layout`.
 const PANEL: usize = 16;
 
@@ -69,7 +73,7 @@ pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
         });
     }
     match dst.dtype() {
-        plimsoll_base::DType::U32 => fill::<u32>(dev, dst),
+        DType::U32 => fill::<u32>(dev, dst),
         _ => by_dtype!(dst, T => fill::<T>(dev, dst)),
     }
 }
@@ -200,21 +204,55 @@ pub(super) fn embed(dev: &CpuDevice, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'
 pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>) {
     let (ids, d, h) = (dev.read::<u32>(ids), dev.read::<f32>(d), grad.k);
     assert_eq!(d.len(), ids.len() * h, "[{}, {h}] of embedding gradients", ids.len());
-    by_dtype!(grad.buf, T => {
-        let out = dev.write::<T>(grad.buf);
-        // Columns are split, so that rows of one token add up in the order of m whatever the threads.
-        split(dev, h.div_ceil(LANES), ids.len() * LANES, &|part| {
+    // Columns are split, so that rows of one token add up in the order of m whatever the threads.
+    if grad.buf.dtype() == DType::F32 {
+        let out = dev.write::<f32>(grad.buf);
+        return split(dev, h.div_ceil(LANES), ids.len() * LANES, &|part| {
             let columns = part.start * LANES..(part.end * LANES).min(h);
             for (m, &id) in ids.iter().enumerate() {
-                let at = row_index(grad, id as usize);
-                for c in columns.clone() {
-                    // SAFETY: tasks have their own columns.
-                    let to = unsafe { out.range(at.first + c / at.per * at.stride + c % at.per, 1) };
-                    to[0] = T::from_f32(to[0].to_f32() + d[m * h + c]);
-                }
+                add_to_row(&out, &row_index(grad, id as usize), columns.start, &d[m * h..][columns.clone()]);
             }
         });
+    }
+    let out = dev.write::<bf16>(grad.buf);
+    let width = h.div_ceil(dev.pool().threads()).next_multiple_of(LANES).min(SUM_COLUMNS_MAX);
+    dev.pool().run(h.div_ceil(width), &|task, _thread| {
+        let columns = task * width..((task + 1) * width).min(h);
+        for (m, &id) in ids.iter().enumerate() {
+            // A token's rows are summed in f32 at its first row, and rounded into the gradient once.
+            if num_equal(&ids[..m], id) > 0 {
+                continue;
+            }
+            let mut sums = [0.0f32; SUM_COLUMNS_MAX];
+            let sums = &mut sums[..columns.len()];
+            sums.copy_from_slice(&d[m * h..][columns.clone()]);
+            let mut left = num_equal(&ids[m + 1..], id);
+            for (other, _) in ids.iter().enumerate().skip(m + 1).filter(|&(_, &other)| other == id) {
+                for (sum, x) in sums.iter_mut().zip(&d[other * h..][columns.clone()]) {
+                    *sum += x;
+                }
+                left -= 1;
+                if left == 0 {
+                    break;
+                }
+            }
+            add_to_row(&out, &row_index(grad, id as usize), columns.start, sums);
+        }
     });
+}
+
+/// How often `id` stands in `ids`; without an early end, so that it runs on vectors.
+fn num_equal(ids: &[u32], id: u32) -> u32 {
+    ids.iter().map(|&x| u32::from(x == id)).sum()
+}
+
+/// Adds `x` to the elements of a row from column `start`. The calling task alone writes these columns.
+fn add_to_row<T: Real>(out: &Shared<'_, T>, at: &RowIndex, start: usize, x: &[f32]) {
+    for (c, x) in (start..).zip(x) {
+        // SAFETY: tasks have their own columns.
+        let to = unsafe { out.range(at.first + c / at.per * at.stride + c % at.per, 1) };
+        to[0] = T::from_f32(to[0].to_f32() + x);
+    }
 }
 
 pub(super) fn gather_rows(dev: &CpuDevice, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
@@ -308,23 +346,26 @@ pub(super) fn swiglu_backward(
     });
 }
 
+/// Gradients of gate and up: d silu = sig (1 + g (1 - sig)).
+#[inline(always)]
+fn swiglu_slopes<S: Simd>(s: S, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
+    let one = s.splat(1.0);
+    let sig = s.div(one, s.add(one, s.exp(s.sub(s.splat(0.0), g))));
+    let slope = s.mul(sig, s.fma(g, s.sub(one, sig), one));
+    (s.mul(s.mul(d, u), slope), s.mul(d, s.mul(g, sig)))
+}
+
 simd_fn! {
     /// `x`, `out`: 2f elements each, the same or apart.
     fn swiglu_backward_row[T: Lanes](s: S, x: *const T, d: &[T], out: *mut T) {
-        let (f, one) = (d.len(), s.splat(1.0));
+        let f = d.len();
         let (full, rest) = d.as_chunks::<LANES>();
-        let grads = |g: S::F, u: S::F, d: S::F| {
-            // d silu = sig (1 + g (1 - sig))
-            let sig = s.div(one, s.add(one, s.exp(s.sub(s.splat(0.0), g))));
-            let slope = s.mul(sig, s.fma(g, s.sub(one, sig), one));
-            (s.mul(s.mul(d, u), slope), s.mul(d, s.mul(g, sig)))
-        };
         for (i, d) in full.iter().enumerate() {
             // SAFETY: 16 i + 16 <= f, in both halves of x and out.
             unsafe {
                 let at = i * LANES;
                 let (g, u) = (T::load_at(s, x.add(at)), T::load_at(s, x.add(f + at)));
-                let (dg, du) = grads(g, u, T::load(s, d));
+                let (dg, du) = swiglu_slopes(s, g, u, T::load(s, d));
                 T::store_at(s, out.add(at), dg);
                 T::store_at(s, out.add(f + at), du);
             }
@@ -335,7 +376,7 @@ simd_fn! {
             // SAFETY: at + i < f.
             (gate[i], up[i]) = unsafe { (x.add(at + i).read(), x.add(f + at + i).read()) };
         }
-        let (dg, du) = grads(T::load(s, &gate), T::load(s, &up), T::load_part(s, rest));
+        let (dg, du) = swiglu_slopes(s, T::load(s, &gate), T::load(s, &up), T::load_part(s, rest));
         T::store(s, &mut gate, dg);
         T::store(s, &mut up, du);
         for i in 0..rest.len() {

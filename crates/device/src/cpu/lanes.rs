@@ -20,6 +20,8 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen f32.
     type F: Copy;
+    /// Sixteen u32.
+    type U: Copy;
     /// Accumulators that leave registers for operands.
     const ACCUMULATORS: usize;
 
@@ -80,7 +82,25 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         out
     }
 
-    /// e^x to 2 units in the last place; 0 below -104, infinity above 88.8, NaN of NaN.
+    /// The same bits.
+    fn bits(self, x: Self::F) -> Self::U;
+    /// Sixteen times `x`.
+    fn splat_u32(self, x: u32) -> Self::U;
+    /// first, first + 1, .., wrapping.
+    fn count_u32(self, first: u32) -> Self::U;
+    /// a + b, wrapping.
+    fn add_u32(self, a: Self::U, b: Self::U) -> Self::U;
+    /// a xor b.
+    fn xor_u32(self, a: Self::U, b: Self::U) -> Self::U;
+    /// Low 32 bits of a b.
+    fn mul_u32(self, a: Self::U, b: Self::U) -> Self::U;
+    /// a >> n.
+    fn shift_right_u32(self, a: Self::U, n: u32) -> Self::U;
+    /// Adds the low 16 bits of `random` below the bits that bf16 keeps, and truncates. A finite number stays finite;
+    /// infinities and NaN stay what they are.
+    fn round_stochastically(self, x: Self::F, random: Self::U) -> Self::F;
+
+    /// e^x to 2 units in the last place; 0 below -104, infinity above 88.72, NaN of NaN.
     #[inline(always)]
     fn exp(self, x: Self::F) -> Self::F {
         // Cephes' expf: x = n ln 2 + r, |r| <= 0.3466; ln 2 in two parts, the first of 10 bits, so n * part is exact.
@@ -232,22 +252,9 @@ simd_fn! {
     }
 }
 
-/// e^x on an array of lanes: for code that brings its own target features. `FMA`: whether it has fused multiply-add.
-#[inline(always)]
-pub(crate) fn exp_lanes<const FMA: bool>(x: [f32; LANES]) -> [f32; LANES] {
-    if FMA {
-        return FusedScalar.exp(x);
-    }
-    Scalar.exp(x)
-}
-
 /// Loops over arrays, which the compiler turns into whatever the target has.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
-
-/// As `Scalar`, with fused multiply-add.
-#[derive(Clone, Copy)]
-struct FusedScalar;
 
 #[inline(always)]
 fn map(a: [f32; LANES], f: impl Fn(f32) -> f32) -> [f32; LANES] {
@@ -261,6 +268,15 @@ fn map(a: [f32; LANES], f: impl Fn(f32) -> f32) -> [f32; LANES] {
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     let mut out = [0.0; LANES];
+    for i in 0..LANES {
+        out[i] = f(a[i], b[i]);
+    }
+    out
+}
+
+#[inline(always)]
+fn zip_u32(a: [u32; LANES], b: [u32; LANES], f: impl Fn(u32, u32) -> u32) -> [u32; LANES] {
+    let mut out = [0; LANES];
     for i in 0..LANES {
         out[i] = f(a[i], b[i]);
     }
@@ -282,108 +298,204 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((n + 127) as u32) << 23)
 }
 
-macro_rules! impl_array_simd {
-    ($S:ty, $fma:expr) => {
-        impl Simd for $S {
-            type F = [f32; LANES];
-            const ACCUMULATORS: usize = 4;
+impl Simd for Scalar {
+    type F = [f32; LANES];
+    type U = [u32; LANES];
+    const ACCUMULATORS: usize = 4;
 
-            #[inline(always)]
-            fn splat(self, x: f32) -> [f32; LANES] {
-                [x; LANES]
-            }
-            #[inline(always)]
-            unsafe fn load(self, p: *const f32) -> [f32; LANES] {
-                // SAFETY: the caller's promise.
-                unsafe { p.cast::<[f32; LANES]>().read_unaligned() }
-            }
-            #[inline(always)]
-            unsafe fn store(self, p: *mut f32, x: [f32; LANES]) {
-                // SAFETY: the caller's promise.
-                unsafe { p.cast::<[f32; LANES]>().write_unaligned(x) }
-            }
-            #[inline(always)]
-            unsafe fn load_bf16(self, p: *const bf16) -> [f32; LANES] {
-                // SAFETY: the caller's promise.
-                let x = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
-                let mut out = [0.0; LANES];
-                for i in 0..LANES {
-                    out[i] = x[i].to_f32();
-                }
-                out
-            }
-            #[inline(always)]
-            unsafe fn store_bf16(self, p: *mut bf16, x: [f32; LANES]) {
-                let mut out = [bf16::ZERO; LANES];
-                for i in 0..LANES {
-                    out[i] = <bf16 as Real>::from_f32(x[i]);
-                }
-                // SAFETY: the caller's promise.
-                unsafe { p.cast::<[bf16; LANES]>().write_unaligned(out) }
-            }
-            #[inline(always)]
-            fn add(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-                zip(a, b, |a, b| a + b)
-            }
-            #[inline(always)]
-            fn sub(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-                zip(a, b, |a, b| a - b)
-            }
-            #[inline(always)]
-            fn mul(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-                zip(a, b, |a, b| a * b)
-            }
-            #[inline(always)]
-            fn div(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-                zip(a, b, |a, b| a / b)
-            }
-            #[inline(always)]
-            fn fma(self, a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> [f32; LANES] {
-                let f: fn(f32, f32, f32) -> f32 = $fma;
-                let mut out = [0.0; LANES];
-                for i in 0..LANES {
-                    out[i] = f(a[i], b[i], c[i]);
-                }
-                out
-            }
-            #[inline(always)]
-            fn max(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-                zip(a, b, |a, b| if a > b { a } else { b })
-            }
-            #[inline(always)]
-            fn min(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
-                zip(a, b, |a, b| if a < b { a } else { b })
-            }
-            #[inline(always)]
-            fn sqrt(self, a: [f32; LANES]) -> [f32; LANES] {
-                map(a, |a| a.sqrt())
-            }
-            #[inline(always)]
-            fn first(self, n: usize, x: [f32; LANES], other: [f32; LANES]) -> [f32; LANES] {
-                let mut out = other;
-                for i in 0..LANES {
-                    out[i] = if i < n { x[i] } else { other[i] };
-                }
-                out
-            }
-            #[inline(always)]
-            fn scale(self, x: [f32; LANES], n: [f32; LANES]) -> [f32; LANES] {
-                // Two factors: 2^n itself may lie outside the normal range. The first product is exact.
-                zip(x, n, |x, n| {
-                    let n = n as i32;
-                    x * power_of_two(n >> 1) * power_of_two(n - (n >> 1))
-                })
-            }
-            #[inline(always)]
-            fn sum(self, x: [f32; LANES]) -> f32 {
-                tree(x, |a, b| a + b)
-            }
-            #[inline(always)]
-            fn largest(self, x: [f32; LANES]) -> f32 {
-                tree(x, |a, b| if a > b { a } else { b })
+    #[inline(always)]
+    fn splat(self, x: f32) -> [f32; LANES] {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> [f32; LANES] {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[f32; LANES]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, x: [f32; LANES]) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[f32; LANES]>().write_unaligned(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> [f32; LANES] {
+        // SAFETY: the caller's promise.
+        let x = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = x[i].to_f32();
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut bf16, x: [f32; LANES]) {
+        let mut out = [bf16::ZERO; LANES];
+        for i in 0..LANES {
+            out[i] = <bf16 as Real>::from_f32(x[i]);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[bf16; LANES]>().write_unaligned(out) }
+    }
+    #[inline(always)]
+    fn add(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn sub(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        zip(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    fn mul(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        zip(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    fn div(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        zip(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    fn fma(self, a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> [f32; LANES] {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = a[i] * b[i] + c[i];
+        }
+        out
+    }
+    #[inline(always)]
+    fn max(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        zip(a, b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    fn min(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    fn sqrt(self, a: [f32; LANES]) -> [f32; LANES] {
+        map(a, |a| a.sqrt())
+    }
+    #[inline(always)]
+    fn first(self, n: usize, x: [f32; LANES], other: [f32; LANES]) -> [f32; LANES] {
+        let mut out = other;
+        for i in 0..LANES {
+            out[i] = if i < n { x[i] } else { other[i] };
+        }
+        out
+    }
+    #[inline(always)]
+    fn scale(self, x: [f32; LANES], n: [f32; LANES]) -> [f32; LANES] {
+        // Two factors: 2^n itself may lie outside the normal range. The first product is exact.
+        zip(x, n, |x, n| {
+            let n = n as i32;
+            x * power_of_two(n >> 1) * power_of_two(n - (n >> 1))
+        })
+    }
+    #[inline(always)]
+    fn sum(self, x: [f32; LANES]) -> f32 {
+        tree(x, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn largest(self, x: [f32; LANES]) -> f32 {
+        tree(x, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    fn bits(self, x: [f32; LANES]) -> [u32; LANES] {
+        let mut out = [0; LANES];
+        for i in 0..LANES {
+            out[i] = x[i].to_bits();
+        }
+        out
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> [u32; LANES] {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn count_u32(self, first: u32) -> [u32; LANES] {
+        std::array::from_fn(|i| first.wrapping_add(i as u32))
+    }
+    #[inline(always)]
+    fn add_u32(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        zip_u32(a, b, |a, b| a.wrapping_add(b))
+    }
+    #[inline(always)]
+    fn xor_u32(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        zip_u32(a, b, |a, b| a ^ b)
+    }
+    #[inline(always)]
+    fn mul_u32(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        zip_u32(a, b, |a, b| a.wrapping_mul(b))
+    }
+    #[inline(always)]
+    fn shift_right_u32(self, a: [u32; LANES], n: u32) -> [u32; LANES] {
+        zip_u32(a, a, |a, _| a >> n)
+    }
+    #[inline(always)]
+    fn round_stochastically(self, x: [f32; LANES], random: [u32; LANES]) -> [f32; LANES] {
+        let mut out = x;
+        for i in 0..LANES {
+            let bits = x[i].to_bits();
+            let up = bits.wrapping_add(random[i] & 0xffff);
+            // The largest numbers are truncated where they would overflow.
+            let fits = up & 0x7f80_0000 != 0x7f80_0000;
+            let rounded = f32::from_bits(if fits { up } else { bits } & 0xffff_0000);
+            out[i] = if x[i].is_finite() { rounded } else { x[i] };
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Isa;
+
+    fn exp_of(isa: Isa, x: &[f32]) -> Vec<f32> {
+        let mut out = x.to_vec();
+        exp_in_place(isa, &mut out);
+        out
+    }
+
+    #[test]
+    fn exp_is_right_to_two_units_on_every_path() {
+        let x: Vec<f32> = (-1_040_000..887_000).step_by(37).map(|i| i as f32 * 1e-4).collect();
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for (x, y) in x.iter().zip(exp_of(isa, &x)) {
+                let exact = f64::from(*x).exp();
+                // Below 2^-126 a unit is 2^-149.
+                let unit = (exact * 2f64.powi(-23)).max(2f64.powi(-149));
+                assert!(
+                    (f64::from(y) - exact).abs() < 2.0 * unit,
+                    "{isa:?}: exp({x}) = {y:e}, not {exact:e}"
+                );
             }
         }
-    };
+    }
+
+    #[test]
+    fn exp_of_the_ends_is_exact() {
+        let inf = f32::INFINITY;
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let y = exp_of(isa, &[-inf, f32::MIN, -120.0, 0.0, -0.0, 89.0, f32::MAX, inf, f32::NAN]);
+            assert_eq!(y[..8], [0.0, 0.0, 0.0, 1.0, 1.0, inf, inf, inf], "{isa:?}");
+            assert!(y[8].is_nan(), "{isa:?}");
+        }
+    }
+
+    simd_fn! {
+        fn transposed[](s: S, x: &[[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
+            let mut out = *x;
+            for (out, x) in out.iter_mut().zip(s.transpose(x.map(|row| f32::load(s, &row)))) {
+                f32::store(s, out, x);
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn transposing_swaps_lanes_and_vectors() {
+        let x: [[f32; LANES]; LANES] = std::array::from_fn(|i| std::array::from_fn(|j| (i * 16 + j) as f32));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let y = transposed(isa, &x);
+            assert!((0..256).all(|i| y[i % 16][i / 16] == x[i / 16][i % 16]), "{isa:?}");
+        }
+    }
 }
-impl_array_simd!(Scalar, |a, b, c| a * b + c);
-impl_array_simd!(FusedScalar, |a, b, c| a.mul_add(b, c));

@@ -153,6 +153,7 @@ pub(super) fn copy_kv(dev: &CpuDevice, kv: Kv<'_>, copies: Buf<'_>) {
     });
 }
 
+#[allow(clippy::too_many_arguments)] // As the operation.
 pub(super) fn backward(
     dev: &CpuDevice,
     dq: Buf<'_>,

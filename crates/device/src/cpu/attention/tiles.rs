@@ -3,6 +3,8 @@
 //! Each output is one chain of multiply-adds, in ascending element for scores and in ascending key for sums, so its
 //! bits depend neither on the tile's shape nor on the other outputs of the tile.
 
+#![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
+
 use super::super::lanes::{LANES, Lanes, Simd};
 use super::super::rope::HEAD_DIM_MAX;
 

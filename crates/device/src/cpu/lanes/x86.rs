@@ -1,4 +1,5 @@
-//! The lanes of x86-64: AVX-512, and AVX2 with fused multiply-add.
+//! The lanes of x86-64: AVX-512, and AVX2 with fused multiply-add. Whoever makes one promises that the machine has
+//! the instructions (`new`); whoever hands in a pointer promises what the trait asks for.
 
 use super::{LANES, Simd};
 use half::bf16;
@@ -17,26 +18,29 @@ impl Avx512 {
     }
 }
 
-// Every block below: the features are there by the promise of `new`, pointers by the caller's.
-#[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx512 {
     type F = __m512;
+    type U = __m512i;
     const ACCUMULATORS: usize = 24;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_set1_ps(x) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: __m512) {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_storeu_ps(p, x) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x))
@@ -44,6 +48,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut bf16, x: __m512) {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let bits = _mm512_castps_si512(x);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
@@ -55,49 +60,60 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_add_ps(a, b) }
     }
     #[inline(always)]
     fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_sub_ps(a, b) }
     }
     #[inline(always)]
     fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_mul_ps(a, b) }
     }
     #[inline(always)]
     fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_div_ps(a, b) }
     }
     #[inline(always)]
     fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
     fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_max_ps(a, b) }
     }
     #[inline(always)]
     fn min(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_min_ps(a, b) }
     }
     #[inline(always)]
     fn sqrt(self, a: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_sqrt_ps(a) }
     }
     #[inline(always)]
     fn first(self, n: usize, x: __m512, other: __m512) -> __m512 {
         let mask = ((1u32 << n.min(LANES)) - 1) as u16;
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_mask_blend_ps(mask, other, x) }
     }
     #[inline(always)]
     fn scale(self, x: __m512, n: __m512) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { _mm512_scalef_ps(x, n) }
     }
     #[inline(always)]
     fn transpose(self, x: [__m512; LANES]) -> [__m512; LANES] {
         // Pairs, then fours inside the 128-bit quarters, then the quarters in two steps.
         let (mut a, mut b) = (x, x);
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             for i in 0..8 {
                 a[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]);
@@ -126,6 +142,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn sum(self, x: __m512) -> f32 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let x = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
             sum_256(x)
@@ -133,9 +150,62 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn largest(self, x: __m512) -> f32 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let x = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
             largest_256(x)
+        }
+    }
+    #[inline(always)]
+    fn bits(self, x: __m512) -> __m512i {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { _mm512_castps_si512(x) }
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> __m512i {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { _mm512_set1_epi32(x as i32) }
+    }
+    #[inline(always)]
+    fn count_u32(self, first: u32) -> __m512i {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe {
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            _mm512_add_epi32(_mm512_set1_epi32(first as i32), lanes)
+        }
+    }
+    #[inline(always)]
+    fn add_u32(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn xor_u32(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { _mm512_xor_si512(a, b) }
+    }
+    #[inline(always)]
+    fn mul_u32(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { _mm512_mullo_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn shift_right_u32(self, a: __m512i, n: u32) -> __m512i {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { _mm512_srl_epi32(a, _mm_cvtsi32_si128(n as i32)) }
+    }
+    #[inline(always)]
+    fn round_stochastically(self, x: __m512, random: __m512i) -> __m512 {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe {
+            let bits = _mm512_castps_si512(x);
+            let up = _mm512_add_epi32(bits, _mm512_and_si512(random, _mm512_set1_epi32(0xffff)));
+            let exponent = _mm512_set1_epi32(0x7f80_0000);
+            let fits = _mm512_cmpneq_epi32_mask(_mm512_and_si512(up, exponent), exponent);
+            let finite = _mm512_cmpneq_epi32_mask(_mm512_and_si512(bits, exponent), exponent);
+            let chosen = _mm512_mask_mov_epi32(bits, fits, up);
+            let kept = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            _mm512_castsi512_ps(_mm512_mask_and_epi32(bits, finite, chosen, kept))
         }
     }
 }
@@ -156,8 +226,8 @@ impl Avx2 {
 /// # Safety
 /// The machine has AVX.
 #[inline(always)]
-#[allow(clippy::undocumented_unsafe_blocks)] // The caller's promise.
 unsafe fn sum_256(x: __m256) -> f32 {
+    // SAFETY: the promises of `new` and of the caller.
     unsafe {
         let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
         let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
@@ -168,8 +238,8 @@ unsafe fn sum_256(x: __m256) -> f32 {
 /// # Safety
 /// The machine has AVX.
 #[inline(always)]
-#[allow(clippy::undocumented_unsafe_blocks)] // The caller's promise.
 unsafe fn largest_256(x: __m256) -> f32 {
+    // SAFETY: the promises of `new` and of the caller.
     unsafe {
         let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
         let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
@@ -177,22 +247,24 @@ unsafe fn largest_256(x: __m256) -> f32 {
     }
 }
 
-// Every block below: the features are there by the promise of `new`, pointers by the caller's.
-#[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx2 {
     type F = [__m256; 2];
+    type U = [__m256i; 2];
     const ACCUMULATORS: usize = 6;
 
     #[inline(always)]
     fn splat(self, x: f32) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_set1_ps(x); 2] }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: [__m256; 2]) {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             _mm256_storeu_ps(p, x[0]);
             _mm256_storeu_ps(p.add(8), x[1]);
@@ -200,6 +272,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8).cast()));
@@ -211,6 +284,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut bf16, x: [__m256; 2]) {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let mut half = [_mm256_setzero_si256(); 2];
             for i in 0..2 {
@@ -227,38 +301,47 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
     }
     #[inline(always)]
     fn sub(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
     }
     #[inline(always)]
     fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
     }
     #[inline(always)]
     fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
     }
     #[inline(always)]
     fn fma(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
     }
     #[inline(always)]
     fn max(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
     }
     #[inline(always)]
     fn min(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
     }
     #[inline(always)]
     fn sqrt(self, a: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { [_mm256_sqrt_ps(a[0]), _mm256_sqrt_ps(a[1])] }
     }
     #[inline(always)]
     fn first(self, n: usize, x: [__m256; 2], other: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let n = _mm256_set1_epi32(n.min(LANES) as i32);
             let low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -269,6 +352,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn scale(self, x: [__m256; 2], n: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe {
             let mut out = x;
             for i in 0..2 {
@@ -285,10 +369,72 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn sum(self, x: [__m256; 2]) -> f32 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { sum_256(_mm256_add_ps(x[0], x[1])) }
     }
     #[inline(always)]
     fn largest(self, x: [__m256; 2]) -> f32 {
+        // SAFETY: the promises of `new` and of the caller.
         unsafe { largest_256(_mm256_max_ps(x[0], x[1])) }
+    }
+    #[inline(always)]
+    fn bits(self, x: [__m256; 2]) -> [__m256i; 2] {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { [_mm256_castps_si256(x[0]), _mm256_castps_si256(x[1])] }
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> [__m256i; 2] {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { [_mm256_set1_epi32(x as i32); 2] }
+    }
+    #[inline(always)]
+    fn count_u32(self, first: u32) -> [__m256i; 2] {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe {
+            let low =
+                _mm256_add_epi32(_mm256_set1_epi32(first as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+            [low, _mm256_add_epi32(low, _mm256_set1_epi32(8))]
+        }
+    }
+    #[inline(always)]
+    fn add_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn xor_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { [_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn mul_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe { [_mm256_mullo_epi32(a[0], b[0]), _mm256_mullo_epi32(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn shift_right_u32(self, a: [__m256i; 2], n: u32) -> [__m256i; 2] {
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe {
+            let n = _mm_cvtsi32_si128(n as i32);
+            [_mm256_srl_epi32(a[0], n), _mm256_srl_epi32(a[1], n)]
+        }
+    }
+    #[inline(always)]
+    fn round_stochastically(self, x: [__m256; 2], random: [__m256i; 2]) -> [__m256; 2] {
+        let mut out = x;
+        // SAFETY: the promises of `new` and of the caller.
+        unsafe {
+            let exponent = _mm256_set1_epi32(0x7f80_0000);
+            let kept = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            for i in 0..2 {
+                let bits = _mm256_castps_si256(x[i]);
+                let up = _mm256_add_epi32(bits, _mm256_and_si256(random[i], _mm256_set1_epi32(0xffff)));
+                let overflows = _mm256_cmpeq_epi32(_mm256_and_si256(up, exponent), exponent);
+                let infinite = _mm256_cmpeq_epi32(_mm256_and_si256(bits, exponent), exponent);
+                let rounded = _mm256_and_si256(_mm256_blendv_epi8(up, bits, overflows), kept);
+                out[i] = _mm256_castsi256_ps(_mm256_blendv_epi8(rounded, bits, infinite));
+            }
+        }
+        out
     }
 }
