@@ -178,6 +178,7 @@ pub trait Device: Sync {
     fn head(&self, x: Buf<'_>, w: Matrix<'_>, targets: Buf<'_>, inv_temperature: f32, tile: Buf<'_>, out: HeadOut<'_>);
     /// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position; `tokens`: [R] u32, written.
     /// The log-probability written equals, to the bit, what `head` gives for that token.
+    #[allow(clippy::too_many_arguments)] // The head's arguments, and what is drawn by.
     fn sample(&self, x: Buf<'_>, w: Matrix<'_>, keys: Buf<'_>, how: Sampling, tile: Buf<'_>, tokens: Buf<'_>, out: HeadOut<'_>);
 
     // ---- backward ------------------------------------------------------------------------------------------
@@ -192,6 +193,7 @@ pub trait Device: Sync {
     fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>);
     /// dx += gradient through the norm; dw += its weight's. `x`, `dy`, `dx`: [M, h] f32; `w`, `dw`: [h];
     /// `rstd`: [M] f32 scratch.
+    #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
     fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, dx: Buf<'_>, dw: Buf<'_>, rstd: Buf<'_>);
     /// Gradient of attention. `dq`: [M, a d] f32, written; `dkv`: [M, 2 k d] f32, written: keys' gradients, then values'.
     /// `q`, `out`, `dout`: [M, a d] e; `lse`: [M, a]. Children of a segment are added in their order.

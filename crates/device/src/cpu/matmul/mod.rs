@@ -5,6 +5,8 @@
 
 mod pack;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub(crate) use pack::Packed;
 pub(crate) use tile::Operand;
