@@ -119,14 +119,8 @@ pub fn layout(
     let mut regions = Layout::new();
     let mut add = |name: &str, shape: &[usize], dtype: DType| {
         let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
-        regions.arena(
-            &format!("{}.{name}", phase.name()),
-            "model",
-            target.pool,
-            PhaseSet::of(&[phase]),
-            &shape,
-            dtype,
-        )
+        let (name, phases) = (format!("{}.{name}", phase.name()), PhaseSet::of(&[phase]));
+        regions.arena(&name, "model", target.pool, phases, &shape, dtype)
     };
     let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
     let (h, f, d) = (spec.hidden as usize, spec.ffn as usize, spec.head_dim as usize);
@@ -164,11 +158,8 @@ pub fn layout(
         add(name, &[r], DType::F32)?;
     }
     let truncates = matches!(mode, Mode::Rollout { truncates: true });
-    add(
-        "head.tile",
-        &[head_tile_elements(target.threads, r, spec.vocab as usize, truncates) as usize],
-        DType::F32,
-    )?;
+    let tile = head_tile_elements(target.threads, r, spec.vocab as usize, truncates);
+    add("head.tile", &[tile as usize], DType::F32)?;
     if let Mode::Rollout { .. } = mode {
         add("sampler.keys", &[r, 3], DType::U32)?;
         add("tokens", &[r], DType::U32)?;
