@@ -11,10 +11,11 @@ pub fn measure_flops(pool: &Pool, isa: Isa, seconds: f64) -> f64 {
     let (start, mut best) = (Instant::now(), 0.0f64);
     while start.elapsed() < limit {
         let part = Instant::now();
-        pool.run(pool.threads(), &|_, _| {
+        let tasks = TASKS_PER_THREAD * pool.threads();
+        pool.run(tasks, &|_, _| {
             black_box(rounds(isa));
         });
-        let flops = (flops_per_round(isa) * ROUNDS * pool.threads()) as f64;
+        let flops = (flops_per_round(isa) * ROUNDS * tasks) as f64;
         best = best.max(flops / part.elapsed().as_secs_f64() * 1e-9);
     }
     best
@@ -37,8 +38,10 @@ pub fn measure_bandwidth(pool: &Pool, bytes: usize) -> f64 {
     best
 }
 
-/// Rounds between two looks at the clock: some milliseconds.
-const ROUNDS: usize = 1 << 19;
+/// Rounds of a task: about a tenth of a millisecond.
+const ROUNDS: usize = 1 << 15;
+/// Tasks between two looks at the clock: enough to make the last one's share small, few enough to find a quiet moment.
+const TASKS_PER_THREAD: usize = 32;
 /// Independent sums: more than latency times throughput on any machine known.
 const CHAINS: usize = 12;
 
@@ -62,6 +65,8 @@ fn rounds(isa: Isa) -> f32 {
     }
 }
 
+/// # Safety
+/// The machine has the features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn rounds_avx512() -> f32 {
@@ -77,6 +82,8 @@ unsafe fn rounds_avx512() -> f32 {
     sums.into_iter().map(|s| _mm512_reduce_add_ps(s)).sum()
 }
 
+/// # Safety
+/// The machine has the features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn rounds_avx2() -> f32 {
