@@ -27,6 +27,8 @@ pub(crate) use view::{Element, Real, Shared};
 use crate::{
     AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, QkNorm, QkNormBackward, Sampling,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_memory::{Buf, Layout, Mapping, Pool as HostPool};
 
@@ -37,6 +39,7 @@ pub struct CpuDevice {
     pool: Pool,
     isa: Isa,
     scratch: Option<Scratch>,
+    perturbed: AtomicBool,
 }
 
 /// The region `device.scratch`: one part for each thread.
@@ -59,6 +62,7 @@ impl CpuDevice {
             pool: Pool::new(threads),
             isa,
             scratch: None,
+            perturbed: AtomicBool::new(false),
         })
     }
 
@@ -92,6 +96,11 @@ impl CpuDevice {
         // SAFETY: inside the mapping by the assertion, aligned as every region is; the part belongs to this thread,
         // and a thread runs one task at a time.
         unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(start as usize).cast(), part) }
+    }
+
+    /// Makes RMS norms sum in another order, so that a test of exactness can show that it notices.
+    pub fn perturb_norms(&self, on: bool) {
+        self.perturbed.store(on, Ordering::Relaxed);
     }
 
     /// The threads.

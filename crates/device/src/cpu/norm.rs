@@ -7,6 +7,7 @@ use super::CpuDevice;
 use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use plimsoll_memory::Buf;
+use std::sync::atomic::Ordering;
 
 pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>) {
     let h = w.len();
@@ -17,10 +18,22 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: B
         split(dev, x.len() / h, h, &|part| {
             for m in part {
                 // SAFETY: rows are disjoint.
-                rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, eps, unsafe { out.range(m * h, h) });
+                let out = unsafe { out.range(m * h, h) };
+                match dev.perturbed.load(Ordering::Relaxed) {
+                    false => rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, eps, out),
+                    true => perturbed_row::<W, T>(&x[m * h..][..h], w, eps, out),
+                }
             }
         });
     }));
+}
+
+/// The same norm with one chain of additions: a different order, and therefore now and then different bits.
+fn perturbed_row<W: Lanes, T: Lanes>(x: &[f32], w: &[W], eps: f32, out: &mut [T]) {
+    let r = 1.0 / (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + eps).sqrt();
+    for ((x, w), out) in x.iter().zip(w).zip(out) {
+        *out = T::from_f32(x * r * w.to_f32());
+    }
 }
 
 /// Sum of a b: four vectors of accumulators, added as (0 + 1) + (2 + 3), then the tree of lanes.
