@@ -196,11 +196,16 @@ fn add_backward(
     }
     add("head.d_logprobs", &[r], DType::F32)?;
     add("head.d_entropy", &[r], DType::F32)?;
-    add("head.d_tile", &[r, HEAD_TILE], weights)?;
+    add("head.d_tile", &[r, head_tile_width(spec)], weights)?;
     add("head.d_norm", &[r, h], DType::F32)?;
     add("head.d_input", &[r, h], DType::F32)?;
     add("head.rstd", &[r], DType::F32)?;
     add("pack", &[largest_pack(spec, weights, limits) as usize], weights)
+}
+
+/// Vocabulary columns of a tile: fewer than `HEAD_TILE` where the whole vocabulary is smaller.
+pub(crate) fn head_tile_width(spec: &ModelSpec) -> usize {
+    HEAD_TILE.min(spec.vocab as usize)
 }
 
 /// Elements of the packing buffer: the largest that any weight gradient of a pass asks for.
@@ -212,7 +217,7 @@ fn largest_pack(spec: &ModelSpec, weights: DType, limits: PassLimits) -> u64 {
         (limits.rows, h, q),
         (limits.rows, 2 * f, h),
         (limits.rows, h, f),
-        (limits.head_rows, HEAD_TILE, h),
+        (limits.head_rows, head_tile_width(spec), h),
     ]
     .into_iter()
     .map(|(m, n, k)| pack_elements(m as u64, n as u64, k as u64, weights))

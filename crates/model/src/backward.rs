@@ -71,7 +71,7 @@ fn head_backward<D: Device>(
         back.head_d_logprobs.slice(0, r),
         back.head_d_entropy.slice(0, r),
         acts.head_tile,
-        back.head_d_tile.slice(0, r * plimsoll_device::HEAD_TILE),
+        back.head_d_tile.slice(0, r * crate::activations::head_tile_width(&decoder.spec)),
         back.pack,
         d_norm,
         grads.head,

@@ -2,6 +2,7 @@
 //! machine's own peak.
 
 use crate::dataset::Item;
+use crate::eval::without_training;
 use crate::metrics;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, plan_with};
@@ -40,6 +41,9 @@ const PEAK_SECONDS: f64 = 0.3;
 /// Bytes that the bandwidth is measured over: far beyond any cache.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 
+/// Micro-batch of `bench step`: products are at their best from here on, and memory stays small.
+const STEP_MICRO_BATCH: usize = 1024;
+
 /// `bench peak`: arithmetic in registers and reading from memory, on all threads.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
     let (pool, isa) = (Pool::new(threads(options)), Isa::detect());
@@ -57,7 +61,8 @@ pub fn peak(options: &BenchOptions) -> Result<Value> {
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
     let mut run = bench_run(options, sequences, 1, new);
     run.rollout.sequences_max = Auto::Value(sequences as u32);
-    let bench = Bench::open(options, &run, prompt, 0)?;
+    let mut bench = Bench::open(options, &run, prompt, 0)?;
+    without_training(&mut bench.report)?;
     let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
@@ -129,7 +134,8 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
 
 /// `bench step`: a whole GRPO step; the reward is a hash of the response, so every group has variance.
 pub fn whole_step(options: &BenchOptions, prompts: usize, group: usize, prompt: usize, new: usize) -> Result<Value> {
-    let run = bench_run(options, prompts, group, new);
+    let mut run = bench_run(options, prompts, group, new);
+    run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     let bench = Bench::open(options, &run, prompt, 0)?;
     let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
@@ -292,7 +298,7 @@ impl Bench {
             completion_tokens,
             eval_prompts: 0,
             host: crate::shape::HostFacts {
-                image: Host::this().image_bytes(),
+                image: session::image_bytes(),
                 tokenizer: session::tokenizer_bytes(&model),
                 data: Bytes(0),
                 staging: session::staging_bytes(run.memory.staging.0, &model),

@@ -2,6 +2,7 @@
 //! A folder appears under its name only when every file in it is on the disk.
 
 use crate::run_dir::{RunDir, step_name};
+use crate::shape::RunShape;
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::Device;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
 pub fn save_checkpoint<D: Device>(trainer: &Trainer<'_, D>, model: &OpenModel, dir: &RunDir, step: u32, keep: u32) -> Result<PathBuf> {
-    check_space(trainer, dir.path())?;
+    check_space(trainer.shape, dir.path())?;
     let part = dir.begin_checkpoint(step)?;
     match write_model(trainer, model, &part, step) {
         Ok(()) => dir.finish_checkpoint(step, keep),
@@ -46,10 +47,13 @@ fn write_model<D: Device>(trainer: &Trainer<'_, D>, model: &OpenModel, folder: &
     write_atomic(&folder.join("manifest.json"), &pretty(&manifest))
 }
 
-/// The disk must hold the weights before the first byte is written.
-fn check_space<D: Device>(trainer: &Trainer<'_, D>, dir: &Path) -> Result<()> {
-    let needed = Bytes(trainer.shape.spec.parameters() * trainer.shape.weights.bytes() + (16 << 20));
-    let Some(free) = plimsoll_memory::host::free_disk(dir) else { return Ok(()) };
+/// The disk of `dir`, which need not be there yet, must hold the weights before the first byte is written.
+///
+/// Errors: `disk-full`.
+pub fn check_space(shape: &RunShape, dir: &Path) -> Result<()> {
+    let needed = Bytes(shape.spec.parameters() * shape.weights.bytes() + (16 << 20));
+    let above = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let Some(free) = above.ancestors().find_map(plimsoll_memory::host::free_disk) else { return Ok(()) };
     if free >= needed {
         return Ok(());
     }

@@ -225,7 +225,8 @@ fn prompt_text(prompt: &Prompt) -> String {
 /// The item within `data.prompt_tokens_max`, by the run file's policy; `None` if it is dropped.
 fn within_limit(mut item: Item, data: &Data, name: &str, row: usize) -> Result<Option<Item>> {
     if item.ids.is_empty() {
-        return Err(Error::new("prompt-empty", format!("{name}: row {} has a prompt without a token", row + 1)));
+        let message = format!("{name}: row {} has a prompt without a token", row + 1);
+        return Err(Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file"));
     }
     let Some(limit) = data.prompt_tokens_max.map(|n| n as usize) else { return Ok(Some(item)) };
     if item.ids.len() <= limit {

@@ -160,7 +160,7 @@ pub fn verb_facts(run: &RunFile, model: &plimsoll_files::OpenModel, prompt_token
         completion_tokens: 0,
         eval_prompts: prompts,
         host: crate::shape::HostFacts {
-            image: Host::this().image_bytes(),
+            image: session::image_bytes(),
             tokenizer: session::tokenizer_bytes(model),
             data: Bytes(0),
             staging: session::staging_bytes(run.memory.staging.0, model),

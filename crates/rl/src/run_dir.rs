@@ -18,6 +18,8 @@ const LOCK: &str = "lock";
 pub struct RunDir {
     path: PathBuf,
     events: EventLog,
+    /// True if the directory was not there before.
+    made: bool,
     /// Locked as long as it is open.
     _lock: File,
 }
@@ -34,16 +36,13 @@ impl RunDir {
             return Err(not_empty(path, &name));
         }
         fill(path, resolved, plan)
-            .map(|events| RunDir { path: path.to_path_buf(), events, _lock: lock })
-            .inspect_err(|_| {
-                for name in ["run.toml", "plan.json", "events.jsonl", LOCK] {
-                    let _ = fs::remove_file(path.join(name));
-                }
-                for name in ["samples", "checkpoints"] {
-                    let _ = fs::remove_dir(path.join(name));
-                }
-                remove_if(made, path);
-            })
+            .map(|events| RunDir { path: path.to_path_buf(), events, made, _lock: lock })
+            .inspect_err(|_| empty(path, made))
+    }
+
+    /// Takes back what `create` made, for a run that ends before it begins.
+    pub fn discard(&self) {
+        empty(&self.path, self.made);
     }
 
     /// Where it is.
@@ -236,6 +235,17 @@ fn unwritable(path: &Path, err: &std::io::Error) -> Error {
         _ => Error::io("run-dir-unwritable", path, err)
             .hint("choose a directory that you may write: --set run.dir=PATH"),
     }
+}
+
+/// Removes what `fill` and `lock` made.
+fn empty(path: &Path, made: bool) {
+    for name in ["run.toml", "plan.json", "events.jsonl", LOCK] {
+        let _ = fs::remove_file(path.join(name));
+    }
+    for name in ["samples", "checkpoints"] {
+        let _ = fs::remove_dir(path.join(name));
+    }
+    remove_if(made, path);
 }
 
 fn remove_if(made: bool, path: &Path) {

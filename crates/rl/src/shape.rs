@@ -63,10 +63,10 @@ pub struct RunShape {
 }
 
 /// What the process holds beside what follows from the run: the allocator's slack, messages, metrics, the run file.
-/// Measured at 2.5 to 4 MiB.
-const HEAP_SLACK: Bytes = Bytes::mib(6);
-/// Touched stack of a thread.
-const STACK: u64 = 128 << 10;
+/// Measured at 1 to 2.5 MiB.
+const HEAP_SLACK: Bytes = Bytes::mib(4);
+/// Touched stack of a thread: attention's backward pass takes 220 KiB.
+const STACK: u64 = 256 << 10;
 /// A mapping that ends inside a huge page holds all of it.
 const HUGE_PAGE: Bytes = Bytes::mib(2);
 

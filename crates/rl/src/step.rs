@@ -356,5 +356,5 @@ fn lr_factor(train: &Train, step: u32) -> f64 {
 /// The loss of a step is NaN or infinite.
 pub fn loss_not_finite(step: u32, loss: f64) -> Error {
     Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
-        .hint("lower train.learning_rate; the last good weights are kept")
+        .hint("lower train.learning_rate")
 }

@@ -1,7 +1,8 @@
 //! The verb `train`: plan, bind, loop, evaluate, save.
 
-use crate::checkpoint::save_checkpoint;
+use crate::checkpoint::{check_space, save_checkpoint};
 use crate::dataset::Item;
+use crate::diverged::{is_divergence, name_tensor, prove};
 use crate::eval::{EvalHow, EvalReport, evaluate, reward_specs};
 use crate::events::{EvalResult, Event, Observer, Started, StepResult};
 use crate::metrics;
@@ -44,10 +45,13 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     }
     let report = plan_with(run, &session.facts, &Limits::default())?;
     report.refuse()?;
-    let dir = RunDir::create(&run_dir_path(loaded), run, &report.to_json())?;
-    let (dev, mut arena) = cpu_arena(&report.shape)?;
+    let path = run_dir_path(loaded);
+    check_space(&report.shape, &path)?;
+    let dir = RunDir::create(&path, run, &report.to_json())?;
+    let (dev, mut arena) = cpu_arena(&report.shape).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
-    let trainer = Trainer::new(&dev, &mut arena, &report.shape, &session.model, run.seed)?;
+    let trainer = Trainer::new(&dev, &mut arena, &report.shape, &session.model, run.seed);
+    let trainer = trainer.inspect_err(|_| dir.discard())?;
     let peak_gflops = plimsoll_device::cpu::peak::measure_flops(dev.pool(), dev.isa(), 0.05);
     let eval_items = std::mem::take(&mut session.eval);
     let mut training = Run {
@@ -60,15 +64,22 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
         dir,
         observer,
         progress: Progress::default(),
+        at: At::Start,
         arena_used,
         peak_gflops,
         started: Instant::now(),
     };
     let result = training.run(signal);
-    if let Err(error) = &result {
-        training.last_words(error);
-    }
-    result
+    result.map_err(|error| training.last_words(error))
+}
+
+/// What a run is doing, for the message if it fails.
+#[derive(Clone, Copy)]
+enum At {
+    Start,
+    Step(u32),
+    /// An evaluation or a checkpoint after so many steps.
+    After(u32),
 }
 
 /// A run under way.
@@ -82,6 +93,7 @@ struct Run<'r, 's, D> {
     dir: RunDir,
     observer: &'s mut dyn Observer,
     progress: Progress,
+    at: At,
     arena_used: u64,
     peak_gflops: f64,
     started: Instant,
@@ -122,11 +134,13 @@ impl<D: Device> Run<'_, '_, D> {
             false => None,
         };
         for step in 1..=steps {
+            self.at = At::Step(step);
             match &mut objective {
                 Some(objective) => self.rl_step(objective, step)?,
                 None => self.supervised_step(step)?,
             }
             self.progress.step = step;
+            self.at = At::After(step);
             let every = |n: Option<u32>| n.is_some_and(|n| n > 0 && step % n == 0);
             if every(self.run.eval.every) && step < steps {
                 self.evaluate(step)?;
@@ -137,7 +151,7 @@ impl<D: Device> Run<'_, '_, D> {
             let number = signal.load(Ordering::Relaxed);
             if number != 0 {
                 self.save()?;
-                return Err(interrupted(number, step));
+                return Err(interrupted(number, step, self.dir.path()));
             }
         }
         self.progress.eval_after = self.evaluate(steps)?;
@@ -261,25 +275,53 @@ impl<D: Device> Run<'_, '_, D> {
         self.dir.write_samples(n, &rows)
     }
 
+    /// Saves the weights, which must give numbers: whatever `checkpoints` holds can be used.
     fn save(&mut self) -> Result<()> {
         let step = self.progress.step;
         if self.progress.saved_step == Some(step) {
             return Ok(());
         }
+        prove(&mut self.trainer)?;
+        self.write_checkpoint(step)
+    }
+
+    fn write_checkpoint(&mut self, step: u32) -> Result<()> {
         let path = save_checkpoint(&self.trainer, &self.session.model, &self.dir, step, self.run.checkpoint.keep)?;
         self.progress.saved_step = Some(step);
         self.say(&Event::Saved { step, path })
     }
 
-    /// What a run that fails leaves: `crash.json` and, where a step was made, the last good weights.
-    fn last_words(&mut self, error: &Error) {
+    /// What a run that fails leaves: the last good weights, where a step was made, and `crash.json`. Returns the error
+    /// with the step, the tensor where numbers ran away, and where those weights are.
+    fn last_words(&mut self, error: Error) -> Error {
+        if matches!(error.exit, Exit::Interrupted | Exit::Terminated) {
+            return error;
+        }
+        let mut error = name_tensor(&self.trainer, match self.at {
+            At::Start => error.fact("before the first step"),
+            At::Step(n) => error.fact(format!("in step {n} of {}", self.run.train.steps)),
+            At::After(n) => error.fact(format!("after step {n} of {}", self.run.train.steps)),
+        });
         let readings = json!({ "rss": Host::this().rss().now, "planned": self.report.host_peak(), "seconds": self.started.elapsed().as_secs_f64() });
-        if !matches!(error.exit, Exit::Interrupted | Exit::Terminated) {
-            // The error itself is what the user must see; a second failure while recording it adds nothing.
-            let _ = self.dir.write_crash(error, self.progress.step, &readings);
-            if self.progress.step > 0 {
-                let _ = self.save();
+        // The error itself is what the user must see; a second failure while recording it adds nothing.
+        if self.progress.step > 0 && self.keep_good_weights().is_ok() {
+            let latest = self.dir.path().join("checkpoints/latest");
+            error = error.fact(format!("last good weights: {}", latest.display()));
+        }
+        let _ = self.dir.write_crash(&error, self.progress.step, &readings);
+        error
+    }
+
+    /// Saves the weights if they give numbers; else an earlier checkpoint is the last good one, and where there is
+    /// none, the weights that the run began with.
+    fn keep_good_weights(&mut self) -> Result<()> {
+        match (self.save(), self.progress.saved_step) {
+            (Err(error), None) if is_divergence(&error) => {
+                self.trainer.reload(&self.session.model, self.run.seed)?;
+                self.write_checkpoint(0)
             }
+            (Err(error), Some(_)) if is_divergence(&error) => Ok(()),
+            (result, _) => result,
         }
     }
 
@@ -329,8 +371,10 @@ fn run_dir_path(loaded: &Loaded) -> PathBuf {
     }
 }
 
-fn interrupted(signal: i32, step: u32) -> Error {
+fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
     let (name, exit) = if signal == 15 { ("SIGTERM", Exit::Terminated) } else { ("SIGINT", Exit::Interrupted) };
     let message = format!("{name} after step {step}; the weights are saved");
+    let latest = dir.join("checkpoints/latest");
     Error { exit, ..Error::new("interrupted", message) }
+        .hint(format!("train on from there with model = \"{}\" and another run.dir", latest.display()))
 }

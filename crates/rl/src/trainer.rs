@@ -92,6 +92,13 @@ impl<'a, D: Device> Trainer<'a, D> {
         })
     }
 
+    /// Reads the actor's weights again from where they came.
+    ///
+    /// Errors: those of reading weights.
+    pub fn reload(&mut self, model: &OpenModel, seed: u64) -> Result<()> {
+        load(self.dev, model, &self.table, &self.roles.actor.params, seed, self.shape.host.staging)
+    }
+
     /// Samples responses into `samples`: phase Rollout.
     pub fn rollout(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition) -> Result<RolloutStats> {
         let phase = self.overlay.enter(Phase::Rollout);
@@ -226,5 +233,5 @@ fn gradient_not_finite<D: Device>(dev: &D, table: &ParamTable, grads: &Params<'_
     let broken = |p: &&Param| !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite();
     let name = table.params.iter().find(broken).map_or("their sum", |p| p.parts[0].name.as_str());
     Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
-        .hint("lower train.learning_rate, or set train.grad_clip; the last good weights are kept")
+        .hint("lower train.learning_rate, or set train.grad_clip")
 }

@@ -81,7 +81,7 @@ enum Part {
         #[arg(long, value_name = "N", default_value = "4", value_parser = counts_from(2, 1 << 20))]
         group: usize,
         /// Tokens of a prompt.
-        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        #[arg(long, value_name = "N", default_value = "46", value_parser = counts(1 << 20))]
         prompt_tokens: usize,
         /// Tokens of a response.
         #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]

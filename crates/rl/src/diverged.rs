@@ -1,0 +1,46 @@
+//! What is said and kept when numbers stop being finite: the tensor by name, and weights that still give numbers.
+//! It repairs nothing: a run that diverged ends.
+
+use crate::trainer::Trainer;
+use plimsoll_base::{Error, Result};
+use plimsoll_device::{Device, Sampling};
+use plimsoll_model::Param;
+use plimsoll_rollout::{NeverStop, Request};
+
+/// True for an error that says that the weights no longer give numbers.
+pub fn is_divergence(error: &Error) -> bool {
+    let slugs = ["loss-not-finite", "gradient-not-finite", "rollout-not-finite", "model-weight-not-finite"];
+    slugs.contains(&error.slug)
+}
+
+/// The error with the tensor that grew most, where it tells of a divergence.
+pub fn name_tensor<D: Device>(trainer: &Trainer<'_, D>, error: Error) -> Error {
+    if !is_divergence(&error) {
+        return error;
+    }
+    let rms = |p: &Param| (sum_squares(trainer, p) / p.elements as f64).sqrt();
+    let sized = trainer.table.params.iter().map(|p| (p, rms(p)));
+    // NaN counts as above every number.
+    let Some((param, rms)) = sized.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) else { return error };
+    error.fact(format!("largest weights: `{}`, root mean square {rms:.3e}", param.parts[0].name))
+}
+
+/// Requires that every weight is finite and that a pass with them gives finite logits.
+///
+/// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
+pub fn prove<D: Device>(trainer: &mut Trainer<'_, D>) -> Result<()> {
+    let broken = trainer.table.params.iter().find(|p| !sum_squares(trainer, p).is_finite());
+    if let Some(param) = broken {
+        let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
+        return Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"));
+    }
+    let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+    let request =
+        Request { prompts: &[&[0]], group_size: 1, max_new_tokens: 1, sampling, eos: &[], first_sample_id: 0 };
+    trainer.rollout(&request, &mut NeverStop).map(|_| ())
+}
+
+fn sum_squares<D: Device>(trainer: &Trainer<'_, D>, param: &Param) -> f64 {
+    let weights = trainer.roles.actor.params.all;
+    trainer.dev.sum_squares(weights.slice(param.offset as usize, param.elements as usize))
+}
