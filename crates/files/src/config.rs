@@ -31,6 +31,7 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
             "model-config-invalid",
             format!("{file}: a JSON object is wanted, this is {}", kind_of(config)),
         )
+        .hint("fetch the model again")
     })?;
     let config = Config { map, file };
     let family = config.family()?;

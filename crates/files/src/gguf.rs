@@ -7,6 +7,7 @@ use crate::storage::Storage;
 use crate::tensors::Encoding;
 use plimsoll_base::{Error, Result};
 use std::collections::HashMap;
+use std::fmt;
 
 const KEYS_MAX: u64 = 1 << 16;
 const TENSORS_MAX: u64 = 1 << 17;
@@ -36,6 +37,23 @@ pub(crate) enum GgufValue {
     Floats(Vec<f32>),
     Bools(Vec<bool>),
     Strs(Vec<String>),
+}
+
+/// The value as messages show it: a list by its length, text by its beginning.
+impl fmt::Display for GgufValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = match self {
+            GgufValue::Int(n) => return write!(f, "{n}"),
+            GgufValue::Float(x) => return write!(f, "{x}"),
+            GgufValue::Bool(b) => return write!(f, "{b}"),
+            GgufValue::Str(text) => return write!(f, "{:?}", text.chars().take(40).collect::<String>()),
+            GgufValue::Ints(list) => list.len(),
+            GgufValue::Floats(list) => list.len(),
+            GgufValue::Bools(list) => list.len(),
+            GgufValue::Strs(list) => list.len(),
+        };
+        write!(f, "a list of {length}")
+    }
 }
 
 /// One tensor, its axes slowest first, its offset from the start of the file.
@@ -78,7 +96,7 @@ impl Gguf {
         let alignment = match metadata.get("general.alignment") {
             None => 32,
             Some(GgufValue::Int(n)) if *n > 0 && *n <= 1 << 20 && (*n as u64).is_power_of_two() => *n as u64,
-            Some(other) => return Err(reader.corrupt(format!("general.alignment = {other:?}"))),
+            Some(other) => return Err(reader.corrupt(format!("general.alignment = {other}"))),
         };
         let data_start = reader.position.div_ceil(alignment) * alignment;
         place_tensors(&mut tensors, data_start, alignment, &reader)?;

@@ -209,7 +209,10 @@ impl Meta<'_> {
             Some(GgufValue::Ints(list)) => {
                 Err(unsupported(&self.gguf.file, &self.key(key), &json!(list), "one number for all layers"))
             }
-            _ => Err(self.invalid(format!("{} = {found:?}, a positive integer is wanted", self.key(key)))),
+            Some(other) => {
+                Err(self.invalid(format!("{} = {other}, an integer from 1 to 2^31 is wanted", self.key(key))))
+            }
+            None => Err(self.invalid(format!("`{}` is absent", self.key(key)))),
         }
     }
 
@@ -218,7 +221,7 @@ impl Meta<'_> {
             None => Ok(None),
             Some(GgufValue::Float(x)) if *x > 0.0 && (*x as f32).is_finite() => Ok(Some(*x)),
             Some(other) => {
-                Err(self.invalid(format!("{} = {other:?}, a positive number is wanted", self.key(key))))
+                Err(self.invalid(format!("{} = {other}, a positive number is wanted", self.key(key))))
             }
         }
     }

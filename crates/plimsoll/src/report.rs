@@ -22,9 +22,12 @@ pub fn print(error: &Error) -> ExitCode {
     ExitCode::from(error.exit as u8)
 }
 
-/// The error as text; `colour` marks the words `error` and `hint`.
+/// The error as text; `colour` marks the words `error` and `hint`. One without a hint points at its page.
 pub fn render(error: &Error, colour: bool) -> String {
-    let text = format!("{error}\n");
+    let mut text = format!("{error}\n");
+    if error.hints.is_empty() {
+        text += &format!("hint: `plimsoll explain {}` says what to do\n", error.slug);
+    }
     if !colour {
         return text;
     }
@@ -114,5 +117,7 @@ mod tests {
             render(&error, true),
             "\x1b[1;31merror[bad-set]\x1b[0m: a: hint: b\n  c\n\x1b[1;36mhint\x1b[0m: d\n"
         );
+        let bare = render(&Error::new("io-error", "x"), false);
+        assert_eq!(bare, "error[io-error]: x\nhint: `plimsoll explain io-error` says what to do\n");
     }
 }

@@ -55,7 +55,8 @@ impl Rewards {
                 return Err(Error::usage(
                     "reward-bad-weight",
                     format!("reward `{}` has weight {}", spec.kind, spec.weight),
-                ));
+                )
+                .hint("set `weight` in the [[reward]] table to a finite number"));
             }
             let kind = Kind::parse(spec)?;
             let same = rewards.iter().filter(|other| other.kind.name() == kind.name()).count();

@@ -47,13 +47,12 @@ fn write_model<D: Device>(trainer: &Trainer<'_, D>, model: &OpenModel, folder: &
     write_atomic(&folder.join("manifest.json"), &pretty(&manifest))
 }
 
-/// The disk of `dir`, which need not be there yet, must hold the weights before the first byte is written.
+/// The disk of `dir` must hold the weights before the first byte is written.
 ///
 /// Errors: `disk-full`.
 pub fn check_space(shape: &RunShape, dir: &Path) -> Result<()> {
     let needed = Bytes(shape.spec.parameters() * shape.weights.bytes() + (16 << 20));
-    let above = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
-    let Some(free) = above.ancestors().find_map(plimsoll_memory::host::free_disk) else { return Ok(()) };
+    let Some(free) = plimsoll_memory::host::free_disk(dir) else { return Ok(()) };
     if free >= needed {
         return Ok(());
     }

@@ -31,8 +31,13 @@ impl RunDir {
     pub fn create(path: &Path, resolved: &RunFile, plan: &Value) -> Result<RunDir> {
         let made = !path.exists();
         fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
+        let was_locked = path.join(LOCK).exists();
         let lock = lock(path).inspect_err(|_| remove_if(made, path))?;
         if let Some(name) = first_entry(path)? {
+            // The directory is somebody's: it stays as it was.
+            if !was_locked {
+                let _ = fs::remove_file(path.join(LOCK));
+            }
             return Err(not_empty(path, &name));
         }
         fill(path, resolved, plan)

@@ -120,7 +120,17 @@ pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
     if !model.random {
         plimsoll_files::check_against(&model)?;
     }
+    check_head_dim(&model)?;
     Ok(model)
+}
+
+fn check_head_dim(model: &OpenModel) -> Result<()> {
+    let head_dim = model.spec.head_dim;
+    if plimsoll_device::cpu::takes_head_dim(head_dim as usize) {
+        return Ok(());
+    }
+    let message = format!("{}: head_dim = {head_dim}, built are multiples of 16 up to 256", model.source);
+    Err(Error::new("model-unsupported", message).hint("choose a model with heads of such a size, 64 and 128 are common"))
 }
 
 /// The text side of a model.

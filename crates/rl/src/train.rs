@@ -45,9 +45,8 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     }
     let report = plan_with(run, &session.facts, &Limits::default())?;
     report.refuse()?;
-    let path = run_dir_path(loaded);
-    check_space(&report.shape, &path)?;
-    let dir = RunDir::create(&path, run, &report.to_json())?;
+    let dir = RunDir::create(&run_dir_path(loaded), run, &report.to_json())?;
+    check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
     let (dev, mut arena) = cpu_arena(&report.shape).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
     let trainer = Trainer::new(&dev, &mut arena, &report.shape, &session.model, run.seed);

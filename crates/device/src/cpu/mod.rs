@@ -32,6 +32,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_memory::{Buf, Layout, Mapping, Pool as HostPool};
 
+/// True if attention takes heads of `head_dim` elements: whole vectors, up to the largest that its tiles hold.
+pub fn takes_head_dim(head_dim: usize) -> bool {
+    head_dim.is_multiple_of(lanes::LANES) && head_dim <= rope::HEAD_DIM_MAX
+}
+
 /// A CPU with an arena.
 #[derive(Debug)]
 pub struct CpuDevice {

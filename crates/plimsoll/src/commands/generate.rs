@@ -76,12 +76,16 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 fn words(found: &Value) -> String {
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
     let tokens = found["tokens"].as_array().map_or(0, Vec::len);
-    format!(
-        "{tokens} tokens after {} of prompt, {:.1} tokens/s, first after {:.2} s",
+    let mut words = format!(
+        "{tokens} tokens after {} of prompt, {:.1} tokens/s",
         number("prompt_tokens"),
-        number("tokens_per_second"),
-        number("seconds_to_first_token")
-    )
+        number("tokens_per_second")
+    );
+    // A response that is empty has no first token.
+    if let Some(seconds) = found["seconds_to_first_token"].as_f64() {
+        words += &format!(", first after {seconds:.2} s");
+    }
+    words
 }
 
 fn read_stdin() -> Result<String> {

@@ -4,13 +4,16 @@
 
 use std::process::{Command, Output};
 
+/// The binary with arguments, not yet started.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(args).env("RUST_BACKTRACE", "0");
+    command
+}
+
 /// Runs the binary to its end.
 pub fn plimsoll(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(args)
-        .env("RUST_BACKTRACE", "0")
-        .output()
-        .expect("the binary runs")
+    command(args).output().expect("the binary runs")
 }
 
 /// Bytes that must be UTF-8.
@@ -20,10 +23,14 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Exit code and stderr must be as said; stdout must be empty and nothing may panic.
 pub fn check_refused(args: &[&str], code: i32, contains: &[&str]) {
-    let output = plimsoll(args);
+    check_error(args, &plimsoll(args), code, contains);
+}
+
+/// The same of a run that is over, whose words before the error, if any, are notes and progress.
+pub fn check_error(args: &[&str], output: &Output, code: i32, contains: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-    assert!(stderr.starts_with("error["), "{args:?}: {stderr}");
+    assert!(stderr.lines().any(|line| line.starts_with("error[")), "{args:?}: {stderr}");
     assert!(stderr.contains("\nhint: "), "{args:?} has no hint: {stderr}");
     assert!(!stderr.contains("panicked") && !stderr.contains("error[internal]"), "{args:?}: {stderr}");
     assert!(!stderr.contains('\x1b'), "colour in a pipe: {stderr:?}");
