@@ -87,8 +87,14 @@ pub(crate) enum Kind {
     Pattern(Pattern),
     Format(Format),
     Length(Length),
-    Python { file: String, function: String },
-    Command { program: String, args: Vec<String> },
+    Python {
+        file: String,
+        function: String,
+    },
+    Command {
+        program: String,
+        args: Vec<String>,
+    },
     /// Noise that the response alone decides: for benchmarks, and to see what a run learns without a signal.
     Hash,
 }

@@ -4,7 +4,10 @@
 use crate::runfile::{Data, Overlong};
 use plimsoll_base::rng::{Stream, permutation};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_text::{ChatTemplate, Prompt, Row, SftRow, Task, Tokenizer, load_jsonl, load_sft_jsonl, tokenize_prompt, tokenize_sft};
+use plimsoll_text::{
+    ChatTemplate, Prompt, Row, SftRow, Task, Tokenizer, load_jsonl, load_sft_jsonl, tokenize_prompt,
+    tokenize_sft,
+};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -38,7 +41,7 @@ pub struct Item {
 
 #[derive(Debug)]
 enum Source {
-    Task { task: Box<Task>, supervised: bool },
+    Task { task: Box<Task>, supervised: bool, limit: Limit },
     Items(Vec<Item>),
 }
 
@@ -75,12 +78,11 @@ impl Dataset {
             epoch: None,
         };
         if name.starts_with("builtin:") {
-            set.open_task(Box::new(Task::parse(name)?), supervised, text)?;
+            set.open_task(Box::new(Task::parse(name)?), data, supervised, text)?;
         } else {
             set.open_file(Path::new(name), data, supervised, text)?;
         }
         if let Some(limit) = data.prompt_tokens_max {
-            // A task's prompts are checked when they are made; a file's were checked above.
             set.prompt_tokens = set.prompt_tokens.max(1).min(limit as usize);
         }
         Ok(set)
@@ -93,10 +95,11 @@ impl Dataset {
             true => Task::parse(name)?.test_rows(),
             false => load_jsonl(Path::new(name), &data.prompt_column)?,
         };
+        let limit = Limit::of(data);
         let mut items = Vec::new();
         for (i, row) in rows.into_iter().enumerate().take(max) {
             let item = text.item(row)?;
-            if let Some(item) = within_limit(item, data, name, i)? {
+            if let Some(item) = limit.apply(item, name, i)? {
                 items.push(item);
             }
         }
@@ -129,14 +132,14 @@ impl Dataset {
         }
     }
 
-    fn open_task(&mut self, task: Box<Task>, supervised: bool, text: &TextModel) -> Result<()> {
+    fn open_task(&mut self, task: Box<Task>, data: &Data, supervised: bool, text: &TextModel) -> Result<()> {
+        self.source = Source::Task { task, supervised, limit: Limit::of(data) };
         // A task's prompts are of one form; a few show their length.
         for i in 0..64 {
-            let item = task_item(&task, supervised, text, self.seed, i)?;
+            let item = self.item(text, i)?;
             self.prompt_tokens = self.prompt_tokens.max(item.ids.len());
             self.completion_tokens = self.completion_tokens.max(item.completion.len());
         }
-        self.source = Source::Task { task, supervised };
         Ok(())
     }
 
@@ -151,10 +154,10 @@ impl Dataset {
                 items.push(text.item(row)?);
             }
         }
-        let total = items.len();
+        let (total, limit) = (items.len(), Limit::of(data));
         let mut kept = Vec::with_capacity(total);
         for (i, item) in items.into_iter().enumerate() {
-            kept.extend(within_limit(item, data, &self.name, i)?);
+            kept.extend(limit.apply(item, &self.name, i)?);
         }
         self.dropped = total - kept.len();
         if kept.is_empty() {
@@ -168,7 +171,13 @@ impl Dataset {
 
     fn item(&mut self, text: &TextModel, position: u64) -> Result<Item> {
         match &self.source {
-            Source::Task { task, supervised } => task_item(task, *supervised, text, self.seed, position),
+            Source::Task { task, supervised, limit } => {
+                let item = task_item(task, *supervised, text, self.seed, position)?;
+                let length = item.ids.len();
+                let kept = limit.apply(item, &self.name, position as usize)?;
+                // Positions are fixed, so a prompt that is made cannot be left out.
+                kept.ok_or_else(|| limit.too_long(&self.name, position as usize, length))
+            }
             Source::Items(items) => {
                 let (epoch, at) = (position / items.len() as u64, (position % items.len() as u64) as usize);
                 if !self.shuffle {
@@ -211,7 +220,11 @@ impl TextModel {
 }
 
 fn task_item(task: &Task, supervised: bool, text: &TextModel, seed: u64, index: u64) -> Result<Item> {
-    if supervised { text.sft_item(&task.sft_row(seed, index)) } else { text.item(task.train_row(seed, index)) }
+    if supervised {
+        text.sft_item(&task.sft_row(seed, index))
+    } else {
+        text.item(task.train_row(seed, index))
+    }
 }
 
 /// The last message of a conversation, or the text itself: what a reward function is shown.
@@ -222,30 +235,54 @@ fn prompt_text(prompt: &Prompt) -> String {
     }
 }
 
-/// The item within `data.prompt_tokens_max`, by the run file's policy; `None` if it is dropped.
-fn within_limit(mut item: Item, data: &Data, name: &str, row: usize) -> Result<Option<Item>> {
-    if item.ids.is_empty() {
-        let message = format!("{name}: row {} has a prompt without a token", row + 1);
-        return Err(Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file"));
+/// `data.prompt_tokens_max` and what becomes of a prompt that is longer.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    prompt_tokens: Option<usize>,
+    overlong: Overlong,
+}
+
+impl Limit {
+    fn of(data: &Data) -> Limit {
+        Limit { prompt_tokens: data.prompt_tokens_max.map(|n| n as usize), overlong: data.overlong }
     }
-    let Some(limit) = data.prompt_tokens_max.map(|n| n as usize) else { return Ok(Some(item)) };
-    if item.ids.len() <= limit {
-        return Ok(Some(item));
-    }
-    match data.overlong {
-        Overlong::Drop => Ok(None),
-        Overlong::TruncateLeft => {
-            item.ids.drain(..item.ids.len() - limit);
-            Ok(Some(item))
+
+    /// The item within the limit; `None` if it is dropped.
+    fn apply(&self, mut item: Item, name: &str, row: usize) -> Result<Option<Item>> {
+        if item.ids.is_empty() {
+            let message = format!("{name}: row {} has a prompt without a token", row + 1);
+            return Err(
+                Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file")
+            );
         }
-        Overlong::Error => Err(Error::new(
-            "prompt-too-long",
-            format!("{name}: row {} has {} tokens, data.prompt_tokens_max is {limit}", row + 1, item.ids.len()),
-        )
-        .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\"")),
+        let length = item.ids.len();
+        let Some(limit) = self.prompt_tokens.filter(|&limit| limit < length) else { return Ok(Some(item)) };
+        match self.overlong {
+            Overlong::Drop => Ok(None),
+            Overlong::TruncateLeft => {
+                item.ids.drain(..length - limit);
+                Ok(Some(item))
+            }
+            Overlong::Error => Err(self.too_long(name, row, length)),
+        }
+    }
+
+    fn too_long(&self, name: &str, row: usize, length: usize) -> Error {
+        let limit = self.prompt_tokens.unwrap_or(0);
+        let message =
+            format!("{name}: row {} has {length} tokens, data.prompt_tokens_max is {limit}", row + 1);
+        let error = Error::new("prompt-too-long", message);
+        match name.starts_with("builtin:") {
+            true => {
+                error.hint("raise data.prompt_tokens_max; the rows of a task are all of about that length")
+            }
+            false => error
+                .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""),
+        }
     }
 }
 
 fn no_rows(name: &str) -> Error {
-    Error::new("data-empty", format!("{name}: no row is left")).hint("raise data.prompt_tokens_max, or check the file")
+    Error::new("data-empty", format!("{name}: no row is left"))
+        .hint("raise data.prompt_tokens_max, or check the file")
 }

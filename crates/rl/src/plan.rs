@@ -1,6 +1,9 @@
 //! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
 
-use crate::runfile::{Auto, ByteSize, ModelDtype, OnFull as RunOnFull, OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile};
+use crate::runfile::{
+    Auto, ByteSize, ModelDtype, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
+    Recompute as RunRecompute, RunFile,
+};
 use crate::session::{Facts, Session};
 use crate::shape::{RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Phase, Result};
@@ -43,6 +46,29 @@ pub struct Resolved {
     pub threads: usize,
 }
 
+impl Resolved {
+    /// The run file with every `"auto"` that the planner settled.
+    pub fn write_into(&self, run: &RunFile) -> RunFile {
+        let mut run = run.clone();
+        run.train.micro_batch_tokens = Auto::Value(self.micro_batch_tokens as u32);
+        run.train.recompute = Auto::Value(match self.recompute {
+            Recompute::None => RunRecompute::None,
+            Recompute::Cheap => RunRecompute::Cheap,
+            Recompute::Layer => RunRecompute::Layer,
+        });
+        run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
+            OptimizerDType::F32 => RunOptimizer::F32,
+            OptimizerDType::Bf16 => RunOptimizer::Bf16,
+        });
+        let bf16 = self.grad_dtype == DType::Bf16;
+        run.train.grad_dtype = Auto::Value(if bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 });
+        run.rollout.sequences_max = Auto::Value(self.sequences_max as u32);
+        run.rollout.kv_blocks = Auto::Value(self.kv_blocks as u32);
+        run.run.threads = Auto::Value(self.threads as u32);
+        run
+    }
+}
+
 /// A change of the run file that makes it fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hint {
@@ -72,7 +98,30 @@ pub struct PlanReport {
 /// Errors: those of opening the model and the data; a run that does not fit is a report, not an error.
 pub fn plan_run(run: &RunFile, limits: Option<Limits>) -> Result<PlanReport> {
     let facts = Session::facts(run, true)?;
+    check_micro_batch(run, &facts)?;
     plan_with(run, &facts, &limits.unwrap_or_default())
+}
+
+/// Requires that the longest sequence that may be sampled fits in a micro-batch of a given size.
+///
+/// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest
+/// completion.
+pub fn check_micro_batch(run: &RunFile, facts: &Facts) -> Result<()> {
+    let (prompt, response) = (facts.prompt_tokens, run.rollout.max_new_tokens as usize);
+    match run.train.micro_batch_tokens {
+        Auto::Value(limit) if run.method.has_rollout() && (limit as usize) < prompt + response => {
+            let message = format!(
+                "a prompt of {prompt} tokens and rollout.max_new_tokens = {response} exceed train.micro_batch_tokens = {limit}"
+            );
+            Err(Error::usage("sequence-too-long", message)
+                .hint("set train.micro_batch_tokens = \"auto\"")
+                .hint(format!(
+                    "set train.micro_batch_tokens to at least {}, or lower rollout.max_new_tokens",
+                    prompt + response
+                )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Plans a run whose facts are known. Limits that are absent in `given` are the run file's, then this machine's.
@@ -178,12 +227,18 @@ impl Planner<'_> {
     /// Samples of one engine request: a step's, or a slice of an evaluation.
     fn samples(&self, run: &RunFile) -> usize {
         let step = if run.method.has_rollout() { run.sequences_per_step() as usize } else { 0 };
-        let eval = self.facts.eval_prompts.saturating_mul(run.eval.samples.max(1) as usize).min(256);
+        // The samples of one prompt go together.
+        let samples = run.eval.samples.max(1) as usize;
+        let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
         step.max(eval).max(1)
     }
 
     fn response_tokens(&self, run: &RunFile) -> usize {
-        if run.method.has_rollout() { run.rollout.max_new_tokens as usize } else { self.facts.completion_tokens.max(1) }
+        if run.method.has_rollout() {
+            run.rollout.max_new_tokens as usize
+        } else {
+            self.facts.completion_tokens.max(1)
+        }
     }
 
     /// Rows of a step's forward passes.
@@ -351,12 +406,15 @@ fn changes(run: &RunFile) -> Vec<(Hint, Change)> {
         |r| r.model_options.dtype = ModelDtype::Bf16,
     ));
     all.push((
-        run.train.optimizer_dtype != Auto::Value(RunOptimizer::Bf16) && run.model_options.dtype == ModelDtype::Bf16,
+        run.train.optimizer_dtype != Auto::Value(RunOptimizer::Bf16)
+            && run.model_options.dtype == ModelDtype::Bf16,
         "train.optimizer_dtype=bf16",
         "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
         |r| r.train.optimizer_dtype = Auto::Value(RunOptimizer::Bf16),
     ));
-    all.push((run.loss.kl_coef != 0.0, "loss.kl_coef=0", "no reference model is loaded", |r| r.loss.kl_coef = 0.0));
+    all.push((run.loss.kl_coef != 0.0, "loss.kl_coef=0", "no reference model is loaded", |r| {
+        r.loss.kl_coef = 0.0
+    }));
     all.into_iter()
         .filter(|(applies, ..)| *applies)
         .map(|(_, set, why, change)| (Hint { set: set.into(), why: why.into() }, change))
@@ -396,7 +454,9 @@ fn on_full(how: RunOnFull) -> OnFull {
 impl PlanReport {
     /// The refusal, when the run does not fit: exit code 3.
     pub fn refuse(&self) -> Result<()> {
-        self.plan.refusal().map_err(|error| self.hints.iter().fold(error, |e, h| e.hint(format!("--set {}: {}", h.set, h.why))))
+        self.plan.refusal().map_err(|error| {
+            self.hints.iter().fold(error, |e, h| e.hint(format!("--set {}: {}", h.set, h.why)))
+        })
     }
 
     /// Planned peak of the process: arena and everything else on the host.
@@ -409,8 +469,10 @@ impl PlanReport {
         let mut pools = serde_json::Map::new();
         for pool in Pool::ALL {
             let peak = self.plan.peak(pool);
-            let phases: serde_json::Map<_, _> =
-                Phase::ALL.iter().map(|&p| (p.name().to_string(), json!(self.plan.in_phase(pool, p)))).collect();
+            let phases: serde_json::Map<_, _> = Phase::ALL
+                .iter()
+                .map(|&p| (p.name().to_string(), json!(self.plan.in_phase(pool, p))))
+                .collect();
             let entry = json!({
                 "limit_bytes": self.plan.limits.of(pool).map(|l| l.bytes),
                 "limit_source": self.plan.limits.of(pool).map(|l| l.source.clone()),
@@ -443,7 +505,14 @@ impl PlanReport {
             let shape: Vec<String> = r.shape.iter().map(u64::to_string).collect();
             let phases = r.phases.names().join(" ");
             let bytes = r.bytes.to_string();
-            line(format!("{:<24} {:>10}  {:<16} {:<6} [{}]", r.name, bytes, phases, r.dtype.name(), shape.join(", ")));
+            line(format!(
+                "{:<24} {:>10}  {:<16} {:<6} [{}]",
+                r.name,
+                bytes,
+                phases,
+                r.dtype.name(),
+                shape.join(", ")
+            ));
         }
         line(String::new());
         for pool in Pool::ALL {
@@ -455,7 +524,13 @@ impl PlanReport {
             let limit = limit.map_or("not limited".into(), |l| format!("limit {} ({})", l.bytes, l.source));
             let phases: Vec<String> =
                 Phase::ALL.iter().map(|&p| format!("{} {}", p.name(), self.plan.in_phase(pool, p))).collect();
-            line(format!("{}: peak {} in {}, resident {}; {limit}", pool.name(), peak.peak, peak.phase.name(), peak.resident));
+            line(format!(
+                "{}: peak {} in {}, resident {}; {limit}",
+                pool.name(),
+                peak.peak,
+                peak.phase.name(),
+                peak.resident
+            ));
             line(format!("  {}", phases.join(", ")));
         }
         line(format!("arena: {} ({} bytes)", self.plan.arena_bytes(), self.plan.arena_bytes().0));
@@ -485,8 +560,11 @@ pub fn parse_limits(text: &str) -> Result<Limits> {
             "disk" => limits.disk = limit,
             "shm" => limits.shm = limit,
             "device" => {
-                return Err(Error::usage("not-built", "a plan for device memory needs the CUDA engine, which is not built yet")
-                    .hint("plan with --limit host=... for the CPU"));
+                return Err(Error::usage(
+                    "not-built",
+                    "a plan for device memory needs the CUDA engine, which is not built yet",
+                )
+                .hint("plan with --limit host=... for the CPU"));
             }
             _ => return Err(bad_limit(part)),
         }

@@ -45,12 +45,19 @@ impl StopCondition for TextStop<'_> {
 }
 
 /// The text of a response as rewards see it: special tokens left out, cut before the stop string unless it is kept.
-pub fn response_text(text: &TextModel, samples: &Samples, sample: usize, stops: &[String], keep_stop: bool) -> String {
+pub fn response_text(
+    text: &TextModel,
+    samples: &Samples,
+    sample: usize,
+    stops: &[String],
+    keep_stop: bool,
+) -> String {
     let mut out = text.tokenizer.decode(samples.ids(sample), true);
-    if samples.finish(sample) == Finish::Stop && !keep_stop {
-        if let Some(at) = stops.iter().filter_map(|stop| out.find(stop.as_str())).min() {
-            out.truncate(at);
-        }
+    if samples.finish(sample) == Finish::Stop
+        && !keep_stop
+        && let Some(at) = stops.iter().filter_map(|stop| out.find(stop.as_str())).min()
+    {
+        out.truncate(at);
     }
     out
 }

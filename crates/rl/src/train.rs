@@ -7,7 +7,7 @@ use crate::eval::{EvalHow, EvalReport, evaluate, reward_specs};
 use crate::events::{EvalResult, Event, Observer, Started, StepResult};
 use crate::metrics;
 use crate::objective::Objective;
-use crate::plan::{PlanReport, plan_with};
+use crate::plan::{PlanReport, check_micro_batch, plan_with};
 use crate::run_dir::RunDir;
 use crate::runfile::{Loaded, RunFile};
 use crate::session::Session;
@@ -43,9 +43,10 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     if let Some(item) = session.eval.first() {
         rewards.check_columns(&item.columns)?;
     }
+    check_micro_batch(run, &session.facts)?;
     let report = plan_with(run, &session.facts, &Limits::default())?;
     report.refuse()?;
-    let dir = RunDir::create(&run_dir_path(loaded), run, &report.to_json())?;
+    let dir = RunDir::create(&run_dir_path(loaded), &report.resolved.write_into(run), &report.to_json())?;
     check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
     let (dev, mut arena) = cpu_arena(&report.shape).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
@@ -184,7 +185,8 @@ impl<D: Device> Run<'_, '_, D> {
         progress.update_tokens += report.update_rows;
         progress.rollout_s += report.seconds.rollout;
         progress.update_s += report.seconds.update;
-        progress.flops += metrics::step_flops(&self.report.shape.spec, &items, &self.trainer.samples, &self.run.rollout);
+        progress.flops +=
+            metrics::step_flops(&self.report.shape.spec, &items, &self.trainer.samples, &self.run.rollout);
         progress.reward_first = progress.reward_first.or(Some(report.rewards.reward));
         progress.reward_last = Some(report.rewards.reward);
         self.keep_samples(n, &items, &report)?;
@@ -204,7 +206,14 @@ impl<D: Device> Run<'_, '_, D> {
         self.step_done(n, seconds, None, Some(report.sums.mean_nll()), metrics)
     }
 
-    fn step_done(&mut self, n: u32, seconds: f64, reward: Option<f64>, loss: Option<f64>, mut metrics: metrics::Metrics) -> Result<()> {
+    fn step_done(
+        &mut self,
+        n: u32,
+        seconds: f64,
+        reward: Option<f64>,
+        loss: Option<f64>,
+        mut metrics: metrics::Metrics,
+    ) -> Result<()> {
         let rss = Host::this().rss();
         metrics::add_host(&mut metrics, &rss, self.report.host_peak(), seconds);
         let progress = &mut self.progress;
@@ -258,7 +267,7 @@ impl<D: Device> Run<'_, '_, D> {
 
     fn keep_samples(&mut self, n: u32, items: &[Item], report: &crate::step::StepReport) -> Result<()> {
         let every = (self.run.train.steps / 20).max(1);
-        if n != 1 && n % every != 0 && n != self.run.train.steps {
+        if n != 1 && !n.is_multiple_of(every) && n != self.run.train.steps {
             return Ok(());
         }
         let group = self.run.rollout.group_size as usize;
@@ -285,7 +294,8 @@ impl<D: Device> Run<'_, '_, D> {
     }
 
     fn write_checkpoint(&mut self, step: u32) -> Result<()> {
-        let path = save_checkpoint(&self.trainer, &self.session.model, &self.dir, step, self.run.checkpoint.keep)?;
+        let path =
+            save_checkpoint(&self.trainer, &self.session.model, &self.dir, step, self.run.checkpoint.keep)?;
         self.progress.saved_step = Some(step);
         self.say(&Event::Saved { step, path })
     }
@@ -296,11 +306,14 @@ impl<D: Device> Run<'_, '_, D> {
         if matches!(error.exit, Exit::Interrupted | Exit::Terminated) {
             return error;
         }
-        let mut error = name_tensor(&self.trainer, match self.at {
-            At::Start => error.fact("before the first step"),
-            At::Step(n) => error.fact(format!("in step {n} of {}", self.run.train.steps)),
-            At::After(n) => error.fact(format!("after step {n} of {}", self.run.train.steps)),
-        });
+        let mut error = name_tensor(
+            &self.trainer,
+            match self.at {
+                At::Start => error.fact("before the first step"),
+                At::Step(n) => error.fact(format!("in step {n} of {}", self.run.train.steps)),
+                At::After(n) => error.fact(format!("after step {n} of {}", self.run.train.steps)),
+            },
+        );
         let readings = json!({ "rss": Host::this().rss().now, "planned": self.report.host_peak(), "seconds": self.started.elapsed().as_secs_f64() });
         // The error itself is what the user must see; a second failure while recording it adds nothing.
         if self.progress.step > 0 && self.keep_good_weights().is_ok() {
@@ -335,12 +348,18 @@ impl<D: Device> Run<'_, '_, D> {
     fn title(&self) -> String {
         let millions = self.report.shape.spec.parameters() as f64 / 1e6;
         let (method, model) = (self.run.method.name(), &self.run.model);
-        format!("{method} on {model}, {millions:.1} M parameters, {}, {}", self.report.shape.weights.name(), self.trainer.dev.machine_type())
+        format!(
+            "{method} on {model}, {millions:.1} M parameters, {}, {}",
+            self.report.shape.weights.name(),
+            self.trainer.dev.machine_type()
+        )
     }
 
     fn summary(&self) -> Summary {
         let (p, rss) = (&self.progress, Host::this().rss());
-        let rate = |tokens: u64, seconds: f64| if seconds > 0.0 { json!(tokens as f64 / seconds) } else { Value::Null };
+        let rate = |tokens: u64, seconds: f64| {
+            if seconds > 0.0 { json!(tokens as f64 / seconds) } else { Value::Null }
+        };
         let busy = p.rollout_s + p.update_s;
         json!({
             "steps": p.step,
@@ -371,7 +390,8 @@ fn run_dir_path(loaded: &Loaded) -> PathBuf {
 }
 
 fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
-    let (name, exit) = if signal == 15 { ("SIGTERM", Exit::Terminated) } else { ("SIGINT", Exit::Interrupted) };
+    let (name, exit) =
+        if signal == 15 { ("SIGTERM", Exit::Terminated) } else { ("SIGINT", Exit::Interrupted) };
     let message = format!("{name} after step {step}; the weights are saved");
     let latest = dir.join("checkpoints/latest");
     Error { exit, ..Error::new("interrupted", message) }

@@ -13,6 +13,8 @@ const CPU_BLOCK_TOKENS: u32 = 16;
 const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
 /// Tokens of one sequence or micro-batch, for the same reason.
 const TOKENS_MAX: u32 = 1 << 22;
+/// Logits divided by less would leave f32.
+const TEMPERATURE_MIN: f64 = 1e-6;
 /// Threads of one process, for the same reason.
 const THREADS_MAX: u32 = 4096;
 
@@ -96,7 +98,7 @@ fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
     not_zero(Some(rollout.prompts_per_step), at, "rollout.prompts_per_step")?;
     not_zero(Some(rollout.group_size), at, "rollout.group_size")?;
     in_range(f64::from(rollout.max_new_tokens), 1.0, f64::from(TOKENS_MAX), at, "rollout.max_new_tokens")?;
-    finite_from_zero(rollout.temperature, at, "rollout.temperature")?;
+    temperature(rollout.temperature, at, "rollout.temperature")?;
     if !(rollout.top_p > 0.0 && rollout.top_p <= 1.0) {
         return Err(bad_value(
             at,
@@ -335,7 +337,14 @@ fn eval_counts(eval: &Eval, at: &Provenance) -> Result<()> {
     not_zero(eval.every, at, "eval.every")?;
     not_zero(Some(eval.samples), at, "eval.samples")?;
     not_zero(eval.prompts_max, at, "eval.prompts_max")?;
-    finite_from_zero(eval.temperature, at, "eval.temperature")
+    temperature(eval.temperature, at, "eval.temperature")
+}
+
+fn temperature(value: f64, at: &Provenance, key: &str) -> Result<()> {
+    if value > 0.0 && value < TEMPERATURE_MIN {
+        return Err(bad_value(at, key, value, "0, which is greedy, or a number from 1e-6 up"));
+    }
+    finite_from_zero(value, at, key)
 }
 
 /// Several greedy samples of a prompt are one sample, several times.
