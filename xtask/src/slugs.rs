@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use crate::source::Source;
 use crate::tidy::{Finding, Tree};
 
-const CONSTRUCTORS: [&str; 5] =
-    ["Error::new(", "Error::usage(", "Error::does_not_fit(", "Error::io(", "slug:"];
+/// What a slug follows: the constructors, and `error` of those that know the place in a run file.
+const CONSTRUCTORS: [&str; 6] =
+    ["Error::new(", "Error::usage(", "Error::does_not_fit(", "Error::io(", "slug:", ".error("];
 
 const PAGES: &str = "docs/errors/";
 

@@ -23,8 +23,11 @@ impl Bytes {
         let product = counts.iter().try_fold(element_bytes, |acc, &n| acc.checked_mul(n));
         // Sizes beyond i64 cannot be addressed either, so they are refused together with the overflow.
         product.filter(|&b| b <= i64::MAX as u64).map(Bytes).ok_or_else(|| {
-            Error::new("size-overflow", format!("a size of {counts:?} elements of {element_bytes} bytes overflows"))
-                .hint("check the lengths and counts in the run file or the model's config.json")
+            Error::new(
+                "size-overflow",
+                format!("a size of {counts:?} elements of {element_bytes} bytes overflows"),
+            )
+            .hint("check the lengths and counts in the run file or the model's config.json")
         })
     }
 

@@ -18,5 +18,7 @@ pub use model_spec::{Family, ModelSpec, PRESETS, RopeScaling};
 pub use phase::{Phase, PhaseSet};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct PolicyVersion(pub u64);

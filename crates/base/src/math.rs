@@ -123,7 +123,10 @@ mod tests {
             close(ln(x.abs() + 1e-9), (x.abs() + 1e-9).ln(), "ln");
             // Near a zero of sine the comparison is absolute.
             let (s, c) = sin_cos(x * 57.3);
-            assert!((s - (x * 57.3).sin()).abs() < 1e-15 && (c - (x * 57.3).cos()).abs() < 1e-15, "sin_cos {x}");
+            assert!(
+                (s - (x * 57.3).sin()).abs() < 1e-15 && (c - (x * 57.3).cos()).abs() < 1e-15,
+                "sin_cos {x}"
+            );
         }
         assert_eq!(exp(0.0), 1.0);
         assert_eq!(ln(1.0), 0.0);

@@ -84,9 +84,8 @@ mod tests {
 
     #[test]
     fn uniform_numbers_have_the_mean_and_variance_of_a_uniform() {
-        let xs: Vec<f64> = (0..100_000)
-            .map(|i| f64::from(unit_f32(philox(7, Stream::Bench, i, 0)[0])))
-            .collect();
+        let xs: Vec<f64> =
+            (0..100_000).map(|i| f64::from(unit_f32(philox(7, Stream::Bench, i, 0)[0]))).collect();
         let mean = xs.iter().sum::<f64>() / xs.len() as f64;
         let var = xs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / xs.len() as f64;
         // Standard errors at n = 100,000 are 9e-4 and 2.4e-4; five of them.

@@ -164,7 +164,15 @@ pub trait Device: Sync {
     ///
     /// `qkv`: [M, (a + 2k) d] e; `norms`: ([d], [d]) of q and k with eps; `rope`: [positions, d/2, 2] f32, cosine
     /// and sine, rotating element i with i + d/2; `q_out`: [M, a d] e.
-    fn rope(&self, qkv: Buf<'_>, norms: Option<QkNorm<'_>>, rope: Buf<'_>, batch: Batch<'_>, kv: Kv<'_>, q_out: Buf<'_>);
+    fn rope(
+        &self,
+        qkv: Buf<'_>,
+        norms: Option<QkNorm<'_>>,
+        rope: Buf<'_>,
+        batch: Batch<'_>,
+        kv: Kv<'_>,
+        q_out: Buf<'_>,
+    );
     /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
     fn copy_kv(&self, kv: Kv<'_>, copies: Buf<'_>);
     /// Causal attention with scale 1/sqrt(d). `q`, `out`: [M, a d] e; `lse`: [M, a] f32, log-sum-exp of the scores.
@@ -175,11 +183,28 @@ pub trait Device: Sync {
     fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>);
     /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
     /// `tile`: as `head_tile_elements` says.
-    fn head(&self, x: Buf<'_>, w: Matrix<'_>, targets: Buf<'_>, inv_temperature: f32, tile: Buf<'_>, out: HeadOut<'_>);
+    fn head(
+        &self,
+        x: Buf<'_>,
+        w: Matrix<'_>,
+        targets: Buf<'_>,
+        inv_temperature: f32,
+        tile: Buf<'_>,
+        out: HeadOut<'_>,
+    );
     /// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position; `tokens`: [R] u32, written.
     /// The log-probability written equals, to the bit, what `head` gives for that token.
     #[allow(clippy::too_many_arguments)] // The head's arguments, and what is drawn by.
-    fn sample(&self, x: Buf<'_>, w: Matrix<'_>, keys: Buf<'_>, how: Sampling, tile: Buf<'_>, tokens: Buf<'_>, out: HeadOut<'_>);
+    fn sample(
+        &self,
+        x: Buf<'_>,
+        w: Matrix<'_>,
+        keys: Buf<'_>,
+        how: Sampling,
+        tile: Buf<'_>,
+        tokens: Buf<'_>,
+        out: HeadOut<'_>,
+    );
 
     // ---- backward ------------------------------------------------------------------------------------------
 
@@ -194,18 +219,42 @@ pub trait Device: Sync {
     /// dx += gradient through the norm; dw += its weight's. `x`, `dy`, `dx`: [M, h] f32; `w`, `dw`: [h];
     /// `rstd`: [M] f32 scratch.
     #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
-    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, dx: Buf<'_>, dw: Buf<'_>, rstd: Buf<'_>);
+    fn rms_norm_backward(
+        &self,
+        x: Buf<'_>,
+        w: Buf<'_>,
+        eps: f32,
+        dy: Buf<'_>,
+        dx: Buf<'_>,
+        dw: Buf<'_>,
+        rstd: Buf<'_>,
+    );
     /// Gradient of attention. `dq`: [M, a d] f32, written; `dkv`: [M, 2 k d] f32, written: keys' gradients, then values'.
     /// `q`, `out`, `dout`: [M, a d] e; `lse`: [M, a]. Children of a segment are added in their order.
     #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its outputs.
     fn attention_backward(
-        &self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Buf<'_>, dout: Buf<'_>, dq: Buf<'_>, dkv: Buf<'_>,
+        &self,
+        q: Buf<'_>,
+        kv: Kv<'_>,
+        batch: Batch<'_>,
+        out: Buf<'_>,
+        lse: Buf<'_>,
+        dout: Buf<'_>,
+        dq: Buf<'_>,
+        dkv: Buf<'_>,
     );
     /// dqkv = gradient through rotation and head norms. `dq`: [M, a d] f32; `dkv`: [M, 2 k d] f32; `dqkv`:
     /// [M, (a + 2k) d] e; with `norms`: the raw `qkv` of the forward pass and the weights' gradients ([d], [d]).
     #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
     fn rope_backward(
-        &self, dq: Buf<'_>, dkv: Buf<'_>, rope: Buf<'_>, positions: Buf<'_>, heads: Heads, norms: Option<QkNormBackward<'_>>, dqkv: Buf<'_>,
+        &self,
+        dq: Buf<'_>,
+        dkv: Buf<'_>,
+        rope: Buf<'_>,
+        positions: Buf<'_>,
+        heads: Heads,
+        norms: Option<QkNormBackward<'_>>,
+        dqkv: Buf<'_>,
     );
     /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
     fn swiglu_backward(&self, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>);
@@ -215,8 +264,19 @@ pub trait Device: Sync {
     /// `dlogprobs`, `dentropy`: [R] f32; `dtile`: [R, HEAD_TILE] e; `pack`: as `pack_elements` says.
     #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
     fn head_backward(
-        &self, x: Buf<'_>, w: Matrix<'_>, targets: Buf<'_>, inv_temperature: f32, head_out: HeadOut<'_>, dlogprobs: Buf<'_>,
-        dentropy: Buf<'_>, tile: Buf<'_>, dtile: Buf<'_>, pack: Buf<'_>, dx: Buf<'_>, grad: Matrix<'_>,
+        &self,
+        x: Buf<'_>,
+        w: Matrix<'_>,
+        targets: Buf<'_>,
+        inv_temperature: f32,
+        head_out: HeadOut<'_>,
+        dlogprobs: Buf<'_>,
+        dentropy: Buf<'_>,
+        tile: Buf<'_>,
+        dtile: Buf<'_>,
+        pack: Buf<'_>,
+        dx: Buf<'_>,
+        grad: Matrix<'_>,
     );
     /// grad row ids[m] += d[m], m ascending. `d`: [M, h] f32.
     fn embed_backward(&self, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>);

@@ -118,7 +118,10 @@ impl Host {
     fn free_memory(&self) -> Option<Limit> {
         let available = kib_field(&self.read("proc/meminfo")?, "MemAvailable:")?;
         let own = self.rss();
-        Some(Limit { bytes: Bytes(available + own.anon.0 + own.shmem.0), source: "free memory of the machine".into() })
+        Some(Limit {
+            bytes: Bytes(available + own.anon.0 + own.shmem.0),
+            source: "free memory of the machine".into(),
+        })
     }
 
     fn container_limit(&self) -> Option<Limit> {
@@ -137,7 +140,8 @@ impl Host {
         let (bytes, dir, file) = best?;
         let others = self.used_by_others(&dir, group.version);
         let left = bytes.saturating_sub(others);
-        let used = if others > 0 { format!(", less {} of other processes", Bytes(others)) } else { String::new() };
+        let used =
+            if others > 0 { format!(", less {} of other processes", Bytes(others)) } else { String::new() };
         let source = format!("cgroup v{} {file} {}{used}", group.version, Bytes(bytes));
         Some(Limit { bytes: Bytes(left), source })
     }
@@ -265,7 +269,10 @@ mod tests {
         let _ = fs::remove_dir_all(&root);
         let base = [
             ("proc/meminfo", "MemTotal: 33554432 kB\nMemAvailable:   16777216 kB\n"),
-            ("proc/self/status", "VmHWM:  2048 kB\nVmRSS:  1024 kB\nRssAnon:  1024 kB\nRssFile:  0 kB\nRssShmem: 0 kB\n"),
+            (
+                "proc/self/status",
+                "VmHWM:  2048 kB\nVmRSS:  1024 kB\nRssAnon:  1024 kB\nRssFile:  0 kB\nRssShmem: 0 kB\n",
+            ),
         ];
         for (path, text) in base.iter().chain(files) {
             let path = root.join(path);
@@ -294,7 +301,11 @@ mod tests {
         );
         let limit = host.memory_limit().unwrap();
         assert_eq!(limit.bytes, Bytes((4 << 30) - (1 << 30)), "{}", limit.source);
-        assert!(limit.source.contains("memory.high") && limit.source.contains("other processes"), "{}", limit.source);
+        assert!(
+            limit.source.contains("memory.high") && limit.source.contains("other processes"),
+            "{}",
+            limit.source
+        );
         assert_eq!(host.cpu_quota(), Some(1.5));
     }
 
@@ -309,7 +320,10 @@ mod tests {
             ]
         };
         let limit = machine("v1", &files("1073741824\n")).memory_limit().unwrap();
-        assert_eq!((limit.bytes, limit.source.as_str()), (Bytes(1 << 30), "cgroup v1 memory.limit_in_bytes 1.0 GiB"));
+        assert_eq!(
+            (limit.bytes, limit.source.as_str()),
+            (Bytes(1 << 30), "cgroup v1 memory.limit_in_bytes 1.0 GiB")
+        );
         let limit = machine("v1-none", &files("9223372036854771712\n")).memory_limit().unwrap();
         assert_eq!(limit.bytes, Bytes((16 << 30) + (1 << 20)));
     }
@@ -320,7 +334,10 @@ mod tests {
             "subtree",
             &[
                 ("proc/self/cgroup", "4:memory:/docker/abc\n"),
-                ("proc/self/mountinfo", "30 22 0:30 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"),
+                (
+                    "proc/self/mountinfo",
+                    "30 22 0:30 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+                ),
                 ("sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n"),
             ],
         );

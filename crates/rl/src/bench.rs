@@ -48,7 +48,8 @@ const STEP_MICRO_BATCH: usize = 1024;
 pub fn peak(options: &BenchOptions) -> Result<Value> {
     let (pool, isa) = (Pool::new(threads(options)), Isa::detect());
     let gflops: Vec<f64> = (0..options.repeats).map(|_| measure_flops(&pool, isa, PEAK_SECONDS)).collect();
-    let bandwidth: Vec<f64> = (0..options.repeats).map(|_| measure_bandwidth(&pool, BANDWIDTH_BYTES)).collect();
+    let bandwidth: Vec<f64> =
+        (0..options.repeats).map(|_| measure_bandwidth(&pool, BANDWIDTH_BYTES)).collect();
     let mut result = spread(&gflops);
     result["bench"] = json!("peak");
     result["unit"] = json!("GFLOP/s");
@@ -133,13 +134,19 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
 }
 
 /// `bench step`: a whole GRPO step; the reward is a hash of the response, so every group has variance.
-pub fn whole_step(options: &BenchOptions, prompts: usize, group: usize, prompt: usize, new: usize) -> Result<Value> {
+pub fn whole_step(
+    options: &BenchOptions,
+    prompts: usize,
+    group: usize,
+    prompt: usize,
+    new: usize,
+) -> Result<Value> {
     let mut run = bench_run(options, prompts, group, new);
     run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     let bench = Bench::open(options, &run, prompt, 0)?;
     let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
-    let text = session::text_model(&bench.model, &run.model_options, &run.data)?;
+    let text = session::text_model(&bench.model, &run.data)?;
     let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
         .into_iter()
         .map(|ids| Item { ids, text: String::new(), columns: Map::new(), completion: Vec::new() })
@@ -160,7 +167,8 @@ pub fn whole_step(options: &BenchOptions, prompts: usize, group: usize, prompt: 
     result["peak_bytes"] = json!(Host::this().rss().peak);
     result["planned_bytes"] = json!(bench.report.host_peak());
     result["logprob_mismatch_max"] = json!(mismatch);
-    result["seconds_of_last"] = json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
+    result["seconds_of_last"] =
+        json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
     result["bench"] = json!("step");
     result["unit"] = json!("s");
     result["prompts"] = json!(prompts);
@@ -270,7 +278,8 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         .collect();
     trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
     trainer.gradients(&sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
-    let mut found = Found { compared: 0, mismatches: 0, largest: 0.0, preemptions: stats.preemptions, ids: Vec::new() };
+    let mut found =
+        Found { compared: 0, mismatches: 0, largest: 0.0, preemptions: stats.preemptions, ids: Vec::new() };
     for s in 0..samples.len() {
         let tokens = trainer.buffers.offsets[s]..trainer.buffers.offsets[s + 1];
         for (a, b) in samples.logprobs(s).iter().zip(&trainer.buffers.logprobs[tokens]) {
@@ -290,7 +299,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn open(options: &BenchOptions, run: &RunFile, prompt_tokens: usize, completion_tokens: usize) -> Result<Bench> {
+    fn open(
+        options: &BenchOptions,
+        run: &RunFile,
+        prompt_tokens: usize,
+        completion_tokens: usize,
+    ) -> Result<Bench> {
         let model = session::open_model(&options.model, &run.model_options, true)?;
         let facts = Facts {
             spec: model.spec,

@@ -1,7 +1,7 @@
 //! Saving a model that transformers opens: weights, configuration, tokenizer, and a manifest with checksums.
 //! A folder appears under its name only when every file in it is on the disk.
 
-use crate::run_dir::{RunDir, step_name};
+use crate::run_dir::RunDir;
 use crate::shape::RunShape;
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
@@ -15,7 +15,13 @@ use std::path::{Path, PathBuf};
 /// Writes `checkpoints/step-N` and points `latest` at it.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
-pub fn save_checkpoint<D: Device>(trainer: &Trainer<'_, D>, model: &OpenModel, dir: &RunDir, step: u32, keep: u32) -> Result<PathBuf> {
+pub fn save_checkpoint<D: Device>(
+    trainer: &Trainer<'_, D>,
+    model: &OpenModel,
+    dir: &RunDir,
+    step: u32,
+    keep: u32,
+) -> Result<PathBuf> {
     check_space(trainer.shape, dir.path())?;
     let part = dir.begin_checkpoint(step)?;
     match write_model(trainer, model, &part, step) {
@@ -28,13 +34,19 @@ pub fn save_checkpoint<D: Device>(trainer: &Trainer<'_, D>, model: &OpenModel, d
 }
 
 /// Writes a Hugging Face model folder.
-fn write_model<D: Device>(trainer: &Trainer<'_, D>, model: &OpenModel, folder: &Path, step: u32) -> Result<()> {
+fn write_model<D: Device>(
+    trainer: &Trainer<'_, D>,
+    model: &OpenModel,
+    folder: &Path,
+    step: u32,
+) -> Result<()> {
     let shape = trainer.shape;
     let weights = folder.join("model.safetensors");
     let params = &trainer.roles.actor.params;
     let sha256 = save(trainer.dev, &trainer.table, params, shape.weights, &weights, shape.host.staging)?;
     let ids = model.token_ids();
-    let pretty = |value: &serde_json::Value| serde_json::to_vec_pretty(value).expect("JSON of our own making");
+    let pretty =
+        |value: &serde_json::Value| serde_json::to_vec_pretty(value).expect("JSON of our own making");
     write_atomic(&folder.join("config.json"), &pretty(&config_json(&shape.spec, shape.weights, &ids)))?;
     write_atomic(&folder.join("generation_config.json"), &pretty(&generation_config_json(&ids)))?;
     for (name, bytes) in files_to_save(&model.tokenizer)? {
@@ -58,9 +70,4 @@ pub fn check_space(shape: &RunShape, dir: &Path) -> Result<()> {
     }
     let message = format!("{}: a checkpoint needs {needed}, {free} are free", dir.display());
     Err(Error::new("disk-full", message).hint("free some space, or set run.dir to another disk"))
-}
-
-/// The folder that a step's checkpoint gets.
-pub fn checkpoint_path(dir: &RunDir, step: u32) -> PathBuf {
-    dir.path().join("checkpoints").join(step_name(step))
 }

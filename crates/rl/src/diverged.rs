@@ -35,8 +35,14 @@ pub fn prove<D: Device>(trainer: &mut Trainer<'_, D>) -> Result<()> {
         return Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"));
     }
     let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
-    let request =
-        Request { prompts: &[&[0]], group_size: 1, max_new_tokens: 1, sampling, eos: &[], first_sample_id: 0 };
+    let request = Request {
+        prompts: &[&[0]],
+        group_size: 1,
+        max_new_tokens: 1,
+        sampling,
+        eos: &[],
+        first_sample_id: 0,
+    };
     trainer.rollout(&request, &mut NeverStop).map(|_| ())
 }
 

@@ -55,7 +55,12 @@ pub struct EvalReport {
 const EXAMPLES: usize = 8;
 
 /// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
-pub fn evaluate<D: Device>(trainer: &mut Trainer<'_, D>, how: &EvalHow<'_>, rewards: &mut Rewards, items: &[Item]) -> Result<EvalReport> {
+pub fn evaluate<D: Device>(
+    trainer: &mut Trainer<'_, D>,
+    how: &EvalHow<'_>,
+    rewards: &mut Rewards,
+    items: &[Item],
+) -> Result<EvalReport> {
     let started = Instant::now();
     let mut report = EvalReport::default();
     let at_once = (trainer.shape.engine.samples / how.samples).max(1);
@@ -80,7 +85,7 @@ pub fn evaluate<D: Device>(trainer: &mut Trainer<'_, D>, how: &EvalHow<'_>, rewa
             let totals: Vec<f64> = group.iter().filter_map(|s| s.total).map(f64::from).collect();
             report.num_unscored += group.len() - totals.len();
             sum += totals.iter().sum::<f64>();
-            best_sum += totals.iter().copied().fold(f64::NEG_INFINITY, f64::max).max(if totals.is_empty() { 0.0 } else { f64::NEG_INFINITY });
+            best_sum += totals.into_iter().reduce(f64::max).unwrap_or(0.0);
             if report.examples.len() < EXAMPLES {
                 report.examples.push(json!({
                     "prompt": items[g].text, "response": texts[g * how.samples], "reward": group[0].total,
@@ -98,7 +103,7 @@ pub fn evaluate<D: Device>(trainer: &mut Trainer<'_, D>, how: &EvalHow<'_>, rewa
 /// The verb `eval`: a model, a data set and rewards, without training.
 pub fn eval(verb: &VerbFile) -> Result<Value> {
     let model = session::open_model(&verb.model, &verb.model_options, true)?;
-    let text = session::text_model(&model, &verb.model_options, &verb.data)?;
+    let text = session::text_model(&model, &verb.data)?;
     let name = verb.data.eval.as_deref().or(verb.data.prompts.as_deref()).unwrap_or("builtin:addition");
     let items = crate::dataset::Dataset::test_items(name, &verb.data, &text, verb.eval.prompts_max)?;
     let mut rewards = Rewards::new(&reward_specs(&verb.reward, &verb.data.answer_column))?;
@@ -123,12 +128,8 @@ pub fn eval(verb: &VerbFile) -> Result<Value> {
         "model": verb.model, "data": name, "score": found.score, "pass_at_k": found.best, "k": how.samples,
         "prompts": items.len(), "samples": found.num_samples, "unscored": found.num_unscored, "tokens": found.tokens,
         "seconds": found.seconds, "tokens_per_second": found.tokens as f64 / found.seconds, "examples": found.examples,
-        "arena_bytes": dev_bytes(&report.plan.arena_bytes()), "rss_peak_bytes": Host::this().rss().peak,
+        "arena_bytes": report.plan.arena_bytes(), "rss_peak_bytes": Host::this().rss().peak,
     }))
-}
-
-fn dev_bytes(bytes: &Bytes) -> u64 {
-    bytes.0
 }
 
 /// A run file that holds what a verb needs; its method and training are never used.
@@ -153,7 +154,12 @@ pub fn as_run(verb: &VerbFile) -> RunFile {
 }
 
 /// Facts of a verb whose prompts are already tokens.
-pub fn verb_facts(run: &RunFile, model: &plimsoll_files::OpenModel, prompt_tokens: usize, prompts: usize) -> Facts {
+pub fn verb_facts(
+    run: &RunFile,
+    model: &plimsoll_files::OpenModel,
+    prompt_tokens: usize,
+    prompts: usize,
+) -> Facts {
     Facts {
         spec: model.spec,
         prompt_tokens: prompt_tokens.max(1),
@@ -180,7 +186,10 @@ pub fn without_training(report: &mut crate::plan::PlanReport) -> Result<()> {
 }
 
 /// The rewards of a run file as the reward crate takes them.
-pub fn reward_specs(rewards: &[crate::runfile::Reward], answer_column: &str) -> Vec<plimsoll_reward::RewardSpec> {
+pub fn reward_specs(
+    rewards: &[crate::runfile::Reward],
+    answer_column: &str,
+) -> Vec<plimsoll_reward::RewardSpec> {
     use crate::runfile::RewardFailure;
     use plimsoll_reward::{OnError, RewardSpec};
     rewards

@@ -69,7 +69,7 @@ impl Streaming<'_> {
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
     let model = session::open_model(&verb.model, &verb.model_options, true)?;
-    let mut text = session::text_model(&model, &verb.model_options, &verb.data)?;
+    let mut text = session::text_model(&model, &verb.data)?;
     text.apply_chat = !raw && text.template.is_some();
     let prompt = match text.apply_chat {
         true => Prompt::Messages(vec![Message::new("user", prompt)]),
@@ -78,7 +78,9 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     let system = text.system_prompt.as_deref();
     let ids = tokenize_prompt(&text.tokenizer, text.template.as_ref(), &prompt, system, text.apply_chat)?;
     if ids.is_empty() {
-        return Err(Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt"));
+        return Err(
+            Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")
+        );
     }
     let mut run = as_run(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);

@@ -108,8 +108,7 @@ pub fn training_flops(
         n as f64 * (spec.layer_flops(0) as f64 + context * (spec.layer_flops(1) - spec.layer_flops(0)) as f64)
     };
     let prompts: f64 = prompts.map(|p| rows(0, p)).sum();
-    let responses: f64 = sequences
-        .map(|(p, t)| rows(p, t.saturating_sub(1)) + t as f64 * spec.head_flops() as f64)
-        .sum();
+    let responses: f64 =
+        sequences.map(|(p, t)| rows(p, t.saturating_sub(1)) + t as f64 * spec.head_flops() as f64).sum();
     prompts + responses
 }

@@ -1,8 +1,10 @@
 //! What a method optimises, resolved from the run file: how rewards become advantages and log-probs a loss.
 
-use crate::runfile::{Advantage, Aggregation as RunAggregation, KlEstimator as RunKl, KlIn, RunFile, Whiten as RunWhiten};
-use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
+use crate::runfile::{
+    Advantage, Aggregation as RunAggregation, KlEstimator as RunKl, KlIn, RunFile, Whiten as RunWhiten,
+};
 use plimsoll_algo::advantage::Whiten;
+use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::kl::{KlController, KlEstimator};
 use plimsoll_algo::method::Method;
 use plimsoll_algo::policy_loss::PolicyLoss;
@@ -56,8 +58,11 @@ impl Objective {
             Some(Advantage::Rloo) => GroupShaping::Rloo,
             Some(Advantage::None) => GroupShaping::None,
             Some(Advantage::Gae) => {
-                return Err(Error::usage("not-built", "loss.advantage = \"gae\" needs a critic, which is not built yet")
-                    .hint("set loss.advantage = \"group_norm\" or another group baseline"));
+                return Err(Error::usage(
+                    "not-built",
+                    "loss.advantage = \"gae\" needs a critic, which is not built yet",
+                )
+                .hint("set loss.advantage = \"group_norm\" or another group baseline"));
             }
         };
         let max_new_tokens = run.rollout.max_new_tokens as usize;

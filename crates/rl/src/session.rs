@@ -52,7 +52,7 @@ impl Session {
     /// Opens everything that `run` names.
     pub fn open(run: &RunFile, allow_download: bool) -> Result<Session> {
         let model = open_model(&run.model, &run.model_options, allow_download)?;
-        let text = text_model(&model, &run.model_options, &run.data)?;
+        let text = text_model(&model, &run.data)?;
         let prompts = prompts_of(run)?;
         let supervised = !run.method.has_rollout();
         let data = Dataset::open(prompts, &run.data, &text, supervised, run.seed)?;
@@ -110,8 +110,9 @@ pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
                 (model.bos_token_id, model.pad_token_id) = (other.bos_token_id, other.pad_token_id);
             } else {
                 let json = std::fs::read(path).map_err(|err| {
-                    Error::io("tokenizer-missing", path, &err)
-                        .hint("set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"")
+                    Error::io("tokenizer-missing", path, &err).hint(
+                        "set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"",
+                    )
                 })?;
                 model.tokenizer = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
             }
@@ -130,11 +131,12 @@ fn check_head_dim(model: &OpenModel) -> Result<()> {
         return Ok(());
     }
     let message = format!("{}: head_dim = {head_dim}, built are multiples of 16 up to 256", model.source);
-    Err(Error::new("model-unsupported", message).hint("choose a model with heads of such a size, 64 and 128 are common"))
+    Err(Error::new("model-unsupported", message)
+        .hint("choose a model with heads of such a size, 64 and 128 are common"))
 }
 
 /// The text side of a model.
-pub fn text_model(model: &OpenModel, _options: &ModelOptions, data: &Data) -> Result<TextModel> {
+pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
     let (template, apply_chat) = match data.chat_template.as_deref() {
         None => (ChatTemplate::from_files(&model.tokenizer)?, false),
@@ -142,12 +144,19 @@ pub fn text_model(model: &OpenModel, _options: &ModelOptions, data: &Data) -> Re
         Some(source) => (Some(ChatTemplate::new(source, &[])?), true),
     };
     let system_prompt = data.system_prompt.clone();
-    Ok(TextModel { tokenizer, template, system_prompt, apply_chat, eos: model.eos_token_ids.first().copied() })
+    Ok(TextModel {
+        tokenizer,
+        template,
+        system_prompt,
+        apply_chat,
+        eos: model.eos_token_ids.first().copied(),
+    })
 }
 
 fn prompts_of(run: &RunFile) -> Result<&str> {
     run.data.prompts.as_deref().ok_or_else(|| {
-        Error::usage("missing-key", "data.prompts is missing").hint("set data.prompts to a JSONL file or a built-in task")
+        Error::usage("missing-key", "data.prompts is missing")
+            .hint("set data.prompts to a JSONL file or a built-in task")
     })
 }
 

@@ -22,7 +22,12 @@ pub struct SftReport {
 }
 
 /// One supervised step over rows with completions. `step` counts from 1.
-pub fn sft_step<D: Device>(trainer: &mut Trainer<'_, D>, run: &RunFile, items: &[Item], step: u32) -> Result<SftReport> {
+pub fn sft_step<D: Device>(
+    trainer: &mut Trainer<'_, D>,
+    run: &RunFile,
+    items: &[Item],
+    step: u32,
+) -> Result<SftReport> {
     let sequences: Vec<Sequence<'_>> = items
         .iter()
         .enumerate()

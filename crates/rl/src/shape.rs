@@ -79,7 +79,14 @@ impl RunShape {
         let table = self.table();
         let mut layout = Layout::new();
         let weights = |layout: &mut Layout, role: &str| {
-            layout.arena(&format!("{role}.weights"), "model", pool, PhaseSet::RESIDENT, &[table.elements], self.weights)
+            layout.arena(
+                &format!("{role}.weights"),
+                "model",
+                pool,
+                PhaseSet::RESIDENT,
+                &[table.elements],
+                self.weights,
+            )
         };
         weights(&mut layout, "actor")?;
         if let Some(training) = &self.training {
@@ -123,10 +130,20 @@ impl RunShape {
         };
         let host = &self.host;
         row("rollout.host", "rollout", Place::Heap, Engine::host_bytes(&self.engine));
-        row("rollout.samples", "rollout", Place::Heap, Samples::bytes(self.engine.samples, self.engine.new_tokens));
+        row(
+            "rollout.samples",
+            "rollout",
+            Place::Heap,
+            Samples::bytes(self.engine.samples, self.engine.new_tokens),
+        );
         if let Some(t) = &self.training {
             row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
-            row("rl.step", "rl", Place::Heap, crate::buffers::StepBuffers::bytes(t.sequences, t.response_tokens));
+            row(
+                "rl.step",
+                "rl",
+                Place::Heap,
+                crate::buffers::StepBuffers::bytes(t.sequences, t.response_tokens),
+            );
         }
         row("rl.data", "rl", Place::Heap, host.data.0);
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);

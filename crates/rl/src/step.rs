@@ -85,7 +85,12 @@ pub struct StepSeconds {
 }
 
 /// One step over P prompts. `step` counts from 1.
-pub fn step<D: Device>(trainer: &mut Trainer<'_, D>, cx: &mut StepContext<'_>, items: &[Item], step: u32) -> Result<StepReport> {
+pub fn step<D: Device>(
+    trainer: &mut Trainer<'_, D>,
+    cx: &mut StepContext<'_>,
+    items: &[Item],
+    step: u32,
+) -> Result<StepReport> {
     let mut report = StepReport::default();
     let group = cx.run.rollout.group_size as usize;
 
@@ -153,18 +158,28 @@ fn roll_out<D: Device>(
     Ok(())
 }
 
-fn grade<D: Device>(trainer: &Trainer<'_, D>, cx: &mut StepContext<'_>, items: &[Item], report: &mut StepReport) -> Result<()> {
+fn grade<D: Device>(
+    trainer: &Trainer<'_, D>,
+    cx: &mut StepContext<'_>,
+    items: &[Item],
+    report: &mut StepReport,
+) -> Result<()> {
     let rollout = &cx.run.rollout;
     report.texts = texts(trainer, cx.text, rollout);
     let group = rollout.group_size as usize;
-    let scored = score(trainer, &mut cx.rewards, items, group, &report.texts, rollout.max_new_tokens as usize)?;
+    let scored =
+        score(trainer, &mut cx.rewards, items, group, &report.texts, rollout.max_new_tokens as usize)?;
     report.reward_parts = mean_parts(&cx.rewards, &scored);
     report.totals = scored.iter().map(|s| s.total).collect();
     Ok(())
 }
 
 /// The text of every response of the last rollout.
-pub fn texts<D: Device>(trainer: &Trainer<'_, D>, text: &TextModel, rollout: &crate::runfile::Rollout) -> Vec<String> {
+pub fn texts<D: Device>(
+    trainer: &Trainer<'_, D>,
+    text: &TextModel,
+    rollout: &crate::runfile::Rollout,
+) -> Vec<String> {
     let samples = &trainer.samples;
     (0..samples.len()).map(|s| response_text(text, samples, s, &rollout.stop, rollout.keep_stop)).collect()
 }
@@ -213,7 +228,12 @@ fn begin_buffers<D: Device>(trainer: &mut Trainer<'_, D>, samples: &plimsoll_rol
 }
 
 /// Rewards to one advantage a token.
-fn advantages<D: Device>(trainer: &mut Trainer<'_, D>, cx: &StepContext<'_>, group: usize, report: &mut StepReport) -> Result<()> {
+fn advantages<D: Device>(
+    trainer: &mut Trainer<'_, D>,
+    cx: &StepContext<'_>,
+    group: usize,
+    report: &mut StepReport,
+) -> Result<()> {
     let (objective, buffers) = (&cx.objective, &mut trainer.buffers);
     let lengths: Vec<usize> = buffers.offsets.windows(2).map(|o| o[1] - o[0]).collect();
     let mut shaped = vec![0f32; lengths.len()];
@@ -256,7 +276,17 @@ fn updates<D: Device>(
         for first in (0..sequences.len()).step_by(mini_batch) {
             let which = first..(first + mini_batch).min(sequences.len());
             let on_policy = epoch == 0 && first == 0;
-            mini_batch_update(trainer, &cx.objective, sequences, which, inv_temperature, how, on_policy, step, report)?;
+            mini_batch_update(
+                trainer,
+                &cx.objective,
+                sequences,
+                which,
+                inv_temperature,
+                how,
+                on_policy,
+                step,
+                report,
+            )?;
         }
     }
     let samples = sequences.len();
@@ -281,7 +311,8 @@ fn mini_batch_update<D: Device>(
     let offsets = &trainer.buffers.offsets;
     let trained = |s: usize| trainer.buffers.mask[offsets[s]..offsets[s + 1]].iter().any(|&m| m != 0.0);
     let total_sequences = which.clone().filter(|&s| trained(s)).count() as f64;
-    let total_tokens: f64 = trainer.buffers.mask[trainer.buffers.tokens(&which)].iter().map(|&m| f64::from(m)).sum();
+    let total_tokens: f64 =
+        trainer.buffers.mask[trainer.buffers.tokens(&which)].iter().map(|&m| f64::from(m)).sum();
     if total_tokens == 0.0 {
         return Ok(()); // Every sample was left out: there is nothing to learn from.
     }
@@ -303,11 +334,20 @@ fn mini_batch_update<D: Device>(
         if let Some(kl) = kl {
             let options = KlLoss { estimator: kl.estimator, coef: kl.controller.coef(), unbiased: false };
             let (old, reference) = (micro.old_logprobs, micro.ref_logprobs);
-            let kl = add_kl_loss(&options, micro.packed, micro.logprobs, old, reference, &aggregation, micro.d_logprobs);
+            let kl = add_kl_loss(
+                &options,
+                micro.packed,
+                micro.logprobs,
+                old,
+                reference,
+                &aggregation,
+                micro.d_logprobs,
+            );
             sums.loss += kl.loss;
             report.kl.merge(kl);
         }
-        let entropy = entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, &aggregation, micro.d_entropy);
+        let entropy =
+            entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, &aggregation, micro.d_entropy);
         sums.loss += entropy.loss;
         if !sums.loss.is_finite() {
             return Err(loss_not_finite(step, sums.loss));

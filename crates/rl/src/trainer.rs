@@ -7,7 +7,9 @@ use plimsoll_base::{Bytes, Error, Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
-use plimsoll_model::{Activations, Decoder, Mode, Param, ParamTable, Params, Pass, backward, head, layers, load, rope};
+use plimsoll_model::{
+    Activations, Decoder, Mode, Param, ParamTable, Params, Pass, backward, head, layers, load, rope,
+};
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
 use std::ops::Range;
@@ -63,7 +65,13 @@ impl<'a, D: Device> Trainer<'a, D> {
     /// Binds the models to the arena and reads their weights.
     ///
     /// Errors: those of reading weights.
-    pub fn new(dev: &'a D, arena: &'a mut Arena, shape: &'a RunShape, model: &OpenModel, seed: u64) -> Result<Trainer<'a, D>> {
+    pub fn new(
+        dev: &'a D,
+        arena: &'a mut Arena,
+        shape: &'a RunShape,
+        model: &OpenModel,
+        seed: u64,
+    ) -> Result<Trainer<'a, D>> {
         let table = shape.table();
         let (resident, overlay) = arena.split();
         let rope_table = resident.buf("rope.table");
@@ -179,8 +187,17 @@ impl<'a, D: Device> Trainer<'a, D> {
             loss(&mut self.buffers, tokens.clone())?;
             stats.forward_s += started.elapsed().as_secs_f64();
             let started = Instant::now();
-            let (d_logprobs, d_entropy) = (&self.buffers.d_logprobs[tokens.clone()], &self.buffers.d_entropy[tokens]);
-            backward(self.dev, &self.roles.actor, &optimizer.grads, &pass, inv_temperature, d_logprobs, d_entropy);
+            let (d_logprobs, d_entropy) =
+                (&self.buffers.d_logprobs[tokens.clone()], &self.buffers.d_entropy[tokens]);
+            backward(
+                self.dev,
+                &self.roles.actor,
+                &optimizer.grads,
+                &pass,
+                inv_temperature,
+                d_logprobs,
+                d_entropy,
+            );
             stats.backward_s += started.elapsed().as_secs_f64();
             stats.micro_batches += 1;
             stats.rows += batch.index.ids.len() as u64;
@@ -230,7 +247,8 @@ fn optimizer<'a, D: Device>(
 
 /// Names the first tensor whose gradient is not finite.
 fn gradient_not_finite<D: Device>(dev: &D, table: &ParamTable, grads: &Params<'_>) -> Error {
-    let broken = |p: &&Param| !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite();
+    let broken =
+        |p: &&Param| !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite();
     let name = table.params.iter().find(broken).map_or("their sum", |p| p.parts[0].name.as_str());
     Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
         .hint("lower train.learning_rate, or set train.grad_clip")

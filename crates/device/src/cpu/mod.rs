@@ -126,7 +126,11 @@ impl CpuDevice {
 
     /// The raw bytes at `offset`; for tests that show which bytes are used.
     pub fn raw(&mut self, offset: u64, len: u64) -> &[u8] {
-        assert!(offset + len <= self.arena.len() as u64, "bytes {offset}+{len} of an arena of {}", self.arena.len());
+        assert!(
+            offset + len <= self.arena.len() as u64,
+            "bytes {offset}+{len} of an arena of {}",
+            self.arena.len()
+        );
         // SAFETY: inside the mapping, and `&mut self` excludes every operation while the slice lives.
         unsafe { std::slice::from_raw_parts(self.arena.base().add(offset as usize), len as usize) }
     }
@@ -181,7 +185,15 @@ impl Device for CpuDevice {
     fn matmul(&self, x: Buf<'_>, w: Matrix<'_>, bias: Option<Buf<'_>>, out: Buf<'_>, add: bool) {
         matmul::forward(self, x, w, bias, out, add);
     }
-    fn rope(&self, qkv: Buf<'_>, norms: Option<QkNorm<'_>>, rope: Buf<'_>, batch: Batch<'_>, kv: Kv<'_>, q_out: Buf<'_>) {
+    fn rope(
+        &self,
+        qkv: Buf<'_>,
+        norms: Option<QkNorm<'_>>,
+        rope: Buf<'_>,
+        batch: Batch<'_>,
+        kv: Kv<'_>,
+        q_out: Buf<'_>,
+    ) {
         rope::forward(self, qkv, norms, rope, batch, kv, q_out);
     }
     fn copy_kv(&self, kv: Kv<'_>, copies: Buf<'_>) {
@@ -196,10 +208,27 @@ impl Device for CpuDevice {
     fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
         elementwise::gather_rows(self, x, rows, out);
     }
-    fn head(&self, x: Buf<'_>, w: Matrix<'_>, targets: Buf<'_>, inv_temperature: f32, tile: Buf<'_>, out: HeadOut<'_>) {
+    fn head(
+        &self,
+        x: Buf<'_>,
+        w: Matrix<'_>,
+        targets: Buf<'_>,
+        inv_temperature: f32,
+        tile: Buf<'_>,
+        out: HeadOut<'_>,
+    ) {
         head::forward(self, x, w, targets, inv_temperature, tile, out);
     }
-    fn sample(&self, x: Buf<'_>, w: Matrix<'_>, keys: Buf<'_>, how: Sampling, tile: Buf<'_>, tokens: Buf<'_>, out: HeadOut<'_>) {
+    fn sample(
+        &self,
+        x: Buf<'_>,
+        w: Matrix<'_>,
+        keys: Buf<'_>,
+        how: Sampling,
+        tile: Buf<'_>,
+        tokens: Buf<'_>,
+        out: HeadOut<'_>,
+    ) {
         sample::sample(self, x, w, keys, how, tile, tokens, out);
     }
 
@@ -215,16 +244,40 @@ impl Device for CpuDevice {
     fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>) {
         norm::bias_backward(self, dy, grad);
     }
-    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, dx: Buf<'_>, dw: Buf<'_>, rstd: Buf<'_>) {
+    fn rms_norm_backward(
+        &self,
+        x: Buf<'_>,
+        w: Buf<'_>,
+        eps: f32,
+        dy: Buf<'_>,
+        dx: Buf<'_>,
+        dw: Buf<'_>,
+        rstd: Buf<'_>,
+    ) {
         norm::rms_norm_backward(self, x, w, eps, dy, dx, dw, rstd);
     }
     fn attention_backward(
-        &self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Buf<'_>, dout: Buf<'_>, dq: Buf<'_>, dkv: Buf<'_>,
+        &self,
+        q: Buf<'_>,
+        kv: Kv<'_>,
+        batch: Batch<'_>,
+        out: Buf<'_>,
+        lse: Buf<'_>,
+        dout: Buf<'_>,
+        dq: Buf<'_>,
+        dkv: Buf<'_>,
     ) {
         attention_backward::backward(self, q, kv, batch, out, lse, dout, dq, dkv);
     }
     fn rope_backward(
-        &self, dq: Buf<'_>, dkv: Buf<'_>, rope: Buf<'_>, positions: Buf<'_>, heads: Heads, norms: Option<QkNormBackward<'_>>, dqkv: Buf<'_>,
+        &self,
+        dq: Buf<'_>,
+        dkv: Buf<'_>,
+        rope: Buf<'_>,
+        positions: Buf<'_>,
+        heads: Heads,
+        norms: Option<QkNormBackward<'_>>,
+        dqkv: Buf<'_>,
     ) {
         rope::backward(self, dq, dkv, rope, positions, heads, norms, dqkv);
     }
@@ -235,8 +288,19 @@ impl Device for CpuDevice {
         elementwise::scatter_add_rows(self, src, rows, dst);
     }
     fn head_backward(
-        &self, x: Buf<'_>, w: Matrix<'_>, targets: Buf<'_>, inv_temperature: f32, head_out: HeadOut<'_>, dlogprobs: Buf<'_>,
-        dentropy: Buf<'_>, tile: Buf<'_>, dtile: Buf<'_>, pack: Buf<'_>, dx: Buf<'_>, grad: Matrix<'_>,
+        &self,
+        x: Buf<'_>,
+        w: Matrix<'_>,
+        targets: Buf<'_>,
+        inv_temperature: f32,
+        head_out: HeadOut<'_>,
+        dlogprobs: Buf<'_>,
+        dentropy: Buf<'_>,
+        tile: Buf<'_>,
+        dtile: Buf<'_>,
+        pack: Buf<'_>,
+        dx: Buf<'_>,
+        grad: Matrix<'_>,
     ) {
         let d = head::HeadGrads { dlogprobs, dentropy, dtile, pack, dx, grad };
         head::backward(self, x, w, targets, inv_temperature, tile, head_out, d);
