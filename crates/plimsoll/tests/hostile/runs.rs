@@ -186,7 +186,6 @@ fn a_run_in_too_little_memory_gets_hints_that_hold() {
 }
 
 #[test]
-#[ignore = "runs/first.toml as it is fits in 48 MiB"]
 fn the_first_run_does_not_fit_in_48_mib() {
     check_hints(&["plan", FIRST, "--json", "--set", "memory.host=48MiB"]);
 }
