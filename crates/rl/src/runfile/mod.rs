@@ -10,8 +10,6 @@ mod layers;
 mod not_built;
 mod provenance;
 mod sections;
-#[cfg(test)]
-mod tests;
 mod tree;
 mod validate;
 mod values;
@@ -249,3 +247,6 @@ fn all_keys() -> Vec<String> {
 fn schema_properties(schema: &serde_json::Value) -> Vec<String> {
     schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
+
+#[cfg(test)]
+mod tests;
