@@ -57,10 +57,11 @@ def memory(plan, events):
         at = left + i * width
         colour = LINE if name == "measured" else "#bcd7e3"
         body += f'<rect x="{at + 6:.1f}" y="{y(size):.1f}" width="{width - 12:.1f}" height="{top + PLOT_H - y(size):.1f}" fill="{colour}"/>'
-        body += text(at + width / 2, y(size) - 6, f"{size / 2**20:.0f} MiB", INK, anchor="middle")
+        ink = "#ffffff" if name == "measured" else INK
+        body += text(at + width / 2, y(size) + 18, f"{size / 2**20:.0f} MiB", ink, anchor="middle")
         body += text(at + width / 2, top + PLOT_H + 18, name, SOFT, anchor="middle")
     body += rule(left, y(line), left + PLOT_W, y(line), LOAD, 2)
-    body += text(left + PLOT_W, y(line) - 18, "load line", LOAD, "600", "end")
+    body += text(left + PLOT_W, y(line) - 8, "load line", LOAD, "600", "end")
     return body
 
 
