@@ -83,7 +83,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
         times.push(started.elapsed().as_secs_f64());
     }
     let lengths = || std::iter::repeat_n(prompt, sequences);
-    let flops = metrics::rollout_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
+    let flops = metrics::forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
     let mut result = bench.rates(&dev, &times[1..], (sequences * new) as f64, flops);
     result["bench"] = json!("rollout");
     result["unit"] = json!("generated tokens/s");
@@ -121,7 +121,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
         parts.push(stats);
     }
     let prompts = std::iter::repeat_n(1, batch);
-    let flops = 3.0 * metrics::training_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
+    let flops = 3.0 * metrics::forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
     let mut result = bench.rates(&dev, &times[1..], (batch * seq) as f64, flops);
     let last = parts.last().copied().unwrap_or_default();
     result["bench"] = json!("train");

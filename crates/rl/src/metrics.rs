@@ -82,22 +82,13 @@ pub fn step_flops(spec: &ModelSpec, items: &[Item], samples: &Samples, rollout: 
     let group = rollout.group_size as usize;
     let sequences = (0..samples.len()).map(|s| (items[s / group].ids.len(), samples.ids(s).len()));
     let prompts = items.iter().map(|i| i.ids.len());
-    let forward = rollout_flops(spec, prompts.clone(), sequences.clone());
-    // Backward is twice the forward.
-    forward + 3.0 * training_flops(spec, prompts, sequences)
+    // Sampled once, then trained: a forward pass and a backward of twice its work.
+    4.0 * forward_flops(spec, prompts, sequences)
 }
 
-/// Operations of sampling: prompts once, then each response token but the last, and one head row a response token.
-pub fn rollout_flops(
-    spec: &ModelSpec,
-    prompts: impl Iterator<Item = usize>,
-    sequences: impl Iterator<Item = (usize, usize)>,
-) -> f64 {
-    training_flops(spec, prompts, sequences)
-}
-
-/// Operations of one forward pass in training; the same rows as sampling, one after the other.
-pub fn training_flops(
+/// Operations of one forward pass, in sampling and in training alike: prompts once, each response token but the last,
+/// and one head row a response token.
+pub fn forward_flops(
     spec: &ModelSpec,
     prompts: impl Iterator<Item = usize>,
     sequences: impl Iterator<Item = (usize, usize)>,

@@ -1,14 +1,12 @@
 //! What a method optimises, resolved from the run file: how rewards become advantages and log-probs a loss.
 
-use crate::runfile::{
-    Advantage, Aggregation as RunAggregation, KlEstimator as RunKl, KlIn, RunFile, Whiten as RunWhiten,
-};
+use crate::runfile::{Advantage, Aggregation as RunAggregation, KlIn, RunFile, Whiten as RunWhiten};
 use plimsoll_algo::advantage::Whiten;
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::kl::{KlController, KlEstimator};
 use plimsoll_algo::method::Method;
 use plimsoll_algo::policy_loss::PolicyLoss;
-use plimsoll_algo::shaping::{GroupShaping, Overlong, Shaping};
+use plimsoll_algo::shaping::{Overlong, Shaping};
 use plimsoll_base::{Error, Result};
 
 /// Rewards outside this range are cut, after shaping (algorithms: "Sample reward to token reward", step 4).
@@ -53,10 +51,6 @@ impl Objective {
         let loss = &run.loss;
         let group = match loss.advantage {
             None => method.shaping,
-            Some(Advantage::GroupNorm) => GroupShaping::GroupNorm { eps: loss.group_norm_eps },
-            Some(Advantage::MeanBaseline) => GroupShaping::MeanBaseline,
-            Some(Advantage::Rloo) => GroupShaping::Rloo,
-            Some(Advantage::None) => GroupShaping::None,
             Some(Advantage::Gae) => {
                 return Err(Error::usage(
                     "not-built",
@@ -64,6 +58,7 @@ impl Objective {
                 )
                 .hint("set loss.advantage = \"group_norm\" or another group baseline"));
             }
+            Some(baseline) => baseline.shaping(loss.group_norm_eps),
         };
         let max_new_tokens = run.rollout.max_new_tokens as usize;
         let overlong = loss.overlong_buffer.map(|buffer| Overlong {
@@ -74,9 +69,9 @@ impl Objective {
         Ok(Objective {
             shaping: Shaping { overlong, group, clip: REWARD_CLIP },
             gamma: loss.gamma,
-            whiten: loss.whiten.map_or(method.whiten, whiten),
+            whiten: loss.whiten.map_or(method.whiten, RunWhiten::kind),
             loss: method.loss.with_clips(loss.clip_low, loss.clip_high).with_dual_clip(loss.dual_clip),
-            aggregation: loss.aggregation.map_or(method.aggregation, aggregation),
+            aggregation: loss.aggregation.map_or(method.aggregation, RunAggregation::kind),
             length_norm: max_new_tokens as f64,
             kl: kl_term(run),
             entropy_coef: loss.entropy_coef,
@@ -94,33 +89,10 @@ fn kl_term(run: &RunFile) -> Option<KlTerm> {
     if loss.kl_coef == 0.0 {
         return None;
     }
-    let estimator = match loss.kl_estimator {
-        RunKl::K1 => KlEstimator::K1,
-        RunKl::K2 => KlEstimator::K2,
-        RunKl::K3 => KlEstimator::K3,
-    };
     let coef = loss.kl_coef;
     let controller = match loss.kl_target {
         None => KlController::Fixed { coef },
         Some(target) => KlController::Adaptive { coef, target, horizon: loss.kl_horizon.unwrap_or(10_000.0) },
     };
-    Some(KlTerm { estimator, in_reward: loss.kl_in == KlIn::Reward, controller })
-}
-
-fn whiten(how: RunWhiten) -> Whiten {
-    match how {
-        RunWhiten::Off => Whiten::Off,
-        RunWhiten::Full => Whiten::Full,
-        RunWhiten::NoStd => Whiten::NoStd,
-    }
-}
-
-fn aggregation(how: RunAggregation) -> AggregationKind {
-    match how {
-        RunAggregation::TokenMean => AggregationKind::TokenMean,
-        RunAggregation::SeqMeanTokenMean => AggregationKind::SeqMeanTokenMean,
-        RunAggregation::SeqMeanTokenSum => AggregationKind::SeqMeanTokenSum,
-        RunAggregation::SeqMeanTokenSumNorm => AggregationKind::SeqMeanTokenSumNorm,
-        RunAggregation::TokenSum => AggregationKind::TokenSum,
-    }
+    Some(KlTerm { estimator: loss.kl_estimator.kind(), in_reward: loss.kl_in == KlIn::Reward, controller })
 }

@@ -335,7 +335,7 @@ impl Planner<'_> {
         crate::shape::HostFacts { staging, ..self.facts.host }
     }
 
-    /// All single changes together, when none alone is enough.
+    /// The first two changes that are enough together, when none alone is.
     fn pair_hint(&self, run: &RunFile, changes: &[(Hint, Change)]) -> Result<Option<Hint>> {
         for (i, (a, change_a)) in changes.iter().enumerate() {
             for (b, change_b) in &changes[i + 1..] {
