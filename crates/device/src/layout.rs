@@ -3,7 +3,8 @@
 //! On the CPU a matrix `[N, K]` is stored in panels of 16 rows, so that one vector load gives 16 outputs the same
 //! input element: `Single` is `[N/16][K][16]`; `Pairs`, for bf16, is `[N/16][K/2][16][2]`, the operand of a
 //! dot-product instruction. Gradients and optimizer states use the order of their weights, whatever their dtype,
-//! so the optimizer is element-wise. N is padded to 16 and K to 2; padding is zero and stays zero.
+//! so the optimizer is element-wise. N is padded to 16 and K to 2; padding is zero and stays zero. On a GPU matrices are
+//! row-major, as cuBLASLt wants them.
 
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
@@ -27,12 +28,18 @@ pub enum MatrixLayout {
     Single,
     /// `[N/16][K/2][16][2]`.
     Pairs,
+    /// `[N][K]`, no padding: on a GPU.
+    Rows,
 }
 
 impl MatrixLayout {
-    /// The order for weights of a dtype.
-    pub fn of_weights(dtype: DType) -> MatrixLayout {
-        if dtype == DType::Bf16 { MatrixLayout::Pairs } else { MatrixLayout::Single }
+    /// The order for weights of a dtype on a kind of device.
+    pub fn of_weights(kind: DeviceKind, dtype: DType) -> MatrixLayout {
+        match (kind, dtype) {
+            (DeviceKind::Cuda, _) => MatrixLayout::Rows,
+            (DeviceKind::Cpu, DType::Bf16) => MatrixLayout::Pairs,
+            (DeviceKind::Cpu, _) => MatrixLayout::Single,
+        }
     }
 
     /// Index of element (row, col) of a matrix with `k` columns.
@@ -41,6 +48,7 @@ impl MatrixLayout {
         match self {
             MatrixLayout::Single => (panel * k + col) * PANEL + lane,
             MatrixLayout::Pairs => ((panel * k.div_ceil(2) + col / 2) * PANEL + lane) * 2 + col % 2,
+            MatrixLayout::Rows => row * k + col,
         }
     }
 }
@@ -68,20 +76,21 @@ impl<'a> Matrix<'a> {
 
 /// Elements of a matrix of weights `[n, k]` of a dtype on a kind of device, padding included.
 pub fn matrix_elements(kind: DeviceKind, n: u64, k: u64, weights: DType) -> u64 {
-    match kind {
-        DeviceKind::Cpu => elements(n, k, MatrixLayout::of_weights(weights)),
-        DeviceKind::Cuda => n * k,
-    }
+    elements(n, k, MatrixLayout::of_weights(kind, weights))
 }
 
 fn elements(n: u64, k: u64, layout: MatrixLayout) -> u64 {
+    if layout == MatrixLayout::Rows {
+        return n * k;
+    }
     let k = if layout == MatrixLayout::Pairs { k.next_multiple_of(2) } else { k };
     n.next_multiple_of(PANEL as u64) * k
 }
 
 /// One layer's keys and values in blocks of `KV_BLOCK` positions, of the activations' dtype.
 ///
-/// On the CPU keys are `[blocks][k][d][16]` (a vector load gives 16 keys one element) and values `[blocks][k][16][d]`.
+/// On the CPU keys are `[blocks][k][d][16]` (a vector load gives 16 keys one element) and values `[blocks][k][16][d]`; on
+/// a GPU both are `[blocks][k][16][d]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<'a> {
     /// [blocks, k, d, 16].
@@ -101,7 +110,7 @@ mod tests {
     #[test]
     fn every_element_has_its_own_index_inside_the_matrix() {
         for (n, k) in [(16, 2), (15, 128), (33, 6), (48, 7)] {
-            for layout in [MatrixLayout::Single, MatrixLayout::Pairs] {
+            for layout in [MatrixLayout::Single, MatrixLayout::Pairs, MatrixLayout::Rows] {
                 let mut seen = vec![false; elements(n as u64, k as u64, layout) as usize];
                 for row in 0..n {
                     for col in 0..k {

@@ -12,11 +12,13 @@
 //! do not depend on the number of threads.
 
 pub mod cpu;
+pub mod cuda;
 mod layout;
 
 pub use cpu::{head_tile_elements, pack_elements};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 
+use plimsoll_base::Result;
 use plimsoll_memory::Buf;
 
 /// Keys in a block of the KV cache: one 512-bit vector of f32.
@@ -44,6 +46,8 @@ pub struct Batch<'a> {
     pub segments: Buf<'a>,
     /// [..] u32: block tables, one after the other; entry i of a table holds keys 16i..16i+16.
     pub tables: Buf<'a>,
+    /// No row of the pass stands at this position or behind it: a bound known to the host.
+    pub keys_max: usize,
 }
 
 /// How tokens are drawn.
@@ -151,6 +155,16 @@ pub trait Device: Sync {
     fn zero(&self, dst: Buf<'_>);
     /// Waits until all operations have ended.
     fn sync(&self);
+    /// The first failure of an operation since the last check. Operations behind it did nothing.
+    ///
+    /// Errors: those of the device; the CPU has none.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+    /// How results come back while later operations run; `None` where operations have ended when they return.
+    fn pipeline(&self) -> Option<&dyn Pipeline> {
+        None
+    }
 
     // ---- forward -------------------------------------------------------------------------------------------
 
@@ -205,6 +219,11 @@ pub trait Device: Sync {
         tokens: Buf<'_>,
         out: HeadOut<'_>,
     );
+
+    /// After `sample` in a pass of one row a sequence: the next pass's `ids`, positions, slots, segments and `keys`.
+    ///
+    /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position.
+    fn advance(&self, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>);
 
     // ---- backward ------------------------------------------------------------------------------------------
 
@@ -287,6 +306,17 @@ pub trait Device: Sync {
     fn sum_squares(&self, x: Buf<'_>) -> f64;
     /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
     fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>);
+}
+
+/// Running ahead of the host: operations recorded once and replayed, results fetched while the next pass runs.
+pub trait Pipeline {
+    /// Runs `ops`, or replays what they did at the first call with this key. Everything that their launches depend on
+    /// on the host's side (buffers, lengths, options) must be the same for a key.
+    fn replay(&self, key: u64, ops: &mut dyn FnMut());
+    /// Starts copying 4-byte elements of some buffers to the host, behind what is under way. `slot` is 0 or 1.
+    fn fetch(&self, slot: usize, bufs: &[Buf<'_>]);
+    /// Waits for a fetch and hands out its words, buffer after buffer.
+    fn fetched(&self, slot: usize, take: &mut dyn FnMut(&[u32]));
 }
 
 /// Head counts of a decoder.

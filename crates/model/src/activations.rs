@@ -390,12 +390,19 @@ impl<'p> Activations<'p> {
     }
 
     /// The index arrays, cut to what is in use.
-    pub(crate) fn batch(&self, rows: usize, segments: usize, table_entries: usize) -> Batch<'p> {
+    pub(crate) fn batch(
+        &self,
+        rows: usize,
+        segments: usize,
+        table_entries: usize,
+        keys_max: usize,
+    ) -> Batch<'p> {
         Batch {
             positions: self.positions.slice(0, rows),
             slots: self.kv_slots.slice(0, rows),
             segments: self.segments.slice(0, segments * SEGMENT_FIELDS),
             tables: self.tables.slice(0, table_entries),
+            keys_max,
         }
     }
 }

@@ -10,7 +10,7 @@ use plimsoll_memory::Buf;
 /// Adds the gradients of a pass to `grads`, after `layers` and `head` of the same pass.
 ///
 /// `d_logprobs`, `d_entropy`: [R], derivative of the loss by each head row's log-probability and entropy.
-pub fn backward<D: Device>(
+pub fn backward<D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
@@ -40,7 +40,7 @@ pub fn backward<D: Device>(
 }
 
 #[allow(clippy::too_many_arguments)] // The arguments of `backward` and what it resolved.
-fn head_backward<D: Device>(
+fn head_backward<D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
@@ -91,7 +91,7 @@ fn head_backward<D: Device>(
 }
 
 /// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input.
-struct LayerBackward<'x, 'a, 'p, D> {
+struct LayerBackward<'x, 'a, 'p, D: ?Sized> {
     dev: &'x D,
     decoder: &'x Decoder<'a>,
     w: &'x LayerParams<'a>,
@@ -102,7 +102,7 @@ struct LayerBackward<'x, 'a, 'p, D> {
     d_resid: Buf<'p>,
 }
 
-impl<D: Device> LayerBackward<'_, '_, '_, D> {
+impl<D: Device + ?Sized> LayerBackward<'_, '_, '_, D> {
     fn ffn(&self) {
         let Self { dev, w, g, bufs, back, .. } = self;
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);

@@ -102,7 +102,7 @@ pub struct Pass<'p> {
 
 impl<'p> Pass<'p> {
     /// Sends the index arrays to the device. Panics where a limit is exceeded: batches are made within them.
-    pub fn upload<D: Device>(dev: &D, acts: Activations<'p>, index: &PassIndex) -> Pass<'p> {
+    pub fn upload<D: Device + ?Sized>(dev: &D, acts: Activations<'p>, index: &PassIndex) -> Pass<'p> {
         let (rows, head_rows) = (index.ids.len(), index.head_rows.len());
         dev.write_u32(acts.ids, 0, &index.ids);
         dev.write_u32(acts.positions, 0, &index.positions);
@@ -119,7 +119,8 @@ impl<'p> Pass<'p> {
             dev.write_u32(buf, 0, &index.copies);
             buf.slice(0, index.copies.len())
         });
-        let batch = acts.batch(rows, index.num_segments(), index.tables.len());
+        let keys_max = index.positions.iter().max().map_or(0, |&p| p as usize + 1);
+        let batch = acts.batch(rows, index.num_segments(), index.tables.len(), keys_max);
         Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, rows, head_rows }
     }
 
@@ -135,7 +136,7 @@ impl<'p> Pass<'p> {
 }
 
 /// Embedding and all layers. The residual stream after the last layer is left in the activations.
-pub fn layers<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>) {
+pub fn layers<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>) {
     let spec = &decoder.spec;
     let first = pass.acts.layer(spec, 0, pass.rows).resid;
     dev.embed(decoder.params.embed, pass.ids, first);
@@ -146,7 +147,7 @@ pub fn layers<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>) {
 }
 
 /// One layer: `bufs.resid` in, `bufs.next` out.
-pub(crate) fn layer<D: Device>(
+pub(crate) fn layer<D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
     w: &LayerParams<'_>,
@@ -169,7 +170,13 @@ pub(crate) fn layer<D: Device>(
 }
 
 /// out = resid + x W^T; in place where `out` is `resid`.
-fn add_product<D: Device>(dev: &D, resid: Buf<'_>, x: Buf<'_>, w: plimsoll_device::Matrix<'_>, out: Buf<'_>) {
+fn add_product<D: Device + ?Sized>(
+    dev: &D,
+    resid: Buf<'_>,
+    x: Buf<'_>,
+    w: plimsoll_device::Matrix<'_>,
+    out: Buf<'_>,
+) {
     if out != resid {
         dev.cast(resid, out);
     }
@@ -181,7 +188,7 @@ pub(crate) fn qk_norm<'a>(decoder: &Decoder<'a>, w: &LayerParams<'a>) -> Option<
 }
 
 /// Final norm of the head rows.
-fn head_input<'p, D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
+fn head_input<'p, D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
     let width = decoder.spec.hidden as usize;
     let rows = pass.acts.head_rows.slice(0, pass.head_rows);
     let input = pass.acts.head_input.slice(0, pass.head_rows * width);
@@ -192,7 +199,7 @@ fn head_input<'p, D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'p>) ->
 }
 
 /// Log-probabilities of the targets at a temperature, after `layers`.
-pub fn head<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
+pub fn head<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
     if pass.head_rows == 0 {
         return;
     }
@@ -204,7 +211,7 @@ pub fn head<D: Device>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temp
 /// Draws a token for each head row, after `layers`. `keys`: [R, 3] sample id (low, high) and position.
 ///
 /// Returns the tokens' buffer, [R] u32.
-pub fn sample<'p, D: Device>(
+pub fn sample<'p, D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
     pass: &Pass<'p>,

@@ -31,7 +31,7 @@ const RANDOM_STD: f32 = 0.02;
 /// Fills `params` from the model's files, or from `seed` for `random:` models.
 ///
 /// Errors: those of reading (`model-file-truncated`, ...); `model-weight-not-finite` names the tensor.
-pub fn load<D: Device>(
+pub fn load<D: Device + ?Sized>(
     dev: &D,
     model: &OpenModel,
     table: &ParamTable,
@@ -69,14 +69,14 @@ pub fn load<D: Device>(
     Ok(())
 }
 
-struct Target<'x, 'a, D> {
+struct Target<'x, 'a, D: ?Sized> {
     dev: &'x D,
     param: &'x Param,
     params: &'x Params<'a>,
     layout: MatrixLayout,
 }
 
-impl<D: Device> Target<'_, '_, D> {
+impl<D: Device + ?Sized> Target<'_, '_, D> {
     fn write(&self, first_row: usize, values: &[f32]) {
         let buf = self.params.all.slice(self.param.offset as usize, self.param.elements as usize);
         if self.param.is_vector() {

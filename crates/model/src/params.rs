@@ -77,6 +77,8 @@ impl Param {
 /// All parameters of a decoder on a kind of device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamTable {
+    /// The kind of device whose element orders it is for.
+    pub device: DeviceKind,
     /// In the order of the flat buffer.
     pub params: Vec<Param>,
     /// Length of the flat buffer.
@@ -86,7 +88,7 @@ pub struct ParamTable {
 impl ParamTable {
     /// The table for a spec; pure.
     pub fn new(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
-        let mut table = ParamTable { params: Vec::new(), elements: 0 };
+        let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
         let (v, h, d, f) = (spec.vocab, spec.hidden, spec.head_dim, spec.ffn);
         let (q, kv) = (spec.q_width(), spec.kv_width());
         let mut add = |kind_of: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>| {

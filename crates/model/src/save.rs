@@ -11,7 +11,7 @@ use std::path::Path;
 /// Writes `model.safetensors` in `dtype` at `path`; returns its SHA-256 in hex.
 ///
 /// Errors: `disk-full`, `write-failed`.
-pub fn save<D: Device>(
+pub fn save<D: Device + ?Sized>(
     dev: &D,
     table: &ParamTable,
     params: &Params<'_>,

@@ -46,7 +46,7 @@ impl<'a> Params<'a> {
     /// decides the element order of gradients too.
     pub fn bind(spec: &ModelSpec, table: &ParamTable, weights: DType, all: Buf<'a>) -> Params<'a> {
         assert_eq!(all.len() as u64, table.elements, "the flat parameter buffer");
-        let layout = MatrixLayout::of_weights(weights);
+        let layout = MatrixLayout::of_weights(table.device, weights);
         let slice = |p: &Param| all.slice(p.offset as usize, p.elements as usize);
         let find = |kind, layer| table.find(kind, layer).expect("the table has every parameter of its spec");
         let vector = |kind, layer| slice(find(kind, layer));

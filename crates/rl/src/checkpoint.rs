@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Writes `checkpoints/step-N` and points `latest` at it.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
-pub fn save_checkpoint<D: Device>(
+pub fn save_checkpoint<D: Device + ?Sized>(
     trainer: &Trainer<'_, D>,
     model: &OpenModel,
     dir: &RunDir,
@@ -34,7 +34,7 @@ pub fn save_checkpoint<D: Device>(
 }
 
 /// Writes a Hugging Face model folder.
-fn write_model<D: Device>(
+fn write_model<D: Device + ?Sized>(
     trainer: &Trainer<'_, D>,
     model: &OpenModel,
     folder: &Path,

@@ -14,7 +14,7 @@ pub fn is_divergence(error: &Error) -> bool {
 }
 
 /// The error with the tensor that grew most, where it tells of a divergence.
-pub fn name_tensor<D: Device>(trainer: &Trainer<'_, D>, error: Error) -> Error {
+pub fn name_tensor<D: Device + ?Sized>(trainer: &Trainer<'_, D>, error: Error) -> Error {
     if !is_divergence(&error) {
         return error;
     }
@@ -28,7 +28,7 @@ pub fn name_tensor<D: Device>(trainer: &Trainer<'_, D>, error: Error) -> Error {
 /// Requires that every weight is finite and that a pass with them gives finite logits.
 ///
 /// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
-pub fn prove<D: Device>(trainer: &mut Trainer<'_, D>) -> Result<()> {
+pub fn prove<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
     let broken = trainer.table.params.iter().find(|p| !sum_squares(trainer, p).is_finite());
     if let Some(param) = broken {
         let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
@@ -46,7 +46,7 @@ pub fn prove<D: Device>(trainer: &mut Trainer<'_, D>) -> Result<()> {
     trainer.rollout(&request, &mut NeverStop).map(|_| ())
 }
 
-fn sum_squares<D: Device>(trainer: &Trainer<'_, D>, param: &Param) -> f64 {
+fn sum_squares<D: Device + ?Sized>(trainer: &Trainer<'_, D>, param: &Param) -> f64 {
     let weights = trainer.roles.actor.params.all;
     trainer.dev.sum_squares(weights.slice(param.offset as usize, param.elements as usize))
 }

@@ -55,7 +55,7 @@ pub struct EvalReport {
 const EXAMPLES: usize = 8;
 
 /// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
-pub fn evaluate<D: Device>(
+pub fn evaluate<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     how: &EvalHow<'_>,
     rewards: &mut Rewards,

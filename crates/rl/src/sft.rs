@@ -22,7 +22,7 @@ pub struct SftReport {
 }
 
 /// One supervised step over rows with completions. `step` counts from 1.
-pub fn sft_step<D: Device>(
+pub fn sft_step<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     run: &RunFile,
     items: &[Item],

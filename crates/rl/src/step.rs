@@ -85,7 +85,7 @@ pub struct StepSeconds {
 }
 
 /// One step over P prompts. `step` counts from 1.
-pub fn step<D: Device>(
+pub fn step<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     cx: &mut StepContext<'_>,
     items: &[Item],
@@ -130,7 +130,7 @@ pub fn step<D: Device>(
     result.map(|()| report)
 }
 
-fn roll_out<D: Device>(
+fn roll_out<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     cx: &StepContext<'_>,
     items: &[Item],
@@ -158,7 +158,7 @@ fn roll_out<D: Device>(
     Ok(())
 }
 
-fn grade<D: Device>(
+fn grade<D: Device + ?Sized>(
     trainer: &Trainer<'_, D>,
     cx: &mut StepContext<'_>,
     items: &[Item],
@@ -175,7 +175,7 @@ fn grade<D: Device>(
 }
 
 /// The text of every response of the last rollout.
-pub fn texts<D: Device>(
+pub fn texts<D: Device + ?Sized>(
     trainer: &Trainer<'_, D>,
     text: &TextModel,
     rollout: &crate::runfile::Rollout,
@@ -185,7 +185,7 @@ pub fn texts<D: Device>(
 }
 
 /// Scores every response of the last rollout.
-pub fn score<D: Device>(
+pub fn score<D: Device + ?Sized>(
     trainer: &Trainer<'_, D>,
     rewards: &mut Rewards,
     items: &[Item],
@@ -218,7 +218,7 @@ fn mean_parts(rewards: &Rewards, scored: &[Scored]) -> Vec<(String, f64)> {
     names.iter().enumerate().map(|(i, name)| (name.to_string(), mean(i))).collect()
 }
 
-fn begin_buffers<D: Device>(trainer: &mut Trainer<'_, D>, samples: &plimsoll_rollout::Samples) {
+fn begin_buffers<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>, samples: &plimsoll_rollout::Samples) {
     let buffers = &mut trainer.buffers;
     buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
     for s in 0..samples.len() {
@@ -228,7 +228,7 @@ fn begin_buffers<D: Device>(trainer: &mut Trainer<'_, D>, samples: &plimsoll_rol
 }
 
 /// Rewards to one advantage a token.
-fn advantages<D: Device>(
+fn advantages<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     cx: &StepContext<'_>,
     group: usize,
@@ -260,7 +260,7 @@ fn advantages<D: Device>(
 }
 
 /// All optimizer steps of a rollout: epochs of mini-batches.
-fn updates<D: Device>(
+fn updates<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     cx: &mut StepContext<'_>,
     sequences: &[Sequence<'_>],
@@ -297,7 +297,7 @@ fn updates<D: Device>(
 }
 
 #[allow(clippy::too_many_arguments)] // The step's state, by name.
-fn mini_batch_update<D: Device>(
+fn mini_batch_update<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     objective: &Objective,
     sequences: &[Sequence<'_>],

@@ -83,7 +83,7 @@ enum At {
 }
 
 /// A run under way.
-struct Run<'r, 's, D> {
+struct Run<'r, 's, D: ?Sized> {
     run: &'r RunFile,
     session: &'s mut Session,
     eval_items: Vec<Item>,
@@ -118,7 +118,7 @@ struct Progress {
     step_s: f64,
 }
 
-impl<D: Device> Run<'_, '_, D> {
+impl<D: Device + ?Sized> Run<'_, '_, D> {
     fn run(&mut self, signal: &AtomicI32) -> Result<Summary> {
         let steps = self.run.train.steps;
         self.say(&Event::Started(Started {

@@ -26,7 +26,7 @@ pub struct Roles<'a> {
 }
 
 /// One device, its arena's overlay, and everything that a step needs.
-pub struct Trainer<'a, D> {
+pub struct Trainer<'a, D: ?Sized> {
     /// The device.
     pub dev: &'a D,
     /// The models.
@@ -61,7 +61,7 @@ pub struct UpdateStats {
     pub optimizer_s: f64,
 }
 
-impl<'a, D: Device> Trainer<'a, D> {
+impl<'a, D: Device + ?Sized> Trainer<'a, D> {
     /// Binds the models to the arena and reads their weights.
     ///
     /// Errors: those of reading weights.
@@ -235,7 +235,7 @@ fn has_reference(shape: &RunShape) -> bool {
     shape.training.is_some_and(|t| t.reference)
 }
 
-fn optimizer<'a, D: Device>(
+fn optimizer<'a, D: Device + ?Sized>(
     dev: &D,
     shape: &RunShape,
     table: &ParamTable,
@@ -246,7 +246,7 @@ fn optimizer<'a, D: Device>(
 }
 
 /// Names the first tensor whose gradient is not finite.
-fn gradient_not_finite<D: Device>(dev: &D, table: &ParamTable, grads: &Params<'_>) -> Error {
+fn gradient_not_finite<D: Device + ?Sized>(dev: &D, table: &ParamTable, grads: &Params<'_>) -> Error {
     let broken =
         |p: &&Param| !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite();
     let name = table.params.iter().find(broken).map_or("their sum", |p| p.parts[0].name.as_str());

@@ -89,7 +89,7 @@ impl Engine {
     /// Samples responses to all prompts into `out`.
     ///
     /// Errors: `prompt-too-long`, `rollout-not-finite`.
-    pub fn run<D: Device>(
+    pub fn run<D: Device + ?Sized>(
         &mut self,
         dev: &D,
         decoder: &Decoder<'_>,
@@ -115,7 +115,7 @@ impl Engine {
     }
 
     /// One pass of the model over the scheduled rows; tokens and log-probs come back to the host.
-    fn pass<D: Device>(
+    fn pass<D: Device + ?Sized>(
         &mut self,
         dev: &D,
         decoder: &Decoder<'_>,

@@ -87,7 +87,7 @@ pub struct UpdateOptions {
 
 impl<'a> Optimizer<'a> {
     /// Resolves the regions of `layout`, zeroes them, and copies the weights into the master copy.
-    pub fn new<D: Device>(
+    pub fn new<D: Device + ?Sized>(
         dev: &D,
         spec: &plimsoll_base::ModelSpec,
         table: &ParamTable,
@@ -109,17 +109,23 @@ impl<'a> Optimizer<'a> {
     }
 
     /// Sets gradients to zero: the start of a step.
-    pub fn zero_grads<D: Device>(&self, dev: &D) {
+    pub fn zero_grads<D: Device + ?Sized>(&self, dev: &D) {
         dev.zero(self.grads.all);
     }
 
     /// Global norm of the gradients; NaN or infinite if any of them is.
-    pub fn grad_norm<D: Device>(&self, dev: &D) -> f64 {
+    pub fn grad_norm<D: Device + ?Sized>(&self, dev: &D) -> f64 {
         dev.sum_squares(self.grads.all).sqrt()
     }
 
     /// One AdamW step with gradients scaled to `grad_clip` where `grad_norm` exceeds it.
-    pub fn update<D: Device>(&mut self, dev: &D, weights: &Params<'_>, how: UpdateOptions, grad_norm: f64) {
+    pub fn update<D: Device + ?Sized>(
+        &mut self,
+        dev: &D,
+        weights: &Params<'_>,
+        how: UpdateOptions,
+        grad_norm: f64,
+    ) {
         self.step += 1;
         let clip = f64::from(how.grad_clip);
         let grad_scale = if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 };
@@ -146,7 +152,7 @@ impl<'a> Optimizer<'a> {
 }
 
 /// dst = src, element by element, through a small host buffer: a start-up cost only.
-fn copy_elements<D: Device>(dev: &D, src: Buf<'_>, dst: Buf<'_>) {
+fn copy_elements<D: Device + ?Sized>(dev: &D, src: Buf<'_>, dst: Buf<'_>) {
     let mut values = vec![0f32; 1 << 16];
     for start in (0..src.len()).step_by(values.len()) {
         let n = values.len().min(src.len() - start);

@@ -3,7 +3,7 @@
 
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
-use crate::{Matrix, MatrixLayout};
+use crate::{Batch, KV_BLOCK, Matrix, MatrixLayout, SEGMENT_FIELDS};
 use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
@@ -108,6 +108,26 @@ pub(super) fn cast(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
             convert::<f32, T>(dev.isa(), &x[part], out);
         });
     });
+}
+
+/// See `Device::advance`.
+pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
+    let rows = ids.len();
+    assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
+    assert_eq!((batch.slots.len(), batch.segments.len()), (rows, rows * SEGMENT_FIELDS), "one row a segment");
+    let (tokens, tables) = (dev.read::<u32>(tokens), dev.read::<u32>(batch.tables));
+    let arrays = [ids, batch.positions, batch.slots, batch.segments, keys].map(|buf| dev.write::<u32>(buf));
+    // SAFETY: the only task, and the arrays are distinct regions.
+    let [ids, positions, slots, segments, keys] =
+        std::array::from_fn(|i| unsafe { arrays[i].range(0, arrays[i].len()) });
+    for i in 0..rows {
+        let segment = &mut segments[i * SEGMENT_FIELDS..][..SEGMENT_FIELDS];
+        let position = positions[i] + 1;
+        let block = tables[segment[3] as usize + position as usize / KV_BLOCK];
+        (ids[i], positions[i], segment[2]) = (tokens[i], position, position);
+        slots[i] = block * KV_BLOCK as u32 + position % KV_BLOCK as u32;
+        keys[i * 3 + 2] += 1;
+    }
 }
 
 // ---- rows of matrices --------------------------------------------------------------------------------------------

@@ -231,6 +231,9 @@ impl Device for CpuDevice {
     ) {
         sample::sample(self, x, w, keys, how, tile, tokens, out);
     }
+    fn advance(&self, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
+        elementwise::advance(self, batch, ids, tokens, keys);
+    }
 
     fn cast(&self, src: Buf<'_>, dst: Buf<'_>) {
         elementwise::cast(self, src, dst);

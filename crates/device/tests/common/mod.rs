@@ -64,7 +64,7 @@ impl Bench {
 
     /// A matrix in the layout of weights of `weights`, its buffer of any dtype.
     pub fn matrix(&self, name: &str, n: usize, k: usize, weights: DType) -> Matrix<'_> {
-        Matrix::new(self.buf(name), n, k, MatrixLayout::of_weights(weights))
+        Matrix::new(self.buf(name), n, k, MatrixLayout::of_weights(plimsoll_device::DeviceKind::Cpu, weights))
     }
 
     /// Writes `[n, k]` row-major into a matrix; padding is zero.

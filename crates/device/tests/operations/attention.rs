@@ -159,7 +159,13 @@ pub fn write(dev: &CpuDevice, r: Resident<'_>, what: &[(&str, &[f32])]) {
 /// Attention reads no positions and slots but their number.
 pub fn batch(r: Resident<'_>) -> Batch<'_> {
     let positions: Buf<'_> = r.buf("positions");
-    Batch { positions, slots: positions, segments: r.buf("segments"), tables: r.buf("tables") }
+    Batch {
+        positions,
+        slots: positions,
+        segments: r.buf("segments"),
+        tables: r.buf("tables"),
+        keys_max: usize::MAX,
+    }
 }
 
 /// Blocks in a scattered order.

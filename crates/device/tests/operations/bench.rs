@@ -169,6 +169,7 @@ fn measure_rows(path: &str, dev: &CpuDevice, r: Resident<'_>, rows: usize, h: us
         slots: b("positions"),
         segments: b("positions"),
         tables: b("positions"),
+        keys_max: usize::MAX,
     };
     report(&name("rope"), rows, rows * 960 * 4, || dev.rope(b("qkv"), None, b("rope"), batch, kv, b("q")));
     let heads = plimsoll_device::Heads { heads: 9, kv_heads: 3, head_dim: 64 };

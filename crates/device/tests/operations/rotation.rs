@@ -90,6 +90,7 @@ fn heads_are_normalised_rotated_and_written_to_their_slots() {
                     slots: r.buf("slots"),
                     segments: r.buf("slots"),
                     tables: r.buf("slots"),
+                    keys_max: usize::MAX,
                 };
                 let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: 2, head_dim: d };
                 let norm = norms.then(|| QkNorm { q: r.buf("wq"), k: r.buf("wk"), eps: EPS });

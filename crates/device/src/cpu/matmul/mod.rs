@@ -48,7 +48,7 @@ impl<'a, E: Operand> Panels<'a, E> {
     pub(crate) fn new(dev: &'a CpuDevice, w: Matrix<'a>) -> Panels<'a, E> {
         assert_eq!(
             w.layout,
-            MatrixLayout::of_weights(E::DTYPE),
+            MatrixLayout::of_weights(crate::DeviceKind::Cpu, E::DTYPE),
             "the layout of weights of {}",
             E::DTYPE.name()
         );

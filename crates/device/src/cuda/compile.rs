@@ -1,0 +1,199 @@
+//! Compiling kernels with NVRTC, and keeping what it made.
+//!
+//! The cache is a folder of files named by the hash of everything that a result depends on: source, options, compiler.
+//! Each holds the hash of its own contents; one that is damaged is compiled again, and a folder that cannot be written
+//! costs time only.
+
+use super::library::{self, Lib};
+use cudarc::nvrtc::{result, sys};
+use plimsoll_base::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+/// A kernel file: one module on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// Name of the module and of the file, without `.cu`.
+    pub name: &'static str,
+    text: &'static str,
+}
+
+const COMMON: &str = include_str!("cu/common.cuh");
+
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        &[$(Source { name: $name, text: include_str!(concat!("cu/", $name, ".cu")) }),*]
+    };
+}
+
+/// All kernel files.
+pub const SOURCES: &[Source] = sources!["decode", "rows"];
+
+impl Source {
+    /// What the compiler reads.
+    pub fn program(&self) -> String {
+        format!("{COMMON}\n#line 1 \"{}.cu\"\n{}", self.name, self.text)
+    }
+}
+
+/// Architectures that every kernel must compile for.
+pub const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"];
+
+/// The name of an architecture for the compiler: Hopper's own instructions need its `a`.
+pub(crate) fn architecture(capability: (u32, u32)) -> String {
+    let suffix = if capability == (9, 0) { "a" } else { "" };
+    format!("sm_{}{}{suffix}", capability.0, capability.1)
+}
+
+/// NVRTC's version, as `13.0`.
+///
+/// Errors: `cuda-library-missing`.
+pub(crate) fn compiler_version() -> Result<String> {
+    library::open(Lib::Nvrtc)?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both are valid places for an int, and the library is open.
+    let status = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+    status.result().map_err(|err| Error::new("cuda-compile-failed", format!("nvrtcVersion: {err:?}")))?;
+    Ok(format!("{major}.{minor}"))
+}
+
+/// Compiles a kernel file for an architecture, without a GPU.
+///
+/// Errors: `cuda-library-missing`; `cuda-compile-failed` with the compiler's words.
+pub fn compile(source: &Source, architecture: &str, checked: bool) -> Result<Vec<u8>> {
+    library::open(Lib::Nvrtc)?;
+    let text = CString::new(source.program()).expect("kernel sources hold no zero byte");
+    let name = CString::new(format!("{}.cu", source.name)).expect("names hold no zero byte");
+    let failed = |words: String| {
+        let message = format!("{}.cu for {architecture}: {}", source.name, words.trim());
+        Error::new("cuda-compile-failed", message)
+            .hint("the kernels need NVRTC 12.8 or later; update nvidia-cuda-nvrtc or the CUDA toolkit")
+    };
+    let program = result::create_program(&text, Some(&name)).map_err(|err| failed(format!("{err:?}")))?;
+    let options = options(architecture, checked);
+    // SAFETY: the program was made above and is destroyed below, once.
+    let compiled = unsafe { result::compile_program(program, &options) };
+    let cubin = match compiled {
+        Ok(()) => cubin(program).map_err(|err| failed(format!("{err:?}"))),
+        Err(err) => Err(failed(format!("{err:?}\n{}", log(program)))),
+    };
+    // SAFETY: nobody holds the program any more.
+    let _ = unsafe { result::destroy_program(program) };
+    cubin
+}
+
+fn options(architecture: &str, checked: bool) -> Vec<String> {
+    let mut options = vec![
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_string(),
+        // Bits must not depend on which products the compiler fuses; where one rounding is wanted, the source says so.
+        "--fmad=false".to_string(),
+        "-diag-suppress=177".to_string(),
+    ];
+    if checked {
+        options.push("-DPLIMSOLL_CHECKED".to_string());
+    }
+    options
+}
+
+fn cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, result::NvrtcError> {
+    let mut size = 0;
+    // SAFETY: a compiled program; `size` is a valid place.
+    unsafe { sys::nvrtcGetCUBINSize(program, &mut size) }.result()?;
+    let mut bytes = vec![0u8; size];
+    // SAFETY: the buffer has the size that NVRTC asked for.
+    unsafe { sys::nvrtcGetCUBIN(program, bytes.as_mut_ptr().cast()) }.result()?;
+    Ok(bytes)
+}
+
+fn log(program: sys::nvrtcProgram) -> String {
+    // SAFETY: the program is alive.
+    let words = unsafe { result::get_program_log(program) }.unwrap_or_default();
+    let bytes: Vec<u8> = words.into_iter().map(|c| c as u8).take_while(|&c| c != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The folder of compiled kernels: `PLIMSOLL_KERNEL_CACHE`, else `plimsoll/kernels` in the user's cache folder.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    variable("PLIMSOLL_KERNEL_CACHE").or_else(|| {
+        let cache = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+        Some(cache?.join("plimsoll").join("kernels"))
+    })
+}
+
+/// A compiled module from the cache, or compiled now and kept. True if it was compiled.
+///
+/// Errors: those of `compile`.
+pub(crate) fn load_or_compile(
+    source: &Source,
+    architecture: &str,
+    checked: bool,
+    cache: Option<&Path>,
+    compiler: &str,
+) -> Result<(Vec<u8>, bool)> {
+    let mut key = Sha256::new();
+    for part in [source.program().as_str(), &options(architecture, checked).join(" "), compiler] {
+        key.update((part.len() as u64).to_le_bytes());
+        key.update(part);
+    }
+    let file =
+        cache.map(|folder| folder.join(format!("{}-{}.cubin", source.name, hex(&key.finalize()[..12]))));
+    if let Some(bytes) = file.as_deref().and_then(read_cached) {
+        return Ok((bytes, false));
+    }
+    let bytes = compile(source, architecture, checked)?;
+    if let Some(file) = file {
+        // Best effort: without the file the next start compiles again.
+        let _ = write_cached(&file, &bytes);
+    }
+    Ok((bytes, true))
+}
+
+fn read_cached(file: &Path) -> Option<Vec<u8>> {
+    let bytes = std::fs::read(file).ok()?;
+    let (hash, payload) = bytes.split_at_checked(32)?;
+    (Sha256::digest(payload)[..] == *hash).then(|| payload.to_vec())
+}
+
+fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
+    let folder = file.parent().expect("a file in the cache folder");
+    std::fs::create_dir_all(folder)?;
+    // Renamed when whole: two starts at once may both write it, and a reader sees one or the other.
+    let part = file.with_extension(format!("part-{}", std::process::id()));
+    let mut bytes = Sha256::digest(payload).to_vec();
+    bytes.extend_from_slice(payload);
+    std::fs::write(&part, bytes)?;
+    std::fs::rename(&part, file)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_file_of_the_cache_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("k/rows-1.cubin");
+        write_cached(&file, b"machine code").unwrap();
+        assert_eq!(read_cached(&file).unwrap(), b"machine code");
+        let mut bytes = std::fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&file, &bytes).unwrap();
+        assert_eq!(read_cached(&file), None);
+        std::fs::write(&file, b"short").unwrap();
+        assert_eq!(read_cached(&file), None);
+    }
+
+    #[test]
+    fn architectures_have_the_compilers_names() {
+        assert_eq!(architecture((9, 0)), "sm_90a");
+        assert_eq!(architecture((8, 0)), "sm_80");
+        assert_eq!(architecture((12, 0)), "sm_120");
+    }
+}

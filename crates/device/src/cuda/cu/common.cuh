@@ -1,0 +1,193 @@
+// What every kernel file begins with: types, conversions, warp and block reductions, and the instructions that C++ has
+// no words for. No header is included: NVRTC brings none.
+//
+// Kernels are compiled without contraction of multiplications and additions (--fmad=false): where one rounding is
+// wanted, fma() says so, so that two instances of a template give the same bits.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+/// Keys in a block of the cache.
+#define KV_BLOCK 16
+/// Keys in a chunk of attention.
+#define ATTENTION_CHUNK 512
+/// Fields of a segment record: first row, rows, first position, offset into the tables, parent's first row.
+#define SEGMENT_FIELDS 5
+#define NO_PARENT 0xffffffffu
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+struct bf16 {
+    u16 bits;
+};
+
+#ifndef PLIMSOLL_HOST
+
+__device__ __forceinline__ u32 as_u32(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ float as_f32(u32 x) { return __uint_as_float(x); }
+
+/// Two f32 to two bf16 in one word, the first in the low half; nearest even.
+__device__ __forceinline__ u32 pack_bf16(float low, float high) {
+    u32 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+/// One rounding.
+__device__ __forceinline__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+/// 2^x by the instruction; its bits are the same on every device of one architecture.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/// d += a b: 16 x 8 from 16 x 16 (row) and 16 x 8 (col), bf16 in, f32 out.
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+    return (u32)__cvta_generic_to_shared(p);
+}
+
+/// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+
+/// As `ldmatrix_x4`, each matrix transposed.
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+
+/// 16 bytes from global to shared memory, behind the thread's back; zeros where `valid` is false.
+__device__ __forceinline__ void copy_async_16(void* dst_shared, const void* src_global, bool valid) {
+    u32 bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(shared_address(dst_shared)), "l"(src_global), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until at most N of the committed groups are under way.
+template <int N>
+__device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+/// Where the first bad index of a checked build is kept: code, value, limit, block.
+extern "C" __device__ u32 plimsoll_fault[4];
+__device__ u32 plimsoll_fault[4];
+
+#ifdef PLIMSOLL_CHECKED
+/// True if `value` < `limit`; else the first such case is kept for the host, which names it.
+__device__ __noinline__ bool index_ok(u32 code, u32 value, u32 limit) {
+    if (value < limit) return true;
+    if (atomicCAS(&plimsoll_fault[0], 0u, code) == 0u) {
+        plimsoll_fault[1] = value;
+        plimsoll_fault[2] = limit;
+        plimsoll_fault[3] = blockIdx.x;
+    }
+    return false;
+}
+#else
+#define index_ok(code, value, limit) true
+#endif
+
+#endif // PLIMSOLL_HOST
+
+// Codes of `index_ok`; the host's words for them stand in `checked.rs`.
+#define BAD_TOKEN 1      // a token id beyond the vocabulary
+#define BAD_KV_SLOT 2    // a slot beyond the cache
+#define BAD_KV_BLOCK 3   // a block table entry beyond the cache
+#define BAD_POSITION 4   // a position beyond the rotary table
+#define BAD_ROW 5        // a row index beyond the batch
+#define BAD_SEGMENT 6    // a segment's rows or table beyond their arrays
+#define NOT_FINITE 7     // a value that is not a number, or infinite
+
+__device__ __forceinline__ float to_f32(float x) { return x; }
+__device__ __forceinline__ float to_f32(bf16 x) { return as_f32((u32)x.bits << 16); }
+__device__ __forceinline__ float low_f32(u32 two) { return as_f32(two << 16); }
+__device__ __forceinline__ float high_f32(u32 two) { return as_f32(two & 0xffff0000u); }
+
+template <class T> struct Convert;
+template <> struct Convert<float> {
+    static __device__ __forceinline__ float from(float x) { return x; }
+};
+template <> struct Convert<bf16> {
+    static __device__ __forceinline__ bf16 from(float x) {
+        bf16 y;
+        y.bits = (u16)pack_bf16(x, 0.0f);
+        return y;
+    }
+};
+/// Rounds to the nearest, ties to even.
+template <class T> __device__ __forceinline__ T from_f32(float x) { return Convert<T>::from(x); }
+
+/// e^x to 2 units in the last place; 0 below -104, infinity above 88.72, NaN of NaN. The polynomial of the CPU's lanes.
+__device__ __forceinline__ float exp_f32(float x) {
+    x = x > 100.0f ? 100.0f : x;
+    x = x < -110.0f ? -110.0f : x;
+    // Adding 1.5 * 2^23 rounds to an integer n, which then stands in the low bits; x = n ln 2 + r, |r| <= 0.3466.
+    const float magic = 12582912.0f;
+    float shifted = fma(x, 1.44269504f, magic);
+    float n = shifted - magic;
+    // ln 2 in two parts, the first of 10 bits, so that n times it is exact.
+    float r = fma(n, -0.693359375f, x);
+    r = fma(n, 2.12194440e-4f, r);
+    float p = 1.9875691e-4f;
+    p = fma(p, r, 1.3982e-3f);
+    p = fma(p, r, 8.333452e-3f);
+    p = fma(p, r, 4.1665796e-2f);
+    p = fma(p, r, 1.6666665e-1f);
+    p = fma(p, r, 0.5f);
+    p = fma(p, r * r, r) + 1.0f;
+    // Two factors: 2^n itself may lie outside the normal range. The first product is exact.
+    int exponent = (int)(as_u32(shifted) - as_u32(magic));
+    int half = exponent >> 1;
+    return p * as_f32((u32)(half + 127) << 23) * as_f32((u32)(exponent - half + 127) << 23);
+}
+
+/// Sum over a warp: a tree that does not depend on the data; every lane gets it.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) x = x + __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+/// Streams of random numbers, as `plimsoll_base::rng::Stream`.
+#define STREAM_SAMPLER 2
+
+/// Philox4x32-10: four numbers of a key and a counter, as `plimsoll_base::rng::philox`.
+__device__ __forceinline__ uint4 philox(u64 seed, u32 stream, u64 a, u64 b) {
+    u64 key = seed ^ ((u64)stream * 0x9E3779B97F4A7C15ull);
+    u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+    u32 x0 = (u32)a, x1 = (u32)(a >> 32), x2 = (u32)b, x3 = (u32)(b >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 p0 = (u64)x0 * 0xD2511F53u, p1 = (u64)x2 * 0xCD9E8D57u;
+        x0 = (u32)(p1 >> 32) ^ x1 ^ k0;
+        x1 = (u32)p1;
+        x2 = (u32)(p0 >> 32) ^ x3 ^ k1;
+        x3 = (u32)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return make_uint4(x0, x1, x2, x3);
+}
+
+/// A uniform number in (0, 1), as `plimsoll_base::rng::unit_f32`.
+__device__ __forceinline__ float unit_f32(u32 bits) { return ((float)(bits >> 9) + 0.5f) * (1.0f / 8388608.0f); }

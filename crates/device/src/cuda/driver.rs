@@ -1,0 +1,262 @@
+//! The card: its context, its one stream, its memory, and the words for what the driver reports.
+
+use super::library::{self, Lib};
+use cudarc::driver::{result, sys};
+use plimsoll_base::{Bytes, Error, Result};
+use std::ffi::CStr;
+use std::ptr::null_mut;
+
+/// CUDA version that the kernels and bindings are written for, as the driver counts it.
+const DRIVER_VERSION_MIN: i32 = 13_000;
+/// Oldest architecture whose instructions the kernels use: asynchronous copies and bf16 products.
+const CAPABILITY_MIN: (u32, u32) = (8, 0);
+
+/// What is known of a card without using it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuInfo {
+    /// The product's name.
+    pub name: String,
+    /// Compute capability: (9, 0) is Hopper.
+    pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// All memory of the card.
+    pub total: Bytes,
+    /// CUDA version that the driver speaks, such as 13000.
+    pub driver: i32,
+    /// Where the driver's library was found.
+    pub driver_library: String,
+}
+
+/// A card with a context of ours.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    pub(crate) info: GpuInfo,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    pub(crate) stream: sys::CUstream,
+}
+
+// SAFETY: a context may be used from any thread that makes it current, which `Gpu::bind` does.
+unsafe impl Send for Gpu {}
+// SAFETY: as above; the driver serialises calls on one stream.
+unsafe impl Sync for Gpu {}
+
+impl Gpu {
+    /// Opens the first visible card and its primary context.
+    ///
+    /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`, `cuda-failed`.
+    pub(crate) fn open() -> Result<Gpu> {
+        let (device, info) = first_device()?;
+        // SAFETY: the device was given by the driver; the context is released on drop.
+        let context =
+            unsafe { result::primary_ctx::retain(device) }.map_err(|e| failed("making a context", e))?;
+        // SAFETY: the context was retained above.
+        unsafe { result::ctx::set_current(context) }.map_err(|e| failed("making a context", e))?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(|e| failed("making a stream", e))?;
+        Ok(Gpu { info, device, context, stream })
+    }
+
+    /// Makes the context current on this thread.
+    pub(crate) fn bind(&self) {
+        // SAFETY: the context lives as long as `self`. A failure shows at the call that follows.
+        let _ = unsafe { result::ctx::set_current(self.context) };
+    }
+
+    /// Waits for everything on the stream.
+    pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
+        self.bind();
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { result::stream::synchronize(self.stream) }
+    }
+
+    /// Free and total bytes of the card, by the driver.
+    pub(crate) fn memory(&self) -> (Bytes, Bytes) {
+        self.bind();
+        let (free, total) = result::mem_get_info().unwrap_or((0, 0));
+        (Bytes(free as u64), Bytes(total as u64))
+    }
+
+    /// Plain device memory; it fails by name, and says what others hold.
+    ///
+    /// Errors: `cuda-out-of-memory`.
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<sys::CUdeviceptr> {
+        self.bind();
+        let (free, total) = self.memory();
+        // SAFETY: the memory is written before it is read, as every region of a plan is.
+        unsafe { result::malloc_sync(bytes as usize) }.map_err(|err| {
+            let message = format!(
+                "{} of device memory, of which {free} of {total} are free: {}",
+                Bytes(bytes),
+                words(err)
+            );
+            Error::does_not_fit("cuda-out-of-memory", message)
+                .hint("nvidia-smi shows who holds the card's memory; or set memory.device to less")
+        })
+    }
+
+    /// Gives back what `allocate` gave.
+    pub(crate) fn free(&self, address: sys::CUdeviceptr) {
+        self.bind();
+        // SAFETY: the caller owns the memory, and has waited for what used it.
+        let _ = unsafe { result::free_sync(address) };
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.bind();
+        // SAFETY: made by `open`, and nothing runs on them: the device that owned this waited first.
+        unsafe {
+            let _ = result::stream::destroy(self.stream);
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}
+
+/// The first card that the driver shows, and what is known of it. Takes no memory on the card.
+///
+/// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`.
+pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
+    let library = library::open(Lib::Driver)?;
+    result::init().map_err(|err| {
+        Error::new(
+            "cuda-no-device",
+            format!("the driver ({}) does not start: {}", library.display(), words(err)),
+        )
+        .hint("nvidia-smi shows whether the driver sees a card; or set run.device = \"cpu\"")
+    })?;
+    let mut driver = 0;
+    // SAFETY: a valid place for an int.
+    unsafe { sys::cuDriverGetVersion(&mut driver) }
+        .result()
+        .map_err(|e| failed("the driver's version", e))?;
+    if driver < DRIVER_VERSION_MIN {
+        let dotted = |v: i32| format!("{}.{}", v / 1000, v % 1000 / 10);
+        let message =
+            format!("the driver speaks CUDA {}, needed is {}", dotted(driver), dotted(DRIVER_VERSION_MIN));
+        return Err(Error::new("cuda-driver-too-old", message)
+            .hint("update the NVIDIA driver to 580 or later, or set run.device = \"cpu\""));
+    }
+    if result::device::get_count().unwrap_or(0) < 1 {
+        return Err(Error::new("cuda-no-device", "the driver shows no card")
+            .hint("check CUDA_VISIBLE_DEVICES and nvidia-smi, or set run.device = \"cpu\""));
+    }
+    let device = result::device::get(0).map_err(|e| failed("the first card", e))?;
+    let attribute = |which| {
+        // SAFETY: the device is the driver's own.
+        unsafe { result::device::get_attribute(device, which) }.unwrap_or(0) as u32
+    };
+    use sys::CUdevice_attribute as A;
+    let capability = (
+        attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+    );
+    let name = result::device::get_name(device).unwrap_or_default();
+    if capability < CAPABILITY_MIN {
+        let message =
+            format!("{name} has compute capability {}.{}, needed is 8.0", capability.0, capability.1);
+        return Err(Error::new("cuda-arch-unsupported", message)
+            .hint("use an NVIDIA card of the Ampere generation or later, or set run.device = \"cpu\""));
+    }
+    // SAFETY: the device is the driver's own.
+    let total = unsafe { result::device::total_mem(device) }.unwrap_or(0);
+    let info = GpuInfo {
+        name,
+        capability,
+        multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        total: Bytes(total as u64),
+        driver,
+        driver_library: library.display().to_string(),
+    };
+    Ok((device, info))
+}
+
+/// The driver's name and words for an error.
+pub(crate) fn words(err: result::DriverError) -> String {
+    let text = |s: std::result::Result<&CStr, result::DriverError>| {
+        s.map(|s| s.to_string_lossy().into_owned()).unwrap_or_else(|_| format!("error {}", err.0 as u32))
+    };
+    format!("{} ({})", text(err.error_name()), text(err.error_string()))
+}
+
+/// The error of a call that has no better name.
+pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
+    let error = Error::new("cuda-failed", format!("{what}: {}", words(err)));
+    match err.0 {
+        sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+        | sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+        | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED => error
+            .fact("kernels run behind the program's back: the one that failed may be any since the last wait")
+            .hint("run again with --checked, which waits after every kernel and names it"),
+        _ => error,
+    }
+}
+
+/// Page-locked host memory of a fixed size.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: plain memory that this value alone owns.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Errors: `host-allocation-failed`.
+    pub(crate) fn new(gpu: &Gpu, len: usize) -> Result<Pinned> {
+        gpu.bind();
+        // SAFETY: freed on drop.
+        let base = unsafe { result::malloc_host(len, 0) }.map_err(|err| {
+            Error::new(
+                "host-allocation-failed",
+                format!("{} of pinned memory: {}", Bytes(len as u64), words(err)),
+            )
+            .hint("raise the limit on locked memory (ulimit -l), or lower memory.offload")
+        })?;
+        // SAFETY: the driver gave `len` bytes.
+        unsafe { std::ptr::write_bytes(base.cast::<u8>(), 0, len) };
+        Ok(Pinned { base: base.cast(), len })
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `len` bytes, initialised in `new`; `&mut self` excludes other slices of ours. What the card writes
+        // there is waited for before it is read.
+        unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the driver in `new`.
+        let _ = unsafe { result::free_host(self.base.cast()) };
+    }
+}
+
+/// An event on the stream.
+#[derive(Debug)]
+pub(crate) struct Mark(pub(crate) sys::CUevent);
+
+// SAFETY: an event handle may be used from any thread whose context is current.
+unsafe impl Send for Mark {}
+// SAFETY: as above.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Mark> {
+        gpu.bind();
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        event.map(Mark).map_err(|e| failed("making an event", e))
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if self.0 != null_mut() {
+            // SAFETY: made in `new`, destroyed once.
+            let _ = unsafe { result::event::destroy(self.0) };
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The products of linear layers: bf16 by cuBLASLt, f32 by our own kernels, whose chain of additions is one.
+
+use super::blas::{Op, Operands, Shape};
+use super::{CudaDevice, sgemm};
+use crate::{Matrix, MatrixLayout};
+use plimsoll_base::DType;
+use plimsoll_memory::Buf;
+
+/// Bytes of scratch that cuBLASLt may use at most.
+pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;
+
+fn rows(x: Buf<'_>, width: usize) -> usize {
+    assert!(x.len().is_multiple_of(width), "{} elements in rows of {width}", x.len());
+    x.len() / width
+}
+
+/// True if cuBLASLt takes the shapes: rows of whole 16-byte units.
+fn by_library(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
+    let whole = widths.iter().all(|w| w.is_multiple_of(8));
+    whole && operands.iter().all(|b| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16))
+}
+
+/// out = x W^T + bias, or out += .
+pub(crate) fn forward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    bias: Option<Buf<'_>>,
+    out: Buf<'_>,
+    add: bool,
+) {
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    let m = rows(x, w.k);
+    assert_eq!(out.len(), m * w.n, "[{m}, {}]", w.n);
+    assert!(
+        bias.is_none_or(|b| b.len() == w.n),
+        "a bias of {} for {} outputs",
+        bias.map_or(0, Buf::len),
+        w.n
+    );
+    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
+    if m == 0 {
+        return;
+    }
+    if !by_library(dev, &[x, w.buf], &[w.k, w.n]) {
+        return sgemm::forward(dev, x, w, bias, out, add);
+    }
+    let shape = Shape { op: Op::Forward, m, n: w.n, k: w.k, out: out.dtype(), add, bias: bias.is_some() };
+    product(dev, shape, w.buf, x, out, bias);
+}
+
+/// out = dy W, or out += .
+pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    let m = rows(dy, w.n);
+    assert_eq!(out.len(), m * w.k, "[{m}, {}]", w.k);
+    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
+    if m == 0 {
+        return;
+    }
+    if !by_library(dev, &[dy, w.buf], &[w.k, w.n]) {
+        return sgemm::backward_x(dev, dy, w, out, add);
+    }
+    let shape = Shape { op: Op::BackwardX, m, n: w.n, k: w.k, out: out.dtype(), add, bias: false };
+    product(dev, shape, w.buf, dy, out, None);
+}
+
+/// grad += dy^T x.
+pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>) {
+    assert_eq!(grad.layout, MatrixLayout::Rows);
+    let m = rows(dy, grad.n);
+    assert_eq!(x.len(), m * grad.k, "[{m}, {}]", grad.k);
+    if m == 0 {
+        return;
+    }
+    if !by_library(dev, &[dy, x], &[grad.k, grad.n]) || !dev.address(grad.buf).is_multiple_of(16) {
+        return sgemm::backward_w(dev, dy, x, grad);
+    }
+    let out = grad.buf.dtype();
+    let shape = Shape { op: Op::BackwardW, m, n: grad.n, k: grad.k, out, add: true, bias: false };
+    product(dev, shape, x, dy, grad.buf, None);
+}
+
+fn product(dev: &CudaDevice, shape: Shape, a: Buf<'_>, b: Buf<'_>, out: Buf<'_>, bias: Option<Buf<'_>>) {
+    if dev.has_failed() {
+        return;
+    }
+    let operands = Operands {
+        a: dev.address(a),
+        b: dev.address(b),
+        out: dev.address(out),
+        bias: bias.map_or(0, |bias| dev.address(bias)),
+    };
+    if let Err(error) = dev.blas.product(&dev.gpu, shape, operands, dev.workspace()) {
+        return dev.fail(error);
+    }
+    if dev.checked
+        && let Err(err) = dev.gpu.wait()
+    {
+        dev.fail(super::driver::failed(&format!("{shape:?}"), err));
+    }
+}

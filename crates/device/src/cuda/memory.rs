@@ -1,0 +1,132 @@
+//! Bytes in and out of the arena, and conversions of dtype on the way.
+
+use super::CudaDevice;
+use super::driver;
+use crate::{Matrix, MatrixLayout};
+use cudarc::driver::{result, sys};
+use half::bf16;
+use plimsoll_base::DType;
+use plimsoll_memory::Buf;
+
+impl CudaDevice {
+    /// Copies bytes to an address of the arena.
+    fn send<T: Copy>(&self, address: u64, src: &[T]) {
+        if src.is_empty() || self.has_failed() {
+            return;
+        }
+        self.gpu.bind();
+        // SAFETY: `address` and the length were checked to lie in the arena. From pageable memory the driver takes
+        // a copy before it returns.
+        let sent = unsafe { result::memcpy_htod_async(address, src, self.gpu.stream) };
+        self.keep(sent, "copying to the device");
+    }
+
+    /// Copies bytes from an address of the arena, after everything on the stream.
+    pub(crate) fn receive<T: Copy>(&self, address: u64, dst: &mut [T]) {
+        if dst.is_empty() || self.has_failed() {
+            return;
+        }
+        self.gpu.bind();
+        // SAFETY: as in `send`; the wait comes before `dst` is used.
+        let received = unsafe { result::memcpy_dtoh_async(dst, address, self.gpu.stream) };
+        self.keep(received, "copying from the device");
+        self.keep(self.gpu.wait(), "copying from the device");
+    }
+
+    fn keep(&self, done: std::result::Result<(), result::DriverError>, what: &str) {
+        if let Err(err) = done {
+            self.fail(driver::failed(what, err));
+        }
+    }
+
+    /// Copies bytes from a device address, after everything on the stream.
+    pub(crate) fn read_bytes(&self, address: u64, dst: &mut [u8]) {
+        self.receive(address, dst);
+    }
+
+    /// The region `device.scratch`, at least `bytes` long; operations use it one after the other.
+    pub(crate) fn scratch(&self, bytes: u64) -> u64 {
+        let (address, len) = self.scratch.expect("`bind_scratch` comes before the operations");
+        assert!(bytes <= len, "an operation wants {bytes} bytes of a scratch of {len}");
+        address
+    }
+}
+
+fn element(buf: Buf<'_>, dev: &CudaDevice, start: usize, len: usize) -> u64 {
+    dev.address(buf.slice(start, len))
+}
+
+pub(crate) fn write_u32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[u32]) {
+    assert_eq!(dst.dtype(), DType::U32);
+    dev.send(element(dst, dev, start, src.len()), src);
+}
+
+pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, start: usize, dst: &mut [u32]) {
+    assert_eq!(src.dtype(), DType::U32);
+    dev.receive(element(src, dev, start, dst.len()), dst);
+}
+
+pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[f32]) {
+    let address = element(dst, dev, start, src.len());
+    match dst.dtype() {
+        DType::F32 => dev.send(address, src),
+        DType::Bf16 => {
+            let mut part = [bf16::ZERO; 4096];
+            for (i, values) in src.chunks(part.len()).enumerate() {
+                for (to, &from) in part.iter_mut().zip(values) {
+                    *to = bf16::from_f32(from);
+                }
+                dev.send(address + (i * part.len() * 2) as u64, &part[..values.len()]);
+            }
+        }
+        other => panic!("writing f32 into {}", other.name()),
+    }
+}
+
+pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, start: usize, dst: &mut [f32]) {
+    let address = element(src, dev, start, dst.len());
+    match src.dtype() {
+        DType::F32 => dev.receive(address, dst),
+        DType::Bf16 => {
+            let mut part = [bf16::ZERO; 16384];
+            for (i, values) in dst.chunks_mut(part.len()).enumerate() {
+                let part = &mut part[..values.len()];
+                dev.receive(address + (i * 16384 * 2) as u64, part);
+                for (to, from) in values.iter_mut().zip(part) {
+                    *to = from.to_f32();
+                }
+            }
+        }
+        other => panic!("reading {} as f32", other.name()),
+    }
+}
+
+pub(crate) fn write_rows(dev: &CudaDevice, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
+    assert_eq!((dst.layout, src.len() % dst.k), (MatrixLayout::Rows, 0));
+    write_f32(dev, dst.buf, first_row * dst.k, src);
+}
+
+pub(crate) fn read_rows(dev: &CudaDevice, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
+    assert_eq!((src.layout, dst.len() % src.k), (MatrixLayout::Rows, 0));
+    read_f32(dev, src.buf, first_row * src.k, dst);
+}
+
+pub(crate) fn zero(dev: &CudaDevice, dst: Buf<'_>) {
+    if dst.is_empty() || dev.has_failed() {
+        return;
+    }
+    dev.gpu.bind();
+    let bytes = dst.len() * dst.dtype().bytes() as usize;
+    // SAFETY: the bytes lie in the arena, as `address` checks.
+    let done = unsafe { sys::cuMemsetD8Async(dev.address(dst), 0, bytes, dev.gpu.stream) }.result();
+    dev.keep(done, "zeroing");
+}
+
+/// Fills the whole arena.
+pub(crate) fn fill_raw(dev: &CudaDevice, byte: u8) {
+    dev.gpu.bind();
+    // SAFETY: the arena is `arena_bytes` long.
+    let done =
+        unsafe { sys::cuMemsetD8Async(dev.arena, byte, dev.arena_bytes as usize, dev.gpu.stream) }.result();
+    dev.keep(done, "filling the arena");
+}
