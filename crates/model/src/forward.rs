@@ -40,6 +40,8 @@ pub struct PassIndex {
     pub head_rows: Vec<u32>,
     /// [R] what they predict; not used by the sampler.
     pub targets: Vec<u32>,
+    /// Rows will come to stand before this position as passes follow without the host; 0 where they do not.
+    pub keys_max: usize,
 }
 
 impl PassIndex {
@@ -54,6 +56,7 @@ impl PassIndex {
             copies: Vec::with_capacity(limits.copies * 3),
             head_rows: Vec::with_capacity(limits.head_rows),
             targets: Vec::with_capacity(limits.head_rows),
+            keys_max: 0,
         }
     }
 
@@ -71,6 +74,7 @@ impl PassIndex {
         ] {
             array.clear();
         }
+        self.keys_max = 0;
     }
 
     /// Number of segments.
@@ -119,9 +123,14 @@ impl<'p> Pass<'p> {
             dev.write_u32(buf, 0, &index.copies);
             buf.slice(0, index.copies.len())
         });
-        let keys_max = index.positions.iter().max().map_or(0, |&p| p as usize + 1);
+        let keys_max = index.positions.iter().max().map_or(0, |&p| p as usize + 1).max(index.keys_max);
         let batch = acts.batch(rows, index.num_segments(), index.tables.len(), keys_max);
         Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, rows, head_rows }
+    }
+
+    /// [R] u32: what the last `draw` drew.
+    pub fn tokens(&self) -> Buf<'p> {
+        self.acts.sampler.expect("only the rollout samples").1.slice(0, self.head_rows)
     }
 
     /// [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`.
@@ -218,17 +227,40 @@ pub fn sample<'p, D: Device + ?Sized>(
     keys: &[u32],
     how: Sampling,
 ) -> Buf<'p> {
-    let (keys_buf, tokens) = pass.acts.sampler.expect("only the rollout samples");
+    upload_keys(dev, pass, keys);
+    draw(dev, decoder, pass, how)
+}
+
+/// Sends the sampler's keys: [R, 3] sample id (low, high) and position.
+pub fn upload_keys<D: Device + ?Sized>(dev: &D, pass: &Pass<'_>, keys: &[u32]) {
+    let (keys_buf, _) = pass.acts.sampler.expect("only the rollout samples");
     assert_eq!(keys.len(), pass.head_rows * 3, "one key a head row");
+    dev.write_u32(keys_buf, 0, keys);
+}
+
+/// Draws a token for each head row with the keys on the device. Returns the tokens' buffer, [R] u32.
+pub fn draw<'p, D: Device + ?Sized>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    pass: &Pass<'p>,
+    how: Sampling,
+) -> Buf<'p> {
+    let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
     let tokens = tokens.slice(0, pass.head_rows);
     if pass.head_rows == 0 {
         return tokens;
     }
     let norm = head_input(dev, decoder, pass);
-    dev.write_u32(keys_buf, 0, keys);
-    let keys_buf = keys_buf.slice(0, keys.len());
-    dev.sample(norm, decoder.params.head, keys_buf, how, pass.acts.head_tile, tokens, pass.head_out());
+    let keys = keys.slice(0, pass.head_rows * 3);
+    dev.sample(norm, decoder.params.head, keys, how, pass.acts.head_tile, tokens, pass.head_out());
     tokens
+}
+
+/// After `draw` in a pass of one row a sequence: the rows of the next pass, made on the device.
+pub fn advance<D: Device + ?Sized>(dev: &D, pass: &Pass<'_>) {
+    let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
+    let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
+    dev.advance(pass.batch, pass.ids, tokens, keys);
 }
 
 /// True if the update recomputes norms and products in the backward pass.

@@ -1,5 +1,6 @@
 //! The engine's loop: schedule a pass, run the model, draw tokens, end sequences.
 
+use crate::ahead;
 use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
 use crate::schedule::Schedule;
@@ -56,13 +57,15 @@ pub struct RolloutStats {
 /// The rollout engine. Its vectors are made once and never grow.
 #[derive(Debug)]
 pub struct Engine {
-    limits: EngineLimits,
-    schedule: Schedule,
-    index: PassIndex,
-    keys: Vec<u32>,
-    tokens: Vec<u32>,
-    logprobs: Vec<f32>,
-    entropy: Vec<f32>,
+    pub(crate) limits: EngineLimits,
+    pub(crate) schedule: Schedule,
+    pub(crate) index: PassIndex,
+    pub(crate) keys: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) logprobs: Vec<f32>,
+    pub(crate) entropy: Vec<f32>,
+    /// Rows of passes that run ahead whose response has ended.
+    pub(crate) ended: Vec<bool>,
 }
 
 impl Engine {
@@ -70,20 +73,22 @@ impl Engine {
     pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
         assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
         assert!(limits.blocks > limits.blocks_per_sequence(), "blocks for one sequence: {limits:?}");
+        let rows = limits.pass().head_rows;
         Engine {
             limits,
             schedule: Schedule::new(limits, on_full),
             index: PassIndex::with_capacity(&limits.pass()),
-            keys: Vec::with_capacity(limits.sequences * 3),
-            tokens: vec![0; limits.sequences],
-            logprobs: vec![0.0; limits.sequences],
-            entropy: vec![0.0; limits.sequences],
+            keys: Vec::with_capacity(rows * 3),
+            tokens: vec![0; rows],
+            logprobs: vec![0.0; rows],
+            entropy: vec![0.0; rows],
+            ended: Vec::with_capacity(rows),
         }
     }
 
     /// Heap bytes of an engine with these limits.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
-        Schedule::bytes(limits) + PassIndex::bytes(&limits.pass()) + 24 * limits.sequences as u64
+        Schedule::bytes(limits) + PassIndex::bytes(&limits.pass()) + 25 * limits.pass().head_rows as u64
     }
 
     /// Samples responses to all prompts into `out`.
@@ -102,12 +107,28 @@ impl Engine {
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
         let (mut stats, mut entropy) = (RolloutStats::default(), 0.0);
-        while self.schedule.next_pass(request.prompts, out, &mut self.index) {
+        loop {
+            let ran = match dev.pipeline() {
+                Some(pipeline) => {
+                    let mut run = ahead::Run { pipeline, dev, decoder, acts, request };
+                    self.run_ahead(&mut run, stop, out, &mut stats, &mut entropy)?
+                }
+                None => false,
+            };
+            if ran {
+                continue;
+            }
+            if !self.schedule.next_pass(request.prompts, out, &mut self.index) {
+                break;
+            }
             stats.passes += 1;
             stats.rows += self.index.ids.len() as u64;
             self.pass(dev, decoder, acts, request, out);
+            dev.check()?;
             entropy += self.entropy[..self.index.head_rows.len()].iter().map(|&h| f64::from(h)).sum::<f64>();
-            self.take_tokens(request, stop, out)?;
+            for row in 0..self.index.head_rows.len() {
+                self.take_token(row, request, stop, out)?;
+            }
         }
         stats.preemptions = self.schedule.preemptions;
         stats.mean_entropy = entropy / out.total_tokens().max(1) as f64;
@@ -137,33 +158,33 @@ impl Engine {
         dev.read_f32(pass.head_out().entropy, 0, &mut self.entropy[..r]);
     }
 
-    fn take_tokens(
+    /// Takes what was drawn in a head row. True if the response has ended.
+    pub(crate) fn take_token(
         &mut self,
+        row: usize,
         request: &Request<'_>,
         stop: &mut dyn StopCondition,
         out: &mut Samples,
-    ) -> Result<()> {
-        for row in 0..self.index.head_rows.len() {
-            let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
-            if token == u32::MAX || !logprob.is_finite() {
-                return Err(not_finite(s, out.ids(s).len(), logprob));
-            }
-            out.push(s, token, logprob);
-            let finish = if request.eos.contains(&token) {
-                Some(Finish::Eos)
-            } else if stop.stops(s, out.ids(s)) {
-                Some(Finish::Stop)
-            } else if out.ids(s).len() == request.max_new_tokens {
-                Some(Finish::Length)
-            } else {
-                None
-            };
-            if let Some(finish) = finish {
-                out.end(s, finish);
-                self.schedule.end(s);
-            }
+    ) -> Result<bool> {
+        let (s, token, logprob) = (self.schedule.head_samples[row], self.tokens[row], self.logprobs[row]);
+        if token == u32::MAX || !logprob.is_finite() {
+            return Err(not_finite(s, out.ids(s).len(), logprob));
         }
-        Ok(())
+        out.push(s, token, logprob);
+        let finish = if request.eos.contains(&token) {
+            Some(Finish::Eos)
+        } else if stop.stops(s, out.ids(s)) {
+            Some(Finish::Stop)
+        } else if out.ids(s).len() == request.max_new_tokens {
+            Some(Finish::Length)
+        } else {
+            None
+        };
+        if let Some(finish) = finish {
+            out.end(s, finish);
+            self.schedule.end(s);
+        }
+        Ok(finish.is_some())
     }
 
     fn check(&self, request: &Request<'_>) -> Result<()> {

@@ -4,6 +4,7 @@
 //! It refuses requests beyond its limits, and stops with a name when a logit is not a number. It allocates nothing
 //! while it runs.
 
+mod ahead;
 mod blocks;
 mod engine;
 mod limits;

@@ -31,6 +31,8 @@ pub struct EngineLimits {
     pub prompt_tokens: usize,
     /// Longest response.
     pub new_tokens: usize,
+    /// True if decode passes run ahead of the host, in buckets of rows: where the device has a pipeline.
+    pub ahead: bool,
 }
 
 impl EngineLimits {
@@ -46,16 +48,40 @@ impl EngineLimits {
         groups.min(sequences) * prompt_tokens.div_ceil(KV_BLOCK) + sequences * own
     }
 
+    /// Entries of a sequence's table in passes that run ahead: one more than it can own, so that the position behind
+    /// its last has an entry.
+    pub(crate) fn table_stride(&self) -> usize {
+        self.blocks_per_sequence() + 1
+    }
+
+    /// The block that rows of ended sequences write to while passes run ahead.
+    pub(crate) fn spare_block(&self) -> u32 {
+        self.blocks as u32
+    }
+
     /// Limits of the engine's passes.
     pub fn pass(&self) -> PassLimits {
+        let (sequences, stride, spare) = match self.ahead {
+            true => (bucket(self.sequences), self.table_stride(), 1),
+            false => (self.sequences, self.blocks_per_sequence(), 0),
+        };
         PassLimits {
-            rows: self.rows,
-            head_rows: self.sequences,
-            segments: self.sequences,
-            table_entries: self.sequences * self.blocks_per_sequence(),
-            blocks: self.blocks,
+            rows: self.rows.max(sequences),
+            head_rows: sequences,
+            segments: sequences,
+            table_entries: sequences * stride,
+            blocks: self.blocks + spare,
             copies: self.sequences,
         }
+    }
+}
+
+/// Rows of a decode pass that runs ahead, for a number of sequences: few enough sizes to record a graph for each, and
+/// never under sixteen, from where on a product's bits do not depend on its rows.
+pub(crate) fn bucket(sequences: usize) -> usize {
+    match sequences {
+        0..=128 => sequences.next_multiple_of(16).max(16),
+        _ => sequences.next_multiple_of(64),
     }
 }
 

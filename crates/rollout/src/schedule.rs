@@ -6,7 +6,7 @@
 
 use crate::limits::own_blocks;
 use crate::{BlockPool, EngineLimits, OnFull, Samples};
-use plimsoll_device::{KV_BLOCK, NO_PARENT};
+use plimsoll_device::{ATTENTION_CHUNK, KV_BLOCK, NO_PARENT};
 use plimsoll_model::PassIndex;
 
 /// A prompt and the blocks of its keys.
@@ -144,6 +144,112 @@ impl Schedule {
             }
         }
         true
+    }
+
+    /// Fills `index` with the rows of a run of decode passes and gives their blocks out. Returns the number of passes, or
+    /// 0 if something else is to be done first.
+    ///
+    /// The index holds one row for each running sequence, in a bucket filled up with copies of the first.
+    pub(crate) fn next_run(
+        &mut self,
+        samples: &Samples,
+        max_new_tokens: usize,
+        most: usize,
+        index: &mut PassIndex,
+    ) -> usize {
+        index.clear();
+        self.head_samples.clear();
+        self.admit();
+        if self.running.is_empty() || !self.running.iter().all(|&s| self.only_decodes(s, samples)) {
+            return 0;
+        }
+        let tokens = |s: &usize| samples.ids(*s).len();
+        let position = |s: &usize| self.groups[s / self.group_size].prompt_tokens + tokens(s) - 1;
+        let longest = self.running.iter().map(position).max().expect("someone runs");
+        let left = self.running.iter().map(|s| max_new_tokens - tokens(s)).max().expect("someone runs");
+        let rotary = self.limits.prompt_tokens + self.limits.new_tokens - longest;
+        let mut passes = most.min(left).min(rotary);
+        while passes > 0 && self.blocks_missing(samples, max_new_tokens, passes) > self.pool.free() {
+            passes /= 2;
+        }
+        if passes == 0 {
+            return 0;
+        }
+        self.take_blocks(samples, max_new_tokens, passes);
+        self.push_run(samples, index);
+        index.keys_max = (longest + passes + 1).next_multiple_of(ATTENTION_CHUNK);
+        passes
+    }
+
+    /// True if all that a sequence needs next is one row.
+    fn only_decodes(&self, s: usize, samples: &Samples) -> bool {
+        let (group, sequence) = (&self.groups[s / self.group_size], &self.sequences[s]);
+        let tokens = samples.ids(s).len();
+        let copied = sequence.has_tail || group.prompt_tokens.is_multiple_of(KV_BLOCK);
+        tokens > 0 && sequence.computed + 1 == tokens && group.computed == group.prompt_tokens && copied
+    }
+
+    /// Own blocks of a sequence after some decode passes.
+    fn blocks_after(&self, s: usize, samples: &Samples, max_new_tokens: usize, passes: usize) -> usize {
+        let prompt = self.groups[s / self.group_size].prompt_tokens;
+        let tokens = (samples.ids(s).len() + passes - 1).min(max_new_tokens - 1);
+        (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK)
+    }
+
+    fn blocks_missing(&self, samples: &Samples, max_new_tokens: usize, passes: usize) -> usize {
+        let missing = |&s: &usize| {
+            self.blocks_after(s, samples, max_new_tokens, passes)
+                .saturating_sub(self.sequences[s].blocks.len())
+        };
+        self.running.iter().map(missing).sum()
+    }
+
+    fn take_blocks(&mut self, samples: &Samples, max_new_tokens: usize, passes: usize) {
+        for at in 0..self.running.len() {
+            let s = self.running[at];
+            let wanted = self.blocks_after(s, samples, max_new_tokens, passes);
+            while self.sequences[s].blocks.len() < wanted {
+                let block = self.pool.take().expect("the room was counted");
+                self.sequences[s].blocks.push(block);
+            }
+        }
+    }
+
+    fn push_run(&mut self, samples: &Samples, index: &mut PassIndex) {
+        let stride = self.limits.table_stride();
+        for at in 0..crate::limits::bucket(self.running.len()) {
+            let filler = at >= self.running.len();
+            let s = self.running[if filler { 0 } else { at }];
+            let (group, sequence) = (&self.groups[s / self.group_size], &self.sequences[s]);
+            let tokens = samples.ids(s);
+            let position = group.prompt_tokens + tokens.len() - 1;
+            let shared = group.prompt_tokens / KV_BLOCK;
+            let first = index.tables.len();
+            index.tables.extend_from_slice(&group.blocks[..shared]);
+            index.tables.extend_from_slice(&sequence.blocks);
+            let block = index.tables[first + position / KV_BLOCK];
+            index.tables.resize(first + stride, self.limits.spare_block());
+            index.ids.push(tokens[tokens.len() - 1]);
+            index.positions.push(position as u32);
+            index.slots.push(block * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
+            index.segments.extend_from_slice(&[at as u32, 1, position as u32, first as u32, NO_PARENT]);
+            index.head_rows.push(at as u32);
+            if !filler {
+                self.head_samples.push(s);
+            }
+        }
+    }
+
+    /// After a run of decode passes: every token but the last of those that still run has its key.
+    pub(crate) fn end_run(&mut self, samples: &Samples) {
+        for &s in &self.running {
+            self.sequences[s].computed = samples.ids(s).len() - 1;
+        }
+    }
+
+    /// True if a sequence waits for its start.
+    pub(crate) fn someone_waits(&self) -> bool {
+        self.sequences[..self.num_sequences].iter().any(|s| s.state == State::Waiting)
     }
 
     /// A sequence has ended: its blocks are free, and its prompt's when it was the last of its group.

@@ -58,7 +58,15 @@ impl Ask {
 
     fn engine(&self, sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         let (prompt_tokens, new_tokens) = (self.prompt_tokens(), self.new_tokens);
-        EngineLimits { sequences, rows, blocks, samples: self.samples(), prompt_tokens, new_tokens }
+        EngineLimits {
+            sequences,
+            rows,
+            blocks,
+            samples: self.samples(),
+            prompt_tokens,
+            new_tokens,
+            ahead: false,
+        }
     }
 
     /// Blocks with which nothing ever waits.
@@ -149,6 +157,17 @@ impl Ask {
             preemptions += count;
         }
         assert!(preemptions > 0, "the blocks were to run out");
+        for (sequences, rows, few, on_full) in [
+            (all, 512, false, OnFull::WorstCase),
+            (5, 20, false, OnFull::WorstCase),
+            (8, 48, true, OnFull::Preempt),
+            (3, 16, true, OnFull::WorstCase),
+        ] {
+            let blocks = if few { self.tight_blocks() + 1 } else { blocks };
+            let limits = EngineLimits { ahead: true, ..self.engine(sequences, rows, blocks) };
+            let (other, _) = self.draw(limits, on_full, 1);
+            self.check_same(&drawn, &other, &format!("{limits:?}, ahead of the host"));
+        }
         let longest = self.prompt_tokens() + self.new_tokens;
         for (tokens, recompute, threads) in [
             (longest, Recompute::None, 1),

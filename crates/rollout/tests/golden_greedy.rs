@@ -30,6 +30,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     samples: 3,
                     prompt_tokens: 64,
                     new_tokens: NEW_TOKENS,
+                    ahead: false,
                 };
                 let mut world = World::new(Setup { isa, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
@@ -72,6 +73,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 samples: 33,
                 prompt_tokens: 33,
                 new_tokens: 1,
+                ahead: false,
             };
             let mut world = World::new(Setup { isa, ..Setup::new(name, DType::F32, UPDATE) }, limits);
             let request = Request {

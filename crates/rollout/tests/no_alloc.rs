@@ -37,6 +37,7 @@ fn main() {
             samples: 12,
             prompt_tokens: 40,
             new_tokens: 24,
+            ahead: false,
         };
         let pack = PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15 };
         let setup =

@@ -61,6 +61,7 @@ fn engine_limits() -> EngineLimits {
         samples: GROUP,
         prompt_tokens: PROMPT,
         new_tokens: NEW_TOKENS,
+        ahead: false,
     }
 }
 

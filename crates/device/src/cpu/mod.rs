@@ -13,6 +13,7 @@ mod lanes;
 mod matmul;
 mod norm;
 pub mod peak;
+mod pipeline;
 mod pool;
 mod rope;
 mod sample;
@@ -45,6 +46,8 @@ pub struct CpuDevice {
     isa: Isa,
     scratch: Option<Scratch>,
     perturbed: AtomicBool,
+    /// Results of passes, where the device runs ahead.
+    slots: Option<pipeline::Slots>,
 }
 
 /// The region `device.scratch`: one part for each thread.
@@ -68,6 +71,7 @@ impl CpuDevice {
             isa,
             scratch: None,
             perturbed: AtomicBool::new(false),
+            slots: None,
         })
     }
 
@@ -175,6 +179,9 @@ impl Device for CpuDevice {
         elementwise::zero(self, dst);
     }
     fn sync(&self) {}
+    fn pipeline(&self) -> Option<&dyn crate::Pipeline> {
+        self.slots.is_some().then_some(self)
+    }
 
     fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
         elementwise::embed(self, table, ids, out);

@@ -27,7 +27,11 @@ impl World {
     pub fn truncating(setup: Setup, limits: EngineLimits, truncates: bool) -> World {
         let spec = setup.open().spec;
         let extra = layout(&spec, setup.dtype, setup.target(), &limits, truncates).unwrap();
-        World { harness: Harness::new(setup, extra), limits, truncates }
+        let mut harness = Harness::new(setup, extra);
+        if limits.ahead {
+            harness.dev.run_ahead();
+        }
+        World { harness, limits, truncates }
     }
 
     /// Runs one request on a new engine.

@@ -1,0 +1,144 @@
+//! Decode passes that run ahead of the host: while nothing but decoding is to be done, one recorded pass follows the
+//! other on the device, and the host looks at each pass's tokens while the next one runs.
+//!
+//! Blocks for all passes of a run are given out before it; a sequence that has ended keeps its row until the run ends, and
+//! writes into its own blocks and the spare one. Rows are filled up to a bucket with copies of the first one, which
+//! write the same bits to the same places.
+
+use crate::Samples;
+use crate::engine::{Engine, Request, RolloutStats, StopCondition};
+use crate::limits::bucket;
+use plimsoll_base::Result;
+use plimsoll_device::{ATTENTION_CHUNK, Device, Pipeline, Sampling};
+use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, upload_keys};
+
+/// Passes of a run, at most: a sequence that ends early keeps its row so long.
+const PASSES_MAX: usize = 64;
+
+/// What a run works on.
+pub(crate) struct Run<'r, 'a, 'p, D: ?Sized> {
+    pub(crate) pipeline: &'r dyn Pipeline,
+    pub(crate) dev: &'r D,
+    pub(crate) decoder: &'r Decoder<'a>,
+    pub(crate) acts: Activations<'p>,
+    pub(crate) request: &'r Request<'r>,
+}
+
+impl Engine {
+    /// Decodes ahead of the host as long as that is all there is to do. False if it cannot.
+    pub(crate) fn run_ahead<D: Device + ?Sized>(
+        &mut self,
+        run: &mut Run<'_, '_, '_, D>,
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+        stats: &mut RolloutStats,
+        entropy: &mut f64,
+    ) -> Result<bool> {
+        let new_tokens = run.request.max_new_tokens;
+        let passes = self.schedule.next_run(out, new_tokens, PASSES_MAX, &mut self.index);
+        if passes == 0 {
+            return Ok(false);
+        }
+        let live = self.schedule.head_samples.len();
+        let rows = self.index.ids.len();
+        self.ended.clear();
+        self.ended.resize(live, false);
+        let pass = self.begin_run(run, out);
+        let (mut left, mut done) = (live, 0);
+        for step in 0..passes {
+            let tokens = self.put_pass(run, &pass, rows);
+            let head = pass.head_out();
+            run.pipeline.fetch(step % 2, &[tokens, head.logprobs, head.entropy]);
+            done += 1;
+            if step > 0 {
+                left -= self.take_pass(run, (step - 1) % 2, stop, out, entropy)?;
+            }
+            if self.should_leave(left, live, rows) {
+                break;
+            }
+        }
+        self.take_pass(run, (done - 1) % 2, stop, out, entropy)?;
+        self.schedule.end_run(out);
+        stats.passes += done as u64;
+        stats.rows += (done * live) as u64;
+        Ok(true)
+    }
+
+    /// Sends the first pass's rows and keys.
+    fn begin_run<'p, D: Device + ?Sized>(&mut self, run: &Run<'_, '_, 'p, D>, out: &Samples) -> Pass<'p> {
+        self.keys.clear();
+        let samples = &self.schedule.head_samples;
+        for row in 0..self.index.head_rows.len() {
+            let s = *samples.get(row).unwrap_or(&samples[0]);
+            let id = run.request.first_sample_id + s as u64;
+            self.keys.extend_from_slice(&[id as u32, (id >> 32) as u32, out.ids(s).len() as u32]);
+        }
+        let pass = Pass::upload(run.dev, run.acts, &self.index);
+        upload_keys(run.dev, &pass, &self.keys);
+        pass
+    }
+
+    /// Puts one pass on the device: layers, sampling, and the step to the next position.
+    fn put_pass<'p, D: Device + ?Sized>(
+        &self,
+        run: &Run<'_, '_, 'p, D>,
+        pass: &Pass<'p>,
+        rows: usize,
+    ) -> plimsoll_memory::Buf<'p> {
+        let how = run.request.sampling;
+        let key = graph_key(rows, self.index.keys_max, how);
+        run.pipeline.replay(key, &mut || {
+            layers(run.dev, run.decoder, pass);
+            draw(run.dev, run.decoder, pass, how);
+            advance(run.dev, pass);
+        });
+        pass.tokens()
+    }
+
+    /// Takes the tokens of a pass that has come back. Returns how many responses ended with it.
+    fn take_pass<D: Device + ?Sized>(
+        &mut self,
+        run: &Run<'_, '_, '_, D>,
+        slot: usize,
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+        entropy: &mut f64,
+    ) -> Result<usize> {
+        let rows = self.index.head_rows.len();
+        run.pipeline.fetched(slot, &mut |words| {
+            for row in 0..rows {
+                self.tokens[row] = words[row];
+                self.logprobs[row] = f32::from_bits(words[rows + row]);
+                self.entropy[row] = f32::from_bits(words[2 * rows + row]);
+            }
+        });
+        run.dev.check()?;
+        let mut ended = 0;
+        for row in 0..self.ended.len() {
+            if !self.ended[row] {
+                *entropy += f64::from(self.entropy[row]);
+                self.ended[row] = self.take_token(row, run.request, stop, out)?;
+                ended += usize::from(self.ended[row]);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// True if the rows that are left would go into a clearly smaller bucket, or make room for a sequence that waits.
+    fn should_leave(&self, left: usize, live: usize, rows: usize) -> bool {
+        left == 0 || (left < live && self.schedule.someone_waits()) || bucket(left) * 4 <= rows * 3
+    }
+}
+
+/// Everything that a decode pass's launches depend on, as one number.
+fn graph_key(rows: usize, keys_max: usize, how: Sampling) -> u64 {
+    let words = [
+        rows as u64,
+        keys_max.div_ceil(ATTENTION_CHUNK) as u64,
+        u64::from(how.temperature.to_bits()) << 32 | u64::from(how.top_k),
+        u64::from(how.top_p.to_bits()) << 32 | u64::from(how.min_p.to_bits()),
+        how.seed,
+    ];
+    // FNV-1a over words: a run has a handful of keys.
+    words.iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3))
+}
