@@ -48,6 +48,10 @@ pub enum Place {
     Heap,
     /// The process itself: code, stacks, the tokenizer; an upper bound, measured.
     Process,
+    /// Other processes of the run: workers, up to their own limits.
+    Workers,
+    /// The kernel, for the run: page tables, stacks, files. A container is charged for it; no process shows it.
+    Kernel,
     /// A file.
     File,
 }

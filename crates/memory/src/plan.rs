@@ -84,6 +84,28 @@ impl Plan {
         Phase::ALL.into_iter().map(in_arena).max().unwrap_or_default()
     }
 
+    /// The highest resident memory of the process itself, which is what its RSS is held against: the host pool without
+    /// other processes and the kernel.
+    pub fn process_peak(&self) -> Bytes {
+        let ours = |r: &crate::Region| {
+            r.pool == Pool::Host && matches!(r.place, Place::Arena | Place::Heap | Place::Process)
+        };
+        let in_phase = |phase: Phase| self.sum(|r| ours(r) && r.phases.contains(phase));
+        Phase::ALL.into_iter().map(in_phase).max().unwrap_or_default()
+    }
+
+    /// Requires that all regions together have a size that can be told.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn check_sum(&self) -> Result<()> {
+        let total = self.layout.regions.iter().try_fold(0u64, |sum, r| sum.checked_add(r.bytes.0));
+        match total.filter(|&bytes| bytes <= i64::MAX as u64) {
+            Some(_) => Ok(()),
+            None => Err(Error::new("size-overflow", "the regions of the plan together overflow 63 bits")
+                .hint("check the lengths and counts in the run file or the model's config.json")),
+        }
+    }
+
     /// True if every pool's peak is within its limit.
     pub fn fits(&self) -> bool {
         Pool::ALL.into_iter().all(|pool| self.excess(pool) == Bytes(0))

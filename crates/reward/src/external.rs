@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Longest time from start to ready: an interpreter may import large packages.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Most worker processes of one reward.
-const WORKERS_MAX: u32 = 256;
+pub(crate) const WORKERS_MAX: u32 = 256;
 
 pub(crate) enum External {
     Python(PythonFunction),

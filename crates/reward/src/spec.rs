@@ -77,6 +77,17 @@ impl RewardSpec {
     pub fn of_kind(kind: impl Into<String>) -> RewardSpec {
         RewardSpec { kind: kind.into(), ..RewardSpec::default() }
     }
+
+    /// The most that its worker processes may come to hold together; none for what runs in the process.
+    pub fn worker_bytes(&self) -> Bytes {
+        match Kind::parse(self) {
+            Ok(Kind::Python { .. } | Kind::Command { .. }) => {
+                let workers = u64::from(self.workers.clamp(1, crate::external::WORKERS_MAX));
+                Bytes(self.worker_memory.0.saturating_mul(workers))
+            }
+            _ => Bytes(0),
+        }
+    }
 }
 
 /// A kind, parsed.

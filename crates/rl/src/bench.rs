@@ -2,10 +2,9 @@
 //! machine's own peak.
 
 use crate::dataset::Item;
-use crate::eval::without_training;
 use crate::metrics;
 use crate::objective::Objective;
-use crate::plan::{PlanReport, plan_with};
+use crate::plan::{PlanReport, plan_sampling, plan_with};
 use crate::runfile::{Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunFile, Train};
 use crate::session::{self, Facts};
 use crate::step::{StepContext, step, update_options};
@@ -62,8 +61,7 @@ pub fn peak(options: &BenchOptions) -> Result<Value> {
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
     let mut run = bench_run(options, sequences, 1, new);
     run.rollout.sequences_max = Auto::Value(sequences as u32);
-    let mut bench = Bench::open(options, &run, prompt, 0)?;
-    without_training(&mut bench.report)?;
+    let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
     let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
@@ -97,7 +95,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
 pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
     let mut run = bench_run(options, batch, 1, seq);
     run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
-    let bench = Bench::open(options, &run, 1, 0)?;
+    let bench = Bench::open(options, &run, 1)?;
     let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
@@ -143,7 +141,7 @@ pub fn whole_step(
 ) -> Result<Value> {
     let mut run = bench_run(options, prompts, group, new);
     run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
-    let bench = Bench::open(options, &run, prompt, 0)?;
+    let bench = Bench::open(options, &run, prompt)?;
     let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let text = session::text_model(&bench.model, &run.data)?;
@@ -258,7 +256,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         let one = (longest + NEW).div_ceil(plimsoll_device::KV_BLOCK) + 1;
         run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
-    let bench = Bench::open(&options, &run, longest, 0)?;
+    let bench = Bench::open(&options, &run, longest)?;
     let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
@@ -299,26 +297,31 @@ struct Bench {
 }
 
 impl Bench {
-    fn open(
+    /// A benchmark that trains.
+    fn open(options: &BenchOptions, run: &RunFile, prompt_tokens: usize) -> Result<Bench> {
+        Bench::open_with(options, run, prompt_tokens, |facts| plan_with(run, facts, &Limits::default()))
+    }
+
+    fn open_with(
         options: &BenchOptions,
         run: &RunFile,
         prompt_tokens: usize,
-        completion_tokens: usize,
+        plan: impl FnOnce(&Facts) -> Result<PlanReport>,
     ) -> Result<Bench> {
         let model = session::open_model(&options.model, &run.model_options, true)?;
         let facts = Facts {
             spec: model.spec,
             prompt_tokens,
-            completion_tokens,
+            completion_tokens: 0,
             eval_prompts: 0,
             host: crate::shape::HostFacts {
                 image: session::image_bytes(),
                 tokenizer: session::tokenizer_bytes(&model),
                 data: Bytes(0),
-                staging: session::staging_bytes(run.memory.staging.0, &model),
+                staging: session::staging_bytes(run.memory.staging, &model),
             },
         };
-        let report = plan_with(run, &facts, &Limits::default())?;
+        let report = plan(&facts)?;
         report.refuse()?;
         Ok(Bench { model, report })
     }

@@ -1,7 +1,7 @@
 //! Evaluation: responses to held-out prompts, scored by the run's rewards.
 
 use crate::dataset::{Item, TextModel};
-use crate::plan::plan_with;
+use crate::plan::plan_sampling;
 use crate::responses::TextStop;
 use crate::runfile::{Rollout, RunFile, Train, VerbFile};
 use crate::session::{self, Facts};
@@ -9,7 +9,6 @@ use crate::step::{score, texts};
 use crate::trainer::{Trainer, cpu_arena};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Sampling};
-use plimsoll_memory::Limits;
 use plimsoll_memory::host::Host;
 use plimsoll_reward::Rewards;
 use plimsoll_rollout::Request;
@@ -110,8 +109,7 @@ pub fn eval(verb: &VerbFile) -> Result<Value> {
     rewards.check_columns(&items[0].columns)?;
     let run = as_run(verb);
     let facts = verb_facts(&run, &model, items.iter().map(|i| i.ids.len()).max().unwrap_or(1), items.len());
-    let mut report = plan_with(&run, &facts, &Limits::default())?;
-    without_training(&mut report)?;
+    let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = cpu_arena(&report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &report.shape, &model, verb.seed)?;
@@ -169,20 +167,9 @@ pub fn verb_facts(
             image: session::image_bytes(),
             tokenizer: session::tokenizer_bytes(model),
             data: Bytes(0),
-            staging: session::staging_bytes(run.memory.staging.0, model),
+            staging: session::staging_bytes(run.memory.staging, model),
         },
     }
-}
-
-/// Takes training out of a plan: a verb that only samples.
-pub fn without_training(report: &mut crate::plan::PlanReport) -> Result<()> {
-    report.shape.training = None;
-    report.plan.layout = report.shape.layout()?;
-    report.fits = report.plan.fits();
-    if report.fits {
-        report.hints.clear();
-    }
-    Ok(())
 }
 
 /// The rewards of a run file as the reward crate takes them.

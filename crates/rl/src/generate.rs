@@ -1,13 +1,12 @@
 //! The verb `generate`: the rollout engine alone, streaming one prompt's response.
 
 use crate::dataset::TextModel;
-use crate::eval::{as_run, verb_facts, without_training};
-use crate::plan::plan_with;
+use crate::eval::{as_run, verb_facts};
+use crate::plan::plan_sampling;
 use crate::runfile::VerbFile;
 use crate::session;
 use crate::trainer::{Trainer, cpu_arena, sampling};
 use plimsoll_base::{Error, Result};
-use plimsoll_memory::Limits;
 use plimsoll_memory::host::Host;
 use plimsoll_rollout::{Finish, Request, StopCondition};
 use plimsoll_text::{Message, Prompt, StopMatcher, StreamDecoder, tokenize_prompt};
@@ -85,8 +84,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     let mut run = as_run(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
     let facts = verb_facts(&run, &model, ids.len(), 1);
-    let mut report = plan_with(&run, &facts, &Limits::default())?;
-    without_training(&mut report)?;
+    let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = cpu_arena(&report.shape)?;
     let mut trainer = Trainer::new(&dev, &mut arena, &report.shape, &model, verb.seed)?;

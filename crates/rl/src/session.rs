@@ -2,7 +2,7 @@
 //! only those that it needs.
 
 use crate::dataset::{Dataset, Item, TextModel};
-use crate::runfile::{Data, ModelOptions, RunFile};
+use crate::runfile::{Auto, ByteSize, Data, ModelOptions, RunFile};
 use crate::shape::HostFacts;
 use plimsoll_base::{Bytes, Error, ModelSpec, Result};
 use plimsoll_files::{OpenModel, TokenizerFiles};
@@ -16,6 +16,8 @@ use std::path::Path;
 const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
 /// Host bytes of a JSONL file's rows for each byte of the file: text, columns and tokens, measured on GSM8K.
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
+/// The largest staging buffers that `"auto"` takes.
+const STAGING_BYTES_MAX: Bytes = Bytes::mib(64);
 
 /// Numbers about a run's model and data that its memory depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -180,7 +182,7 @@ fn host_facts(run: &RunFile, model: &OpenModel) -> Result<HostFacts> {
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
         data: Bytes(data * DATA_BYTES_PER_FILE_BYTE),
-        staging: staging_bytes(run.memory.staging.0, model),
+        staging: staging_bytes(run.memory.staging, model),
     })
 }
 
@@ -196,7 +198,8 @@ pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
 }
 
 /// The staging buffers: as large as the run file allows, never larger than the weights need.
-pub fn staging_bytes(allowed: Bytes, model: &OpenModel) -> Bytes {
+pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
+    let ByteSize(allowed) = allowed.or(ByteSize(STAGING_BYTES_MAX));
     let weights = model.spec.parameters() * 4;
     Bytes(allowed.0.min(weights.next_power_of_two()).max(STAGING_BYTES_MIN))
 }

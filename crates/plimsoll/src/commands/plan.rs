@@ -3,7 +3,7 @@
 use super::layers::Sets;
 use crate::{output, report};
 use plimsoll_base::Result;
-use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run};
+use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits};
 use plimsoll_rl::runfile::Loaded;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ Exit code: 0 if the run fits, 3 if it does not.
 
 Examples:
   plimsoll plan runs/first.toml
+  plimsoll plan runs/first.toml --min
   plimsoll plan runs/first.toml --limit host=8GiB --set train.micro_batch_tokens=4096")]
 pub struct Args {
     /// The run file.
@@ -28,6 +29,9 @@ pub struct Args {
     /// Where each value came from, and what was chosen for `auto`.
     #[arg(long)]
     explain: bool,
+    /// The smallest limits under which the run fits.
+    #[arg(long, conflicts_with_all = ["limit", "explain"])]
+    min: bool,
     /// One JSON object.
     #[arg(long)]
     json: bool,
@@ -36,6 +40,9 @@ pub struct Args {
 /// Prints the plan; the exit code is the verdict.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let loaded = args.sets.load(&args.run, quiet)?;
+    if args.min {
+        return smallest(&loaded, args.json);
+    }
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
     let planned = plan_run(&loaded.run, limits)?;
     let settings = args.explain.then(|| settings(&loaded, &planned));
@@ -58,6 +65,22 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => Ok(report::print(&error)),
     }
+}
+
+/// Prints the smallest limits of a run.
+fn smallest(loaded: &Loaded, json: bool) -> Result<ExitCode> {
+    let found = smallest_limits(&loaded.run)?;
+    match json {
+        true => output::json(&serde_json::to_value(found).expect("numbers have a JSON form")),
+        false => output::text(&format!(
+            "host    {} ({} bytes)\ndevice  {} ({} bytes)\n",
+            found.min_host_bytes,
+            found.min_host_bytes.0,
+            found.min_device_bytes,
+            found.min_device_bytes.0
+        )),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One line of `--explain`.

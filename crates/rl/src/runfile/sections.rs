@@ -483,14 +483,14 @@ pub struct Memory {
     /// What may live in pinned host memory.
     pub offload: Vec<Offload>,
     /// The buffer through which files are read and written.
-    pub staging: ByteSize,
+    pub staging: Auto<ByteSize>,
     /// Refuse a limit that comes from free memory instead of a container.
     pub strict: bool,
 }
 
 impl Default for Memory {
     fn default() -> Memory {
-        let staging = ByteSize(Bytes::mib(64));
+        let staging = Auto::Value(ByteSize(Bytes::mib(64)));
         Memory { host: Auto::Auto, device: Auto::Auto, offload: Vec::new(), staging, strict: false }
     }
 }

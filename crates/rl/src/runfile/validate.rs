@@ -364,7 +364,7 @@ fn memory(memory: &Memory, at: &Provenance) -> Result<()> {
             return Err(bad_value(at, key, 0, "bytes above 0, such as \"8GiB\", or \"auto\""));
         }
     }
-    if memory.staging.0.0 == 0 {
+    if memory.staging.value().is_some_and(|staging| staging.0.0 == 0) {
         return Err(bad_value(at, "memory.staging", 0, "bytes above 0, such as \"64MiB\""));
     }
     Ok(())

@@ -1,0 +1,172 @@
+//! Changes of a run file that make it fit, each planned again, in the order of the speed that they cost.
+
+use super::search::Planner;
+use crate::runfile::{
+    Auto, ByteSize, ModelDtype, OptimizerDtype, Recompute as RunRecompute, RunFile,
+};
+use crate::session::Facts;
+use crate::shape::HostFacts;
+use plimsoll_base::{Bytes, Result};
+use serde::Serialize;
+
+/// A change of the run file that makes it fit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hint {
+    /// What `--set` takes.
+    pub set: String,
+    /// What it does, and what it costs.
+    pub why: String,
+    /// Predicted time of a step beside the run as written, less 1: 0.12 is 12 % slower. None for a larger limit.
+    pub lost_speed: Option<f64>,
+    /// True if it changes what is computed, not only how.
+    pub changes_result: bool,
+}
+
+/// A change that might help.
+struct Change {
+    applies: bool,
+    set: &'static str,
+    why: &'static str,
+    changes_result: bool,
+    apply: fn(&mut RunFile),
+}
+
+const STAGING_SMALL: Bytes = Bytes::mib(1);
+
+/// Verified changes: how the same is computed first, then what is computed, each by lost speed; the smallest limit last.
+pub(super) fn of(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
+    let base_s = planner.fastest_s(run)?;
+    let changes: Vec<Change> = changes(run).into_iter().filter(|change| change.applies).collect();
+    let mut hints = Vec::new();
+    for change in &changes {
+        hints.extend(verified(planner, run, base_s, &[change])?);
+    }
+    if hints.is_empty() {
+        for (i, a) in changes.iter().enumerate() {
+            for b in &changes[i + 1..] {
+                hints.extend(verified(planner, run, base_s, &[a, b])?);
+            }
+        }
+        sort(&mut hints);
+        hints.truncate(1);
+    }
+    sort(&mut hints);
+    hints.push(smallest_limit(planner, run)?);
+    Ok(hints)
+}
+
+fn sort(hints: &mut [Hint]) {
+    hints.sort_by(|a, b| {
+        let speed = |hint: &Hint| hint.lost_speed.unwrap_or(f64::INFINITY);
+        a.changes_result.cmp(&b.changes_result).then(speed(a).total_cmp(&speed(b)))
+    });
+}
+
+/// The changes together as a hint, if the run then fits.
+fn verified(planner: &Planner, run: &RunFile, base_s: f64, changes: &[&Change]) -> Result<Option<Hint>> {
+    let mut changed = run.clone();
+    for change in changes {
+        (change.apply)(&mut changed);
+    }
+    let facts = facts_after(planner.facts, &changed);
+    let solution = Planner { facts: &facts, ..*planner }.solve(&changed)?;
+    if !solution.fits {
+        return Ok(None);
+    }
+    let lost = solution.chosen.cost.total_s() / base_s.max(f64::MIN_POSITIVE) - 1.0;
+    let join = |part: fn(&Change) -> &'static str, by: &str| {
+        changes.iter().map(|change| part(change)).collect::<Vec<_>>().join(by)
+    };
+    Ok(Some(Hint {
+        set: join(|change| change.set, " --set "),
+        why: format!("{}; {}", join(|change| change.why, "; "), speed(lost)),
+        lost_speed: Some(lost),
+        changes_result: changes.iter().any(|change| change.changes_result),
+    }))
+}
+
+/// `12 % slower`, for people.
+pub(super) fn speed(lost: f64) -> String {
+    match (lost * 100.0).round() {
+        percent if percent >= 1.0 => format!("predicted {percent} % slower"),
+        percent if percent <= -1.0 => format!("predicted {} % faster", -percent),
+        _ => "predicted as fast".into(),
+    }
+}
+
+/// The staging buffers follow from the run file.
+fn facts_after(facts: &Facts, changed: &RunFile) -> Facts {
+    let staging = changed.memory.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);
+    Facts { host: HostFacts { staging: facts.host.staging.min(staging), ..facts.host }, ..*facts }
+}
+
+/// The least host limit under which the run fits as it is written.
+fn smallest_limit(planner: &Planner, run: &RunFile) -> Result<Hint> {
+    let mib = planner.smallest(run)?.0.0.div_ceil(Bytes::MIB);
+    Ok(Hint {
+        set: format!("memory.host={mib}MiB"),
+        why: format!("the smallest host memory in which this run fits is {mib} MiB"),
+        lost_speed: None,
+        changes_result: false,
+    })
+}
+
+/// Single changes of a run file that save memory.
+fn changes(run: &RunFile) -> Vec<Change> {
+    let bf16 = run.model_options.dtype == ModelDtype::Bf16;
+    let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
+    let what = |applies, set, why, apply| Change { applies, set, why, changes_result: true, apply };
+    vec![
+        how(
+            !run.train.micro_batch_tokens.is_auto(),
+            "train.micro_batch_tokens=auto",
+            "the planner takes the largest micro-batch that fits",
+            |r| r.train.micro_batch_tokens = Auto::Auto,
+        ),
+        how(
+            !run.rollout.sequences_max.is_auto() || !run.rollout.kv_blocks.is_auto(),
+            "rollout.sequences_max=auto --set rollout.kv_blocks=auto",
+            "the planner takes the most sequences that fit",
+            |r| {
+                r.rollout.sequences_max = Auto::Auto;
+                r.rollout.kv_blocks = Auto::Auto;
+            },
+        ),
+        how(
+            run.train.recompute == Auto::Value(RunRecompute::None),
+            "train.recompute=cheap",
+            "norms and the SwiGLU product are computed again in the backward pass",
+            |r| r.train.recompute = Auto::Value(RunRecompute::Cheap),
+        ),
+        how(
+            !run.train.recompute.is_auto() && run.train.recompute != Auto::Value(RunRecompute::Layer),
+            "train.recompute=layer",
+            "only each layer's input is kept for the backward pass",
+            |r| r.train.recompute = Auto::Value(RunRecompute::Layer),
+        ),
+        how(
+            run.memory.staging.value().is_some_and(|ByteSize(bytes)| bytes > STAGING_SMALL),
+            "memory.staging=1MiB",
+            "weights are read and written through smaller buffers",
+            |r| r.memory.staging = Auto::Value(ByteSize(STAGING_SMALL)),
+        ),
+        what(!bf16, "model_options.dtype=bf16", "weights and activations in bf16", |r| {
+            r.model_options.dtype = ModelDtype::Bf16
+        }),
+        what(
+            run.train.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
+            "train.grad_dtype=bf16",
+            "gradients are summed in bf16",
+            |r| r.train.grad_dtype = Auto::Value(ModelDtype::Bf16),
+        ),
+        what(
+            run.train.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
+            "train.optimizer_dtype=bf16",
+            "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
+            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
+        ),
+        what(run.loss.kl_coef != 0.0, "loss.kl_coef=0", "no reference model is loaded", |r| {
+            r.loss.kl_coef = 0.0
+        }),
+    ]
+}

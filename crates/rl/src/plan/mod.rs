@@ -1,0 +1,258 @@
+//! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
+
+mod cost;
+mod hints;
+pub mod rates;
+mod render;
+mod search;
+
+pub use cost::StepCost;
+pub use hints::Hint;
+
+use crate::runfile::{Auto, ByteSize, RunFile};
+use crate::session::{Facts, Session};
+use crate::shape::RunShape;
+use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_memory::host::Host;
+use plimsoll_memory::{Limit, Limits, Plan, Pool};
+use plimsoll_model::Recompute;
+use plimsoll_train::OptimizerDType;
+use rates::Rates;
+use search::{Candidate, Planner, Purpose};
+use serde::Serialize;
+
+/// A page: limits of containers are multiples of it.
+const PAGE: u64 = 4096;
+
+/// What the planner settled on; recorded in `plan.json`, because gradients depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Resolved {
+    /// Token limit of a forward pass in training.
+    pub micro_batch_tokens: usize,
+    /// What the backward pass computes again.
+    pub recompute: Recompute,
+    /// Storage of optimizer states.
+    pub optimizer_dtype: OptimizerDType,
+    /// Storage of gradients.
+    pub grad_dtype: DType,
+    /// Sequences in flight.
+    pub sequences_max: usize,
+    /// KV blocks of a layer.
+    pub kv_blocks: usize,
+    /// Rows of a rollout pass.
+    pub rollout_rows: usize,
+    /// Longest prompt.
+    pub prompt_tokens_max: usize,
+    /// Threads.
+    pub threads: usize,
+    /// The most that the buffers between files and weights take.
+    pub staging: Bytes,
+}
+
+/// A setting that the planner weighed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Setting {
+    /// The knobs.
+    #[serde(flatten)]
+    pub resolved: Resolved,
+    /// Predicted seconds of a step.
+    pub predicted: StepCost,
+    /// Their sum.
+    pub predicted_step_s: f64,
+    /// Peak of the host pool.
+    pub host_peak_bytes: Bytes,
+}
+
+/// What `"auto"` became, and what it would have become next.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AutoReport {
+    /// The fastest setting that fits; the smallest where none does.
+    pub chosen: Setting,
+    /// The next one that fits, if the run file leaves a choice.
+    pub runner_up: Option<Setting>,
+    /// Where the predictions' rates come from.
+    pub rates: String,
+    /// What was given up to fit, where that changes what is computed.
+    pub gave_up: Option<String>,
+}
+
+/// A plan with its verdict.
+#[derive(Clone, Debug)]
+pub struct PlanReport {
+    /// All regions and limits.
+    pub plan: Plan,
+    /// The numbers behind them.
+    pub shape: RunShape,
+    /// What `"auto"` became.
+    pub resolved: Resolved,
+    /// How it was chosen.
+    pub auto: AutoReport,
+    /// True if every pool's peak is within its limit.
+    pub fits: bool,
+    /// Verified changes, when it does not fit.
+    pub hints: Vec<Hint>,
+}
+
+/// The smallest limits under which a run fits, every `"auto"` at its smallest.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SmallestLimits {
+    /// Host memory of all processes of the run and of the kernel for them, in whole pages.
+    pub min_host_bytes: Bytes,
+    /// Device memory; 0 on the CPU.
+    pub min_device_bytes: Bytes,
+}
+
+/// Plans a run for this machine, or for the limits given.
+///
+/// Errors: those of opening the model and the data; `size-overflow`; a run that does not fit is a report, not an error.
+pub fn plan_run(run: &RunFile, limits: Option<Limits>) -> Result<PlanReport> {
+    let facts = Session::facts(run, true)?;
+    check_micro_batch(run, &facts)?;
+    plan_with(run, &facts, &limits.unwrap_or_default())
+}
+
+/// The smallest limits of a run.
+///
+/// Errors: as `plan_run`.
+pub fn smallest_limits(run: &RunFile) -> Result<SmallestLimits> {
+    let facts = Session::facts(run, true)?;
+    check_micro_batch(run, &facts)?;
+    let (host, device) = with_planner(run, &facts, &Limits::default(), Purpose::Train, |p| p.smallest(run))?;
+    Ok(SmallestLimits { min_host_bytes: host.align_up(PAGE), min_device_bytes: device })
+}
+
+/// Requires that the longest sequence that may be sampled fits in a micro-batch of a given size.
+///
+/// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest
+/// completion.
+pub fn check_micro_batch(run: &RunFile, facts: &Facts) -> Result<()> {
+    let (prompt, response) = (facts.prompt_tokens, run.rollout.max_new_tokens as usize);
+    match run.train.micro_batch_tokens {
+        Auto::Value(limit) if run.method.has_rollout() && (limit as usize) < prompt + response => {
+            let message = format!(
+                "a prompt of {prompt} tokens and rollout.max_new_tokens = {response} exceed train.micro_batch_tokens = {limit}"
+            );
+            Err(Error::usage("sequence-too-long", message)
+                .hint("set train.micro_batch_tokens = \"auto\"")
+                .hint(format!(
+                    "set train.micro_batch_tokens to at least {}, or lower rollout.max_new_tokens",
+                    prompt + response
+                )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Plans a run whose facts are known. Limits that are absent in `given` are the run file's, then this machine's.
+///
+/// Errors: `size-overflow`.
+pub fn plan_with(run: &RunFile, facts: &Facts, given: &Limits) -> Result<PlanReport> {
+    let limits = limits_of(run, given);
+    with_planner(run, facts, &limits, Purpose::Train, |planner| report(planner, run))
+}
+
+/// Plans a verb that samples and does not train.
+///
+/// Errors: `size-overflow`.
+pub fn plan_sampling(run: &RunFile, facts: &Facts) -> Result<PlanReport> {
+    let limits = limits_of(run, &Limits::default());
+    with_planner(run, facts, &limits, Purpose::Sample, |planner| report(planner, run))
+}
+
+fn with_planner<T>(
+    run: &RunFile,
+    facts: &Facts,
+    limits: &Limits,
+    purpose: Purpose,
+    work: impl FnOnce(&Planner) -> Result<T>,
+) -> Result<T> {
+    let threads = run.run.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
+    let rates = Rates::of_this_machine(threads);
+    let workers = worker_bytes(run);
+    work(&Planner { facts, threads, limits, rates: &rates, purpose, workers })
+}
+
+fn report(planner: &Planner, run: &RunFile) -> Result<PlanReport> {
+    let solution = planner.solve(run)?;
+    let hints = if solution.fits { Vec::new() } else { hints::of(planner, run)? };
+    let runner_up = solution.runner_up.map(|(candidate, plan)| setting(&candidate, &plan));
+    let auto = AutoReport {
+        chosen: setting(&solution.chosen, &solution.plan),
+        runner_up,
+        rates: planner.rates.source.clone(),
+        gave_up: gave_up(run, &solution.chosen.resolved, solution.fits),
+    };
+    let Candidate { shape, resolved, .. } = solution.chosen;
+    Ok(PlanReport { plan: solution.plan, shape, resolved, auto, fits: solution.fits, hints })
+}
+
+fn setting(candidate: &Candidate, plan: &Plan) -> Setting {
+    Setting {
+        resolved: candidate.resolved,
+        predicted: candidate.cost,
+        predicted_step_s: candidate.cost.total_s(),
+        host_peak_bytes: plan.peak(Pool::Host).peak,
+    }
+}
+
+/// The words for a choice that rounds more than it would with more memory.
+fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
+    let f32_weights = run.model_options.dtype.dtype() == DType::F32;
+    if !fits || f32_weights {
+        return None;
+    }
+    if run.train.optimizer_dtype.is_auto() && resolved.optimizer_dtype == OptimizerDType::Bf16 {
+        return Some("optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit".into());
+    }
+    let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
+    (f32_states && run.train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
+        .then(|| "grad_dtype is bf16, because f32 gradients do not fit".into())
+}
+
+/// The limits of a run: given, from the run file, or read from this machine.
+fn limits_of(run: &RunFile, given: &Limits) -> Limits {
+    let mut limits = given.clone();
+    let machine = limits.host.take().or_else(|| Host::this().memory_limit());
+    limits.host = match (run.memory.host, machine) {
+        (Auto::Value(ByteSize(bytes)), machine) if machine.as_ref().is_none_or(|m| bytes <= m.bytes) => {
+            Some(Limit { bytes, source: "memory.host of the run file".into() })
+        }
+        (_, machine) => machine,
+    };
+    limits
+}
+
+/// The most that processes of other people's code may come to hold.
+fn worker_bytes(run: &RunFile) -> Bytes {
+    let specs = crate::eval::reward_specs(&run.reward, &run.data.answer_column);
+    Bytes(specs.iter().map(|spec| spec.worker_bytes().0).fold(0, u64::saturating_add))
+}
+
+/// Reads `host=60GiB,device=139GiB` of `plan --limit`.
+///
+/// Errors: `bad-limit`; `not-built` for a device limit.
+pub fn parse_limits(text: &str) -> Result<Limits> {
+    let mut limits = Limits::default();
+    for part in text.split(',').filter(|p| !p.is_empty()) {
+        let (pool, bytes) = part.split_once('=').ok_or_else(|| bad_limit(part))?;
+        let limit = Some(Limit { bytes: Bytes::parse(bytes)?, source: "--limit".into() });
+        match pool.trim() {
+            "host" => limits.host = limit,
+            "disk" => limits.disk = limit,
+            "shm" => limits.shm = limit,
+            "device" => {
+                return Err(Error::usage(
+                    "not-built",
+                    "a plan for device memory needs the CUDA engine, which is not built yet",
+                )
+                .hint("plan with --limit host=... for the CPU"));
+            }
+            _ => return Err(bad_limit(part)),
+        }
+    }
+    Ok(limits)
+}
+
+fn bad_limit(part: &str) -> Error {
+    Error::usage("bad-limit", format!("`{part}` is not a limit")).hint("write --limit host=8GiB,disk=100GiB")
+}

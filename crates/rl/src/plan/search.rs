@@ -1,0 +1,439 @@
+//! The search behind `"auto"`: the settings that a run file leaves open, the fastest of them that fits, the runner-up,
+//! and the smallest.
+//!
+//! A setting is a point on axes; the choices of an axis stand from the most memory to the least. Points are predicted
+//! first, which costs nothing, and laid out in the order of their predicted times until one fits. A point that takes at
+//! least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
+
+use super::Resolved;
+use super::cost::{StepCost, Work, predict};
+use super::rates::Rates;
+use crate::runfile::{
+    Auto, ByteSize, ModelDtype, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
+    Recompute as RunRecompute, RunFile,
+};
+use crate::session::Facts;
+use crate::shape::{HostFacts, RunShape, Training};
+use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_device::DeviceKind;
+use plimsoll_memory::{Limits, Plan, Pool};
+use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
+use plimsoll_rollout::{EngineLimits, OnFull};
+use plimsoll_train::{OptimizerDType, PackLimits, StateDTypes};
+
+/// Micro-batches that `"auto"` chooses among: powers of two.
+const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
+/// Sequences in flight that `"auto"` never exceeds.
+const SEQUENCES_MAX: usize = 512;
+/// Prompt rows that a rollout pass takes beside the decode rows.
+const PREFILL_ROWS: usize = 1024;
+/// Staging buffers that `"auto"` chooses among.
+const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
+/// Tokens of a step, prompts and responses: beyond it no size is computed.
+const STEP_TOKENS_MAX: u64 = 1 << 40;
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Steps with updates.
+    Train,
+    /// Responses only: a verb without training.
+    Sample,
+}
+
+/// Plans one run on one machine.
+#[derive(Clone, Copy)]
+pub(super) struct Planner<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) threads: usize,
+    pub(super) limits: &'a Limits,
+    pub(super) rates: &'a Rates,
+    pub(super) purpose: Purpose,
+    /// The most that processes of other people's code may come to hold.
+    pub(super) workers: Bytes,
+}
+
+/// A setting with everything that follows from it.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) shape: RunShape,
+    pub(super) resolved: Resolved,
+    pub(super) cost: StepCost,
+    point: Point,
+}
+
+/// The fastest setting that fits and the next one; where none fits, the smallest.
+pub(super) struct Solution {
+    pub(super) chosen: Candidate,
+    pub(super) runner_up: Option<(Candidate, Plan)>,
+    pub(super) plan: Plan,
+    pub(super) fits: bool,
+}
+
+/// Where a setting stands on each axis: precision, recompute, micro-batch, sequences, staging.
+type Point = [usize; 5];
+/// The axis that changes what is computed: a later choice is taken only where no earlier one fits.
+const PRECISION: usize = 0;
+/// The axis that no step feels.
+const STAGING: usize = 4;
+
+/// The choices of every knob, each from the most memory to the least; one where the run file says it.
+struct Axes {
+    precision: Vec<(OptimizerDType, DType)>,
+    recompute: Vec<Recompute>,
+    micro_batch_tokens: Vec<usize>,
+    sequences: Vec<usize>,
+    staging: Vec<Bytes>,
+}
+
+/// One choice of every knob.
+struct Knobs {
+    precision: (OptimizerDType, DType),
+    recompute: Recompute,
+    micro_batch_tokens: usize,
+    sequences: usize,
+    staging: Bytes,
+}
+
+impl Axes {
+    fn lengths(&self) -> Point {
+        let Axes { precision, recompute, micro_batch_tokens, sequences, staging } = self;
+        [precision.len(), recompute.len(), micro_batch_tokens.len(), sequences.len(), staging.len()]
+    }
+
+    fn at(&self, point: Point) -> Knobs {
+        Knobs {
+            precision: self.precision[point[0]],
+            recompute: self.recompute[point[1]],
+            micro_batch_tokens: self.micro_batch_tokens[point[2]],
+            sequences: self.sequences[point[3]],
+            staging: self.staging[point[4]],
+        }
+    }
+
+    /// All points in the order of their indices, so that the first is the one that takes the most memory.
+    fn points(&self) -> impl Iterator<Item = Point> {
+        let lengths = self.lengths();
+        let count: usize = lengths.iter().product();
+        (0..count).map(move |mut n| {
+            let mut point = [0; 5];
+            for axis in (0..lengths.len()).rev() {
+                point[axis] = n % lengths[axis];
+                n /= lengths[axis];
+            }
+            point
+        })
+    }
+
+    /// The point that takes the least memory.
+    fn smallest(&self) -> Point {
+        self.lengths().map(|length| length - 1)
+    }
+}
+
+impl Planner<'_> {
+    /// The fastest setting that fits, and the next; the smallest of all where none does.
+    pub(super) fn solve(&self, run: &RunFile) -> Result<Solution> {
+        check_sizes(run, self.facts)?;
+        let axes = self.axes(run);
+        let candidates = self.ranked(run, &axes)?;
+        let mut too_large: Vec<Point> = Vec::new();
+        let mut found: Vec<(Candidate, Plan)> = Vec::new();
+        for candidate in candidates {
+            let first = found.first().map(|(chosen, _)| chosen.point);
+            if first.is_some_and(|chosen| differ_in_staging_alone(chosen, candidate.point)) {
+                continue;
+            }
+            if too_large.iter().any(|&failed| takes_at_least(candidate.point, failed)) {
+                continue;
+            }
+            let plan = self.plan(&candidate.shape)?;
+            match plan.fits() {
+                true => found.push((candidate, plan)),
+                false => too_large.push(candidate.point),
+            }
+            if found.len() == 2 {
+                break;
+            }
+        }
+        let mut found = found.into_iter();
+        match found.next() {
+            Some((chosen, plan)) => Ok(Solution { chosen, plan, runner_up: found.next(), fits: true }),
+            None => {
+                let chosen = self.candidate(run, &axes, axes.smallest())?;
+                let plan = self.plan(&chosen.shape)?;
+                Ok(Solution { chosen, plan, runner_up: None, fits: false })
+            }
+        }
+    }
+
+    /// The predicted time of the fastest setting, whatever the limits.
+    pub(super) fn fastest_s(&self, run: &RunFile) -> Result<f64> {
+        let candidates = self.ranked(run, &self.axes(run))?;
+        Ok(candidates.first().map_or(0.0, |candidate| candidate.cost.total_s()))
+    }
+
+    /// The least host and device memory under which the run fits as it is written.
+    pub(super) fn smallest(&self, run: &RunFile) -> Result<(Bytes, Bytes)> {
+        check_sizes(run, self.facts)?;
+        let axes = self.axes(run);
+        let plan = self.plan(&self.candidate(run, &axes, axes.smallest())?.shape)?;
+        let host = plan.peak(Pool::Host).peak + plan.peak(Pool::Pinned).peak;
+        Ok((host, plan.peak(Pool::Device).peak))
+    }
+
+    /// Every setting with its prediction: by precision, then the fastest first, then the one of the most memory.
+    fn ranked(&self, run: &RunFile, axes: &Axes) -> Result<Vec<Candidate>> {
+        let mut all: Vec<Candidate> =
+            axes.points().map(|point| self.candidate(run, axes, point)).collect::<Result<_>>()?;
+        all.sort_by(|a, b| {
+            let precision = a.point[PRECISION].cmp(&b.point[PRECISION]);
+            precision.then(a.cost.total_s().total_cmp(&b.cost.total_s())).then(a.point.cmp(&b.point))
+        });
+        Ok(all)
+    }
+
+    fn plan(&self, shape: &RunShape) -> Result<Plan> {
+        let plan = Plan { layout: shape.layout()?, limits: self.limits.clone() };
+        plan.check_sum()?;
+        Ok(plan)
+    }
+
+    fn candidate(&self, run: &RunFile, axes: &Axes, point: Point) -> Result<Candidate> {
+        let (shape, resolved) = self.shape(run, &axes.at(point));
+        let cost = predict(&self.work(run), &shape, self.rates);
+        Ok(Candidate { shape, resolved, cost, point })
+    }
+
+    fn work(&self, run: &RunFile) -> Work {
+        let sequences = run.sequences_per_step() as f64;
+        let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
+        let epochs = if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
+        let updates = if run.method.has_rollout() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
+        Work {
+            prompts: f64::from(run.rollout.prompts_per_step),
+            group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
+            prompt_tokens: self.facts.prompt_tokens as f64,
+            response_tokens: self.response_tokens(run) as f64,
+            samples: run.method.has_rollout(),
+            updates,
+            epochs,
+        }
+    }
+
+    fn axes(&self, run: &RunFile) -> Axes {
+        Axes {
+            precision: precisions(run),
+            recompute: match run.train.recompute {
+                Auto::Value(level) => vec![recompute(level)],
+                Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer],
+            },
+            micro_batch_tokens: self.micro_batches(run),
+            sequences: self.sequences(run),
+            staging: match run.memory.staging {
+                Auto::Value(ByteSize(bytes)) => vec![bytes],
+                Auto::Auto => STAGING_MIB.map(Bytes::mib).to_vec(),
+            },
+        }
+    }
+
+    fn micro_batches(&self, run: &RunFile) -> Vec<usize> {
+        let Auto::Auto = run.train.micro_batch_tokens else {
+            return vec![run.train.micro_batch_tokens.or(1) as usize];
+        };
+        let longest = self.facts.prompt_tokens + self.response_tokens(run);
+        let useful = self.step_rows(run).next_power_of_two().max(*MICRO_BATCH.start());
+        let least = longest.next_power_of_two().max(*MICRO_BATCH.start());
+        let most = useful.min(*MICRO_BATCH.end()).max(least);
+        std::iter::successors(Some(most), |&n| (n / 2 >= least).then_some(n / 2)).collect()
+    }
+
+    fn sequences(&self, run: &RunFile) -> Vec<usize> {
+        match run.rollout.sequences_max {
+            Auto::Value(n) => vec![n.max(1) as usize],
+            Auto::Auto => {
+                let most = self.samples(run).min(SEQUENCES_MAX);
+                std::iter::successors(Some(most), |&n| (n > 1).then_some(n / 2)).collect()
+            }
+        }
+    }
+
+    /// Samples of one engine request: a step's, or a slice of an evaluation.
+    fn samples(&self, run: &RunFile) -> usize {
+        let step = if run.method.has_rollout() { run.sequences_per_step() as usize } else { 0 };
+        // The samples of one prompt go together.
+        let samples = run.eval.samples.max(1) as usize;
+        let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
+        step.max(eval).max(1)
+    }
+
+    fn response_tokens(&self, run: &RunFile) -> usize {
+        if run.method.has_rollout() {
+            run.rollout.max_new_tokens as usize
+        } else {
+            self.facts.completion_tokens.max(1)
+        }
+    }
+
+    /// Rows of a step's forward passes.
+    fn step_rows(&self, run: &RunFile) -> usize {
+        let prompts = run.rollout.prompts_per_step as usize;
+        prompts * self.facts.prompt_tokens + run.sequences_per_step() as usize * self.response_tokens(run)
+    }
+
+    fn target(&self) -> Target {
+        Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: self.threads }
+    }
+
+    fn engine(&self, run: &RunFile, sequences: usize) -> EngineLimits {
+        let (prompt_tokens, new_tokens) = (self.facts.prompt_tokens, run.rollout.max_new_tokens as usize);
+        let group = if run.method.has_rollout() { run.rollout.group_size as usize } else { 1 };
+        let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
+        let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
+        let prefill = (sequences * prompt_tokens).next_power_of_two().min(PREFILL_ROWS);
+        EngineLimits {
+            sequences,
+            rows: prefill.max(sequences),
+            blocks: run.rollout.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
+            samples: self.samples(run),
+            prompt_tokens,
+            new_tokens,
+        }
+    }
+
+    fn training(&self, run: &RunFile, weights: DType, knobs: &Knobs) -> Training {
+        let (optimizer, grads) = knobs.precision;
+        let sequences = run.sequences_per_step() as usize;
+        let prompts = run.rollout.prompts_per_step as usize;
+        Training {
+            dtypes: StateDTypes { weights, grads, optimizer },
+            pack: PackLimits {
+                micro_batch_tokens: knobs.micro_batch_tokens,
+                prompt_tokens: self.facts.prompt_tokens,
+                segments: PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences),
+            },
+            recompute: knobs.recompute,
+            reference: run.loss.kl_coef != 0.0 && run.method.has_rollout(),
+            sequences,
+            response_tokens: self.response_tokens(run),
+        }
+    }
+
+    fn shape(&self, run: &RunFile, knobs: &Knobs) -> (RunShape, Resolved) {
+        let weights = run.model_options.dtype.dtype();
+        let engine = self.engine(run, knobs.sequences);
+        let training = self.training(run, weights, knobs);
+        let staging = self.facts.host.staging.min(knobs.staging).max(Bytes(STAGING_BYTES_MIN));
+        let resolved = Resolved {
+            micro_batch_tokens: knobs.micro_batch_tokens,
+            recompute: knobs.recompute,
+            optimizer_dtype: training.dtypes.optimizer,
+            grad_dtype: training.dtypes.grads,
+            sequences_max: knobs.sequences,
+            kv_blocks: engine.blocks,
+            rollout_rows: engine.rows,
+            prompt_tokens_max: engine.prompt_tokens,
+            threads: self.threads,
+            staging: knobs.staging,
+        };
+        let shape = RunShape {
+            spec: self.facts.spec,
+            weights,
+            target: self.target(),
+            engine,
+            on_full: on_full(run.rollout.on_full),
+            truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
+            positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
+            training: (self.purpose == Purpose::Train).then_some(training),
+            workers: self.workers,
+            host: HostFacts { staging, ..self.facts.host },
+        };
+        (shape, resolved)
+    }
+}
+
+/// A run whose sizes no machine has: every later product stays far from the end of 64 bits.
+///
+/// Errors: `size-overflow`.
+fn check_sizes(run: &RunFile, facts: &Facts) -> Result<()> {
+    let sequence = (facts.prompt_tokens as u64).checked_add(u64::from(run.rollout.max_new_tokens));
+    let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
+    let in_flight = u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(run.sequences_per_step());
+    let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
+    if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
+        return Ok(());
+    }
+    let (prompt, new) = (facts.prompt_tokens, run.rollout.max_new_tokens);
+    let message = format!(
+        "{in_flight} sequences of {prompt} + {new} tokens are more than {STEP_TOKENS_MAX} tokens a step"
+    );
+    Err(Error::usage("size-overflow", message).hint(
+        "lower rollout.prompts_per_step, rollout.group_size, rollout.max_new_tokens or data.prompt_tokens_max",
+    ))
+}
+
+/// True if `point` takes at least the memory of `other` on every axis.
+fn takes_at_least(point: Point, other: Point) -> bool {
+    point.iter().zip(other).all(|(&at, other)| at <= other)
+}
+
+fn differ_in_staging_alone(a: Point, b: Point) -> bool {
+    a[..STAGING] == b[..STAGING]
+}
+
+/// Storage of states and gradients, the most exact first. What rounds more is another computation, so that it is taken
+/// only where nothing else fits.
+fn precisions(run: &RunFile) -> Vec<(OptimizerDType, DType)> {
+    let weights = run.model_options.dtype.dtype();
+    let optimizers = match run.train.optimizer_dtype {
+        Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
+        Auto::Auto if weights == DType::Bf16 => vec![OptimizerDType::F32, OptimizerDType::Bf16],
+        _ => vec![OptimizerDType::F32],
+    };
+    let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
+        (Auto::Value(dtype), _) => vec![dtype.dtype()],
+        (Auto::Auto, OptimizerDType::Bf16) => vec![weights],
+        (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],
+        (Auto::Auto, OptimizerDType::F32) => vec![DType::F32],
+    };
+    optimizers.into_iter().flat_map(|o| grads(o).into_iter().map(move |g| (o, g))).collect()
+}
+
+fn recompute(level: RunRecompute) -> Recompute {
+    match level {
+        RunRecompute::None => Recompute::None,
+        RunRecompute::Cheap => Recompute::Cheap,
+        RunRecompute::Layer => Recompute::Layer,
+    }
+}
+
+fn on_full(how: RunOnFull) -> OnFull {
+    match how {
+        RunOnFull::WorstCase => OnFull::WorstCase,
+        RunOnFull::Preempt => OnFull::Preempt,
+    }
+}
+
+impl Resolved {
+    /// The run file with every `"auto"` that the planner settled.
+    pub fn write_into(&self, run: &RunFile) -> RunFile {
+        let mut run = run.clone();
+        run.train.micro_batch_tokens = Auto::Value(self.micro_batch_tokens as u32);
+        run.train.recompute = Auto::Value(match self.recompute {
+            Recompute::None => RunRecompute::None,
+            Recompute::Cheap => RunRecompute::Cheap,
+            Recompute::Layer => RunRecompute::Layer,
+        });
+        run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
+            OptimizerDType::F32 => RunOptimizer::F32,
+            OptimizerDType::Bf16 => RunOptimizer::Bf16,
+        });
+        let bf16 = self.grad_dtype == DType::Bf16;
+        run.train.grad_dtype = Auto::Value(if bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 });
+        run.rollout.sequences_max = Auto::Value(self.sequences_max as u32);
+        run.rollout.kv_blocks = Auto::Value(self.kv_blocks as u32);
+        run.memory.staging = Auto::Value(ByteSize(self.staging));
+        run.run.threads = Auto::Value(self.threads as u32);
+        run
+    }
+}
