@@ -137,6 +137,22 @@ pub trait Device: Sync {
     /// Instruction path or compute capability: part of the run's fingerprint.
     fn machine_type(&self) -> String;
 
+    /// Threads of the host that operations run on: 1 where they run elsewhere.
+    fn threads(&self) -> usize {
+        1
+    }
+
+    /// FLOP/s of bf16 products that the device reaches, measured for about `seconds`.
+    fn peak_flops(&self, seconds: f64) -> f64;
+
+    /// Who holds the device's own memory; `None` where that is the host's.
+    fn card_memory(&self) -> Option<cuda::CudaMemory> {
+        None
+    }
+
+    /// Makes RMS norms sum in another order, so that a test of exactness can show that it notices.
+    fn perturb_norms(&self, on: bool);
+
     // ---- data in and out -----------------------------------------------------------------------------------
 
     /// Copies token ids, positions or tables into a u32 buffer of at least that length, from element `start`.

@@ -2,17 +2,19 @@
 //! machine's own peak.
 
 use crate::dataset::Item;
+use crate::devices;
 use crate::metrics;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, plan_sampling, plan_with};
-use crate::runfile::{Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunFile, Train};
+use crate::runfile::{Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train};
 use crate::session::{self, Facts};
 use crate::step::{StepContext, step, update_options};
-use crate::trainer::{Trainer, cpu_arena, sampling};
+use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
 use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
-use plimsoll_device::cpu::{CpuDevice, Isa, Pool};
+use plimsoll_device::Device;
+use plimsoll_device::cpu::{Isa, Pool};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_memory::host::Host;
@@ -33,6 +35,12 @@ pub struct BenchOptions {
     pub repeats: usize,
     /// Storage of weights.
     pub dtype: ModelDtype,
+    /// Where it runs.
+    pub device: Auto<RunDevice>,
+    /// What the backward pass computes again.
+    pub recompute: Auto<Recompute>,
+    /// Wait after every kernel and check.
+    pub checked: bool,
 }
 
 /// Seconds over which the peak is measured.
@@ -54,7 +62,7 @@ pub fn peak(options: &BenchOptions) -> Result<Value> {
     result["unit"] = json!("GFLOP/s");
     result["bandwidth_gb_per_s"] = spread(&bandwidth);
     result["share_of_peak"] = json!(1.0);
-    Ok(finish(result, isa, pool.threads()))
+    Ok(finish(result, isa.name(), pool.threads()))
 }
 
 /// `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
@@ -62,8 +70,8 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     let mut run = bench_run(options, sequences, 1, new);
     run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
-    let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
-    let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let mut times = Vec::new();
@@ -82,7 +90,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     }
     let lengths = || std::iter::repeat_n(prompt, sequences);
     let flops = metrics::forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
-    let mut result = bench.rates(&dev, &times[1..], (sequences * new) as f64, flops);
+    let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, flops);
     result["bench"] = json!("rollout");
     result["unit"] = json!("generated tokens/s");
     result["sequences"] = json!(sequences);
@@ -96,8 +104,8 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     let mut run = bench_run(options, batch, 1, seq);
     run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &run, 1)?;
-    let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
-    let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
     let tokens = random_prompts(&bench.spec(), batch, seq + 1);
     let sequences: Vec<Sequence<'_>> = tokens
@@ -120,7 +128,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     }
     let prompts = std::iter::repeat_n(1, batch);
     let flops = 3.0 * metrics::forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
-    let mut result = bench.rates(&dev, &times[1..], (batch * seq) as f64, flops);
+    let mut result = bench.rates(&*dev, &times[1..], (batch * seq) as f64, flops);
     let last = parts.last().copied().unwrap_or_default();
     result["bench"] = json!("train");
     result["unit"] = json!("trained tokens/s");
@@ -142,8 +150,8 @@ pub fn whole_step(
     let mut run = bench_run(options, prompts, group, new);
     run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     let bench = Bench::open(options, &run, prompt)?;
-    let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
-    let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let text = session::text_model(&bench.model, &run.data)?;
     let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
         .into_iter()
@@ -161,7 +169,7 @@ pub fn whole_step(
     }
     let flops = metrics::step_flops(&bench.spec(), &items, &trainer.samples, &run.rollout);
     let mut result = spread(&times[1..]);
-    result["share_of_peak"] = json!(flops / median(&times[1..]) / bench.peak(&dev));
+    result["share_of_peak"] = json!(flops / median(&times[1..]) / bench.peak(&*dev));
     result["peak_bytes"] = json!(Host::this().rss().peak);
     result["planned_bytes"] = json!(bench.report.host_peak());
     result["logprob_mismatch_max"] = json!(mismatch);
@@ -173,7 +181,7 @@ pub fn whole_step(
     result["samples"] = json!(group);
     result["prompt_tokens"] = json!(prompt);
     result["new_tokens"] = json!(new);
-    Ok(finish(result, dev.isa(), dev.pool().threads()))
+    Ok(finish(result, &dev.machine_type(), dev.threads()))
 }
 
 /// One way to cut the work of `exactness`.
@@ -207,6 +215,7 @@ pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result
     let (mut compared, mut mismatches, mut largest, mut preemptions) = (0u64, 0u64, 0.0f64, 0u64);
     let mut differing_tokens = 0u64;
     let mut first_ids: Option<Vec<Vec<u32>>> = None;
+    let mut machine = String::new();
     let mut round = 0;
     while compared < tokens as u64 {
         for cut in &cuts {
@@ -215,6 +224,7 @@ pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result
             mismatches += found.mismatches;
             largest = largest.max(found.largest);
             preemptions += found.preemptions;
+            machine = found.machine;
             // Every cut of a round draws the same tokens.
             let first = first_ids.get_or_insert_with(|| found.ids.clone());
             differing_tokens += first.iter().zip(&found.ids).filter(|(a, b)| a != b).count() as u64;
@@ -227,10 +237,11 @@ pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result
         "max_abs_diff": largest, "preemptions": preemptions, "responses_that_differ_between_cuts": differing_tokens,
         "cuts": cuts.len(), "rounds": round, "perturbed": perturb, "dtype": options.dtype.name(),
     });
-    Ok(finish(result, Isa::detect(), most))
+    Ok(finish(result, &machine, most))
 }
 
 struct Found {
+    machine: String,
     compared: u64,
     mismatches: u64,
     largest: f64,
@@ -257,8 +268,8 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open(&options, &run, longest)?;
-    let (dev, mut arena) = cpu_arena(&bench.report.shape)?;
-    let mut trainer = Trainer::new(&dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let request = Request {
         prompts: &refs,
@@ -277,7 +288,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
     trainer.gradients(&sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
     let mut found =
-        Found { compared: 0, mismatches: 0, largest: 0.0, preemptions: stats.preemptions, ids: Vec::new() };
+        Found { machine: dev.machine_type(), compared: 0, mismatches: 0, largest: 0.0, preemptions: stats.preemptions, ids: Vec::new() };
     for s in 0..samples.len() {
         let tokens = trainer.buffers.offsets[s]..trainer.buffers.offsets[s + 1];
         for (a, b) in samples.logprobs(s).iter().zip(&trainer.buffers.logprobs[tokens]) {
@@ -331,18 +342,18 @@ impl Bench {
     }
 
     /// FLOP/s of this machine, measured now.
-    fn peak(&self, dev: &CpuDevice) -> f64 {
-        measure_flops(dev.pool(), dev.isa(), PEAK_SECONDS) * 1e9
+    fn peak(&self, dev: &dyn Device) -> f64 {
+        dev.peak_flops(PEAK_SECONDS)
     }
 
-    fn rates(&self, dev: &CpuDevice, seconds: &[f64], tokens: f64, flops: f64) -> Value {
+    fn rates(&self, dev: &dyn Device, seconds: &[f64], tokens: f64, flops: f64) -> Value {
         let rates: Vec<f64> = seconds.iter().map(|s| tokens / s).collect();
         let mut result = spread(&rates);
         result["share_of_peak"] = json!(flops / median(seconds) / self.peak(dev));
         result["peak_bytes"] = json!(Host::this().rss().peak);
         result["planned_bytes"] = json!(self.report.host_peak());
         result["flops"] = json!(flops);
-        finish(result, dev.isa(), dev.pool().threads())
+        finish(result, &dev.machine_type(), dev.threads())
     }
 }
 
@@ -374,6 +385,9 @@ fn bench_run(options: &BenchOptions, prompts: usize, group: usize, new: usize) -
         run: Default::default(),
         environment: None,
     };
+    run.train.recompute = options.recompute;
+    run.run.device = options.device;
+    run.run.checked = options.checked;
     run.model_options.dtype = options.dtype;
     run.run.threads = Auto::Value(threads(options) as u32);
     run.rollout.prompts_per_step = prompts as u32;
@@ -419,8 +433,8 @@ fn spread(values: &[f64]) -> Value {
     })
 }
 
-fn finish(mut result: Value, isa: Isa, threads: usize) -> Value {
-    result["machine"] = json!(isa.name());
+fn finish(mut result: Value, machine: &str, threads: usize) -> Value {
+    result["machine"] = json!(machine);
     result["threads"] = json!(threads);
     if result.get("peak_bytes").is_none() {
         result["peak_bytes"] = json!(Host::this().rss().peak);

@@ -1,12 +1,13 @@
 //! Evaluation: responses to held-out prompts, scored by the run's rewards.
 
+use crate::devices;
 use crate::dataset::{Item, TextModel};
 use crate::plan::plan_sampling;
 use crate::responses::TextStop;
 use crate::runfile::{Rollout, RunFile, Train, VerbFile};
 use crate::session::{self, Facts};
 use crate::step::{score, texts};
-use crate::trainer::{Trainer, cpu_arena};
+use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::Host;
@@ -111,8 +112,8 @@ pub fn eval(verb: &VerbFile) -> Result<Value> {
     let facts = verb_facts(&run, &model, items.iter().map(|i| i.ids.len()).max().unwrap_or(1), items.len());
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = cpu_arena(&report.shape)?;
-    let mut trainer = Trainer::new(&dev, &mut arena, &report.shape, &model, verb.seed)?;
+    let (dev, mut arena) = devices::open(&report.shape, run.run.checked)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, &model, verb.seed)?;
     let sampling = crate::trainer::sampling(&verb.rollout, verb.seed);
     let how = EvalHow {
         text: &text,

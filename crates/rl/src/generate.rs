@@ -1,11 +1,12 @@
 //! The verb `generate`: the rollout engine alone, streaming one prompt's response.
 
+use crate::devices;
 use crate::dataset::TextModel;
 use crate::eval::{as_run, verb_facts};
 use crate::plan::plan_sampling;
 use crate::runfile::VerbFile;
 use crate::session;
-use crate::trainer::{Trainer, cpu_arena, sampling};
+use crate::trainer::{Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_memory::host::Host;
 use plimsoll_rollout::{Finish, Request, StopCondition};
@@ -86,8 +87,8 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = cpu_arena(&report.shape)?;
-    let mut trainer = Trainer::new(&dev, &mut arena, &report.shape, &model, verb.seed)?;
+    let (dev, mut arena) = devices::open(&report.shape, run.run.checked)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, &model, verb.seed)?;
     let request = Request {
         prompts: &[&ids],
         group_size: 1,

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod buffers;
 pub mod checkpoint;
 pub mod dataset;
+pub mod devices;
 pub mod diverged;
 pub mod eval;
 pub mod events;

@@ -1,6 +1,7 @@
 //! The verb `train`: plan, bind, loop, evaluate, save.
 
 use crate::checkpoint::{check_space, save_checkpoint};
+use crate::devices;
 use crate::dataset::Item;
 use crate::diverged::{is_divergence, name_tensor, prove};
 use crate::eval::{EvalHow, EvalReport, evaluate, reward_specs};
@@ -13,7 +14,7 @@ use crate::runfile::{Loaded, RunFile};
 use crate::session::Session;
 use crate::sft::sft_step;
 use crate::step::{StepContext, step};
-use crate::trainer::{Trainer, cpu_arena, sampling};
+use crate::trainer::{Trainer, sampling};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_device::Device;
 use plimsoll_memory::Limits;
@@ -48,11 +49,11 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     report.refuse()?;
     let dir = RunDir::create(&run_dir_path(loaded), &report.resolved.write_into(run), &report.to_json())?;
     check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
-    let (dev, mut arena) = cpu_arena(&report.shape).inspect_err(|_| dir.discard())?;
+    let (dev, mut arena) = devices::open(&report.shape, run.run.checked).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
-    let trainer = Trainer::new(&dev, &mut arena, &report.shape, &session.model, run.seed);
+    let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
     let trainer = trainer.inspect_err(|_| dir.discard())?;
-    let peak_gflops = plimsoll_device::cpu::peak::measure_flops(dev.pool(), dev.isa(), 0.05);
+    let peak_gflops = dev.peak_flops(0.05) * 1e-9;
     let eval_items = std::mem::take(&mut session.eval);
     let mut training = Run {
         run,

@@ -218,19 +218,6 @@ pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
     }
 }
 
-/// A device with an arena for the regions of `shape`.
-///
-/// Errors: `host-allocation-failed`, `size-overflow`.
-pub fn cpu_arena(shape: &RunShape) -> Result<(plimsoll_device::cpu::CpuDevice, Arena)> {
-    use plimsoll_device::cpu::{CpuDevice, Isa};
-    let mut arena = Arena::new(plimsoll_memory::ArenaMap::new(&shape.layout()?, 0));
-    let mut dev = CpuDevice::new(Bytes(arena.map().used_bytes()), shape.target.threads, Isa::detect())?;
-    if let Some(scratch) = arena.split().0.get("device.scratch") {
-        dev.bind_scratch(scratch);
-    }
-    Ok((dev, arena))
-}
-
 fn has_reference(shape: &RunShape) -> bool {
     shape.training.is_some_and(|t| t.reference)
 }

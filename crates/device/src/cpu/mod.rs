@@ -107,11 +107,6 @@ impl CpuDevice {
         unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(start as usize).cast(), part) }
     }
 
-    /// Makes RMS norms sum in another order, so that a test of exactness can show that it notices.
-    pub fn perturb_norms(&self, on: bool) {
-        self.perturbed.store(on, Ordering::Relaxed);
-    }
-
     /// The threads.
     pub fn pool(&self) -> &Pool {
         &self.pool
@@ -155,6 +150,15 @@ impl Device for CpuDevice {
     }
     fn machine_type(&self) -> String {
         self.isa.name().to_string()
+    }
+    fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+    fn peak_flops(&self, seconds: f64) -> f64 {
+        peak::measure_flops(&self.pool, self.isa, seconds) * 1e9
+    }
+    fn perturb_norms(&self, on: bool) {
+        self.perturbed.store(on, Ordering::Relaxed);
     }
 
     fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {

@@ -100,3 +100,37 @@ fn product(dev: &CudaDevice, shape: Shape, a: Buf<'_>, b: Buf<'_>, out: Buf<'_>,
         dev.fail(super::driver::failed(&format!("{shape:?}"), err));
     }
 }
+
+/// FLOP/s of square bf16 products in the scratch, the best of those that `seconds` have room for.
+pub(crate) fn peak_flops(dev: &CudaDevice, seconds: f64) -> f64 {
+    const TIMES: usize = 20;
+    let (address, bytes) = dev.scratch.expect("`bind_scratch` comes before the operations");
+    // Three matrices of n x n elements of two bytes, n a multiple of every tile.
+    let n = ((bytes / 6) as f64).sqrt() as usize / 256 * 256;
+    assert!(n > 0, "a scratch of {bytes} bytes");
+    let size = (n * n * 2) as u64;
+    // Zeros would run faster than numbers do.
+    let numbers: Vec<half::bf16> =
+        (0..1 << 16).map(|i: u32| half::bf16::from_f32((i.wrapping_mul(2_654_435_761) >> 16) as f32 / 65536.0 - 0.5)).collect();
+    for at in (0..2 * n * n / numbers.len()).map(|i| i * numbers.len() * 2) {
+        dev.send(address + at as u64, &numbers);
+    }
+    let shape = Shape { op: Op::Forward, m: n, n, k: n, out: DType::Bf16, add: false, bias: false };
+    let operands = Operands { a: address, b: address + size, out: address + 2 * size, bias: 0 };
+    let started = std::time::Instant::now();
+    let mut best = 0.0f64;
+    while best == 0.0 || started.elapsed().as_secs_f64() < seconds {
+        let part = std::time::Instant::now();
+        for _ in 0..TIMES {
+            if let Err(error) = dev.blas.product(&dev.gpu, shape, operands, (0, 0)) {
+                dev.fail(error);
+                return f64::NAN;
+            }
+        }
+        if dev.gpu.wait().is_err() {
+            return f64::NAN;
+        }
+        best = best.max((TIMES * 2 * n * n * n) as f64 / part.elapsed().as_secs_f64());
+    }
+    best
+}

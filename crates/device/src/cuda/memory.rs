@@ -10,7 +10,7 @@ use plimsoll_memory::Buf;
 
 impl CudaDevice {
     /// Copies bytes to an address of the arena.
-    fn send<T: Copy>(&self, address: u64, src: &[T]) {
+    pub(crate) fn send<T: Copy>(&self, address: u64, src: &[T]) {
         if src.is_empty() || self.has_failed() {
             return;
         }

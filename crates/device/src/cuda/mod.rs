@@ -14,6 +14,7 @@ mod launch;
 mod library;
 mod matmul;
 mod memory;
+mod nvml;
 mod optimizer;
 mod pipeline;
 mod rotation;
@@ -23,6 +24,7 @@ mod sgemm;
 
 pub use compile::{ARCHITECTURES, SOURCES, Source, compile};
 pub use driver::GpuInfo;
+pub use nvml::free_memory;
 pub(crate) use launch::{Arg, Launch};
 
 use crate::{
@@ -69,6 +71,7 @@ pub struct CudaDevice {
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     checked: bool,
+    perturbed: AtomicBool,
     gpu: Gpu,
 }
 
@@ -101,6 +104,7 @@ impl CudaDevice {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             checked: options.checked,
+            perturbed: AtomicBool::new(false),
             gpu,
         })
     }
@@ -188,6 +192,16 @@ impl Device for CudaDevice {
     fn machine_type(&self) -> String {
         let (major, minor) = self.gpu.info.capability;
         format!("cuda-sm{major}{minor}-cublaslt{}", self.blas.version)
+    }
+
+    fn peak_flops(&self, seconds: f64) -> f64 {
+        matmul::peak_flops(self, seconds)
+    }
+    fn card_memory(&self) -> Option<CudaMemory> {
+        Some(self.memory())
+    }
+    fn perturb_norms(&self, on: bool) {
+        self.perturbed.store(on, Ordering::Relaxed);
     }
 
     fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {

@@ -4,7 +4,7 @@ use crate::output;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_base::Result;
 use plimsoll_rl::bench::{self, BenchOptions};
-use plimsoll_rl::runfile::ModelDtype;
+use plimsoll_rl::runfile::{Auto, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -36,9 +36,33 @@ struct Common {
     /// Storage of the weights.
     #[arg(long, global = true, value_enum, default_value = "bf16")]
     dtype: Dtype,
+    /// Where it runs: a GPU if there is one, else the CPU.
+    #[arg(long, global = true, value_enum, default_value = "auto")]
+    device: Device,
+    /// What the backward pass computes again.
+    #[arg(long, global = true, value_enum, default_value = "auto")]
+    recompute: Level,
+    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    #[arg(long, global = true)]
+    checked: bool,
     /// One JSON object.
     #[arg(long, global = true)]
     json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Device {
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Level {
+    Auto,
+    None,
+    Cheap,
+    Layer,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -108,7 +132,7 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
 
 /// Measures, and prints what was found.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let Common { model, threads, repeats, dtype, json } = &args.common;
+    let Common { model, threads, repeats, dtype, device, recompute, checked, json } = &args.common;
     let options = BenchOptions {
         model: model.clone(),
         threads: threads.unwrap_or(0),
@@ -117,6 +141,18 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             Dtype::Bf16 => ModelDtype::Bf16,
             Dtype::F32 => ModelDtype::F32,
         },
+        device: match device {
+            Device::Auto => Auto::Auto,
+            Device::Cpu => Auto::Value(RunDevice::Cpu),
+            Device::Cuda => Auto::Value(RunDevice::Cuda),
+        },
+        recompute: match recompute {
+            Level::Auto => Auto::Auto,
+            Level::None => Auto::Value(Recompute::None),
+            Level::Cheap => Auto::Value(Recompute::Cheap),
+            Level::Layer => Auto::Value(Recompute::Layer),
+        },
+        checked: *checked,
     };
     let found = match args.part {
         Part::Peak => bench::peak(&options),

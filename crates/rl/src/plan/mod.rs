@@ -9,10 +9,12 @@ mod search;
 pub use cost::StepCost;
 pub use hints::Hint;
 
+use crate::devices;
 use crate::runfile::{Auto, ByteSize, RunFile};
 use crate::session::{Facts, Session};
 use crate::shape::RunShape;
 use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_device::DeviceKind;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limit, Limits, Plan, Pool};
 use plimsoll_model::Recompute;
@@ -167,9 +169,13 @@ fn with_planner<T>(
     work: impl FnOnce(&Planner) -> Result<T>,
 ) -> Result<T> {
     let threads = run.run.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
-    let rates = Rates::of_this_machine(threads);
+    let kind = devices::kind_of(run, limits);
+    let rates = match kind {
+        DeviceKind::Cpu => Rates::of_this_machine(threads),
+        DeviceKind::Cuda => Rates::of_a_card(),
+    };
     let workers = worker_bytes(run);
-    work(&Planner { facts, threads, limits, rates: &rates, purpose, workers })
+    work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, workers })
 }
 
 fn report(planner: &Planner, run: &RunFile) -> Result<PlanReport> {
@@ -219,6 +225,15 @@ fn limits_of(run: &RunFile, given: &Limits) -> Limits {
         }
         (_, machine) => machine,
     };
+    if devices::kind_of(run, &limits) == DeviceKind::Cuda {
+        let card = limits.device.take().or_else(devices::device_limit);
+        limits.device = match (run.memory.device, card) {
+            (Auto::Value(ByteSize(bytes)), card) if card.as_ref().is_none_or(|c| bytes <= c.bytes) => {
+                Some(Limit { bytes, source: "memory.device of the run file".into() })
+            }
+            (_, card) => card,
+        };
+    }
     limits
 }
 
@@ -230,7 +245,7 @@ fn worker_bytes(run: &RunFile) -> Bytes {
 
 /// Reads `host=60GiB,device=139GiB` of `plan --limit`.
 ///
-/// Errors: `bad-limit`; `not-built` for a device limit.
+/// Errors: `bad-limit`.
 pub fn parse_limits(text: &str) -> Result<Limits> {
     let mut limits = Limits::default();
     for part in text.split(',').filter(|p| !p.is_empty()) {
@@ -240,13 +255,7 @@ pub fn parse_limits(text: &str) -> Result<Limits> {
             "host" => limits.host = limit,
             "disk" => limits.disk = limit,
             "shm" => limits.shm = limit,
-            "device" => {
-                return Err(Error::usage(
-                    "not-built",
-                    "a plan for device memory needs the CUDA engine, which is not built yet",
-                )
-                .hint("plan with --limit host=... for the CPU"));
-            }
+            "device" => limits.device = limit,
             _ => return Err(bad_limit(part)),
         }
     }

@@ -45,6 +45,20 @@ impl Rates {
             .unwrap_or_else(|| Rates::built_in(isa, threads))
     }
 
+    /// The table's rates of a card: an H200, measured; f32 by kernels without tensor cores.
+    pub fn of_a_card() -> Rates {
+        Rates {
+            source: "built-in table for an H200".into(),
+            flops_bf16: 790e12,
+            flops_f32: 20e12,
+            bandwidth: 4.2e12,
+            rollout_share: 0.3,
+            update_share: 0.4,
+            pass_s: 6e-4,
+            micro_batch_s: 3e-3,
+        }
+    }
+
     /// The table's rates of a machine type.
     pub fn built_in(isa: &str, threads: usize) -> Rates {
         let row = TABLE.iter().find(|(name, ..)| *name == isa).unwrap_or(&TABLE[2]);

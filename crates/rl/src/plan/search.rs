@@ -27,6 +27,8 @@ const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
 const SEQUENCES_MAX: usize = 512;
 /// Prompt rows that a rollout pass takes beside the decode rows.
 const PREFILL_ROWS: usize = 1024;
+/// The same on a GPU, whose products are at their best from there on.
+const PREFILL_ROWS_GPU: usize = 4096;
 /// Staging buffers that `"auto"` chooses among.
 const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
 /// Tokens of a step, prompts and responses: beyond it no size is computed.
@@ -45,6 +47,7 @@ pub(super) enum Purpose {
 #[derive(Clone, Copy)]
 pub(super) struct Planner<'a> {
     pub(super) facts: &'a Facts,
+    pub(super) kind: DeviceKind,
     pub(super) threads: usize,
     pub(super) limits: &'a Limits,
     pub(super) rates: &'a Rates,
@@ -282,7 +285,8 @@ impl Planner<'_> {
     }
 
     fn target(&self) -> Target {
-        Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: self.threads }
+        let pool = if self.kind == DeviceKind::Cpu { Pool::Host } else { Pool::Device };
+        Target { kind: self.kind, pool, threads: self.threads }
     }
 
     fn engine(&self, run: &RunFile, sequences: usize) -> EngineLimits {
@@ -290,7 +294,9 @@ impl Planner<'_> {
         let group = if run.method.has_rollout() { run.rollout.group_size as usize } else { 1 };
         let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
         let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
-        let prefill = (sequences * prompt_tokens).next_power_of_two().min(PREFILL_ROWS);
+        let gpu = self.kind == DeviceKind::Cuda;
+        let most = if gpu { PREFILL_ROWS_GPU } else { PREFILL_ROWS };
+        let prefill = (sequences * prompt_tokens).next_power_of_two().min(most);
         EngineLimits {
             sequences,
             rows: prefill.max(sequences),
@@ -298,6 +304,7 @@ impl Planner<'_> {
             samples: self.samples(run),
             prompt_tokens,
             new_tokens,
+            ahead: gpu,
         }
     }
 

@@ -552,6 +552,9 @@ pub struct Run {
     pub threads: Auto<u32>,
     /// Sharding over ranks.
     pub zero_stage: u32,
+    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub checked: bool,
 }
 
 /// An environment instead of `[data]`; its keys come with collectors.

@@ -143,7 +143,6 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["method=dpo"], "not-built", "dpo"),
     (&["critic.model=actor"], "not-built", "critic"),
     (&["environment.env=x"], "not-built", "environment"),
-    (&["run.device=cuda"], "not-built", "cuda"),
     (&["run.zero_stage=2"], "not-built", "one process"),
     (&["memory.offload=[\"optimizer\"]"], "not-built", "optimizer"),
     (&["memory.adam_offload=true"], "not-built", "optimizer"),

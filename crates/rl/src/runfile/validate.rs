@@ -4,7 +4,7 @@
 
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
-use super::values::{Advantage, Auto, Method, RunDevice};
+use super::values::{Advantage, Auto, Method};
 use plimsoll_base::{Error, Result};
 
 /// Tokens of one block of the KV cache on the CPU: attention reads whole blocks of this size.
@@ -378,14 +378,6 @@ fn run_section(run: &Run, at: &Provenance) -> Result<()> {
         return Err(at
             .error("bad-value", "run.dir", "`run.dir` is empty")
             .hint("set run.dir = \"runs/out/NAME\""));
-    }
-    if run.device == Auto::Value(RunDevice::Cuda) {
-        return Err(super::not_built::error(
-            at,
-            "run.device",
-            "\"cuda\"",
-            "runs on the CPU: \"auto\" or \"cpu\"",
-        ));
     }
     Ok(())
 }

@@ -1,0 +1,48 @@
+//! Which device a run uses, and opening it with an arena for the run's regions.
+
+use crate::runfile::{Auto, RunDevice, RunFile};
+use crate::shape::RunShape;
+use plimsoll_base::{Bytes, Result};
+use plimsoll_device::cpu::{CpuDevice, Isa};
+use plimsoll_device::cuda::{self, CudaDevice, CudaOptions};
+use plimsoll_device::{Device, DeviceKind};
+use plimsoll_memory::{Arena, ArenaMap, Limit, Limits};
+
+/// The kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card can be used.
+pub fn kind_of(run: &RunFile, limits: &Limits) -> DeviceKind {
+    match run.run.device {
+        Auto::Value(RunDevice::Cpu) => DeviceKind::Cpu,
+        Auto::Value(RunDevice::Cuda) => DeviceKind::Cuda,
+        Auto::Auto if limits.device.is_some() || cuda::probe().is_ok() => DeviceKind::Cuda,
+        Auto::Auto => DeviceKind::Cpu,
+    }
+}
+
+/// The device memory that a run may use on this machine: what is free on the card now. `None` without a card.
+pub fn device_limit() -> Option<Limit> {
+    let (free, source) = cuda::free_memory()?;
+    Some(Limit { bytes: free, source })
+}
+
+/// A device with an arena for the regions of `shape`.
+///
+/// Errors: `host-allocation-failed`, `size-overflow`; on CUDA those of `CudaDevice::new`.
+pub fn open(shape: &RunShape, checked: bool) -> Result<(Box<dyn Device>, Arena)> {
+    let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
+    let bytes = Bytes(arena.map().used_bytes());
+    let dev: Box<dyn Device> = match shape.target.kind {
+        DeviceKind::Cpu => {
+            let mut dev = CpuDevice::new(bytes, shape.target.threads, Isa::detect())?;
+            if let Some(scratch) = arena.split().0.get("device.scratch") {
+                dev.bind_scratch(scratch);
+            }
+            Box::new(dev)
+        }
+        DeviceKind::Cuda => {
+            let mut dev = CudaDevice::new(bytes, CudaOptions { checked })?;
+            dev.bind_scratch(arena.split().0.buf("device.scratch"));
+            Box::new(dev)
+        }
+    };
+    Ok((dev, arena))
+}
