@@ -14,6 +14,7 @@
 pub mod cpu;
 pub mod cuda;
 mod layout;
+pub mod sizes;
 
 pub use cpu::{head_tile_elements, pack_elements};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};

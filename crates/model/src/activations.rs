@@ -6,8 +6,7 @@
 //! Legend: L layers, M rows, R head rows, S segments, B blocks, h hidden, a d query width, k d key width, f feed-forward.
 
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
-use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS};
-use plimsoll_device::{head_tile_elements, pack_elements};
+use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +157,7 @@ pub fn layout(
         add(name, &[r], DType::F32)?;
     }
     let truncates = matches!(mode, Mode::Rollout { truncates: true });
-    let tile = head_tile_elements(target.threads, r, spec.vocab as usize, truncates);
+    let tile = sizes::head_tile(target.kind, target.threads, r, spec.vocab as usize, truncates);
     add("head.tile", &[tile as usize], DType::F32)?;
     if let Mode::Rollout { .. } = mode {
         add("sampler.keys", &[r, 3], DType::U32)?;
@@ -167,7 +166,7 @@ pub fn layout(
         add("targets", &[r], DType::U32)?;
     }
     if mode.recompute().is_some() {
-        add_backward(spec, weights, limits, &mut add)?;
+        add_backward(spec, weights, target.kind, limits, &mut add)?;
     }
     Ok(regions)
 }
@@ -175,6 +174,7 @@ pub fn layout(
 fn add_backward(
     spec: &ModelSpec,
     weights: DType,
+    kind: DeviceKind,
     limits: PassLimits,
     add: &mut impl FnMut(&str, &[usize], DType) -> Result<()>,
 ) -> Result<()> {
@@ -196,20 +196,19 @@ fn add_backward(
     }
     add("head.d_logprobs", &[r], DType::F32)?;
     add("head.d_entropy", &[r], DType::F32)?;
-    add("head.d_tile", &[r, head_tile_width(spec)], weights)?;
+    let tile = sizes::head_gradient_tile(kind, r, spec.vocab as usize);
+    add("head.d_tile", &[tile as usize], weights)?;
     add("head.d_norm", &[r, h], DType::F32)?;
     add("head.d_input", &[r, h], DType::F32)?;
     add("head.rstd", &[r], DType::F32)?;
-    add("pack", &[largest_pack(spec, weights, limits) as usize], weights)
-}
-
-/// Vocabulary columns of a tile: fewer than `HEAD_TILE` where the whole vocabulary is smaller.
-pub(crate) fn head_tile_width(spec: &ModelSpec) -> usize {
-    HEAD_TILE.min(spec.vocab as usize)
+    match largest_pack(spec, weights, kind, limits) {
+        0 => Ok(()),
+        pack => add("pack", &[pack as usize], weights),
+    }
 }
 
 /// Elements of the packing buffer: the largest that any weight gradient of a pass asks for.
-fn largest_pack(spec: &ModelSpec, weights: DType, limits: PassLimits) -> u64 {
+fn largest_pack(spec: &ModelSpec, weights: DType, kind: DeviceKind, limits: PassLimits) -> u64 {
     let (h, f) = (spec.hidden as usize, spec.ffn as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
     [
@@ -217,10 +216,10 @@ fn largest_pack(spec: &ModelSpec, weights: DType, limits: PassLimits) -> u64 {
         (limits.rows, h, q),
         (limits.rows, 2 * f, h),
         (limits.rows, h, f),
-        (limits.head_rows, head_tile_width(spec), h),
+        (limits.head_rows, HEAD_TILE.min(spec.vocab as usize), h),
     ]
     .into_iter()
-    .map(|(m, n, k)| pack_elements(m as u64, n as u64, k as u64, weights))
+    .map(|(m, n, k)| sizes::pack(kind, m as u64, n as u64, k as u64, weights))
     .max()
     .unwrap_or(0)
 }
@@ -276,6 +275,7 @@ pub(crate) struct Backward<'p> {
     pub(crate) head_d_norm: Buf<'p>,
     pub(crate) head_d_input: Buf<'p>,
     pub(crate) head_rstd: Buf<'p>,
+    /// Empty on a device that packs nothing.
     pub(crate) pack: Buf<'p>,
 }
 
@@ -336,7 +336,7 @@ impl<'p> Activations<'p> {
             head_tile: buf("head.tile"),
             targets: get("targets"),
             sampler: get("sampler.keys").map(|keys| (keys, buf("tokens"))),
-            backward: mode.recompute().map(|_| Backward::bind(&buf)),
+            backward: mode.recompute().map(|_| Backward::bind(&get, &buf)),
         }
     }
 
@@ -408,7 +408,7 @@ impl<'p> Activations<'p> {
 }
 
 impl<'p> Backward<'p> {
-    fn bind(buf: &impl Fn(&str) -> Buf<'p>) -> Backward<'p> {
+    fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>, buf: &impl Fn(&str) -> Buf<'p>) -> Backward<'p> {
         Backward {
             d_resid: buf("d_resid"),
             d_norm: buf("d_norm"),
@@ -425,7 +425,7 @@ impl<'p> Backward<'p> {
             head_d_norm: buf("head.d_norm"),
             head_d_input: buf("head.d_input"),
             head_rstd: buf("head.rstd"),
-            pack: buf("pack"),
+            pack: get("pack").unwrap_or_else(|| buf("head.d_tile").slice(0, 0)),
         }
     }
 }

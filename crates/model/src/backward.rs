@@ -4,7 +4,7 @@ use crate::activations::{Backward, LayerBufs, Mode, Recompute};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
-use plimsoll_device::{Device, Heads, QkNormBackward};
+use plimsoll_device::{Device, Heads, QkNormBackward, sizes};
 use plimsoll_memory::Buf;
 
 /// Adds the gradients of a pass to `grads`, after `layers` and `head` of the same pass.
@@ -62,6 +62,7 @@ fn head_backward<D: Device + ?Sized>(
     let (input, norm) = (acts.head_input.slice(0, r * h), acts.head_norm.slice(0, r * h));
     let (d_norm, d_input) = (back.head_d_norm.slice(0, r * h), back.head_d_input.slice(0, r * h));
     let targets = acts.targets.expect("the update has targets").slice(0, r);
+    let dtile = sizes::head_gradient_tile(dev.kind(), r, decoder.spec.vocab as usize) as usize;
     dev.head_backward(
         norm,
         decoder.params.head,
@@ -71,7 +72,7 @@ fn head_backward<D: Device + ?Sized>(
         back.head_d_logprobs.slice(0, r),
         back.head_d_entropy.slice(0, r),
         acts.head_tile,
-        back.head_d_tile.slice(0, r * crate::activations::head_tile_width(&decoder.spec)),
+        back.head_d_tile.slice(0, dtile),
         back.pack,
         d_norm,
         grads.head,

@@ -3,7 +3,7 @@
 use crate::activations::{Activations, LayerBufs, Mode, Recompute};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Batch, Device, QkNorm, SEGMENT_FIELDS, Sampling};
+use plimsoll_device::{Batch, Device, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sampling};
 use plimsoll_memory::Buf;
 
 /// A decoder: its shape, one role's weights, and the rotary table.
@@ -77,6 +77,34 @@ impl PassIndex {
         self.keys_max = 0;
     }
 
+    /// A pass of `rows` rows that stands for real ones of that number: sequences of up to `length` tokens, all in one
+    /// block, the first `heads` rows through the head. For running every shape once before it is needed.
+    pub fn rehearse(
+        &mut self,
+        limits: &crate::PassLimits,
+        rows: usize,
+        length: usize,
+        heads: usize,
+        block: u32,
+    ) {
+        self.clear();
+        let length = length.max(rows.div_ceil(limits.segments)).min(rows);
+        for row in 0..rows {
+            let position = (row % length) as u32;
+            if position == 0 {
+                let (first, table) = (row as u32, self.tables.len() as u32);
+                let count = length.min(rows - row);
+                self.segments.extend_from_slice(&[first, count as u32, 0, table, NO_PARENT]);
+                self.tables.resize(self.tables.len() + count.div_ceil(KV_BLOCK), block);
+            }
+            self.ids.push(0);
+            self.positions.push(position);
+            self.slots.push(block * KV_BLOCK as u32 + position % KV_BLOCK as u32);
+        }
+        self.head_rows.extend(0..heads as u32);
+        self.targets.resize(heads, 0);
+    }
+
     /// Number of segments.
     pub fn num_segments(&self) -> usize {
         self.segments.len() / SEGMENT_FIELDS
@@ -91,6 +119,11 @@ impl PassIndex {
             + 2 * limits.head_rows;
         4 * words as u64
     }
+}
+
+/// Numbers of rows that stand for all up to `most`: products choose their algorithms by powers of two.
+pub fn rehearsal_sizes(most: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(most), |&n| (n > 16).then(|| n.div_ceil(2).next_power_of_two().min(n - 1)))
 }
 
 /// A pass whose index arrays are on the device.

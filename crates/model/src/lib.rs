@@ -14,7 +14,9 @@ mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
 pub use backward::backward;
-pub use forward::{Decoder, Pass, PassIndex, advance, draw, head, layers, sample, upload_keys};
+pub use forward::{
+    Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys,
+};
 pub use load::{STAGING_BYTES_MIN, load};
 pub use params::{Param, ParamKind, ParamTable, Part};
 pub use save::save;

@@ -6,18 +6,20 @@ use crate::devices;
 use crate::metrics;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, plan_sampling, plan_with};
-use crate::runfile::{Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train};
+use crate::runfile::{
+    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train,
+};
 use crate::session::{self, Facts};
 use crate::step::{StepContext, step, update_options};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
-use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::Device;
-use plimsoll_device::cpu::{Isa, Pool};
+use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
+use plimsoll_device::cpu::{self, Isa};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::Limits;
 use plimsoll_memory::host::Host;
+use plimsoll_memory::{Limits, Pool};
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
@@ -53,7 +55,7 @@ const STEP_MICRO_BATCH: usize = 1024;
 
 /// `bench peak`: arithmetic in registers and reading from memory, on all threads.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
-    let (pool, isa) = (Pool::new(threads(options)), Isa::detect());
+    let (pool, isa) = (cpu::Pool::new(threads(options)), Isa::detect());
     let gflops: Vec<f64> = (0..options.repeats).map(|_| measure_flops(&pool, isa, PEAK_SECONDS)).collect();
     let bandwidth: Vec<f64> =
         (0..options.repeats).map(|_| measure_bandwidth(&pool, BANDWIDTH_BYTES)).collect();
@@ -72,6 +74,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    trainer.rehearse(&[sampling(&run.rollout, 0)])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let mut times = Vec::new();
@@ -80,9 +83,9 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
             prompts: &prompts,
             group_size: 1,
             max_new_tokens: new,
-            sampling: sampling(&run.rollout, repeat as u64),
+            sampling: sampling(&run.rollout, 0),
             eos: &[],
-            first_sample_id: 0,
+            first_sample_id: (repeat * sequences) as u64,
         };
         let started = Instant::now();
         trainer.rollout(&request, &mut NeverStop)?;
@@ -106,6 +109,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     let bench = Bench::open(options, &run, 1)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    trainer.rehearse(&[])?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
     let tokens = random_prompts(&bench.spec(), batch, seq + 1);
     let sequences: Vec<Sequence<'_>> = tokens
@@ -152,6 +156,7 @@ pub fn whole_step(
     let bench = Bench::open(options, &run, prompt)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
     let text = session::text_model(&bench.model, &run.data)?;
     let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
         .into_iter()
@@ -173,6 +178,7 @@ pub fn whole_step(
     result["peak_bytes"] = json!(Host::this().rss().peak);
     result["planned_bytes"] = json!(bench.report.host_peak());
     result["logprob_mismatch_max"] = json!(mismatch);
+    bench.add_device_memory(&mut result, &*dev);
     result["seconds_of_last"] =
         json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
     result["bench"] = json!("step");
@@ -287,8 +293,14 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         .collect();
     trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
     trainer.gradients(&sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
-    let mut found =
-        Found { machine: dev.machine_type(), compared: 0, mismatches: 0, largest: 0.0, preemptions: stats.preemptions, ids: Vec::new() };
+    let mut found = Found {
+        machine: dev.machine_type(),
+        compared: 0,
+        mismatches: 0,
+        largest: 0.0,
+        preemptions: stats.preemptions,
+        ids: Vec::new(),
+    };
     for s in 0..samples.len() {
         let tokens = trainer.buffers.offsets[s]..trainer.buffers.offsets[s + 1];
         for (a, b) in samples.logprobs(s).iter().zip(&trainer.buffers.logprobs[tokens]) {
@@ -341,6 +353,16 @@ impl Bench {
         self.model.spec
     }
 
+    /// The device's own memory, planned and taken, where it has one.
+    fn add_device_memory(&self, result: &mut Value, dev: &dyn Device) {
+        let Some(memory) = dev.card_memory() else { return };
+        result["device_planned_bytes"] = json!(self.report.plan.peak(Pool::Device).peak);
+        result["device_used_bytes"] = json!(memory.ours());
+        result["device_arena_bytes"] = json!(self.report.plan.arena_bytes());
+        result["device_free_bytes"] = json!(memory.free);
+        result["device_others_bytes"] = json!(memory.others);
+    }
+
     /// FLOP/s of this machine, measured now.
     fn peak(&self, dev: &dyn Device) -> f64 {
         dev.peak_flops(PEAK_SECONDS)
@@ -353,6 +375,7 @@ impl Bench {
         result["peak_bytes"] = json!(Host::this().rss().peak);
         result["planned_bytes"] = json!(self.report.host_peak());
         result["flops"] = json!(flops);
+        self.add_device_memory(&mut result, dev);
         finish(result, &dev.machine_type(), dev.threads())
     }
 }

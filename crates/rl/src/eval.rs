@@ -1,7 +1,7 @@
 //! Evaluation: responses to held-out prompts, scored by the run's rewards.
 
-use crate::devices;
 use crate::dataset::{Item, TextModel};
+use crate::devices;
 use crate::plan::plan_sampling;
 use crate::responses::TextStop;
 use crate::runfile::{Rollout, RunFile, Train, VerbFile};

@@ -1,7 +1,7 @@
 //! The verb `generate`: the rollout engine alone, streaming one prompt's response.
 
-use crate::devices;
 use crate::dataset::TextModel;
+use crate::devices;
 use crate::eval::{as_run, verb_facts};
 use crate::plan::plan_sampling;
 use crate::runfile::VerbFile;

@@ -1,8 +1,8 @@
 //! The verb `train`: plan, bind, loop, evaluate, save.
 
 use crate::checkpoint::{check_space, save_checkpoint};
-use crate::devices;
 use crate::dataset::Item;
+use crate::devices;
 use crate::diverged::{is_divergence, name_tensor, prove};
 use crate::eval::{EvalHow, EvalReport, evaluate, reward_specs};
 use crate::events::{EvalResult, Event, Observer, Started, StepResult};
@@ -16,7 +16,7 @@ use crate::sft::sft_step;
 use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_device::Device;
+use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::Limits;
 use plimsoll_memory::host::Host;
 use plimsoll_reward::Rewards;
@@ -52,7 +52,9 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     let (dev, mut arena) = devices::open(&report.shape, run.run.checked).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
     let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
-    let trainer = trainer.inspect_err(|_| dir.discard())?;
+    let mut trainer = trainer.inspect_err(|_| dir.discard())?;
+    let greedy = Sampling { temperature: run.eval.temperature as f32, ..sampling(&run.rollout, run.seed) };
+    trainer.rehearse(&[sampling(&run.rollout, run.seed), greedy]).inspect_err(|_| dir.discard())?;
     let peak_gflops = dev.peak_flops(0.05) * 1e-9;
     let eval_items = std::mem::take(&mut session.eval);
     let mut training = Run {

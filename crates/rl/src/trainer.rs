@@ -3,12 +3,13 @@
 
 use crate::buffers::StepBuffers;
 use crate::shape::{RunShape, Training};
-use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_base::{Error, Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Decoder, Mode, Param, ParamTable, Params, Pass, backward, head, layers, load, rope,
+    Activations, Decoder, Mode, Param, ParamTable, Params, Pass, PassIndex, backward, head, layers, load,
+    rehearsal_sizes, rope,
 };
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
@@ -100,6 +101,37 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         })
     }
 
+    /// Runs every shape of every phase once, so that what the device's libraries take for it is taken before the first
+    /// step. Weights and states stay as they are. Does nothing where operations take nothing.
+    ///
+    /// Errors: those of the device.
+    pub fn rehearse(&mut self, samplings: &[Sampling]) -> Result<()> {
+        if self.dev.card_memory().is_none() {
+            return Ok(());
+        }
+        let phase = self.overlay.enter(Phase::Rollout);
+        let mode = Mode::Rollout { truncates: self.shape.truncates };
+        let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
+        self.engine.rehearse(self.dev, &self.roles.actor, acts, samplings)?;
+        let Some(training) = self.shape.training else { return Ok(()) };
+        if let Some(reference) = &self.roles.reference {
+            let phase = self.overlay.enter(Phase::Score);
+            let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
+            rehearse_passes(self.dev, reference, acts, self.shape, &mut |_, _| ())?;
+        }
+        let phase = self.overlay.enter(Phase::Update);
+        let acts = Activations::bind(&phase, Mode::Update(training.recompute), self.shape.pass());
+        let (dev, actor) = (self.dev, &self.roles.actor);
+        let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
+        rehearse_passes(dev, actor, acts, self.shape, &mut |pass, heads| {
+            let zeros = vec![0.0; heads];
+            backward(dev, actor, &optimizer.grads, pass, 1.0, &zeros, &zeros);
+        })?;
+        optimizer.rehearse(dev, &actor.params);
+        dev.sync();
+        dev.check()
+    }
+
     /// Reads the actor's weights again from where they came.
     ///
     /// Errors: those of reading weights.
@@ -154,6 +186,8 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             return Err(gradient_not_finite(self.dev, &self.table, &optimizer.grads));
         }
         optimizer.update(self.dev, &self.roles.actor.params, how, stats.grad_norm);
+        self.dev.sync();
+        self.dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
         Ok(stats)
     }
@@ -183,6 +217,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             let tokens = self.buffers.tokens(&batch.sequences);
             self.dev.read_f32(pass.head_out().logprobs, 0, &mut self.buffers.logprobs[tokens.clone()]);
             self.dev.read_f32(pass.head_out().entropy, 0, &mut self.buffers.entropy[tokens.clone()]);
+            self.dev.check()?;
             self.buffers.set_micro(&batch.sequences);
             loss(&mut self.buffers, tokens.clone())?;
             stats.forward_s += started.elapsed().as_secs_f64();
@@ -216,6 +251,29 @@ pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
         min_p: rollout.min_p as f32,
         seed,
     }
+}
+
+/// Training passes of every size that products tell apart.
+fn rehearse_passes<D: Device + ?Sized>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    acts: Activations<'_>,
+    shape: &RunShape,
+    after: &mut dyn FnMut(&Pass<'_>, usize),
+) -> Result<()> {
+    let limits = shape.pass();
+    let mut index = PassIndex::with_capacity(&limits);
+    for rows in rehearsal_sizes(limits.rows) {
+        let heads = rows.min(limits.head_rows);
+        let block = limits.blocks as u32 - 1;
+        index.rehearse(&limits, rows, shape.positions, heads, block);
+        let pass = Pass::upload(dev, acts, &index);
+        layers(dev, decoder, &pass);
+        head(dev, decoder, &pass, 1.0);
+        after(&pass, heads);
+    }
+    dev.sync();
+    dev.check()
 }
 
 fn has_reference(shape: &RunShape) -> bool {

@@ -8,9 +8,10 @@
 use crate::Samples;
 use crate::engine::{Engine, Request, RolloutStats, StopCondition};
 use crate::limits::bucket;
+use crate::schedule::keys_bucket;
 use plimsoll_base::Result;
-use plimsoll_device::{ATTENTION_CHUNK, Device, Pipeline, Sampling};
-use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, upload_keys};
+use plimsoll_device::{ATTENTION_CHUNK, Device, KV_BLOCK, NO_PARENT, Pipeline, Sampling};
+use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
 
 /// Passes of a run, at most: a sequence that ends early keeps its row so long.
 const PASSES_MAX: usize = 64;
@@ -62,6 +63,79 @@ impl Engine {
         stats.passes += done as u64;
         stats.rows += (done * live) as u64;
         Ok(true)
+    }
+
+    /// Runs a pass of every size that a request may need, and records every pass that runs ahead, so that what the
+    /// device takes for them is taken before the first request. Does nothing on a device without a pipeline.
+    ///
+    /// Errors: those of the device.
+    pub fn rehearse<D: Device + ?Sized>(
+        &mut self,
+        dev: &D,
+        decoder: &Decoder<'_>,
+        acts: Activations<'_>,
+        samplings: &[Sampling],
+    ) -> Result<()> {
+        let Some(pipeline) = dev.pipeline() else { return Ok(()) };
+        let (limits, block) = (self.limits.pass(), self.limits.spare_block());
+        for &sampling in samplings {
+            let request = Request {
+                prompts: &[],
+                group_size: 1,
+                max_new_tokens: 1,
+                sampling,
+                eos: &[],
+                first_sample_id: 0,
+            };
+            let run = Run { pipeline, dev, decoder, acts, request: &request };
+            for rows in rehearsal_sizes(limits.rows) {
+                let heads = rows.min(limits.head_rows);
+                self.index.rehearse(&limits, rows, self.limits.prompt_tokens, heads, block);
+                self.keys.clear();
+                self.keys.resize(heads * 3, 0);
+                let pass = Pass::upload(dev, acts, &self.index);
+                layers(dev, decoder, &pass);
+                upload_keys(dev, &pass, &self.keys);
+                draw(dev, decoder, &pass, sampling);
+            }
+            for (rows, keys_max) in self.recorded_sizes() {
+                self.rehearse_run(&run, rows, keys_max);
+            }
+            dev.sync();
+            dev.check()?;
+        }
+        Ok(())
+    }
+
+    /// Rows and bounds on keys of all passes that run ahead.
+    fn recorded_sizes(&self) -> Vec<(usize, usize)> {
+        let longest = keys_bucket(self.limits.prompt_tokens + self.limits.new_tokens + 1);
+        let mut rows: Vec<usize> = (1..=self.limits.sequences).map(bucket).collect();
+        rows.dedup();
+        let keys = std::iter::successors(Some(keys_bucket(1)), |&k| (k < longest).then_some(2 * k));
+        keys.flat_map(|keys| rows.iter().map(move |&rows| (rows, keys))).collect()
+    }
+
+    /// Runs a pass as it is, records it, and replays it.
+    fn rehearse_run<D: Device + ?Sized>(&mut self, run: &Run<'_, '_, '_, D>, rows: usize, keys_max: usize) {
+        let (stride, block) = (self.limits.table_stride(), self.limits.spare_block());
+        self.index.clear();
+        for row in 0..rows {
+            self.index.ids.push(0);
+            self.index.positions.push(0);
+            self.index.slots.push(block * KV_BLOCK as u32);
+            self.index.segments.extend_from_slice(&[row as u32, 1, 0, (row * stride) as u32, NO_PARENT]);
+            self.index.head_rows.push(row as u32);
+        }
+        self.index.tables.resize(rows * stride, block);
+        self.index.keys_max = keys_max;
+        self.keys.clear();
+        self.keys.resize(rows * 3, 0);
+        let pass = Pass::upload(run.dev, run.acts, &self.index);
+        upload_keys(run.dev, &pass, &self.keys);
+        for _ in 0..3 {
+            self.put_pass(run, &pass, rows);
+        }
     }
 
     /// Sends the first pass's rows and keys.

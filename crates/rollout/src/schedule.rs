@@ -177,7 +177,7 @@ impl Schedule {
         }
         self.take_blocks(samples, max_new_tokens, passes);
         self.push_run(samples, index);
-        index.keys_max = (longest + passes + 1).next_multiple_of(ATTENTION_CHUNK);
+        index.keys_max = keys_bucket(longest + passes + 1);
         passes
     }
 
@@ -444,6 +444,11 @@ impl Schedule {
             self.head_samples.push(s);
         }
     }
+}
+
+/// A bound on keys for passes that are recorded: chunks of attention in powers of two, so that there are few.
+pub(crate) fn keys_bucket(keys: usize) -> usize {
+    keys.div_ceil(ATTENTION_CHUNK).next_power_of_two() * ATTENTION_CHUNK
 }
 
 /// Consecutive tokens of one sequence.

@@ -118,6 +118,14 @@ impl<'a> Optimizer<'a> {
         dev.sum_squares(self.grads.all).sqrt()
     }
 
+    /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
+    pub fn rehearse<D: Device + ?Sized>(&self, dev: &D, weights: &Params<'_>) {
+        self.zero_grads(dev);
+        self.grad_norm(dev);
+        let still = UpdateOptions { lr: 0.0, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 0.0, seed: 0 };
+        self.apply(dev, weights, still, 1.0, 1);
+    }
+
     /// One AdamW step with gradients scaled to `grad_clip` where `grad_norm` exceeds it.
     pub fn update<D: Device + ?Sized>(
         &mut self,
@@ -129,13 +137,24 @@ impl<'a> Optimizer<'a> {
         self.step += 1;
         let clip = f64::from(how.grad_clip);
         let grad_scale = if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 };
+        self.apply(dev, weights, how, grad_scale, self.step);
+    }
+
+    fn apply<D: Device + ?Sized>(
+        &self,
+        dev: &D,
+        weights: &Params<'_>,
+        how: UpdateOptions,
+        grad_scale: f32,
+        step: u64,
+    ) {
         let adamw = AdamW {
             lr: how.lr,
             beta1: how.betas.0,
             beta2: how.betas.1,
             eps: 1e-8,
             weight_decay: how.weight_decay,
-            step: self.step,
+            step,
             grad_scale,
             seed: how.seed,
             first_element: 0,

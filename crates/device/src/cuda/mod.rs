@@ -24,6 +24,7 @@ mod sgemm;
 
 pub use compile::{ARCHITECTURES, SOURCES, Source, compile};
 pub use driver::GpuInfo;
+pub use head::{head_dtile_elements, head_tile_elements};
 pub use nvml::free_memory;
 pub(crate) use launch::{Arg, Launch};
 
@@ -57,6 +58,13 @@ pub struct CudaMemory {
     pub total: Bytes,
 }
 
+impl CudaMemory {
+    /// What this process took: the arena and what libraries hold.
+    pub fn ours(&self) -> Bytes {
+        Bytes((self.total.0 - self.free.0).saturating_sub(self.others.0))
+    }
+}
+
 /// A card with an arena.
 #[derive(Debug)]
 pub struct CudaDevice {
@@ -87,8 +95,11 @@ impl CudaDevice {
     ///
     /// Errors: those of `probe`; `cuda-library-missing`, `cuda-compile-failed`, `cuda-out-of-memory`, `cuda-failed`.
     pub fn new(arena_bytes: Bytes, options: CudaOptions) -> Result<CudaDevice> {
+        // The context itself takes memory: what others hold is asked for before it is made.
+        let before = nvml::free_memory().map(|(free, _)| free);
         let gpu = Gpu::open()?;
         let (free, total) = gpu.memory();
+        let others = Bytes(total.0.saturating_sub(before.unwrap_or(free).0));
         let kernels = launch::Kernels::load(&gpu, options.checked)?;
         let blas = blas::Blas::open(&gpu)?;
         let pipeline = pipeline::Queue::new(&gpu)?;
@@ -100,7 +111,7 @@ impl CudaDevice {
             arena,
             arena_bytes: arena_bytes.0,
             scratch: None,
-            others: Bytes(total.0 - free.0),
+            others,
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             checked: options.checked,

@@ -171,8 +171,7 @@ fn head_rows(work: &Work) -> f64 {
 
 fn score(work: &Work, model: &Model, cut: &Cut, rates: &Rates) -> f64 {
     // The reference is scored once, whatever the epochs.
-    let flops =
-        (cut.rows * model.row(mean_context(work)) + head_rows(work) * model.head_flops) / work.epochs;
+    let flops = (cut.rows * model.row(mean_context(work)) + head_rows(work) * model.head_flops) / work.epochs;
     let passes = cut.micro_batches / work.epochs;
     flops / (rates.flops(model.dtype) * rates.update_share)
         + passes * (model.weight_bytes / rates.bandwidth + rates.pass_s)
@@ -182,8 +181,8 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     // Forward, and a backward of twice its work; `layer` runs the layers forward once more. The head's logits are
     // never kept, so its backward always computes them again.
     let again = if training.recompute == Recompute::Layer { 1.0 } else { 0.0 };
-    let flops = cut.rows * model.row(mean_context(work)) * (3.0 + again)
-        + head_rows(work) * model.head_flops * 4.0;
+    let flops =
+        cut.rows * model.row(mean_context(work)) * (3.0 + again) + head_rows(work) * model.head_flops * 4.0;
     let grads = model.parameters * training.dtypes.grads.bytes() as f64;
     // A micro-batch reads the weights forward and backward, and reads and writes the gradients.
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;

@@ -1,9 +1,7 @@
 //! Changes of a run file that make it fit, each planned again, in the order of the speed that they cost.
 
 use super::search::Planner;
-use crate::runfile::{
-    Auto, ByteSize, ModelDtype, OptimizerDtype, Recompute as RunRecompute, RunFile,
-};
+use crate::runfile::{Auto, ByteSize, ModelDtype, OptimizerDtype, Recompute as RunRecompute, RunFile};
 use crate::session::Facts;
 use crate::shape::HostFacts;
 use plimsoll_base::{Bytes, Result};

@@ -208,7 +208,9 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
         return None;
     }
     if run.train.optimizer_dtype.is_auto() && resolved.optimizer_dtype == OptimizerDType::Bf16 {
-        return Some("optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit".into());
+        return Some(
+            "optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit".into(),
+        );
     }
     let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
     (f32_states && run.train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)

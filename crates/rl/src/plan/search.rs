@@ -211,7 +211,8 @@ impl Planner<'_> {
     fn work(&self, run: &RunFile) -> Work {
         let sequences = run.sequences_per_step() as f64;
         let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
-        let epochs = if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
+        let epochs =
+            if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
         let updates = if run.method.has_rollout() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
         Work {
             prompts: f64::from(run.rollout.prompts_per_step),
@@ -365,7 +366,8 @@ impl Planner<'_> {
 fn check_sizes(run: &RunFile, facts: &Facts) -> Result<()> {
     let sequence = (facts.prompt_tokens as u64).checked_add(u64::from(run.rollout.max_new_tokens));
     let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
-    let in_flight = u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(run.sequences_per_step());
+    let in_flight =
+        u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(run.sequences_per_step());
     let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
     if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
         return Ok(());
