@@ -1,0 +1,131 @@
+//! Launchers of `attention_backward.cu`: gradients of queries, then of keys and values.
+//!
+//! The scratch holds each row's delta, the plan of which tile of keys meets which queries, and the results of all pieces
+//! but the first where the queries of a prompt's children are cut into pieces; those fit one more [M, 2 k d].
+
+use super::attention::{Shape, THREADS, UNIT, scale};
+use super::{Arg, CudaDevice, Launch};
+use crate::{Batch, Kv};
+use plimsoll_base::DType;
+use plimsoll_memory::Buf;
+
+/// Least tokens of a piece, as in `attention_backward.cu`.
+const PIECE_MIN: usize = 256;
+/// Threads of the block that plans.
+const PLAN_THREADS: u32 = 1024;
+/// Regions of the scratch begin at multiples of it.
+const ALIGN: u64 = 256;
+
+/// Bytes from the scratch's begin.
+struct Scratch {
+    delta: u64,
+    counts: u64,
+    of_row: u64,
+    cuts: u64,
+    items: u64,
+    parts: u64,
+    end: u64,
+}
+
+/// Items at most. A segment of R rows, whose children have C, has R/64 tiles, rounded up, and (R + C)/L pieces, rounded
+/// up, L being at least R and 256: their product is at most (R/64 + 1)((R + C)/L + 1), which is no more than
+/// (R + C)/64 + (R + C)/256 + R/64 + 1; the sum of R + C over segments without a parent is at most the rows.
+fn items_max(rows: usize, segments: usize) -> usize {
+    2 * rows.div_ceil(UNIT) + rows.div_ceil(PIECE_MIN) + segments
+}
+
+impl Scratch {
+    fn new(rows: usize, segments: usize, a: usize, k: usize, d: usize) -> Scratch {
+        let mut end = 0;
+        let mut region = |words: usize| {
+            let begin = end;
+            end += (words as u64 * 4).next_multiple_of(ALIGN);
+            begin
+        };
+        Scratch {
+            delta: region(rows * a),
+            counts: region(4),
+            of_row: region(rows),
+            cuts: region(segments * 4),
+            items: region(items_max(rows, segments) * 3),
+            parts: region(rows * 2 * k * d),
+            end: region(0),
+        }
+    }
+}
+
+/// Bytes of scratch that `attention_backward` wants for passes up to these sizes.
+pub fn attention_backward_scratch_bytes(
+    rows: u64,
+    segments: u64,
+    heads: u64,
+    kv_heads: u64,
+    head_dim: u64,
+) -> u64 {
+    Scratch::new(rows as usize, segments as usize, heads as usize, kv_heads as usize, head_dim as usize).end
+}
+
+/// Gradient of attention; see `Device::attention_backward`.
+#[allow(clippy::too_many_arguments)] // As the operation.
+pub(crate) fn backward(
+    dev: &CudaDevice,
+    q: Buf<'_>,
+    kv: Kv<'_>,
+    batch: Batch<'_>,
+    out: Buf<'_>,
+    lse: Buf<'_>,
+    dout: Buf<'_>,
+    dq: Buf<'_>,
+    dkv: Buf<'_>,
+) {
+    if batch.positions.is_empty() {
+        return;
+    }
+    let shape = Shape::new(q, kv, batch);
+    let Shape { rows, segments, a, k, d, dtype, .. } = shape;
+    assert_eq!([out.len(), dout.len(), dq.len()], [rows * a * d; 3], "out, dout, dq of [{rows}, {a} x {d}]");
+    assert_eq!((lse.len(), dkv.len()), (rows * a, rows * 2 * k * d), "lse and dkv of {rows} rows");
+    let dtypes = [out.dtype(), dout.dtype(), lse.dtype(), dq.dtype(), dkv.dtype()];
+    assert_eq!(dtypes, [dtype, dtype, DType::F32, DType::F32, DType::F32], "out, dout, lse, dq, dkv");
+
+    let at = Scratch::new(rows, segments, a, k, d);
+    let scratch = dev.scratch(at.end);
+    let region = |offset: u64| Arg::Ptr(scratch + offset);
+    let [delta, counts, of_row, cuts, items, parts] =
+        [at.delta, at.counts, at.of_row, at.cuts, at.items, at.parts].map(region);
+    let [q, keys, values, segs, tables] =
+        [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
+    let [out, lse, dout, dq, dkv] = [out, lse, dout, dq, dkv].map(|b| dev.arg(b));
+    let launch = |kernel, how, parts: &[&[Arg]]| dev.launch("attention_backward", kernel, how, &parts.concat());
+
+    let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
+    launch("attention_backward_plan", one_block, &[&[segs, counts, of_row, cuts, items], &shape.args()]);
+    let inputs = [q, keys, values, segs, tables];
+    let last = Arg::F32(scale(d));
+    if !shape.is_fast() {
+        let last = [Arg::U32(d as u32), last];
+        let kernel =
+            shape.plain("attention_backward_plain_queries_bf16", "attention_backward_plain_queries_float");
+        let own = [out, lse, dout, of_row, delta, dq];
+        launch(kernel, shape.warps(rows * a), &[&inputs, &own, &shape.args(), &last]);
+        let kernel = shape.plain("attention_backward_plain_keys_bf16", "attention_backward_plain_keys_float");
+        let own = [lse, dout, of_row, delta, dkv];
+        return launch(kernel, shape.warps(rows * k), &[&inputs, &own, &shape.args(), &last]);
+    }
+    let kernel = shape.fast("attention_backward_queries_64", "attention_backward_queries_128");
+    let how = shape.tiles(shape.stream_bytes());
+    launch(kernel, how, &[&inputs, &[out, lse, dout, delta, dq], &shape.args(), &[last]]);
+    // Two buffers of queries, and a tile of keys and values; log-sum-exp, delta and bound of the queries.
+    let shared = shape.stream_bytes() * 3 / 2 + 2 * 3 * UNIT * 4;
+    let how = Launch {
+        grid: [items_max(rows, segments) as u32, k as u32, 1],
+        block: THREADS as u32,
+        shared: shared as u32,
+    };
+    let kernel = shape.fast("attention_backward_keys_64", "attention_backward_keys_128");
+    let own = [lse, dout, delta, counts, cuts, items, parts, dkv];
+    launch(kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
+    let widths = [rows, a * d, 2 * k * d].map(|n| Arg::U32(n as u32));
+    let own = [segs, of_row, cuts, parts, dq, dkv];
+    launch("attention_backward_join", shape.warps(rows), &[&own, &widths]);
+}

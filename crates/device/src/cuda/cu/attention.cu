@@ -1,0 +1,407 @@
+// Causal attention over the paged cache.
+//
+// A row's result is a function of its own keys alone, to the bit. Units of 64 keys stand at absolute positions. A unit
+// gives (max, sum, out) by itself: scores, each one chain over D; their largest; weights 2^(score - largest), which are
+// summed as they are and rounded to bf16 as the left operand of the product with the values, each element one chain
+// over the unit's keys. Units are joined in ascending order to chunks of 512 keys, chunks in ascending order to the
+// row's result, both by `join`; the first one is taken as it is. One thread does so for a row's element or several do in
+// turn, in one block or in many: the operations and their order are the same. A unit in which a row has no key is not
+// joined. Slots beyond a tile's last key are taken as zeros, so that weights of 0 meet no NaN.
+//
+// The sum is of unrounded weights: the log-sum-exp, which the gradients divide by, is then good to f32, and the
+// roundings of the weights, 2^-9 each, are independent errors of the output, below its own rounding for most rows.
+
+/// Largest score, times log2 e, and sum of weights relative to it.
+struct Sum {
+    float max, sum;
+};
+
+/// Adds `with` to `to`: their outs get the factors `keep` and `add`.
+__device__ __forceinline__ void join(Sum& to, const Sum& with, float& keep, float& add) {
+    float max = fmaxf(to.max, with.max);
+    keep = exp2_fast(to.max - max);
+    add = exp2_fast(with.max - max);
+    to.sum = fma(to.sum, keep, with.sum * add);
+    to.max = max;
+}
+__device__ __forceinline__ float joined(float to, float keep, float with, float add) {
+    return fma(to, keep, with * add);
+}
+
+/// Log-sum-exp of the scaled scores.
+__device__ __forceinline__ float log_sum_exp(const Sum& s) { return fma(s.max, LN_2, logf(s.sum)); }
+
+/// Weights of row lane / 4 + 8 ROW of a unit, of which the first `seen` keys count; `scale` has log2 e in it.
+template <int ROW>
+__device__ __forceinline__ Sum unit_weights(float (&s)[2][4][4], u32 seen, float scale) {
+    const u32 column = 2 * (threadIdx.x % 4);
+    if (seen < UNIT) {
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            float& x = s[i / 8][i / 2 % 4][2 * ROW + i % 2];
+            if (i / 2 * 8 + column + i % 2 >= seen) x = MINUS_INFINITY;
+        }
+    }
+    float top[2] = {MINUS_INFINITY, MINUS_INFINITY}, sum[2][2] = {};
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) top[i % 2] = fmaxf(top[i % 2], s[i / 8][i / 2 % 4][2 * ROW + i % 2]);
+    const float max = row_max(fmaxf(top[0], top[1])) * scale;
+    const float shift = seen > 0 ? max : 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) {
+        float& x = s[i / 8][i / 2 % 4][2 * ROW + i % 2];
+        x = exp2_fast(fma(x, scale, -shift));
+        sum[i / 8][i % 2] = sum[i / 8][i % 2] + x;
+    }
+    return {max, row_sum((sum[0][0] + sum[0][1]) + (sum[1][0] + sum[1][1]))};
+}
+
+/// Keys of a unit that a row with `keys` keys sees.
+__device__ __forceinline__ u32 seen_of(u32 keys, u32 unit) {
+    return keys > unit * UNIT ? min(keys - unit * UNIT, (u32)UNIT) : 0;
+}
+
+// ---- decode: segments of one row ---------------------------------------------------------------------------------------
+
+/// Floats between rows of a unit's results in shared memory: 8 banks, so that eight rows' pairs do not meet.
+template <int D> struct Pitch {
+    static const u32 value = D + 8;
+};
+
+/// A block takes one segment, up to 16 heads of one key-value head, and one chunk (`chunks` > 0, the stride of `parts`)
+/// or all of them. Warp w takes units w, w + warps, ..; each streams its halves of keys and values through SLOTS slots.
+template <int D, int SLOTS>
+__device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
+                                       const u32* tables, bf16* out, float* lse, float* parts, const Shape& shape,
+                                       u32 chunks, float scale) {
+    extern __shared__ __align__(16) u8 dynamic_shared[];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    const u32 tiles = (shape.group() + TILE - 1) / TILE;
+    const u32 kv_head = blockIdx.y / tiles, first_head = blockIdx.y % tiles * TILE;
+    const u32 num = min(shape.group() - first_head, (u32)TILE);
+    const Segment segment = segment_at(segments, blockIdx.x);
+    if (segment.rows == 0 || !index_ok(BAD_SEGMENT, segment.rows, 2) || !segment_ok(segment, shape)) return;
+    const u32 num_keys = segment.first_position + 1;
+    const u32 first_chunk = chunks > 0 ? blockIdx.z : 0;
+    const u32 end_chunk = chunks > 0 ? first_chunk + 1 : (num_keys + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+    if (first_chunk * ATTENTION_CHUNK >= num_keys) return;
+    const u32 end = min((num_keys + UNIT - 1) / UNIT, end_chunk * CHUNK_UNITS);
+
+    bf16* slots = (bf16*)dynamic_shared + warp * SLOTS * HALF * D;
+    float* results = (float*)((bf16*)dynamic_shared + warps * SLOTS * HALF * D); // [units, and the chunks before][num]
+    Sum* sums = (Sum*)(results + (CHUNK_UNITS + 1) * num * Pitch<D>::value);     // [units + 2][TILE]
+
+    const u64 first_place = shape.place(segment, kv_head, first_head);
+    const u32 low = lane / 4, high = lane / 4 + 8;
+    u32 rows[D / STEP][4];
+    read_rows<D>(rows, low < num ? q + (first_place + low) * D : nullptr,
+                 high < num ? q + (first_place + high) * D : nullptr);
+
+    // The table entries of a unit, in the first four lanes.
+    auto entries = [&](u32 unit) -> u32 {
+        u32 block = unit * (UNIT / KV_BLOCK) + lane;
+        bool mine = lane < UNIT / KV_BLOCK && unit < end && block * KV_BLOCK < num_keys;
+        return mine ? tables[segment.table + block] : 0;
+    };
+    // Parts 0 and 1 of a unit are halves of its keys, 2 and 3 of its values.
+    auto fetch = [&](u32 unit, u32 part, u32 slot, u32 table) {
+        if (unit < end) {
+#pragma unroll
+            for (u32 i = 0; i < HALF / KV_BLOCK; i++) {
+                u32 block = part % 2 * (HALF / KV_BLOCK) + i, first_key = unit * UNIT + block * KV_BLOCK;
+                u32 entry = __shfl_sync(ALL_LANES, table, block);
+                u32 valid = first_key < num_keys ? num_keys - first_key : 0;
+                if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) valid = 0;
+                const bf16* from = (part < 2 ? keys : values) + shape.block(entry, kv_head) * KV_BLOCK * D;
+                fetch_rows<D, KV_BLOCK>(slots + slot * HALF * D, i * KV_BLOCK, from, valid);
+            }
+        }
+        copy_async_commit();
+    };
+
+    u32 unit = first_chunk * CHUNK_UNITS + warp;
+    u32 now = entries(unit), next = entries(unit + warps);
+    // The part that takes the place of part `done` when that has been used.
+    auto follow = [&](u32 done) {
+        __syncwarp();
+        u32 part = done + SLOTS;
+        fetch(part < 4 ? unit : unit + warps, part % 4, done % SLOTS, part < 4 ? now : next);
+    };
+    auto arrived = [&](u32 part) -> const bf16* {
+        copy_async_wait<SLOTS - 1>();
+        __syncwarp();
+        return slots + part % SLOTS * HALF * D;
+    };
+#pragma unroll
+    for (u32 part = 0; part < SLOTS; part++) fetch(unit, part, part, now);
+
+    for (u32 chunk = first_chunk; chunk < end_chunk; chunk++) {
+        const u32 chunk_unit = chunk * CHUNK_UNITS, upto = min(end, chunk_unit + CHUNK_UNITS);
+        for (; unit < upto; unit += warps) {
+            float s[2][4][4], o[D / 8][4] = {};
+            u32 weights[2][4];
+            dot_half<D>(s[0], rows, arrived(0));
+            follow(0);
+            dot_half<D>(s[1], rows, arrived(1));
+            follow(1);
+            const u32 seen = seen_of(num_keys, unit);
+            Sum sum[2];
+            sum[0] = unit_weights<0>(s, seen, scale);
+            if (num > 8) sum[1] = unit_weights<1>(s, seen, scale);
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                as_left(weights, s[half]);
+                sum_half<D>(o, weights, arrived(2 + half));
+                follow(2 + half);
+            }
+            float* to = results + (unit - chunk_unit) * num * Pitch<D>::value + lane % 4 * 2;
+#pragma unroll
+            for (u32 n = 0; n < D / 8; n++) {
+                if (low < num) *(float2*)(to + low * Pitch<D>::value + n * 8) = make_float2(o[n][0], o[n][1]);
+                if (high < num) *(float2*)(to + high * Pitch<D>::value + n * 8) = make_float2(o[n][2], o[n][3]);
+            }
+            if (lane % 4 == 0) {
+                if (low < num) sums[(unit - chunk_unit) * TILE + low] = sum[0];
+                if (high < num) sums[(unit - chunk_unit) * TILE + high] = sum[1];
+            }
+            now = next;
+            next = entries(unit + 2 * warps);
+        }
+        __syncthreads();
+        for (u32 item = threadIdx.x; item < num * (D / 4); item += blockDim.x) {
+            const u32 row = item / (D / 4), at = item % (D / 4) * 4;
+            auto result = [&](u32 u) { return (float4*)(results + (u * num + row) * Pitch<D>::value + at); };
+            float4 o = *result(0);
+            Sum sum = sums[row];
+            float keep, add;
+            for (u32 u = 1; u < upto - chunk_unit; u++) {
+                join(sum, sums[u * TILE + row], keep, add);
+                const float4 with = *result(u);
+                o = make_float4(joined(o.x, keep, with.x, add), joined(o.y, keep, with.y, add),
+                                joined(o.z, keep, with.z, add), joined(o.w, keep, with.w, add));
+            }
+            // The chunks before stand behind the units; their sums in turns, as a row has several threads.
+            if (chunk > first_chunk) {
+                Sum total = sums[(CHUNK_UNITS + chunk % 2) * TILE + row];
+                join(total, sum, keep, add);
+                const float4 t = *result(CHUNK_UNITS);
+                o = make_float4(joined(t.x, keep, o.x, add), joined(t.y, keep, o.y, add),
+                                joined(t.z, keep, o.z, add), joined(t.w, keep, o.w, add));
+                sum = total;
+            }
+            if (chunk + 1 < end_chunk) {
+                *result(CHUNK_UNITS) = o;
+                if (at == 0) sums[(CHUNK_UNITS + (chunk + 1) % 2) * TILE + row] = sum;
+                continue;
+            }
+            const u32 head = kv_head * shape.group() + first_head + row;
+            if (chunks > 0) {
+                u64 part = ((u64)blockIdx.x * shape.heads + head) * chunks + chunk;
+                *(float4*)(parts + part * D + at) = o;
+                Sum* part_sums = (Sum*)(parts + (u64)shape.segments * shape.heads * chunks * D);
+                if (at == 0) part_sums[part] = sum;
+                continue;
+            }
+            const float inverse = 1.0f / sum.sum;
+            const u64 place = first_place + row;
+            *(uint2*)(out + place * D + at) = make_uint2(pack_bf16(o.x * inverse, o.y * inverse),
+                                                         pack_bf16(o.z * inverse, o.w * inverse));
+            if (lse && at == 0) lse[place] = log_sum_exp(sum);
+        }
+        if (chunk + 1 < end_chunk) __syncthreads();
+    }
+}
+
+/// Joins the chunks' parts of decoded rows: a thread has four elements of a row.
+template <int D>
+__device__ __forceinline__ void join_parts(const float* parts, const u32* segments, bf16* out, float* lse,
+                                           const Shape& shape, u32 chunks) {
+    const u64 item = (u64)blockIdx.x * blockDim.x + threadIdx.x, pairs = (u64)shape.segments * shape.heads;
+    const u64 pair = item / (D / 4);
+    const u32 at = item % (D / 4) * 4;
+    if (pair >= pairs) return;
+    const Segment segment = segment_at(segments, pair / shape.heads);
+    if (segment.rows == 0 || !segment_ok(segment, shape)) return;
+    const u32 mine = segment.first_position / ATTENTION_CHUNK + 1;
+    const float4* from = (const float4*)(parts + pair * chunks * D + at);
+    const Sum* sums = (const Sum*)(parts + pairs * chunks * D) + pair * chunks;
+    float4 o = from[0];
+    Sum sum = sums[0];
+#pragma unroll 4
+    for (u32 chunk = 1; chunk < mine; chunk++) {
+        float keep, add;
+        join(sum, sums[chunk], keep, add);
+        const float4 with = from[chunk * (D / 4)];
+        o = make_float4(joined(o.x, keep, with.x, add), joined(o.y, keep, with.y, add),
+                        joined(o.z, keep, with.z, add), joined(o.w, keep, with.w, add));
+    }
+    const float inverse = 1.0f / sum.sum;
+    const u64 place = (u64)segment.first_row * shape.heads + pair % shape.heads;
+    *(uint2*)(out + place * D + at) =
+        make_uint2(pack_bf16(o.x * inverse, o.y * inverse), pack_bf16(o.z * inverse, o.w * inverse));
+    if (lse && at == 0) lse[place] = log_sum_exp(sum);
+}
+
+// ---- tiles: segments of any number of rows -----------------------------------------------------------------------------
+
+/// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. Behind
+/// the keys in shared memory, where there is more than one chunk, stands each thread's part of the chunks before.
+template <int D, int WARPS>
+__device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
+                                      const u32* tables, bf16* out, float* lse, const Shape& shape, float scale) {
+    extern __shared__ __align__(16) u8 dynamic_shared[];
+    u32 of, place;
+    if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, blockIdx.x, of, place)) return;
+    const Segment segment = segment_at(segments, of);
+    if (!segment_ok(segment, shape)) return;
+    const TileRows<WARPS> tile(segment, shape, blockIdx.y, place);
+    KeyStream<D, WARPS> stream(keys, values, tables + segment.table, shape, blockIdx.y, tile.num_keys, dynamic_shared);
+    u32 rows[D / STEP][4];
+    tile.template read<D>(rows, q);
+
+    float* before = (float*)(stream.buffers + 2 * stream.BUFFER) + threadIdx.x; // [D / 2 + 4][threads]
+    float o[D / 8][4];
+    Sum sum[2];
+    for (u32 unit = 0; unit < stream.num_units; unit++) {
+        stream.arrive(unit);
+        if (unit * UNIT >= tile.warp_keys) continue;
+        float s[2][4][4], fresh[D / 8][4] = {};
+        dot_half<D>(s[0], rows, stream.keys_of(unit));
+        dot_half<D>(s[1], rows, stream.keys_of(unit) + HALF * D);
+        const Sum fresh_sum[2] = {unit_weights<0>(s, seen_of(tile.row_keys[0], unit), scale),
+                                  unit_weights<1>(s, seen_of(tile.row_keys[1], unit), scale)};
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            u32 weights[2][4];
+            as_left(weights, s[half]);
+            sum_half<D>(fresh, weights, stream.values_of(unit) + half * HALF * D);
+        }
+#pragma unroll
+        for (u32 r = 0; r < 2; r++) {
+            if (unit % CHUNK_UNITS == 0) {
+                sum[r] = fresh_sum[r];
+#pragma unroll
+                for (u32 i = 0; i < D / 4; i++) o[i / 2][2 * r + i % 2] = fresh[i / 2][2 * r + i % 2];
+            } else if (tile.row_keys[r] > unit * UNIT) {
+                float keep, add;
+                join(sum[r], fresh_sum[r], keep, add);
+#pragma unroll
+                for (u32 i = 0; i < D / 4; i++) {
+                    float& x = o[i / 2][2 * r + i % 2];
+                    x = joined(x, keep, fresh[i / 2][2 * r + i % 2], add);
+                }
+            }
+        }
+        const bool more = (unit + 1) * UNIT < tile.warp_keys;
+        if (more && unit % CHUNK_UNITS != CHUNK_UNITS - 1) continue;
+        // The chunk's end.
+#pragma unroll
+        for (u32 r = 0; r < 2; r++) {
+            float* b = before + r * (D / 4 + 2) * WARPS * WARP;
+            if (unit >= CHUNK_UNITS) {
+                Sum total = {b[0], b[WARPS * WARP]};
+                float keep = 1.0f, add = 0.0f;
+                const bool sees = tile.row_keys[r] > unit / CHUNK_UNITS * ATTENTION_CHUNK;
+                if (sees) join(total, sum[r], keep, add);
+                sum[r] = total;
+#pragma unroll
+                for (u32 i = 0; i < D / 4; i++) {
+                    float& x = o[i / 2][2 * r + i % 2];
+                    const float t = b[(2 + i) * WARPS * WARP];
+                    x = sees ? joined(t, keep, x, add) : t;
+                }
+            }
+            if (more) {
+                b[0] = sum[r].max;
+                b[WARPS * WARP] = sum[r].sum;
+#pragma unroll
+                for (u32 i = 0; i < D / 4; i++) b[(2 + i) * WARPS * WARP] = o[i / 2][2 * r + i % 2];
+            }
+        }
+    }
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        if (tile.row_keys[r] == 0) continue;
+        const float inverse = 1.0f / sum[r].sum;
+        u32* to = (u32*)(out + tile.places[r] * D) + threadIdx.x % 4;
+#pragma unroll
+        for (u32 n = 0; n < D / 8; n++) to[n * 4] = pack_bf16(o[n][2 * r] * inverse, o[n][2 * r + 1] * inverse);
+        if (lse && threadIdx.x % 4 == 0) lse[tile.places[r]] = log_sum_exp(sum[r]);
+    }
+}
+
+#define ATTENTION_KERNELS(D, SLOTS, RESIDENT)                                                                            \
+    extern "C" __global__ void __launch_bounds__(128)                                                                    \
+        attention_decode_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,                   \
+                             const u32* tables, bf16* out, float* lse, float* parts, ATTENTION_SHAPE, u32 chunks,        \
+                             float scale) {                                                                              \
+        decode<D, SLOTS>(q, keys, values, segments, tables, out, lse, parts, SHAPE, chunks, scale);                      \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128)                                                                    \
+        attention_join_##D(const float* parts, const u32* segments, bf16* out, float* lse, ATTENTION_SHAPE,              \
+                           u32 chunks) {                                                                                 \
+        join_parts<D>(parts, segments, out, lse, SHAPE, chunks);                                                         \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128, RESIDENT)                                                          \
+        attention_tiles_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,                    \
+                            const u32* tables, bf16* out, float* lse, ATTENTION_SHAPE, float scale) {                    \
+        tiles<D, 4>(q, keys, values, segments, tables, out, lse, SHAPE, scale);                                          \
+    }
+ATTENTION_KERNELS(64, 4, 3)
+ATTENTION_KERNELS(128, 2, 2)
+
+// ---- the plain kernel ----------------------------------------------------------------------------------------------------
+
+/// A warp takes one row and goes through its keys, 32 at a time, a lane's scores being of one key and its output every
+/// 32nd element. A row has no tile mates here, so any fixed order will do.
+template <class T>
+__device__ __forceinline__ void plain(const T* q, const T* keys, const T* values, const u32* segments,
+                                      const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale) {
+    const u32 lane = threadIdx.x % WARP;
+    const u64 place = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (place >= (u64)shape.rows * shape.heads) return;
+    const u32 row = place / shape.heads, kv_head = place % shape.heads / shape.group();
+    u32 of;
+    if (!find_row(segments, shape.segments, row, of)) return;
+    const Segment segment = segment_at(segments, of);
+    if (!segment_ok(segment, shape)) return;
+    const u32 num_keys = segment.first_position + row - segment.first_row + 1;
+    float o[PLAIN_PART] = {};
+    Sum sum = {MINUS_INFINITY, 0.0f};
+    for (u32 base = 0; base < num_keys; base += WARP) {
+        const u32 key = base + lane;
+        bool sees = key < num_keys;
+        const u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
+        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) sees = false;
+        const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
+        const float score = sees ? plain_dot(q + place * d, keys + at, d) * scale : MINUS_INFINITY;
+        const float max = fmaxf(sum.max, warp_max(score));
+        const float keep = exp2_fast(sum.max - max), weight = sees ? exp2_fast(score - max) : 0.0f;
+        sum = {max, fma(sum.sum, keep, warp_sum(weight))};
+#pragma unroll
+        for (u32 i = 0; i < PLAIN_PART; i++) o[i] = o[i] * keep;
+        for (u32 j = 0; j < min(num_keys - base, (u32)WARP); j++) {
+            float value[PLAIN_PART];
+            read_part(value, values + __shfl_sync(ALL_LANES, at, j), d);
+            const float w = __shfl_sync(ALL_LANES, weight, j);
+#pragma unroll
+            for (u32 i = 0; i < PLAIN_PART; i++) o[i] = fma(w, value[i], o[i]);
+        }
+    }
+    const float inverse = 1.0f / sum.sum;
+#pragma unroll
+    for (u32 i = 0; i < PLAIN_PART; i++) {
+        u32 at = lane + i * WARP;
+        if (at < d) out[place * d + at] = from_f32<T>(o[i] * inverse);
+    }
+    if (lse && lane == 0) lse[place] = log_sum_exp(sum);
+}
+
+#define PLAIN_KERNEL(T)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128)                                                                    \
+        attention_plain_##T(const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, T* out,  \
+                            float* lse, ATTENTION_SHAPE, u32 d, float scale) {                                           \
+        plain<T>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale);                                          \
+    }
+PLAIN_KERNEL(bf16)
+PLAIN_KERNEL(float)

@@ -1,0 +1,555 @@
+// Gradients of attention: weights are computed again from the log-sum-exp.
+//
+//   P = 2^(S scale log2 e - lse log2 e), dP = dO V^T, dS = P (dP - delta), delta = rowsum(dO O)
+//   dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO
+//
+// P and dS are rounded to bf16 as operands of the next product; all sums are f32, the scale is applied to sums.
+//
+// Nothing is added by atomics. dQ is one chain over a row's keys, in one warp. A key's gradients belong to the rows that
+// own it: a tile of 64 own rows of a segment goes through the queries of the segment's later rows, then through those of
+// its children in order, all heads of the group token by token. Where children have many rows, that list of tokens is cut
+// into pieces that blocks take side by side; their results are added in order by `attention_backward_join`.
+//
+// The plan, made by one block before the others:
+//   counts   [4] u32: items
+//   of_row   [M] u32: 1 + the row's segment, or 0
+//   cuts     [S] Cut
+//   items    [..] Item, for all segments in order
+
+/// Least tokens of a piece.
+#define PIECE_MIN 256
+
+/// How the work on a segment's keys is cut.
+struct Cut {
+    u32 pieces;
+    u32 tokens;     // of a piece
+    u32 first_part; // row of `parts` where its second piece's results begin; each piece has as many as the segment
+    u32 first_item;
+};
+/// A tile of 64 keys, and a piece of the queries.
+struct Item {
+    u32 segment, tile, piece;
+};
+
+struct Plan {
+    u32* counts;
+    u32* of_row;
+    Cut* cuts;
+    Item* items;
+};
+
+/// Inclusive sums over a block of 1,024 threads; `total` is the last one.
+__device__ __forceinline__ u32 block_sums(u32 x, u32& total, u32* shared) {
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (u32 step = 1; step < WARP; step *= 2) {
+        u32 other = __shfl_up_sync(ALL_LANES, x, step);
+        if (lane >= step) x += other;
+    }
+    __syncthreads();
+    if (lane == WARP - 1) shared[warp] = x;
+    __syncthreads();
+    u32 before = 0;
+    total = 0;
+    for (u32 w = 0; w < blockDim.x / WARP; w++) {
+        if (w == warp) before = total;
+        total += shared[w];
+    }
+    return before + x;
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+    attention_backward_plan(const u32* segments, u32* counts, u32* of_row, Cut* cuts, Item* items, ATTENTION_SHAPE) {
+    __shared__ u32 shared[WARP];
+    const Shape shape = SHAPE;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    for (u32 row = threadIdx.x; row < rows; row += blockDim.x) of_row[row] = 0;
+    for (u32 s = threadIdx.x; s < num_segments; s += blockDim.x) cuts[s].tokens = 0;
+    __syncthreads();
+    for (u32 s = warp; s < num_segments; s += warps) {
+        const Segment segment = segment_at(segments, s);
+        if (!segment_ok(segment, shape)) continue;
+        for (u32 i = lane; i < segment.rows; i += WARP) of_row[segment.first_row + i] = s + 1;
+    }
+    __syncthreads();
+    // Children's tokens are counted at their parents; integers, so the order does not matter.
+    for (u32 s = threadIdx.x; s < num_segments; s += blockDim.x) {
+        const Segment segment = segment_at(segments, s);
+        if (segment.parent == NO_PARENT || !index_ok(BAD_ROW, segment.parent, rows)) continue;
+        const u32 parent = of_row[segment.parent];
+        if (parent > 0) atomicAdd(&cuts[parent - 1].tokens, segment.rows);
+    }
+    __syncthreads();
+    u32 items_before = 0, parts_before = 0;
+    for (u32 base = 0; base < num_segments; base += blockDim.x) {
+        const u32 s = base + threadIdx.x;
+        u32 own = 0, pieces = 0, tokens = 1;
+        if (s < num_segments) {
+            own = segments[(u64)s * SEGMENT_FIELDS + 1];
+            tokens = max(own, (u32)PIECE_MIN);
+            pieces = own == 0 ? 0 : (own + cuts[s].tokens + tokens - 1) / tokens;
+        }
+        const u32 num_items = (own + UNIT - 1) / UNIT * pieces, num_parts = pieces > 0 ? (pieces - 1) * own : 0;
+        u32 all_items, all_parts;
+        const u32 items_upto = block_sums(num_items, all_items, shared);
+        const u32 parts_upto = block_sums(num_parts, all_parts, shared);
+        if (s < num_segments)
+            cuts[s] = {pieces, tokens, parts_before + parts_upto - num_parts, items_before + items_upto - num_items};
+        items_before += all_items;
+        parts_before += all_parts;
+    }
+    if (threadIdx.x == 0) counts[0] = items_before;
+    __syncthreads();
+    for (u32 s = warp; s < num_segments; s += warps) {
+        const Cut cut = cuts[s];
+        const u32 tiles = (segments[(u64)s * SEGMENT_FIELDS + 1] + UNIT - 1) / UNIT;
+        for (u32 i = lane; i < tiles * cut.pieces; i += WARP)
+            items[cut.first_item + i] = {s, i / cut.pieces, i % cut.pieces};
+    }
+}
+
+// ---- dQ ------------------------------------------------------------------------------------------------------------------
+
+/// Sum over a row of x y, which are held as left operands: `ROW` as in `unit_weights`.
+template <int D, int ROW>
+__device__ __forceinline__ float row_dot(const u32 (&x)[D / STEP][4], const u32 (&y)[D / STEP][4]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 t = 0; t < D / STEP; t++)
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            const u32 a = x[t][ROW + 2 * i], b = y[t][ROW + 2 * i];
+            sum = fma(low_f32(a), low_f32(b), sum);
+            sum = fma(high_f32(a), high_f32(b), sum);
+        }
+    return row_sum(sum);
+}
+
+/// A block takes a tile of 16 rows a warp, as the forward pass does; `delta` is written for the keys' gradients.
+template <int D, int WARPS>
+__device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys, const bf16* values,
+                                                 const u32* segments, const u32* tables, const bf16* out,
+                                                 const float* lse, const bf16* dout, float* delta, float* dq,
+                                                 const Shape& shape, float scale) {
+    extern __shared__ __align__(16) u8 dynamic_shared[];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, kv_head = blockIdx.y;
+    u32 of, place;
+    if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, blockIdx.x, of, place)) return;
+    const Segment segment = segment_at(segments, of);
+    if (!segment_ok(segment, shape)) return;
+    const TileRows<WARPS> tile(segment, shape, kv_head, place);
+
+    const float log_scale = scale * LOG2_E;
+    u32 rows[D / STEP][4], douts[D / STEP][4];
+    float log_sum[2], deltas[2];
+    {
+        u32 outs[D / STEP][4];
+        tile.template read<D>(outs, out);
+        tile.template read<D>(douts, dout);
+        deltas[0] = row_dot<D, 0>(outs, douts);
+        deltas[1] = row_dot<D, 1>(outs, douts);
+    }
+    tile.template read<D>(rows, q);
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        log_sum[r] = tile.row_keys[r] ? lse[tile.places[r]] * LOG2_E : 0.0f;
+        if (tile.row_keys[r] && lane % 4 == 0) delta[tile.places[r]] = deltas[r];
+    }
+
+    KeyStream<D, WARPS> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, dynamic_shared);
+    float sum[D / 8][4] = {};
+    for (u32 unit = 0; unit < stream.num_units; unit++) {
+        stream.arrive(unit);
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const u32 first_key = unit * UNIT + half * HALF;
+            if (first_key >= tile.warp_keys) continue;
+            float s[4][4], d[4][4];
+            dot_half<D>(s, rows, stream.keys_of(unit) + half * HALF * D);
+            dot_half<D>(d, douts, stream.values_of(unit) + half * HALF * D);
+#pragma unroll
+            for (u32 i = 0; i < 16; i++) {
+                const u32 n = i / 4, r = i % 4 / 2;
+                const u32 key = first_key + n * 8 + lane % 4 * 2 + i % 2;
+                const float p = exp2_fast(fma(s[n][i % 4], log_scale, -log_sum[r]));
+                d[n][i % 4] = key < tile.row_keys[r] ? p * (d[n][i % 4] - deltas[r]) : 0.0f;
+            }
+            u32 left[2][4];
+            as_left(left, d);
+            sum_half<D>(sum, left, stream.keys_of(unit) + half * HALF * D);
+        }
+    }
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        if (tile.row_keys[r] == 0) continue;
+        float* to = dq + tile.places[r] * D + lane % 4 * 2;
+#pragma unroll
+        for (u32 n = 0; n < D / 8; n++)
+            *(float2*)(to + n * 8) = make_float2(sum[n][2 * r] * scale, sum[n][2 * r + 1] * scale);
+    }
+}
+
+// ---- dK and dV -----------------------------------------------------------------------------------------------------------
+
+/// The queries of a piece, in units of 64 rows of one segment: the segment's own, then its children's.
+struct Queries {
+    const u32* segments;
+    u32 num_segments, group;
+    u32 parent;               // first row of the segment whose keys these are; its children name it
+    u32 key;                  // first of the tile, counted from the segment's first
+    u32 from, to;             // the piece's tokens
+    u32 scan, upto;           // next segment to look at; tokens of those before it
+    u32 first_row, row, end;  // of the unit: the segment's first row, its own first row, the end of the run
+    u32 bound;                // own keys that a child's rows see; 0 for own rows, which see as many as they are
+
+    /// Begins with the own rows that see the tile; false if there is no unit at all.
+    __device__ __forceinline__ bool begin(const Segment& own) {
+        u32 first = max(from, key), last = min(to, own.rows);
+        scan = own.parent == NO_PARENT ? 0 : num_segments;
+        upto = own.rows;
+        parent = own.first_row;
+        first_row = own.first_row;
+        bound = 0;
+        row = first * group;
+        end = last * group;
+        return first < last || find();
+    }
+    __device__ __forceinline__ bool next() {
+        row += UNIT;
+        return row < end || find();
+    }
+    /// The next child with rows in the piece that see the tile.
+    __device__ __forceinline__ bool find() {
+        while (scan < num_segments && upto < to) {
+            const u32 s = scan + threadIdx.x % WARP;
+            const u32* field = segments + (u64)s * SEGMENT_FIELDS;
+            const u32 who = __ballot_sync(ALL_LANES, s < num_segments && field[4] == parent);
+            if (!who) {
+                scan += WARP;
+                continue;
+            }
+            scan += __ffs(who) - 1;
+            const Segment child = segment_at(segments, scan++);
+            const u32 first = max(from, upto), last = min(to, upto + child.rows), before = upto;
+            upto += child.rows;
+            if (first >= last || child.first_position <= key) continue;
+            first_row = child.first_row;
+            bound = child.first_position;
+            row = (first - before) * group;
+            end = (last - before) * group;
+            return true;
+        }
+        return false;
+    }
+};
+
+/// A warp's 16 keys or values as a left operand, kept in registers or read from shared memory each time.
+template <int D, bool KEPT> struct Left;
+template <int D> struct Left<D, true> {
+    u32 x[D / STEP][4];
+    __device__ __forceinline__ Left(const bf16* rows) {
+#pragma unroll
+        for (u32 t = 0; t < D / STEP; t++) read_left<D>(x[t], rows, t);
+    }
+    __device__ __forceinline__ void dot(float (&out)[4][4], const bf16* rows) const { dot_half<D>(out, x, rows); }
+};
+template <int D> struct Left<D, false> {
+    const bf16* left;
+    __device__ __forceinline__ Left(const bf16* rows) : left(rows) {}
+    __device__ __forceinline__ void dot(float (&out)[4][4], const bf16* rows) const {
+        dot_half_shared<D>(out, left, rows);
+    }
+};
+
+/// A block takes an item: each warp has 16 of its keys.
+template <int D, bool KEPT>
+__device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
+                                              const u32* tables, const float* lse, const bf16* dout,
+                                              const float* delta, const u32* counts, const Cut* cuts, const Item* items,
+                                              float* parts, float* dkv, const Shape& shape, float scale) {
+    extern __shared__ __align__(16) u8 dynamic_shared[];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, kv_head = blockIdx.y;
+    if (blockIdx.x >= counts[0]) return;
+    const Item item = items[blockIdx.x];
+    const Segment segment = segment_at(segments, item.segment);
+    const Cut cut = cuts[item.segment];
+    if (!segment_ok(segment, shape)) return;
+    const u32 first_key = item.tile * UNIT, group = shape.group();
+
+    bf16* own = (bf16*)dynamic_shared;                     // [keys, values][UNIT][D]
+    bf16* buffers = own + 2 * UNIT * D;                    // [2][queries, douts][UNIT][D]
+    float* sums = (float*)(buffers + 4 * UNIT * D);        // [2][UNIT] log-sum-exps
+    float* deltas = sums + 2 * UNIT;                       // [2][UNIT]
+    u32* bounds = (u32*)(deltas + 2 * UNIT);               // [2][UNIT] own keys that a row sees
+#pragma unroll
+    for (u32 i = 0; i < UNIT * D / 8 / 128; i++) {
+        const u32 at = i * 128 + threadIdx.x, row = at / (D / 8), piece = at % (D / 8);
+        const u32 position = segment.first_position + first_key + row;
+        bool valid = first_key + row < segment.rows;
+        const u32 entry = valid ? tables[segment.table + position / KV_BLOCK] : 0;
+        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) valid = false;
+        const u64 from = (shape.block(entry, kv_head) * KV_BLOCK + position % KV_BLOCK) * D + piece * 8;
+        copy_async_16(own + swizzled<D>(row, piece), keys + from, valid);
+        copy_async_16(own + UNIT * D + swizzled<D>(row, piece), values + from, valid);
+    }
+    copy_async_commit();
+
+    Queries queries;
+    queries.segments = segments;
+    queries.num_segments = shape.segments;
+    queries.group = group;
+    queries.key = first_key;
+    queries.from = item.piece * cut.tokens;
+    queries.to = queries.from + cut.tokens;
+
+    // Of the unit that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
+    float coming_sum = 0.0f, coming_delta = 0.0f;
+    u32 coming_bound = 0;
+    auto fetch = [&](u32 buffer) {
+        auto place = [&](u32 row) {
+            return (u64)(queries.first_row + row / group) * shape.heads + kv_head * group + row % group;
+        };
+        bf16* to = buffers + buffer * 2 * UNIT * D;
+#pragma unroll
+        for (u32 i = 0; i < UNIT * D / 8 / 128; i++) {
+            const u32 at = i * 128 + threadIdx.x, row = at / (D / 8), piece = at % (D / 8);
+            const bool valid = queries.row + row < queries.end;
+            const u64 from = valid ? place(queries.row + row) * D + piece * 8 : 0;
+            copy_async_16(to + swizzled<D>(row, piece), q + from, valid);
+            copy_async_16(to + UNIT * D + swizzled<D>(row, piece), dout + from, valid);
+        }
+        if (threadIdx.x < UNIT) {
+            const u32 row = queries.row + threadIdx.x;
+            const bool valid = row < queries.end;
+            // A row that is not there has weights of 2^-infinity.
+            coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
+            coming_delta = valid ? delta[place(row)] : 0.0f;
+            coming_bound = queries.bound ? queries.bound : row / group + 1;
+        }
+        copy_async_commit();
+    };
+
+    bool more = queries.begin(segment);
+    if (more) fetch(0);
+    // The keys have arrived, the first queries may still be under way.
+    copy_async_wait<1>();
+    if (!more) copy_async_wait<0>();
+    __syncthreads();
+    const Left<D, KEPT> my_keys(own + warp * TILE * D), my_values(own + UNIT * D + warp * TILE * D);
+    const u32 my_key = first_key + warp * TILE + lane / 4;
+    const float log_scale = scale * LOG2_E;
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+    for (u32 buffer = 0; more; buffer ^= 1) {
+        copy_async_wait<0>();
+        if (threadIdx.x < UNIT) {
+            sums[buffer * UNIT + threadIdx.x] = coming_sum;
+            deltas[buffer * UNIT + threadIdx.x] = coming_delta;
+            bounds[buffer * UNIT + threadIdx.x] = coming_bound;
+        }
+        __syncthreads();
+        more = queries.next();
+        if (more) fetch(buffer ^ 1);
+        const bf16* unit = buffers + buffer * 2 * UNIT * D;
+#pragma unroll 1
+        for (u32 half = 0; half < 2; half++) {
+            const u32 column = buffer * UNIT + half * HALF + lane % 4 * 2;
+            float p[4][4], d[4][4];
+            u32 left[2][4];
+            my_keys.dot(p, unit + half * HALF * D);
+#pragma unroll
+            for (u32 n = 0; n < 4; n++) {
+                const float2 sum = *(const float2*)(sums + column + n * 8);
+                const uint2 bound = *(const uint2*)(bounds + column + n * 8);
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    const bool sees = my_key + i / 2 * 8 < (i % 2 ? bound.y : bound.x);
+                    const float weight = exp2_fast(fma(p[n][i], log_scale, i % 2 ? -sum.y : -sum.x));
+                    p[n][i] = sees ? weight : 0.0f;
+                }
+            }
+            as_left(left, p);
+            sum_half<D>(dv, left, unit + UNIT * D + half * HALF * D);
+            my_values.dot(d, unit + UNIT * D + half * HALF * D);
+#pragma unroll
+            for (u32 n = 0; n < 4; n++) {
+                const float2 delta_of = *(const float2*)(deltas + column + n * 8);
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) d[n][i] = p[n][i] * (d[n][i] - (i % 2 ? delta_of.y : delta_of.x));
+            }
+            as_left(left, d);
+            sum_half<D>(dk, left, unit + half * HALF * D);
+        }
+    }
+    // The first piece's results stand where the sums will be.
+    float* to = item.piece == 0 ? dkv + (u64)segment.first_row * 2 * shape.kv_heads * D
+                                : parts + (u64)(cut.first_part + (item.piece - 1) * segment.rows) * 2 * shape.kv_heads * D;
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        const u32 key = my_key + 8 * r;
+        if (key >= segment.rows) continue;
+        float* row = to + ((u64)key * 2 * shape.kv_heads + kv_head) * D + lane % 4 * 2;
+#pragma unroll
+        for (u32 n = 0; n < D / 8; n++) {
+            *(float2*)(row + n * 8) = make_float2(dk[n][2 * r] * scale, dk[n][2 * r + 1] * scale);
+            *(float2*)(row + shape.kv_heads * D + n * 8) = make_float2(dv[n][2 * r], dv[n][2 * r + 1]);
+        }
+    }
+}
+
+/// Adds the pieces' results in order; rows of no segment become zeros. A warp has a row.
+extern "C" __global__ void __launch_bounds__(128)
+    attention_backward_join(const u32* segments, const u32* of_row, const Cut* cuts, const float* parts, float* dq,
+                            float* dkv, u32 rows, u32 q_width, u32 kv_width) {
+    const u32 row = blockIdx.x * 4 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (row >= rows) return;
+    float* to = dkv + (u64)row * kv_width;
+    if (of_row[row] == 0) {
+        for (u32 i = lane; i < kv_width; i += WARP) to[i] = 0.0f;
+        for (u32 i = lane; i < q_width; i += WARP) dq[(u64)row * q_width + i] = 0.0f;
+        return;
+    }
+    const Segment segment = segment_at(segments, of_row[row] - 1);
+    const Cut cut = cuts[of_row[row] - 1];
+    for (u32 i = lane * 4; i < kv_width && cut.pieces > 1; i += WARP * 4) {
+        float4 sum = *(const float4*)(to + i);
+        const float* part = parts + (u64)(cut.first_part + row - segment.first_row) * kv_width + i;
+        for (u32 piece = 1; piece < cut.pieces; piece++) {
+            const float4 x = *(const float4*)part;
+            sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+            part += (u64)segment.rows * kv_width;
+        }
+        *(float4*)(to + i) = sum;
+    }
+}
+
+#define BACKWARD_KERNELS(D, KEPT, RESIDENT)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_queries_##D(                                \
+        const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,    \
+        const float* lse, const bf16* dout, float* delta, float* dq, ATTENTION_SHAPE, float scale) {                     \
+        backward_queries<D, 4>(q, keys, values, segments, tables, out, lse, dout, delta, dq, SHAPE, scale);              \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_keys_##D(                                    \
+        const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const float* lse,   \
+        const bf16* dout, const float* delta, const u32* counts, const Cut* cuts, const Item* items, float* parts,       \
+        float* dkv, ATTENTION_SHAPE, float scale) {                                                                      \
+        backward_keys<D, KEPT>(q, keys, values, segments, tables, lse, dout, delta, counts, cuts, items, parts, dkv,     \
+                               SHAPE, scale);                                                                            \
+    }
+BACKWARD_KERNELS(64, true, 3)
+BACKWARD_KERNELS(128, false, 2)
+
+// ---- the plain kernels -----------------------------------------------------------------------------------------------------
+
+/// A warp takes a row: delta and dQ. `of_row` is the plan's.
+template <class T>
+__device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T* values, const u32* segments,
+                                              const u32* tables, const T* out, const float* lse, const T* dout,
+                                              const u32* of_row, float* delta, float* dq, const Shape& shape, u32 d,
+                                              float scale) {
+    const u32 lane = threadIdx.x % WARP;
+    const u64 place = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (place >= (u64)shape.rows * shape.heads) return;
+    const u32 row = place / shape.heads, kv_head = place % shape.heads / shape.group();
+    float x[PLAIN_PART], y[PLAIN_PART], sum[PLAIN_PART] = {};
+    read_part(x, out + place * d, d);
+    read_part(y, dout + place * d, d);
+    float mine = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < PLAIN_PART; i++) mine = fma(x[i], y[i], mine);
+    const float own_delta = warp_sum(mine);
+    if (lane == 0) delta[place] = own_delta;
+    const Segment segment = of_row[row] ? segment_at(segments, of_row[row] - 1) : Segment{row, 0, 0, 0, 0};
+    const u32 num_keys = of_row[row] ? segment.first_position + row - segment.first_row + 1 : 0;
+    for (u32 base = 0; base < num_keys; base += WARP) {
+        const u32 key = base + lane;
+        bool sees = key < num_keys;
+        const u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
+        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) sees = false;
+        const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
+        float ds = 0.0f;
+        if (sees) {
+            const float score = plain_dot(q + place * d, keys + at, d) * scale;
+            const float weight = exp2_fast((score - lse[place]) * LOG2_E);
+            ds = weight * (plain_dot(dout + place * d, values + at, d) - own_delta) * scale;
+        }
+        for (u32 j = 0; j < min(num_keys - base, (u32)WARP); j++) {
+            read_part(x, keys + __shfl_sync(ALL_LANES, at, j), d);
+            const float w = __shfl_sync(ALL_LANES, ds, j);
+#pragma unroll
+            for (u32 i = 0; i < PLAIN_PART; i++) sum[i] = fma(w, x[i], sum[i]);
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < PLAIN_PART; i++)
+        if (lane + i * WARP < d) dq[place * d + lane + i * WARP] = sum[i];
+}
+
+/// A warp takes a key of a row's own: the queries of its segment, then of the children, in order.
+template <class T>
+__device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* values, const u32* segments,
+                                           const u32* tables, const float* lse, const T* dout, const u32* of_row,
+                                           const float* delta, float* dkv, const Shape& shape, u32 d, float scale) {
+    const u32 lane = threadIdx.x % WARP, group = shape.group();
+    const u64 item = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (item >= (u64)shape.rows * shape.kv_heads) return;
+    const u32 row = item / shape.kv_heads, kv_head = item % shape.kv_heads;
+    float dk[PLAIN_PART] = {}, dv[PLAIN_PART] = {};
+    const Segment own = of_row[row] ? segment_at(segments, of_row[row] - 1) : Segment{row, 0, 0, 0, 0};
+    const u32 position = own.first_position + row - own.first_row;
+    const u32 entry = of_row[row] ? tables[own.table + position / KV_BLOCK] : 0;
+    const bool valid = of_row[row] && index_ok(BAD_KV_BLOCK, entry, shape.blocks);
+    const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + position % KV_BLOCK) * d;
+    // Rows from `first` to `end`, a lane's weight being of one.
+    auto add = [&](u64 first, u64 end) {
+        for (u64 base = first * group; base < end * group; base += WARP) {
+            const u64 i = base + lane, place = i / group * shape.heads + kv_head * group + i % group;
+            float weight = 0.0f, ds = 0.0f;
+            if (i < end * group) {
+                const float score = plain_dot(q + place * d, keys + at, d) * scale;
+                weight = exp2_fast((score - lse[place]) * LOG2_E);
+                ds = weight * (plain_dot(dout + place * d, values + at, d) - delta[place]) * scale;
+            }
+            for (u32 j = 0; j < WARP && base + j < end * group; j++) {
+                const u64 from = __shfl_sync(ALL_LANES, place, j) * d;
+                const float w = __shfl_sync(ALL_LANES, weight, j), s = __shfl_sync(ALL_LANES, ds, j);
+                float x[PLAIN_PART];
+                read_part(x, q + from, d);
+#pragma unroll
+                for (u32 e = 0; e < PLAIN_PART; e++) dk[e] = fma(s, x[e], dk[e]);
+                read_part(x, dout + from, d);
+#pragma unroll
+                for (u32 e = 0; e < PLAIN_PART; e++) dv[e] = fma(w, x[e], dv[e]);
+            }
+        }
+    };
+    if (valid) add(row, (u64)own.first_row + own.rows);
+    for (u32 s = 0; valid && own.parent == NO_PARENT && s < shape.segments; s++) {
+        const Segment child = segment_at(segments, s);
+        if (child.parent == own.first_row && child.first_position > position)
+            add(child.first_row, (u64)child.first_row + child.rows);
+    }
+    float* to = dkv + ((u64)row * 2 * shape.kv_heads + kv_head) * d;
+#pragma unroll
+    for (u32 e = 0; e < PLAIN_PART; e++) {
+        const u32 i = lane + e * WARP;
+        if (i < d) {
+            to[i] = dk[e];
+            to[shape.kv_heads * d + i] = dv[e];
+        }
+    }
+}
+
+#define PLAIN_KERNELS(T)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_plain_queries_##T(                              \
+        const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const T* out,                \
+        const float* lse, const T* dout, const u32* of_row, float* delta, float* dq, ATTENTION_SHAPE, u32 d,             \
+        float scale) {                                                                                                   \
+        plain_queries<T>(q, keys, values, segments, tables, out, lse, dout, of_row, delta, dq, SHAPE, d, scale);         \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_plain_keys_##T(                                 \
+        const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const float* lse,            \
+        const T* dout, const u32* of_row, const float* delta, float* dkv, ATTENTION_SHAPE, u32 d, float scale) {         \
+        plain_keys<T>(q, keys, values, segments, tables, lse, dout, of_row, delta, dkv, SHAPE, d, scale);                \
+    }
+PLAIN_KERNELS(bf16)
+PLAIN_KERNELS(float)
