@@ -60,23 +60,23 @@ simd_fn! {
 
 /// The update's constants, in f32.
 #[derive(Clone, Copy)]
-struct Update {
-    beta1: f32,
-    beta2: f32,
-    eps: f32,
+pub(crate) struct Update {
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) eps: f32,
     /// 1 - lr decay.
-    keep: f32,
+    pub(crate) keep: f32,
     /// lr / (1 - beta1^t).
-    rate: f32,
+    pub(crate) rate: f32,
     /// 1 / (1 - beta2^t).
-    correction2: f32,
-    grad_scale: f32,
-    keys: [u32; 2],
-    first_element: u64,
+    pub(crate) correction2: f32,
+    pub(crate) grad_scale: f32,
+    pub(crate) keys: [u32; 2],
+    pub(crate) first_element: u64,
 }
 
 impl Update {
-    fn new(how: AdamW) -> Update {
+    pub(crate) fn new(how: AdamW) -> Update {
         let correction = |beta: f32| 1.0 - math::pow(f64::from(beta), how.step as f64);
         let key = splitmix(splitmix(how.seed) ^ how.step);
         Update {

@@ -19,6 +19,7 @@ mod rope;
 mod sample;
 mod view;
 
+pub(crate) use adamw::Update;
 pub use head::head_tile_elements;
 pub use isa::Isa;
 pub use matmul::pack_elements;

@@ -1,0 +1,388 @@
+// Rotation of queries and keys by position, head norms, and the writing of the KV cache; and their gradients.
+//
+// Legend: M rows, a query heads, k key-value heads, d head dimension, H = a + 2 k heads of a row of qkv. A value is
+// rounded to the storage type once, after its rotation. Keys and values of the cache: [blocks][k][16][d].
+//
+// A team of d / 16 threads has a head: thread t the elements 8 t .. 8 t + 8 of each half, which are rotated with each
+// other. Head dimensions for which d / 16 is no power of two go the plain way, a warp a head.
+
+/// Largest head dimension.
+#define HEAD_DIM_MAX 256
+#define ROTATION_THREADS 256
+/// Pairs of elements that a lane of the plain way has of a head, at most.
+#define PLAIN_PAIRS (HEAD_DIM_MAX / 2 / WARP)
+
+/// Shape of a row of qkv.
+struct Shape {
+    u32 a, k, d;
+    __device__ __forceinline__ u32 heads() const { return a + 2 * k; }
+};
+
+/// Sum over the threads of a team, a power of two of them; every thread gets it.
+__device__ __forceinline__ float team_sum(float x, u32 team) {
+    for (u32 step = team / 2; step > 0; step >>= 1) x = x + __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+__device__ __forceinline__ float squares(const float (&a)[8], const float (&b)[8]) {
+    float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sums[0] = fma(a[i], a[i], sums[0]);
+        sums[1] = fma(b[i], b[i], sums[1]);
+    }
+    return sums[0] + sums[1];
+}
+
+/// Cosines and sines of eight pairs, from [d/2, 2].
+__device__ __forceinline__ void load_angles(const float* __restrict__ table, float (&cos)[8], float (&sin)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float4 x = ((const float4*)table)[i];
+        cos[2 * i] = x.x;
+        sin[2 * i] = x.y;
+        cos[2 * i + 1] = x.z;
+        sin[2 * i + 1] = x.w;
+    }
+}
+
+/// Where a head of a row goes: q's to `q_out`, keys and values to their slot; null if the slot is bad.
+template <class T>
+__device__ __forceinline__ T* head_target(Shape s, u32 row, u32 head, const u32* __restrict__ slots, u32 num_slots,
+                                          T* q_out, T* keys, T* values) {
+    if (head < s.a) return q_out + ((u64)row * s.a + head) * s.d;
+    u32 slot = slots[row], h = (head - s.a) % s.k;
+    if (!index_ok(BAD_KV_SLOT, slot, num_slots)) return nullptr;
+    u64 at = ((u64)(slot / KV_BLOCK) * s.k + h) * KV_BLOCK + slot % KV_BLOCK;
+    return (head < s.a + s.k ? keys : values) + at * s.d;
+}
+
+/// Normalises (where there are weights) and rotates; a thread for 16 elements of each head of each row.
+template <class T>
+__device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restrict__ q_norm,
+                                     const T* __restrict__ k_norm, float eps, const float* __restrict__ table,
+                                     const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
+                                     T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
+    u32 item = blockIdx.x * blockDim.x + threadIdx.x;
+    u32 team = s.d / 16, t = item % team, unit = item / team, row = unit / s.heads(), head = unit - row * s.heads();
+    bool inside = row < rows, rotated = head < s.a + s.k;
+    float x1[8] = {}, x2[8] = {};
+    if (inside) {
+        const T* x = qkv + (u64)unit * s.d + t * 8;
+        load8(x, x1);
+        load8(x + s.d / 2, x2);
+    }
+    if (q_norm) {  // the same for all threads: the sum needs all lanes
+        float r = 1.0f / sqrtf(team_sum(squares(x1, x2), team) / (float)s.d + eps);
+        if (inside && rotated) {
+            const T* w = (head < s.a ? q_norm : k_norm) + t * 8;
+            float w1[8], w2[8];
+            load8(w, w1);
+            load8(w + s.d / 2, w2);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                x1[i] = x1[i] * r * w1[i];
+                x2[i] = x2[i] * r * w2[i];
+            }
+        }
+    }
+    if (!inside) return;
+    T* to = head_target(s, row, head, slots, num_slots, q_out, keys, values);
+    if (!to) return;
+    if (rotated) {
+        u32 position = positions[row];
+        if (!index_ok(BAD_POSITION, position, num_positions)) return;
+        float cos[8], sin[8];
+        load_angles(table + (u64)position * s.d + t * 16, cos, sin);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float a = x1[i] * cos[i] - x2[i] * sin[i];
+            x2[i] = x2[i] * cos[i] + x1[i] * sin[i];
+            x1[i] = a;
+        }
+    }
+    store8(to + t * 8, x1);
+    store8(to + t * 8 + s.d / 2, x2);
+}
+
+/// As `rope` for any even head dimension: a warp has a head.
+template <class T>
+__device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* __restrict__ q_norm,
+                                           const T* __restrict__ k_norm, float eps, const float* __restrict__ table,
+                                           const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
+                                           T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
+    u32 unit = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
+    u32 row = unit / s.heads(), head = unit - row * s.heads(), half = s.d / 2;
+    if (row >= rows) return;  // a whole warp
+    const T* x = qkv + (u64)unit * s.d;
+    T* to = head_target(s, row, head, slots, num_slots, q_out, keys, values);
+    if (!to) return;
+    if (head >= s.a + s.k) {
+        for (u32 i = lane; i < s.d; i += WARP) to[i] = x[i];
+        return;
+    }
+    u32 position = positions[row];
+    if (!index_ok(BAD_POSITION, position, num_positions)) return;
+    const float* angles = table + (u64)position * s.d;
+    const T* w = head < s.a ? q_norm : k_norm;
+    float r = 1.0f;
+    if (w) {
+        float sum = 0.0f;
+        for (u32 i = lane; i < s.d; i += WARP) sum = fma(to_f32(x[i]), to_f32(x[i]), sum);
+        r = 1.0f / sqrtf(warp_sum(sum) / (float)s.d + eps);
+    }
+    for (u32 i = lane; i < half; i += WARP) {
+        float x1 = to_f32(x[i]), x2 = to_f32(x[i + half]), cos = angles[2 * i], sin = angles[2 * i + 1];
+        if (w) {
+            x1 = x1 * r * to_f32(w[i]);
+            x2 = x2 * r * to_f32(w[i + half]);
+        }
+        to[i] = from_f32<T>(x1 * cos - x2 * sin);
+        to[i + half] = from_f32<T>(x2 * cos + x1 * sin);
+    }
+}
+
+#define ROPE(T, WAY)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
+        WAY##_##T(const T* qkv, const T* q_norm, const T* k_norm, float eps, const float* table, const u32* positions, \
+                  const u32* slots, T* q_out, T* keys, T* values, u32 rows, u32 a, u32 k, u32 d, u32 num_positions,  \
+                  u32 num_slots) {                                                                                   \
+        WAY<T>(qkv, q_norm, k_norm, eps, table, positions, slots, q_out, keys, values, rows, Shape{a, k, d},         \
+               num_positions, num_slots);                                                                            \
+    }
+ROPE(float, rope)
+ROPE(float, rope_plain)
+ROPE(bf16, rope)
+ROPE(bf16, rope_plain)
+
+/// Copies the first n slots of a block's heads; a block of threads for each record and head. Units of U, `head_units` of
+/// them for the 16 keys of a head.
+template <class U>
+__device__ __forceinline__ void copy_kv(U* keys, U* values, const u32* __restrict__ copies, u32 kv_heads,
+                                        u32 head_units, u32 num_blocks) {
+    u32 src = copies[3 * blockIdx.x], dst = copies[3 * blockIdx.x + 1], n = copies[3 * blockIdx.x + 2];
+    if (src == dst) return;
+    if (!index_ok(BAD_KV_BLOCK, src, num_blocks) || !index_ok(BAD_KV_BLOCK, dst, num_blocks)) return;
+    if (!index_ok(BAD_KV_SLOT, n, KV_BLOCK + 1)) return;
+    u64 from = ((u64)src * kv_heads + blockIdx.y) * head_units, to = ((u64)dst * kv_heads + blockIdx.y) * head_units;
+    for (u32 i = threadIdx.x; i < n * (head_units / KV_BLOCK); i += blockDim.x) {
+        keys[to + i] = keys[from + i];
+        values[to + i] = values[from + i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    copy_kv_16(uint4* keys, uint4* values, const u32* copies, u32 kv_heads, u32 head_units, u32 num_blocks) {
+    copy_kv<uint4>(keys, values, copies, kv_heads, head_units, num_blocks);
+}
+extern "C" __global__ void __launch_bounds__(128)
+    copy_kv_2(u16* keys, u16* values, const u32* copies, u32 kv_heads, u32 head_units, u32 num_blocks) {
+    copy_kv<u16>(keys, values, copies, kv_heads, head_units, num_blocks);
+}
+
+// ---- backward -----------------------------------------------------------------------------------------------------
+
+/// Inputs of the backward pass.
+template <class T> struct RopeGrad {
+    const float *dq, *dkv;  // [M, a d], [M, 2 k d]
+    const T *qkv, *q_norm, *k_norm;  // null without norms
+    float eps;
+    const float* table;
+    const u32* positions;
+    T* dqkv;
+    float* partials;  // [chunks, 2, d]: sums for the norms' weights
+    u32 rows, chunk_rows, num_positions;
+};
+
+template <class T>
+__device__ __forceinline__ const float* head_grad(const RopeGrad<T>& g, Shape s, u32 row, u32 head) {
+    if (head < s.a) return g.dq + ((u64)row * s.a + head) * s.d;
+    return g.dkv + ((u64)row * 2 * s.k + (head - s.a)) * s.d;
+}
+
+/// Gradient through rotation and norm for a chunk of rows a block; its teams take the heads of the rows in turn.
+template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(const RopeGrad<T>& g, Shape s) {
+    u32 team = s.d / 16, t = threadIdx.x % team, teams = ROTATION_THREADS / team, mine = threadIdx.x / team;
+    u32 first = blockIdx.x * g.chunk_rows, end = min(first + g.chunk_rows, g.rows), units = (end - first) * s.heads();
+    float sums[2][2][8] = {};  // of q and of k; of each half
+    for (u32 base = 0; base < units; base += teams) {  // all teams turn equally often: sums need whole warps
+        u32 unit = base + mine, row = first + unit / s.heads(), head = unit % s.heads();
+        bool inside = unit < units, rotated = head < s.a + s.k;
+        float d1[8] = {}, d2[8] = {};
+        if (inside) {
+            const float* d = head_grad(g, s, row, head) + t * 8;
+            load8(d, d1);
+            load8(d + s.d / 2, d2);
+        }
+        if (inside && rotated) {
+            u32 position = g.positions[row];
+            if (index_ok(BAD_POSITION, position, g.num_positions)) {
+                float cos[8], sin[8];
+                load_angles(g.table + (u64)position * s.d + t * 16, cos, sin);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    float a = d1[i] * cos[i] + d2[i] * sin[i];
+                    d2[i] = d2[i] * cos[i] - d1[i] * sin[i];
+                    d1[i] = a;
+                }
+            }
+        }
+        if constexpr (NORMS) {
+            float x1[8] = {}, x2[8] = {}, w1[8] = {}, w2[8] = {};
+            if (inside && rotated) {
+                const T* x = g.qkv + ((u64)row * s.heads() + head) * s.d + t * 8;
+                const T* w = (head < s.a ? g.q_norm : g.k_norm) + t * 8;
+                load8(x, x1);
+                load8(x + s.d / 2, x2);
+                load8(w, w1);
+                load8(w + s.d / 2, w2);
+            }
+            float r = 1.0f / sqrtf(team_sum(squares(x1, x2), team) / (float)s.d + g.eps), dots[2] = {0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                dots[0] = fma(d1[i] * w1[i], x1[i], dots[0]);
+                dots[1] = fma(d2[i] * w2[i], x2[i], dots[1]);
+            }
+            float slope = -team_sum(dots[0] + dots[1], team) * r * r / (float)s.d;
+            if (inside && rotated) {
+#pragma unroll
+                for (int kind = 0; kind < 2; kind++) {
+                    if ((head >= s.a) != (kind == 1)) continue;
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        sums[kind][0][i] = fma(d1[i], x1[i] * r, sums[kind][0][i]);
+                        sums[kind][1][i] = fma(d2[i], x2[i] * r, sums[kind][1][i]);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    d1[i] = fma(x1[i], slope, d1[i] * w1[i]) * r;
+                    d2[i] = fma(x2[i], slope, d2[i] * w2[i]) * r;
+                }
+            }
+        }
+        if (inside) {
+            T* to = g.dqkv + ((u64)row * s.heads() + head) * s.d + t * 8;
+            store8(to, d1);
+            store8(to + s.d / 2, d2);
+        }
+    }
+    if constexpr (NORMS) {
+        __shared__ __align__(16) float shared[ROTATION_THREADS * 16];  // [teams][d]
+#pragma unroll
+        for (int kind = 0; kind < 2; kind++) {
+            __syncthreads();
+            store8(&shared[mine * s.d + t * 8], sums[kind][0]);
+            store8(&shared[mine * s.d + t * 8 + s.d / 2], sums[kind][1]);
+            __syncthreads();
+            if (threadIdx.x < s.d) {
+                float sum = shared[threadIdx.x];
+                for (u32 i = 1; i < teams; i++) sum = sum + shared[i * s.d + threadIdx.x];
+                g.partials[((u64)blockIdx.x * 2 + kind) * s.d + threadIdx.x] = sum;
+            }
+        }
+    }
+}
+
+/// As `rope_backward` for any even head dimension: a warp has a head, a lane the pairs lane, lane + 32, ..
+template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_plain(const RopeGrad<T>& g, Shape s) {
+    const u32 warps = ROTATION_THREADS / WARP;
+    u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = s.d / 2;
+    u32 first = blockIdx.x * g.chunk_rows, end = min(first + g.chunk_rows, g.rows), units = (end - first) * s.heads();
+    float sums[2][PLAIN_PAIRS][2] = {};
+    for (u32 unit = warp; unit < units; unit += warps) {
+        u32 row = first + unit / s.heads(), head = unit % s.heads();
+        const float* d = head_grad(g, s, row, head);
+        T* to = g.dqkv + ((u64)row * s.heads() + head) * s.d;
+        if (head >= s.a + s.k) {
+            for (u32 i = lane; i < s.d; i += WARP) to[i] = from_f32<T>(d[i]);
+            continue;
+        }
+        u32 position = g.positions[row];
+        if (!index_ok(BAD_POSITION, position, g.num_positions)) continue;
+        const float* angles = g.table + (u64)position * s.d;
+        const T* x = NORMS ? g.qkv + ((u64)row * s.heads() + head) * s.d : nullptr;
+        const T* w = head < s.a ? g.q_norm : g.k_norm;
+        float grad[PLAIN_PAIRS][2], square = 0.0f, dot = 0.0f;
+#pragma unroll
+        for (int j = 0; j < PLAIN_PAIRS; j++) {
+            u32 i = lane + j * WARP;
+            grad[j][0] = grad[j][1] = 0.0f;
+            if (i >= half) continue;
+            float cos = angles[2 * i], sin = angles[2 * i + 1];
+            grad[j][0] = d[i] * cos + d[i + half] * sin;
+            grad[j][1] = d[i + half] * cos - d[i] * sin;
+            if constexpr (NORMS) {
+#pragma unroll
+                for (int side = 0; side < 2; side++) {
+                    float v = to_f32(x[i + side * half]);
+                    square = fma(v, v, square);
+                    dot = fma(grad[j][side] * to_f32(w[i + side * half]), v, dot);
+                }
+            }
+        }
+        float r = 1.0f, slope = 0.0f;
+        if constexpr (NORMS) {
+            r = 1.0f / sqrtf(warp_sum(square) / (float)s.d + g.eps);
+            slope = -warp_sum(dot) * r * r / (float)s.d;
+        }
+#pragma unroll
+        for (int j = 0; j < PLAIN_PAIRS; j++) {
+            u32 i = lane + j * WARP;
+            if (i >= half) continue;
+#pragma unroll
+            for (int side = 0; side < 2; side++) {
+                float out = grad[j][side];
+                if constexpr (NORMS) {
+                    float v = to_f32(x[i + side * half]);
+                    if (head < s.a) sums[0][j][side] = fma(out, v * r, sums[0][j][side]);
+                    else sums[1][j][side] = fma(out, v * r, sums[1][j][side]);
+                    out = fma(v, slope, out * to_f32(w[i + side * half])) * r;
+                }
+                to[i + side * half] = from_f32<T>(out);
+            }
+        }
+    }
+    if constexpr (NORMS) {
+        __shared__ float shared[warps][HEAD_DIM_MAX];
+#pragma unroll
+        for (int kind = 0; kind < 2; kind++) {
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < PLAIN_PAIRS; j++) {
+                u32 i = lane + j * WARP;
+                if (i >= half) continue;
+                shared[warp][i] = sums[kind][j][0];
+                shared[warp][i + half] = sums[kind][j][1];
+            }
+            __syncthreads();
+            if (threadIdx.x < s.d) {
+                float sum = shared[0][threadIdx.x];
+#pragma unroll
+                for (int i = 1; i < warps; i++) sum = sum + shared[i][threadIdx.x];
+                g.partials[((u64)blockIdx.x * 2 + kind) * s.d + threadIdx.x] = sum;
+            }
+        }
+    }
+}
+
+#define ROPE_BACKWARD(T, WAY)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
+        WAY##_##T(const float* dq, const float* dkv, const float* table, const u32* positions, T* dqkv, u32 rows,    \
+                  u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions) {                                          \
+        RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, table, positions, dqkv, nullptr, rows, chunk_rows, \
+                         num_positions};                                                                             \
+        WAY<T, false>(g, Shape{a, k, d});                                                                            \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(ROTATION_THREADS) WAY##_norms_##T(                                  \
+        const float* dq, const float* dkv, const float* table, const u32* positions, T* dqkv, u32 rows,              \
+        u32 chunk_rows, u32 a, u32 k, u32 d, u32 num_positions, const T* qkv, const T* q_norm, const T* k_norm,      \
+        float eps, float* partials) {                                                                                \
+        RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, table, positions, dqkv, partials, rows, chunk_rows,      \
+                         num_positions};                                                                             \
+        WAY<T, true>(g, Shape{a, k, d});                                                                             \
+    }
+ROPE_BACKWARD(float, rope_backward)
+ROPE_BACKWARD(float, rope_backward_plain)
+ROPE_BACKWARD(bf16, rope_backward)
+ROPE_BACKWARD(bf16, rope_backward_plain)
