@@ -17,8 +17,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(),
+        ["kernels", "--check"] => check_kernels(),
         _ => {
-            eprintln!("usage: cargo xtask tidy");
+            eprintln!("usage: cargo xtask tidy | kernels --check");
             ExitCode::from(2)
         }
     }
@@ -38,6 +39,17 @@ fn run_tidy() -> ExitCode {
     }
     eprintln!("tidy: {} files, {} findings", tree.files.len(), findings.len());
     if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Compiles every kernel for every architecture; NVRTC must be there.
+fn check_kernels() -> ExitCode {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = std::process::Command::new(cargo)
+        .args(["test", "-p", "plimsoll-device", "--test", "kernels", "--", "--nocapture"])
+        .env("PLIMSOLL_NVRTC", "1")
+        .current_dir(repository_root())
+        .status();
+    if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The workspace, which is the folder above this package.

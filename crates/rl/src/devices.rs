@@ -41,6 +41,7 @@ pub fn open(shape: &RunShape, checked: bool) -> Result<(Box<dyn Device>, Arena)>
         DeviceKind::Cuda => {
             let mut dev = CudaDevice::new(bytes, CudaOptions { checked })?;
             dev.bind_scratch(arena.split().0.buf("device.scratch"));
+            dev.name_regions(arena.map());
             Box::new(dev)
         }
     };

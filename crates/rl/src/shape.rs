@@ -4,6 +4,7 @@
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
+use plimsoll_device::cuda::{self, CudaDevice, ScratchLimits};
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, rope};
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_layout};
@@ -106,10 +107,7 @@ impl RunShape {
             }
         }
         layout.extend(rope::layout(spec, self.positions, pool)?);
-        if self.target.kind == DeviceKind::Cpu {
-            let update = self.training.is_some();
-            layout.extend(CpuDevice::scratch_layout(spec, self.weights, self.target.threads, update)?);
-        }
+        layout.extend(self.scratch()?);
         layout.extend(engine_layout(spec, self.weights, self.target, &self.engine, self.truncates)?);
         if let Some(training) = &self.training {
             if training.reference {
@@ -118,8 +116,30 @@ impl RunShape {
             let mode = Mode::Update(training.recompute);
             layout.extend(activations_layout(spec, self.weights, self.target, mode, self.pass())?);
         }
+        if self.target.kind == DeviceKind::Cuda {
+            let libraries = cuda::LIBRARY_BYTES;
+            layout.outside("device.libraries", "device", Pool::Device, Place::Process, libraries);
+        }
         self.host_rows(&mut layout);
         Ok(layout)
+    }
+
+    fn scratch(&self) -> Result<Layout> {
+        let spec = &self.spec;
+        match self.target.kind {
+            DeviceKind::Cpu => {
+                let update = self.training.is_some();
+                CpuDevice::scratch_layout(spec, self.weights, self.target.threads, update)
+            }
+            DeviceKind::Cuda => {
+                let limits = ScratchLimits {
+                    decode_rows: self.engine.pass().head_rows,
+                    keys_max: self.engine.keys_max(),
+                    update: self.training.as_ref().map(|t| (t.pack.pass().rows, t.pack.pass().segments)),
+                };
+                CudaDevice::scratch_layout(spec, &limits)
+            }
+        }
     }
 
     /// Limits of a training pass. Panics without training.
@@ -161,8 +181,9 @@ impl RunShape {
         row("process.image", "process", Place::Process, host.image.0);
         row("process.stacks", "process", Place::Process, (self.target.threads as u64 + 1) * STACK);
         row("process.heap", "process", Place::Process, HEAP_SLACK.0);
-        if self.target.kind == DeviceKind::Cpu {
-            row("process.huge_page", "process", Place::Process, HUGE_PAGE.0);
+        match self.target.kind {
+            DeviceKind::Cpu => row("process.huge_page", "process", Place::Process, HUGE_PAGE.0),
+            DeviceKind::Cuda => row("process.cuda", "device", Place::Process, cuda::HOST_BYTES.0),
         }
         row("reward.workers", "reward", Place::Workers, self.workers.0);
         let mapped: Bytes = layout.regions.iter().filter(|r| r.pool == Pool::Host).map(|r| r.bytes).sum();

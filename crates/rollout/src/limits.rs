@@ -48,6 +48,11 @@ impl EngineLimits {
         groups.min(sequences) * prompt_tokens.div_ceil(KV_BLOCK) + sequences * own
     }
 
+    /// Keys of a row, at most, as passes that run ahead are told.
+    pub fn keys_max(&self) -> usize {
+        crate::schedule::keys_bucket(self.prompt_tokens + self.new_tokens + 1)
+    }
+
     /// Entries of a sequence's table in passes that run ahead: one more than it can own, so that the position behind
     /// its last has an entry.
     pub(crate) fn table_stride(&self) -> usize {

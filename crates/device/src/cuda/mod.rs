@@ -7,6 +7,7 @@
 mod attention;
 mod attention_backward;
 mod blas;
+mod checked;
 mod compile;
 mod driver;
 mod head;
@@ -22,6 +23,8 @@ mod rows;
 mod sample;
 mod sgemm;
 
+pub use attention::attention_scratch_bytes;
+pub use attention_backward::attention_backward_scratch_bytes;
 pub use compile::{ARCHITECTURES, SOURCES, Source, compile};
 pub use driver::GpuInfo;
 pub use head::{head_dtile_elements, head_tile_elements};
@@ -33,16 +36,33 @@ use crate::{
     QkNormBackward, Sampling,
 };
 use driver::Gpu;
-use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_memory::Buf;
+use plimsoll_base::{Bytes, DType, Error, ModelSpec, PhaseSet, Result};
+use plimsoll_memory::{Buf, Layout, Pool};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What context, modules, cuBLASLt and recorded passes take of a card beside the arena: measured on an H200 with
+/// driver 580. A run measures its own before its first step.
+pub const LIBRARY_BYTES: Bytes = Bytes::mib(700);
+/// What the driver and the libraries hold of the host's memory: measured with the same.
+pub const HOST_BYTES: Bytes = Bytes::mib(700);
 
 /// How a card is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaOptions {
     /// Wait after every kernel, check indices and values, and name what is wrong.
     pub checked: bool,
+}
+
+/// What the scratch depends on beside the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScratchLimits {
+    /// Rows of a decode pass.
+    pub decode_rows: usize,
+    /// Keys of a decode row.
+    pub keys_max: usize,
+    /// (rows, segments) of a training pass, if there are any.
+    pub update: Option<(usize, usize)>,
 }
 
 /// Bytes of the card, by who took them.
@@ -80,6 +100,7 @@ pub struct CudaDevice {
     failure: Mutex<Option<Error>>,
     checked: bool,
     perturbed: AtomicBool,
+    regions: Vec<checked::Named>,
     gpu: Gpu,
 }
 
@@ -116,8 +137,37 @@ impl CudaDevice {
             failure: Mutex::new(None),
             checked: options.checked,
             perturbed: AtomicBool::new(false),
+            regions: Vec::new(),
             gpu,
         })
+    }
+
+    /// What the device itself needs in the arena: the resident region `device.scratch`, which operations use one after
+    /// the other.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn scratch_layout(spec: &ModelSpec, limits: &ScratchLimits) -> Result<Layout> {
+        let (heads, kv_heads) = (u64::from(spec.heads), u64::from(spec.kv_heads));
+        let d = u64::from(spec.head_dim);
+        let widest = u64::from(spec.hidden).max(u64::from(spec.q_width()) + 2 * u64::from(spec.kv_width()));
+        let mut bytes = vec![
+            matmul::WORKSPACE_BYTES,
+            attention_scratch_bytes(limits.decode_rows as u64, heads, kv_heads, d, limits.keys_max as u64),
+        ];
+        if let Some((rows, segments)) = limits.update {
+            let (rows, segments) = (rows as u64, segments as u64);
+            bytes.extend([
+                attention_backward_scratch_bytes(rows, segments, heads, kv_heads, d),
+                rows::sum_scratch_bytes(rows, widest.max(2 * d)),
+                rows::add_scratch_bytes(rows),
+                optimizer::SQUARES_SCRATCH_BYTES,
+            ]);
+        }
+        let bytes = bytes.into_iter().max().expect("there are two at least");
+        let mut layout = Layout::new();
+        let shape = [bytes.div_ceil(4)];
+        layout.arena("device.scratch", "device", Pool::Device, PhaseSet::RESIDENT, &shape, DType::F32)?;
+        Ok(layout)
     }
 
     /// Takes the region `device.scratch`. Without it most operations panic.
@@ -262,12 +312,15 @@ impl Device for CudaDevice {
 
     fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
         rows::embed(self, table, ids, out);
+        self.inspect("embed", &[out]);
     }
     fn rms_norm(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>) {
         rows::rms_norm(self, x, w, eps, out);
+        self.inspect("rms_norm", &[out]);
     }
     fn matmul(&self, x: Buf<'_>, w: Matrix<'_>, bias: Option<Buf<'_>>, out: Buf<'_>, add: bool) {
         matmul::forward(self, x, w, bias, out, add);
+        self.inspect("matmul", &[out]);
     }
     fn rope(
         &self,
@@ -279,18 +332,22 @@ impl Device for CudaDevice {
         q_out: Buf<'_>,
     ) {
         rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
+        self.inspect("rope", &[q_out]);
     }
     fn copy_kv(&self, kv: Kv<'_>, copies: Buf<'_>) {
         rotation::copy_kv(self, kv, copies);
     }
     fn attention(&self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Option<Buf<'_>>) {
         attention::forward(self, q, kv, batch, out, lse);
+        self.inspect("attention", &[out]);
     }
     fn swiglu(&self, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
         rows::swiglu(self, gate_up, f, out);
+        self.inspect("swiglu", &[out]);
     }
     fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
         rows::gather_rows(self, x, rows, out);
+        self.inspect("gather_rows", &[out]);
     }
     fn head(
         &self,
@@ -302,6 +359,7 @@ impl Device for CudaDevice {
         out: HeadOut<'_>,
     ) {
         head::forward(self, x, w, targets, inv_temperature, tile, out);
+        self.inspect("head", &[out.logprobs, out.entropy]);
     }
     fn sample(
         &self,
@@ -324,12 +382,15 @@ impl Device for CudaDevice {
     }
     fn matmul_dx(&self, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
         matmul::backward_x(self, dy, w, out, add);
+        self.inspect("matmul_dx", &[out]);
     }
     fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, _pack: Buf<'_>) {
         matmul::backward_w(self, dy, x, grad);
+        self.inspect("matmul_dw", &[grad.buf]);
     }
     fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>) {
         rows::bias_backward(self, dy, grad);
+        self.inspect("bias_backward", &[grad]);
     }
     fn rms_norm_backward(
         &self,
@@ -342,6 +403,7 @@ impl Device for CudaDevice {
         rstd: Buf<'_>,
     ) {
         rows::rms_norm_backward(self, x, w, eps, dy, dx, dw, rstd);
+        self.inspect("rms_norm_backward", &[dx, dw]);
     }
     fn attention_backward(
         &self,
@@ -355,6 +417,7 @@ impl Device for CudaDevice {
         dkv: Buf<'_>,
     ) {
         attention_backward::backward(self, q, kv, batch, out, lse, dout, dq, dkv);
+        self.inspect("attention_backward", &[dq, dkv]);
     }
     fn rope_backward(
         &self,
@@ -367,9 +430,11 @@ impl Device for CudaDevice {
         dqkv: Buf<'_>,
     ) {
         rotation::backward(self, dq, dkv, rope, positions, heads, norms, dqkv);
+        self.inspect("rope_backward", &[dqkv]);
     }
     fn swiglu_backward(&self, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>) {
         rows::swiglu_backward(self, gate_up, f, dout, d_gate_up);
+        self.inspect("swiglu_backward", &[d_gate_up]);
     }
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
         rows::scatter_add_rows(self, src, rows, dst);
@@ -391,9 +456,11 @@ impl Device for CudaDevice {
     ) {
         let d = head::HeadGrads { dlogprobs, dentropy, dtile, dx, grad };
         head::backward(self, x, w, targets, inv_temperature, tile, head_out, d);
+        self.inspect("head_backward", &[dx, grad.buf]);
     }
     fn embed_backward(&self, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>) {
         rows::embed_backward(self, d, ids, grad);
+        self.inspect("embed_backward", &[grad.buf]);
     }
 
     fn sum_squares(&self, x: Buf<'_>) -> f64 {
