@@ -1,0 +1,345 @@
+//! Launchers of `head.cu`: log-probabilities, entropies and their gradients through tiles of the vocabulary.
+//!
+//! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed for
+//! some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns; so a row's
+//! bits are the same however many rows stand beside it, and whether it is scored or sampled.
+
+use super::rows::count;
+use super::{Arg, CudaDevice, Launch, matmul};
+use crate::{HeadOut, Matrix, MatrixLayout};
+use plimsoll_base::DType;
+use plimsoll_memory::Buf;
+
+/// Vocabulary columns of a tile of logits. A decode step has few rows, so that a tile should be wide: SmolLM2's 49,152
+/// columns are three, Qwen2.5's 151,936 ten.
+pub(super) const TILE: usize = 16_384;
+/// Columns that a block reduces, as in `head.cu`; a constant of the build, because the merge order depends on it.
+const PART: usize = 4096;
+/// f32 words of a part's statistics, as in `head.cu`.
+const PART_WORDS: usize = 5;
+/// Logits of a tile, at most: 512 rows of 16,384 are 32 MiB, of which most stay in the second-level cache.
+const TILE_LOGITS: usize = 8 << 20;
+/// Logits of a sampler that truncates, at most, or those of one row: 64 MiB are 341 rows of 49,152.
+const FULL_LOGITS: usize = 16 << 20;
+/// Rows of a grid, at most.
+const ROWS_MAX: usize = 32_768;
+/// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once a tile.
+const GRADIENT_TILE: usize = 2048;
+/// Rows of a block that merges parts.
+const ROW_WARPS: usize = 4;
+
+/// f32 elements of the `tile` argument of the head's operations, for calls of `rows_max` rows at most.
+///
+/// `truncates`: some call samples with top-k, top-p or min-p.
+pub fn head_tile_elements(rows_max: usize, vocab: usize, truncates: bool) -> u64 {
+    let elements = |full: bool| chunk_rows(rows_max, vocab, full) * row_words(vocab, full);
+    (if truncates { elements(false).max(elements(true)) } else { elements(false) }) as u64
+}
+
+/// Elements (e) of the `dtile` argument of `head_backward`: [R, columns of a tile].
+pub fn head_dtile_elements(rows_max: usize, vocab: usize) -> u64 {
+    (rows_max * vocab.min(GRADIENT_TILE)) as u64
+}
+
+/// Columns of logits that are held of a row.
+fn width(vocab: usize, full: bool) -> usize {
+    if full { vocab } else { vocab.min(TILE) }
+}
+
+/// Words of a row: logits and statistics.
+fn row_words(vocab: usize, full: bool) -> usize {
+    width(vocab, full) + vocab.div_ceil(PART) * PART_WORDS
+}
+
+/// Rows that are taken at once.
+fn chunk_rows(rows: usize, vocab: usize, full: bool) -> usize {
+    let logits = if full { FULL_LOGITS } else { TILE_LOGITS };
+    rows.min((logits / width(vocab, full)).clamp(1, ROWS_MAX))
+}
+
+/// Rows `first..first + n` of a matrix.
+fn matrix_rows(w: Matrix<'_>, first: usize, n: usize) -> Matrix<'_> {
+    Matrix::new(w.buf.slice(first * w.k, n * w.k), n, w.k, MatrixLayout::Rows)
+}
+
+/// First column and number of columns of each tile.
+pub(super) fn tiles(vocab: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..vocab).step_by(tile).map(move |first| (first, tile.min(vocab - first)))
+}
+
+/// What a part's statistics are to hold of one token.
+#[derive(Clone, Copy)]
+pub(super) enum Pick<'a> {
+    /// The logit of `targets` [R].
+    Targets(Buf<'a>),
+    /// The lowest token of the largest logit.
+    Largest,
+    /// A token drawn by `keys` [R, 3] and a seed.
+    Draw(Buf<'a>, u64),
+}
+
+/// The head over rows that are taken in chunks.
+#[derive(Clone, Copy)]
+pub(super) struct Head<'a> {
+    pub(super) dev: &'a CudaDevice,
+    /// [R, K] e.
+    x: Buf<'a>,
+    w: Matrix<'a>,
+    pub(super) inv_temperature: f32,
+    tile: Buf<'a>,
+    out: HeadOut<'a>,
+    /// All logits of a chunk stand in `tile`, instead of a tile's.
+    full: bool,
+    /// Rows of a chunk.
+    chunk: usize,
+}
+
+/// Rows `first..first + rows`.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) first: usize,
+    pub(super) rows: usize,
+}
+
+impl Chunk {
+    /// The chunk's part of a buffer of rows of `width`.
+    pub(super) fn of(self, buf: Buf<'_>, width: usize) -> Buf<'_> {
+        buf.slice(self.first * width, self.rows * width)
+    }
+}
+
+impl<'a> Head<'a> {
+    #[allow(clippy::too_many_arguments)] // The head's arguments, and how they are cut.
+    pub(super) fn new(
+        dev: &'a CudaDevice,
+        x: Buf<'a>,
+        w: Matrix<'a>,
+        rows: usize,
+        inv_temperature: f32,
+        tile: Buf<'a>,
+        out: HeadOut<'a>,
+        full: bool,
+    ) -> Head<'a> {
+        assert_eq!(w.layout, MatrixLayout::Rows);
+        assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
+        let lens = [out.logprobs, out.lse, out.entropy].map(Buf::len);
+        assert_eq!(lens, [rows; 3], "outputs of {rows} rows");
+        assert!(inv_temperature > 0.0 && inv_temperature.is_finite(), "logits times {inv_temperature}");
+        let chunk = chunk_rows(rows, w.n, full);
+        let needed = chunk * row_words(w.n, full);
+        assert!(tile.len() >= needed, "a head tile of {}, needed {needed}", tile.len());
+        assert_eq!(tile.dtype(), DType::F32);
+        Head { dev, x, w, inv_temperature, tile, out, full, chunk }
+    }
+
+    /// V.
+    pub(super) fn vocab(&self) -> usize {
+        self.w.n
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
+        let (rows, chunk) = (self.out.lse.len(), self.chunk);
+        (0..rows).step_by(chunk.max(1)).map(move |first| Chunk { first, rows: chunk.min(rows - first) })
+    }
+
+    /// Logits of a tile of a chunk, [rows, columns]: all tiles one after the other, or one in the place of another.
+    pub(super) fn logits(&self, chunk: Chunk, first: usize, cols: usize) -> Buf<'a> {
+        let start = if self.full { first * chunk.rows } else { 0 };
+        self.tile.slice(start, chunk.rows * cols)
+    }
+
+    fn stats(&self, chunk: Chunk) -> Buf<'a> {
+        let words = self.w.n.div_ceil(PART) * PART_WORDS;
+        self.tile.slice(chunk.rows * width(self.w.n, self.full), chunk.rows * words)
+    }
+
+    /// Computes a tile's logits.
+    pub(super) fn compute(&self, chunk: Chunk, first: usize, cols: usize) {
+        let (x, w) = (chunk.of(self.x, self.w.k), matrix_rows(self.w, first, cols));
+        matmul::forward(self.dev, x, w, None, self.logits(chunk, first, cols), false);
+    }
+
+    /// Reduces a tile's logits to the statistics of its parts.
+    pub(super) fn reduce(&self, chunk: Chunk, first: usize, cols: usize, pick: Pick<'_>) {
+        let mut args = vec![
+            self.dev.arg(self.logits(chunk, first, cols)),
+            count(cols),
+            count(first),
+            count(self.w.n.div_ceil(PART)),
+            Arg::F32(self.inv_temperature),
+        ];
+        let kernel = match pick {
+            Pick::Targets(targets) => {
+                args.push(self.dev.arg(chunk.of(targets, 1)));
+                "parts_of_targets"
+            }
+            Pick::Largest => "parts_of_largest",
+            Pick::Draw(keys, seed) => {
+                args.extend([self.dev.arg(chunk.of(keys, 3)), Arg::U64(seed)]);
+                "parts_of_draws"
+            }
+        };
+        args.push(self.dev.arg(self.stats(chunk)));
+        let grid = [cols.div_ceil(PART) as u32, chunk.rows as u32, 1];
+        self.dev.launch("head", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+    }
+
+    /// Merges the parts' statistics: what is known of `targets`.
+    pub(super) fn finish_targets(&self, chunk: Chunk, targets: Buf<'_>) {
+        let mut args = self.merge_args(chunk);
+        args.extend([count(self.w.n), self.dev.arg(chunk.of(targets, 1))]);
+        self.finish("rows_of_targets", chunk, args);
+    }
+
+    /// Merges the parts' statistics and writes the tokens that were picked.
+    pub(super) fn finish_tokens(&self, chunk: Chunk, pick: Pick<'_>, tokens: Buf<'_>) {
+        let (keys, seed, greedy) = match pick {
+            Pick::Draw(keys, seed) => (self.dev.arg(chunk.of(keys, 3)), seed, 0),
+            _ => (Arg::Ptr(0), 0, 1),
+        };
+        let mut args = self.merge_args(chunk);
+        args.extend([keys, Arg::U64(seed), Arg::U32(greedy), self.dev.arg(chunk.of(tokens, 1))]);
+        self.finish("rows_of_draws", chunk, args);
+    }
+
+    fn merge_args(&self, chunk: Chunk) -> Vec<Arg> {
+        vec![self.dev.arg(self.stats(chunk)), count(chunk.rows), count(self.w.n.div_ceil(PART))]
+    }
+
+    fn finish(&self, kernel: &'static str, chunk: Chunk, mut args: Vec<Arg>) {
+        let HeadOut { logprobs, lse, entropy } = self.out;
+        args.extend([logprobs, lse, entropy].map(|out| self.dev.arg(chunk.of(out, 1))));
+        let grid = [chunk.rows.div_ceil(ROW_WARPS) as u32, 1, 1];
+        self.dev.launch("head", kernel, Launch { grid, block: ROW_WARPS as u32 * 32, shared: 0 }, &args);
+    }
+}
+
+/// Log-probability of `targets`, log-sum-exp and entropy. `x`: [R, K] e. A target beyond the vocabulary gives NaN.
+pub(crate) fn forward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    targets: Buf<'_>,
+    inv_temperature: f32,
+    tile: Buf<'_>,
+    out: HeadOut<'_>,
+) {
+    let head = Head::new(dev, x, w, targets.len(), inv_temperature, tile, out, false);
+    for chunk in head.chunks() {
+        for (first, cols) in tiles(w.n, TILE) {
+            head.compute(chunk, first, cols);
+            head.reduce(chunk, first, cols, Pick::Targets(targets));
+        }
+        head.finish_targets(chunk, targets);
+    }
+}
+
+/// Where the head's gradients come from and go.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadGrads<'a> {
+    /// [R] f32.
+    pub dlogprobs: Buf<'a>,
+    /// [R] f32.
+    pub dentropy: Buf<'a>,
+    /// `head_dtile_elements` e.
+    pub dtile: Buf<'a>,
+    /// [R, K] f32, written.
+    pub dx: Buf<'a>,
+    /// [V, K], added to.
+    pub grad: Matrix<'a>,
+}
+
+/// dx and grad, tile by tile of the vocabulary: logits are computed again.
+#[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
+pub(crate) fn backward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    targets: Buf<'_>,
+    inv_temperature: f32,
+    tile: Buf<'_>,
+    out: HeadOut<'_>,
+    d: HeadGrads<'_>,
+) {
+    let rows = targets.len();
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    assert_eq!(
+        (d.grad.n, d.grad.k, d.grad.layout),
+        (w.n, w.k, w.layout),
+        "the gradient's shape is the weights'"
+    );
+    assert_eq!((x.len(), d.dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
+    let lens = [out.lse, out.entropy, d.dlogprobs, d.dentropy].map(Buf::len);
+    assert_eq!(lens, [rows; 4], "a number for each of {rows} rows");
+    let width = w.n.min(GRADIENT_TILE);
+    assert!(d.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", d.dtile.len());
+    assert_eq!(d.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
+    let chunk = rows.min(tile.len() / width).min(ROWS_MAX);
+    assert!(rows == 0 || chunk > 0, "a head tile of {} elements", tile.len());
+    for (first, cols) in tiles(w.n, GRADIENT_TILE) {
+        let part = matrix_rows(w, first, cols);
+        let dtile = d.dtile.slice(0, rows * cols);
+        for row in (0..rows).step_by(chunk.max(1)) {
+            let here = Chunk { first: row, rows: chunk.min(rows - row) };
+            let logits = tile.slice(0, here.rows * cols);
+            matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
+            gradients(dev, here, logits, first, inv_temperature, targets, out, d, here.of(dtile, cols));
+        }
+        matmul::backward_x(dev, dtile, part, d.dx, first > 0);
+        matmul::backward_w(dev, dtile, x, matrix_rows(d.grad, first, cols));
+    }
+}
+
+/// Gradients of a tile's logits, [rows, columns] e.
+#[allow(clippy::too_many_arguments)] // A tile's place, and what its rows need.
+fn gradients(
+    dev: &CudaDevice,
+    chunk: Chunk,
+    logits: Buf<'_>,
+    first: usize,
+    inv_temperature: f32,
+    targets: Buf<'_>,
+    out: HeadOut<'_>,
+    d: HeadGrads<'_>,
+    dlogits: Buf<'_>,
+) {
+    let cols = logits.len() / chunk.rows;
+    let mut args = vec![dev.arg(logits), count(cols), count(first), Arg::F32(inv_temperature)];
+    args.extend(
+        [targets, out.lse, out.entropy, d.dlogprobs, d.dentropy].map(|row| dev.arg(chunk.of(row, 1))),
+    );
+    args.push(dev.arg(dlogits));
+    let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };
+    let grid = [cols.div_ceil(GRADIENT_TILE) as u32, chunk.rows as u32, 1];
+    dev.launch("head", kernel, Launch { grid, block: GRADIENT_TILE as u32 / 8, shared: 0 }, &args);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_stay_bounded_and_hold_every_smaller_call() {
+        for vocab in [15, 128, 4096, 10_000, 49_152, 151_936] {
+            for truncates in [false, true] {
+                let most = head_tile_elements(100_000, vocab, truncates);
+                // Logits, and a five-hundredth of them in statistics where rows are long.
+                assert!(most * 4 <= (72 << 20), "{most} elements for V = {vocab}");
+                let mut before = 0;
+                for rows in [1, 2, 64, 500, 512, 513, 1024, 4096, 16_384] {
+                    let now = head_tile_elements(rows, vocab, truncates);
+                    assert!(before <= now && now <= most, "{rows} rows of V = {vocab}");
+                    before = now;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_decode_step_is_one_chunk() {
+        for vocab in [49_152, 151_936] {
+            assert_eq!(chunk_rows(256, vocab, false), 256);
+            assert!(head_tile_elements(256, vocab, false) * 4 < 17 << 20);
+        }
+    }
+}
