@@ -151,6 +151,11 @@ pub trait Device: Sync {
         None
     }
 
+    /// Where a device was opened to be profiled: (kernel, launches, seconds) since the last call, the longest first.
+    fn take_profile(&self) -> Vec<(String, u64, f64)> {
+        Vec::new()
+    }
+
     /// Makes RMS norms sum in another order, so that a test of exactness can show that it notices.
     fn perturb_norms(&self, on: bool);
 

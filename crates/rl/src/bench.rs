@@ -14,9 +14,10 @@ use crate::step::{StepContext, step, update_options};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
-use plimsoll_device::Device;
+use plimsoll_device::{Device, DeviceKind};
 use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::cpu::{self, Isa};
+use plimsoll_device::cuda::CudaOptions;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limits, Pool};
@@ -43,6 +44,14 @@ pub struct BenchOptions {
     pub recompute: Auto<Recompute>,
     /// Wait after every kernel and check.
     pub checked: bool,
+    /// Time every kernel alone.
+    pub profile: bool,
+}
+
+impl BenchOptions {
+    fn cuda(&self) -> CudaOptions {
+        CudaOptions { checked: self.checked, profile: self.profile }
+    }
 }
 
 /// Seconds over which the peak is measured.
@@ -50,7 +59,7 @@ const PEAK_SECONDS: f64 = 0.3;
 /// Bytes that the bandwidth is measured over: far beyond any cache.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 
-/// Micro-batch of `bench step`: products are at their best from here on, and memory stays small.
+/// Micro-batch of `bench step` on a CPU: products are at their best from here on, and memory stays small.
 const STEP_MICRO_BATCH: usize = 1024;
 
 /// `bench peak`: arithmetic in registers and reading from memory, on all threads.
@@ -72,13 +81,14 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     let mut run = bench_run(options, sequences, 1, new);
     run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     trainer.rehearse(&[sampling(&run.rollout, 0)])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let mut times = Vec::new();
     for repeat in 0..=options.repeats {
+        dev.take_profile();
         let request = Request {
             prompts: &prompts,
             group_size: 1,
@@ -107,7 +117,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     let mut run = bench_run(options, batch, 1, seq);
     run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &run, 1)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     trainer.rehearse(&[])?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
@@ -120,6 +130,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     let how = update_options(&run.train, 1, 0);
     let (mut times, mut parts) = (Vec::new(), Vec::new());
     for _ in 0..=options.repeats {
+        dev.take_profile();
         let started = Instant::now();
         trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
         let weight = -1.0 / (batch * seq) as f32;
@@ -152,9 +163,11 @@ pub fn whole_step(
     new: usize,
 ) -> Result<Value> {
     let mut run = bench_run(options, prompts, group, new);
-    run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+    if devices::kind_of(&run, &Limits::default()) == DeviceKind::Cpu {
+        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+    }
     let bench = Bench::open(options, &run, prompt)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
     let text = session::text_model(&bench.model, &run.data)?;
@@ -274,7 +287,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open(&options, &run, longest)?;
-    let (dev, mut arena) = devices::open(&bench.report.shape, options.checked)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let request = Request {
@@ -356,6 +369,7 @@ impl Bench {
     /// The device's own memory, planned and taken, where it has one.
     fn add_device_memory(&self, result: &mut Value, dev: &dyn Device) {
         let Some(memory) = dev.card_memory() else { return };
+        add_profile(result, dev);
         result["device_planned_bytes"] = json!(self.report.plan.peak(Pool::Device).peak);
         result["device_used_bytes"] = json!(memory.ours());
         result["device_arena_bytes"] = json!(self.report.plan.arena_bytes());
@@ -440,6 +454,15 @@ fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result
     let prompts = random_prompts(&model.spec, count * (round as usize + 1), 64);
     let chosen = &prompts[count * round as usize..];
     Ok(chosen.iter().zip(lengths).map(|(p, n)| p[..n].to_vec()).collect())
+}
+
+/// Time by kernel of the last repeat, where the device was opened for it.
+fn add_profile(result: &mut Value, dev: &dyn Device) {
+    let profile = dev.take_profile();
+    if !profile.is_empty() {
+        let rows = profile.iter().map(|(kernel, launches, seconds)| json!([kernel, launches, seconds]));
+        result["profile"] = rows.collect();
+    }
 }
 
 fn median(values: &[f64]) -> f64 {

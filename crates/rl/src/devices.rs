@@ -27,7 +27,7 @@ pub fn device_limit() -> Option<Limit> {
 /// A device with an arena for the regions of `shape`.
 ///
 /// Errors: `host-allocation-failed`, `size-overflow`; on CUDA those of `CudaDevice::new`.
-pub fn open(shape: &RunShape, checked: bool) -> Result<(Box<dyn Device>, Arena)> {
+pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
     let bytes = Bytes(arena.map().used_bytes());
     let dev: Box<dyn Device> = match shape.target.kind {
@@ -39,11 +39,16 @@ pub fn open(shape: &RunShape, checked: bool) -> Result<(Box<dyn Device>, Arena)>
             Box::new(dev)
         }
         DeviceKind::Cuda => {
-            let mut dev = CudaDevice::new(bytes, CudaOptions { checked })?;
+            let mut dev = CudaDevice::new(bytes, options)?;
             dev.bind_scratch(arena.split().0.buf("device.scratch"));
             dev.name_regions(arena.map());
             Box::new(dev)
         }
     };
     Ok((dev, arena))
+}
+
+/// How a run file wants a card to be opened.
+pub fn options(run: &RunFile) -> CudaOptions {
+    CudaOptions { checked: run.run.checked, profile: false }
 }

@@ -112,7 +112,7 @@ pub fn eval(verb: &VerbFile) -> Result<Value> {
     let facts = verb_facts(&run, &model, items.iter().map(|i| i.ids.len()).max().unwrap_or(1), items.len());
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = devices::open(&report.shape, run.run.checked)?;
+    let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, &model, verb.seed)?;
     let sampling = crate::trainer::sampling(&verb.rollout, verb.seed);
     let how = EvalHow {

@@ -87,7 +87,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = devices::open(&report.shape, run.run.checked)?;
+    let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, &model, verb.seed)?;
     let request = Request {
         prompts: &[&ids],

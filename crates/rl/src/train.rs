@@ -49,7 +49,7 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     report.refuse()?;
     let dir = RunDir::create(&run_dir_path(loaded), &report.resolved.write_into(run), &report.to_json())?;
     check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
-    let (dev, mut arena) = devices::open(&report.shape, run.run.checked).inspect_err(|_| dir.discard())?;
+    let (dev, mut arena) = devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
     let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
     let mut trainer = trainer.inspect_err(|_| dir.discard())?;

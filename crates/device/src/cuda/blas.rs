@@ -5,9 +5,10 @@
 //! in another order). Algorithms are therefore chosen for M rounded up to a power of two, and `self_test` compares
 //! the bits of every chosen algorithm with those of the largest M before a run begins.
 
-use super::driver::Gpu;
+use super::driver::{Gpu, Mark};
 use super::library::{self, Lib};
 use cudarc::cublaslt::{result, sys};
+use cudarc::driver::result as cuda;
 use plimsoll_base::{DType, Error, Result};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -51,6 +52,14 @@ pub(crate) struct Operands {
 
 /// Fewest rows for which an algorithm is chosen.
 const ROWS_MIN: usize = 16;
+/// Rows up to which candidates are timed: those of decode passes and their neighbours.
+const TUNED_ROWS_MAX: usize = 512;
+/// Rows for which the reference is the library's first choice.
+const REFERENCE_ROWS: usize = 4096;
+/// Choices asked of the library for one size.
+const CANDIDATES: usize = 12;
+/// Products of a timing.
+const TIMED: u32 = 8;
 /// Every pointer is a multiple of it: rows of matrices are.
 static ALIGNMENT: u32 = 16;
 
@@ -155,11 +164,25 @@ impl Blas {
     ) -> Result<()> {
         let what = || format!("{shape:?}");
         let description = Description::new(&shape, operands.bias).map_err(|e| failed(&what(), e))?;
-        let algorithm = self.algorithm(shape, workspace.1).map_err(|e| failed(&what(), e))?;
-        let (alpha, beta) = (1f32, if shape.add { 1f32 } else { 0f32 });
         gpu.bind();
+        let algorithm = self.algorithm(gpu, shape, operands, workspace).map_err(|e| failed(&what(), e))?;
+        let beta = if shape.add { 1.0 } else { 0.0 };
+        self.put(gpu, &description, operands, beta, &algorithm, workspace).map_err(|e| failed(&what(), e))
+    }
+
+    /// out = product + beta out.
+    fn put(
+        &self,
+        gpu: &Gpu,
+        description: &Description,
+        operands: Operands,
+        beta: f32,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        workspace: (u64, u64),
+    ) -> Status<()> {
+        let alpha = 1f32;
         // SAFETY: the addresses were checked by the launcher to hold matrices of this shape.
-        let done = unsafe {
+        unsafe {
             result::matmul(
                 self.handle,
                 description.product,
@@ -173,29 +196,68 @@ impl Blas {
                 description.out,
                 operands.out as *mut c_void,
                 description.out,
-                &raw const algorithm,
+                algorithm,
                 workspace.0 as *mut c_void,
                 workspace.1 as usize,
                 gpu.stream.cast(),
             )
-        };
-        done.map_err(|e| failed(&what(), e))
+        }
     }
 
     /// The algorithm for a shape whose M is rounded up.
-    fn algorithm(&self, shape: Shape, workspace: u64) -> Status<sys::cublasLtMatmulAlgo_t> {
+    fn algorithm(
+        &self,
+        gpu: &Gpu,
+        shape: Shape,
+        operands: Operands,
+        workspace: (u64, u64),
+    ) -> Status<sys::cublasLtMatmulAlgo_t> {
         let rounded = Shape { m: shape.m.next_power_of_two().max(ROWS_MIN), ..shape };
         let mut algorithms = self.algorithms.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(algorithm) = algorithms.get(&rounded) {
             return Ok(*algorithm);
         }
-        let algorithm = self.choose(&rounded, workspace)?;
+        let tuned = shape.op == Op::Forward && rounded.m <= TUNED_ROWS_MAX;
+        let algorithm = match tuned {
+            true => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
+            false => self.choices(&rounded, workspace.1, 1)?[0],
+        };
         algorithms.insert(rounded, algorithm);
         Ok(algorithm)
     }
 
-    /// The library's first choice without split-K.
-    fn choose(&self, shape: &Shape, workspace: u64) -> Status<sys::cublasLtMatmulAlgo_t> {
+    /// The fastest of the library's choices whose bits are those of the reference.
+    fn fastest(
+        &self,
+        gpu: &Gpu,
+        rounded: &Shape,
+        shape: &Shape,
+        operands: Operands,
+        workspace: (u64, u64),
+    ) -> Status<sys::cublasLtMatmulAlgo_t> {
+        let many = Shape { m: REFERENCE_ROWS, ..*rounded };
+        let reference = self.choices(&many, workspace.1, 1)?[0];
+        let mut candidates = vec![reference];
+        for (m, most) in [(rounded.m, CANDIDATES), (2 * rounded.m, CANDIDATES / 2), (256, CANDIDATES / 2)] {
+            // A size for which the library has no choice offers none.
+            let more = self.choices(&Shape { m, ..*rounded }, workspace.1, most).unwrap_or_default();
+            for choice in more {
+                if candidates.iter().all(|c| c.data != choice.data) {
+                    candidates.push(choice);
+                }
+            }
+        }
+        let trial = Trial::new(self, gpu, shape, operands, workspace)?;
+        let mut timed: Vec<(f64, sys::cublasLtMatmulAlgo_t)> =
+            candidates.into_iter().filter_map(|c| Some((trial.seconds(&c)?, c))).collect();
+        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let wanted = trial.bits(&reference);
+        let same = |choice: &sys::cublasLtMatmulAlgo_t| wanted.is_some() && trial.bits(choice) == wanted;
+        Ok(timed.into_iter().map(|(_, choice)| choice).find(same).unwrap_or(reference))
+    }
+
+    /// The library's choices without split-K, its best first; at least one.
+    fn choices(&self, shape: &Shape, workspace: u64, most: usize) -> Status<Vec<sys::cublasLtMatmulAlgo_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as P;
         let description = Description::new(shape, 16)?;
         let preference = result::create_matmul_pref()?;
@@ -215,9 +277,12 @@ impl Blas {
             ] {
                 set(attribute, (&raw const ALIGNMENT).cast(), 4)?;
             }
-            // SAFETY: everything was made above and is alive.
+            let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = Vec::with_capacity(most);
+            let mut count = 0;
+            // SAFETY: everything was made above and is alive; the library writes at most `most` results and says how
+            // many they are.
             unsafe {
-                result::get_matmul_algo_heuristic(
+                sys::cublasLtMatmulAlgoGetHeuristic(
                     self.handle,
                     description.product,
                     description.a,
@@ -225,12 +290,92 @@ impl Blas {
                     description.out,
                     description.out,
                     preference,
+                    most as i32,
+                    found.as_mut_ptr(),
+                    &mut count,
                 )
+                .result()?;
+                found.set_len(count as usize);
+            }
+            let usable: Vec<_> = found.iter().filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect();
+            match usable.is_empty() {
+                true => Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)),
+                false => Ok(usable),
             }
         })();
         // SAFETY: made above, destroyed once.
         let _ = unsafe { result::destroy_matmul_pref(preference) };
-        found.map(|found| found.algo)
+        found
+    }
+}
+
+/// Comparing algorithms on the operands at hand, with the output in the scratch.
+struct Trial<'x> {
+    blas: &'x Blas,
+    gpu: &'x Gpu,
+    /// As many rows as the scratch holds.
+    description: Description,
+    operands: Operands,
+    out_bytes: u64,
+    begin: Mark,
+    end: Mark,
+}
+
+impl<'x> Trial<'x> {
+    fn new(
+        blas: &'x Blas,
+        gpu: &'x Gpu,
+        shape: &Shape,
+        operands: Operands,
+        scratch: (u64, u64),
+    ) -> Status<Trial<'x>> {
+        let row_bytes = shape.n as u64 * shape.out.bytes();
+        let m = shape.m.min((scratch.1 / row_bytes) as usize);
+        let unsupported = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
+        if m == 0 {
+            return Err(unsupported);
+        }
+        let mark = || Mark::new(gpu).map_err(|_| unsupported);
+        Ok(Trial {
+            blas,
+            gpu,
+            description: Description::new(&Shape { m, ..*shape }, operands.bias)?,
+            operands: Operands { out: scratch.0, ..operands },
+            out_bytes: m as u64 * row_bytes,
+            begin: mark()?,
+            end: mark()?,
+        })
+    }
+
+    fn put(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<()> {
+        // No workspace: it would lie in the output. Algorithms that need one are not taken.
+        self.blas.put(self.gpu, &self.description, self.operands, 0.0, algorithm, (0, 0)).ok()
+    }
+
+    /// Seconds of a candidate, if it runs.
+    fn seconds(&self, candidate: &sys::cublasLtMatmulAlgo_t) -> Option<f64> {
+        self.put(candidate)?;
+        // SAFETY: the events and the stream are alive; the second is waited for before the time is read.
+        unsafe {
+            cuda::event::record(self.begin.0, self.gpu.stream).ok()?;
+            for _ in 0..TIMED {
+                self.put(candidate)?;
+            }
+            cuda::event::record(self.end.0, self.gpu.stream).ok()?;
+            cuda::event::synchronize(self.end.0).ok()?;
+            let milliseconds = cuda::event::elapsed(self.begin.0, self.end.0).ok()?;
+            Some(f64::from(milliseconds) * 1e-3 / f64::from(TIMED))
+        }
+    }
+
+    /// The bytes that an algorithm gives.
+    fn bits(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<Vec<u8>> {
+        self.put(algorithm)?;
+        self.gpu.wait().ok()?;
+        let mut bytes = vec![0u8; self.out_bytes as usize];
+        // SAFETY: the scratch holds as many bytes.
+        unsafe { cuda::memcpy_dtoh_sync(&mut bytes, self.operands.out) }.ok()?;
+        Some(bytes)
     }
 }
 

@@ -22,13 +22,27 @@ pub struct Source {
 const COMMON: &str = include_str!("cu/common.cuh");
 
 macro_rules! sources {
-    ($($name:literal),* $(,)?) => {
-        &[$(Source { name: $name, text: include_str!(concat!("cu/", $name, ".cu")) }),*]
+    ($($name:literal $(with $shared:literal)?),* $(,)?) => {
+        &[$(Source {
+            name: $name,
+            text: concat!($(include_str!(concat!("cu/", $shared)),)? include_str!(concat!("cu/", $name, ".cu"))),
+        }),*]
     };
 }
 
 /// All kernel files.
-pub const SOURCES: &[Source] = sources!["decode", "rows"];
+pub const SOURCES: &[Source] = sources![
+    "attention" with "attention_tile.cuh",
+    "attention_backward" with "attention_tile.cuh",
+    "checks",
+    "decode",
+    "head",
+    "optimizer",
+    "rotation",
+    "rows",
+    "sampler",
+    "sgemm",
+];
 
 impl Source {
     /// What the compiler reads.

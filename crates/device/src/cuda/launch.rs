@@ -170,9 +170,13 @@ impl CudaDevice {
         self.gpu.bind();
         let [x, y, z] = how.grid;
         // SAFETY: the launcher gives the kernel's own parameters, in order; buffers were checked to lie in the arena.
-        let launched = unsafe {
+        let mut put = || unsafe {
             let params = &mut params[..args.len()];
             result::launch_kernel(function, (x, y, z), (how.block, 1, 1), how.shared, self.gpu.stream, params)
+        };
+        let launched = match &self.profile {
+            Some(profile) => profile.time(&self.gpu, || kernel.to_string(), put),
+            None => put(),
         };
         if let Err(err) = launched {
             return self.fail(driver::failed(&shape_words(module, kernel, how), err));

@@ -93,7 +93,13 @@ fn product(dev: &CudaDevice, shape: Shape, a: Buf<'_>, b: Buf<'_>, out: Buf<'_>,
         out: dev.address(out),
         bias: bias.map_or(0, |bias| dev.address(bias)),
     };
-    if let Err(error) = dev.blas.product(&dev.gpu, shape, operands, dev.workspace()) {
+    let put = || dev.blas.product(&dev.gpu, shape, operands, dev.workspace());
+    let name = || format!("{:?} {} x {} x {} {}", shape.op, shape.m, shape.n, shape.k, shape.out.name());
+    let done = match &dev.profile {
+        Some(profile) => profile.time(&dev.gpu, name, put),
+        None => put(),
+    };
+    if let Err(error) = done {
         return dev.fail(error);
     }
     if dev.checked

@@ -18,6 +18,7 @@ mod memory;
 mod nvml;
 mod optimizer;
 mod pipeline;
+mod profile;
 mod rotation;
 mod rows;
 mod sample;
@@ -43,7 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What context, modules, cuBLASLt and recorded passes take of a card beside the arena: measured on an H200 with
 /// driver 580. A run measures its own before its first step.
-pub const LIBRARY_BYTES: Bytes = Bytes::mib(700);
+pub const LIBRARY_BYTES: Bytes = Bytes::mib(640);
 /// What the driver and the libraries hold of the host's memory: measured with the same.
 pub const HOST_BYTES: Bytes = Bytes::mib(700);
 
@@ -52,6 +53,8 @@ pub const HOST_BYTES: Bytes = Bytes::mib(700);
 pub struct CudaOptions {
     /// Wait after every kernel, check indices and values, and name what is wrong.
     pub checked: bool,
+    /// Time every kernel alone.
+    pub profile: bool,
 }
 
 /// What the scratch depends on beside the model.
@@ -101,6 +104,7 @@ pub struct CudaDevice {
     checked: bool,
     perturbed: AtomicBool,
     regions: Vec<checked::Named>,
+    profile: Option<profile::Profile>,
     gpu: Gpu,
 }
 
@@ -138,6 +142,7 @@ impl CudaDevice {
             checked: options.checked,
             perturbed: AtomicBool::new(false),
             regions: Vec::new(),
+            profile: options.profile.then(|| profile::Profile::new(&gpu)).transpose()?,
             gpu,
         })
     }
@@ -258,6 +263,9 @@ impl Device for CudaDevice {
     fn peak_flops(&self, seconds: f64) -> f64 {
         matmul::peak_flops(self, seconds)
     }
+    fn take_profile(&self) -> Vec<(String, u64, f64)> {
+        self.profile.as_ref().map(|p| p.take()).unwrap_or_default()
+    }
     fn card_memory(&self) -> Option<CudaMemory> {
         Some(self.memory())
     }
@@ -307,7 +315,7 @@ impl Device for CudaDevice {
         }
     }
     fn pipeline(&self) -> Option<&dyn Pipeline> {
-        (!self.checked).then_some(self)
+        (!self.checked && self.profile.is_none()).then_some(self)
     }
 
     fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {

@@ -276,7 +276,7 @@ fn casts_round_to_nearest_even_also_where_nothing_is_aligned() {
 #[test]
 fn a_token_beyond_the_vocabulary_is_named_by_a_checked_build() {
     let sizes = [("table", Bf16, 50 * 64), ("ids", U32, 3), ("out", F32, 3 * 64)];
-    let Some(gpu) = GpuBench::with(&sizes, CudaOptions { checked: true }) else { return };
+    let Some(gpu) = GpuBench::with(&sizes, CudaOptions { checked: true, profile: false }) else { return };
     gpu.set_u32("ids", &[1, 50, 2]);
     gpu.dev.embed(gpu.matrix("table", 50, 64), gpu.buf("ids"), gpu.buf("out"));
     let error = gpu.dev.check().unwrap_err();

@@ -45,6 +45,9 @@ struct Common {
     /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
     #[arg(long, global = true)]
     checked: bool,
+    /// Time every kernel of a GPU alone; the whole is slower so.
+    #[arg(long, global = true)]
+    profile: bool,
     /// One JSON object.
     #[arg(long, global = true)]
     json: bool,
@@ -132,7 +135,7 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
 
 /// Measures, and prints what was found.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let Common { model, threads, repeats, dtype, device, recompute, checked, json } = &args.common;
+    let Common { model, threads, repeats, dtype, device, recompute, checked, profile, json } = &args.common;
     let options = BenchOptions {
         model: model.clone(),
         threads: threads.unwrap_or(0),
@@ -153,6 +156,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             Level::Layer => Auto::Value(Recompute::Layer),
         },
         checked: *checked,
+        profile: *profile,
     };
     let found = match args.part {
         Part::Peak => bench::peak(&options),

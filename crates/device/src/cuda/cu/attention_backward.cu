@@ -191,6 +191,14 @@ __device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys
 
 // ---- dK and dV -----------------------------------------------------------------------------------------------------------
 
+/// Division by the group's size, which a thread does for every 16 bytes it fetches: a product, exact below 2^32 / size.
+struct Group {
+    u32 size;
+    u64 inverse; // 2^32 / size, rounded up
+    __device__ __forceinline__ Group(u32 size) : size(size), inverse((u64)(0xffffffffu / size) + 1) {}
+    __device__ __forceinline__ u32 token(u32 row) const { return (u32)(row * inverse >> 32); }
+};
+
 /// The queries of a piece, in units of 64 rows of one segment: the segment's own, then its children's.
 struct Queries {
     const u32* segments;
@@ -274,7 +282,8 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
     const Segment segment = segment_at(segments, item.segment);
     const Cut cut = cuts[item.segment];
     if (!segment_ok(segment, shape)) return;
-    const u32 first_key = item.tile * UNIT, group = shape.group();
+    const u32 first_key = item.tile * UNIT;
+    const Group group(shape.group());
 
     bf16* own = (bf16*)dynamic_shared;                     // [keys, values][UNIT][D]
     bf16* buffers = own + 2 * UNIT * D;                    // [2][queries, douts][UNIT][D]
@@ -297,7 +306,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
     Queries queries;
     queries.segments = segments;
     queries.num_segments = shape.segments;
-    queries.group = group;
+    queries.group = group.size;
     queries.key = first_key;
     queries.from = item.piece * cut.tokens;
     queries.to = queries.from + cut.tokens;
@@ -307,7 +316,8 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
     u32 coming_bound = 0;
     auto fetch = [&](u32 buffer) {
         auto place = [&](u32 row) {
-            return (u64)(queries.first_row + row / group) * shape.heads + kv_head * group + row % group;
+            const u32 token = group.token(row);
+            return (u64)(queries.first_row + token) * shape.heads + kv_head * group.size + row - token * group.size;
         };
         bf16* to = buffers + buffer * 2 * UNIT * D;
 #pragma unroll
@@ -324,7 +334,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             // A row that is not there has weights of 2^-infinity.
             coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
             coming_delta = valid ? delta[place(row)] : 0.0f;
-            coming_bound = queries.bound ? queries.bound : row / group + 1;
+            coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
         }
         copy_async_commit();
     };

@@ -191,3 +191,55 @@ __device__ __forceinline__ uint4 philox(u64 seed, u32 stream, u64 a, u64 b) {
 
 /// A uniform number in (0, 1), as `plimsoll_base::rng::unit_f32`.
 __device__ __forceinline__ float unit_f32(u32 bits) { return ((float)(bits >> 9) + 0.5f) * (1.0f / 8388608.0f); }
+
+/// A uniform number in (0, 1) of 52 bits.
+__device__ __forceinline__ double unit_f64(u32 low, u32 high) {
+    u64 bits = ((u64)high << 32 | low) >> 12;
+    return ((double)bits + 0.5) * (1.0 / 4503599627370496.0);
+}
+
+/// Sums over the lanes up to and including each.
+__device__ __forceinline__ double warp_scan(double x) {
+    u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (u32 step = 1; step < WARP; step <<= 1) {
+        double below = __shfl_up_sync(ALL_LANES, x, step);
+        if (lane >= step) x = below + x;
+    }
+    return x;
+}
+
+/// Four elements in a row, aligned to their size, as f32.
+__device__ __forceinline__ void load4(const float* p, float (&x)[4]) {
+    float4 v = *(const float4*)p;
+    x[0] = v.x; x[1] = v.y; x[2] = v.z; x[3] = v.w;
+}
+__device__ __forceinline__ void load4(const bf16* p, float (&x)[4]) {
+    uint2 v = *(const uint2*)p;
+    x[0] = low_f32(v.x); x[1] = high_f32(v.x); x[2] = low_f32(v.y); x[3] = high_f32(v.y);
+}
+__device__ __forceinline__ void store4(float* p, const float (&x)[4]) {
+    *(float4*)p = make_float4(x[0], x[1], x[2], x[3]);
+}
+__device__ __forceinline__ void store4(bf16* p, const float (&x)[4]) {
+    *(uint2*)p = make_uint2(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]));
+}
+
+/// Eight elements in a row, aligned to 16 bytes, as f32.
+__device__ __forceinline__ void load8(const float* p, float (&x)[8]) {
+    float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
+    x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w;
+    x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+}
+__device__ __forceinline__ void load8(const bf16* p, float (&x)[8]) {
+    uint4 v = *(const uint4*)p;
+    x[0] = low_f32(v.x); x[1] = high_f32(v.x); x[2] = low_f32(v.y); x[3] = high_f32(v.y);
+    x[4] = low_f32(v.z); x[5] = high_f32(v.z); x[6] = low_f32(v.w); x[7] = high_f32(v.w);
+}
+__device__ __forceinline__ void store8(float* p, const float (&x)[8]) {
+    ((float4*)p)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    ((float4*)p)[1] = make_float4(x[4], x[5], x[6], x[7]);
+}
+__device__ __forceinline__ void store8(bf16* p, const float (&x)[8]) {
+    *(uint4*)p = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+}
