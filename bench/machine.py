@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -28,7 +29,9 @@ def facts():
 
 
 def commit(root):
-    """The commit of the sources, with `-dirty` when the code differs from it; None outside a checkout."""
+    """The commit of the sources, with `-dirty` when the code differs from it; None without a checkout or git."""
+    if shutil.which("git") is None:
+        return None
     git = lambda *words: subprocess.run(["git", "-C", root, *words], capture_output=True, text=True).stdout.strip()
     head = git("rev-parse", "--short=12", "HEAD")
     if not head:

@@ -1,4 +1,4 @@
-"""The talk between compare.py and a peer: one line in, one repeat of the work, one JSON object out.
+"""The talk between compare.py or h200.py and a peer: one line in, one repeat of the work, one JSON object out.
 
 A peer loads its model, warms up, prints one object with `ready`, and then blocks on stdin. Every line that comes is the
 number of a repeat (the seed of its data); the answer has `value` (tokens/s or seconds) and `peak_rss_bytes`. The end of
@@ -19,11 +19,12 @@ _answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 
-def arguments(doc, **numbers):
-    """Parsed arguments: --model, --threads, and one option for each number of the work (name = default)."""
+def arguments(doc, devices=("cpu",), **numbers):
+    """Parsed arguments: --model, --threads, --device, and one option for each number of the work (name = default)."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--model", required=True, help="a Hugging Face model directory")
+    parser.add_argument("--model", required=True, help="a Hugging Face model directory, or random:PRESET where known")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=devices, default=devices[0])
     for name, default in numbers.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     return parser.parse_args()

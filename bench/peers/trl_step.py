@@ -1,8 +1,9 @@
-"""A GRPO step of TRL on the CPU: seconds from the end of one optimizer step to the end of the next.
+"""A GRPO step of TRL: seconds from the end of one optimizer step to the end of the next.
 
-P prompts of N tokens (random words), G samples each of exactly T new tokens, one micro-batch, no checkpointing, beta 0
-(no reference model), weights, gradients and AdamW's moments in bf16. The reward is a hash of the completion, so that
-every group has variance. Run by compare.py (see server.py).
+P prompts of N tokens (random words), G samples each of exactly T new tokens, generated at once; micro-batches of
+--micro-batch sequences (0: all in one), no checkpointing, beta 0 (no reference model), weights, gradients and AdamW's
+moments in bf16. The reward is a hash of the completion, so that every group has variance. Run by compare.py and h200.py
+(see server.py).
 """
 
 import server  # First: it takes stdout.
@@ -10,52 +11,55 @@ import server  # First: it takes stdout.
 import random
 import re
 import tempfile
-import time
 import zlib
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+
+import hf
 
 STEPS_MAX = 1_000  # More than anyone asks for; the end of stdin ends the training.
 DATASET_STEPS = 16  # After that many steps the prompts come again, in another order.
 
 
 def main():
-    args = server.arguments(__doc__, prompts=8, samples=4, prompt_tokens=46, new_tokens=64)
-    torch.set_num_threads(args.threads)
+    args = server.arguments(
+        __doc__, devices=hf.DEVICES, prompts=8, samples=4, prompt_tokens=46, new_tokens=64, micro_batch=0,
+    )
+    device = hf.Device(args)
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
+    tokenizer = hf.tokenizer(args.model)
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16),
+            model=hf.model(args.model, device),
             processing_class=tokenizer,
             reward_funcs=hash_of_completion,
             args=config(args, folder),
             train_dataset=random_words(tokenizer, args.prompts * DATASET_STEPS, args.prompt_tokens),
         )
-        trainer.add_callback(StepByStep(trainer))
+        trainer.add_callback(StepByStep(trainer, device))
         trainer.train()
 
 
 class StepByStep(TrainerCallback):
-    """Holds the training after each step until compare.py asks for the next one."""
+    """Holds the training after each step until the next one is asked for."""
 
-    def __init__(self, trainer):
-        self.trainer = trainer
+    def __init__(self, trainer, device):
+        self.trainer, self.device = trainer, device
         self.started = None  # None during the first step, which is the warm-up.
 
     def on_step_end(self, args, state, control, **_):
         if self.started is None:
             packages = ["torch", "transformers", "trl", "accelerate", "datasets"]
-            server.ready(packages, threads=torch.get_num_threads(), optimizer=self.optimizer())
+            server.ready(packages, **self.device.facts(), optimizer=self.optimizer())
         else:
-            seconds = time.perf_counter() - self.started
-            server.answer(value=seconds, peak_rss_bytes=server.peak_rss_bytes(), **self.last_log(state))
+            seconds, memory = self.device.now() - self.started, self.device.memory()
+            server.answer(value=seconds, peak_rss_bytes=server.peak_rss_bytes(), **memory, **self.last_log(state))
         if server.next_repeat() is None:
             control.should_training_stop = True
-        self.started = time.perf_counter()
+        self.started = self.device.now()
         return control
 
     def optimizer(self):
@@ -75,9 +79,12 @@ class StepByStep(TrainerCallback):
 
 def config(args, folder):
     sequences = args.prompts * args.samples
+    micro_batch = args.micro_batch or sequences
+    assert sequences % micro_batch == 0, (sequences, micro_batch)
     return GRPOConfig(
-        output_dir=folder, use_cpu=True, bf16=False, beta=0.0, learning_rate=1e-6,
-        per_device_train_batch_size=sequences, gradient_accumulation_steps=1, gradient_checkpointing=False,
+        output_dir=folder, use_cpu=args.device == "cpu", bf16=False, beta=0.0, learning_rate=1e-6,
+        per_device_train_batch_size=micro_batch, gradient_accumulation_steps=sequences // micro_batch,
+        gradient_checkpointing=False,
         num_generations=args.samples, max_completion_length=args.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         generation_kwargs={"min_new_tokens": args.new_tokens}, max_steps=STEPS_MAX, logging_steps=1,
         save_strategy="no", report_to="none", disable_tqdm=True, seed=0,

@@ -1,0 +1,423 @@
+#!/usr/bin/env python3
+"""Plimsoll and its peers on one NVIDIA H200, part by part, each inside its time; see h200.sh, which starts this.
+
+    ours     start cold and warm; rollout, training, GRPO step of three models; exactness; plans against the card
+    rollout  256 and 64 sequences of 64 + 256 tokens, beside transformers' generate(): tokens/s
+    train    4 x 1024 tokens, forward + backward + AdamW, beside PyTorch eager, compiled and Liger: tokens/s, bytes
+    step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, beside TRL: seconds
+
+Random weights of the published shapes, bf16, optimizer states in bf16, completions of forced length, a reward with
+variance in every group. What matters most comes first, and what no longer fits into the time says so in its row.
+--rehearse does the same with the nano model and few tokens, on the CPU unless --device says otherwise: it tries the
+script, its numbers mean nothing and its rows have no floors. Exit code 0 unless something did not run.
+
+This file owns the work, the floors and the order. Processes are in h200_run.py, the written results in h200_results.py.
+"""
+
+import argparse
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import environments
+import h200_results
+import h200_run
+import machine
+from results import GIB
+
+
+@dataclass(frozen=True)
+class Work:
+    """The sizes of everything that is measured."""
+
+    models: tuple = ("smollm2-135m", "qwen2.5-0.5b", "qwen2.5-1.5b")
+    prompt_tokens: int = 64
+    new_tokens: int = 256
+    rollouts: tuple = (256, 64)  # Sequences at once.
+    batch: int = 4
+    seq: int = 1024
+    prompts: int = 32
+    samples: int = 8
+    micro_batch: int = 32  # TRL's sequences a forward; all 256 at once would not leave room for the logits.
+    exact_tokens: tuple = (100_000, 20_000, 5_000)  # By model.
+    repeats: int = 5
+
+
+SMALL = Work(
+    models=("nano",), prompt_tokens=8, new_tokens=8, rollouts=(4, 2), batch=2, seq=16, prompts=4, samples=4,
+    micro_batch=8, exact_tokens=(1_000,), repeats=2,
+)
+
+# (sequences, model) -> tokens/s.
+ROLLOUT_FLOORS = {
+    (256, "smollm2-135m"): 130e3, (256, "qwen2.5-0.5b"): 90e3, (256, "qwen2.5-1.5b"): 50e3,
+    (64, "smollm2-135m"): 60e3, (64, "qwen2.5-0.5b"): 50e3, (64, "qwen2.5-1.5b"): 25e3,
+}
+TRAIN_RATIOS = {"smollm2-135m": 1.5, "qwen2.5-0.5b": 1.3}  # Over the best peer.
+TRAIN_FLOORS = {"qwen2.5-1.5b": 50e3}  # Tokens/s.
+MEMORY_FLOORS = {("smollm2-135m", "cheap"): 2.5, ("qwen2.5-0.5b", "cheap"): 6.4, ("qwen2.5-0.5b", "layer"): 4.3}  # GiB.
+STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL.
+START_FLOORS = {"cold": 40, "warm": 5}  # Seconds.
+
+TRAINERS = {"eager": {}, "compile": {"compiled": 1}, "liger": {"liger": 1}}
+SPEED_LEVEL = "cheap"  # The recompute level of the rows with speed; its memory is of the same run.
+
+
+def main():
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ends the contender under way too.
+    before = environments.BENCH / "results" / "h200.json"
+    results = h200_results.Results(options.results / "h200.json", None if options.rehearse else before)
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as scratch:
+        part = Part(options, results, Path(scratch))
+        results.begin(options.part, part.facts())
+        PARTS[options.part](part)
+        part.profile_slow()
+        part.end()
+    rows = [row for row in results.found["rows"] if row["part"] == options.part]
+    missed = sum(row["holds"] is False for row in rows)
+    part.clock.say(f"{options.part} is over; rows below their floor: {missed}; {results.path}")
+    return 1 if any(failed(row) for row in rows) else 0
+
+
+def failed(row):
+    """Whether someone in the row did not run; a missed floor is a result."""
+    return "error" in row or any("error" in peer for peer in row.get("peers", {}).values())
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="h200.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("binary", type=Path, help="the plimsoll binary")
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--results", type=Path, help="folder of h200.json and .md (default bench/results)")
+    parser.add_argument("--seconds", type=float, default=455, help="time of the part (default 455)")
+    parser.add_argument("--rehearse", action="store_true", help="tries the script without a GPU; needs --results")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default cuda; cpu with --rehearse")
+    options = parser.parse_args()
+    if options.rehearse and options.results is None:
+        parser.error("--rehearse needs --results: its numbers are not for bench/results")
+    if options.device == "cpu" and not options.rehearse:
+        parser.error("--device cpu is for --rehearse")
+    if not (options.binary.is_file() and os.access(options.binary, os.X_OK)):
+        parser.error(f"{options.binary} is not a program")
+    options.binary = options.binary.resolve()
+    options.device = options.device or ("cpu" if options.rehearse else "cuda")
+    options.results = options.results or environments.BENCH / "results"
+    return options
+
+
+class Part:
+    """One part under way: its work, its clock, the card, and the results that it adds to."""
+
+    def __init__(self, options, results, caches):
+        self.options, self.results, self.caches = options, results, caches
+        self.name = options.part
+        self.work = SMALL if options.rehearse else Work()
+        self.clock = h200_run.Clock(options.seconds)
+        self.card = h200_run.Card()
+        self.free_before = self.card.read()
+        self.versions = {}
+        self.slow = []  # Rows that missed their floor, and the words of our command.
+
+    def facts(self):
+        """Where and with what the part runs."""
+        commit = os.environ.get("PLIMSOLL_COMMIT") or machine.commit(environments.BENCH.parent)
+        version = subprocess.run([self.options.binary, "--version"], capture_output=True, text=True).stdout.split()
+        self.versions["plimsoll"] = version[-1] if version else "unknown"
+        return {
+            "when": time.strftime("%Y-%m-%d %H:%M"), "commit": commit, "machine": machine.facts(), "gpu": gpu_facts(),
+            "binary_sha256": hashlib.sha256(self.options.binary.read_bytes()).hexdigest(), "versions": self.versions,
+        }
+
+    def end(self):
+        free = {}
+        if self.free_before:
+            free = {"before": self.free_before["free"], "after": self.card.read()["free"]}
+        self.results.note(self.name, seconds=self.clock.gone(), memory_free=free, versions=self.versions)
+        if free and (self.name == "ours" or not self.results.found["memory_free"]):
+            self.results.put(memory_free=free)
+
+    def ours(self, label, model, words, limit_s=120, needs_s=15):
+        """Our binary: its JSON object, or {"error"}. What the plan said and the card gave becomes a plan's row."""
+        if self.clock.left() < needs_s:
+            return self.no_time(label, model)
+        limit_s = min(limit_s, self.clock.left())
+        asked = [*words, "--model", f"random:{model}"]
+        found = h200_run.ours(self.options.binary, asked, self.options.device, self.caches, self.card, limit_s)
+        said = f"{found.get('median') or 0:.6g} {found['unit']}" if "unit" in found else "ran"
+        shown = found.get("error") or said
+        self.clock.say(f"{label}, {model}: plimsoll {shown} ({found['seconds']:.1f} s with its start)")
+        found["words"] = words
+        readings = {"cuMemGetInfo": found.get("device_used_bytes"), "NVML": found["card_bytes"]}
+        readings = {how: number for how, number in readings.items() if number}
+        if "error" not in found and "--profile" not in words and found.get("device_planned_bytes") and readings:
+            plan = h200_results.plan(f"{label}, {model}", found["device_planned_bytes"], readings)
+            self.results.add_plan(self.name, plan)
+        return found
+
+    def peer(self, label, name, model, script, limit_s, repeats=None, needs_s=45, **numbers):
+        """A peer: its spread, or {"error"}."""
+        if self.clock.left() < needs_s:
+            return self.no_time(f"{label}: {name}", model)
+        limit_s = min(limit_s, self.clock.left())
+        repeats = repeats or self.work.repeats
+        found = h200_run.peer(script, f"random:{model}", self.options.device, repeats, limit_s, **numbers)
+        self.versions |= found.get("versions", {})
+        shown = f"{found['median']:.6g}" if "median" in found else found["error"]
+        self.clock.say(f"{label}, {model}: {name} {shown} ({found['seconds']:.1f} s with its start)")
+        return found
+
+    def no_time(self, label, model):
+        error = f"not run: the part's {self.clock.seconds:.0f} s were nearly over"
+        self.clock.say(f"{label}, {model}: {error}")
+        return {"error": error}
+
+    def row(self, what, model, unit, found, peers=None, best=None, ours="median", **more):
+        """Adds a row. `ours` is a field of `found` or a number; `best` names the peer that it stands beside."""
+        peers = peers or {}
+        value = found.get(ours) if isinstance(ours, str) else ours
+        row = h200_results.row(
+            self.name, what, model, unit, value, peer_name=best, peers=peers, error=found.get("error"),
+            spread={key: found[key] for key in ("median", "min", "max", "repeats") if key in found},
+            share_of_peak=found.get("share_of_peak") if ours == "median" else None,
+            command=found.get("command"), **more,
+        )
+        self.results.add_row(row)
+        if row["holds"] is False and value is not None and ours == "median":
+            self.slow.append((row, found["words"]))
+
+    def profile_slow(self):
+        """Where the time of the rows goes that missed their floor, kernel by kernel, for as long as there is time."""
+        for row, words in self.slow:
+            at = words.index("--repeats") + 1
+            found = self.ours(f"profile of {row['what']}", row["model"], [*words[:at], 1, *words[at + 1:], "--profile"])
+            if "profile" in found:
+                row["profile"] = found["profile"]
+                self.results.write()
+
+
+def gpu_facts():
+    """Name, driver and memory as nvidia-smi has them; empty without a GPU."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    cells = [cell.strip() for cell in done.stdout.partition("\n")[0].split(",")]
+    return dict(zip(("name", "driver", "memory_mib"), cells)) if done.returncode == 0 and len(cells) == 3 else {}
+
+
+# ---- What our binary is asked ------------------------------------------------------------------------------------
+
+
+def rollout(part, sequences, model, dtype="bf16", **limits):
+    work = part.work
+    words = ["rollout", "--sequences", sequences, "--prompt-tokens", work.prompt_tokens]
+    words += ["--new-tokens", work.new_tokens, "--dtype", dtype, "--repeats", work.repeats]
+    return part.ours(rollout_label(work, sequences, dtype), model, words, **limits)
+
+
+def rollout_label(work, sequences, dtype="bf16"):
+    return f"rollout {sequences} x ({work.prompt_tokens} + {work.new_tokens})" + other_dtype(dtype)
+
+
+def train(part, model, level, dtype="bf16", repeats=None, **limits):
+    work = part.work
+    words = ["train", "--batch", work.batch, "--seq", work.seq, "--recompute", level, "--dtype", dtype]
+    words += ["--repeats", repeats or 2 * work.repeats]
+    return part.ours(train_label(work, level, dtype), model, words, **limits)
+
+
+def train_label(work, level, dtype="bf16"):
+    return f"training {work.batch} x {work.seq}, recompute {level}" + other_dtype(dtype)
+
+
+def step(part, model, **limits):
+    work = part.work
+    words = ["step", "--prompts", work.prompts, "--group", work.samples, "--prompt-tokens", work.prompt_tokens]
+    words += ["--new-tokens", work.new_tokens, "--repeats", work.repeats]
+    return part.ours(step_label(work), model, words, **limits)
+
+
+def step_label(work):
+    return f"GRPO step {work.prompts} x {work.samples} x ({work.prompt_tokens} + {work.new_tokens})"
+
+
+def other_dtype(dtype):
+    return "" if dtype == "bf16" else f", {dtype}"
+
+
+# ---- Rows that several parts have --------------------------------------------------------------------------------
+
+
+def rollout_row(part, sequences, model, found, peers=None):
+    best = next(iter(peers), None) if peers else None
+    floor = ROLLOUT_FLOORS.get((sequences, model))
+    label = rollout_label(part.work, sequences)
+    part.row(label, model, "tokens/s", found, peers, best, peer=median(peers, best), floor=floor)
+
+
+def train_rows(part, model, level, found, peers=None):
+    """The speed, against the fastest peer, and the arena of the same run, against the leanest peer."""
+    label, asked, shown = train_label(part.work, level), {}, {}
+    fast, lean = best_of(peers, "median", max), best_of(peers, "device_bytes", min)
+    if level == SPEED_LEVEL:  # The row with the peers' details, and with floors of speed.
+        asked = {"ratio_floor": TRAIN_RATIOS.get(model) if peers else None, "floor": TRAIN_FLOORS.get(model)}
+        shown = peers
+    part.row(label, model, "tokens/s", found, shown, fast, peer=median(peers, fast), **asked)
+    arena_bytes, note = arena(found)
+    part.row(
+        f"{label}: peak device memory", model, "GiB", found, best=lean, better="less", note=note,
+        ours=arena_bytes / GIB if arena_bytes else None, peer=peers[lean]["device_bytes"] / GIB if lean else None,
+        floor=MEMORY_FLOORS.get((model, level)),
+    )
+
+
+def arena(found):
+    """(bytes, remark): our arena, which is what tensors take, as a peer's max_memory_allocated is."""
+    if "device_arena_bytes" in found:
+        return found["device_arena_bytes"], None
+    if "device_planned_bytes" in found:
+        return found["device_planned_bytes"], "Plimsoll's number is the whole plan, driver and libraries included"
+    return None, None
+
+
+def step_row(part, model, found, peers=None):
+    best = next(iter(peers), None) if peers else None
+    ratio = STEP_RATIOS.get(model) if peers else None
+    part.row(
+        step_label(part.work), model, "s", found, peers, best, better="less", peer=median(peers, best),
+        ratio_floor=ratio, seconds_of_last=found.get("seconds_of_last"),
+    )
+
+
+def best_of(peers, key, choose):
+    """The name of the peer whose `key` is the most or the least; None when none ran."""
+    ran = [name for name, peer in (peers or {}).items() if key in peer]
+    return choose(ran, key=lambda name: peers[name][key], default=None)
+
+
+def median(peers, name):
+    return peers[name].get("median") if name else None
+
+
+# ---- The parts ---------------------------------------------------------------------------------------------------
+
+
+def part_ours(part):
+    """Everything of ours, without peers."""
+    work, small = part.work, part.work.models[0]
+    for state in ("cold", "warm"):  # The caches of a part are its own, so its first run compiles every kernel.
+        found = train(part, small, SPEED_LEVEL, repeats=1)
+        part.row(
+            f"start to the first training step, {state} kernel cache", small, "s", found, better="less",
+            ours=None if "error" in found else found["seconds"], floor=None if work is SMALL else START_FLOORS[state],
+            note="the whole process of `bench train --repeats 1`, two steps and the measuring of the card's peak in it",
+        )
+    for sequences in work.rollouts:
+        for model in work.models:
+            rollout_row(part, sequences, model, rollout(part, sequences, model))
+    for model in work.models:
+        train_rows(part, model, SPEED_LEVEL, train(part, model, SPEED_LEVEL))
+    for model in work.models:
+        train_rows(part, model, "layer", train(part, model, "layer"))
+    for model in work.models:
+        step_row(part, model, step(part, model))
+    exactness(part)
+    for model in work.models:  # Plans of further shapes and dtypes: 2 repeats show the peak.
+        train_rows(part, model, "none", train(part, model, "none", repeats=2))
+    for model in work.models[:2]:
+        for level in ("none", "layer"):
+            train(part, model, level, dtype="f32", repeats=2)
+        rollout(part, work.rollouts[0], model, dtype="f32")
+
+
+def exactness(part):
+    """Rollout against trainer, bit by bit, the smallest model first and longest."""
+    total, models = {"tokens": 0, "mismatches": 0, "max_abs_diff": 0.0}, []
+    for model, tokens in zip(part.work.models, part.work.exact_tokens):
+        found = part.ours("exactness", model, ["exactness", "--tokens", tokens], limit_s=150)
+        what = f"exactness: mismatches in at least {tokens:,} tokens"
+        part.row(what, model, "tokens", found, ours="mismatches", floor=0, better="less")
+        if "error" not in found:
+            models.append(model)
+            total = {
+                "tokens": total["tokens"] + found["tokens"], "mismatches": total["mismatches"] + found["mismatches"],
+                "max_abs_diff": max(total["max_abs_diff"], found["max_abs_diff"]),
+            }
+    if models:
+        part.results.put(exactness={**total, "models": models})
+
+
+def part_rollout(part):
+    """Beside transformers' generate(): the two smaller models at 256 sequences first."""
+    work = part.work
+    for sequences in work.rollouts:
+        for model in work.models[:2]:
+            found = rollout(part, sequences, model)
+            rollout_row(part, sequences, model, found, {"transformers": generate(part, sequences, model, 3)})
+    for model in work.models[2:]:
+        found = rollout(part, work.rollouts[0], model)
+        rollout_row(part, work.rollouts[0], model, found, {"transformers": generate(part, work.rollouts[0], model, 2)})
+
+
+def generate(part, sequences, model, repeats):
+    work = part.work
+    return part.peer(
+        rollout_label(work, sequences), "transformers", model, "hf_generate.py", limit_s=120, repeats=repeats,
+        sequences=sequences, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens,
+    )
+
+
+def part_train(part):
+    """Beside PyTorch's ways to train: all three for the two smaller models, the fastest of them for the largest."""
+    work, fastest = part.work, None
+    for model in work.models[:2]:
+        found = train(part, model, SPEED_LEVEL)
+        lean = train(part, model, "layer")
+        peers = {name: trainer(part, name, model) for name in TRAINERS}
+        train_rows(part, model, SPEED_LEVEL, found, peers)
+        train_rows(part, model, "layer", lean, peers)
+        fastest = best_of(peers, "median", max) or fastest
+    for model in work.models[2:]:
+        found = train(part, model, SPEED_LEVEL)
+        peers = {fastest: trainer(part, fastest, model, needs_s=60)} if fastest else {}
+        train_rows(part, model, SPEED_LEVEL, found, peers)
+
+
+def trainer(part, name, model, needs_s=30):
+    work = part.work
+    return part.peer(
+        f"training {work.batch} x {work.seq}", name, model, "torch_train.py", limit_s=150, repeats=2 * work.repeats,
+        needs_s=needs_s, sequences=work.batch, sequence_tokens=work.seq, warm_up=4, **TRAINERS[name],
+    )
+
+
+def part_step(part):
+    """Beside TRL; the largest model is ours alone, and comes before TRL's slowest run."""
+    work = part.work
+    for model in work.models[2:]:
+        step_row(part, model, step(part, model))
+    for model in work.models[:2]:
+        found = step(part, model)
+        trl = part.peer(
+            step_label(work), "TRL", model, "trl_step.py", limit_s=210, repeats=3, prompts=work.prompts,
+            samples=work.samples, prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens,
+            micro_batch=work.micro_batch,
+        )
+        step_row(part, model, found, {"TRL": trl})
+
+
+PARTS = {"ours": part_ours, "rollout": part_rollout, "train": part_train, "step": part_step}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
