@@ -1,8 +1,9 @@
 //! Launchers of `attention.cu`: causal attention over the paged cache, in decode, prefill and training.
 //!
 //! A row's bits are the same in all of them; which kernel runs is a matter of speed. Every segment has a row at least, so
-//! as many segments as rows have one each, and are decoded: a block a segment and key-value head, or one for each chunk of 512 keys where there would be too few. Other segments
-//! are cut into tiles of rows. Head dimensions other than 64 and 128, and f32, take the plain kernel everywhere.
+//! as many segments as rows have one each and are decoded: a block for each segment and key-value head, or for each chunk
+//! of 512 keys of those where there would be too few. Other segments are cut into tiles of rows. Head dimensions other
+//! than 64 and 128, and f32, take the plain kernel everywhere.
 
 use super::{Arg, CudaDevice, Launch};
 use crate::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS};
