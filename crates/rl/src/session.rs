@@ -194,12 +194,22 @@ pub fn image_bytes() -> Bytes {
 
 /// Host bytes of a model's tokenizer.
 pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
-    Bytes(u64::from(model.spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
+    tokenizer_bytes_of(&model.spec)
+}
+
+/// The same of a model that is only a shape.
+pub fn tokenizer_bytes_of(spec: &ModelSpec) -> Bytes {
+    Bytes(u64::from(spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
 }
 
 /// The staging buffers: as large as the run file allows, never larger than the weights need.
 pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
+    staging_bytes_of(allowed, &model.spec)
+}
+
+/// The same of a model that is only a shape.
+pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
     let ByteSize(allowed) = allowed.or(ByteSize(STAGING_BYTES_MAX));
-    let weights = model.spec.parameters() * 4;
+    let weights = spec.parameters() * 4;
     Bytes(allowed.0.min(weights.next_power_of_two()).max(STAGING_BYTES_MIN))
 }

@@ -86,8 +86,8 @@ fn verified(planner: &Planner, run: &RunFile, base_s: f64, changes: &[&Change]) 
 /// `12 % slower`, for people.
 pub(super) fn speed(lost: f64) -> String {
     match (lost * 100.0).round() {
-        percent if percent >= 1.0 => format!("predicted {percent} % slower"),
-        percent if percent <= -1.0 => format!("predicted {} % faster", -percent),
+        percent if percent > 1.0 => format!("predicted {percent} % slower"),
+        percent if percent < -1.0 => format!("predicted {} % faster", -percent),
         _ => "predicted as fast".into(),
     }
 }
