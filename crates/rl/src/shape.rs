@@ -186,10 +186,12 @@ impl RunShape {
             DeviceKind::Cuda => row("process.cuda", "device", Place::Process, cuda::HOST_BYTES.0),
         }
         row("reward.workers", "reward", Place::Workers, self.workers.0);
-        let mapped: Bytes = layout.regions.iter().filter(|r| r.pool == Pool::Host).map(|r| r.bytes).sum();
+        let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
+        // A sum beyond 64 bits is refused by the planner, which has the words for it.
+        let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
         let kernel = KERNEL_BASE.0
             + (self.target.threads as u64 + 1) * KERNEL_STACK
-            + mapped.0.div_ceil(PAGES_OF_TABLE_BYTE);
+            + mapped.div_ceil(PAGES_OF_TABLE_BYTE);
         layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, Bytes(kernel));
     }
 }
