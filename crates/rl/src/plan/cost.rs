@@ -13,9 +13,6 @@ use plimsoll_rollout::EngineLimits;
 use plimsoll_train::OptimizerDType;
 use serde::Serialize;
 
-/// Rows of a pass at which products reach half of their rate: 87 % at 32 rows, 97 % at 256 were measured.
-const HALF_ROWS: f64 = 4.0;
-
 /// What a step does, as the run file says it; the same under every setting of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Work {
@@ -108,7 +105,7 @@ impl Model {
 fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
     let in_flight = in_flight(work, engine);
     let pass = |rows: f64, heads: f64, context: f64| {
-        let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + HALF_ROWS);
+        let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
         let flops = rows * model.row(context) + heads * model.head_flops;
         let bytes = model.weight_bytes + rows * context * model.kv_token_bytes;
         (flops / rate).max(bytes / rates.bandwidth) + rates.pass_s

@@ -37,9 +37,11 @@ pub struct Cell {
     pub method: String,
     /// True if a setting fits.
     pub fits: bool,
-    /// Host peak of the fastest setting that fits; of the smallest where none does.
+    /// The pool that the model lives in: `device` where there is one, else `host`.
+    pub pool: &'static str,
+    /// Peak of that pool under the fastest setting that fits; under the smallest where none does.
     pub peak_bytes: Bytes,
-    /// Host peak of the smallest setting.
+    /// Peak of that pool under the smallest setting.
     pub min_bytes: Bytes,
     /// Predicted seconds of a step.
     pub predicted_step_s: f64,
@@ -104,13 +106,17 @@ fn cell(
     let limits = limits_of(&run, limits);
     with_planner(&run, &facts, &limits, Purpose::Train, |planner| {
         let planned = report(planner, &run)?;
+        let (host, device) = planner.smallest(&run)?;
+        // Where there is an accelerator, its memory is what a model's size is about.
+        let pool = if device > Bytes(0) { Pool::Device } else { Pool::Host };
         Ok(Cell {
             model: model.to_string(),
             context,
             method: method.to_string(),
             fits: planned.fits,
-            peak_bytes: planned.plan.peak(Pool::Host).peak,
-            min_bytes: planner.smallest(&run)?.0,
+            pool: pool.name(),
+            peak_bytes: planned.plan.peak(pool).peak,
+            min_bytes: if pool == Pool::Host { host } else { device },
             predicted_step_s: planned.auto.chosen.predicted_step_s,
             micro_batch_tokens: planned.resolved.micro_batch_tokens,
             recompute: planned.resolved.recompute,
@@ -168,6 +174,9 @@ pub fn table(cells: &[Cell]) -> String {
         "{:<14} {:>8} {:<18} {:>10} {:>10}  {}\n",
         "model", "context", "method", "peak", "smallest", "setting"
     );
+    if let Some(cell) = cells.first() {
+        text = format!("{} memory\n{text}", cell.pool);
+    }
     for cell in cells {
         let Cell { model, context, method, .. } = cell;
         let setting = match cell.fits {
@@ -209,7 +218,7 @@ mod tests {
         };
         assert!(of("smollm2-135m", 256).fits && !of("qwen2.5-7b", 256).fits);
         assert!(of("smollm2-135m", 256).min_bytes < of("smollm2-135m", 1024).min_bytes);
-        assert_eq!(table(&cells).lines().count(), cells.len() + 1);
+        assert_eq!(table(&cells).lines().count(), cells.len() + 2);
     }
 
     #[test]
