@@ -1,5 +1,5 @@
-//! Checks of the repository itself, run by `cargo xtask tidy`. It has no dependencies, so that it builds in a second, and
-//! it never changes a file.
+//! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
+//! `bench/results/plan_truth.*`. It has no dependencies, so that it builds in a second.
 
 mod edges;
 mod length;
@@ -7,6 +7,8 @@ mod manifest;
 mod slugs;
 mod source;
 mod tidy;
+mod truth;
+mod truth_command;
 mod unsafety;
 mod words;
 
@@ -18,10 +20,8 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(),
         ["kernels", "--check"] => check_kernels(),
-        _ => {
-            eprintln!("usage: cargo xtask tidy | kernels --check");
-            ExitCode::from(2)
-        }
+        ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
+        _ => usage(),
     }
 }
 
@@ -50,6 +50,11 @@ fn check_kernels() -> ExitCode {
         .current_dir(repository_root())
         .status();
     if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cargo xtask tidy | kernels --check | truth [--runs N] [--seed S]");
+    ExitCode::from(2)
 }
 
 /// The workspace, which is the folder above this package.

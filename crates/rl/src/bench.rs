@@ -55,9 +55,9 @@ impl BenchOptions {
 }
 
 /// Seconds over which the peak is measured.
-const PEAK_SECONDS: f64 = 0.3;
+pub(crate) const PEAK_SECONDS: f64 = 0.3;
 /// Bytes that the bandwidth is measured over: far beyond any cache.
-const BANDWIDTH_BYTES: usize = 512 << 20;
+pub(crate) const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// Micro-batch of `bench step` on a CPU: products are at their best from here on, and memory stays small.
 const STEP_MICRO_BATCH: usize = 1024;
@@ -326,6 +326,28 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     Ok(found)
 }
 
+/// A benchmark's model, and what a plan needs to know of it.
+pub(crate) fn facts(
+    options: &BenchOptions,
+    run: &RunFile,
+    prompt_tokens: usize,
+) -> Result<(OpenModel, Facts)> {
+    let model = session::open_model(&options.model, &run.model_options, true)?;
+    let facts = Facts {
+        spec: model.spec,
+        prompt_tokens,
+        completion_tokens: 0,
+        eval_prompts: 0,
+        host: crate::shape::HostFacts {
+            image: session::image_bytes(),
+            tokenizer: session::tokenizer_bytes(&model),
+            data: Bytes(0),
+            staging: session::staging_bytes(run.memory.staging, &model),
+        },
+    };
+    Ok((model, facts))
+}
+
 /// A benchmark's model and plan.
 struct Bench {
     model: OpenModel,
@@ -344,19 +366,7 @@ impl Bench {
         prompt_tokens: usize,
         plan: impl FnOnce(&Facts) -> Result<PlanReport>,
     ) -> Result<Bench> {
-        let model = session::open_model(&options.model, &run.model_options, true)?;
-        let facts = Facts {
-            spec: model.spec,
-            prompt_tokens,
-            completion_tokens: 0,
-            eval_prompts: 0,
-            host: crate::shape::HostFacts {
-                image: session::image_bytes(),
-                tokenizer: session::tokenizer_bytes(&model),
-                data: Bytes(0),
-                staging: session::staging_bytes(run.memory.staging, &model),
-            },
-        };
+        let (model, facts) = facts(options, run, prompt_tokens)?;
         let report = plan(&facts)?;
         report.refuse()?;
         Ok(Bench { model, report })
@@ -394,12 +404,12 @@ impl Bench {
     }
 }
 
-fn threads(options: &BenchOptions) -> usize {
+pub(crate) fn threads(options: &BenchOptions) -> usize {
     if options.threads > 0 { options.threads } else { Host::this().threads() }
 }
 
 /// The run file of a benchmark: states in the weights' dtype, as peers keep them.
-fn bench_run(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
+pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
     let mut train = Train::new(1, 1e-6);
     train.optimizer_dtype = Auto::Value(match options.dtype {
         ModelDtype::Bf16 => OptimizerDtype::Bf16,

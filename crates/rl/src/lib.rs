@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod buffers;
+pub mod calibrate;
 pub mod checkpoint;
 pub mod dataset;
 pub mod devices;

@@ -14,6 +14,8 @@ use std::path::Path;
 /// Host bytes of a tokenizer for each token of its vocabulary: both maps, merges and the decoding table, measured
 /// with a vocabulary of 49,152 as the growth of resident memory.
 const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
+/// Tokens of the byte tokenizer: each byte, and three with a meaning.
+const BYTE_TOKENS: u64 = 259;
 /// Host bytes of a JSONL file's rows for each byte of the file: text, columns and tokens, measured on GSM8K.
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
 /// The largest staging buffers that `"auto"` takes.
@@ -192,14 +194,32 @@ pub fn image_bytes() -> Bytes {
     Bytes(Host::this().image_bytes().0 / 4 * 3)
 }
 
-/// Host bytes of a model's tokenizer.
+/// Host bytes of a model's tokenizer; that of bytes is small whatever the model's vocabulary.
 pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
-    Bytes(u64::from(model.spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
+    if model.tokenizer.bytes {
+        return Bytes(BYTE_TOKENS * TOKENIZER_BYTES_PER_TOKEN);
+    }
+    tokenizer_bytes_of(&model.spec)
+}
+
+/// The same of a model that is only a shape.
+pub fn tokenizer_bytes_of(spec: &ModelSpec) -> Bytes {
+    Bytes(u64::from(spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
 }
 
 /// The staging buffers: as large as the run file allows, never larger than the weights need.
 pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
+    staging_bytes_of(allowed, &model.spec)
+}
+
+/// The same of a model that is only a shape.
+///
+/// Both buffers hold part of one tensor, as stored and as f32, so what they need at most is its elements twice in f32:
+/// of the embedding, or of a layer's largest matrix.
+pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
     let ByteSize(allowed) = allowed.or(ByteSize(STAGING_BYTES_MAX));
-    let weights = model.spec.parameters() * 4;
-    Bytes(allowed.0.min(weights.next_power_of_two()).max(STAGING_BYTES_MIN))
+    let rows = spec.vocab.max(2 * spec.ffn).max(spec.q_width() + 2 * spec.kv_width());
+    let widest = spec.hidden.max(spec.ffn / 2);
+    let largest = 8 * u64::from(rows) * u64::from(widest);
+    Bytes(allowed.0.min(largest.next_multiple_of(STAGING_BYTES_MIN)).max(STAGING_BYTES_MIN))
 }

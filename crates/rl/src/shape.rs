@@ -70,8 +70,6 @@ pub struct RunShape {
 const HEAP_SLACK: Bytes = Bytes::mib(4);
 /// Touched stack of a thread: attention's backward pass takes 220 KiB.
 const STACK: u64 = 256 << 10;
-/// A mapping that ends inside a huge page holds all of it.
-const HUGE_PAGE: Bytes = Bytes::mib(2);
 
 /// What the kernel holds for a run beside page tables: stacks of threads, open files, pipes, accounting. Measured at
 /// 0.2 to 0.7 MiB in a container of its own.
@@ -181,15 +179,16 @@ impl RunShape {
         row("process.image", "process", Place::Process, host.image.0);
         row("process.stacks", "process", Place::Process, (self.target.threads as u64 + 1) * STACK);
         row("process.heap", "process", Place::Process, HEAP_SLACK.0);
-        match self.target.kind {
-            DeviceKind::Cpu => row("process.huge_page", "process", Place::Process, HUGE_PAGE.0),
-            DeviceKind::Cuda => row("process.cuda", "device", Place::Process, cuda::HOST_BYTES.0),
+        if self.target.kind == DeviceKind::Cuda {
+            row("process.cuda", "device", Place::Process, cuda::HOST_BYTES.0);
         }
         row("reward.workers", "reward", Place::Workers, self.workers.0);
-        let mapped: Bytes = layout.regions.iter().filter(|r| r.pool == Pool::Host).map(|r| r.bytes).sum();
+        let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
+        // A sum beyond 64 bits is refused by the planner, which has the words for it.
+        let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
         let kernel = KERNEL_BASE.0
             + (self.target.threads as u64 + 1) * KERNEL_STACK
-            + mapped.0.div_ceil(PAGES_OF_TABLE_BYTE);
+            + mapped.div_ceil(PAGES_OF_TABLE_BYTE);
         layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, Bytes(kernel));
     }
 }

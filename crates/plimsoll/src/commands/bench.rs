@@ -4,6 +4,7 @@ use crate::output;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_base::Result;
 use plimsoll_rl::bench::{self, BenchOptions};
+use plimsoll_rl::calibrate::calibrate;
 use plimsoll_rl::runfile::{Auto, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -114,6 +115,8 @@ enum Part {
         #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
         new_tokens: usize,
     },
+    /// Measure this machine's rates and store them for the planner, in the user's cache folder.
+    Calibrate,
     /// The rollout's log-probabilities against the trainer's, bit by bit, over cuts of every kind.
     Exactness {
         /// At least so many tokens are compared.
@@ -167,6 +170,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         Part::Step { prompts, group, prompt_tokens, new_tokens } => {
             bench::whole_step(&options, prompts, group, prompt_tokens, new_tokens)
         }
+        Part::Calibrate => calibrate(&options),
         Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
     }?;
     match json {
@@ -179,6 +183,21 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What was measured, and where it is stored.
+fn rates(found: &Value) -> String {
+    let rate = |key: &str| found["rates"][key].as_f64().unwrap_or(f64::NAN);
+    format!(
+        "calibrate: {:.0} GFLOP/s, {:.1} GB/s; sampling at {:.0} %, training at {:.0} % of it; {:.2} ms a pass, {:.2} ms a micro-batch\nwritten   {}",
+        rate("flops_bf16") * 1e-9,
+        rate("bandwidth") * 1e-9,
+        100.0 * rate("rollout_share"),
+        100.0 * rate("update_share"),
+        1e3 * rate("pass_s"),
+        1e3 * rate("micro_batch_s"),
+        found["path"].as_str().unwrap_or_default()
+    )
+}
+
 /// One or two lines for people.
 fn words(found: &Value) -> String {
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
@@ -189,6 +208,9 @@ fn words(found: &Value) -> String {
         return format!(
             "exactness: {tokens} tokens compared, {mismatches} mismatches, largest difference {most:e}; {machine}\n"
         );
+    }
+    if part == "calibrate" {
+        return rates(found) + &format!("; {machine}\n");
     }
     let unit = found["unit"].as_str().unwrap_or_default();
     let (median, min, max) = (number("median"), number("min"), number("max"));

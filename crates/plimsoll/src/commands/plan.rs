@@ -2,11 +2,13 @@
 
 use super::layers::Sets;
 use crate::{output, report};
-use plimsoll_base::Result;
-use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_rl::plan::grid::{self, Grid, plan_grid};
+use plimsoll_rl::plan::measured::{Measured, plan_of_run};
+use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits, svg};
 use plimsoll_rl::runfile::Loaded;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The flags of `plan`.
@@ -17,10 +19,14 @@ Exit code: 0 if the run fits, 3 if it does not.
 Examples:
   plimsoll plan runs/first.toml
   plimsoll plan runs/first.toml --min
+  plimsoll plan runs/first.toml --svg plan.svg
+  plimsoll plan --table --models qwen2.5-0.5b,qwen2.5-7b --limit host=64GiB
+  plimsoll plan --svg measured.svg --run runs/out/first
   plimsoll plan runs/first.toml --limit host=8GiB --set train.micro_batch_tokens=4096")]
 pub struct Args {
     /// The run file.
-    run: PathBuf,
+    #[arg(required_unless_present_any = ["of_run", "table"])]
+    run: Option<PathBuf>,
     #[command(flatten)]
     sets: Sets,
     /// Plan for another machine: host=8GiB,disk=100GiB.
@@ -30,8 +36,26 @@ pub struct Args {
     #[arg(long)]
     explain: bool,
     /// The smallest limits under which the run fits.
-    #[arg(long, conflicts_with_all = ["limit", "explain"])]
+    #[arg(long, conflicts_with_all = ["limit", "explain", "svg"])]
     min: bool,
+    /// The peak of a grid of models, contexts and methods; a run file says everything else.
+    #[arg(long, conflicts_with_all = ["min", "explain", "svg", "of_run"])]
+    table: bool,
+    /// Presets of the table.
+    #[arg(long, value_name = "PRESET,...", value_delimiter = ',', requires = "table")]
+    models: Vec<String>,
+    /// Tokens of a sequence, half prompt, half response.
+    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', requires = "table", value_parser = clap::value_parser!(u32).range(2..))]
+    contexts: Vec<u32>,
+    /// Methods of the table.
+    #[arg(long, value_name = "METHOD,...", value_delimiter = ',', requires = "table")]
+    methods: Vec<String>,
+    /// Draw memory over the phases of a step into a file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Draw the plan of a run directory, with what the run measured.
+    #[arg(long = "run", value_name = "RUN_DIR", requires = "svg", conflicts_with_all = ["run", "limit", "explain", "sets"])]
+    of_run: Option<PathBuf>,
     /// One JSON object.
     #[arg(long)]
     json: bool,
@@ -39,32 +63,98 @@ pub struct Args {
 
 /// Prints the plan; the exit code is the verdict.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let loaded = args.sets.load(&args.run, quiet)?;
+    if let (Some(dir), Some(file)) = (&args.of_run, &args.svg) {
+        return draw_run(dir, file, args.json, quiet);
+    }
+    let loaded = args.run.as_deref().map(|path| args.sets.load(path, quiet)).transpose()?;
+    if args.table {
+        return print_grid(args, loaded.as_ref());
+    }
+    let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
     if args.min {
         return smallest(&loaded, args.json);
     }
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
     let planned = plan_run(&loaded.run, limits)?;
-    let settings = args.explain.then(|| settings(&loaded, &planned));
-    match args.json {
-        true => {
-            let mut object = planned.to_json();
-            if let Some(settings) = settings {
-                object["settings"] = settings.iter().map(Setting::to_json).collect();
-            }
-            output::json(&object)?;
-        }
-        false => {
-            if let Some(settings) = settings {
-                output::text(&table(&settings))?;
-            }
-            output::text(&planned.table())?;
-        }
+    if let Some(file) = &args.svg {
+        let title = title(loaded.run.method.name(), &loaded.run.model);
+        write_svg(file, &svg::draw(&planned.to_json(), &title, &Measured::default()), quiet)?;
     }
+    print(args, &loaded, &planned)?;
     match planned.refuse() {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => Ok(report::print(&error)),
     }
+}
+
+fn print(args: &Args, loaded: &Loaded, planned: &PlanReport) -> Result<()> {
+    let settings = args.explain.then(|| settings(loaded, planned));
+    if args.json {
+        let mut object = planned.to_json();
+        if let Some(settings) = settings {
+            object["settings"] = settings.iter().map(Setting::to_json).collect();
+        }
+        return output::json(&object);
+    }
+    if let Some(settings) = settings {
+        output::text(&table(&settings))?;
+    }
+    output::text(&planned.table())
+}
+
+/// Draws what a run directory says of its plan and its readings.
+fn draw_run(dir: &Path, file: &Path, json: bool, quiet: bool) -> Result<ExitCode> {
+    let (plan, measured) = (plan_of_run(dir)?, Measured::of_run(dir)?);
+    let resolved = std::fs::read_to_string(dir.join("run.toml")).unwrap_or_default();
+    let value = |key: &str| {
+        let line = resolved.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once('=')?.1.trim().trim_matches('"').to_string())
+    };
+    let title = match (value("method"), value("model")) {
+        (Some(method), Some(model)) => title(&method, &model),
+        _ => format!("memory of one step: {}", dir.display()),
+    };
+    write_svg(file, &svg::draw(&plan, &title, &measured), quiet)?;
+    let phases = measured.phases.iter();
+    match json {
+        true => {
+            let phases: serde_json::Map<String, Value> =
+                phases.map(|(phase, bytes)| (phase.name().to_string(), json!(bytes))).collect();
+            output::json(&json!({ "measured_bytes": phases, "measured_peak_bytes": measured.peak }))?;
+        }
+        false => {
+            for (phase, bytes) in phases {
+                output::text(&format!("{:<8} measured {}\n", phase.name(), Bytes(*bytes)))?;
+            }
+            if let Some(peak) = measured.peak {
+                output::text(&format!("{:<8} measured {}\n", "peak", Bytes(peak)))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn title(method: &str, model: &str) -> String {
+    format!("Memory of one step: {method} on {model}")
+}
+
+fn write_svg(file: &Path, drawing: &str, quiet: bool) -> Result<()> {
+    plimsoll_files::write_atomic(file, drawing.as_bytes())?;
+    output::note(quiet, &format!("drawn in {}", file.display()));
+    Ok(())
+}
+
+/// Prints the grid; it has no verdict of its own.
+fn print_grid(args: &Args, base: Option<&Loaded>) -> Result<ExitCode> {
+    let limits = args.limit.as_deref().map(parse_limits).transpose()?.unwrap_or_default();
+    let Args { models, contexts, methods, .. } = args;
+    let grid = Grid { models: models.clone(), contexts: contexts.clone(), methods: methods.clone() };
+    let cells = plan_grid(base.map(|loaded| &loaded.run), &grid, &limits)?;
+    match args.json {
+        true => output::json(&json!({ "rows": cells })),
+        false => output::text(&grid::table(&cells)),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the smallest limits of a run.
@@ -74,10 +164,7 @@ fn smallest(loaded: &Loaded, json: bool) -> Result<ExitCode> {
         true => output::json(&serde_json::to_value(found).expect("numbers have a JSON form")),
         false => output::text(&format!(
             "host    {} ({} bytes)\ndevice  {} ({} bytes)\n",
-            found.min_host_bytes,
-            found.min_host_bytes.0,
-            found.min_device_bytes,
-            found.min_device_bytes.0
+            found.min_host_bytes, found.min_host_bytes.0, found.min_device_bytes, found.min_device_bytes.0
         )),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -104,8 +104,8 @@ impl Model {
 /// Sampling: the prompts' rows once, then a pass a token for each wave of sequences in flight.
 fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
     let in_flight = in_flight(work, engine);
-    let rate = rates.flops(model.dtype) * rates.rollout_share;
     let pass = |rows: f64, heads: f64, context: f64| {
+        let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
         let flops = rows * model.row(context) + heads * model.head_flops;
         let bytes = model.weight_bytes + rows * context * model.kv_token_bytes;
         (flops / rate).max(bytes / rates.bandwidth) + rates.pass_s

@@ -5,6 +5,7 @@ use crate::runfile::{Auto, ByteSize, ModelDtype, OptimizerDtype, Recompute as Ru
 use crate::session::Facts;
 use crate::shape::HostFacts;
 use plimsoll_base::{Bytes, Result};
+use plimsoll_memory::Limit;
 use serde::Serialize;
 
 /// A change of the run file that makes it fit.
@@ -49,7 +50,7 @@ pub(super) fn of(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
         hints.truncate(1);
     }
     sort(&mut hints);
-    hints.push(smallest_limit(planner, run)?);
+    hints.extend(smallest_limits(planner, run)?);
     Ok(hints)
 }
 
@@ -86,8 +87,8 @@ fn verified(planner: &Planner, run: &RunFile, base_s: f64, changes: &[&Change]) 
 /// `12 % slower`, for people.
 pub(super) fn speed(lost: f64) -> String {
     match (lost * 100.0).round() {
-        percent if percent >= 1.0 => format!("predicted {percent} % slower"),
-        percent if percent <= -1.0 => format!("predicted {} % faster", -percent),
+        percent if percent > 1.0 => format!("predicted {percent} % slower"),
+        percent if percent < -1.0 => format!("predicted {} % faster", -percent),
         _ => "predicted as fast".into(),
     }
 }
@@ -98,15 +99,24 @@ fn facts_after(facts: &Facts, changed: &RunFile) -> Facts {
     Facts { host: HostFacts { staging: facts.host.staging.min(staging), ..facts.host }, ..*facts }
 }
 
-/// The least host limit under which the run fits as it is written.
-fn smallest_limit(planner: &Planner, run: &RunFile) -> Result<Hint> {
-    let mib = planner.smallest(run)?.0.0.div_ceil(Bytes::MIB);
-    Ok(Hint {
-        set: format!("memory.host={mib}MiB"),
-        why: format!("the smallest host memory in which this run fits is {mib} MiB"),
+/// The least limits under which the run fits as it is written.
+fn smallest_limits(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
+    let (host, device) = planner.smallest(run)?;
+    let limits = planner.limits;
+    let exceeds = |bytes: Bytes, limit: &Option<Limit>| limit.as_ref().is_some_and(|l| l.bytes < bytes);
+    let pools = [("host", host, &limits.host), ("device", device, &limits.device)];
+    let short = pools.into_iter().filter(|(_, bytes, limit)| exceeds(*bytes, limit));
+    Ok(short.map(|(pool, bytes, _)| smallest_limit(pool, bytes)).collect())
+}
+
+fn smallest_limit(pool: &str, bytes: Bytes) -> Hint {
+    let mib = bytes.0.div_ceil(Bytes::MIB);
+    Hint {
+        set: format!("memory.{pool}={mib}MiB"),
+        why: format!("the smallest {pool} memory in which this run fits is {mib} MiB"),
         lost_speed: None,
         changes_result: false,
-    })
+    }
 }
 
 /// Single changes of a run file that save memory.

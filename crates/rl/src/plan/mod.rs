@@ -1,10 +1,13 @@
 //! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
 
 mod cost;
+pub mod grid;
 mod hints;
+pub mod measured;
 pub mod rates;
 mod render;
 mod search;
+pub mod svg;
 
 pub use cost::StepCost;
 pub use hints::Hint;
@@ -159,6 +162,11 @@ pub fn plan_with(run: &RunFile, facts: &Facts, given: &Limits) -> Result<PlanRep
 pub fn plan_sampling(run: &RunFile, facts: &Facts) -> Result<PlanReport> {
     let limits = limits_of(run, &Limits::default());
     with_planner(run, facts, &limits, Purpose::Sample, |planner| report(planner, run))
+}
+
+/// Predicted seconds of a step of `shape` with given rates.
+pub fn predict_step(run: &RunFile, facts: &Facts, shape: &RunShape, rates: &Rates) -> StepCost {
+    cost::predict(&search::work(run, facts), shape, rates)
 }
 
 fn with_planner<T>(

@@ -31,6 +31,8 @@ const PREFILL_ROWS: usize = 1024;
 const PREFILL_ROWS_GPU: usize = 4096;
 /// Staging buffers that `"auto"` chooses among.
 const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
+/// Predictions that differ by less are equal: the model is no better.
+const EQUAL: f64 = 1.01;
 /// Tokens of a step, prompts and responses: beyond it no size is computed.
 const STEP_TOKENS_MAX: u64 = 1 << 40;
 
@@ -136,16 +138,23 @@ impl Axes {
 
 impl Planner<'_> {
     /// The fastest setting that fits, and the next; the smallest of all where none does.
+    ///
+    /// Predictions within `EQUAL` of the fastest are as fast, and of these the one that takes the least memory wins.
     pub(super) fn solve(&self, run: &RunFile) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
-        let candidates = self.ranked(run, &axes)?;
         let mut too_large: Vec<Point> = Vec::new();
         let mut found: Vec<(Candidate, Plan)> = Vec::new();
-        for candidate in candidates {
-            let first = found.first().map(|(chosen, _)| chosen.point);
-            if first.is_some_and(|chosen| differ_in_staging_alone(chosen, candidate.point)) {
-                continue;
+        for candidate in self.ranked(run, &axes)? {
+            let fastest = found.first().map(|(candidate, _)| (candidate.cost.total_s(), candidate.point));
+            if let Some((seconds, point)) = fastest {
+                let as_fast = as_fast(&candidate, seconds, point);
+                if !as_fast && found.len() >= 2 {
+                    break;
+                }
+                if candidate.point[STAGING] != point[STAGING] {
+                    continue;
+                }
             }
             if too_large.iter().any(|&failed| takes_at_least(candidate.point, failed)) {
                 continue;
@@ -155,13 +164,9 @@ impl Planner<'_> {
                 true => found.push((candidate, plan)),
                 false => too_large.push(candidate.point),
             }
-            if found.len() == 2 {
-                break;
-            }
         }
-        let mut found = found.into_iter();
-        match found.next() {
-            Some((chosen, plan)) => Ok(Solution { chosen, plan, runner_up: found.next(), fits: true }),
+        match choose(found) {
+            Some(solution) => Ok(solution),
             None => {
                 let chosen = self.candidate(run, &axes, axes.smallest())?;
                 let plan = self.plan(&chosen.shape)?;
@@ -204,25 +209,8 @@ impl Planner<'_> {
 
     fn candidate(&self, run: &RunFile, axes: &Axes, point: Point) -> Result<Candidate> {
         let (shape, resolved) = self.shape(run, &axes.at(point));
-        let cost = predict(&self.work(run), &shape, self.rates);
+        let cost = predict(&work(run, self.facts), &shape, self.rates);
         Ok(Candidate { shape, resolved, cost, point })
-    }
-
-    fn work(&self, run: &RunFile) -> Work {
-        let sequences = run.sequences_per_step() as f64;
-        let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
-        let epochs =
-            if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
-        let updates = if run.method.has_rollout() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
-        Work {
-            prompts: f64::from(run.rollout.prompts_per_step),
-            group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
-            prompt_tokens: self.facts.prompt_tokens as f64,
-            response_tokens: self.response_tokens(run) as f64,
-            samples: run.method.has_rollout(),
-            updates,
-            epochs,
-        }
     }
 
     fn axes(&self, run: &RunFile) -> Axes {
@@ -245,7 +233,7 @@ impl Planner<'_> {
         let Auto::Auto = run.train.micro_batch_tokens else {
             return vec![run.train.micro_batch_tokens.or(1) as usize];
         };
-        let longest = self.facts.prompt_tokens + self.response_tokens(run);
+        let longest = self.facts.prompt_tokens + response_tokens(run, self.facts);
         let useful = self.step_rows(run).next_power_of_two().max(*MICRO_BATCH.start());
         let least = longest.next_power_of_two().max(*MICRO_BATCH.start());
         let most = useful.min(*MICRO_BATCH.end()).max(least);
@@ -271,18 +259,11 @@ impl Planner<'_> {
         step.max(eval).max(1)
     }
 
-    fn response_tokens(&self, run: &RunFile) -> usize {
-        if run.method.has_rollout() {
-            run.rollout.max_new_tokens as usize
-        } else {
-            self.facts.completion_tokens.max(1)
-        }
-    }
-
     /// Rows of a step's forward passes.
     fn step_rows(&self, run: &RunFile) -> usize {
         let prompts = run.rollout.prompts_per_step as usize;
-        prompts * self.facts.prompt_tokens + run.sequences_per_step() as usize * self.response_tokens(run)
+        prompts * self.facts.prompt_tokens
+            + run.sequences_per_step() as usize * response_tokens(run, self.facts)
     }
 
     fn target(&self) -> Target {
@@ -323,7 +304,7 @@ impl Planner<'_> {
             recompute: knobs.recompute,
             reference: run.loss.kl_coef != 0.0 && run.method.has_rollout(),
             sequences,
-            response_tokens: self.response_tokens(run),
+            response_tokens: response_tokens(run, self.facts),
         }
     }
 
@@ -360,6 +341,31 @@ impl Planner<'_> {
     }
 }
 
+/// What a step does, for the cost model.
+pub(super) fn work(run: &RunFile, facts: &Facts) -> Work {
+    let sequences = run.sequences_per_step() as f64;
+    let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
+    let epochs = if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
+    let updates = if run.method.has_rollout() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
+    Work {
+        prompts: f64::from(run.rollout.prompts_per_step),
+        group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
+        prompt_tokens: facts.prompt_tokens as f64,
+        response_tokens: response_tokens(run, facts) as f64,
+        samples: run.method.has_rollout(),
+        updates,
+        epochs,
+    }
+}
+
+fn response_tokens(run: &RunFile, facts: &Facts) -> usize {
+    if run.method.has_rollout() {
+        run.rollout.max_new_tokens as usize
+    } else {
+        facts.completion_tokens.max(1)
+    }
+}
+
 /// A run whose sizes no machine has: every later product stays far from the end of 64 bits.
 ///
 /// Errors: `size-overflow`.
@@ -386,8 +392,22 @@ fn takes_at_least(point: Point, other: Point) -> bool {
     point.iter().zip(other).all(|(&at, other)| at <= other)
 }
 
-fn differ_in_staging_alone(a: Point, b: Point) -> bool {
-    a[..STAGING] == b[..STAGING]
+/// True if a candidate computes the same as the fastest one and is predicted to be as fast.
+fn as_fast(candidate: &Candidate, fastest_s: f64, fastest: Point) -> bool {
+    candidate.point[PRECISION] == fastest[PRECISION] && candidate.cost.total_s() <= EQUAL * fastest_s
+}
+
+/// Of settings that fit, the fastest first: the one of the least memory among those that are as fast, and the first of
+/// the others.
+fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
+    let (first, _) = found.first()?;
+    let (fastest_s, fastest) = (first.cost.total_s(), first.point);
+    let memory = |plan: &Plan| Pool::ALL.map(|pool| plan.peak(pool).peak.0).iter().sum::<u64>();
+    let equal = found.iter().take_while(|(candidate, _)| as_fast(candidate, fastest_s, fastest));
+    let best = equal.enumerate().min_by_key(|(_, (_, plan))| memory(plan)).map_or(0, |(index, _)| index);
+    let mut found = found;
+    let (chosen, plan) = found.remove(best);
+    Some(Solution { chosen, plan, runner_up: found.into_iter().next(), fits: true })
 }
 
 /// Storage of states and gradients, the most exact first. What rounds more is another computation, so that it is taken

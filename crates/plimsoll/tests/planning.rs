@@ -1,0 +1,222 @@
+//! `plan` from outside: what `auto` becomes, hints in the order of their cost, the smallest limits and what they are worth
+//! in a real container, the grid, the drawing, sizes that no machine has.
+
+mod common;
+
+use common::{check_refused, command, plimsoll, text};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/first.toml");
+
+fn object(args: &[&str]) -> (i32, Value) {
+    let output = plimsoll(args);
+    let object = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|err| panic!("{args:?}: {err}: {}", text(&output.stderr)));
+    (output.status.code().expect("an exit code"), object)
+}
+
+/// The plan of the first run with every knob left open, under a host limit.
+fn open_plan(host: &str, more: &[&str]) -> (i32, Value) {
+    let mut args = vec!["plan", FIRST, "--json", "--limit", host];
+    let sets = ["train.recompute=auto", "train.optimizer_dtype=auto", "memory.staging=auto", "run.threads=2"];
+    args.extend(sets.iter().chain(more).flat_map(|set| ["--set", *set]));
+    object(&args)
+}
+
+fn least(pool: &str, args: &[&str]) -> u64 {
+    let (code, found) = object(&[&["plan", FIRST, "--min", "--json"], args].concat());
+    assert_eq!(code, 0);
+    found[pool].as_u64().expect("a number of bytes")
+}
+
+#[test]
+fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
+    let (code, wide) = open_plan("host=8GiB", &[]);
+    let auto = &wide["auto"];
+    assert_eq!((code, wide["resolved"]["optimizer_dtype"].as_str()), (0, Some("f32")));
+    assert!(auto["runner_up"]["predicted_step_s"].as_f64() > Some(0.0), "{auto}");
+    assert_eq!(open_plan("host=8GiB", &[]).1, wide, "the same question has the same answer");
+
+    // Less memory: a slower setting that computes the same, then one that rounds more, said aloud.
+    let smallest = least("min_host_bytes", &["--set", "memory.staging=auto", "--set", "run.threads=2"]);
+    let tight = format!("host={}", smallest + (1 << 20));
+    let (code, narrow) = open_plan(&tight, &[]);
+    assert_eq!((code, narrow["resolved"]["optimizer_dtype"].as_str()), (0, Some("f32")));
+    let step = |plan: &Value| plan["auto"]["chosen"]["predicted_step_s"].as_f64().expect("seconds");
+    assert!(step(&narrow) > step(&wide));
+    assert!(narrow["auto"]["gave_up"].is_null(), "{}", narrow["auto"]);
+    let all_open = [
+        "--set", "train.recompute=auto", "--set", "train.optimizer_dtype=auto", "--set", "memory.staging=auto", "--set",
+        "run.threads=2",
+    ];
+    let (code, least_plan) = open_plan(&format!("host={}", least("min_host_bytes", &all_open)), &[]);
+    assert_eq!((code, least_plan["resolved"]["optimizer_dtype"].as_str()), (0, Some("bf16")));
+    let gave_up = least_plan["auto"]["gave_up"].as_str().expect("words");
+    assert!(gave_up.contains("stochastic rounding"), "{gave_up}");
+}
+
+#[test]
+fn hints_stand_in_the_order_of_the_speed_they_cost() {
+    let (code, plan) = object(&[
+        "plan", FIRST, "--json", "--limit", "host=60MiB", "--set", "train.micro_batch_tokens=2048", "--set",
+        "loss.kl_coef=0.1",
+    ]);
+    assert_eq!(code, 3);
+    let hints = plan["hints"].as_array().expect("a list");
+    let lost: Vec<f64> = hints
+        .iter()
+        .filter(|hint| hint["changes_result"] == false)
+        .filter_map(|hint| hint["lost_speed"].as_f64())
+        .collect();
+    assert!(lost.len() >= 2 && lost.windows(2).all(|pair| pair[0] <= pair[1]), "{hints:?}");
+    for hint in hints.iter().filter(|hint| !hint["lost_speed"].is_null()) {
+        assert!(hint["why"].as_str().is_some_and(|why| why.contains("; predicted ")), "{hint}");
+    }
+    let changing = hints.iter().position(|hint| hint["changes_result"] == true);
+    let same = hints.iter().rposition(|h| h["changes_result"] == false && !h["lost_speed"].is_null());
+    assert!(changing.is_none_or(|changing| Some(changing) > same), "{hints:?}");
+}
+
+#[test]
+fn sizes_that_no_machine_has_are_refused_with_a_name() {
+    for sets in [
+        &["data.prompt_tokens_max=4294967295"][..],
+        &["rollout.prompts_per_step=1048576", "rollout.group_size=1", "rollout.max_new_tokens=4194304", "method=reinforce"],
+        &["rollout.sequences_max=4294967295", "rollout.max_new_tokens=4194304"],
+    ] {
+        let args: Vec<&str> =
+            ["plan", FIRST].into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
+        check_refused(&args, 2, &["error[size-overflow]: "]);
+    }
+    // Large, and still a number: a plan that does not fit.
+    let (code, plan) = object(&["plan", FIRST, "--json", "--set", "rollout.kv_blocks=4294967295"]);
+    assert_eq!(code, 3);
+    assert!(plan["pools"]["host"]["peak_bytes"].as_u64() > Some(1 << 46), "{}", plan["pools"]);
+}
+
+#[test]
+fn a_grid_has_a_row_a_cell() {
+    let args = ["plan", "--table", "--models", "smollm2-135m,qwen2.5-7b", "--contexts", "512,1024"];
+    let (code, grid) = object(&[&args[..], &["--limit", "host=16GiB", "--json"]].concat());
+    let rows = grid["rows"].as_array().expect("rows");
+    assert_eq!((code, rows.len()), (0, 2 * 2 * 2));
+    assert!(rows.iter().all(|row| (row["fits"] == true) == (row["min_bytes"].as_u64() <= Some(16 << 30))));
+    let words = text(&plimsoll(&[&args[..], &["--methods", "sft"]].concat()).stdout);
+    assert_eq!(words.matches("qwen2.5-7b").count(), 2, "{words}");
+    check_refused(&["plan", "--table", "--models", "gpt-9"], 2, &["error[unknown-preset]: "]);
+    check_refused(&["plan"], 2, &["error[bad-usage]: "]);
+}
+
+#[test]
+fn a_run_is_drawn_before_and_after() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_string();
+    let output = plimsoll(&["plan", FIRST, "--svg", &path("plan.svg"), "--set", "memory.host=200MiB"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let drawn = fs::read_to_string(path("plan.svg")).expect("a drawing");
+    for part in ["load line 200.0 MiB", "prefers-color-scheme", "<title", "<desc", "grpo on builtin:nano"] {
+        assert!(drawn.contains(part), "no {part}");
+    }
+    assert!(!drawn.contains("measured "), "nothing was measured yet");
+    assert!(!drawn.contains("href") && !drawn.contains("url("), "an outside resource");
+
+    let dir = format!("run.dir={}", path("out"));
+    let args = ["train", FIRST, "--quiet", "--set", "train.steps=1", "--set", "eval.prompts_max=8", "--set", &dir];
+    let output = plimsoll(&args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let output = plimsoll(&["plan", "--run", &path("out"), "--svg", &path("run.svg"), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let measured: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert!(measured["measured_peak_bytes"].as_u64() > Some(1 << 20), "{measured}");
+    assert!(fs::read_to_string(path("run.svg")).expect("a drawing").contains("measured "));
+    check_refused(
+        &["plan", "--run", &path("none"), "--svg", &path("x.svg")],
+        1,
+        &["error[run-dir-unreadable]: "],
+    );
+}
+
+/// A memory cgroup of its own below this process's; removed at the end.
+struct Container {
+    dir: PathBuf,
+    limit: &'static str,
+}
+
+impl Container {
+    /// None where this user may not make one.
+    fn new(name: &str, bytes: u64) -> Option<Container> {
+        let (root, limit) = match Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            true => ("/sys/fs/cgroup", "memory.max"),
+            false => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        };
+        let dir = Path::new(root).join(format!("plimsoll-test-{}-{name}", std::process::id()));
+        fs::create_dir(&dir).ok()?;
+        let container = Container { dir, limit };
+        fs::write(container.dir.join(container.limit), bytes.to_string()).ok()?;
+        Some(container)
+    }
+
+    /// Runs the binary in it.
+    fn run(&self, args: &[&str]) -> std::process::Output {
+        let procs = self.dir.join("cgroup.procs");
+        let mut inner = vec!["-c", "echo $$ > \"$0\" && exec \"$@\"", procs.to_str().expect("UTF-8")];
+        inner.push(env!("CARGO_BIN_EXE_plimsoll"));
+        inner.extend(args);
+        std::process::Command::new("sh").args(inner).output().expect("sh is everywhere")
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // A group is busy for a moment after its last process.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.dir).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = |name: &str| format!("run.dir={}", folder.path().join(name).display());
+    let common = [
+        "--set", "train.steps=3", "--set", "train.recompute=auto", "--set", "train.optimizer_dtype=auto", "--set",
+        "memory.staging=auto", "--set", "eval.prompts_max=64",
+    ];
+    let bytes = least("min_host_bytes", &common);
+    assert_eq!(bytes % 4096, 0);
+    let (Some(exact), Some(below)) =
+        (Container::new("exact", bytes), Container::new("below", bytes / 10 * 9))
+    else {
+        eprintln!("skipped: this user may not make a memory cgroup");
+        return;
+    };
+    let output = exact.run(&[&["train", FIRST, "--json", "--set", &dir("exact")], &common[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(summary["steps"], 3);
+    let output = below.run(&[&["train", FIRST, "--set", &dir("below")], &common[..]].concat());
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.starts_with("error[host-pool-exceeded]: ") && stderr.contains("cgroup v"), "{stderr}");
+    assert!(!folder.path().join("below").exists(), "a refused run leaves nothing");
+}
+
+#[test]
+fn worker_processes_are_in_the_account() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("r.py");
+    fs::write(&file, "def f(prompts, completions, **columns):\n    return [0.0] * len(prompts)\n").expect("a file");
+    let kind = format!("reward.0.kind=python:{}:f", file.display());
+    let sets = ["--set", &kind, "--set", "reward.0.workers=3", "--set", "reward.0.worker_memory=512MiB"];
+    let output = command(&["plan", FIRST, "--json"]).args(sets).output().expect("the binary runs");
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let regions = plan["regions"].as_array().expect("regions");
+    let row = regions.iter().find(|region| region["name"] == "reward.workers").expect("a row");
+    assert_eq!(row["bytes"], 3u64 * (512 << 20));
+}

@@ -1,0 +1,117 @@
+//! What a run measured, from its directory: the highest reading of each phase, and the highest of all.
+//!
+//! It takes what is there: readings under `memory/host/PHASE/measured` in any event, and the peak of `summary.json`. A
+//! run that is still under way, or that died, has events and no summary.
+
+use plimsoll_base::{Error, Phase, Result};
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+/// Longest line of an event log that is read; what is longer is no event.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// Highest readings of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Resident host memory by phase, in the order of a step; phases without a reading are left out.
+    pub phases: Vec<(Phase, u64)>,
+    /// Highest of the whole process.
+    pub peak: Option<u64>,
+}
+
+impl Measured {
+    /// Reads `events.jsonl` and `summary.json` of a run directory.
+    ///
+    /// Errors: `run-dir-unreadable` without events.
+    pub fn of_run(dir: &Path) -> Result<Measured> {
+        let path = dir.join("events.jsonl");
+        let file = File::open(&path).map_err(|err| unreadable(&path, &err))?;
+        let mut measured = Measured::default();
+        let mut reader = BufReader::new(file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let mut limited = std::io::Read::take(&mut reader, LINE_BYTES_MAX);
+            if limited.read_until(b'\n', &mut line).map_err(|err| unreadable(&path, &err))? == 0 {
+                break;
+            }
+            // The last line of a run that was killed may be half a line.
+            if let Ok(Value::Object(event)) = serde_json::from_slice(&line) {
+                measured.add(&event);
+            }
+        }
+        let summary = std::fs::read(dir.join("summary.json")).ok();
+        let summary: Option<Value> = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        measured.peak = summary.and_then(|summary| summary["rss_peak_bytes"].as_u64()).or(measured.peak);
+        measured.phases.sort_by_key(|(phase, _)| *phase);
+        Ok(measured)
+    }
+
+    /// Takes the readings of an event, in itself or among its metrics.
+    fn add(&mut self, event: &Map<String, Value>) {
+        let metrics = event.get("metrics").and_then(Value::as_object);
+        for (key, value) in event.iter().chain(metrics.into_iter().flatten()) {
+            let Some(name) = key.strip_prefix("memory/host/").and_then(|k| k.strip_suffix("/measured"))
+            else {
+                continue;
+            };
+            let bytes = value.as_f64().filter(|bytes| *bytes > 0.0).unwrap_or(0.0) as u64;
+            self.peak = Some(self.peak.unwrap_or(0).max(bytes));
+            let Some(phase) = Phase::ALL.into_iter().find(|phase| phase.name() == name) else { continue };
+            match self.phases.iter_mut().find(|(known, _)| *known == phase) {
+                Some((_, most)) => *most = (*most).max(bytes),
+                None => self.phases.push((phase, bytes)),
+            }
+        }
+    }
+}
+
+/// `plan.json` of a run directory.
+///
+/// Errors: `run-dir-unreadable`.
+pub fn plan_of_run(dir: &Path) -> Result<Value> {
+    let path = dir.join("plan.json");
+    let bytes = std::fs::read(&path).map_err(|err| unreadable(&path, &err))?;
+    let plan: Option<Value> = serde_json::from_slice(&bytes).ok();
+    plan.filter(|plan| plan["regions"].is_array()).ok_or_else(|| {
+        Error::new("run-dir-unreadable", format!("{}: this is no plan", path.display()))
+            .hint("give a run directory that `plimsoll train` made")
+    })
+}
+
+fn unreadable(path: &Path, err: &std::io::Error) -> Error {
+    Error::io("run-dir-unreadable", path, err).hint("give a run directory that `plimsoll train` made")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_reading_of_each_phase_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let events = concat!(
+            "{\"event\": \"step\", \"metrics\": {\"memory/host/update/measured\": 5.0, \"memory/host/step/measured\": 9}}\n",
+            "{\"event\": \"memory\", \"memory/host/rollout/measured\": 3}\n",
+            "{\"event\": \"step\", \"metrics\": {\"memory/host/update/measured\": 7, \"memory/device/update/measured\": 70}}\n",
+            "{\"event\": \"st"
+        );
+        std::fs::write(dir.path().join("events.jsonl"), events).unwrap();
+        let measured = Measured::of_run(dir.path()).unwrap();
+        assert_eq!(measured.phases, [(Phase::Rollout, 3), (Phase::Update, 7)]);
+        assert_eq!(measured.peak, Some(9));
+        std::fs::write(dir.path().join("summary.json"), "{\"rss_peak_bytes\": 11}").unwrap();
+        assert_eq!(Measured::of_run(dir.path()).unwrap().peak, Some(11));
+    }
+
+    #[test]
+    fn a_folder_that_is_no_run_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Measured::of_run(dir.path()).unwrap_err().slug, "run-dir-unreadable");
+        assert_eq!(plan_of_run(dir.path()).unwrap_err().slug, "run-dir-unreadable");
+        std::fs::write(dir.path().join("plan.json"), "[]").unwrap();
+        assert_eq!(plan_of_run(dir.path()).unwrap_err().slug, "run-dir-unreadable");
+    }
+}

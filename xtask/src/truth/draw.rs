@@ -1,0 +1,178 @@
+//! Runs drawn at random: model shape, method, storage, recompute, lengths, batches, threads. The same seed draws the same.
+
+use super::model::{FAMILIES, Shape};
+use std::fmt::Write;
+
+/// One run, as files.
+pub struct Drawn {
+    /// For people, and for the table.
+    pub what: String,
+    /// The run file; `model` and `data.jsonl` lie beside it.
+    pub run_file: String,
+    /// Rows of prompts with answers.
+    pub data: String,
+    /// The model; none for the built-in one.
+    pub shape: Option<Shape>,
+}
+
+/// Random numbers: SplitMix64.
+pub struct Rng(u64);
+
+impl Rng {
+    /// From a seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// `least` to `most`, both included.
+    fn between(&mut self, least: usize, most: usize) -> usize {
+        least + (self.next() % (most - least + 1) as u64) as usize
+    }
+
+    fn one<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.between(0, choices.len() - 1)]
+    }
+
+    /// True once in `n` times.
+    fn once_in(&mut self, n: usize) -> bool {
+        self.between(1, n) == 1
+    }
+}
+
+const METHODS: [&str; 9] =
+    ["grpo", "dr_grpo", "rloo", "reinforce", "reinforce_baseline", "gspo", "cispo", "sapo", "sft"];
+/// A supervised run every third time: it is one of nine methods and half of the code.
+const SFT_ONCE_IN: usize = 3;
+/// The longest prompt and response, of either kind of model.
+const TOKENS: (usize, usize) = (160, 64);
+/// The built-in model takes 64 positions and an alphabet of sums.
+const NANO_TOKENS: (usize, usize) = (24, 16);
+
+/// The next run.
+pub fn draw(rng: &mut Rng) -> Drawn {
+    let shape = if rng.once_in(5) { None } else { Some(draw_shape(rng)) };
+    let method = if rng.once_in(SFT_ONCE_IN) { "sft" } else { rng.one(&METHODS) };
+    let (prompt_max, response_max) = if shape.is_some() { TOKENS } else { NANO_TOKENS };
+    let (prompt, response) = (rng.between(2, prompt_max), rng.between(2, response_max));
+    let (prompts, group) = (rng.between(1, 12), rng.between(2, 8));
+    let dtype = rng.one(&["bf16", "bf16", "f32"]);
+    let optimizer = if dtype == "f32" { "f32" } else { rng.one(&["f32", "bf16", "auto"]) };
+    let grads = if dtype == "f32" { "auto" } else { rng.one(&["auto", "bf16", "f32"]) };
+    let recompute = rng.one(&["none", "cheap", "layer", "auto"]);
+    let threads = rng.between(1, 4);
+    // At least the longest sequence; the step's rows may take several.
+    let micro_batch = match rng.between(0, 2) {
+        0 => "\"auto\"".to_string(),
+        _ => (prompt + response + rng.between(0, 1200)).to_string(),
+    };
+    let mut run = format!("method = \"{method}\"\nseed = {}\n", rng.between(0, 1 << 20));
+    let model = if shape.is_some() { "model" } else { "builtin:nano" };
+    let _ = write!(run, "model = \"{model}\"\n[model_options]\ndtype = \"{dtype}\"\n");
+    if shape.is_some() {
+        run += "tokenizer = \"bytes\"\n";
+    }
+    run += "[data]\nprompts = \"data.jsonl\"\nchat_template = \"none\"\n";
+    let _ = write!(run, "[rollout]\nprompts_per_step = {prompts}\n");
+    if method != "sft" {
+        let _ = write!(
+            run,
+            "group_size = {group}\nmax_new_tokens = {response}\n{}",
+            sampling(rng, prompts * group)
+        );
+    }
+    if method != "sft" {
+        run += "[[reward]]\nkind = \"hash\"\n";
+        if rng.once_in(3) {
+            run += "[loss]\nkl_coef = 0.1\n";
+        }
+    }
+    let _ = write!(
+        run,
+        "[train]\nsteps = 2\nlearning_rate = 1e-5\nmicro_batch_tokens = {micro_batch}\nrecompute = \"{recompute}\"\n\
+         optimizer_dtype = \"{optimizer}\"\ngrad_dtype = \"{grads}\"\n\
+         [memory]\nstaging = {}\n[run]\nthreads = {threads}\ndir = \"out\"\n",
+        rng.one(&["\"auto\"", "\"1MiB\"", "\"8MiB\"", "\"64MiB\""])
+    );
+    let words = shape.as_ref().map_or("builtin:nano".into(), Shape::words);
+    let what = format!(
+        "{method} {words} {dtype}, {prompts} x {} of {prompt}+{response}, micro {}, {recompute}, states {optimizer}, grads {grads}, {threads} threads",
+        if method == "sft" { 1 } else { group },
+        micro_batch.trim_matches('"')
+    );
+    let column = if method == "sft" { "completion" } else { "ground_truth" };
+    let data = data(rng, column, [3 * prompts, prompt, response], shape.is_some());
+    Drawn { what, run_file: run, data, shape }
+}
+
+fn draw_shape(rng: &mut Rng) -> Shape {
+    let kv_heads = rng.one(&[1, 2, 4]);
+    Shape {
+        family: rng.one(&FAMILIES),
+        vocab: rng.one(&[259, 512, 1000, 4096, 16384]),
+        hidden: 32 * rng.between(1, 12),
+        layers: rng.between(1, 8),
+        heads: kv_heads * rng.one(&[1, 2, 3]),
+        kv_heads,
+        head_dim: rng.one(&[16, 32, 64]),
+        ffn: 32 * rng.between(2, 32),
+        tied: rng.once_in(2),
+    }
+}
+
+/// Keys of `[rollout]` that change what the engine holds.
+fn sampling(rng: &mut Rng, samples: usize) -> String {
+    let mut keys = String::new();
+    if rng.once_in(3) {
+        let _ = writeln!(keys, "sequences_max = {}", rng.between(1, samples));
+    }
+    if rng.once_in(4) {
+        let _ = writeln!(keys, "top_k = {}", rng.between(1, 20));
+    }
+    if rng.once_in(4) {
+        keys += "on_full = \"preempt\"\n";
+    }
+    keys
+}
+
+/// Rows whose longest prompt and answer have just these many tokens.
+fn data(rng: &mut Rng, column: &str, [rows, prompt, response]: [usize; 3], letters: bool) -> String {
+    let alphabet: &[u8] = if letters { b"abcdefghijklmnopqrstuvwxyz ,." } else { b"0123456789" };
+    let mut text = String::new();
+    for row in 0..rows {
+        let mut words = |most: usize| {
+            let count = if row == 0 { most } else { rng.between(1, most) };
+            (0..count).map(|_| rng.one(alphabet) as char).collect::<String>()
+        };
+        let (prompt, answer) = (words(prompt), words(response - 1));
+        let _ = writeln!(text, "{{\"prompt\": \"{prompt}\", \"{column}\": \"{answer}\"}}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_runs_and_they_differ() {
+        let all = |seed: u64| {
+            let mut rng = Rng::new(seed);
+            (0..40).map(|_| draw(&mut rng).run_file).collect::<Vec<_>>()
+        };
+        assert_eq!(all(1), all(1));
+        assert_ne!(all(1), all(2));
+        for words in
+            ["\"sft\"", "\"grpo\"", "\"f32\"", "\"layer\"", "kl_coef", "top_k", "preempt", "builtin:nano"]
+        {
+            assert!(all(1).iter().any(|run| run.contains(words)), "no run has {words}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Plan against truth: runs drawn at random, planned and then really made; the arena must equal its plan to the byte,
+//! and the process's highest resident memory must lie below the plan, by no more than the slack that is promised.
+//!
+//! It knows the program from outside only: a run file in, one object out.
+
+mod draw;
+mod model;
+mod report;
+
+pub use report::{markdown, to_json};
+
+use draw::{Drawn, Rng, draw};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The plan may exceed the truth by 5 %, or by so many bytes where that is more.
+const SLACK_BYTES: u64 = 16 << 20;
+
+/// One run, planned and made.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What was drawn, for people.
+    pub what: String,
+    /// The arena of the plan.
+    pub arena_planned: u64,
+    /// The arena that was bound.
+    pub arena_used: u64,
+    /// Planned peak of the process.
+    pub rss_planned: u64,
+    /// Measured peak of the process.
+    pub rss_peak: u64,
+}
+
+impl Run {
+    /// What this run breaks of the promise; empty if nothing.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.arena_planned != self.arena_used {
+            faults.push(format!("arena: planned {}, used {}", self.arena_planned, self.arena_used));
+        }
+        let (planned, peak) = (self.rss_planned, self.rss_peak);
+        if peak > planned {
+            faults.push(format!("the process took {peak}, the plan says {planned}"));
+        }
+        if planned.saturating_sub(peak) > SLACK_BYTES.max(planned / 20) {
+            faults.push(format!("the plan says {planned}, the process took only {peak}"));
+        }
+        faults
+    }
+
+    /// Planned over measured.
+    pub fn ratio(&self) -> f64 {
+        self.rss_planned as f64 / self.rss_peak as f64
+    }
+}
+
+/// Draws and makes `runs` runs of `plimsoll`, in a folder of their own below `folder`. `tell` hears of each.
+///
+/// Errors, as text: a run that did not end well, with its run file and its words.
+pub fn measure(
+    plimsoll: &Path,
+    folder: &Path,
+    runs: usize,
+    seed: u64,
+    mut tell: impl FnMut(usize, &Run),
+) -> Result<Vec<Run>, String> {
+    let mut rng = Rng::new(seed);
+    let mut done = Vec::with_capacity(runs);
+    for index in 0..runs {
+        let drawn = draw(&mut rng);
+        let place = folder.join(format!("run-{index:03}"));
+        let run = make(plimsoll, &place, &drawn)?;
+        // A model of each run is a few megabytes: they need not pile up.
+        fs::remove_dir_all(&place).map_err(|err| format!("{}: {err}", place.display()))?;
+        tell(index, &run);
+        done.push(run);
+    }
+    Ok(done)
+}
+
+/// Writes a drawn run's files and trains it.
+fn make(plimsoll: &Path, place: &Path, drawn: &Drawn) -> Result<Run, String> {
+    let write = |name: &str, bytes: &[u8]| {
+        fs::write(place.join(name), bytes).map_err(|err| format!("{}: {name}: {err}", place.display()))
+    };
+    fs::create_dir_all(place.join("model")).map_err(|err| format!("{}: {err}", place.display()))?;
+    if let Some(shape) = &drawn.shape {
+        write("model/config.json", model::config_json(shape).as_bytes())?;
+        write("model/model.safetensors", &model::safetensors(shape))?;
+    }
+    write("data.jsonl", drawn.data.as_bytes())?;
+    write("run.toml", drawn.run_file.as_bytes())?;
+    // Calibrations of this machine would make the drawn plans its own.
+    let output = Command::new(plimsoll)
+        .args(["train", "run.toml", "--json"])
+        .current_dir(place)
+        .env("XDG_CACHE_HOME", place.join("cache"))
+        .output()
+        .map_err(|err| format!("{}: {err}", plimsoll.display()))?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        return Err(format!("{}: {}\n{}\n{err}", drawn.what, output.status, drawn.run_file));
+    }
+    let field = |name: &str| number(&out, name).ok_or_else(|| format!("no {name} in {out}"));
+    Ok(Run {
+        what: drawn.what.clone(),
+        arena_planned: field("arena_planned_bytes")?,
+        arena_used: field("arena_used_bytes")?,
+        rss_planned: field("rss_planned_bytes")?,
+        rss_peak: field("rss_peak_bytes")?,
+    })
+}
+
+/// The whole number behind `"name":` in an object.
+fn number(json: &str, name: &str) -> Option<u64> {
+    let rest = json.split_once(&format!("\"{name}\":"))?.1.trim_start();
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arena: (u64, u64), rss: (u64, u64)) -> Run {
+        let (arena_planned, arena_used, rss_planned, rss_peak) = (arena.0, arena.1, rss.0, rss.1);
+        Run { what: String::new(), arena_planned, arena_used, rss_planned, rss_peak }
+    }
+
+    #[test]
+    fn a_run_beyond_its_plan_or_far_below_it_is_a_fault() {
+        const MIB: u64 = 1 << 20;
+        assert!(run((5, 5), (100 * MIB, 84 * MIB)).faults().is_empty());
+        assert!(run((5, 5), (1000 * MIB, 950 * MIB)).faults().is_empty());
+        for broken in [
+            run((5, 4), (100 * MIB, 100 * MIB)),
+            run((5, 5), (100 * MIB, 100 * MIB + 1)),
+            run((5, 5), (100 * MIB, 83 * MIB)),
+            run((5, 5), (1000 * MIB, 949 * MIB)),
+        ] {
+            assert_eq!(broken.faults().len(), 1, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_found_by_its_name() {
+        let json = "{\"steps\":2,\"rss_peak_bytes\": 123,\"x\":null}";
+        assert_eq!(number(json, "rss_peak_bytes"), Some(123));
+        assert_eq!((number(json, "x"), number(json, "y")), (None, None));
+    }
+}
