@@ -1,10 +1,11 @@
 //! What a run shows: one live line on a terminal, a short line every so often in a pipe, and what it came to at the end.
 
 use crate::sparkline::sparkline;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::terminal;
+use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::Bytes;
 use plimsoll_rl::events::{EvalResult, Event, Observer, Started, StepResult};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 /// Bars of the curve at the end.
 const CURVE_WIDTH: usize = 60;
@@ -24,9 +25,9 @@ pub struct Progress {
 impl Progress {
     /// A live line if stderr is a terminal, lines otherwise, nothing if `quiet`.
     pub fn new(quiet: bool) -> Progress {
-        let live = !quiet && std::io::stderr().is_terminal();
+        let live = !quiet && terminal::is_stderr();
         let bar = live.then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+            let bar = ProgressBar::with_draw_target(None, terminal::target());
             bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
             bar
         });

@@ -18,6 +18,8 @@ pub mod runfile;
 pub mod session;
 pub mod sft;
 pub mod shape;
+pub mod status;
 pub mod step;
+pub mod supervise;
 pub mod train;
 pub mod trainer;

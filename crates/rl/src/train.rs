@@ -391,8 +391,11 @@ fn run_dir_path(loaded: &Loaded) -> PathBuf {
 }
 
 fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
-    let (name, exit) =
-        if signal == 15 { ("SIGTERM", Exit::Terminated) } else { ("SIGINT", Exit::Interrupted) };
+    let (name, exit) = match signal {
+        1 => ("SIGHUP", Exit::Terminated),
+        15 => ("SIGTERM", Exit::Terminated),
+        _ => ("SIGINT", Exit::Interrupted),
+    };
     let message = format!("{name} after step {step}; the weights are saved");
     let latest = dir.join("checkpoints/latest");
     Error { exit, ..Error::new("interrupted", message) }
