@@ -1,6 +1,7 @@
 //! The binary owns the command line: what is asked, what is shown, and the exit code. The work is in `plimsoll-rl`.
 
 mod commands;
+mod limits;
 mod output;
 mod pages;
 mod progress;

@@ -6,14 +6,16 @@ use crate::devices;
 use crate::metrics;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, plan_sampling, plan_with};
-use crate::runfile::{Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train};
+use crate::runfile::{
+    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train,
+};
 use crate::session::{self, Facts};
 use crate::step::{StepContext, step, update_options};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
-use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::Device;
+use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::cpu::{Isa, Pool};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
@@ -158,7 +160,8 @@ pub fn whole_step(
         .map(|ids| Item { ids, text: String::new(), columns: Map::new(), completion: Vec::new() })
         .collect();
     let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
-    let mut cx = StepContext { run: &run, text: &text, eos: &[], objective: Objective::new(&run)?, rewards };
+    let objective = Objective::new(&run)?;
+    let mut cx = StepContext { run: &run, text: &text, eos: &[], objective, rewards, edge: &mut |_| {} };
     let (mut times, mut mismatch, mut last) = (Vec::new(), 0.0f64, Default::default());
     for repeat in 0..=options.repeats {
         let started = Instant::now();
@@ -287,8 +290,14 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         .collect();
     trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
     trainer.gradients(&sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
-    let mut found =
-        Found { machine: dev.machine_type(), compared: 0, mismatches: 0, largest: 0.0, preemptions: stats.preemptions, ids: Vec::new() };
+    let mut found = Found {
+        machine: dev.machine_type(),
+        compared: 0,
+        mismatches: 0,
+        largest: 0.0,
+        preemptions: stats.preemptions,
+        ids: Vec::new(),
+    };
     for s in 0..samples.len() {
         let tokens = trainer.buffers.offsets[s]..trainer.buffers.offsets[s + 1];
         for (a, b) in samples.logprobs(s).iter().zip(&trainer.buffers.logprobs[tokens]) {

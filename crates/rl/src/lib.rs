@@ -23,3 +23,4 @@ pub mod step;
 pub mod supervise;
 pub mod train;
 pub mod trainer;
+pub mod watch;

@@ -1,10 +1,11 @@
 //! `plan RUN`: every region, the peak of each pool, the verdict, and changes that would make it fit.
 
 use super::layers::Sets;
-use crate::{output, report};
+use crate::{limits, output, report};
 use plimsoll_base::Result;
 use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits};
 use plimsoll_rl::runfile::Loaded;
+use plimsoll_rl::train::run_dir_path;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
     let planned = plan_run(&loaded.run, limits)?;
+    // A plan for another machine has nothing to do with this one's limits.
+    let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(&loaded)));
     let settings = args.explain.then(|| settings(&loaded, &planned));
     match args.json {
         true => {
@@ -52,9 +55,15 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             if let Some(settings) = settings {
                 object["settings"] = settings.iter().map(Setting::to_json).collect();
             }
+            if let Some(machine) = machine {
+                object["limits"] = limits::to_json(&machine);
+            }
             output::json(&object)?;
         }
         false => {
+            if let Some(machine) = machine {
+                output::text(&limits::table(&machine))?;
+            }
             if let Some(settings) = settings {
                 output::text(&table(&settings))?;
             }
@@ -74,10 +83,7 @@ fn smallest(loaded: &Loaded, json: bool) -> Result<ExitCode> {
         true => output::json(&serde_json::to_value(found).expect("numbers have a JSON form")),
         false => output::text(&format!(
             "host    {} ({} bytes)\ndevice  {} ({} bytes)\n",
-            found.min_host_bytes,
-            found.min_host_bytes.0,
-            found.min_device_bytes,
-            found.min_device_bytes.0
+            found.min_host_bytes, found.min_host_bytes.0, found.min_device_bytes, found.min_device_bytes.0
         )),
     }?;
     Ok(ExitCode::SUCCESS)

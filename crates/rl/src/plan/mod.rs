@@ -22,6 +22,7 @@ use plimsoll_train::OptimizerDType;
 use rates::Rates;
 use search::{Candidate, Planner, Purpose};
 use serde::Serialize;
+use std::path::Path;
 
 /// A page: limits of containers are multiples of it.
 const PAGE: u64 = 4096;
@@ -208,7 +209,9 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
         return None;
     }
     if run.train.optimizer_dtype.is_auto() && resolved.optimizer_dtype == OptimizerDType::Bf16 {
-        return Some("optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit".into());
+        return Some(
+            "optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit".into(),
+        );
     }
     let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
     (f32_states && run.train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
@@ -218,7 +221,9 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
 /// The limits of a run: given, from the run file, or read from this machine.
 fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     let mut limits = given.clone();
-    let machine = limits.host.take().or_else(|| Host::this().memory_limit());
+    let here = Host::this().limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")));
+    let machine = limits.host.take().or(here.host);
+    (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
     limits.host = match (run.memory.host, machine) {
         (Auto::Value(ByteSize(bytes)), machine) if machine.as_ref().is_none_or(|m| bytes <= m.bytes) => {
             Some(Limit { bytes, source: "memory.host of the run file".into() })
