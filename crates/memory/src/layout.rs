@@ -48,7 +48,7 @@ pub enum Place {
     Heap,
     /// The process itself: code, stacks, the tokenizer; an upper bound, measured.
     Process,
-    /// Other processes of the run: workers, up to their own limits.
+    /// Other processes of the run: its supervisor, and workers up to their own limits.
     Workers,
     /// The kernel, for the run: page tables, stacks, files. A container is charged for it; no process shows it.
     Kernel,

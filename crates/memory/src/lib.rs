@@ -1,5 +1,5 @@
 //! Memory decided before the run: named regions, the plan that sums them, the bookkeeping of the arena that binds
-//! them to addresses, and what the host allows.
+//! them to addresses, what the host allows, and whether its memory grows.
 //!
 //! The same `Layout` is summed by the planner and bound by the arena, so the plan cannot drift from the run.
 //! This crate never touches a GPU; it knows offsets, not pointers, except for host mappings.
@@ -9,6 +9,7 @@ pub mod host;
 mod layout;
 mod mapping;
 mod plan;
+pub mod trend;
 
 pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, Resident};
 pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region};

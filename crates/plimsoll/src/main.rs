@@ -1,12 +1,14 @@
 //! The binary owns the command line: what is asked, what is shown, and the exit code. The work is in `plimsoll-rl`.
 
 mod commands;
+mod limits;
 mod output;
 mod pages;
 mod progress;
 mod report;
 mod signals;
 mod sparkline;
+mod terminal;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -28,7 +30,8 @@ First steps:
   plimsoll train runs/first.toml     a minute on two CPU cores, nothing to download
   plimsoll explain --list            every error has a page
 
-Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 130 and 143 after SIGINT and SIGTERM.";
+Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the trainer was killed;
+130 and 143 after SIGINT and SIGTERM.";
 
 fn main() -> ExitCode {
     report::install_panic_hook();

@@ -1,13 +1,16 @@
 //! What a run shows: one live line on a terminal, a short line every so often in a pipe, and what it came to at the end.
 
 use crate::sparkline::sparkline;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::terminal;
+use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::Bytes;
 use plimsoll_rl::events::{EvalResult, Event, Observer, Started, StepResult};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 /// Bars of the curve at the end.
 const CURVE_WIDTH: usize = 60;
+/// Values of a curve that are kept.
+const CURVE_POINTS_MAX: usize = 1024;
 /// Lines that a run of many steps prints in a pipe, besides the first and the last.
 const PIPE_LINES: u32 = 10;
 
@@ -24,9 +27,9 @@ pub struct Progress {
 impl Progress {
     /// A live line if stderr is a terminal, lines otherwise, nothing if `quiet`.
     pub fn new(quiet: bool) -> Progress {
-        let live = !quiet && std::io::stderr().is_terminal();
+        let live = !quiet && terminal::is_stderr();
         let bar = live.then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+            let bar = ProgressBar::with_draw_target(None, terminal::target());
             bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
             bar
         });
@@ -80,6 +83,7 @@ impl Progress {
 
     fn eval(&mut self, eval: &EvalResult) {
         self.evals.push((eval.step, eval.score));
+        bound(&mut self.evals);
         let EvalResult { step, set, score, num_samples, seconds } = eval;
         self.say(&format!("eval at step {step}: {score:.3} on {num_samples} of {set}, {seconds:.1} s"));
     }
@@ -87,6 +91,8 @@ impl Progress {
     fn step(&mut self, step: &StepResult) {
         self.rewards.extend(step.reward);
         self.losses.extend(step.loss);
+        bound(&mut self.rewards);
+        bound(&mut self.losses);
         match &self.live {
             Some(bar) => {
                 bar.set_position(u64::from(step.step));
@@ -104,6 +110,8 @@ impl Observer for Progress {
             Event::Started(started) => self.started(started),
             Event::Eval(eval) => self.eval(eval),
             Event::Step(step) => self.step(step),
+            Event::Memory(_) | Event::Trend(_) => {}
+            Event::Warning(warning) => self.say(&format!("warning[{}]: {}", warning.slug, warning.message)),
             Event::Saved { step, path } => {
                 if self.live.is_none() {
                     self.say(&format!("saved step {step} to {}", path.display()));
@@ -123,6 +131,18 @@ impl Drop for Progress {
         if let Some(bar) = &self.live {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// Drops every second value of a curve that is longer than can be shown; the first and the last stay.
+fn bound<T: Copy>(curve: &mut Vec<T>) {
+    if curve.len() > CURVE_POINTS_MAX {
+        let last = curve.len() - 1;
+        let mut index = 0;
+        curve.retain(|_| {
+            index += 1;
+            (index - 1) % 2 == 0 || index - 1 == last
+        });
     }
 }
 
@@ -194,6 +214,16 @@ mod tests {
         for (steps, expect) in [(1, 1), (3, 3), (10, 10), (60, 11), (1000, 11), (0, 0)] {
             let shown = (1..=steps).filter(|&step| is_shown(step, steps)).count();
             assert_eq!(shown, expect, "{steps} steps");
+        }
+    }
+
+    #[test]
+    fn a_long_curve_keeps_its_ends() {
+        let mut curve = Vec::new();
+        for step in 0..100_000 {
+            curve.push(step);
+            bound(&mut curve);
+            assert!(curve.len() <= CURVE_POINTS_MAX && curve[0] == 0 && curve[curve.len() - 1] == step);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ErrorKind};
 use plimsoll_base::{Error, Exit, Result};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::panic;
 use std::process::ExitCode;
 
@@ -97,7 +97,7 @@ pub fn usage(err: &clap::Error) -> ExitCode {
 }
 
 fn colour() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    crate::terminal::is_stderr() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Stderr may be closed; then there is nobody to tell.

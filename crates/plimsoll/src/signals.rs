@@ -1,32 +1,84 @@
-//! SIGINT and SIGTERM ask a run to stop after its step; a second one ends it at once.
+//! SIGINT, SIGTERM and SIGHUP ask a run to stop after its step; a second one ends it at once. In the supervisor they
+//! become bytes in pipes, for its one loop to pass on.
 
 use plimsoll_base::{Error, Exit, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Stack of the thread that waits for signals: it sleeps, stores a number, exits.
 const STACK_BYTES: usize = 64 << 10;
+/// A terminal, a service manager and the supervisor may each send the same request: within this time it is one.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Takes both signals from now on; the number of the first one appears in what is returned.
+/// Takes the signals from now on; the number of the first one appears in what is returned.
 pub fn install() -> Result<Arc<AtomicI32>> {
     let asked = Arc::new(AtomicI32::new(0));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|err| refused(&err))?;
+    let mut signals = Signals::new(wanted()).map_err(|err| refused(&err))?;
     let stop = asked.clone();
     let wait = move || {
+        let mut first: Option<Instant> = None;
         for signal in signals.forever() {
-            if stop.swap(signal, Ordering::SeqCst) != 0 {
+            match first {
+                None => {
+                    first = Some(Instant::now());
+                    stop.store(signal, Ordering::SeqCst);
+                }
+                Some(first) if first.elapsed() < ONE_REQUEST => {}
                 // The user does not want to wait for the step. Every file of the run is whole at any moment.
-                std::process::exit(
-                    if signal == SIGTERM { Exit::Terminated } else { Exit::Interrupted } as i32
-                );
+                Some(_) => {
+                    std::process::exit(
+                        if signal == SIGINT { Exit::Interrupted } else { Exit::Terminated } as i32
+                    )
+                }
             }
         }
     };
     let thread = thread::Builder::new().name("signals".into()).stack_size(STACK_BYTES);
     thread.spawn(wait).map(|_| asked).map_err(|err| refused(&err))
+}
+
+/// A signal and the end of a pipe that holds a byte each time that it came.
+pub struct Pipe {
+    /// The signal's number.
+    pub signal: i32,
+    /// Does not block.
+    pub read: UnixStream,
+}
+
+/// Pipes for the signals that a supervisor passes on, and one for SIGCHLD.
+pub fn pipes() -> Result<(Vec<Pipe>, Pipe)> {
+    let open = |signal: i32| -> std::io::Result<Pipe> {
+        let (read, write) = UnixStream::pair()?;
+        read.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal, write)?;
+        Ok(Pipe { signal, read })
+    };
+    let forward: std::io::Result<Vec<Pipe>> = wanted().into_iter().map(open).collect();
+    Ok((forward.map_err(|err| refused(&err))?, open(SIGCHLD).map_err(|err| refused(&err))?))
+}
+
+impl Pipe {
+    /// As the supervisor takes it.
+    pub fn as_signal(&self) -> plimsoll_rl::supervise::SignalPipe<'_> {
+        plimsoll_rl::supervise::SignalPipe { signal: self.signal, pipe: self.read.as_fd() }
+    }
+}
+
+/// SIGHUP stays ignored where it is: `nohup` means that the run outlives its terminal.
+fn wanted() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let is_ignored = |signal: i32| ignored >> (signal - 1) & 1 == 1;
+    let mut wanted = vec![SIGINT, SIGTERM];
+    wanted.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
+    wanted
 }
 
 fn refused(err: &std::io::Error) -> Error {

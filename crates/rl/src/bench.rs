@@ -176,7 +176,8 @@ pub fn whole_step(
         .map(|ids| Item { ids, text: String::new(), columns: Map::new(), completion: Vec::new() })
         .collect();
     let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
-    let mut cx = StepContext { run: &run, text: &text, eos: &[], objective: Objective::new(&run)?, rewards };
+    let objective = Objective::new(&run)?;
+    let mut cx = StepContext { run: &run, text: &text, eos: &[], objective, rewards, edge: &mut |_| {} };
     let (mut times, mut mismatch, mut last) = (Vec::new(), 0.0f64, Default::default());
     for repeat in 0..=options.repeats {
         let started = Instant::now();

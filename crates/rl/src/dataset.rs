@@ -111,7 +111,15 @@ impl Dataset {
 
     /// Positions `first..first + n` of the data.
     pub fn batch(&mut self, text: &TextModel, first: u64, n: usize) -> Result<Vec<Item>> {
-        (first..first + n as u64).map(|i| self.item(text, i)).collect()
+        let positions = first..first + n as u64;
+        match &self.source {
+            Source::Task { task, supervised, limit } => {
+                let (name, seed) = (&self.name, self.seed);
+                let make = |i| task_item_within(task, *supervised, *limit, text, name, seed, i);
+                forgetting(|| positions.clone().map(make).collect())
+            }
+            Source::Items(_) => positions.map(|i| self.item(text, i)).collect(),
+        }
     }
 
     /// Bytes that the rows hold.
@@ -172,11 +180,7 @@ impl Dataset {
     fn item(&mut self, text: &TextModel, position: u64) -> Result<Item> {
         match &self.source {
             Source::Task { task, supervised, limit } => {
-                let item = task_item(task, *supervised, text, self.seed, position)?;
-                let length = item.ids.len();
-                let kept = limit.apply(item, &self.name, position as usize)?;
-                // Positions are fixed, so a prompt that is made cannot be left out.
-                kept.ok_or_else(|| limit.too_long(&self.name, position as usize, length))
+                task_item_within(task, *supervised, *limit, text, &self.name, self.seed, position)
             }
             Source::Items(items) => {
                 let (epoch, at) = (position / items.len() as u64, (position % items.len() as u64) as usize);
@@ -217,6 +221,39 @@ impl TextModel {
         )?;
         Ok(Item { ids, text: prompt_text(&row.prompt), columns: Map::new(), completion })
     }
+}
+
+/// Runs `work` on a thread that ends with it.
+///
+/// The tokenizer's library keeps the tokens of 10,000 words for each thread and offers no way to keep fewer. Prompts that
+/// are made are ever new, so on the run's own thread that memory would grow for hundreds of steps and help nothing.
+fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
+    let done = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("prompts".into());
+        thread.spawn_scoped(scope, &work).ok().map(std::thread::ScopedJoinHandle::join)
+    });
+    match done {
+        Some(Ok(made)) => made,
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+        // No thread to be had: the work is the same here.
+        None => work(),
+    }
+}
+
+/// The item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
+fn task_item_within(
+    task: &Task,
+    supervised: bool,
+    limit: Limit,
+    text: &TextModel,
+    name: &str,
+    seed: u64,
+    position: u64,
+) -> Result<Item> {
+    let item = task_item(task, supervised, text, seed, position)?;
+    let length = item.ids.len();
+    let kept = limit.apply(item, name, position as usize)?;
+    kept.ok_or_else(|| limit.too_long(name, position as usize, length))
 }
 
 fn task_item(task: &Task, supervised: bool, text: &TextModel, seed: u64, index: u64) -> Result<Item> {

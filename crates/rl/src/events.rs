@@ -1,5 +1,8 @@
 //! What a run tells whoever watches it. The same events go to `events.jsonl`; a watcher never changes a run.
 
+use crate::status::Doing;
+use plimsoll_base::Error;
+use plimsoll_memory::trend::Verdict;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,6 +17,12 @@ pub enum Event {
     Eval(EvalResult),
     /// A step is done.
     Step(StepResult),
+    /// Memory over a step, planned and measured.
+    Memory(MemoryEvent),
+    /// Whether memory grows over the steps.
+    Trend(TrendEvent),
+    /// Something that does not end the run.
+    Warning(WarningEvent),
     /// A checkpoint is complete.
     Saved {
         /// Step whose weights it holds.
@@ -90,6 +99,74 @@ pub struct StepResult {
     pub seconds_left: f64,
     /// Every metric under its name.
     pub metrics: BTreeMap<String, f64>,
+}
+
+/// Memory over one step: one entry a part, read at its end, and the other processes of the run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MemoryEvent {
+    /// Counted from 1.
+    pub step: u32,
+    /// In order.
+    pub parts: Vec<PartMemory>,
+    /// Resident memory of the worker processes.
+    pub workers_bytes: u64,
+    /// Their row.
+    pub workers_planned_bytes: u64,
+    /// Resident memory of the supervisor.
+    pub supervisor_bytes: u64,
+    /// Its row.
+    pub supervisor_planned_bytes: u64,
+}
+
+/// The trainer's memory at the end of a part of a step.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct PartMemory {
+    /// What was done.
+    pub phase: Doing,
+    /// Planned resident memory.
+    pub planned_bytes: u64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+    /// Its anonymous pages.
+    pub anon_bytes: u64,
+    /// Its pages of files.
+    pub file_bytes: u64,
+    /// Its shared memory.
+    pub shmem_bytes: u64,
+    /// Regions of the arena that this part may use.
+    pub arena_planned_bytes: u64,
+    /// The arena's highest address bound, less its base.
+    pub arena_bytes: u64,
+}
+
+/// Growth of each kind of memory, tested over the steps so far.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TrendEvent {
+    /// The last step that was read.
+    pub step: u32,
+    /// `anon`, `file`, `shmem`, `workers`.
+    pub kinds: BTreeMap<String, Verdict>,
+}
+
+/// A warning under its slug.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct WarningEvent {
+    /// Its page: `plimsoll explain SLUG`.
+    pub slug: String,
+    /// What, with numbers.
+    pub message: String,
+    /// Further facts.
+    pub facts: Vec<String>,
+    /// The step that was done.
+    pub step: u32,
+}
+
+impl WarningEvent {
+    /// The warning that `error` would be, were it one.
+    pub fn of(error: &Error, step: u32) -> WarningEvent {
+        let facts = error.facts.clone();
+        WarningEvent { slug: error.slug.to_string(), message: error.message.clone(), facts, step }
+    }
 }
 
 /// Whoever watches a run.

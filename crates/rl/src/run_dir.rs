@@ -196,7 +196,7 @@ fn lock(path: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => return Err(locked(path, &mut file)),
         Err(TryLockError::Error(err)) => return Err(unwritable(&lock_path, &err)),
     }
-    let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    let written = file.set_len(0).and_then(|()| writeln!(file, "{}", plimsoll_worker::run_pid()));
     written.map_err(|err| unwritable(&lock_path, &err))?;
     Ok(file)
 }

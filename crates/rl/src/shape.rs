@@ -79,6 +79,9 @@ const KERNEL_STACK: u64 = 32 << 10;
 /// A page table has 8 bytes for a page of 4 KiB, where no huge page could be had.
 const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
 
+/// The supervisor of a run: measured at 6.1 MiB, of which 5.1 are pages of the binary.
+const SUPERVISOR: Bytes = Bytes::mib(8);
+
 impl RunShape {
     /// All regions of the run.
     ///
@@ -181,6 +184,10 @@ impl RunShape {
         row("process.heap", "process", Place::Process, HEAP_SLACK.0);
         if self.target.kind == DeviceKind::Cuda {
             row("process.cuda", "device", Place::Process, cuda::HOST_BYTES.0);
+        }
+        if self.training.is_some() {
+            row("rl.watch", "rl", Place::Heap, crate::watch::watch_bytes());
+            row("process.supervisor", "process", Place::Workers, SUPERVISOR.0);
         }
         row("reward.workers", "reward", Place::Workers, self.workers.0);
         let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);

@@ -5,6 +5,7 @@ use crate::dataset::{Item, TextModel};
 use crate::objective::Objective;
 use crate::responses::{TextStop, response_text};
 use crate::runfile::{RunFile, Schedule, Train};
+use crate::status::Doing;
 use crate::trainer::{Trainer, UpdateStats, sampling};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
@@ -32,6 +33,8 @@ pub struct StepContext<'s> {
     pub objective: Objective,
     /// What scores responses.
     pub rewards: Rewards,
+    /// Told what begins.
+    pub edge: &'s mut dyn FnMut(Doing),
 }
 
 /// What a step did.
@@ -95,16 +98,19 @@ pub fn step<D: Device + ?Sized>(
     let group = cx.run.rollout.group_size as usize;
 
     // 1. Rollout.
+    (cx.edge)(Doing::Rollout);
     let started = Instant::now();
     roll_out(trainer, cx, items, step, &mut report)?;
     report.seconds.rollout = started.elapsed().as_secs_f64();
 
     // 2. Reward.
+    (cx.edge)(Doing::Reward);
     let started = Instant::now();
     grade(trainer, cx, items, &mut report)?;
     report.seconds.reward = started.elapsed().as_secs_f64();
 
     // 3. Score: log-probs of the reference, where there is one.
+    (cx.edge)(Doing::Score);
     let started = Instant::now();
     let samples = std::mem::replace(&mut trainer.samples, plimsoll_rollout::Samples::with_capacity(0, 1));
     let sequences: Vec<Sequence<'_>> = (0..samples.len())
@@ -120,6 +126,7 @@ pub fn step<D: Device + ?Sized>(
         advantages(trainer, cx, group, &mut report)?;
 
         // 5. Update. 6. The new weights are already where the rollout reads them.
+        (cx.edge)(Doing::Update);
         let started = Instant::now();
         updates(trainer, cx, &sequences, inv_temperature, step, &mut report)?;
         report.seconds.update = started.elapsed().as_secs_f64();

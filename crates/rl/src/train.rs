@@ -13,8 +13,10 @@ use crate::run_dir::RunDir;
 use crate::runfile::{Loaded, RunFile};
 use crate::session::Session;
 use crate::sft::sft_step;
+use crate::status::Doing;
 use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
+use crate::watch::Watch;
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::Limits;
@@ -51,6 +53,9 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
     let (dev, mut arena) = devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
+    let mut watch = Watch::new(&report, run.train.steps, run.memory.strict);
+    watch.set_dir(dir.path());
+    watch.set_workers(rewards.worker_pids());
     let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
     let mut trainer = trainer.inspect_err(|_| dir.discard())?;
     let greedy = Sampling { temperature: run.eval.temperature as f32, ..sampling(&run.rollout, run.seed) };
@@ -69,6 +74,7 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
         progress: Progress::default(),
         at: At::Start,
         arena_used,
+        watch,
         peak_gflops,
         started: Instant::now(),
     };
@@ -98,6 +104,7 @@ struct Run<'r, 's, D: ?Sized> {
     progress: Progress,
     at: At,
     arena_used: u64,
+    watch: Watch,
     peak_gflops: f64,
     started: Instant,
 }
@@ -144,6 +151,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
             }
             self.progress.step = step;
             self.at = At::After(step);
+            self.watch_step(step)?;
             let every = |n: Option<u32>| n.is_some_and(|n| n > 0 && step % n == 0);
             if every(self.run.eval.every) && step < steps {
                 self.evaluate(step)?;
@@ -165,6 +173,20 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
         Ok(summary)
     }
 
+    /// Memory over the step, as events; a strict run that went over the line is saved and ends.
+    fn watch_step(&mut self, step: u32) -> Result<()> {
+        if let Some(rewards) = &self.rewards {
+            self.watch.set_workers(rewards.worker_pids());
+        }
+        for event in self.watch.end_step(step, self.run.train.steps) {
+            self.say(&event)?;
+        }
+        match self.watch.strict_error() {
+            Some(error) => self.save().and(Err(error)),
+            None => Ok(()),
+        }
+    }
+
     fn rl_step(&mut self, objective: &mut Objective, n: u32) -> Result<()> {
         let started = Instant::now();
         let prompts = self.run.rollout.prompts_per_step as usize;
@@ -176,6 +198,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
             eos: &self.session.model.eos_token_ids,
             objective: *objective,
             rewards: self.rewards.take().expect("rewards come back after each step"),
+            edge: &mut |doing| self.watch.begin(doing, n),
         };
         let result = step(&mut self.trainer, &mut cx, &items, n);
         *objective = cx.objective;
@@ -201,6 +224,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
         let started = Instant::now();
         let rows = self.run.rollout.prompts_per_step as usize;
         let items = self.session.data.batch(&self.session.text, u64::from(n - 1) * rows as u64, rows)?;
+        self.watch.begin(Doing::Update, n);
         let report = sft_step(&mut self.trainer, self.run, &items, n)?;
         let seconds = started.elapsed().as_secs_f64();
         self.progress.update_tokens += report.update.rows;
@@ -245,6 +269,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
         if self.eval_items.is_empty() {
             return Ok(None);
         }
+        self.watch.begin(Doing::Eval, step);
         let mut how = sampling(&self.run.rollout, self.run.seed);
         how.temperature = self.run.eval.temperature as f32;
         let how = EvalHow {
@@ -297,6 +322,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
     }
 
     fn write_checkpoint(&mut self, step: u32) -> Result<()> {
+        self.watch.begin(Doing::Save, step);
         let path =
             save_checkpoint(&self.trainer, &self.session.model, &self.dir, step, self.run.checkpoint.keep)?;
         self.progress.saved_step = Some(step);
@@ -341,10 +367,12 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
     }
 
     fn say(&mut self, event: &Event) -> Result<()> {
+        let started = Instant::now();
         let mut line = serde_json::to_value(event).expect("events are plain data");
         line["seconds_since_start"] = json!(self.started.elapsed().as_secs_f64());
         self.dir.events().write(&line)?;
         self.observer.on_event(event);
+        self.watch.add_spent(started.elapsed());
         Ok(())
     }
 
@@ -378,6 +406,9 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
             "arena_used_bytes": self.arena_used,
             "rss_planned_bytes": self.report.host_peak(),
             "rss_peak_bytes": rss.peak,
+            "supervisor_rss_bytes": self.watch.supervisor_bytes(),
+            "monitoring_share": self.watch.spent().as_secs_f64() / p.step_s.max(1e-9),
+            "trend": self.watch.trend().kinds,
             "logprob_mismatch_max": p.mismatch_max,
             "machine": self.trainer.dev.machine_type(),
         })
@@ -385,7 +416,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
 }
 
 /// The run directory: the run file's, else `runs/out/NAME`.
-fn run_dir_path(loaded: &Loaded) -> PathBuf {
+pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
     match &loaded.run.run.dir {
         Some(dir) => PathBuf::from(dir),
         None => Path::new("runs/out").join(loaded.path.file_stem().unwrap_or("run".as_ref())),
@@ -393,8 +424,11 @@ fn run_dir_path(loaded: &Loaded) -> PathBuf {
 }
 
 fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
-    let (name, exit) =
-        if signal == 15 { ("SIGTERM", Exit::Terminated) } else { ("SIGINT", Exit::Interrupted) };
+    let (name, exit) = match signal {
+        1 => ("SIGHUP", Exit::Terminated),
+        15 => ("SIGTERM", Exit::Terminated),
+        _ => ("SIGINT", Exit::Interrupted),
+    };
     let message = format!("{name} after step {step}; the weights are saved");
     let latest = dir.join("checkpoints/latest");
     Error { exit, ..Error::new("interrupted", message) }

@@ -42,6 +42,8 @@ impl Launch {
         command.args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // No GPU by accident; one thread each, so that thread pools neither eat the address space nor the trainer's cores.
         command.env("CUDA_VISIBLE_DEVICES", "").env("OMP_NUM_THREADS", "1").env("OPENBLAS_NUM_THREADS", "1");
+        // What the worker may start in turn is no trainer of ours.
+        command.env_remove(crate::status::VARIABLE);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
         let (memory, parent) = (self.memory, rustix::process::getpid());
         // SAFETY: `limit_child` makes system calls only; it neither allocates nor takes a lock, as the gap between

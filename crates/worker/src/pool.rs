@@ -189,7 +189,11 @@ impl Pool {
             Flow::Closed => Err(process.death()),
             Flow::TooLong => Err(Error::new(
                 "reward-bad-reply",
-                format!("reward `{}`: a reply above 64 MiB", self.launch.name),
+                format!(
+                    "reward `{}`: a reply above {} bytes",
+                    self.launch.name,
+                    crate::process::REPLY_BYTES_MAX
+                ),
             )),
             Flow::Later if Instant::now() >= call.deadline => Err(match call.starting {
                 true => process.timeout(start_timeout, "took to start"),

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of standard error that are kept for messages.
 const STDERR_BYTES_MAX: usize = 8 << 10;
-/// Longest reply; more is a runaway, not a score.
-const REPLY_BYTES_MAX: usize = 64 << 20;
+/// Longest reply; more is a runaway, not a score: a score takes about 25 bytes.
+pub(crate) const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Bytes moved a system call.
 const CHUNK_BYTES: usize = 64 << 10;
 

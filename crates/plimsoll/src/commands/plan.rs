@@ -1,12 +1,13 @@
 //! `plan RUN`: every region, the peak of each pool, the verdict, and changes that would make it fit.
 
 use super::layers::Sets;
-use crate::{output, report};
+use crate::{limits, output, report};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_rl::plan::grid::{self, Grid, plan_grid};
 use plimsoll_rl::plan::measured::{Measured, plan_of_run};
 use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits, svg};
 use plimsoll_rl::runfile::Loaded;
+use plimsoll_rl::train::run_dir_path;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -88,13 +89,21 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 }
 
 fn print(args: &Args, loaded: &Loaded, planned: &PlanReport) -> Result<()> {
+    // A plan for another machine has nothing to do with this one's limits.
+    let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
     let settings = args.explain.then(|| settings(loaded, planned));
     if args.json {
         let mut object = planned.to_json();
         if let Some(settings) = settings {
             object["settings"] = settings.iter().map(Setting::to_json).collect();
         }
+        if let Some(machine) = machine {
+            object["limits"] = limits::to_json(&machine);
+        }
         return output::json(&object);
+    }
+    if let Some(machine) = machine {
+        output::text(&limits::table(&machine))?;
     }
     if let Some(settings) = settings {
         output::text(&table(&settings))?;

@@ -2,8 +2,9 @@
 
 use super::layers::Sets;
 use crate::progress::Progress;
-use crate::{output, signals};
+use crate::{output, signals, terminal};
 use plimsoll_base::Result;
+use plimsoll_rl::supervise;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,6 +12,8 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "\
 SIGINT and SIGTERM end the run after its step, with a checkpoint (exit codes 130 and 143); a second one ends it at once.
+The run is two processes: the trainer, and a supervisor of a few megabytes that says what the trainer died of, if it does
+(exit code 4).
 
 Examples:
   plimsoll train runs/first.toml
@@ -23,10 +26,25 @@ pub struct Args {
     /// The summary as one JSON object on stdout.
     #[arg(long)]
     json: bool,
+    /// Train in this process: nobody is left to say what killed it.
+    #[arg(long)]
+    no_supervisor: bool,
+}
+
+/// Trains in a child process, and passes on how it ended.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    if args.no_supervisor || supervise::is_supervised() {
+        return train(args, quiet);
+    }
+    let (forward, child_ended) = signals::pipes()?;
+    let forward: Vec<_> = forward.iter().map(signals::Pipe::as_signal).collect();
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    supervise::supervise(&words, &terminal::for_child(), &forward, child_ended.as_signal())
+        .map(ExitCode::from)
 }
 
 /// Trains, and says what it came to.
-pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
     let loaded = args.sets.load(&args.run, quiet)?;
     let mut progress = Progress::new(quiet);

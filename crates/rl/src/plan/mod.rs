@@ -25,6 +25,7 @@ use plimsoll_train::OptimizerDType;
 use rates::Rates;
 use search::{Candidate, Planner, Purpose};
 use serde::Serialize;
+use std::path::Path;
 
 /// A page: limits of containers are multiples of it.
 const PAGE: u64 = 4096;
@@ -228,7 +229,9 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
 /// The limits of a run: given, from the run file, or read from this machine.
 fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     let mut limits = given.clone();
-    let machine = limits.host.take().or_else(|| Host::this().memory_limit());
+    let here = Host::this().limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")));
+    let machine = limits.host.take().or(here.host);
+    (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
     limits.host = match (run.memory.host, machine) {
         (Auto::Value(ByteSize(bytes)), machine) if machine.as_ref().is_none_or(|m| bytes <= m.bytes) => {
             Some(Limit { bytes, source: "memory.host of the run file".into() })

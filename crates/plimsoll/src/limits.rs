@@ -1,0 +1,39 @@
+//! The limits of the machine as `plan` shows them: each with the place where it was read.
+
+use plimsoll_memory::host::{Host, Reading};
+use serde_json::Value;
+use std::path::Path;
+
+/// The limits that a run below `dir` meets on this machine, read now.
+pub fn read(dir: &Path) -> Vec<Reading> {
+    Host::this().readings(dir)
+}
+
+/// A line a limit, for people.
+pub fn table(readings: &[Reading]) -> String {
+    let name_width = readings.iter().map(|r| r.name.len()).max().unwrap_or(0);
+    let line = |r: &Reading| format!("{:name_width$} {:>11}  {}\n", r.name, r.shown(), r.source);
+    format!("limits of this machine\n{}\n", readings.iter().map(line).collect::<String>())
+}
+
+/// `limits[]` of `plan --json`.
+pub fn to_json(readings: &[Reading]) -> Value {
+    readings.iter().map(Reading::to_json).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_line_a_limit() {
+        let readings = read(Path::new("."));
+        let shown = table(&readings);
+        assert_eq!(shown.lines().count(), readings.len() + 2, "{shown}");
+        for name in ["free memory", "free disk", "open files", "overcommit", "shared memory"] {
+            assert!(shown.contains(name), "{shown}");
+        }
+        let json = to_json(&readings);
+        assert!(json.as_array().is_some_and(|all| all.iter().all(|r| r["source"].is_string())), "{json}");
+    }
+}

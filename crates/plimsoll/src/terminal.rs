@@ -1,0 +1,92 @@
+//! Whether people watch stderr. A trainer's stderr is a pipe to its supervisor, which passes every byte on, so what
+//! counts is where the supervisor's stderr goes; it tells by a variable.
+
+use indicatif::{ProgressDrawTarget, TermLike};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+
+/// Set for the trainer where the supervisor's stderr is a terminal.
+const VARIABLE: &str = "PLIMSOLL_TERMINAL";
+/// Drawings a second.
+const HZ: u8 = 8;
+/// Columns of a terminal that does not say.
+const COLUMNS: u16 = 80;
+
+/// What the supervisor tells the trainer about its terminal.
+pub fn for_child() -> Vec<(String, String)> {
+    vec![(VARIABLE.into(), if io::stderr().is_terminal() { "1".into() } else { String::new() })]
+}
+
+/// True if what goes to stderr ends on a terminal.
+pub fn is_stderr() -> bool {
+    io::stderr().is_terminal() || is_piped_to_one()
+}
+
+/// Where a live line is drawn.
+pub fn target() -> ProgressDrawTarget {
+    match is_piped_to_one() {
+        true => {
+            let tty = File::options().read(true).open("/dev/tty").ok();
+            ProgressDrawTarget::term_like_with_hz(Box::new(PipedTerminal { tty }), HZ)
+        }
+        false => ProgressDrawTarget::stderr_with_hz(HZ),
+    }
+}
+
+fn is_piped_to_one() -> bool {
+    plimsoll_rl::supervise::is_supervised() && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
+}
+
+/// A terminal behind a pipe: ANSI sequences go to stderr, the width comes from the terminal itself.
+#[derive(Debug)]
+struct PipedTerminal {
+    tty: Option<File>,
+}
+
+impl PipedTerminal {
+    fn put(&self, text: &str) -> io::Result<()> {
+        io::stderr().write_all(text.as_bytes())
+    }
+
+    fn moved(&self, count: usize, letter: char) -> io::Result<()> {
+        if count == 0 { Ok(()) } else { self.put(&format!("\x1b[{count}{letter}")) }
+    }
+}
+
+impl TermLike for PipedTerminal {
+    fn width(&self) -> u16 {
+        self.tty.as_ref().and_then(plimsoll_rl::supervise::terminal_columns).unwrap_or(COLUMNS)
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.moved(n, 'A')
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.moved(n, 'B')
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.moved(n, 'C')
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.moved(n, 'D')
+    }
+
+    fn write_line(&self, s: &str) -> io::Result<()> {
+        self.put(&format!("{s}\n"))
+    }
+
+    fn write_str(&self, s: &str) -> io::Result<()> {
+        self.put(s)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.put("\r\x1b[2K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

@@ -1,0 +1,265 @@
+//! What the supervisor of a run says when the trainer is killed: real signals, and a real memory cgroup where there is
+//! one to write to.
+
+mod common;
+
+use common::{command, plimsoll, text};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const RUN: &str = r#"method = "grpo"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+eval = "none"
+[rollout]
+prompts_per_step = 2
+group_size = 4
+max_new_tokens = 4
+[[reward]]
+kind = "hash"
+[train]
+steps = 1000000
+learning_rate = 1e-6
+"#;
+
+/// A run under way, its words, and where it writes.
+struct Live {
+    child: Child,
+    stderr: BufReader<std::process::ChildStderr>,
+    folder: tempfile::TempDir,
+}
+
+impl Live {
+    /// Starts an endless run, in a group if there is one, and waits for its first step.
+    fn start(group: Option<&Group>) -> Live {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let run = folder.path().join("x.toml");
+        fs::write(&run, RUN).expect("a run file");
+        let dir = format!("run.dir={}", folder.path().join("out").display());
+        let args = ["train", run.to_str().expect("UTF-8"), "--set", &dir];
+        let mut command = match group {
+            Some(group) => group.command(env!("CARGO_BIN_EXE_plimsoll"), &args),
+            None => command(&args),
+        };
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.starts_with("step 1/") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).expect("readable") > 0, "it ended before its first step");
+        }
+        Live { child, stderr, folder }
+    }
+
+    fn supervisor(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn trainer(&self) -> u32 {
+        let id = self.supervisor();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("/proc");
+        children.trim().parse().expect("one child")
+    }
+
+    /// Exit code, words and `crash.json`.
+    fn end(mut self) -> (Option<i32>, String, Option<Value>) {
+        let mut words = String::new();
+        self.stderr.read_to_string(&mut words).expect("UTF-8");
+        let code = self.child.wait().expect("it ends").code();
+        let crash = fs::read(self.folder.path().join("out/crash.json")).ok();
+        (code, words, crash.map(|bytes| serde_json::from_slice(&bytes).expect("JSON")))
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    let status = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill is everywhere");
+    assert!(status.success(), "kill {signal} {pid}");
+}
+
+fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
+}
+
+#[test]
+fn a_killed_trainer_is_told_from_a_crashed_one() {
+    for (signal, slug, contains) in
+        [("-KILL", "trainer-killed", "SIGKILL from outside"), ("-ABRT", "trainer-crashed", "SIGABRT")]
+    {
+        let run = Live::start(None);
+        let trainer = run.trainer();
+        kill(signal, trainer);
+        let (code, words, crash) = run.end();
+        assert_eq!(code, Some(4), "{words}");
+        let head = format!("error[{slug}]: ");
+        assert!(words.contains(&head) && words.contains(contains) && words.contains("\nhint: "), "{words}");
+        let crash = crash.expect("crash.json");
+        assert_eq!((&crash["slug"], &crash["exit"]), (&slug.into(), &4.into()), "{crash}");
+        assert_eq!(crash["pid"], trainer);
+        assert!(crash["readings"]["rss"]["anon"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{crash}");
+        assert!(
+            crash["step"].as_u64().is_some_and(|step| step >= 1) && crash["phase"].is_string(),
+            "{crash}"
+        );
+        let last = crash["last_words"].as_array().expect("a list");
+        assert!(
+            last.iter().any(|line| line.as_str().is_some_and(|line| line.starts_with("step 1/"))),
+            "{crash}"
+        );
+    }
+}
+
+#[test]
+fn nothing_outlives_the_supervisor_and_it_is_small() {
+    let mut run = Live::start(None);
+    let (supervisor, trainer) = (run.supervisor(), run.trainer());
+    let status = fs::read_to_string(format!("/proc/{supervisor}/status")).expect("/proc");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let kib: u64 = peak.trim().trim_end_matches("kB").trim().parse().expect("a number");
+    assert!(kib < 8 << 10, "the supervisor holds {kib} KiB");
+    kill("-KILL", supervisor);
+    run.child.wait().expect("it ends");
+    let until = Instant::now() + Duration::from_secs(30);
+    while is_alive(trainer) {
+        assert!(Instant::now() < until, "the trainer lives on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn signals_go_through_and_end_the_run_in_its_own_way() {
+    for (signal, code, word) in [("-INT", 130, "SIGINT"), ("-TERM", 143, "SIGTERM"), ("-HUP", 143, "SIGHUP")]
+    {
+        let run = Live::start(None);
+        // As a terminal does: the whole group gets it, and the supervisor passes its own on. It is one request.
+        let (supervisor, trainer) = (run.supervisor(), run.trainer());
+        kill(signal, trainer);
+        kill(signal, supervisor);
+        let latest = run.folder.path().join("out/checkpoints/latest/model.safetensors");
+        let (mut child, mut stderr, mut words) = (run.child, run.stderr, String::new());
+        stderr.read_to_string(&mut words).expect("UTF-8");
+        assert_eq!(child.wait().expect("it ends").code(), Some(code), "{words}");
+        assert!(words.contains(&format!("error[interrupted]: {word} after step ")), "{words}");
+        assert!(latest.is_file(), "{words}");
+    }
+}
+
+#[test]
+fn exit_codes_and_words_of_the_trainer_pass_through() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.toml");
+    let path = path.to_str().expect("UTF-8");
+    let dir = format!("run.dir={}", folder.path().join("out").display());
+    let run = |sets: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        plimsoll(&[&["train", path, "--json", "--set", &dir][..], &sets].concat())
+    };
+    assert_eq!(run(&[]).status.code(), Some(2));
+    fs::write(path, RUN).expect("a run file");
+    assert_eq!(run(&["memory.host=16MiB"]).status.code(), Some(3));
+    assert_eq!(run(&["model=no/such"]).status.code(), Some(1));
+    let done = run(&["train.steps=2"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let summary: Value = serde_json::from_slice(&done.stdout).expect("one object");
+    assert!(summary["supervisor_rss_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{summary}");
+    // Without a supervisor it is one process, and a kill is nobody's to tell.
+    let alone = plimsoll(&[
+        "train",
+        path,
+        "--json",
+        "--no-supervisor",
+        "--set",
+        "train.steps=1",
+        "--set",
+        &format!("{dir}-2"),
+    ]);
+    let summary: Value = serde_json::from_slice(&alone.stdout).expect("one object");
+    assert_eq!(summary["supervisor_rss_bytes"], 0, "{summary}");
+}
+
+/// A memory cgroup of version 1 with one limit on memory, which it has on swap too where there is swap.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None`, aloud, where such a group cannot be made.
+    fn new(name: &str, bytes: u64) -> Option<Group> {
+        let group =
+            Group(Path::new("/sys/fs/cgroup/memory").join(format!("plimsoll-{name}-{}", std::process::id())));
+        if fs::create_dir(&group.0).is_err() || !group.set("memory.limit_in_bytes", bytes) {
+            eprintln!("skipped: no memory cgroup of version 1 can be made here");
+            return None;
+        }
+        group.set("memory.swappiness", 0);
+        Some(group)
+    }
+
+    fn set(&self, file: &str, value: u64) -> bool {
+        fs::write(self.0.join(file), value.to_string()).is_ok()
+    }
+
+    fn read(&self, file: &str) -> u64 {
+        fs::read_to_string(self.0.join(file)).expect(file).trim().parse().expect("a number")
+    }
+
+    /// A program that starts in this group: a shell that joins it and becomes the program.
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
+        command.arg(program).args(args);
+        command
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Processes leave a moment after they were waited for.
+        for _ in 0..200 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_container_made_too_small_is_named_with_the_kernels_evidence() {
+    let Some(group) = Group::new("shrinks", 512 << 20) else { return };
+    let run = Live::start(Some(&group));
+    // Somebody else in the container takes what is left of a limit that was lowered to a little above what is used.
+    let limit = (group.read("memory.usage_in_bytes") + (24 << 20)) >> 12 << 12;
+    assert!(group.set("memory.limit_in_bytes", limit));
+    let eats = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * (1 << 20)))\n    time.sleep(0.002)";
+    let mut eater = group.command("python3", &["-c", eats]);
+    // The eater is never chosen, so that it is the trainer's death that is to be explained.
+    let mut eater = eater.spawn().expect("python3");
+    let _ = fs::write(format!("/proc/{}/oom_score_adj", eater.id()), "-1000");
+    let trainer = run.trainer();
+    let until = Instant::now() + Duration::from_secs(60);
+    while is_alive(trainer) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = eater.kill();
+    let _ = eater.wait();
+    let (code, words, crash) = run.end();
+    assert_eq!(code, Some(4), "{words}");
+    assert!(words.contains("error[container-oom-kill]: the container's limit of "), "{words}");
+    assert!(words.contains("\nhint: give the container at least "), "{words}");
+    let crash = crash.expect("crash.json");
+    assert_eq!(
+        (&crash["slug"], &crash["unproven"]),
+        (&"container-oom-kill".into(), &false.into()),
+        "{crash}"
+    );
+    let groups = crash["evidence"]["groups"].as_array().expect("a list");
+    let own =
+        groups.iter().find(|g| g["dir"].as_str().is_some_and(|dir| Path::new(dir) == group.0)).expect("ours");
+    assert!(own["oom_kills"].as_u64().is_some_and(|n| n >= 1), "{crash}");
+    assert_eq!(own["limit"], limit, "{crash}");
+}

@@ -1,0 +1,424 @@
+//! The verb `train` seen from outside: the trainer runs as a child, and if it is killed, this says by whom, from evidence.
+//!
+//! A verdict names its evidence; without any it says "unproven". It never loads a model.
+
+use plimsoll_base::{Bytes, Error, Exit, Result};
+use plimsoll_files::write_atomic;
+use plimsoll_memory::host::{Host, KernelLine, OomEvidence, OomWatch};
+use plimsoll_worker::Ended;
+pub use plimsoll_worker::SignalPipe;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Room that a limit needs above what was seen: pages of the kernel and of files that cannot be taken at once.
+const HEADROOM_DIVISOR: u64 = 16;
+/// Name of a process, as the kernel cuts it.
+const COMM_BYTES_MAX: usize = 15;
+
+const SIGINT: i32 = 2;
+const SIGABRT: i32 = 6;
+const SIGBUS: i32 = 7;
+const SIGKILL: i32 = 9;
+const SIGSEGV: i32 = 11;
+/// Signals of which a program dies by a fault of its own.
+const CRASHES: [(i32, &str); 7] = [
+    (4, "SIGILL"),
+    (5, "SIGTRAP"),
+    (SIGABRT, "SIGABRT"),
+    (SIGBUS, "SIGBUS"),
+    (8, "SIGFPE"),
+    (SIGSEGV, "SIGSEGV"),
+    (31, "SIGSYS"),
+];
+
+/// True in a trainer that runs under a supervisor.
+pub fn is_supervised() -> bool {
+    plimsoll_worker::supervisor_pid().is_some()
+}
+
+/// Columns of a terminal.
+pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
+    plimsoll_worker::terminal_columns(terminal)
+}
+
+/// Runs this program with `args` as a trainer, to its end. Returns its exit code.
+///
+/// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run
+/// directory has a `crash.json`. A trainer that died of a signal that was passed on to it gives 128 and its number.
+pub fn supervise(
+    args: &[OsString],
+    env: &[(String, String)],
+    forward: &[SignalPipe<'_>],
+    child_ended: SignalPipe<'_>,
+) -> Result<u8> {
+    let host = Host::this();
+    let mut watch = OomWatch::begin(&host);
+    let ended = plimsoll_worker::supervise(args, env, forward, child_ended)?;
+    if let Some(code) = ended.status.code() {
+        return Ok(code as u8);
+    }
+    let signal = ended.signal().unwrap_or(SIGKILL);
+    if ended.forwarded == Some(signal) {
+        // It was asked to end before it could do so in its own way.
+        return Ok(128 + signal as u8);
+    }
+    let evidence = watch.evidence();
+    let death = Death { last: read_note(ended.note.as_deref()), ended: &ended, signal, evidence: &evidence };
+    let error = death.error(&host);
+    if let Some(dir) = death.last.get("dir").and_then(Value::as_str) {
+        // The sentence on the terminal is what counts; a second failure while recording it adds nothing.
+        let _ = write_crash(Path::new(dir), &error, &death);
+    }
+    Err(error)
+}
+
+fn read_note(note: Option<&str>) -> Value {
+    note.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+}
+
+/// A trainer that died of a signal, and all that is known about it.
+#[derive(Debug)]
+pub struct Death<'a> {
+    /// The status page's last content, or null.
+    pub last: Value,
+    /// How it ended.
+    pub ended: &'a Ended,
+    /// The signal.
+    pub signal: i32,
+    /// Counters and kernel lines.
+    pub evidence: &'a OomEvidence,
+}
+
+/// Who killed a trainer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The kernel, because a container's limit was reached.
+    ContainerOom,
+    /// The kernel, because the machine had no memory left.
+    KernelOom,
+    /// A signal from outside.
+    Killed,
+    /// A fault of the program.
+    Crashed(&'static str),
+}
+
+/// A cause, and whether anything but the signal speaks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Who killed it.
+    pub cause: Cause,
+    /// False if it is only the likeliest.
+    pub proven: bool,
+}
+
+/// Judges a death by `signal` of the process `pid` named `name`.
+///
+/// The kernel's own line about the process decides. Without a log, a rise of the container's count of kills does: with
+/// a hit limit it was the container, without one the machine. A log or a count that could be read and shows nothing
+/// proves a signal from outside.
+pub fn judge(signal: i32, pid: u32, name: &str, seen: &OomEvidence) -> Verdict {
+    if let Some((_, name)) = CRASHES.iter().find(|(number, _)| *number == signal) {
+        return Verdict { cause: Cause::Crashed(name), proven: true };
+    }
+    let of = |cause, proven| Verdict { cause, proven };
+    if signal != SIGKILL {
+        return of(Cause::Killed, true);
+    }
+    if let Some(KernelLine { container, .. }) = seen.line_about(pid, name) {
+        return of(if *container { Cause::ContainerOom } else { Cause::KernelOom }, true);
+    }
+    let told = seen.kernel_lines.as_ref().filter(|_| seen.same_pids).map(|lines| lines.len() as u64);
+    if let (Some(told), Some(counted)) = (told, seen.group_kills())
+        && counted <= told
+    {
+        // The kernel told of every kill that it counted, and not of this one.
+        return of(Cause::Killed, true);
+    }
+    match (seen.group_kills(), seen.kernel_kills) {
+        (Some(1..), _) if seen.hit_group().is_some() => of(Cause::ContainerOom, true),
+        (Some(1..), Some(1..)) => of(Cause::KernelOom, true),
+        (Some(1..), _) => of(Cause::ContainerOom, false),
+        (Some(0), _) | (None, Some(0)) => of(Cause::Killed, true),
+        (None, Some(1..)) => of(Cause::KernelOom, false),
+        (None, None) => of(Cause::Killed, false),
+    }
+}
+
+impl Death<'_> {
+    fn verdict(&self) -> Verdict {
+        judge(self.signal, self.ended.pid, &own_name(), self.evidence)
+    }
+
+    /// The one sentence, its facts and its remedies.
+    fn error(&self, host: &Host) -> Error {
+        let Verdict { cause, proven } = self.verdict();
+        let doubt = if proven { "" } else { " (unproven)" };
+        let (pid, place) = (self.ended.pid, self.place());
+        let error = match cause {
+            Cause::ContainerOom => {
+                let group = self.evidence.hit_group().or(self.evidence.groups.first());
+                let limit = group.and_then(|g| g.limit).map_or(String::new(), |l| format!(" of {l}"));
+                let message = format!(
+                    "the container's limit{limit} was reached and the kernel killed the trainer, pid {pid}, {place}{doubt}"
+                );
+                Error::new("container-oom-kill", message).hint(self.enough())
+            }
+            Cause::KernelOom => {
+                let message = format!(
+                    "the machine ran out of memory and the kernel killed the trainer, pid {pid}, {place}{doubt}"
+                );
+                Error::new("kernel-oom-kill", message)
+                    .hint("stop other programs, or set a limit for them; the trainer was within its plan unless a fact says otherwise")
+            }
+            Cause::Killed => {
+                let message = format!(
+                    "{} from outside killed the trainer, pid {pid}, {place}{doubt}",
+                    signal_name(self.signal)
+                );
+                Error::new("trainer-killed", message)
+                    .hint("find who sent it: a job scheduler's time or memory limit, a monitor, or a person")
+            }
+            Cause::Crashed(name) => {
+                let message = format!("the trainer, pid {pid}, died of {name} {place}");
+                Error::new("trainer-crashed", message).hint(crash_hint(self.signal))
+            }
+        };
+        let error = self.facts(host).into_iter().fold(error, Error::fact);
+        Error {
+            exit: Exit::Killed,
+            ..error.hint("start the same command with --resume to go on from the last checkpoint")
+        }
+    }
+
+    /// `in step 7 of 200, phase update`.
+    fn place(&self) -> String {
+        let number = |name: &str| self.last.get(name).and_then(Value::as_u64).unwrap_or(0);
+        match self.last.get("phase").and_then(Value::as_str) {
+            None | Some("start") => "before the first step".into(),
+            Some(phase) => format!("in step {} of {}, phase {phase}", number("step"), number("steps")),
+        }
+    }
+
+    fn facts(&self, host: &Host) -> Vec<String> {
+        let mut facts = self.kill_facts();
+        if let (Some(rss), Some(planned)) = (self.last.get("rss"), self.planned()) {
+            let bytes = |name: &str| Bytes(rss.get(name).and_then(Value::as_u64).unwrap_or(0));
+            facts.push(format!(
+                "the trainer held {} (anon {}, file {}, shmem {}) of {planned} planned",
+                bytes("now"),
+                bytes("anon"),
+                bytes("file"),
+                bytes("shmem")
+            ));
+        }
+        if self.signal == SIGKILL {
+            facts.extend(self.others(host));
+        }
+        facts.extend(self.ended.last_words.last().map(|line| format!("its last words: {line}")));
+        facts
+    }
+
+    /// What speaks for and against a kill by the kernel.
+    fn kill_facts(&self) -> Vec<String> {
+        let seen = self.evidence;
+        let mut facts = Vec::new();
+        if self.signal != SIGKILL {
+            return facts;
+        }
+        for group in &seen.groups {
+            if !group.is_there {
+                facts.push(format!("the container's group is gone: {}", group.dir.display()));
+            }
+            let risen = [group.oom_kills.filter(|&n| n > 0), group.limit_hits.filter(|&n| n > 0)];
+            if let [None, None] = risen {
+                continue;
+            }
+            let shown =
+                |rise: Option<u64>| rise.map_or_else(|| "unknown".to_string(), |rise| format!("+{rise}"));
+            facts.push(format!(
+                "{}: oom_kill {}, limit hits {}, peak {}",
+                group.dir.display(),
+                shown(group.oom_kills),
+                shown(group.limit_hits),
+                group.peak.map_or_else(|| "unknown".to_string(), |peak| peak.to_string()),
+            ));
+        }
+        match &seen.kernel_lines {
+            None => facts.push("the kernel's log may not be read".into()),
+            Some(lines) if lines.is_empty() => {
+                facts.push("the kernel's log tells of no kill for lack of memory".into())
+            }
+            Some(lines) => {
+                facts.extend(lines.iter().rev().take(3).map(|line| format!("kernel: {}", line.text)))
+            }
+        }
+        if seen.group_kills().is_none() && seen.kernel_kills.is_none() {
+            facts.push("no count of such kills can be read".into());
+        }
+        facts
+    }
+
+    /// Who else holds memory in the container, now that the trainer is gone.
+    fn others(&self, host: &Host) -> Option<String> {
+        let held = self.others_bytes(host)?;
+        (held > Bytes(Bytes::MIB))
+            .then(|| format!("others in the container hold {held}{}", host.largest_others()))
+    }
+
+    fn others_bytes(&self, host: &Host) -> Option<Bytes> {
+        let group = self.evidence.hit_group().or(self.evidence.groups.first())?;
+        let own = host.rss();
+        Some(Bytes(group.held?.0.saturating_sub(own.anon.0 + own.shmem.0)))
+    }
+
+    fn planned(&self) -> Option<Bytes> {
+        self.last.get("planned_bytes").and_then(Value::as_u64).filter(|&bytes| bytes > 0).map(Bytes)
+    }
+
+    /// The limit that would have been enough: the plan, or what was held if that was more, and what others hold.
+    fn enough(&self) -> String {
+        let Some(planned) = self.planned() else {
+            return "raise the container's limit; `plimsoll plan RUN` says what the run needs".into();
+        };
+        let held = |name: &str| {
+            self.last.get("rss").and_then(|rss| rss.get(name)).and_then(Value::as_u64).unwrap_or(0)
+        };
+        let others = self.others_bytes(&Host::this()).unwrap_or_default();
+        let need = planned.0.max(held("peak")).saturating_add(others.0);
+        let mib = need.saturating_add(need / HEADROOM_DIVISOR).div_ceil(Bytes::MIB);
+        format!(
+            "give the container at least {mib} MiB: {planned} planned, {others} held by others, and a {HEADROOM_DIVISOR}th more"
+        )
+    }
+}
+
+/// The supervisor's name is the trainer's: they are one program.
+fn own_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    name.trim().chars().take(COMM_BYTES_MAX).collect()
+}
+
+fn signal_name(signal: i32) -> String {
+    match signal {
+        1 => "SIGHUP".into(),
+        SIGINT => "SIGINT".into(),
+        SIGKILL => "SIGKILL".into(),
+        15 => "SIGTERM".into(),
+        24 => "SIGXCPU, the limit on processor time,".into(),
+        25 => "SIGXFSZ, the limit on a file's size,".into(),
+        other => format!("signal {other}"),
+    }
+}
+
+fn crash_hint(signal: i32) -> &'static str {
+    match signal {
+        SIGABRT => {
+            "if its last words name an allocation, raise `ulimit -v` or the container's limit; else report it"
+        }
+        SIGBUS => "a mapped file may have been cut short, or its disk failed: check the disk; else report it",
+        SIGSEGV => {
+            "this is a fault in plimsoll or in a driver: please report it with crash.json; `dmesg` may tell of bad memory"
+        }
+        _ => "this is a fault in plimsoll: please report it with crash.json",
+    }
+}
+
+fn write_crash(dir: &Path, error: &Error, death: &Death<'_>) -> Result<PathBuf> {
+    let verdict = death.verdict();
+    let crash = json!({
+        "slug": error.slug,
+        "message": error.message,
+        "facts": error.facts,
+        "hints": error.hints,
+        "exit": error.exit as i32,
+        "step": death.last.get("step"),
+        "phase": death.last.get("phase"),
+        "readings": death.last,
+        "signal": death.signal,
+        "pid": death.ended.pid,
+        "unproven": !verdict.proven,
+        "evidence": death.evidence,
+        "last_words": death.ended.last_words,
+    });
+    let path = dir.join("crash.json");
+    let mut text = serde_json::to_string_pretty(&crash).expect("a JSON value has a JSON text");
+    text.push('\n');
+    write_atomic(&path, text.as_bytes())?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_memory::host::GroupChange;
+
+    fn group(oom_kills: Option<u64>, limit_hits: Option<u64>) -> GroupChange {
+        GroupChange {
+            is_there: true,
+            oom_kills,
+            limit_hits,
+            limit: Some(Bytes::mib(64)),
+            ..GroupChange::default()
+        }
+    }
+
+    fn line(container: bool, pid: u32, name: &str) -> KernelLine {
+        KernelLine { container, pid, name: name.into(), anon: None, text: String::new() }
+    }
+
+    /// (groups, kernel kills, kernel lines) of a trainer with pid 7.
+    fn judged(
+        groups: Vec<GroupChange>,
+        kernel_kills: Option<u64>,
+        lines: Option<Vec<KernelLine>>,
+        same_pids: bool,
+    ) -> Verdict {
+        judge(9, 7, "plimsoll", &OomEvidence { groups, kernel_kills, kernel_lines: lines, same_pids })
+    }
+
+    #[test]
+    fn a_kill_is_told_by_evidence() {
+        let of = |cause, proven| Verdict { cause, proven };
+        for (groups, kernel_kills, lines, same_pids, expect) in [
+            // The kernel's line decides, whatever the counters say.
+            (vec![], None, Some(vec![line(true, 7, "plimsoll")]), true, of(Cause::ContainerOom, true)),
+            (vec![], None, Some(vec![line(false, 7, "plimsoll")]), true, of(Cause::KernelOom, true)),
+            // In a namespace of processes numbers differ, and the name decides.
+            (vec![], None, Some(vec![line(true, 90_007, "plimsoll")]), false, of(Cause::ContainerOom, true)),
+            // A neighbour was killed by the kernel, the trainer by somebody else.
+            (
+                vec![group(Some(1), Some(9))],
+                Some(1),
+                Some(vec![line(true, 8, "python3")]),
+                true,
+                of(Cause::Killed, true),
+            ),
+            // The log tells of fewer kills than were counted.
+            (vec![group(Some(1), Some(9))], Some(1), Some(vec![]), true, of(Cause::ContainerOom, true)),
+            // No log: the container's counters.
+            (vec![group(Some(1), Some(9))], Some(1), None, true, of(Cause::ContainerOom, true)),
+            (
+                vec![group(Some(0), Some(9)), group(Some(1), Some(0))],
+                Some(1),
+                None,
+                true,
+                of(Cause::ContainerOom, true),
+            ),
+            (vec![group(Some(1), Some(0))], Some(1), None, true, of(Cause::KernelOom, true)),
+            (vec![group(Some(1), None)], None, None, true, of(Cause::ContainerOom, false)),
+            (vec![group(Some(0), Some(9))], Some(4), None, true, of(Cause::Killed, true)),
+            // No container.
+            (vec![], Some(0), None, true, of(Cause::Killed, true)),
+            (vec![], Some(1), None, true, of(Cause::KernelOom, false)),
+            // Nothing can be read.
+            (vec![], None, None, true, of(Cause::Killed, false)),
+            (vec![group(None, None)], None, None, false, of(Cause::Killed, false)),
+        ] {
+            let words = format!("{groups:?} {kernel_kills:?} {lines:?}");
+            assert_eq!(judged(groups, kernel_kills, lines, same_pids), expect, "{words}");
+        }
+        assert_eq!(judge(11, 7, "plimsoll", &OomEvidence::default()).cause, Cause::Crashed("SIGSEGV"));
+        assert_eq!(judge(15, 7, "plimsoll", &OomEvidence::default()).cause, Cause::Killed);
+    }
+}

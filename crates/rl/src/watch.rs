@@ -1,0 +1,343 @@
+//! The load line during a run: what each part of a step was planned to hold and what it held, whether memory grows over
+//! the steps, and the note that the supervisor reads if the trainer is killed.
+//!
+//! One reading of /proc at each edge between two parts; everything kept here is bounded and a row of the plan. It
+//! measures itself: `spent` is what watching cost.
+
+use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
+use crate::plan::PlanReport;
+use crate::status::{Doing, StatusWriter};
+use plimsoll_base::{Bytes, Error, Phase};
+use plimsoll_memory::host::{Host, Rss, RssReader};
+use plimsoll_memory::trend::{Scratch, Series, Verdict};
+use plimsoll_memory::{Place, Plan, Pool};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Steps between two tests for growth.
+const TREND_EVERY: u32 = 50;
+/// Readings that the test drops: this share of the steps, within bounds.
+const WARM_UP_SHARE: u32 = 20;
+const WARM_UP: std::ops::RangeInclusive<u32> = 10..=100;
+/// Pages of the status and of readings.
+const PAGES_BYTES: u64 = 24 << 10;
+
+/// The kinds of memory that are tested for growth.
+const KINDS: [&str; 4] = ["anon", "file", "shmem", "workers"];
+
+/// What a reading is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    Trainer,
+    Files,
+    Shmem,
+    Workers,
+    Supervisor,
+}
+
+impl Row {
+    fn name(self) -> &'static str {
+        match self {
+            Row::Trainer => "the trainer's resident memory",
+            Row::Files => "row process.image, its pages of files,",
+            Row::Shmem => "its shared memory",
+            Row::Workers => "row reward.workers",
+            Row::Supervisor => "row process.supervisor",
+        }
+    }
+}
+
+/// Watches one run.
+#[derive(Debug)]
+pub struct Watch {
+    reader: RssReader,
+    status: StatusWriter,
+    planned: Planned,
+    doing: Doing,
+    /// Readings of the step under way, one a part.
+    parts: Vec<PartMemory>,
+    supervisor: Option<u32>,
+    supervisor_bytes: u64,
+    workers: Vec<u32>,
+    workers_bytes: u64,
+    series: [Series; KINDS.len()],
+    scratch: Scratch,
+    verdicts: [Option<Verdict>; KINDS.len()],
+    growing: [bool; KINDS.len()],
+    /// Rows that were named already: once a run is enough.
+    over: Vec<Row>,
+    strict: Option<Error>,
+    is_strict: bool,
+    peak: Bytes,
+    spent: Duration,
+}
+
+/// Bytes of the plan that readings are held against.
+#[derive(Clone, Copy, Debug, Default)]
+struct Planned {
+    /// The trainer's resident memory in each phase, and the most of all.
+    phases: [Bytes; 3],
+    peak: Bytes,
+    /// The arena's regions in each phase.
+    arena: [Bytes; 3],
+    arena_bytes: Bytes,
+    files: Bytes,
+    shmem: Bytes,
+    workers: Bytes,
+    supervisor: Bytes,
+    limit: Option<Bytes>,
+}
+
+/// Bytes that watching holds: a row of the plan.
+pub const fn watch_bytes() -> u64 {
+    plimsoll_memory::trend::bytes(KINDS.len() as u64) + PAGES_BYTES
+}
+
+impl Watch {
+    /// For a run of `steps` steps under this plan. `strict` makes the first reading over the line an error.
+    pub fn new(report: &PlanReport, steps: u32, strict: bool) -> Watch {
+        let planned = Planned::of(&report.plan);
+        let warm_up = (steps / WARM_UP_SHARE).clamp(*WARM_UP.start(), *WARM_UP.end());
+        let mut status = StatusWriter::new();
+        status.status.steps = steps;
+        status.status.planned_bytes = report.plan.peak(Pool::Host).peak.0;
+        if let Some(limit) = &report.plan.limits.host {
+            (status.status.limit_bytes, status.status.limit_source) = (limit.bytes.0, limit.source.clone());
+        }
+        let mut watch = Watch {
+            reader: RssReader::new(),
+            status,
+            planned,
+            doing: Doing::Start,
+            parts: Vec::with_capacity(Doing::ALL.len()),
+            supervisor: plimsoll_worker::supervisor_pid(),
+            supervisor_bytes: 0,
+            workers: Vec::new(),
+            workers_bytes: 0,
+            series: std::array::from_fn(|_| Series::new(warm_up)),
+            scratch: Scratch::new(),
+            verdicts: [None; KINDS.len()],
+            growing: [false; KINDS.len()],
+            over: Vec::new(),
+            strict: None,
+            is_strict: strict,
+            peak: Bytes(0),
+            spent: Duration::ZERO,
+        };
+        watch.status.write();
+        watch
+    }
+
+    /// The run directory is there: a crash is recorded in it.
+    pub fn set_dir(&mut self, dir: &Path) {
+        self.status.status.dir = std::path::absolute(dir).ok();
+        self.status.write();
+    }
+
+    /// Processes of other people's code; they are held against their own row.
+    pub fn set_workers(&mut self, pids: Vec<u32>) {
+        self.workers = pids;
+    }
+
+    /// `doing` begins: what was under way is read and compared.
+    pub fn begin(&mut self, doing: Doing, step: u32) {
+        let started = Instant::now();
+        let rss = self.reader.read();
+        self.peak = self.peak.max(rss.now);
+        self.end_part(&rss);
+        self.doing = doing;
+        let status = &mut self.status.status;
+        (status.phase, status.step, status.rss, status.workers_bytes) =
+            (doing, step, rss, self.workers_bytes);
+        self.status.write();
+        self.spent += started.elapsed();
+    }
+
+    /// A step is done: its readings, the trend every so often, and a warning for each row that is exceeded.
+    pub fn end_step(&mut self, step: u32, steps: u32) -> Vec<Event> {
+        self.begin(Doing::Idle, step);
+        let started = Instant::now();
+        let rss = self.status.status.rss;
+        let host = Host::this();
+        let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
+        self.workers_bytes = self.workers.iter().map(|&pid| held(pid)).sum();
+        self.supervisor_bytes = self.supervisor.map_or(0, held);
+        let kinds = [rss.anon.0, rss.file.0, rss.shmem.0, self.workers_bytes];
+        for (series, bytes) in self.series.iter_mut().zip(kinds) {
+            series.push(bytes as f64);
+        }
+        let mut events = vec![Event::Memory(MemoryEvent {
+            step,
+            parts: std::mem::take(&mut self.parts),
+            workers_bytes: self.workers_bytes,
+            workers_planned_bytes: self.planned.workers.0,
+            supervisor_bytes: self.supervisor_bytes,
+            supervisor_planned_bytes: self.planned.supervisor.0,
+        })];
+        events.extend(self.check_line(step, &rss));
+        if step.is_multiple_of(TREND_EVERY) || step == steps {
+            events.extend(self.check_trend(step, kinds));
+        }
+        self.spent += started.elapsed();
+        events
+    }
+
+    /// The error of a run that is strict and went over the line, once.
+    pub fn strict_error(&mut self) -> Option<Error> {
+        self.strict.take()
+    }
+
+    /// Highest reading of the trainer's resident memory.
+    pub fn peak(&self) -> Bytes {
+        self.peak
+    }
+
+    /// Resident memory of the supervisor; 0 without one.
+    pub fn supervisor_bytes(&self) -> u64 {
+        self.supervisor_bytes
+    }
+
+    /// What the last test said of each kind.
+    pub fn trend(&self) -> TrendEvent {
+        self.trend_event(self.status.status.step)
+    }
+
+    /// Time that watching took so far.
+    pub fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    /// Adds time that was spent on telling what was seen.
+    pub fn add_spent(&mut self, time: Duration) {
+        self.spent += time;
+    }
+
+    fn end_part(&mut self, rss: &Rss) {
+        // A step has a handful of parts; evaluations and saves between two steps are reported with the next one.
+        if self.parts.len() < Doing::ALL.len() {
+            let (planned, arena) = self.planned.of_part(self.doing);
+            self.parts.push(PartMemory {
+                phase: self.doing,
+                planned_bytes: planned.0,
+                rss_bytes: rss.now.0,
+                anon_bytes: rss.anon.0,
+                file_bytes: rss.file.0,
+                shmem_bytes: rss.shmem.0,
+                arena_planned_bytes: arena.0,
+                arena_bytes: self.planned.arena_bytes.0,
+            });
+        }
+    }
+
+    /// A warning for each row that is exceeded for the first time.
+    fn check_line(&mut self, step: u32, rss: &Rss) -> Vec<Event> {
+        let most = self.status.status.phase;
+        let highest = self.peak.max(rss.now);
+        let planned = self.planned;
+        let mut events = Vec::new();
+        for (row, held, allowed) in [
+            (Row::Trainer, highest, planned.peak),
+            (Row::Files, rss.file, planned.files),
+            (Row::Shmem, rss.shmem, planned.shmem),
+            (Row::Workers, Bytes(self.workers_bytes), planned.workers),
+            (Row::Supervisor, Bytes(self.supervisor_bytes), planned.supervisor),
+        ] {
+            if held <= allowed || self.over.contains(&row) {
+                continue;
+            }
+            self.over.push(row);
+            let message = format!("step {step}: {} is {held}, planned were {allowed}", row.name());
+            let error = Error::new("over-the-line", message)
+                .fact(format!(
+                    "anon {}, file {}, shmem {}; read when {} began",
+                    rss.anon,
+                    rss.file,
+                    rss.shmem,
+                    most.name()
+                ))
+                .hint(
+                    "raise the limit by the difference, and report the run file: the plan should have known",
+                )
+                .hint("memory.strict = false goes on with a warning");
+            events.push(Event::Warning(WarningEvent::of(&error, step)));
+            if self.is_strict {
+                self.strict.get_or_insert(error);
+            }
+        }
+        events
+    }
+
+    /// The trend of each kind, and a warning for each that began to grow.
+    fn check_trend(&mut self, step: u32, now: [u64; KINDS.len()]) -> Vec<Event> {
+        for (verdict, series) in self.verdicts.iter_mut().zip(&self.series) {
+            *verdict = series.verdict(&mut self.scratch);
+        }
+        if self.verdicts.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let mut events = vec![Event::Trend(self.trend_event(step))];
+        for (kind, name) in KINDS.iter().enumerate() {
+            let Some(verdict) = self.verdicts[kind].filter(|verdict| verdict.grows && !self.growing[kind])
+            else {
+                continue;
+            };
+            self.growing[kind] = true;
+            let slope = Bytes(verdict.slope_bytes_per_step as u64);
+            let total: u64 = now.iter().sum();
+            let limit = self.planned.limit.and_then(|limit| verdict.steps_to(total, limit.0));
+            let forecast = limit.map_or(String::new(), |steps| format!("; the limit is {steps} steps away"));
+            let message = format!("step {step}: {name} memory grows by {slope} a step{forecast}");
+            let error = Error::new("host-memory-trend", message);
+            events.push(Event::Warning(WarningEvent::of(&error, step)));
+        }
+        events
+    }
+
+    fn trend_event(&self, step: u32) -> TrendEvent {
+        let named = KINDS.iter().zip(self.verdicts);
+        TrendEvent { step, kinds: named.filter_map(|(name, v)| Some((name.to_string(), v?))).collect() }
+    }
+}
+
+impl Planned {
+    fn of(plan: &Plan) -> Planned {
+        let sum = |keep: &dyn Fn(&plimsoll_memory::Region) -> bool| -> Bytes {
+            plan.layout.regions.iter().filter(|r| keep(r)).map(|r| r.bytes).sum()
+        };
+        // The arena on the host is touched before the first step and stays, so it counts whole in every phase.
+        let on_host = plan.layout.regions.iter().any(|r| r.place == Place::Arena && r.pool == Pool::Host);
+        let arena_bytes = plan.arena_bytes();
+        let resident_arena = if on_host { arena_bytes } else { Bytes(0) };
+        let beside = |phase: Phase| {
+            sum(&|r| {
+                r.pool == Pool::Host
+                    && matches!(r.place, Place::Heap | Place::Process)
+                    && r.phases.contains(phase)
+            })
+        };
+        let named = |name: &str| sum(&|r| r.name == name);
+        let phases = Phase::ALL.map(|phase| resident_arena + beside(phase));
+        Planned {
+            phases,
+            peak: phases.into_iter().max().unwrap_or_default(),
+            arena: Phase::ALL.map(|phase| sum(&|r| r.place == Place::Arena && r.phases.contains(phase))),
+            arena_bytes,
+            files: named("process.image"),
+            shmem: sum(&|r| r.pool == Pool::Shm),
+            workers: named("reward.workers"),
+            supervisor: named("process.supervisor"),
+            limit: plan.limits.host.as_ref().map(|limit| limit.bytes),
+        }
+    }
+
+    /// (the trainer's resident memory, the arena's regions) planned for a part of a step.
+    fn of_part(&self, doing: Doing) -> (Bytes, Bytes) {
+        let phase = match doing {
+            Doing::Rollout | Doing::Eval => Phase::Rollout,
+            Doing::Score => Phase::Score,
+            Doing::Update => Phase::Update,
+            Doing::Start | Doing::Reward | Doing::Save | Doing::Idle => return (self.peak, self.arena_bytes),
+        };
+        (self.phases[phase as usize], self.arena[phase as usize])
+    }
+}

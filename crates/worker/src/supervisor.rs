@@ -1,0 +1,238 @@
+//! The supervisor of a run: starts the trainer as its child, passes signals on, keeps its last words, and says how it
+//! ended. It holds no model and no thread; one poll loop waits for all of it. It judges nothing: `rl` does.
+
+use crate::ring::Ring;
+use crate::status::{StatusPage, VARIABLE};
+use plimsoll_base::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+/// Bytes of standard error that are kept.
+const LAST_WORDS_BYTES: usize = 8 << 10;
+/// Lines of them that are quoted.
+const LAST_WORDS_LINES: usize = 20;
+/// Bytes moved a system call.
+const CHUNK_BYTES: usize = 16 << 10;
+/// Longest sleep: a child whose end was signalled to nobody is noticed after this.
+const POLL_SECONDS: i64 = 1;
+/// The trainer's own readiness to be killed for lack of memory, above the supervisor's old one: of two processes of one
+/// size the trainer goes first. One thousandth of the memory a point.
+const TRAINER_OOM_POINTS: i32 = 10;
+/// The supervisor is never chosen, also where a container kills all of its processes together.
+const NEVER_KILLED: i32 = -1000;
+const OOM_SCORE_ADJ: &std::ffi::CStr = c"/proc/self/oom_score_adj";
+
+/// A descriptor that becomes readable when a signal came to the supervisor.
+#[derive(Clone, Copy, Debug)]
+pub struct SignalPipe<'a> {
+    /// The signal's number.
+    pub signal: i32,
+    /// Holds a byte for each time that it came; does not block.
+    pub pipe: BorrowedFd<'a>,
+}
+
+/// How a trainer ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its process id.
+    pub pid: u32,
+    /// Exit code or signal.
+    pub status: ExitStatus,
+    /// The last signal that was passed on to it.
+    pub forwarded: Option<i32>,
+    /// What it noted last on the status page.
+    pub note: Option<String>,
+    /// The last lines of its standard error, without what moves a cursor.
+    pub last_words: Vec<String>,
+}
+
+/// Runs this program again with `args` and `env` as the trainer, and waits for its end.
+///
+/// `forward` are signals to pass on; `child_ended` becomes readable on SIGCHLD. Standard input and output are the
+/// supervisor's own; standard error comes through a pipe. The trainer dies with the supervisor.
+pub fn supervise(
+    args: &[OsString],
+    env: &[(String, String)],
+    forward: &[SignalPipe<'_>],
+    child_ended: SignalPipe<'_>,
+) -> Result<Ended> {
+    let page = StatusPage::new().ok();
+    let mut child = start(args, env, page.as_ref())?;
+    let mut stderr = child.stderr.take().expect("it was asked for as a pipe");
+    let flags = rustix::fs::fcntl_getfl(&stderr).unwrap_or(OFlags::empty());
+    rustix::fs::fcntl_setfl(&stderr, flags | OFlags::NONBLOCK).map_err(|err| not_started(&err.into()))?;
+    let pid = Pid::from_child(&child);
+    let mut words = Ring::new(LAST_WORDS_BYTES);
+    let (mut forwarded, mut open) = (None, true);
+    let status = loop {
+        wait(forward, child_ended, open.then_some(&stderr));
+        open = open && pump(&mut stderr, &mut words);
+        for one in forward.iter().filter(|one| drain(one.pipe)) {
+            forwarded = Some(one.signal);
+            // The child is not waited for yet, so its number cannot be another's. One that is gone needs no signal.
+            if let Some(signal) = Signal::from_named_raw(one.signal) {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+        }
+        drain(child_ended.pipe);
+        if let Some(status) = child.try_wait().map_err(|err| not_started(&err))? {
+            break status;
+        }
+    };
+    // What it said before it died is still in the pipe.
+    pump(&mut stderr, &mut words);
+    let note = page.and_then(|page| page.read());
+    Ok(Ended {
+        pid: pid.as_raw_nonzero().get() as u32,
+        status,
+        forwarded,
+        note,
+        last_words: plain_lines(&words),
+    })
+}
+
+impl Ended {
+    /// The signal that it died of.
+    pub fn signal(&self) -> Option<i32> {
+        self.status.signal()
+    }
+}
+
+fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>) -> Result<Child> {
+    let own_points =
+        fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok());
+    let own_points: i32 = own_points.unwrap_or(0);
+    let trainer_points = (own_points + TRAINER_OOM_POINTS).min(1000).to_string();
+    // Needs a privilege that a container may not have; the trainer is the larger one in any case.
+    let _ = fs::write("/proc/self/oom_score_adj", NEVER_KILLED.to_string());
+    // By its path, for the kernel names a process after the file; a file that was replaced meanwhile is not there.
+    let program = std::env::current_exe().ok().filter(|path| path.is_file());
+    let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
+    command.args(args).stderr(Stdio::piped());
+    command.envs(env.iter().map(|(key, value)| (key, value)));
+    // Without a page it is still told whose child it is; there is no descriptor 0 to write to.
+    command.env(VARIABLE, page.map_or_else(StatusPage::none, StatusPage::variable));
+    let keep = page.map(|page| page.fd().as_raw_fd());
+    let parent = rustix::process::getpid();
+    // SAFETY: `become_trainer` makes system calls only; it neither allocates nor takes a lock, as the gap between fork
+    // and exec demands.
+    unsafe { command.pre_exec(move || become_trainer(parent, keep, trainer_points.as_bytes())) };
+    command.spawn().map_err(|err| not_started(&err))
+}
+
+/// In the child, before it becomes the program: it dies with its parent, keeps the status page, and is the one to be
+/// killed for lack of memory.
+fn become_trainer(parent: Pid, keep: Option<i32>, oom_points: &[u8]) -> std::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the signal was armed; then nobody would ever send it.
+    if rustix::process::getppid() != Some(parent) {
+        return Err(std::io::Error::from(rustix::io::Errno::SRCH));
+    }
+    if let Some(number) = keep {
+        // SAFETY: the parent holds the page open until the child has ended, so its copy here is open.
+        let page = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_setfd(page, rustix::io::FdFlags::empty())?;
+    }
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::open(OOM_SCORE_ADJ, flags, rustix::fs::Mode::empty()) {
+        // Where it cannot be set, the kernel chooses by size alone.
+        let _ = rustix::io::write(&file, oom_points);
+    }
+    Ok(())
+}
+
+/// Columns of a terminal; `None` if it is none or does not say.
+pub fn terminal_columns(terminal: &fs::File) -> Option<u16> {
+    rustix::termios::tcgetwinsize(terminal).ok().map(|size| size.ws_col).filter(|&columns| columns > 0)
+}
+
+/// Sleeps until a signal came, the trainer spoke, or a second has passed.
+fn wait(forward: &[SignalPipe<'_>], child_ended: SignalPipe<'_>, stderr: Option<&ChildStderr>) {
+    let pipes = forward.iter().chain([&child_ended]).map(|one| one.pipe);
+    let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    let mut fds: Vec<PollFd<'_>> = pipes.chain(stderr.map(|stderr| stderr.as_fd())).map(readable).collect();
+    // An interrupted poll is a poll that found nothing: the caller looks at everything anyway.
+    let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: POLL_SECONDS, tv_nsec: 0 }));
+}
+
+/// Passes standard error on and keeps its end; false once it is closed.
+fn pump(stderr: &mut ChildStderr, words: &mut Ring) -> bool {
+    let mut chunk = [0u8; CHUNK_BYTES];
+    loop {
+        match stderr.read(&mut chunk) {
+            Ok(0) => return false,
+            Ok(length) => {
+                words.push(&chunk[..length]);
+                // The terminal may be gone; then there is nobody to tell, and the run goes on.
+                let _ = std::io::stderr().write_all(&chunk[..length]);
+            }
+            Err(err) if err.kind() == ErrorKind::Interrupted => {}
+            Err(err) => return err.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Empties a signal's pipe; true if the signal came.
+fn drain(pipe: BorrowedFd<'_>) -> bool {
+    let mut bytes = [0u8; 64];
+    let mut came = false;
+    while rustix::io::read(pipe, &mut bytes).is_ok_and(|length| length > 0) {
+        came = true;
+    }
+    came
+}
+
+/// The last lines without escape sequences; of a line that was drawn over and over, the last drawing.
+fn plain_lines(words: &Ring) -> Vec<String> {
+    let lines = words.last_lines(LAST_WORDS_LINES).into_iter();
+    lines.map(|line| plain(&line)).filter(|line| !line.trim().is_empty()).collect()
+}
+
+fn plain(line: &str) -> String {
+    let drawn = line.rsplit('\r').find(|part| !plain_part(part).trim().is_empty()).unwrap_or_default();
+    plain_part(drawn)
+}
+
+/// Leaves out `ESC [ ... letter`.
+fn plain_part(text: &str) -> String {
+    let (mut out, mut chars) = (String::with_capacity(text.len()), text.chars());
+    while let Some(c) = chars.next() {
+        if c == '\x1b' {
+            chars.by_ref().skip_while(|&c| c == '[').find(char::is_ascii_alphabetic);
+        } else if !c.is_control() {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn not_started(err: &std::io::Error) -> Error {
+    Error::new("trainer-not-started", format!("the trainer process: {err}"))
+        .hint("check the limits on processes and memory: ulimit -u, ulimit -v, and pids.max of the container")
+        .hint("--no-supervisor trains in one process")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_plain_text() {
+        for (line, expect) in [
+            ("plain", "plain"),
+            ("\x1b[1;31merror[internal]\x1b[0m: x", "error[internal]: x"),
+            ("\r\x1b[2K1/9 reward 0.1\r\x1b[2K2/9 reward 0.2", "2/9 reward 0.2"),
+            ("3/9 reward\r\x1b[2K", "3/9 reward"),
+            ("\x1b", ""),
+        ] {
+            assert_eq!(plain(line), expect, "{line:?}");
+        }
+    }
+}
