@@ -143,7 +143,7 @@ pub trait Device: Sync {
         1
     }
 
-    /// FLOP/s of bf16 products that the device reaches, measured for about `seconds`.
+    /// FLOP/s of bf16 products that the device reaches: on the CPU measured for about `seconds`, on a card by its kind.
     fn peak_flops(&self, seconds: f64) -> f64;
 
     /// Who holds the device's own memory; `None` where that is the host's.
@@ -196,6 +196,13 @@ pub trait Device: Sync {
     fn rms_norm(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>);
     /// out = x W^T + bias, or out += when `add` (f32 only). `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32.
     fn matmul(&self, x: Buf<'_>, w: Matrix<'_>, bias: Option<Buf<'_>>, out: Buf<'_>, add: bool);
+    /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
+    fn matmul_add(&self, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
+        if out != resid {
+            self.cast(resid, out);
+        }
+        self.matmul(x, w, None, out, true);
+    }
     /// Splits qkv, normalises heads of q and k (if `norms`), rotates q and k, writes q to `q_out` and k, v to the cache.
     ///
     /// `qkv`: [M, (a + 2k) d] e; `norms`: ([d], [d]) of q and k with eps; `rope`: [positions, d/2, 2] f32, cosine

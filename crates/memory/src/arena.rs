@@ -17,7 +17,7 @@
 //! let _ = (rollout.buf("kv"), update.buf("act"));
 //! ```
 
-use crate::{Layout, Place, REGION_ALIGN};
+use crate::{Layout, Place, REGION_ALIGN, Turn};
 use plimsoll_base::{DType, Phase};
 use std::marker::PhantomData;
 
@@ -98,8 +98,14 @@ impl ArenaMap {
         let phases = Phase::ALL.map(|phase| {
             next = overlay_base;
             let here = |r: &crate::Region| !r.phases.is_resident() && r.phases.contains(phase);
-            let bound = bind(layout, &mut next, guard_bytes, here);
+            let mut bound = bind(layout, &mut next, guard_bytes, |r| here(r) && r.turn == Turn::Whole);
+            let turns_base = next;
             end = end.max(next);
+            for turn in Turn::EXCLUSIVE {
+                next = turns_base;
+                bound.extend(bind(layout, &mut next, guard_bytes, |r| here(r) && r.turn == turn));
+                end = end.max(next);
+            }
             bound
         });
         ArenaMap { resident, phases, end, guard: guard_bytes }

@@ -56,6 +56,29 @@ pub enum Place {
     File,
 }
 
+/// When within its phases a region is in use. The layers' and the head's work of a training pass take turns, so their
+/// regions share bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Turn {
+    /// All of the phase.
+    #[default]
+    Whole,
+    /// While layers run.
+    Layers,
+    /// While the head runs.
+    Head,
+}
+
+impl Turn {
+    /// The turns that exclude each other.
+    pub const EXCLUSIVE: [Turn; 2] = [Turn::Layers, Turn::Head];
+
+    fn is_whole(&self) -> bool {
+        *self == Turn::Whole
+    }
+}
+
 /// One named piece of memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Region {
@@ -75,6 +98,9 @@ pub struct Region {
     pub bytes: Bytes,
     /// Who gives it its address.
     pub place: Place,
+    /// When within its phases it is in use.
+    #[serde(skip_serializing_if = "Turn::is_whole")]
+    pub turn: Turn,
 }
 
 /// What a component needs: regions in the order in which they are bound.
@@ -107,6 +133,34 @@ impl Layout {
         Ok(())
     }
 
+    /// Adds an arena region of some phases that is in use in one turn only.
+    ///
+    /// Errors: `size-overflow`.
+    #[allow(clippy::too_many_arguments)] // An arena region, and its turn.
+    pub fn arena_in_turn(
+        &mut self,
+        name: &str,
+        owner: &'static str,
+        pool: Pool,
+        phases: PhaseSet,
+        turn: Turn,
+        shape: &[u64],
+        dtype: DType,
+    ) -> Result<()> {
+        assert!(!phases.is_resident(), "{name}: a resident region has no turn");
+        self.arena(name, owner, pool, phases, shape, dtype)?;
+        self.regions.last_mut().expect("one was added").turn = turn;
+        Ok(())
+    }
+
+    /// Bytes of some regions together: of those that take turns, the larger turn counts.
+    pub fn sum(&self, keep: impl Fn(&Region) -> bool) -> Bytes {
+        let of = |turn: Turn| -> Bytes {
+            self.regions.iter().filter(|r| r.turn == turn && keep(r)).map(|r| r.bytes).sum()
+        };
+        of(Turn::Whole) + Turn::EXCLUSIVE.map(of).into_iter().max().unwrap_or_default()
+    }
+
     /// Adds a resident row outside the arena, of `bytes` bytes.
     pub fn outside(&mut self, name: &str, owner: &'static str, pool: Pool, place: Place, bytes: Bytes) {
         self.push(name, owner, pool, PhaseSet::RESIDENT, &[bytes.0], DType::U8, bytes, place);
@@ -126,7 +180,8 @@ impl Layout {
     ) {
         debug_assert!(self.find(name).is_none(), "region {name} stands twice in a layout");
         let (name, shape) = (name.to_string(), shape.to_vec());
-        self.regions.push(Region { name, owner, pool, phases, shape, dtype, bytes, place });
+        let turn = Turn::Whole;
+        self.regions.push(Region { name, owner, pool, phases, shape, dtype, bytes, place, turn });
     }
 
     /// Appends another component's regions.

@@ -12,6 +12,6 @@ mod plan;
 pub mod trend;
 
 pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, Resident};
-pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region};
+pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region, Turn};
 pub use mapping::Mapping;
 pub use plan::{Limit, Limits, Plan, PoolPeak};

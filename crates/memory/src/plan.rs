@@ -155,7 +155,7 @@ impl Plan {
     }
 
     fn sum(&self, keep: impl Fn(&crate::Region) -> bool) -> Bytes {
-        self.layout.regions.iter().filter(|r| keep(r)).map(|r| r.bytes).sum()
+        self.layout.sum(keep)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Batch, DeviceKind, HEAD_TILE, HeadOut, KV_BLOCK, Kv, SEGMENT_FIELDS, sizes};
-use plimsoll_memory::{Buf, InPhase, Layout, Pool};
+use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use serde::{Deserialize, Serialize};
 
 /// What the update keeps of a layer for its backward pass.
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub enum Recompute {
     /// Everything is kept.
     None,
-    /// Norms and the SwiGLU product are computed again.
+    /// Norms, the SwiGLU product and the residual after attention are computed again.
     Cheap,
     /// Only each layer's input is kept.
     Layer,
@@ -99,7 +99,7 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
             let kept = if recompute == Recompute::Layer { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
             let qkv = if spec.qk_norm { kept } else { 1 };
-            Slots { resid: layers + 1, mid: kept, kept, cheap, qkv, kv: kept }
+            Slots { resid: layers + 1, mid: cheap, kept, cheap, qkv, kv: kept }
         }
     }
 }
@@ -116,12 +116,21 @@ pub fn layout(
 ) -> Result<Layout> {
     let phase = mode.phase();
     let mut regions = Layout::new();
-    let mut add = |name: &str, shape: &[usize], dtype: DType| {
+    let mut add_in = |turn: Turn, name: &str, shape: &[usize], dtype: DType| {
         let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
         let (name, phases) = (format!("{}.{name}", phase.name()), PhaseSet::of(&[phase]));
-        regions.arena(&name, "model", target.pool, phases, &shape, dtype)
+        regions.arena_in_turn(&name, "model", target.pool, phases, turn, &shape, dtype)
     };
     let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
+    // What the backward pass computes again, or never reads, is free while the head runs.
+    let turn_of = |name: &str| match (mode.recompute(), name) {
+        (None, _) => Turn::Whole,
+        (Some(Recompute::Layer), _) => Turn::Layers,
+        (Some(Recompute::Cheap), "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
+        (Some(_), "qkv") if !spec.qk_norm => Turn::Layers,
+        (Some(_), _) => Turn::Whole,
+    };
+    let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     let (h, f, d) = (spec.hidden as usize, spec.ffn as usize, spec.head_dim as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
     for (name, n) in
@@ -134,39 +143,45 @@ pub fn layout(
         add("copies", &[limits.copies, 3], DType::U32)?;
     }
     add("resid", &[s.resid, m, h], DType::F32)?;
-    if s.mid > 0 {
-        add("mid", &[s.mid, m, h], DType::F32)?;
+    let kept: &[(&str, usize, &[usize], DType)] = &[
+        ("mid", s.mid, &[m, h], DType::F32),
+        ("qkv", s.qkv, &[m, q + 2 * kv], weights),
+        ("q", s.kept, &[m, q], weights),
+        ("keys", s.kv, &[limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights),
+        ("values", s.kv, &[limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights),
+        ("attn", s.kept, &[m, q], weights),
+        ("gate_up", s.kept, &[m, 2 * f], weights),
+        ("product", s.cheap, &[m, f], weights),
+    ];
+    let norms: &[(&str, usize, &[usize], DType)] = match mode.recompute() {
+        Some(_) => &[
+            ("norm_attn", s.cheap, &[m, h], weights),
+            ("norm_ffn", s.cheap, &[m, h], weights),
+            ("lse", s.kept, &[m, spec.heads as usize], DType::F32),
+        ],
+        None => &[("norm", 1, &[m, h], weights)],
+    };
+    for (name, slots, shape, dtype) in norms.iter().chain(kept).filter(|t| t.1 > 0) {
+        add_in(turn_of(name), name, &[&[*slots], *shape].concat(), *dtype)?;
     }
-    if mode.recompute().is_some() {
-        add("norm_attn", &[s.cheap, m, h], weights)?;
-        add("norm_ffn", &[s.cheap, m, h], weights)?;
-        add("lse", &[s.kept, m, spec.heads as usize], DType::F32)?;
-    } else {
-        add("norm", &[m, h], weights)?;
-    }
-    add("qkv", &[s.qkv, m, q + 2 * kv], weights)?;
-    add("q", &[s.kept, m, q], weights)?;
-    add("keys", &[s.kv, limits.blocks, spec.kv_heads as usize, d, KV_BLOCK], weights)?;
-    add("values", &[s.kv, limits.blocks, spec.kv_heads as usize, KV_BLOCK, d], weights)?;
-    add("attn", &[s.kept, m, q], weights)?;
-    add("gate_up", &[s.kept, m, 2 * f], weights)?;
-    add("product", &[s.cheap, m, f], weights)?;
+    let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     add("head.input", &[r, h], DType::F32)?;
     add("head.norm", &[r, h], weights)?;
     for name in ["head.logprobs", "head.lse", "head.entropy"] {
         add(name, &[r], DType::F32)?;
     }
-    let truncates = matches!(mode, Mode::Rollout { truncates: true });
-    let tile = sizes::head_tile(target.kind, target.threads, r, spec.vocab as usize, truncates);
-    add("head.tile", &[tile as usize], DType::F32)?;
     if let Mode::Rollout { .. } = mode {
         add("sampler.keys", &[r, 3], DType::U32)?;
         add("tokens", &[r], DType::U32)?;
     } else {
         add("targets", &[r], DType::U32)?;
     }
+    let truncates = matches!(mode, Mode::Rollout { truncates: true });
+    let tile = sizes::head_tile(target.kind, target.threads, r, spec.vocab as usize, truncates);
+    let turn = if mode.recompute().is_some() { Turn::Head } else { Turn::Whole };
+    add_in(turn, "head.tile", &[tile as usize], DType::F32)?;
     if mode.recompute().is_some() {
-        add_backward(spec, weights, target.kind, limits, &mut add)?;
+        add_backward(spec, weights, target.kind, limits, &mut add_in)?;
     }
     Ok(regions)
 }
@@ -176,34 +191,33 @@ fn add_backward(
     weights: DType,
     kind: DeviceKind,
     limits: PassLimits,
-    add: &mut impl FnMut(&str, &[usize], DType) -> Result<()>,
+    add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
 ) -> Result<()> {
     let (m, r) = (limits.rows, limits.head_rows);
-    let (h, f) = (spec.hidden as usize, spec.ffn as usize);
+    let h = spec.hidden as usize;
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
+    add(Turn::Whole, "d_resid", &[m, h], DType::F32)?;
     for (name, width, dtype) in [
-        ("d_resid", h, DType::F32),
         ("d_norm", h, DType::F32),
         ("d_out", h, weights),
-        ("d_product", f, weights),
         ("d_attn", q, weights),
         ("d_q", q, DType::F32),
         ("d_kv", 2 * kv, DType::F32),
         ("d_qkv", q + 2 * kv, weights),
         ("rstd", 1, DType::F32),
     ] {
-        add(name, &[m, width], dtype)?;
+        add(Turn::Layers, name, &[m, width], dtype)?;
     }
-    add("head.d_logprobs", &[r], DType::F32)?;
-    add("head.d_entropy", &[r], DType::F32)?;
+    add(Turn::Whole, "head.d_logprobs", &[r], DType::F32)?;
+    add(Turn::Whole, "head.d_entropy", &[r], DType::F32)?;
     let tile = sizes::head_gradient_tile(kind, r, spec.vocab as usize);
-    add("head.d_tile", &[tile as usize], weights)?;
-    add("head.d_norm", &[r, h], DType::F32)?;
-    add("head.d_input", &[r, h], DType::F32)?;
-    add("head.rstd", &[r], DType::F32)?;
+    add(Turn::Head, "head.d_tile", &[tile as usize], weights)?;
+    add(Turn::Head, "head.d_norm", &[r, h], DType::F32)?;
+    add(Turn::Head, "head.d_input", &[r, h], DType::F32)?;
+    add(Turn::Head, "head.rstd", &[r], DType::F32)?;
     match largest_pack(spec, weights, kind, limits) {
         0 => Ok(()),
-        pack => add("pack", &[pack as usize], weights),
+        pack => add(Turn::Whole, "pack", &[pack as usize], weights),
     }
 }
 
@@ -263,7 +277,6 @@ pub(crate) struct Backward<'p> {
     pub(crate) d_resid: Buf<'p>,
     pub(crate) d_norm: Buf<'p>,
     pub(crate) d_out: Buf<'p>,
-    pub(crate) d_product: Buf<'p>,
     pub(crate) d_attn: Buf<'p>,
     pub(crate) d_q: Buf<'p>,
     pub(crate) d_kv: Buf<'p>,
@@ -413,7 +426,6 @@ impl<'p> Backward<'p> {
             d_resid: buf("d_resid"),
             d_norm: buf("d_norm"),
             d_out: buf("d_out"),
-            d_product: buf("d_product"),
             d_attn: buf("d_attn"),
             d_q: buf("d_q"),
             d_kv: buf("d_kv"),

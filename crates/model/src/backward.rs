@@ -108,8 +108,10 @@ impl<D: Device + ?Sized> LayerBackward<'_, '_, '_, D> {
         let Self { dev, w, g, bufs, back, .. } = self;
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);
         let (d_out, d_norm) = (back.d_out.slice(0, m * h), back.d_norm.slice(0, m * h));
-        let d_product = back.d_product.slice(0, m * f);
+        // In place: the product is not read after its weight's gradient.
+        let d_product = bufs.product;
         if forward::recomputes(self.pass.acts.mode) {
+            dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
             dev.rms_norm(bufs.mid, w.ffn_norm, self.spec().rms_eps, bufs.norm_ffn);
             dev.swiglu(bufs.gate_up, f, bufs.product);
         }

@@ -204,25 +204,11 @@ pub(crate) fn layer<D: Device + ?Sized>(
         dev.copy_kv(bufs.kv, copies);
     }
     dev.attention(bufs.q, bufs.kv, pass.batch, bufs.attn, bufs.lse);
-    add_product(dev, bufs.resid, bufs.attn, w.output, bufs.mid);
+    dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
     dev.rms_norm(bufs.mid, w.ffn_norm, eps, bufs.norm_ffn);
     dev.matmul(bufs.norm_ffn, w.gate_up, None, bufs.gate_up, false);
     dev.swiglu(bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
-    add_product(dev, bufs.mid, bufs.product, w.down, bufs.next);
-}
-
-/// out = resid + x W^T; in place where `out` is `resid`.
-fn add_product<D: Device + ?Sized>(
-    dev: &D,
-    resid: Buf<'_>,
-    x: Buf<'_>,
-    w: plimsoll_device::Matrix<'_>,
-    out: Buf<'_>,
-) {
-    if out != resid {
-        dev.cast(resid, out);
-    }
-    dev.matmul(x, w, None, out, true);
+    dev.matmul_add(bufs.product, w.down, bufs.mid, bufs.next);
 }
 
 pub(crate) fn qk_norm<'a>(decoder: &Decoder<'a>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {
@@ -296,7 +282,8 @@ pub fn advance<D: Device + ?Sized>(dev: &D, pass: &Pass<'_>) {
     dev.advance(pass.batch, pass.ids, tokens, keys);
 }
 
-/// True if the update recomputes norms and products in the backward pass.
+/// True if the backward pass of a layer computes norms, product and the residual after attention again; whole layers do
+/// it as part of themselves.
 pub(crate) fn recomputes(mode: Mode) -> bool {
-    matches!(mode, Mode::Update(Recompute::Cheap | Recompute::Layer))
+    matches!(mode, Mode::Update(Recompute::Cheap))
 }

@@ -302,7 +302,7 @@ impl Watch {
 impl Planned {
     fn of(plan: &Plan) -> Planned {
         let sum = |keep: &dyn Fn(&plimsoll_memory::Region) -> bool| -> Bytes {
-            plan.layout.regions.iter().filter(|r| keep(r)).map(|r| r.bytes).sum()
+            plan.layout.sum(keep)
         };
         // The arena on the host is touched before the first step and stays, so it counts whole in every phase.
         let on_host = plan.layout.regions.iter().any(|r| r.place == Place::Arena && r.pool == Pool::Host);

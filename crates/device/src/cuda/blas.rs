@@ -46,6 +46,8 @@ pub(crate) struct Operands {
     /// W, or dy^T's partner x for `BackwardW`: the operand named first by the library, which counts columns first.
     pub(crate) a: u64,
     pub(crate) b: u64,
+    /// What is added to, where something is: the output itself or another matrix of its shape.
+    pub(crate) added: u64,
     pub(crate) out: u64,
     pub(crate) bias: u64,
 }
@@ -192,7 +194,7 @@ impl Blas {
                 description.a,
                 operands.b as *const c_void,
                 description.b,
-                operands.out as *const c_void,
+                operands.added as *const c_void,
                 description.out,
                 operands.out as *mut c_void,
                 description.out,
@@ -340,7 +342,7 @@ impl<'x> Trial<'x> {
             blas,
             gpu,
             description: Description::new(&Shape { m, ..*shape }, operands.bias)?,
-            operands: Operands { out: scratch.0, ..operands },
+            operands: Operands { added: scratch.0, out: scratch.0, ..operands },
             out_bytes: m as u64 * row_bytes,
             begin: mark()?,
             end: mark()?,

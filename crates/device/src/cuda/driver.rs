@@ -20,6 +20,8 @@ pub struct GpuInfo {
     pub capability: (u32, u32),
     /// Multiprocessors.
     pub multiprocessors: u32,
+    /// Highest clock of the multiprocessors, Hz.
+    pub clock_hz: f64,
     /// All memory of the card.
     pub total: Bytes,
     /// CUDA version that the driver speaks, such as 13000.
@@ -166,6 +168,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
         name,
         capability,
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        clock_hz: f64::from(attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)) * 1e3,
         total: Bytes(total as u64),
         driver,
         driver_library: library.display().to_string(),

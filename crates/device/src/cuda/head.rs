@@ -24,7 +24,9 @@ const FULL_LOGITS: usize = 16 << 20;
 /// Rows of a grid, at most.
 const ROWS_MAX: usize = 32_768;
 /// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once a tile.
-const GRADIENT_TILE: usize = 2048;
+const GRADIENT_TILE: usize = 4096;
+/// Columns of a block of it, 8 a thread.
+const GRADIENT_PART: usize = 2048;
 /// Rows of a block that merges parts.
 const ROW_WARPS: usize = 4;
 
@@ -310,8 +312,8 @@ fn gradients(
     );
     args.push(dev.arg(dlogits));
     let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };
-    let grid = [cols.div_ceil(GRADIENT_TILE) as u32, chunk.rows as u32, 1];
-    dev.launch("head", kernel, Launch { grid, block: GRADIENT_TILE as u32 / 8, shared: 0 }, &args);
+    let grid = [cols.div_ceil(GRADIENT_PART) as u32, chunk.rows as u32, 1];
+    dev.launch("head", kernel, Launch { grid, block: GRADIENT_PART as u32 / 8, shared: 0 }, &args);
 }
 
 #[cfg(test)]

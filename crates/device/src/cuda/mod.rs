@@ -260,8 +260,8 @@ impl Device for CudaDevice {
         format!("cuda-sm{major}{minor}-cublaslt{}", self.blas.version)
     }
 
-    fn peak_flops(&self, seconds: f64) -> f64 {
-        matmul::peak_flops(self, seconds)
+    fn peak_flops(&self, _seconds: f64) -> f64 {
+        matmul::peak_flops(self)
     }
     fn take_profile(&self) -> Vec<(String, u64, f64)> {
         self.profile.as_ref().map(|p| p.take()).unwrap_or_default()
@@ -329,6 +329,10 @@ impl Device for CudaDevice {
     fn matmul(&self, x: Buf<'_>, w: Matrix<'_>, bias: Option<Buf<'_>>, out: Buf<'_>, add: bool) {
         matmul::forward(self, x, w, bias, out, add);
         self.inspect("matmul", &[out]);
+    }
+    fn matmul_add(&self, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
+        matmul::forward_add(self, x, w, resid, out);
+        self.inspect("matmul_add", &[out]);
     }
     fn rope(
         &self,

@@ -74,6 +74,16 @@ struct Panel<'p> {
     y: f64,
 }
 
+/// The regions without those of the smaller turn: they lie on the same bytes.
+fn larger_turn(regions: &[Value]) -> impl Iterator<Item = &Value> {
+    let bytes = |turn: &str| -> u64 {
+        let of_turn = regions.iter().filter(|r| r["turn"] == turn);
+        of_turn.filter_map(|r| r["bytes"].as_u64()).sum()
+    };
+    let hidden = if bytes("layers") < bytes("head") { "layers" } else { "head" };
+    regions.iter().filter(move |r| r["turn"] != hidden)
+}
+
 /// Draws a plan as `plan --json` gives it. `title` is for people; `measured` is empty before a run.
 pub fn draw(plan: &Value, title: &str, measured: &Measured) -> String {
     let nothing = Measured::default();
@@ -112,8 +122,8 @@ pub fn draw(plan: &Value, title: &str, measured: &Measured) -> String {
 
 impl<'p> Panel<'p> {
     fn new(plan: &Value, pool: &'p str, measured: &'p Measured, y: f64) -> Panel<'p> {
-        let rows: Vec<Row> =
-            plan["regions"].as_array().into_iter().flatten().filter_map(|region| row(region, pool)).collect();
+        let regions = plan["regions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let rows: Vec<Row> = larger_turn(regions).filter_map(|region| row(region, pool)).collect();
         let own = |phase: &Phase| {
             let name = phase.name();
             let in_it = |row: &Row| row.phases.as_ref().is_some_and(|p| p.iter().any(|p| p == name));
