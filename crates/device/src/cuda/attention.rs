@@ -180,16 +180,17 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
     let Shape { segments, a, k, d, .. } = *shape;
     let all_chunks = shape.keys_max.div_ceil(ATTENTION_CHUNK);
     let row_blocks = head_blocks(a, k);
-    let chunks = if segments * row_blocks <= CHUNKED_BLOCKS_MAX && all_chunks > 1 { all_chunks } else { 0 };
+    let bytes = parts_bytes(segments as u64, a as u64, d as u64, all_chunks as u64);
+    // A pass of single rows that is no decode pass may find no room: then a block takes all chunks, with the same bits.
+    let has_room = dev.scratch.is_some_and(|(_, len)| bytes <= len);
+    let is_small = segments * row_blocks <= CHUNKED_BLOCKS_MAX;
+    let chunks = if is_small && has_room && all_chunks > 1 { all_chunks } else { 0 };
     // A warp's halves of units on their way; units' results and the chunks' before, rows 8 floats apart; their sums.
     let slots = if d == 64 { 4 } else { 2 };
     let results = 9 * (a / k).min(TILE) * (d + 8) * 4 + 10 * TILE * 8;
     let shared = |warps: usize| warps * slots * UNIT / 2 * d * 2 + results;
     let warps = [4, 2, 1].into_iter().find(|&w| shared(w) <= SHARED_MAX).expect("one warp fits");
-    let parts = Arg::Ptr(match chunks {
-        0 => 0,
-        n => dev.scratch(parts_bytes(segments as u64, a as u64, d as u64, n as u64)),
-    });
+    let parts = Arg::Ptr(if chunks > 0 { dev.scratch(bytes) } else { 0 });
     let how = Launch {
         grid: [segments as u32, row_blocks as u32, chunks.max(1) as u32],
         block: 32 * warps as u32,
