@@ -6,9 +6,8 @@
 
 mod common;
 
-use common::{Fixture, fixture, golden_dir, whole_sequences};
+use common::{Fixture, Machine, fixture, golden_dir, whole_sequences};
 use plimsoll_base::{DType, Phase};
-use plimsoll_device::cpu::Isa;
 use plimsoll_device::{Device, Matrix};
 use plimsoll_model::{
     Activations, Decoder, Mode, Params, Pass, PassLimits, Recompute, backward, head, layers, load, rope,
@@ -44,8 +43,8 @@ fn largest_difference(ours: &[f32], theirs: &[f32]) -> f32 {
     ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-fn open(model: &str, dtype: DType, recompute: Recompute, isa: Isa) -> Fixture {
-    fixture(golden_dir(model).to_str().unwrap(), dtype, recompute, 2, isa, LIMITS)
+fn open(model: &str, dtype: DType, recompute: Recompute, machine: Machine) -> Fixture {
+    fixture(golden_dir(model).to_str().unwrap(), dtype, recompute, 2, machine, LIMITS)
 }
 
 /// Forward and backward of the mean negative log-prob over the three sequences; hands everything to `check`.
@@ -53,50 +52,43 @@ fn run(
     f: &mut Fixture,
     recompute: Recompute,
     sequences: &[&[u32]],
-    check: impl FnOnce(&plimsoll_device::cpu::CpuDevice, &Decoder<'_>, &Params<'_>, &Pass<'_>),
+    check: impl FnOnce(&dyn Device, &Decoder<'_>, &Params<'_>, &Pass<'_>),
 ) {
     let (resident, mut overlay) = f.arena.split();
+    let dev = f.dev.as_dyn();
     let params = Params::bind(&f.spec, &f.table, f.dtype, resident.buf("actor.weights"));
     let grads = Params::bind(&f.spec, &f.table, f.dtype, resident.buf("actor.grads"));
-    load(&f.dev, &f.model, &f.table, &params, 0, plimsoll_base::Bytes::mib(1)).unwrap();
+    load(dev, &f.model, &f.table, &params, 0, plimsoll_base::Bytes::mib(1)).unwrap();
     let table = resident.buf("rope.table");
-    rope::fill(&f.dev, &f.spec, table);
+    rope::fill(dev, &f.spec, table);
     let decoder = Decoder { spec: f.spec, dtype: f.dtype, params, rope: table };
     let phase = overlay.enter(Phase::Update);
     let acts = Activations::bind(&phase, Mode::Update(recompute), f.limits);
     let index = whole_sequences(sequences);
-    let pass = Pass::upload(&f.dev, acts, &index);
-    f.dev.zero(grads.all);
-    layers(&f.dev, &decoder, &pass);
-    head(&f.dev, &decoder, &pass, 1.0);
+    let pass = Pass::upload(dev, acts, &index);
+    dev.zero(grads.all);
+    layers(dev, &decoder, &pass);
+    head(dev, &decoder, &pass, 1.0);
     // The last row of a sequence predicts nothing.
     let count = sequences.iter().map(|s| s.len() - 1).sum::<usize>() as f32;
     let d: Vec<f32> = sequences
         .iter()
         .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
         .collect();
-    backward(&f.dev, &decoder, &grads, &pass, 1.0, &d, &vec![0.0; d.len()]);
-    check(&f.dev, &decoder, &grads, &pass);
+    backward(dev, &decoder, &grads, &pass, 1.0, &d, &vec![0.0; d.len()]);
+    check(dev, &decoder, &grads, &pass);
 }
 
-fn read(dev: &impl Device, buf: plimsoll_memory::Buf<'_>) -> Vec<f32> {
+fn read(dev: &dyn Device, buf: plimsoll_memory::Buf<'_>) -> Vec<f32> {
     let mut out = vec![0.0; buf.len()];
     dev.read_f32(buf, 0, &mut out);
     out
 }
 
-fn rows(dev: &impl Device, matrix: Matrix<'_>) -> Vec<f32> {
+fn rows(dev: &dyn Device, matrix: Matrix<'_>) -> Vec<f32> {
     let mut out = vec![0.0; matrix.n * matrix.k];
     dev.read_rows(matrix, 0, &mut out);
     out
-}
-
-fn isas() -> Vec<Isa> {
-    let mut all = vec![Isa::Scalar];
-    if Isa::detect() != Isa::Scalar {
-        all.push(Isa::detect());
-    }
-    all
 }
 
 #[test]
@@ -105,8 +97,8 @@ fn log_probs_entropies_and_loss_agree_with_transformers() {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
-        for isa in isas() {
-            let mut f = open(name, DType::F32, Recompute::None, isa);
+        for machine in Machine::all() {
+            let mut f = open(name, DType::F32, Recompute::None, machine);
             run(&mut f, Recompute::None, &sequences, |dev, _, _, pass| {
                 let (logprobs, entropy) =
                     (read(dev, pass.head_out().logprobs), read(dev, pass.head_out().entropy));
@@ -115,16 +107,16 @@ fn log_probs_entropies_and_loss_agree_with_transformers() {
                     let n = ids.len();
                     let theirs = reference.f32s(&format!("seq{i}.log_probs"));
                     let d = largest_difference(&logprobs[at..at + n - 1], &theirs);
-                    assert!(d < 3e-5, "{name} {isa:?} seq{i}: log-probs differ by {d}");
+                    assert!(d < 3e-5, "{name} {machine:?} seq{i}: log-probs differ by {d}");
                     let d =
                         largest_difference(&entropy[at..at + n], &reference.f32s(&format!("seq{i}.entropy")));
-                    assert!(d < 2e-5, "{name} {isa:?} seq{i}: entropies differ by {d}");
+                    assert!(d < 2e-5, "{name} {machine:?} seq{i}: entropies differ by {d}");
                     sum += logprobs[at..at + n - 1].iter().map(|&l| f64::from(l)).sum::<f64>();
                     count += n - 1;
                     at += n;
                 }
                 let loss = (-sum / count as f64) as f32;
-                assert!((loss - reference.f32s("loss")[0]).abs() < 4e-6, "{name} {isa:?}: loss {loss}");
+                assert!((loss - reference.f32s("loss")[0]).abs() < 4e-6, "{name} {machine:?}: loss {loss}");
             });
         }
     }
@@ -138,7 +130,7 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
         let mut bits: Option<Vec<f32>> = None;
         for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
-            let mut f = open(name, DType::F32, recompute, Isa::detect());
+            let mut f = open(name, DType::F32, recompute, Machine::detect());
             let table = f.table.clone();
             run(&mut f, recompute, &sequences, |dev, _, grads, _| {
                 let norm = dev.sum_squares(grads.all).sqrt() as f32;

@@ -109,11 +109,11 @@ impl Engine {
         let (mut stats, mut entropy) = (RolloutStats::default(), 0.0);
         loop {
             let ran = match dev.pipeline() {
-                Some(pipeline) => {
+                Some(pipeline) if self.limits.ahead => {
                     let mut run = ahead::Run { pipeline, dev, decoder, acts, request };
                     self.run_ahead(&mut run, stop, out, &mut stats, &mut entropy)?
                 }
-                None => false,
+                _ => false,
             };
             if ran {
                 continue;

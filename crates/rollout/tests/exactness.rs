@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::harness::Machine;
 use common::harness::{Numbers, Setup, same_bits};
 use common::{World, sampling, sequences};
 use plimsoll_base::DType;
@@ -20,7 +21,7 @@ use proptest::prelude::*;
 struct Ask {
     source: &'static str,
     dtype: DType,
-    isa: Isa,
+    machine: Machine,
     prompts: Vec<Vec<u32>>,
     group_size: usize,
     new_tokens: usize,
@@ -29,13 +30,19 @@ struct Ask {
 }
 
 impl Ask {
-    fn new(source: &'static str, dtype: DType, isa: Isa, prompt_lens: &[usize], group_size: usize) -> Ask {
+    fn new(
+        source: &'static str,
+        dtype: DType,
+        machine: Machine,
+        prompt_lens: &[usize],
+        group_size: usize,
+    ) -> Ask {
         // Every vocabulary here has at least 15 tokens; a few of 260 end a response, so that lengths differ.
         let vocab = if source.contains(':') { 15 } else { 260 };
         let mut numbers = Numbers::new(prompt_lens.len() as u64);
         let prompts = prompt_lens.iter().map(|&n| numbers.tokens(n, vocab)).collect();
         let eos = if source.contains(':') { vec![1] } else { (0..12).collect() };
-        Ask { source, dtype, isa, prompts, group_size, new_tokens: 24, temperature: 1.0, eos }
+        Ask { source, dtype, machine, prompts, group_size, new_tokens: 24, temperature: 1.0, eos }
     }
 
     fn samples(&self) -> usize {
@@ -47,7 +54,7 @@ impl Ask {
     }
 
     fn setup(&self, pass: PassLimits) -> Setup {
-        Setup { isa: self.isa, ..Setup::new(self.source, self.dtype, pass) }
+        Setup { machine: self.machine, ..Setup::new(self.source, self.dtype, pass) }
     }
 
     /// Limits of the update in which `tokens` rows fit.
@@ -106,7 +113,7 @@ impl Ask {
                  {at:?}: {trained:?} trained, {:?} recorded",
                 self.source,
                 self.dtype,
-                self.isa,
+                self.machine,
                 all[s].prompt.len(),
                 drawn.logprobs(s)
             );
@@ -121,7 +128,7 @@ impl Ask {
                 "{} {:?} {:?}, {how}: sample {s} differs: {:?} {:?} and {:?} {:?}",
                 self.source,
                 self.dtype,
-                self.isa,
+                self.machine,
                 drawn.ids(s),
                 drawn.logprobs(s),
                 other.ids(s),
@@ -182,12 +189,11 @@ impl Ask {
 }
 
 fn check_model(source: &'static str, dtype: DType) {
-    let mut isas = vec![Isa::detect()];
-    if Isa::Avx2.is_available() && Isa::detect() != Isa::Avx2 {
-        isas.push(Isa::Avx2);
-    }
-    for isa in isas {
-        let ask = Ask::new(source, dtype, isa, &[1, 7, 15, 16, 17, 31, 32, 33, 40], 3);
+    let mut machines = vec![Machine::detect(), Machine::path(Isa::Avx2)];
+    machines.retain(|&m| m != Machine::Cpu(Isa::Avx2) || Isa::Avx2.is_available());
+    machines.dedup();
+    for machine in machines {
+        let ask = Ask::new(source, dtype, machine, &[1, 7, 15, 16, 17, 31, 32, 33, 40], 3);
         let drawn = ask.check_everything();
         let lens: Vec<usize> = (0..drawn.len()).map(|s| drawn.ids(s).len()).collect();
         assert!(
@@ -196,12 +202,12 @@ fn check_model(source: &'static str, dtype: DType) {
         );
         // Other group sizes and temperatures, less of everything else.
         for (group_size, temperature) in [(1, 0.6), (4, 1.7)] {
-            let ask = Ask { temperature, ..Ask::new(source, dtype, isa, &[15, 40, 16], group_size) };
+            let ask = Ask { temperature, ..Ask::new(source, dtype, machine, &[15, 40, 16], group_size) };
             let (drawn, _) = ask.draw(ask.engine(5, 32, ask.blocks()), OnFull::Preempt, 1);
             ask.check_training(&drawn, 100, Recompute::Cheap, 1);
         }
     }
-    let ask = Ask::new(source, dtype, Isa::Scalar, &[5, 16, 23], 3);
+    let ask = Ask::new(source, dtype, Machine::path(Isa::Scalar), &[5, 16, 23], 3);
     let (drawn, _) = ask.draw(ask.engine(9, 80, ask.blocks()), OnFull::WorstCase, 1);
     let (other, _) = ask.draw(ask.engine(2, 5, ask.tight_blocks()), OnFull::Preempt, 2);
     ask.check_same(&drawn, &other, "scalar");
@@ -252,7 +258,7 @@ fn nano_bf16() {
 #[test]
 fn log_probs_stay_equal_as_the_weights_move() {
     for (source, dtype) in [("qwen3", DType::Bf16), ("qwen2", DType::F32), ("llama", DType::Bf16)] {
-        let ask = Ask::new(source, dtype, Isa::detect(), &[12, 31, 29], 4);
+        let ask = Ask::new(source, dtype, Machine::detect(), &[12, 31, 29], 4);
         let setup = Setup { threads: 2, recompute: Recompute::Layer, ..ask.setup(ask.pass(64)) };
         let mut world = World::new(setup, ask.engine(7, 20, ask.tight_blocks()));
         let prompts: Vec<&[u32]> = ask.prompts.iter().map(Vec::as_slice).collect();
@@ -290,7 +296,7 @@ fn log_probs_stay_equal_as_the_weights_move() {
 #[test]
 fn contexts_over_an_attention_chunk() {
     for (source, dtype) in [("llama", DType::F32), ("llama", DType::Bf16), ("qwen3", DType::Bf16)] {
-        let long = Ask::new(source, dtype, Isa::detect(), &[505, 530, 512], 3);
+        let long = Ask::new(source, dtype, Machine::detect(), &[505, 530, 512], 3);
         let ask = Ask { new_tokens: 90, eos: vec![0, 1], ..long };
         let (drawn, _) = ask.draw(ask.engine(9, 700, ask.blocks()), OnFull::WorstCase, 2);
         let (other, count) = ask.draw(ask.engine(5, 33, ask.tight_blocks() + 2), OnFull::Preempt, 1);
@@ -304,7 +310,7 @@ fn contexts_over_an_attention_chunk() {
 /// Truncated sampling draws from fewer tokens and still records the untruncated policy.
 #[test]
 fn truncated_sampling_records_the_untruncated_policy() {
-    let ask = Ask::new("qwen2", DType::Bf16, Isa::detect(), &[9, 20], 4);
+    let ask = Ask::new("qwen2", DType::Bf16, Machine::detect(), &[9, 20], 4);
     let limits = ask.engine(8, 64, ask.blocks());
     let mut world = World::truncating(ask.setup(ask.pass(64)), limits, true);
     let prompts: Vec<&[u32]> = ask.prompts.iter().map(Vec::as_slice).collect();
@@ -330,7 +336,7 @@ fn truncated_sampling_records_the_untruncated_policy() {
 /// A second request on the same engine is what a first one would be.
 #[test]
 fn an_engine_keeps_nothing_from_its_last_request() {
-    let ask = Ask::new("llama", DType::Bf16, Isa::detect(), &[3, 33, 18], 3);
+    let ask = Ask::new("llama", DType::Bf16, Machine::detect(), &[3, 33, 18], 3);
     let mut world = World::new(ask.setup(ask.pass(64)), ask.engine(6, 20, ask.tight_blocks()));
     let mut engine = plimsoll_rollout::Engine::new(world.limits, OnFull::Preempt);
     let prompts: Vec<&[u32]> = ask.prompts.iter().map(Vec::as_slice).collect();
@@ -369,7 +375,7 @@ proptest! {
     ) {
         let source = ["qwen3", "llama", "qwen2"][model];
         let dtype = if bf16 { DType::Bf16 } else { DType::F32 };
-        let ask = Ask { new_tokens, ..Ask::new(source, dtype, Isa::detect(), &lens, group_size) };
+        let ask = Ask { new_tokens, ..Ask::new(source, dtype, Machine::detect(), &lens, group_size) };
         let (drawn, _) = ask.draw(ask.engine(ask.samples(), 256, ask.blocks()), OnFull::WorstCase, 1);
         let limits = ask.engine(sequences, rows.max(sequences), ask.tight_blocks() + extra);
         let (other, count) = ask.draw(limits, OnFull::Preempt, threads);

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::harness::{GOLDEN, Reference, Setup, isas};
+use common::harness::{GOLDEN, Machine, Reference, Setup};
 use common::{World, sampling};
 use plimsoll_base::DType;
 use plimsoll_model::PassLimits;
@@ -21,7 +21,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let prompts: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
-        for isa in isas() {
+        for machine in Machine::all() {
             for (sequences, rows) in [(3, 104), (1, 64), (2, 7)] {
                 let limits = EngineLimits {
                     sequences,
@@ -32,7 +32,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     new_tokens: NEW_TOKENS,
                     ahead: false,
                 };
-                let mut world = World::new(Setup { isa, ..Setup::new(name, DType::F32, UPDATE) }, limits);
+                let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
                     prompts: &prompts,
                     group_size: 1,
@@ -47,7 +47,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     assert_eq!(
                         samples.ids(i),
                         theirs,
-                        "{name} {isa:?} {sequences} sequences, {rows} rows, seq{i}"
+                        "{name} {machine:?} {sequences} sequences, {rows} rows, seq{i}"
                     );
                     assert_eq!(samples.finish(i), Finish::Length);
                 }
@@ -61,7 +61,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
 fn recorded_log_probs_are_those_of_transformers() {
     for name in GOLDEN {
         let reference = Reference::open(name);
-        for isa in isas() {
+        for machine in Machine::all() {
             let ids = reference.ids("seq1.input_ids");
             let logits = reference.f32s("seq1.logits");
             let vocab = logits.len() / ids.len();
@@ -75,7 +75,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 new_tokens: 1,
                 ahead: false,
             };
-            let mut world = World::new(Setup { isa, ..Setup::new(name, DType::F32, UPDATE) }, limits);
+            let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
             let request = Request {
                 prompts: &prompts,
                 group_size: 1,
@@ -92,7 +92,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 let theirs = row[samples.ids(i)[0] as usize] - lse;
                 let d = (samples.logprobs(i)[0] - theirs).abs();
                 // Logits of the reference are within 1.6e-5 of those in float64; ours round as much again.
-                assert!(d < 5e-5, "{name} {isa:?} position {i}: {} and {theirs}", samples.logprobs(i)[0]);
+                assert!(d < 5e-5, "{name} {machine:?} position {i}: {} and {theirs}", samples.logprobs(i)[0]);
             }
         }
     }

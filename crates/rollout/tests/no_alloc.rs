@@ -7,7 +7,6 @@ mod common;
 use common::harness::{Numbers, Setup};
 use common::{World, sampling};
 use plimsoll_base::{DType, Phase};
-use plimsoll_device::Device;
 use plimsoll_model::{Activations, Mode, Pass, Recompute, backward, head, layers};
 use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples};
 use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, UpdateOptions};
@@ -45,7 +44,7 @@ fn main() {
         let mut world = World::truncating(setup, limits, true);
         // A thread's start allocates: wait until both have run a task.
         let both = std::sync::Barrier::new(2);
-        world.harness.dev.pool().run(2, &|_, _| {
+        world.harness.dev.cpu().pool().run(2, &|_, _| {
             both.wait();
         });
         let ids: Vec<Vec<u32>> = [40, 17, 3].iter().map(|&n| Numbers::new(4).tokens(n, 260)).collect();

@@ -9,7 +9,7 @@ mod common;
 use common::harness::{Harness, Numbers, Setup, dtypes};
 use common::{World, sampling};
 use plimsoll_base::{DType, Family, ModelSpec, Phase};
-use plimsoll_device::{Device, Sampling};
+use plimsoll_device::Sampling;
 use plimsoll_memory::Binding;
 use plimsoll_model::{Activations, Mode, Pass, Recompute, backward, head, layers};
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples};
@@ -139,10 +139,10 @@ fn trained(h: &mut Harness, mode: Mode) {
 fn poisoned(world: &mut World, run: impl Fn(&mut World)) -> [Vec<u8>; 2] {
     let bytes = world.harness.arena.map().used_bytes();
     PATTERNS.map(|pattern| {
-        world.harness.dev.fill_raw(pattern);
+        world.harness.dev.cpu().fill_raw(pattern);
         world.harness.load();
         run(world);
-        world.harness.dev.raw(0, bytes).to_vec()
+        world.harness.dev.cpu().raw(0, bytes).to_vec()
     })
 }
 
@@ -234,6 +234,6 @@ fn two_threads_write_behind_no_region() {
             check_guards(&after, map.resident(), false, "two threads", &mut wrong);
         }
         assert!(wrong.is_empty(), "{dtype:?}: {}", wrong.join("\n"));
-        world.harness.dev.sync();
+        world.harness.dev.as_dyn().sync();
     }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{GOLDEN, Harness, Reference, Setup, dtypes, isas, tensors};
+use common::{GOLDEN, Harness, Machine, Reference, Setup, dtypes, tensors};
 use plimsoll_base::DType;
 use plimsoll_device::{Device, Matrix};
 use plimsoll_memory::Layout;
@@ -16,7 +16,7 @@ const HOW: UpdateOptions =
 
 /// Writes tensors under their Hugging Face names into a flat buffer.
 fn write(
-    dev: &impl Device,
+    dev: &dyn Device,
     table: &plimsoll_model::ParamTable,
     all: &Params<'_>,
     value: impl Fn(&str) -> Vec<f32>,
@@ -63,9 +63,11 @@ fn check(
 fn a_step_from_the_stored_gradients_is_pytorch_s() {
     for name in GOLDEN {
         let reference = Reference::open(name);
-        for isa in isas() {
-            let mut h =
-                Harness::new(Setup { isa, threads: 2, ..Setup::new(name, DType::F32, PASS) }, Layout::new());
+        for machine in Machine::all() {
+            let mut h = Harness::new(
+                Setup { machine, threads: 2, ..Setup::new(name, DType::F32, PASS) },
+                Layout::new(),
+            );
             let (spec, parts) = (h.spec, h.parts());
             let params = &parts.decoder.params;
             let mut optimizer =
@@ -75,7 +77,10 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
             });
             let norm = optimizer.grad_norm(parts.dev);
             let theirs = f64::from(reference.f32s("grad_norm")[0]);
-            assert!((norm - theirs).abs() < 2e-6 * theirs, "{name} {isa:?}: norm {norm}, reference {theirs}");
+            assert!(
+                (norm - theirs).abs() < 2e-6 * theirs,
+                "{name} {machine:?}: norm {norm}, reference {theirs}"
+            );
             optimizer.update(parts.dev, params, HOW, norm);
             // Weights are below 4: two roundings of the weight, one of the step.
             check(name, &tensors(parts.dev, parts.table, params), &reference, |_| true, 5e-7);

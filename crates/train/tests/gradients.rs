@@ -3,10 +3,8 @@
 
 mod common;
 
-use common::{Harness, Numbers, Setup, isas, same_bits, tensors};
+use common::{Harness, Machine, Numbers, Setup, same_bits, tensors};
 use plimsoll_base::DType;
-use plimsoll_device::Device;
-use plimsoll_device::cpu::Isa;
 use plimsoll_memory::Layout;
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_train::{PackLimits, Sequence};
@@ -61,9 +59,11 @@ fn weight(sequence: usize, token: usize) -> (f32, f32) {
 fn sharing_a_prompt_changes_no_gradient() {
     let groups = groups();
     for name in MODELS {
-        for isa in isas() {
-            let mut h =
-                Harness::new(Setup { isa, ..Setup::new(name, DType::F32, groups.pass(512)) }, Layout::new());
+        for machine in Machine::all() {
+            let mut h = Harness::new(
+                Setup { machine, ..Setup::new(name, DType::F32, groups.pass(512)) },
+                Layout::new(),
+            );
             let (_, shared_sum) = h.gradients(&groups.sequences(true), 0.8, weight);
             let parts = h.parts();
             let shared = tensors(parts.dev, parts.table, &parts.grads);
@@ -71,14 +71,14 @@ fn sharing_a_prompt_changes_no_gradient() {
             let parts = h.parts();
             let own = tensors(parts.dev, parts.table, &parts.grads);
             // The forward passes have the same bits; only the order of the sum over tokens may differ.
-            assert!((shared_sum - own_sum).abs() < 1e-9 * own_sum.abs().max(1.0), "{name} {isa:?}");
+            assert!((shared_sum - own_sum).abs() < 1e-9 * own_sum.abs().max(1.0), "{name} {machine:?}");
             for ((tensor, a), (_, b)) in shared.iter().zip(&own) {
                 let largest = b.iter().fold(0f32, |m, x| m.max(x.abs()));
                 let d = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 // Sums of about 250 rows in another order: a few roundings of the largest element.
                 assert!(
                     largest > 1e-3 && d < 3e-6 * largest.max(1.0),
-                    "{name} {isa:?} {tensor}: {d} of {largest}"
+                    "{name} {machine:?} {tensor}: {d} of {largest}"
                 );
             }
         }
@@ -91,18 +91,22 @@ fn threads_and_recompute_change_no_bit_of_a_gradient() {
     for (name, dtype) in
         [("qwen3", DType::F32), ("qwen3", DType::Bf16), ("qwen2", DType::Bf16), ("llama", DType::F32)]
     {
-        for isa in isas() {
+        for machine in Machine::all() {
             let mut first: Option<(Vec<f32>, f64)> = None;
             for (threads, recompute) in
                 [(1, Recompute::None), (2, Recompute::None), (2, Recompute::Layer), (1, Recompute::Cheap)]
             {
-                let setup = Setup { isa, threads, recompute, ..Setup::new(name, dtype, groups.pass(128)) };
+                let setup =
+                    Setup { machine, threads, recompute, ..Setup::new(name, dtype, groups.pass(128)) };
                 let mut h = Harness::new(setup, Layout::new());
                 let (grads, sum) = h.gradients(&groups.sequences(true), 1.0, weight);
-                let norm = h.dev.sum_squares(h.arena.split().0.buf("actor.grads"));
+                let norm = h.dev.as_dyn().sum_squares(h.arena.split().0.buf("actor.grads"));
                 let (bits, first_norm) = first.get_or_insert_with(|| (grads.clone(), norm));
                 assert!(sum.is_finite() && norm > 0.0);
-                assert!(same_bits(bits, &grads), "{name} {dtype:?} {isa:?} {threads} threads, {recompute:?}");
+                assert!(
+                    same_bits(bits, &grads),
+                    "{name} {dtype:?} {machine:?} {threads} threads, {recompute:?}"
+                );
                 assert_eq!(norm.to_bits(), first_norm.to_bits(), "{name}: the norm on {threads} threads");
             }
         }
@@ -197,5 +201,5 @@ fn many_children_of_one_prompt_add_up() {
     let d = many.iter().zip(&single).map(|(m, s)| (m - 24.0 * s).abs()).fold(0.0, f32::max);
     // Twenty-four equal responses: the sum is 24 times one of them, up to the rounding of sums of 70 rows.
     assert!(d < 3e-6 * largest, "{d} of {largest}");
-    assert_eq!(h.setup.isa, Isa::detect());
+    assert_eq!(h.setup.machine, Machine::detect());
 }

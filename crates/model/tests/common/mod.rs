@@ -3,12 +3,15 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use plimsoll_base::{DType, ModelSpec, PhaseSet};
-use plimsoll_device::cpu::{CpuDevice, Isa};
-use plimsoll_device::{DeviceKind, KV_BLOCK, NO_PARENT};
+use plimsoll_device::{KV_BLOCK, NO_PARENT};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
-use plimsoll_model::{Mode, ParamTable, PassIndex, PassLimits, Recompute, Target, activations_layout, rope};
-use std::path::PathBuf;
+use plimsoll_memory::{Arena, ArenaMap, Layout};
+use plimsoll_model::{Mode, ParamTable, PassIndex, PassLimits, Recompute, activations_layout, rope};
+
+mod machine;
+
+#[allow(unused_imports)] // Each test file uses its part.
+pub use machine::{AnyDevice, Machine, golden_dir};
 
 /// Everything static that a test needs.
 pub struct Fixture {
@@ -18,11 +21,7 @@ pub struct Fixture {
     pub table: ParamTable,
     pub limits: PassLimits,
     pub arena: Arena,
-    pub dev: CpuDevice,
-}
-
-pub fn golden_dir(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    pub dev: AnyDevice,
 }
 
 pub fn fixture(
@@ -30,26 +29,24 @@ pub fn fixture(
     dtype: DType,
     recompute: Recompute,
     threads: usize,
-    isa: Isa,
+    machine: Machine,
     limits: PassLimits,
 ) -> Fixture {
     let model = OpenModel::open(source, None, false).unwrap();
     let spec = model.spec;
-    let table = ParamTable::new(&spec, DeviceKind::Cpu, dtype);
-    let target = Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads };
+    let table = ParamTable::new(&spec, machine.kind(), dtype);
+    let target = machine.target(threads);
     let mut layout = Layout::new();
     for what in ["actor.weights", "actor.grads", "actor.m", "actor.v"] {
-        layout.arena(what, "test", Pool::Host, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
+        layout.arena(what, "test", target.pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
     }
-    layout.extend(rope::layout(&spec, 512, Pool::Host).unwrap());
-    layout.extend(CpuDevice::scratch_layout(&spec, dtype, threads, true).unwrap());
+    layout.extend(rope::layout(&spec, 512, target.pool).unwrap());
+    layout.extend(machine.scratch(&spec, dtype, threads, limits));
     for mode in [Mode::Score, Mode::Update(recompute)] {
         layout.extend(activations_layout(&spec, dtype, target, mode, limits).unwrap());
     }
     let mut arena = Arena::new(ArenaMap::new(&layout, 0));
-    let mut dev = CpuDevice::new(plimsoll_base::Bytes(arena.map().used_bytes()), threads, isa).unwrap();
-    let (resident, _) = arena.split();
-    dev.bind_scratch(resident.buf("device.scratch"));
+    let dev = machine.open(&mut arena, threads);
     Fixture { model, spec, dtype, table, limits, arena, dev }
 }
 

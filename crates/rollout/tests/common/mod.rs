@@ -29,7 +29,7 @@ impl World {
         let extra = layout(&spec, setup.dtype, setup.target(), &limits, truncates).unwrap();
         let mut harness = Harness::new(setup, extra);
         if limits.ahead {
-            harness.dev.run_ahead();
+            harness.run_ahead();
         }
         World { harness, limits, truncates }
     }

@@ -5,10 +5,9 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use plimsoll_base::{Bytes, DType, ModelSpec, Phase, Result};
-use plimsoll_device::cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, DeviceKind, Matrix};
+use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Pool, Resident};
+use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
     Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target, activations_layout,
     backward, head, layers, load, rope,
@@ -16,20 +15,14 @@ use plimsoll_model::{
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, StateDTypes, UpdateOptions, optimizer_layout,
 };
-use std::path::PathBuf;
+
+#[path = "../../../model/tests/common/machine.rs"]
+mod machine;
+
+pub use machine::{AnyDevice, Machine, golden_dir};
 
 /// The five tiny architectures.
 pub const GOLDEN: [&str; 5] = ["llama", "llama3_rope", "qwen2", "qwen3", "mistral"];
-
-/// The folder of a tiny architecture, from any crate's tests.
-pub fn golden_dir(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden")).join(name)
-}
-
-/// The instruction paths of this machine.
-pub fn isas() -> impl Iterator<Item = Isa> {
-    Isa::ALL.into_iter().filter(|isa| isa.is_available())
-}
 
 /// What an arena is made for.
 #[derive(Clone, Debug)]
@@ -39,7 +32,7 @@ pub struct Setup {
     /// Another shape for a random model.
     pub spec: Option<ModelSpec>,
     pub dtype: DType,
-    pub isa: Isa,
+    pub machine: Machine,
     pub threads: usize,
     pub recompute: Recompute,
     /// Limits of the update's passes.
@@ -53,13 +46,13 @@ pub struct Setup {
 impl Setup {
     /// The fastest path, one thread, everything kept.
     pub fn new(source: &str, dtype: DType, pass: PassLimits) -> Setup {
-        let (isa, recompute) = (Isa::detect(), Recompute::None);
+        let (machine, recompute) = (Machine::detect(), Recompute::None);
         let source = source.to_string();
-        Setup { source, spec: None, dtype, isa, threads: 1, recompute, pass, positions: 1024, guard: 0 }
+        Setup { source, spec: None, dtype, machine, threads: 1, recompute, pass, positions: 1024, guard: 0 }
     }
 
     pub fn target(&self) -> Target {
-        Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads: self.threads }
+        self.machine.target(self.threads)
     }
 
     /// The model, of which only headers are read.
@@ -83,12 +76,12 @@ pub struct Harness {
     pub spec: ModelSpec,
     pub table: ParamTable,
     pub arena: Arena,
-    pub dev: CpuDevice,
+    pub dev: AnyDevice,
 }
 
 /// Handles into a harness.
 pub struct Parts<'a> {
-    pub dev: &'a CpuDevice,
+    pub dev: &'a dyn Device,
     pub setup: &'a Setup,
     pub table: &'a ParamTable,
     pub decoder: Decoder<'a>,
@@ -109,31 +102,37 @@ impl Harness {
     pub fn empty(setup: Setup, extra: Layout) -> Harness {
         let model = setup.open();
         let (spec, dtype) = (model.spec, setup.dtype);
-        let table = ParamTable::new(&spec, DeviceKind::Cpu, dtype);
+        let table = ParamTable::new(&spec, setup.machine.kind(), dtype);
         let mut layout = Layout::new();
-        let shape = [table.elements];
+        let (shape, pool) = ([table.elements], setup.target().pool);
         layout
-            .arena("actor.weights", "test", Pool::Host, plimsoll_base::PhaseSet::RESIDENT, &shape, dtype)
+            .arena("actor.weights", "test", pool, plimsoll_base::PhaseSet::RESIDENT, &shape, dtype)
             .unwrap();
-        layout.extend(optimizer_layout("actor", &table, dtypes(dtype), Pool::Host).unwrap());
-        layout.extend(rope::layout(&spec, setup.positions, Pool::Host).unwrap());
-        layout.extend(CpuDevice::scratch_layout(&spec, dtype, setup.threads, true).unwrap());
+        layout.extend(optimizer_layout("actor", &table, dtypes(dtype), pool).unwrap());
+        layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
+        layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
         for mode in [Mode::Score, Mode::Update(setup.recompute)] {
             layout.extend(activations_layout(&spec, dtype, setup.target(), mode, setup.pass).unwrap());
         }
         layout.extend(extra);
         let mut arena = Arena::new(ArenaMap::new(&layout, setup.guard));
-        let mut dev = CpuDevice::new(Bytes(arena.map().used_bytes()), setup.threads, setup.isa).unwrap();
-        dev.bind_scratch(arena.split().0.buf("device.scratch"));
+        let dev = setup.machine.open(&mut arena, setup.threads);
         Harness { setup, model, spec, table, arena, dev }
+    }
+
+    /// Results come back a pass late; a card does so by itself.
+    pub fn run_ahead(&mut self) {
+        if let AnyDevice::Cpu(dev) = &mut self.dev {
+            dev.run_ahead();
+        }
     }
 
     /// Fills the weights and the rotary table.
     pub fn load(&mut self) {
         let (resident, _) = self.arena.split();
         let params = Params::bind(&self.spec, &self.table, self.setup.dtype, resident.buf("actor.weights"));
-        load(&self.dev, &self.model, &self.table, &params, 1, Bytes(4 << 20)).unwrap();
-        rope::fill(&self.dev, &self.spec, resident.buf("rope.table"));
+        load(self.dev.as_dyn(), &self.model, &self.table, &params, 1, Bytes(4 << 20)).unwrap();
+        rope::fill(self.dev.as_dyn(), &self.spec, resident.buf("rope.table"));
     }
 
     pub fn parts(&mut self) -> Parts<'_> {
@@ -142,7 +141,15 @@ impl Harness {
         let params = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.weights"));
         let grads = Params::bind(&self.spec, &self.table, dtype, resident.buf("actor.grads"));
         let decoder = Decoder { spec: self.spec, dtype, params, rope: resident.buf("rope.table") };
-        Parts { dev: &self.dev, setup: &self.setup, table: &self.table, decoder, grads, resident, overlay }
+        Parts {
+            dev: self.dev.as_dyn(),
+            setup: &self.setup,
+            table: &self.table,
+            decoder,
+            grads,
+            resident,
+            overlay,
+        }
     }
 
     /// Log-probabilities of every response token by the update's forward pass, in as many micro-batches as it takes.
@@ -216,7 +223,7 @@ impl Harness {
 
 /// What `each_pass` leaves free to use while a pass is open.
 pub struct Open<'x, 'a> {
-    pub dev: &'x CpuDevice,
+    pub dev: &'x dyn Device,
     pub decoder: &'x Decoder<'a>,
 }
 
@@ -248,14 +255,14 @@ pub fn dtypes(weights: DType) -> StateDTypes {
 }
 
 /// A buffer as f32.
-pub fn read(dev: &impl Device, buf: Buf<'_>) -> Vec<f32> {
+pub fn read(dev: &dyn Device, buf: Buf<'_>) -> Vec<f32> {
     let mut out = vec![0.0; buf.len()];
     dev.read_f32(buf, 0, &mut out);
     out
 }
 
 /// Each tensor under its Hugging Face name, row-major, out of a flat buffer in the order of `table`.
-pub fn tensors(dev: &impl Device, table: &ParamTable, all: &Params<'_>) -> Vec<(String, Vec<f32>)> {
+pub fn tensors(dev: &dyn Device, table: &ParamTable, all: &Params<'_>) -> Vec<(String, Vec<f32>)> {
     let mut out = Vec::new();
     for param in &table.params {
         let buf = all.all.slice(param.offset as usize, param.elements as usize);

@@ -1,0 +1,109 @@
+//! The devices that tests run on: the instruction paths of this processor, or with PLIMSOLL_TEST_DEVICE=cuda a card.
+
+use plimsoll_base::{Bytes, DType, ModelSpec};
+use plimsoll_device::cpu::{CpuDevice, Isa};
+use plimsoll_device::cuda::{CudaDevice, CudaOptions, ScratchLimits};
+use plimsoll_device::{Device, DeviceKind};
+use plimsoll_memory::{Arena, Layout, Pool};
+use plimsoll_model::{PassLimits, Target};
+use std::path::PathBuf;
+
+/// Where a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    Cpu(Isa),
+    Cuda,
+}
+
+impl Machine {
+    /// The fastest path of this processor, or the card.
+    pub fn detect() -> Machine {
+        match std::env::var("PLIMSOLL_TEST_DEVICE").as_deref() {
+            Ok("cuda") => Machine::Cuda,
+            _ => Machine::Cpu(Isa::detect()),
+        }
+    }
+
+    /// One instruction path of this processor; the card all the same where tests run on one.
+    pub fn path(isa: Isa) -> Machine {
+        if Machine::detect() == Machine::Cuda { Machine::Cuda } else { Machine::Cpu(isa) }
+    }
+
+    /// All instruction paths of this processor, or the card.
+    pub fn all() -> Vec<Machine> {
+        match Machine::detect() {
+            Machine::Cuda => vec![Machine::Cuda],
+            _ => Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Machine::Cpu).collect(),
+        }
+    }
+
+    pub fn kind(self) -> DeviceKind {
+        if self == Machine::Cuda { DeviceKind::Cuda } else { DeviceKind::Cpu }
+    }
+
+    pub fn target(self, threads: usize) -> Target {
+        let pool = if self == Machine::Cuda { Pool::Device } else { Pool::Host };
+        Target { kind: self.kind(), pool, threads }
+    }
+
+    /// The device's own region, for updates of `pass` and decode passes of up to 64 rows.
+    pub fn scratch(self, spec: &ModelSpec, dtype: DType, threads: usize, pass: PassLimits) -> Layout {
+        match self {
+            Machine::Cpu(_) => CpuDevice::scratch_layout(spec, dtype, threads, true).unwrap(),
+            Machine::Cuda => {
+                let update = Some((pass.rows, pass.segments));
+                let limits = ScratchLimits { decode_rows: 64, keys_max: 2048, update };
+                CudaDevice::scratch_layout(spec, &limits).unwrap()
+            }
+        }
+    }
+
+    /// A device for an arena that has the region of `scratch`.
+    pub fn open(self, arena: &mut Arena, threads: usize) -> AnyDevice {
+        let bytes = Bytes(arena.map().used_bytes());
+        let scratch = arena.split().0.buf("device.scratch");
+        match self {
+            Machine::Cpu(isa) => {
+                let mut dev = CpuDevice::new(bytes, threads, isa).unwrap();
+                dev.bind_scratch(scratch);
+                AnyDevice::Cpu(dev)
+            }
+            Machine::Cuda => {
+                let mut dev = CudaDevice::new(bytes, CudaOptions::default()).unwrap();
+                dev.bind_scratch(scratch);
+                AnyDevice::Cuda(dev)
+            }
+        }
+    }
+}
+
+/// A device of either kind.
+#[allow(clippy::large_enum_variant)] // One a test.
+pub enum AnyDevice {
+    Cpu(CpuDevice),
+    Cuda(CudaDevice),
+}
+
+impl AnyDevice {
+    pub fn as_dyn(&self) -> &dyn Device {
+        match self {
+            AnyDevice::Cpu(dev) => dev,
+            AnyDevice::Cuda(dev) => dev,
+        }
+    }
+
+    /// The CPU's, for what only it can do.
+    pub fn cpu(&mut self) -> &mut CpuDevice {
+        match self {
+            AnyDevice::Cpu(dev) => dev,
+            AnyDevice::Cuda(_) => panic!("a test of the CPU's device"),
+        }
+    }
+}
+
+/// The folder of a tiny architecture, from any crate's tests. Cargo says at run time where a crate lies; a test binary
+/// that was taken elsewhere is told by the same variable.
+pub fn golden_dir(name: &str) -> PathBuf {
+    let here = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
+    PathBuf::from(here).join("../model/tests/golden").join(name)
+}
