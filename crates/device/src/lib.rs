@@ -19,7 +19,7 @@ pub mod sizes;
 pub use cpu::{head_tile_elements, pack_elements};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 
-use plimsoll_base::Result;
+use plimsoll_base::{Phase, Result};
 use plimsoll_memory::Buf;
 
 /// Keys in a block of the KV cache: one 512-bit vector of f32.
@@ -131,6 +131,21 @@ pub struct HeadOut<'a> {
 ///
 /// Sizes are taken from the buffers: `x` of `[M, K]` with `K` known gives M. Buffers must have exactly the
 /// stated lengths. Outputs may not overlap inputs unless an operation says so.
+///
+/// Numbers of the host come in by `write_f32` and its kin alone. A slice of the host's memory is no buffer:
+///
+/// ```
+/// # fn norm(dev: &impl plimsoll_device::Device, x: plimsoll_memory::Buf<'_>, w: plimsoll_memory::Buf<'_>) {
+/// dev.rms_norm(x, w, 1e-6, x);
+/// # }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # fn norm(dev: &impl plimsoll_device::Device, x: plimsoll_memory::Buf<'_>, w: plimsoll_memory::Buf<'_>) {
+/// let w: &[f32] = &[1.0; 64];
+/// dev.rms_norm(x, w, 1e-6, x); // error: expected `Buf<'_>`, found `&[f32]`
+/// # }
+/// ```
 pub trait Device: Sync {
     /// Which kind of device; it decides the layout of matrices.
     fn kind(&self) -> DeviceKind;
@@ -177,6 +192,11 @@ pub trait Device: Sync {
     fn zero(&self, dst: Buf<'_>);
     /// Waits until all operations have ended.
     fn sync(&self);
+    /// A phase begins: what the last one left in `shared`, the bytes that phases share, is gone.
+    ///
+    /// A checked device overwrites them with values that are no numbers, so that whoever still reads them is found,
+    /// and from then on names handles of other phases. Others do nothing.
+    fn begin_phase(&self, _phase: Phase, _shared: Buf<'_>) {}
     /// The first failure of an operation since the last check. Operations behind it did nothing.
     ///
     /// Errors: those of the device; the CPU has none.

@@ -21,12 +21,13 @@ use crate::{Layout, Place, REGION_ALIGN, Turn};
 use plimsoll_base::{DType, Phase};
 use std::marker::PhantomData;
 
-/// A handle to elements in an arena: an offset with a length, a dtype, and the lifetime of its phase.
+/// A handle to elements in an arena: an offset with a length, a dtype, and the lifetime and name of its phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buf<'a> {
     offset: u64,
     len: usize,
     dtype: DType,
+    phase: Option<Phase>,
     lives: PhantomData<&'a ()>,
 }
 
@@ -49,6 +50,11 @@ impl<'a> Buf<'a> {
     /// Storage type.
     pub fn dtype(self) -> DType {
         self.dtype
+    }
+
+    /// The phase that it is a handle of; `None` of a resident region.
+    pub fn phase(self) -> Option<Phase> {
+        self.phase
     }
 
     /// `len` elements from `start`; panics outside the region, which is an error of ours.
@@ -83,6 +89,7 @@ pub struct Binding {
 pub struct ArenaMap {
     resident: Vec<Binding>,
     phases: [Vec<Binding>; 3],
+    overlay: u64,
     end: u64,
     guard: u64,
 }
@@ -108,7 +115,7 @@ impl ArenaMap {
             }
             bound
         });
-        ArenaMap { resident, phases, end, guard: guard_bytes }
+        ArenaMap { resident, phases, overlay: overlay_base, end, guard: guard_bytes }
     }
 
     /// Highest address bound less the base.
@@ -181,12 +188,12 @@ pub struct Resident<'a> {
 impl<'a> Resident<'a> {
     /// The region of that name; panics if the layout has none, which is an error of ours.
     pub fn buf(&self, name: &str) -> Buf<'a> {
-        find(&self.map.resident, name).unwrap_or_else(|| panic!("no resident region {name}"))
+        self.get(name).unwrap_or_else(|| panic!("no resident region {name}"))
     }
 
     /// The region of that name, if the layout has it.
     pub fn get(&self, name: &str) -> Option<Buf<'a>> {
-        find(&self.map.resident, name)
+        find(&self.map.resident, name, None)
     }
 }
 
@@ -200,6 +207,12 @@ impl Overlay<'_> {
     /// Begins a phase. Its handles end when the returned guard does.
     pub fn enter(&mut self, phase: Phase) -> InPhase<'_> {
         InPhase { map: self.map, phase }
+    }
+
+    /// All bytes that phases share, between phases.
+    pub fn bytes(&mut self) -> Buf<'_> {
+        let (offset, len) = (self.map.overlay, (self.map.end - self.map.overlay) as usize);
+        Buf { offset, len, dtype: DType::U8, phase: None, lives: PhantomData }
     }
 }
 
@@ -223,13 +236,13 @@ impl<'p> InPhase<'p> {
 
     /// The region of that name in this phase, if the layout has it.
     pub fn get(&self, name: &str) -> Option<Buf<'p>> {
-        find(&self.map.phases[self.phase as usize], name)
+        find(&self.map.phases[self.phase as usize], name, Some(self.phase))
     }
 }
 
-fn find<'a>(bindings: &'a [Binding], name: &str) -> Option<Buf<'a>> {
+fn find<'a>(bindings: &'a [Binding], name: &str, phase: Option<Phase>) -> Option<Buf<'a>> {
     let b = bindings.iter().find(|b| b.name == name)?;
-    Some(Buf { offset: b.offset, len: b.elements, dtype: b.dtype, lives: PhantomData })
+    Some(Buf { offset: b.offset, len: b.elements, dtype: b.dtype, phase, lives: PhantomData })
 }
 
 #[cfg(test)]
@@ -269,7 +282,12 @@ mod tests {
         let kv = overlay.enter(Phase::Rollout).buf("kv").offset();
         let act = overlay.enter(Phase::Update).buf("act").offset();
         assert_eq!((kv, act), (512 + 1280, 512 + 1280));
+        let shared = overlay.bytes();
+        // What the largest phase holds: 4,000 bytes of `kv`, then 40 of `tile`, each rounded up.
+        assert_eq!((shared.offset(), shared.len()), (512 + 1280, 4096 + 256));
         assert_eq!(b.part(2, 100).offset(), 512 + 800);
+        let part = overlay.enter(Phase::Update).buf("act").slice(1, 2);
+        assert_eq!((part.phase(), b.phase(), overlay.bytes().phase()), (Some(Phase::Update), None, None));
     }
 
     #[test]

@@ -78,7 +78,8 @@ impl PassIndex {
     }
 
     /// A pass of `rows` rows that stands for real ones of that number: sequences of up to `length` tokens, all in one
-    /// block, the first `heads` rows through the head. For running every shape once before it is needed.
+    /// block, the first `heads` rows through the head. For running every shape once before it is needed. Sequences are
+    /// longer where there would be too many; their rows then stand at the last position that `length` allows.
     pub fn rehearse(
         &mut self,
         limits: &crate::PassLimits,
@@ -88,12 +89,12 @@ impl PassIndex {
         block: u32,
     ) {
         self.clear();
-        let length = length.max(rows.div_ceil(limits.segments)).min(rows);
+        let long = length.max(rows.div_ceil(limits.segments)).min(rows);
         for row in 0..rows {
-            let position = (row % length) as u32;
-            if position == 0 {
+            let position = (row % long).min(length - 1) as u32;
+            if row % long == 0 {
                 let (first, table) = (row as u32, self.tables.len() as u32);
-                let count = length.min(rows - row);
+                let count = long.min(rows - row);
                 self.segments.extend_from_slice(&[first, count as u32, 0, table, NO_PARENT]);
                 self.tables.resize(self.tables.len() + count.div_ceil(KV_BLOCK), block);
             }

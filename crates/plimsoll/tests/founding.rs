@@ -101,6 +101,40 @@ fn failure_1_a_kernel_without_pidfd_does_not_stop_the_weights_from_reaching_the_
     assert_eq!((&summary["steps"], &summary["logprob_mismatch_max"]), (&3.into(), &0.0.into()), "{summary}");
 }
 
+#[test]
+fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
+    // OpenRLHF with vLLM: an illegal memory access surfaced in the sampler. Parameters that no distribution has never
+    // come so far: they are refused with the run file, on every device. The rest of the failure's tests are the device's.
+    let folder = Folder::new();
+    let run = folder.run(1, "hash");
+    for (set, key) in [
+        ("rollout.temperature=-1", "rollout.temperature"),
+        ("rollout.temperature=nan", "rollout.temperature"),
+        ("rollout.temperature=inf", "rollout.temperature"),
+        ("rollout.temperature=1e-40", "rollout.temperature"),
+        ("rollout.top_p=0", "rollout.top_p"),
+        ("rollout.top_p=nan", "rollout.top_p"),
+        ("rollout.top_p=1.5", "rollout.top_p"),
+        ("rollout.min_p=2", "rollout.min_p"),
+        ("rollout.min_p=-0.1", "rollout.min_p"),
+        ("rollout.min_p=nan", "rollout.min_p"),
+        ("rollout.top_k=-1", "rollout.top_k"),
+    ] {
+        for device in ["run.device=cpu", "run.device=cuda"] {
+            let train = ["train", &run, "--set", set, "--set", device];
+            let answer = ["generate", "--model", "builtin:nano", "--prompt", "1+2=", "--set", set, "--set", device];
+            for args in [&train[..], &answer[..]] {
+                let output = command(args).output().expect("the binary runs");
+                let stderr = text(&output.stderr);
+                assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+                let slug = if key == "rollout.top_k" { "error[bad-type]: " } else { "error[bad-value]: " };
+                assert!(stderr.starts_with(slug) && stderr.contains(key), "{args:?}: {stderr}");
+                assert!(!folder.path("out").exists(), "{args:?} left a run directory");
+            }
+        }
+    }
+}
+
 /// The largest private mapping of the only child of a process: start, end.
 fn largest_mapping(supervisor: u32) -> (u64, u64) {
     let children =

@@ -18,6 +18,16 @@ pub fn kind_of(run: &RunFile, limits: &Limits) -> DeviceKind {
     }
 }
 
+/// Requires a card that can be used, where the run file names one: before a model is opened or a file is written.
+///
+/// Errors: those of `cuda::probe`.
+pub fn check(device: Auto<RunDevice>) -> Result<()> {
+    match device {
+        Auto::Value(RunDevice::Cuda) => cuda::probe().map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
 /// The device memory that a run may use on this machine: what is free on the card now. `None` without a card.
 pub fn device_limit() -> Option<Limit> {
     let (free, source) = cuda::free_memory()?;

@@ -102,6 +102,7 @@ pub fn evaluate<D: Device + ?Sized>(
 
 /// The verb `eval`: a model, a data set and rewards, without training.
 pub fn eval(verb: &VerbFile) -> Result<Value> {
+    devices::check(verb.run.device)?;
     let model = session::open_model(&verb.model, &verb.model_options, true)?;
     let text = session::text_model(&model, &verb.data)?;
     let name = verb.data.eval.as_deref().or(verb.data.prompts.as_deref()).unwrap_or("builtin:addition");

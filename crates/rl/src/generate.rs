@@ -68,6 +68,7 @@ impl Streaming<'_> {
 /// Errors: those of opening, planning and sampling; `prompt-empty`.
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
+    devices::check(verb.run.device)?;
     let model = session::open_model(&verb.model, &verb.model_options, true)?;
     let mut text = session::text_model(&model, &verb.data)?;
     text.apply_chat = !raw && text.template.is_some();

@@ -38,6 +38,7 @@ pub type Summary = Value;
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
 pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -> Result<Summary> {
     let run = &loaded.run;
+    devices::check(run.run.device)?;
     let mut session = Session::open(run, true)?;
     let rewards = Rewards::new(&reward_specs(&run.reward, &run.data.answer_column))?;
     if run.method.has_rollout() {

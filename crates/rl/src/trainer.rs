@@ -109,17 +109,17 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         if self.dev.card_memory().is_none() {
             return Ok(());
         }
-        let phase = self.overlay.enter(Phase::Rollout);
+        let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
         let mode = Mode::Rollout { truncates: self.shape.truncates };
         let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
         self.engine.rehearse(self.dev, &self.roles.actor, acts, samplings)?;
         let Some(training) = self.shape.training else { return Ok(()) };
         if let Some(reference) = &self.roles.reference {
-            let phase = self.overlay.enter(Phase::Score);
+            let phase = enter(self.dev, &mut self.overlay, Phase::Score);
             let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
             rehearse_passes(self.dev, reference, acts, self.shape, &mut |_, _| ())?;
         }
-        let phase = self.overlay.enter(Phase::Update);
+        let phase = enter(self.dev, &mut self.overlay, Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(training.recompute), self.shape.pass());
         let (dev, actor) = (self.dev, &self.roles.actor);
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
@@ -141,7 +141,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
 
     /// Samples responses into `samples`: phase Rollout.
     pub fn rollout(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition) -> Result<RolloutStats> {
-        let phase = self.overlay.enter(Phase::Rollout);
+        let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
         let mode = Mode::Rollout { truncates: self.shape.truncates };
         let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
         self.engine.run(self.dev, &self.roles.actor, acts, request, stop, &mut self.samples)
@@ -150,7 +150,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
     /// Log-probabilities of all sequences under the reference into `buffers.ref_logprobs`: phase Score.
     pub fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
         let Some(reference) = &self.roles.reference else { return Ok(()) };
-        let phase = self.overlay.enter(Phase::Score);
+        let phase = enter(self.dev, &mut self.overlay, Phase::Score);
         let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
         let packer = self.packer.as_mut().expect("a training run packs");
         let mut first = 0;
@@ -201,7 +201,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
     ) -> Result<UpdateStats> {
         let Training { recompute, .. } = self.shape.training.expect("a training run");
-        let phase: InPhase<'_> = self.overlay.enter(Phase::Update);
+        let phase = enter(self.dev, &mut self.overlay, Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(recompute), self.shape.pass());
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
         let packer = self.packer.as_mut().expect("a training run packs");
@@ -251,6 +251,12 @@ pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
         min_p: rollout.min_p as f32,
         seed,
     }
+}
+
+/// Begins a phase, and tells the device so.
+fn enter<'p, D: Device + ?Sized>(dev: &D, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
+    dev.begin_phase(phase, overlay.bytes());
+    overlay.enter(phase)
 }
 
 /// Training passes of every size that products tell apart.

@@ -1,35 +1,70 @@
-//! What a checked build does after every operation: looks for values that are not numbers, and names the region.
+//! What a checked build does beside launching: after every operation it looks for values that are not numbers, and names
+//! the region; between phases it makes what the last one left unusable, and it names handles that outlived theirs.
 
-use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::{DType, Error};
-use plimsoll_memory::{ArenaMap, Buf};
-use plimsoll_base::Phase;
+use super::{Arg, CudaDevice, Launch, memory};
+use plimsoll_base::{DType, Error, Phase};
+use plimsoll_memory::{ArenaMap, Binding, Buf};
+use std::panic::Location;
+
+/// What the bytes of an ended phase are overwritten with: a NaN in f32 and in bf16, and no index that is in use.
+const FREED: u8 = 0xff;
 
 /// A region's place, for messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     name: String,
+    /// `None` of a resident region.
+    phase: Option<Phase>,
     start: u64,
     end: u64,
+}
+
+/// See `Device::begin_phase`.
+pub(crate) fn begin_phase(dev: &CudaDevice, phase: Phase, shared: Buf<'_>) {
+    if dev.checked {
+        *dev.phase.lock().unwrap_or_else(|e| e.into_inner()) = Some(phase);
+        memory::fill(dev, shared, FREED);
+    }
 }
 
 impl CudaDevice {
     /// Takes the names of the arena's regions, for messages of a checked build.
     pub fn name_regions(&mut self, map: &ArenaMap) {
-        let phases = Phase::ALL.into_iter().flat_map(|phase| map.phase(phase));
-        let named = |b: &plimsoll_memory::Binding| Named {
-            name: b.name.clone(),
-            start: b.offset,
-            end: b.offset + b.bytes,
+        let of = |phase: Option<Phase>, regions: &[Binding]| -> Vec<Named> {
+            let named = |b: &Binding| Named { name: b.name.clone(), phase, start: b.offset, end: b.offset + b.bytes };
+            regions.iter().map(named).collect()
         };
-        self.regions = map.resident().iter().chain(phases).map(named).collect();
+        self.regions = of(None, map.resident());
+        self.regions.extend(Phase::ALL.into_iter().flat_map(|phase| of(Some(phase), map.phase(phase))));
     }
 
-    /// The regions that hold a buffer: phases share bytes, so there may be several.
-    fn regions_of(&self, buf: Buf<'_>) -> String {
-        let here = self.regions.iter().filter(|r| r.start <= buf.offset() && buf.offset() < r.end);
-        let names: Vec<&str> = here.map(|r| r.name.as_str()).collect();
-        if names.is_empty() { format!("offset {}", buf.offset()) } else { names.join(" or ") }
+    /// The region that a buffer lies in.
+    fn region_of(&self, buf: Buf<'_>) -> String {
+        let mut here = self.regions.iter().filter(|r| r.start <= buf.offset() && buf.offset() < r.end);
+        let found = here.find(|r| r.phase == buf.phase());
+        found.map_or_else(|| format!("offset {}", buf.offset()), |r| r.name.clone())
+    }
+
+    /// In a checked build: the handle's phase, if it has one, is under way.
+    ///
+    /// Lifetimes see to it that no handle outlives its phase; this is for code that got round them.
+    #[track_caller]
+    pub(crate) fn check_phase(&self, buf: Buf<'_>) {
+        let Some(of) = buf.phase().filter(|_| self.checked) else { return };
+        let now = *self.phase.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(now) = now.filter(|&now| now != of) {
+            let message = format!(
+                "{}: {} belongs to phase {}, which has ended: its bytes are those of phase {}",
+                Location::caller(),
+                self.region_of(buf),
+                of.name(),
+                now.name()
+            );
+            self.fail(
+                Error::new("cuda-freed-region", message)
+                    .hint("this is an error of Plimsoll's own: please report it with the run file"),
+            );
+        }
     }
 
     /// In a checked build: every element of an operation's outputs is a number.
@@ -49,7 +84,7 @@ impl CudaDevice {
                 let index = u64::from(high) << 32 | u64::from(low);
                 let message = format!(
                     "operation {operation}: element {index} of {} ({} elements of {}) is not finite",
-                    self.regions_of(buf),
+                    self.region_of(buf),
                     buf.len(),
                     buf.dtype().name()
                 );

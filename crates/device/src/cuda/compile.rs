@@ -178,8 +178,11 @@ fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
     let part = file.with_extension(format!("part-{}", std::process::id()));
     let mut bytes = Sha256::digest(payload).to_vec();
     bytes.extend_from_slice(payload);
-    std::fs::write(&part, bytes)?;
-    std::fs::rename(&part, file)
+    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, file));
+    written.inspect_err(|_| {
+        // A full disk is no place for half a file.
+        let _ = std::fs::remove_file(&part);
+    })
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -202,6 +205,72 @@ mod tests {
         assert_eq!(read_cached(&file), None);
         std::fs::write(&file, b"short").unwrap();
         assert_eq!(read_cached(&file), None);
+    }
+
+    /// NVRTC's version; without it a test says so and passes.
+    fn compiler() -> Option<String> {
+        compiler_version().inspect_err(|error| eprintln!("skipped: {error}")).ok()
+    }
+
+    fn smallest() -> &'static Source {
+        SOURCES.iter().min_by_key(|source| source.text.len()).expect("there are kernels")
+    }
+
+    #[test]
+    fn a_damaged_cache_is_compiled_again_and_mended() {
+        let Some(version) = compiler() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let load = || load_or_compile(smallest(), "sm_80", false, Some(folder.path()), &version).unwrap();
+        let (code, compiled) = load();
+        assert!(compiled && !load().1, "kept by the first, taken by the second");
+        let files: Vec<PathBuf> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        let [file] = &files[..] else { panic!("one file, and no part of one: {files:?}") };
+        let whole = std::fs::read(file).unwrap();
+        let mut flipped = whole.clone();
+        flipped[whole.len() / 2] ^= 0x10;
+        for bytes in [&[][..], &whole[..31], &whole[..whole.len() - 1], &flipped] {
+            std::fs::write(file, bytes).unwrap();
+            assert_eq!(load(), (code.clone(), true), "{} bytes", bytes.len());
+            assert_eq!(load(), (code.clone(), false), "mended");
+        }
+        // Another compiler, architecture or mode is another file.
+        for (architecture, checked, version) in
+            [("sm_90a", false, &version), ("sm_80", true, &version), ("sm_80", false, &"0.0".to_string())]
+        {
+            let made = load_or_compile(smallest(), architecture, checked, Some(folder.path()), version).unwrap();
+            assert!(made.1, "{architecture} {checked} {version}");
+        }
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_costs_time_only() {
+        let Some(version) = compiler() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let expect = compile(smallest(), "sm_80", false).unwrap();
+        for cache in [Some(file.join("kernels")), Some("/proc/plimsoll".into()), None] {
+            for _ in 0..2 {
+                let made = load_or_compile(smallest(), "sm_80", false, cache.as_deref(), &version).unwrap();
+                assert_eq!(made, (expect.clone(), true), "{cache:?}");
+            }
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"x");
+    }
+
+    #[test]
+    fn what_does_not_compile_is_named_with_the_compilers_words() {
+        if compiler().is_none() {
+            return;
+        }
+        let broken = Source { name: "broken", text: "__global__ void f(int x) { return y; }" };
+        for (source, architecture, contains) in
+            [(&broken, "sm_80", "broken.cu(1): error"), (smallest(), "sm_20", "--gpu-architecture")]
+        {
+            let error = compile(source, architecture, false).unwrap_err();
+            assert_eq!(error.slug, "cuda-compile-failed");
+            assert!(error.message.contains(contains) && error.message.contains(architecture), "{error}");
+        }
     }
 
     #[test]

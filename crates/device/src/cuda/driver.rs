@@ -80,21 +80,16 @@ impl Gpu {
         (Bytes(free as u64), Bytes(total as u64))
     }
 
-    /// Plain device memory; it fails by name, and says what others hold.
+    /// Plain device memory; what it is for and what is free now stand in the message if there is not as much.
     ///
     /// Errors: `cuda-out-of-memory`.
-    pub(crate) fn allocate(&self, bytes: u64) -> Result<sys::CUdeviceptr> {
+    pub(crate) fn allocate(&self, what: &str, bytes: u64) -> Result<sys::CUdeviceptr> {
         self.bind();
         let (free, total) = self.memory();
         // SAFETY: the memory is written before it is read, as every region of a plan is.
         unsafe { result::malloc_sync(bytes as usize) }.map_err(|err| {
-            let message = format!(
-                "{} of device memory, of which {free} of {total} are free: {}",
-                Bytes(bytes),
-                words(err)
-            );
-            Error::does_not_fit("cuda-out-of-memory", message)
-                .hint("nvidia-smi shows who holds the card's memory; or set memory.device to less")
+            let bytes = Bytes(bytes);
+            out_of_memory(format!("{what} of {bytes}: {free} of the card's {total} are free now: {}", words(err)))
         })
     }
 
@@ -134,13 +129,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     unsafe { sys::cuDriverGetVersion(&mut driver) }
         .result()
         .map_err(|e| failed("the driver's version", e))?;
-    if driver < DRIVER_VERSION_MIN {
-        let dotted = |v: i32| format!("{}.{}", v / 1000, v % 1000 / 10);
-        let message =
-            format!("the driver speaks CUDA {}, needed is {}", dotted(driver), dotted(DRIVER_VERSION_MIN));
-        return Err(Error::new("cuda-driver-too-old", message)
-            .hint("update the NVIDIA driver to 580 or later, or set run.device = \"cpu\""));
-    }
+    check_driver(driver)?;
     if result::device::get_count().unwrap_or(0) < 1 {
         return Err(Error::new("cuda-no-device", "the driver shows no card")
             .hint("check CUDA_VISIBLE_DEVICES and nvidia-smi, or set run.device = \"cpu\""));
@@ -156,12 +145,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
         attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
     );
     let name = result::device::get_name(device).unwrap_or_default();
-    if capability < CAPABILITY_MIN {
-        let message =
-            format!("{name} has compute capability {}.{}, needed is 8.0", capability.0, capability.1);
-        return Err(Error::new("cuda-arch-unsupported", message)
-            .hint("use an NVIDIA card of the Ampere generation or later, or set run.device = \"cpu\""));
-    }
+    check_capability(&name, capability)?;
     // SAFETY: the device is the driver's own.
     let total = unsafe { result::device::total_mem(device) }.unwrap_or(0);
     let info = GpuInfo {
@@ -176,6 +160,27 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     Ok((device, info))
 }
 
+/// `version`: as the driver counts it, 13000 for CUDA 13.0.
+fn check_driver(version: i32) -> Result<()> {
+    if version >= DRIVER_VERSION_MIN {
+        return Ok(());
+    }
+    let dotted = |v: i32| format!("{}.{}", v / 1000, v % 1000 / 10);
+    let message =
+        format!("the driver speaks CUDA {}, needed is {}", dotted(version), dotted(DRIVER_VERSION_MIN));
+    Err(Error::new("cuda-driver-too-old", message)
+        .hint("update the NVIDIA driver to 580 or later, or set run.device = \"cpu\""))
+}
+
+fn check_capability(name: &str, (major, minor): (u32, u32)) -> Result<()> {
+    if (major, minor) >= CAPABILITY_MIN {
+        return Ok(());
+    }
+    let message = format!("{name} has compute capability {major}.{minor}, needed is 8.0");
+    Err(Error::new("cuda-arch-unsupported", message)
+        .hint("use an NVIDIA card of the Ampere generation or later, or set run.device = \"cpu\""))
+}
+
 /// The driver's name and words for an error.
 pub(crate) fn words(err: result::DriverError) -> String {
     let text = |s: std::result::Result<&CStr, result::DriverError>| {
@@ -186,8 +191,11 @@ pub(crate) fn words(err: result::DriverError) -> String {
 
 /// The error of a call that has no better name.
 pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
-    let error = Error::new("cuda-failed", format!("{what}: {}", words(err)));
+    let message = format!("{what}: {}", words(err));
+    let error = Error::new("cuda-failed", message.clone());
     match err.0 {
+        // The context, modules and graphs need memory of their own, which a full card does not have.
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => out_of_memory(message),
         sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED => error
@@ -195,6 +203,12 @@ pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
             .hint("run again with --checked, which waits after every kernel and names it"),
         _ => error,
     }
+}
+
+/// The card has less than was planned with: others took it since.
+fn out_of_memory(message: String) -> Error {
+    Error::does_not_fit("cuda-out-of-memory", message)
+        .hint("nvidia-smi shows who holds the rest; the same command plans again with what is free then")
 }
 
 /// Page-locked host memory of a fixed size.
@@ -260,6 +274,36 @@ impl Drop for Mark {
         if self.0 != null_mut() {
             // SAFETY: made in `new`, destroyed once.
             let _ = unsafe { result::event::destroy(self.0) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_driver_is_refused_with_both_versions() {
+        for version in [13_000, 13_010, 14_000] {
+            check_driver(version).unwrap();
+        }
+        for (version, words) in [(12_090, "CUDA 12.9"), (12_080, "CUDA 12.8"), (9_000, "CUDA 9.0"), (0, "CUDA 0.0")] {
+            let error = check_driver(version).unwrap_err();
+            assert_eq!(error.slug, "cuda-driver-too-old");
+            assert!(error.message.contains(words) && error.message.ends_with("needed is 13.0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_old_card_is_refused_by_name() {
+        for capability in [(8, 0), (8, 6), (9, 0), (10, 0), (12, 1)] {
+            check_capability("card", capability).unwrap();
+        }
+        for capability in [(7, 5), (7, 0), (5, 2), (0, 0)] {
+            let error = check_capability("Tesla", capability).unwrap_err();
+            assert_eq!(error.slug, "cuda-arch-unsupported");
+            let number = format!("Tesla has compute capability {}.{}", capability.0, capability.1);
+            assert!(error.message.contains(&number), "{error}");
         }
     }
 }

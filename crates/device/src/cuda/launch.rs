@@ -135,11 +135,14 @@ impl Kernels {
 
 impl CudaDevice {
     /// The address of a buffer's first byte.
+    #[track_caller]
     pub(crate) fn arg(&self, buf: Buf<'_>) -> Arg {
         Arg::Ptr(self.address(buf))
     }
 
+    #[track_caller]
     pub(crate) fn address(&self, buf: Buf<'_>) -> u64 {
+        self.check_phase(buf);
         let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
         assert!(end <= self.arena_bytes, "bytes {}..{end} of an arena of {}", buf.offset(), self.arena_bytes);
         self.arena + buf.offset()

@@ -59,8 +59,12 @@ impl Lib {
             ),
         };
         let folders: Vec<String> = looked.iter().map(|p| p.display().to_string()).collect();
+        let then = match folders.is_empty() {
+            true => "none of the usual folders exists".to_string(),
+            false => format!("then in {}", folders.join(", ")),
+        };
         Error::new(slug, format!("{what} was not found: {reason}"))
-            .fact(format!("looked by the system's loader, then in {}", folders.join(", ")))
+            .fact(format!("looked by the system's loader, {then}"))
             .hint(hint)
     }
 }

@@ -112,14 +112,19 @@ pub(crate) fn read_rows(dev: &CudaDevice, src: Matrix<'_>, first_row: usize, dst
 }
 
 pub(crate) fn zero(dev: &CudaDevice, dst: Buf<'_>) {
+    fill(dev, dst, 0);
+}
+
+/// Sets all bytes.
+pub(crate) fn fill(dev: &CudaDevice, dst: Buf<'_>, byte: u8) {
     if dst.is_empty() || dev.has_failed() {
         return;
     }
     dev.gpu.bind();
     let bytes = dst.len() * dst.dtype().bytes() as usize;
     // SAFETY: the bytes lie in the arena, as `address` checks.
-    let done = unsafe { sys::cuMemsetD8Async(dev.address(dst), 0, bytes, dev.gpu.stream) }.result();
-    dev.keep(done, "zeroing");
+    let done = unsafe { sys::cuMemsetD8Async(dev.address(dst), byte, bytes, dev.gpu.stream) }.result();
+    dev.keep(done, "filling a region");
 }
 
 /// Fills the whole arena.

@@ -2,6 +2,7 @@
 
 mod attention;
 mod decode;
+mod failure_2;
 mod head;
 mod matmul;
 mod optimizer;

@@ -36,6 +36,9 @@ pub struct Args {
     /// Every random number follows from it.
     #[arg(long)]
     seed: Option<u64>,
+    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    #[arg(long)]
+    checked: bool,
     #[command(flatten)]
     sets: Sets,
     /// One JSON object.
@@ -54,6 +57,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         flag("eval.prompts_max", args.prompts_max),
         flag("rollout.max_new_tokens", args.max_new_tokens),
         flag("seed", args.seed),
+        flag("run.checked", args.checked.then_some(true)),
     ];
     let flags = flags.into_iter().flatten().collect();
     let loaded = args.sets.load_verb(&[("rollout.temperature", temperature)], flags, quiet)?;

@@ -39,6 +39,9 @@ pub struct Args {
     /// Every random number follows from it.
     #[arg(long)]
     seed: Option<u64>,
+    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    #[arg(long)]
+    checked: bool,
     #[command(flatten)]
     sets: Sets,
     /// One JSON object instead of the stream.
@@ -53,6 +56,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         text_flag("data.system_prompt", args.system.as_deref()),
         flag("rollout.max_new_tokens", args.max_new_tokens),
         flag("seed", args.seed),
+        flag("run.checked", args.checked.then_some(true)),
     ];
     let flags = flags.into_iter().flatten().collect();
     let loaded = args.sets.load_verb(&[("rollout.temperature", "0.0")], flags, quiet)?;

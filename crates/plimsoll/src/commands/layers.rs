@@ -14,6 +14,11 @@ pub struct Sets {
 }
 
 impl Sets {
+    /// With what a flag sets, which comes after the user's own.
+    pub fn and(&self, flag: Option<String>) -> Sets {
+        Sets { sets: self.sets.iter().cloned().chain(flag).collect() }
+    }
+
     /// Reads the run file at `path` with all layers, and shows its notes.
     pub fn load(&self, path: &Path, quiet: bool) -> Result<Loaded> {
         let loaded = runfile::load(path, &self.sets, environment()?.into_iter())?;

@@ -1,6 +1,6 @@
 //! `train RUN`: the run itself, watched.
 
-use super::layers::Sets;
+use super::layers::{Sets, flag};
 use crate::progress::Progress;
 use crate::{output, signals, terminal};
 use plimsoll_base::Result;
@@ -21,6 +21,9 @@ Examples:
 pub struct Args {
     /// The run file.
     run: PathBuf,
+    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    #[arg(long)]
+    checked: bool,
     #[command(flatten)]
     sets: Sets,
     /// The summary as one JSON object on stdout.
@@ -46,7 +49,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 /// Trains, and says what it came to.
 fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
-    let loaded = args.sets.load(&args.run, quiet)?;
+    let loaded = args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
     let mut progress = Progress::new(quiet);
     let summary = plimsoll_rl::train::train(&loaded, &mut progress, &signal)?;
     let closing = progress.closing();

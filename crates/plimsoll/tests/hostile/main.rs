@@ -6,6 +6,7 @@ mod common;
 #[path = "../../../files/tests/common/mod.rs"]
 mod made;
 
+mod cuda;
 mod folder;
 mod models;
 mod places;

@@ -190,12 +190,18 @@ fn the_first_run_does_not_fit_in_48_mib() {
     check_hints(&["plan", FIRST, "--json", "--set", "memory.host=48MiB"]);
 }
 
-/// The plan must not fit, and each hint must make it fit.
+/// The plan must not fit in the host's memory, and each hint must make it fit.
 fn check_hints(args: &[&str]) {
+    check_hints_of("host", args);
+}
+
+/// The plan must not fit in that pool, and each hint must make it fit.
+pub fn check_hints_of(pool: &str, args: &[&str]) {
     let output = plimsoll(args);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(stderr.starts_with("error[host-pool-exceeded]: ") && stderr.contains("\nhint: "), "{stderr}");
+    let error = format!("error[{pool}-pool-exceeded]: ");
+    assert!(stderr.starts_with(&error) && stderr.contains("\nhint: "), "{stderr}");
     let object: Value = serde_json::from_slice(&output.stdout).expect("one object");
     assert_eq!(object["fits"], false);
     let hints = object["hints"].as_array().expect("a list");

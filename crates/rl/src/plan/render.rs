@@ -2,6 +2,7 @@
 
 use super::{PlanReport, Setting};
 use plimsoll_base::{Bytes, Phase, Result};
+use plimsoll_device::{DeviceKind, cuda};
 use plimsoll_memory::Pool;
 use serde_json::{Value, json};
 
@@ -45,6 +46,7 @@ impl PlanReport {
             "resolved": self.resolved,
             "auto": self.auto,
             "hints": self.hints,
+            "libraries_source": self.libraries_source(),
         })
     }
 
@@ -89,11 +91,19 @@ impl PlanReport {
             line(format!("  {}", phases.join(", ")));
         }
         line(format!("arena: {} ({} bytes)", self.plan.arena_bytes(), self.plan.arena_bytes().0));
+        if let Some(source) = self.libraries_source() {
+            line(format!("device.libraries, process.cuda: {source}"));
+        }
         for words in self.auto_lines() {
             line(words);
         }
         line(if self.fits { "verdict: fits".into() } else { "verdict: does not fit".into() });
         text
+    }
+
+    /// Where the rows of what the driver and the libraries hold come from; `None` on the CPU.
+    fn libraries_source(&self) -> Option<&'static str> {
+        (self.shape.target.kind == DeviceKind::Cuda).then_some(cuda::LIBRARY_SOURCE)
     }
 
     /// What `"auto"` became, what it cost, and the next best.
