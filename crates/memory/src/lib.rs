@@ -10,7 +10,7 @@ mod layout;
 mod mapping;
 mod plan;
 
-pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, Resident};
+pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, ReadLease, Resident};
 pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region};
 pub use mapping::Mapping;
 pub use plan::{Limit, Limits, Plan, PoolPeak};

@@ -14,10 +14,10 @@ use crate::step::{StepContext, step, update_options};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
-use plimsoll_device::{Device, DeviceKind};
 use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::cpu::{self, Isa};
 use plimsoll_device::cuda::CudaOptions;
+use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limits, Pool};
@@ -343,6 +343,7 @@ pub(crate) fn facts(
             tokenizer: session::tokenizer_bytes(&model),
             data: Bytes(0),
             staging: session::staging_bytes(run.memory.staging, &model),
+            disk: Default::default(),
         },
     };
     Ok((model, facts))
