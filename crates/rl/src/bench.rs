@@ -1,6 +1,8 @@
 //! The verb `bench`: rollout, training, whole step and exactness on work that peers can do too, as a share of this
 //! machine's own peak.
 
+mod save;
+
 use crate::dataset::Item;
 use crate::devices;
 use crate::metrics;
@@ -26,6 +28,8 @@ use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
 use serde_json::{Map, Value, json};
 use std::time::Instant;
+
+pub use save::save;
 
 /// What a benchmark runs on.
 #[derive(Clone, Debug)]
