@@ -56,13 +56,7 @@ pub fn train(
     };
     let run = &run;
     let mut session = Session::open(run, true)?;
-    let rewards = Rewards::new(&reward_specs(&run.reward, &run.data.answer_column))?;
-    if run.method.has_rollout() {
-        rewards.check_columns(&session.data.first_columns())?;
-    }
-    if let Some(item) = session.eval.first() {
-        rewards.check_columns(&item.columns)?;
-    }
+    let rewards = rewards(run, &session)?;
     check_micro_batch(run, &session.facts)?;
     let report = plan_with(run, &session.facts, &Limits::default())?;
     report.refuse()?;
@@ -111,6 +105,18 @@ pub fn train(
         let result = training.go_on_from(checkpoint, notes).and_then(|()| training.run(signal));
         result.map_err(|error| training.last_words(error))
     })
+}
+
+/// The rewards of a run, which must find their columns in the data.
+fn rewards(run: &RunFile, session: &Session) -> Result<Rewards> {
+    let rewards = Rewards::new(&reward_specs(&run.reward, &run.data.answer_column))?;
+    if run.method.has_rollout() {
+        rewards.check_columns(&session.data.first_columns())?;
+    }
+    if let Some(item) = session.eval.first() {
+        rewards.check_columns(&item.columns)?;
+    }
+    Ok(rewards)
 }
 
 /// Makes the directory of an earlier process that of a run that goes on. A refusal leaves it as it was.
