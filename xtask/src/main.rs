@@ -1,10 +1,13 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
-//! `bench/results/plan_truth.*`. It has no dependencies, so that it builds in a second.
+//! `bench/results/plan_truth.*`; and of the binary under faults: `cargo xtask soak`. It has no dependencies, so that it
+//! builds in a second.
 
 mod edges;
 mod length;
 mod manifest;
 mod slugs;
+mod soak;
+mod soak_command;
 mod source;
 mod tidy;
 mod truth;
@@ -21,6 +24,7 @@ fn main() -> ExitCode {
         ["tidy"] => run_tidy(),
         ["kernels", "--check"] => check_kernels(),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
+        ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
     }
 }
@@ -54,6 +58,9 @@ fn check_kernels() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!("usage: cargo xtask tidy | kernels --check | truth [--runs N] [--seed S]");
+    eprintln!(
+        "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults]"
+    );
     ExitCode::from(2)
 }
 

@@ -16,6 +16,7 @@ mod pypi;
 mod safetensors_dir;
 mod source;
 mod storage;
+mod tensor_file;
 mod tensors;
 mod writer;
 
@@ -23,5 +24,8 @@ pub use config::{TokenIds, config_json, generation_config_json, spec_from_config
 pub use gguf_model::GgufTokenizer;
 pub use open::{OpenModel, TokenizerFiles};
 pub use source::{Local, Source, resolve};
+pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, check_against, expected_tensors};
-pub use writer::{SafetensorsWriter, TensorDecl, fsync_dir, write_atomic};
+pub use writer::{
+    FileRecord, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic, write_new,
+};

@@ -1,13 +1,30 @@
 //! Writing what must last: a safetensors file streamed tensor by tensor, and small files that appear whole or not at all.
 //! Every byte is counted against the declaration and hashed on its way; a file that is not finished is removed.
+//! What is streamed does not stay in the page cache: a save costs its caller's buffer, not the size of its files.
 
 use plimsoll_base::{Bytes, DType, Error, Result};
+use rustix::fs::{Advice, fadvise};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes after which a streamed file is put on the disk and its pages are given back. Dirty pages count against a
+/// container's limit and cannot be reclaimed, so they are bounded too; 16 MiB is a few milliseconds of writing.
+const WINDOW_BYTES: u64 = 16 << 20;
+
+/// What a file must be: its length and its SHA-256 in hex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileRecord {
+    /// Length.
+    pub bytes: u64,
+    /// SHA-256 of all of it, in hex.
+    pub sha256: String,
+}
 
 /// One tensor to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +45,9 @@ pub struct SafetensorsWriter {
     sha256: Sha256,
     written_bytes: u64,
     data_bytes: u64,
+    file_bytes: u64,
+    /// Bytes that are on the disk and out of the page cache.
+    settled_bytes: u64,
 }
 
 impl SafetensorsWriter {
@@ -48,6 +68,8 @@ impl SafetensorsWriter {
             sha256,
             written_bytes: 0,
             data_bytes,
+            file_bytes: 0,
+            settled_bytes: 0,
         };
         writer.put(&(header.len() as u64).to_le_bytes())?;
         writer.put(&header)?;
@@ -82,21 +104,28 @@ impl SafetensorsWriter {
         Ok(())
     }
 
-    /// Requires that every declared byte was written, flushes to the disk and gives the file's SHA-256 in hex.
-    pub fn finish(mut self) -> Result<String> {
+    /// Requires that every declared byte was written, flushes to the disk and says what the file must be.
+    pub fn finish(mut self) -> Result<FileRecord> {
         if self.written_bytes != self.data_bytes {
             return Err(self.miscounted(self.written_bytes));
         }
         let file = self.file.as_ref().expect("the file is open until finish");
         file.sync_all().map_err(|e| write_error(&self.path, &e))?;
+        forget_pages(file);
         self.file = None; // kept: drop removes only what is still open
-        Ok(hex(&self.sha256.finalize_reset()))
+        Ok(FileRecord { bytes: self.file_bytes, sha256: hex(&self.sha256.finalize_reset()) })
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         let file = self.file.as_mut().expect("the file is open until finish");
         file.write_all(bytes).map_err(|e| write_error(&self.path, &e))?;
         self.sha256.update(bytes);
+        self.file_bytes += bytes.len() as u64;
+        if self.file_bytes - self.settled_bytes >= WINDOW_BYTES {
+            file.sync_data().map_err(|e| write_error(&self.path, &e))?;
+            forget_pages(file);
+            self.settled_bytes = self.file_bytes;
+        }
         Ok(())
     }
 
@@ -114,6 +143,45 @@ impl Drop for SafetensorsWriter {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Gives back the pages of a file that are on the disk. Where the system does not take the advice they stay, and are
+/// reclaimable.
+fn forget_pages(file: &File) {
+    let _ = fadvise(file, 0, None, Advice::DontNeed);
+}
+
+/// Writes a file that is not there yet and puts it on the disk; its name lasts after `fsync_dir` of the folder.
+///
+/// Errors: `disk-full`, `write-failed`, also where something has that name already.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<FileRecord> {
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    written.map_err(|e| write_error(path, &e))?;
+    Ok(FileRecord { bytes: bytes.len() as u64, sha256: digest(bytes) })
+}
+
+/// SHA-256 of some bytes, in hex.
+pub fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// Reads a file to its end through a buffer of 1 MiB and says what it is.
+pub fn record_of(path: &Path) -> std::io::Result<FileRecord> {
+    let mut file = File::open(path)?;
+    let (mut buffer, mut sha256, mut bytes) = (vec![0; 1 << 20], Sha256::new(), 0);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(FileRecord { bytes, sha256: hex(&sha256.finalize()) }),
+            n => {
+                sha256.update(&buffer[..n]);
+                bytes += n as u64;
+            }
         }
     }
 }
@@ -205,9 +273,11 @@ mod tests {
         writer.write_f32_as(DType::F32, &values, &mut scratch).unwrap();
         writer.write_f32_as(DType::Bf16, &values[..5], &mut scratch).unwrap();
         writer.write(&[9]).unwrap();
-        let digest = writer.finish().unwrap();
+        let record = writer.finish().unwrap();
         let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(digest, hex(&Sha256::digest(&bytes)));
+        assert_eq!(record.sha256, hex(&Sha256::digest(&bytes)));
+        assert_eq!(record, record_of(&path).unwrap());
+        assert_eq!(write_new(&path, b"x").unwrap_err().slug, "write-failed");
         let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let stored: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         assert_eq!(read.tensor("b").unwrap().data(), stored);

@@ -16,10 +16,14 @@
 //! let update = overlay.enter(Phase::Update); // error: `overlay` is still borrowed
 //! let _ = (rollout.buf("kv"), update.buf("act"));
 //! ```
+//!
+//! Resident regions change in `Update` only, so a `ReadLease` on them may go on beside the other phases:
+//! `enter(Phase::Update)` waits until every lease is given back.
 
 use crate::{Layout, Place, REGION_ALIGN, Turn};
 use plimsoll_base::{DType, Phase};
 use std::marker::PhantomData;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 /// A handle to elements in an arena: an offset with a length, a dtype, and the lifetime and name of its phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,12 +163,13 @@ fn bind(layout: &Layout, next: &mut u64, guard: u64, keep: impl Fn(&crate::Regio
 #[derive(Debug)]
 pub struct Arena {
     map: ArenaMap,
+    readers: Readers,
 }
 
 impl Arena {
     /// An arena over bound regions.
     pub fn new(map: ArenaMap) -> Arena {
-        Arena { map }
+        Arena { map, readers: Readers::default() }
     }
 
     /// The bindings.
@@ -174,8 +179,8 @@ impl Arena {
 
     /// The resident handles, which live as long as the arena, and the overlay, which is entered phase by phase.
     pub fn split(&mut self) -> (Resident<'_>, Overlay<'_>) {
-        let map = &self.map;
-        (Resident { map }, Overlay { map })
+        let (map, readers) = (&self.map, &self.readers);
+        (Resident { map, readers }, Overlay { map, readers })
     }
 }
 
@@ -183,6 +188,7 @@ impl Arena {
 #[derive(Clone, Copy, Debug)]
 pub struct Resident<'a> {
     map: &'a ArenaMap,
+    readers: &'a Readers,
 }
 
 impl<'a> Resident<'a> {
@@ -195,17 +201,56 @@ impl<'a> Resident<'a> {
     pub fn get(&self, name: &str) -> Option<Buf<'a>> {
         find(&self.map.resident, name, None)
     }
+
+    /// The right to read resident regions beside Rollout and Score, from another thread too.
+    pub fn lease(&self) -> ReadLease<'a> {
+        *self.readers.lock() += 1;
+        ReadLease { readers: self.readers }
+    }
+}
+
+/// Leases that are out.
+#[derive(Debug, Default)]
+struct Readers {
+    count: Mutex<u32>,
+    returned: Condvar,
+}
+
+impl Readers {
+    /// A count is whole whatever happened to the thread that held it.
+    fn lock(&self) -> std::sync::MutexGuard<'_, u32> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While it lives, resident regions do not change. It is given back by dropping it.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is given back"]
+pub struct ReadLease<'a> {
+    readers: &'a Readers,
+}
+
+impl Drop for ReadLease<'_> {
+    fn drop(&mut self) {
+        *self.readers.lock() -= 1;
+        self.readers.returned.notify_all();
+    }
 }
 
 /// The bytes that phases share.
 #[derive(Debug)]
 pub struct Overlay<'a> {
     map: &'a ArenaMap,
+    readers: &'a Readers,
 }
 
 impl Overlay<'_> {
-    /// Begins a phase. Its handles end when the returned guard does.
+    /// Begins a phase. Its handles end when the returned guard does. `Update` writes resident regions, so it waits
+    /// until all leases on them are given back.
     pub fn enter(&mut self, phase: Phase) -> InPhase<'_> {
+        if phase == Phase::Update {
+            self.take_back();
+        }
         InPhase { map: self.map, phase }
     }
 
@@ -213,6 +258,15 @@ impl Overlay<'_> {
     pub fn bytes(&mut self) -> Buf<'_> {
         let (offset, len) = (self.map.overlay, (self.map.end - self.map.overlay) as usize);
         Buf { offset, len, dtype: DType::U8, phase: None, lives: PhantomData }
+    }
+
+    /// Waits until nobody reads resident regions under a lease. `&mut self` keeps the next one from being asked for
+    /// by whoever enters phases.
+    pub fn take_back(&mut self) {
+        let mut count = self.readers.lock();
+        while *count > 0 {
+            count = self.readers.returned.wait(count).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -288,6 +342,25 @@ mod tests {
         assert_eq!(b.part(2, 100).offset(), 512 + 800);
         let part = overlay.enter(Phase::Update).buf("act").slice(1, 2);
         assert_eq!((part.phase(), b.phase(), overlay.bytes().phase()), (Some(Phase::Update), None, None));
+    }
+
+    #[test]
+    fn update_waits_for_leases_and_other_phases_do_not() {
+        let mut arena = Arena::new(ArenaMap::new(&layout(), 0));
+        let (resident, mut overlay) = arena.split();
+        let (lease, second) = (resident.lease(), resident.lease());
+        let read = std::sync::atomic::AtomicBool::new(false);
+        assert_eq!(overlay.enter(Phase::Rollout).phase(), Phase::Rollout);
+        assert_eq!(overlay.enter(Phase::Score).phase(), Phase::Score);
+        drop(second);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                read.store(true, std::sync::atomic::Ordering::SeqCst);
+                drop(lease);
+            });
+            let _update = overlay.enter(Phase::Update);
+            assert!(read.load(std::sync::atomic::Ordering::SeqCst), "Update began under a lease");
+        });
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod mapping;
 mod plan;
 pub mod trend;
 
-pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, Resident};
+pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, ReadLease, Resident};
 pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region, Turn};
 pub use mapping::Mapping;
 pub use plan::{Limit, Limits, Plan, PoolPeak};

@@ -19,5 +19,5 @@ pub use forward::{
 };
 pub use load::{STAGING_BYTES_MIN, load};
 pub use params::{Param, ParamKind, ParamTable, Part};
-pub use save::save;
+pub use save::{FlatTensors, restore, save, saved_bytes};
 pub use weights::{LayerParams, Params};

@@ -1,57 +1,170 @@
-//! Weights out of the arena as a Hugging Face safetensors file, streamed through one fixed buffer.
+//! Flat buffers in the order of the parameters, out of the arena and back, as safetensors under Hugging Face names:
+//! weights, and optimizer states under the same names with a prefix. Files hold logical rows, never a device's element
+//! order, so they mean the same on every machine.
 
 use crate::load::Staging;
-use crate::params::ParamTable;
-use crate::weights::Params;
-use plimsoll_base::{Bytes, DType, Result};
-use plimsoll_device::{Device, Matrix};
-use plimsoll_files::{SafetensorsWriter, TensorDecl};
+use crate::params::{Param, ParamTable};
+use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_files::{Encoding, FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
+use plimsoll_memory::Buf;
 use std::path::Path;
 
-/// Writes `model.safetensors` in `dtype` at `path`; returns its SHA-256 in hex.
+/// One flat buffer and what its tensors are called.
+#[derive(Clone, Copy, Debug)]
+pub struct FlatTensors<'a> {
+    /// Before each Hugging Face name; empty for weights.
+    pub prefix: &'a str,
+    /// `table.elements` elements; stored in its dtype, f32 or bf16, so nothing is rounded.
+    pub buf: Buf<'a>,
+}
+
+impl FlatTensors<'_> {
+    fn name(&self, part: &str) -> String {
+        format!("{}{part}", self.prefix)
+    }
+
+    fn slice(&self, param: &Param) -> Buf<'_> {
+        self.buf.slice(param.offset as usize, param.elements as usize)
+    }
+}
+
+/// Bytes of the file that `save` writes, its header estimated from above.
+pub fn saved_bytes(table: &ParamTable, dtypes: &[DType]) -> u64 {
+    // A header entry is a name and about 90 characters of dtype, shape and offsets.
+    let header = |p: &Param| p.parts.iter().map(|part| part.name.len() as u64 + 128).sum::<u64>();
+    let values = |p: &Param| u64::from(p.n) * u64::from(p.k.max(1));
+    let (headers, values) = table.params.iter().fold((0, 0), |(h, v), p| (h + header(p), v + values(p)));
+    dtypes.iter().map(|dtype| headers + values * dtype.bytes()).sum::<u64>() + 128
+}
+
+/// Writes a safetensors file at `path` through buffers of `staging` bytes; says what it must be.
 ///
-/// Errors: `disk-full`, `write-failed`.
+/// `layout` is the element order of the matrices, in every buffer that of the weights. Errors: `disk-full`,
+/// `write-failed`.
 pub fn save<D: Device + ?Sized>(
     dev: &D,
     table: &ParamTable,
-    params: &Params<'_>,
-    dtype: DType,
+    layout: MatrixLayout,
+    sets: &[FlatTensors<'_>],
     path: &Path,
     staging: Bytes,
-) -> Result<String> {
+) -> Result<FileRecord> {
     let mut declared = Vec::new();
-    for param in &table.params {
-        for part in &param.parts {
-            let mut shape = vec![u64::from(part.rows)];
-            if !param.is_vector() {
-                shape.push(u64::from(param.k));
+    for set in sets {
+        for param in &table.params {
+            for part in &param.parts {
+                let (name, dtype) = (set.name(&part.name), set.buf.dtype());
+                declared.push(TensorDecl { name, dtype, shape: shape(param, part.rows) });
             }
-            declared.push(TensorDecl { name: part.name.clone(), dtype, shape });
         }
     }
     let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
     let Staging { mut stored, mut values } = Staging::new(staging);
-    for param in &table.params {
-        let buf = params.all.slice(param.offset as usize, param.elements as usize);
-        let width = param.k.max(1) as usize;
-        let chunk_rows = values.len() / width;
-        assert!(chunk_rows > 0, "staging of {} values for rows of {width}", values.len());
-        let mut first = 0;
-        while first < param.n as usize {
-            let rows = chunk_rows.min(param.n as usize - first);
-            let out = &mut values[..rows * width];
-            if param.is_vector() {
-                dev.read_f32(buf, first, out);
-            } else {
-                dev.read_rows(
-                    Matrix::new(buf, param.n as usize, param.k as usize, params.embed.layout),
-                    first,
-                    out,
-                );
-            }
-            writer.write_f32_as(dtype, out, &mut stored)?;
-            first += rows;
+    for set in sets {
+        for param in &table.params {
+            let buf = set.slice(param);
+            for_chunks(param, param.n, &mut values, |first, rows| {
+                if param.is_vector() {
+                    dev.read_f32(buf, first, rows);
+                } else {
+                    let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
+                    dev.read_rows(matrix, first, rows);
+                }
+                writer.write_f32_as(set.buf.dtype(), rows, &mut stored)
+            })?;
         }
     }
     writer.finish()
+}
+
+/// Fills the buffers from a file that `save` wrote, bit for bit.
+///
+/// Errors: `checkpoint-damaged` where a tensor is missing or of another shape or dtype; those of reading.
+pub fn restore<D: Device + ?Sized>(
+    dev: &D,
+    table: &ParamTable,
+    layout: MatrixLayout,
+    sets: &[FlatTensors<'_>],
+    path: &Path,
+    staging: Bytes,
+) -> Result<()> {
+    let file = TensorFile::open(path)?;
+    let wanted = sets.len() * table.params.iter().map(|p| p.parts.len()).sum::<usize>();
+    if file.num_tensors() != wanted {
+        return Err(other_run(path, &format!("{} tensors, this run has {wanted}", file.num_tensors())));
+    }
+    let Staging { mut stored, mut values } = Staging::new(staging);
+    for set in sets {
+        dev.zero(set.buf);
+        for param in &table.params {
+            let buf = set.slice(param);
+            let mut above = 0;
+            for part in &param.parts {
+                let name = set.name(&part.name);
+                check(&file, &name, set.buf.dtype(), &shape(param, part.rows), path)?;
+                let width = u64::from(param.k.max(1));
+                for_chunks(param, part.rows, &mut values, |first, rows| {
+                    file.read(&name, first as u64 * width, &mut stored, rows)?;
+                    if param.is_vector() {
+                        dev.write_f32(buf, above + first, rows);
+                    } else {
+                        let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
+                        dev.write_rows(matrix, above + first, rows);
+                    }
+                    Ok(())
+                })?;
+                above += part.rows as usize;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with the first row and the space for as many whole rows as `values` holds, until `rows` are done.
+fn for_chunks(
+    param: &Param,
+    rows: u32,
+    values: &mut [f32],
+    mut each: impl FnMut(usize, &mut [f32]) -> Result<()>,
+) -> Result<()> {
+    let width = param.k.max(1) as usize;
+    let chunk_rows = values.len() / width;
+    assert!(chunk_rows > 0, "staging of {} values for rows of {width}", values.len());
+    let mut first = 0;
+    while first < rows as usize {
+        let n = chunk_rows.min(rows as usize - first);
+        each(first, &mut values[..n * width])?;
+        first += n;
+    }
+    Ok(())
+}
+
+fn shape(param: &Param, rows: u32) -> Vec<u64> {
+    match param.is_vector() {
+        true => vec![u64::from(rows)],
+        false => vec![u64::from(rows), u64::from(param.k)],
+    }
+}
+
+fn check(file: &TensorFile, name: &str, dtype: DType, shape: &[u64], path: &Path) -> Result<()> {
+    let encoding = if dtype == DType::Bf16 { Encoding::Bf16 } else { Encoding::F32 };
+    match file.tensor(name) {
+        None => Err(other_run(path, &format!("no tensor `{name}`"))),
+        Some(t) if t.encoding != encoding || t.shape != shape => Err(other_run(
+            path,
+            &format!(
+                "tensor `{name}` is {} {:?}, this run has {} {shape:?}",
+                t.encoding.name(),
+                t.shape,
+                encoding.name()
+            ),
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+fn other_run(path: &Path, what: &str) -> Error {
+    Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
+        .hint("the file is of another run: restore the checkpoint from where it was copied")
 }

@@ -18,6 +18,7 @@ const PIPE_LINES: u32 = 10;
 pub struct Progress {
     live: Option<ProgressBar>,
     quiet: bool,
+    resumed: bool,
     rewards: Vec<f64>,
     losses: Vec<f64>,
     evals: Vec<(u32, f64)>,
@@ -36,6 +37,7 @@ impl Progress {
         Progress {
             live: bar,
             quiet,
+            resumed: false,
             rewards: Vec::new(),
             losses: Vec::new(),
             evals: Vec::new(),
@@ -108,6 +110,9 @@ impl Observer for Progress {
     fn on_event(&mut self, event: &Event) {
         match event {
             Event::Started(started) => self.started(started),
+            Event::Note { text } => self.say(text),
+            // Its words were said as they were found.
+            Event::Resumed { .. } => self.resumed = true,
             Event::Eval(eval) => self.eval(eval),
             Event::Step(step) => self.step(step),
             Event::Memory(_) | Event::Trend(_) => {}
@@ -117,7 +122,16 @@ impl Observer for Progress {
                     self.say(&format!("saved step {step} to {}", path.display()));
                 }
             }
-            Event::Finished { .. } => {
+            Event::Finished { summary } => {
+                // A run that was taken up has its beginning in another process.
+                if let (Some(before), true) =
+                    (summary["eval_before"].as_f64(), self.evals.first().is_some_and(|e| e.0 > 0))
+                {
+                    self.evals.insert(0, (0, before));
+                }
+                if let (Some(first), true) = (summary["reward_first"].as_f64(), self.resumed) {
+                    self.rewards.insert(0, first);
+                }
                 if let Some(bar) = &self.live {
                     bar.finish_and_clear();
                 }

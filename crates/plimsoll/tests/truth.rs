@@ -8,7 +8,8 @@ mod truth;
 fn a_few_runs_take_what_their_plans_say() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let plimsoll = std::path::Path::new(env!("CARGO_BIN_EXE_plimsoll"));
-    let runs = truth::measure(plimsoll, folder.path(), 5, 7, |_, _| ()).unwrap_or_else(|words| panic!("{words}"));
+    let runs =
+        truth::measure(plimsoll, folder.path(), 5, 7, |_, _| ()).unwrap_or_else(|words| panic!("{words}"));
     for run in &runs {
         assert!(run.faults().is_empty(), "{}: {:?}", run.what, run.faults());
     }

@@ -1,6 +1,8 @@
 //! The verb `bench`: rollout, training, whole step and exactness on work that peers can do too, as a share of this
 //! machine's own peak.
 
+mod save;
+
 use crate::dataset::Item;
 use crate::devices;
 use crate::metrics;
@@ -14,10 +16,10 @@ use crate::step::{StepContext, step, update_options};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
-use plimsoll_device::{Device, DeviceKind};
 use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::cpu::{self, Isa};
 use plimsoll_device::cuda::CudaOptions;
+use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limits, Pool};
@@ -26,6 +28,8 @@ use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
 use serde_json::{Map, Value, json};
 use std::time::Instant;
+
+pub use save::save;
 
 /// What a benchmark runs on.
 #[derive(Clone, Debug)]
@@ -344,6 +348,7 @@ pub(crate) fn facts(
             tokenizer: session::tokenizer_bytes(&model),
             data: Bytes(0),
             staging: session::staging_bytes(run.memory.staging, &model),
+            disk: Default::default(),
         },
     };
     Ok((model, facts))

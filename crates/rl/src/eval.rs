@@ -170,6 +170,7 @@ pub fn verb_facts(
             tokenizer: session::tokenizer_bytes(model),
             data: Bytes(0),
             staging: session::staging_bytes(run.memory.staging, model),
+            disk: Default::default(),
         },
     }
 }

@@ -13,6 +13,18 @@ use std::path::PathBuf;
 pub enum Event {
     /// The plan is bound and the first step begins.
     Started(Started),
+    /// An earlier process of the run ended after `step`; this one goes on.
+    Resumed {
+        /// Steps done.
+        step: u32,
+        /// What the user should know.
+        notes: Vec<String>,
+    },
+    /// Words for people. It stands in no log.
+    Note {
+        /// One line.
+        text: String,
+    },
     /// An evaluation is done.
     Eval(EvalResult),
     /// A step is done.

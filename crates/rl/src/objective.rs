@@ -78,6 +78,21 @@ impl Objective {
         })
     }
 
+    /// The coefficient of an adaptive KL controller, which a checkpoint carries.
+    pub fn adaptive_kl_coef(&self) -> Option<f64> {
+        match self.kl?.controller {
+            KlController::Adaptive { coef, .. } => Some(coef),
+            KlController::Fixed { .. } => None,
+        }
+    }
+
+    /// Puts an adaptive controller where a checkpoint left it.
+    pub fn set_kl_coef(&mut self, at: f64) {
+        if let Some(KlTerm { controller: KlController::Adaptive { coef, .. }, .. }) = &mut self.kl {
+            *coef = at;
+        }
+    }
+
     /// The aggregation of an update over so many tokens and sequences.
     pub fn aggregation_of(&self, total_tokens: f64, total_sequences: f64) -> Aggregation {
         Aggregation { kind: self.aggregation, total_tokens, total_sequences, length_norm: self.length_norm }

@@ -1,11 +1,13 @@
 //! The run directory: one live run owns it, every file in it is whole or absent, and its event log only grows.
 //!
 //! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest`, `summary.json`, and
-//! `crash.json` after a failure. It refuses a directory that another run used or uses. It knows no tensors.
+//! `crash.json` after a failure. It refuses a directory that another run uses, one that another run used unless it is
+//! taken up again, and a symbolic link in place of a file. It knows no tensors.
 
+use crate::checkpoint::Store;
 use crate::runfile::RunFile;
 use plimsoll_base::{Error, Result};
-use plimsoll_files::{fsync_dir, write_atomic};
+use plimsoll_files::write_atomic;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -20,6 +22,8 @@ pub struct RunDir {
     events: EventLog,
     /// True if the directory was not there before.
     made: bool,
+    /// True if an earlier process of the same run made what is in it.
+    taken_up: bool,
     /// Locked as long as it is open.
     _lock: File,
 }
@@ -31,6 +35,7 @@ impl RunDir {
     pub fn create(path: &Path, resolved: &RunFile, plan: &Value) -> Result<RunDir> {
         let made = !path.exists();
         fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
+        refuse_links(path)?;
         let was_locked = path.join(LOCK).exists();
         let lock = lock(path).inspect_err(|_| remove_if(made, path))?;
         if let Some(name) = first_entry(path)? {
@@ -41,13 +46,75 @@ impl RunDir {
             return Err(not_empty(path, &name));
         }
         fill(path, resolved, plan)
-            .map(|events| RunDir { path: path.to_path_buf(), events, made, _lock: lock })
+            .map(|events| RunDir { path: path.to_path_buf(), events, made, taken_up: false, _lock: lock })
             .inspect_err(|_| empty(path, made))
     }
 
-    /// Takes back what `create` made, for a run that ends before it begins.
+    /// Takes up the directory of an earlier process of the same run; `None` if no run got as far as its `plan.json`.
+    ///
+    /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `symlink-refused`.
+    pub fn take_up(path: &Path) -> Result<Option<RunDir>> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let was_locked = path.join(LOCK).symlink_metadata().is_ok();
+        refuse_links(path)?;
+        let lock = lock(path)?;
+        if !path.join("run.toml").exists() || !path.join("plan.json").exists() {
+            return match foreign_entry(path, was_locked)? {
+                // Killed while `create` was at work: nothing of a run is there yet.
+                None => {
+                    for folder in [path.to_path_buf(), path.join("samples")] {
+                        remove_parts(&folder)?;
+                    }
+                    empty(path, false);
+                    Ok(None)
+                }
+                Some(name) => {
+                    if !was_locked {
+                        let _ = fs::remove_file(path.join(LOCK));
+                    }
+                    Err(not_empty(path, &name))
+                }
+            };
+        }
+        for folder in [path.to_path_buf(), path.join("samples")] {
+            remove_parts(&folder)?;
+        }
+        let events = EventLog::open(path.join("events.jsonl"), OpenOptions::new().create(true))?;
+        Ok(Some(RunDir { path: path.to_path_buf(), events, made: false, taken_up: true, _lock: lock }))
+    }
+
+    /// Text of a small file in it.
+    ///
+    /// Errors: `run-dir-damaged`.
+    pub fn read_text(&self, name: &str) -> Result<String> {
+        let path = self.path.join(name);
+        fs::read_to_string(&path).map_err(|err| damaged(&path, &err.to_string()))
+    }
+
+    /// Makes the log and the files of the directory those of a run that goes on from where the log had `events_bytes`.
+    ///
+    /// Errors: `run-dir-damaged` if the log is shorter; `run-dir-unwritable`, `disk-full`.
+    pub fn go_on(&mut self, resolved: &RunFile, plan: &Value, events_bytes: u64) -> Result<()> {
+        self.events.rewind(events_bytes)?;
+        write_atomic(&self.path.join("run.toml"), resolved.to_toml().as_bytes())?;
+        write_json(&self.path.join("plan.json"), plan)?;
+        for name in ["samples", "checkpoints"] {
+            let folder = self.path.join(name);
+            fs::create_dir_all(&folder).map_err(|err| unwritable(&folder, &err))?;
+        }
+        for name in ["summary.json", "crash.json"] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        Ok(())
+    }
+
+    /// Takes back what `create` made, for a run that ends before it begins. A directory that was taken up stays.
     pub fn discard(&self) {
-        empty(&self.path, self.made);
+        if !self.taken_up {
+            empty(&self.path, self.made);
+        }
     }
 
     /// Where it is.
@@ -94,39 +161,9 @@ impl RunDir {
         write_json(&self.path.join("crash.json"), &crash)
     }
 
-    /// An empty folder under a temporary name, to be filled and then given to `finish_checkpoint`.
-    pub fn begin_checkpoint(&self, step: u32) -> Result<PathBuf> {
-        let part = self.checkpoints().join(format!(".{}.part", step_name(step)));
-        if part.exists() {
-            fs::remove_dir_all(&part).map_err(|err| unwritable(&part, &err))?;
-        }
-        fs::create_dir(&part).map_err(|err| unwritable(&part, &err))?;
-        Ok(part)
-    }
-
-    /// Renames the folder of `begin_checkpoint` to `checkpoints/step-000010`, points `latest` at it, and removes the
-    /// oldest beyond `keep`. The files in it must be synced already.
-    pub fn finish_checkpoint(&self, step: u32, keep: u32) -> Result<PathBuf> {
-        let folder = self.checkpoints();
-        let (part, whole) = (folder.join(format!(".{}.part", step_name(step))), folder.join(step_name(step)));
-        fsync_dir(&part)?;
-        if whole.exists() {
-            fs::remove_dir_all(&whole).map_err(|err| unwritable(&whole, &err))?;
-        }
-        fs::rename(&part, &whole).map_err(|err| unwritable(&whole, &err))?;
-        fsync_dir(&folder)?;
-        point_latest(&folder, &step_name(step))?;
-        prune(&folder, keep.max(1) as usize)?;
-        Ok(whole)
-    }
-
-    /// Removes the folder of a checkpoint that could not be written.
-    pub fn abandon_checkpoint(&self, step: u32) {
-        let _ = fs::remove_dir_all(self.checkpoints().join(format!(".{}.part", step_name(step))));
-    }
-
-    fn checkpoints(&self) -> PathBuf {
-        self.path.join("checkpoints")
+    /// The checkpoints in it.
+    pub fn store(&self) -> Store {
+        Store::of_run(&self.path)
     }
 }
 
@@ -139,13 +176,28 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    fn open(path: PathBuf) -> Result<EventLog> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(|err| unwritable(&path, &err))?;
-        Ok(EventLog { path, file, length_bytes: 0 })
+    /// `how` says whether the file may, must or must not be there.
+    fn open(path: PathBuf, how: &mut OpenOptions) -> Result<EventLog> {
+        let file = how.append(true).open(&path).map_err(|err| unwritable(&path, &err))?;
+        let length_bytes = file.metadata().map_err(|err| unwritable(&path, &err))?.len();
+        Ok(EventLog { path, file, length_bytes })
+    }
+
+    /// Length of the log, after it is on the disk.
+    pub fn sync(&self) -> Result<u64> {
+        self.file.sync_all().map_err(|err| unwritable(&self.path, &err))?;
+        Ok(self.length_bytes)
+    }
+
+    /// Cuts the log back to a length that it had.
+    fn rewind(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.length_bytes {
+            let what = format!("{} bytes, the checkpoint was made at {bytes}", self.length_bytes);
+            return Err(damaged(&self.path, &what));
+        }
+        self.file.set_len(bytes).map_err(|err| unwritable(&self.path, &err))?;
+        self.length_bytes = bytes;
+        Ok(())
     }
 
     /// Appends `event` as one line, in one write. On an error the file ends with the line before.
@@ -170,15 +222,42 @@ fn fill(path: &Path, resolved: &RunFile, plan: &Value) -> Result<EventLog> {
     for name in ["samples", "checkpoints"] {
         fs::create_dir(path.join(name)).map_err(|err| unwritable(path, &err))?;
     }
-    write_atomic(&path.join("run.toml"), resolved.to_toml().as_bytes())?;
     write_json(&path.join("plan.json"), plan)?;
-    EventLog::open(path.join("events.jsonl"))
+    let events = EventLog::open(path.join("events.jsonl"), OpenOptions::new().create_new(true))?;
+    // The last: a directory with it and `plan.json` is a run's.
+    write_atomic(&path.join("run.toml"), resolved.to_toml().as_bytes())?;
+    Ok(events)
 }
 
 fn write_json(path: &Path, value: &Value) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value).expect("a JSON value has a JSON text");
     text.push('\n');
     write_atomic(path, text.as_bytes())
+}
+
+/// Files that a run opens by name. Through a link it would write somewhere else.
+fn refuse_links(path: &Path) -> Result<()> {
+    let names = [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"];
+    let link = names.map(|name| path.join(name)).into_iter().find(|file| file.is_symlink());
+    let Some(link) = link else { return Ok(()) };
+    Err(Error::new("symlink-refused", format!("{}: a symbolic link in place of a file", link.display()))
+        .hint("put the file itself in its place, or start in another directory"))
+}
+
+/// Removes temporary names of files that were not finished.
+fn remove_parts(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') && name.ends_with(".part") {
+            fs::remove_file(entry.path()).map_err(|err| unwritable(&entry.path(), &err))?;
+        }
+    }
+    Ok(())
+}
+
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::new("run-dir-damaged", format!("{}: {what}", path.display()))
+        .hint("restore the file, or start from the weights in another directory: model = \"RUN_DIR/checkpoints/latest\"")
 }
 
 fn lock(path: &Path) -> Result<File> {
@@ -216,9 +295,26 @@ fn first_entry(path: &Path) -> Result<Option<String>> {
     Ok(names.filter(|name| name != LOCK).min())
 }
 
+/// Something that a run which was killed as it began did not leave. It makes its lock first and `run.toml` last.
+fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
+    let entries = fs::read_dir(path).map_err(|err| unwritable(path, &err))?;
+    let is_ours = |name: &str, bytes: u64| match name {
+        LOCK => true,
+        "plan.json" | "samples" | "checkpoints" => was_locked,
+        "events.jsonl" => was_locked && bytes == 0,
+        name => was_locked && name.starts_with('.') && name.ends_with(".part"),
+    };
+    let found = entries.flatten().map(|entry| {
+        let bytes = entry.metadata().map_or(0, |meta| meta.len());
+        (entry.file_name().to_string_lossy().into_owned(), bytes)
+    });
+    Ok(found.filter(|(name, bytes)| !is_ours(name, *bytes)).map(|(name, _)| name).min())
+}
+
 fn not_empty(path: &Path, name: &str) -> Error {
     Error::usage("run-dir-not-empty", format!("{} is not empty: it holds {name}", path.display()))
         .hint(format!("choose another directory: --set run.dir={}", next_free(path).display()))
+        .hint("go on with the run that is in it: --resume")
         .hint("remove the directory if its run is not needed any more")
 }
 
@@ -232,7 +328,8 @@ fn next_free(path: &Path) -> PathBuf {
         .unwrap_or_else(|| path.with_file_name(format!("{name}-new")))
 }
 
-fn unwritable(path: &Path, err: &std::io::Error) -> Error {
+/// A full disk, or a place that may not be written.
+pub(crate) fn unwritable(path: &Path, err: &std::io::Error) -> Error {
     match err.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             Error::io("disk-full", path, err).hint("make room, or choose another directory on a larger disk")
@@ -258,29 +355,6 @@ fn remove_if(made: bool, path: &Path) {
         let _ = fs::remove_file(path.join(LOCK));
         let _ = fs::remove_dir(path);
     }
-}
-
-/// A link under a temporary name, renamed, so that `latest` always names a whole checkpoint.
-fn point_latest(folder: &Path, name: &str) -> Result<()> {
-    let (part, latest) = (folder.join(".latest.part"), folder.join("latest"));
-    let _ = fs::remove_file(&part);
-    std::os::unix::fs::symlink(name, &part)
-        .and_then(|()| fs::rename(&part, &latest))
-        .map_err(|err| unwritable(&latest, &err))?;
-    fsync_dir(folder)
-}
-
-fn prune(folder: &Path, keep: usize) -> Result<()> {
-    let entries = fs::read_dir(folder).map_err(|err| unwritable(folder, &err))?;
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut steps: Vec<String> = names.filter(|name| name.starts_with("step-")).collect();
-    // Six digits sort as numbers; runs of a million steps and more sort by length first.
-    steps.sort_by_key(|name| (name.len(), name.clone()));
-    for name in steps.iter().rev().skip(keep) {
-        let old = folder.join(name);
-        fs::remove_dir_all(&old).map_err(|err| unwritable(&old, &err))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -314,28 +388,6 @@ mod tests {
         let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
         assert_eq!(error.slug, "run-dir-not-empty");
         assert!(error.to_string().contains("a/b-2"), "{error}");
-    }
-
-    #[test]
-    fn latest_names_the_last_whole_checkpoint_and_old_ones_go() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r");
-        let dir = RunDir::create(&path, &run_file(), &Value::Null).unwrap();
-        for step in [5, 10, 15] {
-            let part = dir.begin_checkpoint(step).unwrap();
-            fs::write(part.join("w"), step.to_string()).unwrap();
-            dir.finish_checkpoint(step, 2).unwrap();
-        }
-        let part = dir.begin_checkpoint(20).unwrap();
-        fs::write(part.join("w"), "torn").unwrap();
-        assert_eq!(fs::read_to_string(path.join("checkpoints/latest/w")).unwrap(), "15");
-        dir.abandon_checkpoint(20);
-        let mut names: Vec<String> = fs::read_dir(path.join("checkpoints"))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["latest", "step-000010", "step-000015"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::dataset::{Dataset, Item, TextModel};
 use crate::runfile::{Auto, ByteSize, Data, ModelOptions, RunFile};
-use crate::shape::HostFacts;
+use crate::shape::{DiskFacts, HostFacts};
 use plimsoll_base::{Bytes, Error, ModelSpec, Result};
 use plimsoll_files::{OpenModel, TokenizerFiles};
 use plimsoll_memory::host::Host;
@@ -185,7 +185,24 @@ fn host_facts(run: &RunFile, model: &OpenModel) -> Result<HostFacts> {
         tokenizer: tokenizer_bytes(model),
         data: Bytes(data * DATA_BYTES_PER_FILE_BYTE),
         staging: staging_bytes(run.memory.staging, model),
+        disk: disk_facts(run),
     })
+}
+
+/// What a run writes beside its checkpoints: an event a step of 1.5 KB, measured, and samples with their log-probs.
+pub(crate) fn disk_facts(run: &RunFile) -> DiskFacts {
+    let steps = u64::from(run.train.steps);
+    let text = u64::from(run.rollout.max_new_tokens) + u64::from(run.data.prompt_tokens_max.unwrap_or(1024));
+    let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
+    // Twenty steps show samples, and the first and the last; a token has up to 32 bytes of text and log-prob.
+    let samples = (22 + evals) * crate::train::SAMPLES_KEPT as u64 * (512 + 32 * text);
+    DiskFacts {
+        // Without `every` a run saves once, and once more if it is made longer.
+        keep: if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 1 },
+        keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
+        best: run.checkpoint.every.is_some() && eval_set(run).is_some(),
+        records: Bytes(4096 * (steps + evals) + samples),
+    }
 }
 
 /// Bytes of the binary and its libraries that come to be resident: three quarters of what is mapped. Training,

@@ -1,6 +1,7 @@
 //! The shape of a run: every number that its memory depends on, and the one function that turns them into regions.
 //! The planner sums what `RunShape::layout` gives; the arena binds the same.
 
+use crate::checkpoint::checkpoint_bytes;
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
@@ -21,6 +22,21 @@ pub struct HostFacts {
     pub data: Bytes,
     /// Both buffers through which weights are read and written.
     pub staging: Bytes,
+    /// What the run directory may hold.
+    pub disk: DiskFacts,
+}
+
+/// What a run writes to its directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFacts {
+    /// Checkpoints kept by age; 0 where nothing is saved.
+    pub keep: u32,
+    /// Bytes of them.
+    pub keep_bytes: Option<u64>,
+    /// True if the one with the highest evaluation is kept besides.
+    pub best: bool,
+    /// Event log and samples.
+    pub records: Bytes,
 }
 
 /// What a run does with its model.
@@ -122,6 +138,7 @@ impl RunShape {
             layout.outside("device.libraries", "device", Pool::Device, Place::Process, libraries);
         }
         self.host_rows(&mut layout);
+        self.disk_rows(&mut layout);
         Ok(layout)
     }
 
@@ -153,6 +170,20 @@ impl RunShape {
         ParamTable::new(&self.spec, self.target.kind, self.weights)
     }
 
+    /// Checkpoints at their most: those kept, the best, and the one being written.
+    fn disk_rows(&self, layout: &mut Layout) {
+        let (Some(training), disk) = (&self.training, self.host.disk) else { return };
+        if disk.keep == 0 {
+            return;
+        }
+        let one = checkpoint_bytes(&self.table(), self.weights, training).0;
+        let kept =
+            one.saturating_mul(u64::from(disk.keep)).min(disk.keep_bytes.map_or(u64::MAX, |n| n.max(one)));
+        let files = kept.saturating_add(one * (1 + u64::from(disk.best)));
+        layout.outside("checkpoint.files", "rl", Pool::Disk, Place::File, Bytes(files));
+        layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| {
             if bytes > 0 {
@@ -180,7 +211,7 @@ impl RunShape {
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
         row("files.staging", "files", Place::Heap, host.staging.0);
         row("process.image", "process", Place::Process, host.image.0);
-        row("process.stacks", "process", Place::Process, (self.target.threads as u64 + 1) * STACK);
+        row("process.stacks", "process", Place::Process, (self.target.threads as u64 + 2) * STACK);
         row("process.heap", "process", Place::Process, HEAP_SLACK.0);
         if self.target.kind == DeviceKind::Cuda {
             row("process.cuda", "device", Place::Process, cuda::HOST_BYTES.0);

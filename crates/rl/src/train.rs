@@ -1,6 +1,6 @@
 //! The verb `train`: plan, bind, loop, evaluate, save.
 
-use crate::checkpoint::{check_space, save_checkpoint};
+use crate::checkpoint::{Best, Retention, RunState, Saver, What, check_space, prepare};
 use crate::dataset::Item;
 use crate::devices;
 use crate::diverged::{is_divergence, name_tensor, prove};
@@ -9,6 +9,8 @@ use crate::events::{EvalResult, Event, Observer, Started, StepResult};
 use crate::metrics;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, check_micro_batch, plan_with};
+use crate::progress::Progress;
+use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
 use crate::run_dir::RunDir;
 use crate::runfile::{Loaded, RunFile};
 use crate::session::Session;
@@ -28,7 +30,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 /// Samples of a step that are written to the run directory.
-const SAMPLES_KEPT: usize = 32;
+pub(crate) const SAMPLES_KEPT: usize = 32;
 
 /// A finished run: what `summary.json` says.
 pub type Summary = Value;
@@ -36,10 +38,84 @@ pub type Summary = Value;
 /// Trains. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
 ///
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
-pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -> Result<Summary> {
-    let run = &loaded.run;
+/// Those of `resume::origin` and `resume-differs` for a run that is to go on.
+pub fn train(
+    loaded: &Loaded,
+    start: Start,
+    observer: &mut dyn Observer,
+    signal: &AtomicI32,
+) -> Result<Summary> {
+    let path = run_dir_path(loaded);
+    let mut notes = Vec::new();
+    let mut say = |text: String| {
+        observer.on_event(&Event::Note { text: text.clone() });
+        notes.push(text);
+    };
+    let (run, earlier) = match resume::origin(loaded, start, &path, &mut say)? {
+        Origin::Finished(summary) => return Ok(summary),
+        Origin::New => (loaded.run.clone(), None),
+        Origin::Earlier(earlier) => (earlier.run.clone(), Some(*earlier)),
+    };
+    let run = &run;
     devices::check(run.run.device)?;
     let mut session = Session::open(run, true)?;
+    let rewards = rewards(run, &session)?;
+    check_micro_batch(run, &session.facts)?;
+    let report = plan_with(run, &session.facts, &Limits::default())?;
+    report.refuse()?;
+    let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
+    let (mut dir, behind) = match earlier {
+        None => (RunDir::create(&path, &report.resolved.write_into(run), &report.to_json())?, None),
+        Some(Earlier { dir, checkpoint, replan, .. }) => (dir, Some((checkpoint, replan))),
+    };
+    check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
+    let (dev, mut arena) =
+        devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
+    let arena_used = arena.map().used_bytes();
+    let fingerprint = Fingerprint::new(dev.machine_type(), run, &report.resolved);
+    let fingerprint = fingerprint.inspect_err(|_| dir.discard())?;
+    let checkpoint = match behind {
+        None => None,
+        Some((checkpoint, replan)) => {
+            take_up(&mut dir, run, &report, checkpoint, replan, &fingerprint, &mut say)?
+        }
+    };
+    let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
+    let mut trainer = trainer.inspect_err(|_| dir.discard())?;
+    let greedy = Sampling { temperature: run.eval.temperature as f32, ..sampling(&run.rollout, run.seed) };
+    trainer.rehearse(&[sampling(&run.rollout, run.seed), greedy]).inspect_err(|_| dir.discard())?;
+    let peak_gflops = dev.peak_flops(0.05) * 1e-9;
+    let eval_items = std::mem::take(&mut session.eval);
+    let mut watch = Watch::new(&report, run.train.steps, run.memory.strict);
+    watch.set_dir(dir.path());
+    watch.set_workers(rewards.worker_pids());
+    std::thread::scope(|scope| {
+        let mut training = Run {
+            run,
+            session: &mut session,
+            eval_items,
+            trainer,
+            rewards: Some(rewards),
+            objective,
+            report: &report,
+            fingerprint,
+            dir,
+            saver: Saver::new(scope),
+            observer,
+            progress: Progress::default(),
+            at: At::Start,
+            arena_used,
+            watch,
+            peak_gflops,
+            started: Instant::now(),
+        };
+        let result = training.go_on_from(checkpoint, notes).and_then(|()| training.run(signal));
+        result.map_err(|error| training.last_words(error))
+    })
+}
+
+/// The rewards of a run, which must find their columns in the data.
+fn rewards(run: &RunFile, session: &Session) -> Result<Rewards> {
     let rewards = Rewards::new(&reward_specs(&run.reward, &run.data.answer_column))?;
     if run.method.has_rollout() {
         rewards.check_columns(&session.data.first_columns())?;
@@ -47,40 +123,25 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     if let Some(item) = session.eval.first() {
         rewards.check_columns(&item.columns)?;
     }
-    check_micro_batch(run, &session.facts)?;
-    let report = plan_with(run, &session.facts, &Limits::default())?;
-    report.refuse()?;
-    let dir = RunDir::create(&run_dir_path(loaded), &report.resolved.write_into(run), &report.to_json())?;
-    check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
-    let (dev, mut arena) = devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
-    let arena_used = arena.map().used_bytes();
-    let mut watch = Watch::new(&report, run.train.steps, run.memory.strict);
-    watch.set_dir(dir.path());
-    watch.set_workers(rewards.worker_pids());
-    let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
-    let mut trainer = trainer.inspect_err(|_| dir.discard())?;
-    let greedy = Sampling { temperature: run.eval.temperature as f32, ..sampling(&run.rollout, run.seed) };
-    trainer.rehearse(&[sampling(&run.rollout, run.seed), greedy]).inspect_err(|_| dir.discard())?;
-    let peak_gflops = dev.peak_flops(0.05) * 1e-9;
-    let eval_items = std::mem::take(&mut session.eval);
-    let mut training = Run {
-        run,
-        session: &mut session,
-        eval_items,
-        trainer,
-        rewards: Some(rewards),
-        report: &report,
-        dir,
-        observer,
-        progress: Progress::default(),
-        at: At::Start,
-        arena_used,
-        watch,
-        peak_gflops,
-        started: Instant::now(),
-    };
-    let result = training.run(signal);
-    result.map_err(|error| training.last_words(error))
+    Ok(rewards)
+}
+
+/// Makes the directory of an earlier process that of a run that goes on. A refusal leaves it as it was.
+fn take_up(
+    dir: &mut RunDir,
+    run: &RunFile,
+    report: &PlanReport,
+    checkpoint: Option<Good>,
+    replan: bool,
+    fingerprint: &Fingerprint,
+    say: &mut dyn FnMut(String),
+) -> Result<Option<Good>> {
+    if let Some(good) = &checkpoint {
+        fingerprint.check(&good.state, replan, say)?;
+    }
+    let events_bytes = checkpoint.as_ref().map_or(0, |good| good.state.events_bytes);
+    dir.go_on(&report.resolved.write_into(run), &report.to_json(), events_bytes)?;
+    Ok(checkpoint)
 }
 
 /// What a run is doing, for the message if it fails.
@@ -93,14 +154,18 @@ enum At {
 }
 
 /// A run under way.
-struct Run<'r, 's, D: ?Sized> {
+struct Run<'r, 's, 'scope, 'env, D: ?Sized> {
     run: &'r RunFile,
     session: &'s mut Session,
     eval_items: Vec<Item>,
     trainer: Trainer<'r, D>,
     rewards: Option<Rewards>,
+    /// None where nothing is sampled.
+    objective: Option<Objective>,
     report: &'r PlanReport,
+    fingerprint: Fingerprint,
     dir: RunDir,
+    saver: Saver<'scope, 'env>,
     observer: &'s mut dyn Observer,
     progress: Progress,
     at: At,
@@ -110,48 +175,45 @@ struct Run<'r, 's, D: ?Sized> {
     started: Instant,
 }
 
-/// What the summary is made of.
-#[derive(Debug, Default)]
-struct Progress {
-    step: u32,
-    saved_step: Option<u32>,
-    eval_before: Option<f64>,
-    eval_after: Option<f64>,
-    last_eval: Option<f64>,
-    reward_first: Option<f64>,
-    reward_last: Option<f64>,
-    mismatch_max: f64,
-    rollout_tokens: u64,
-    update_tokens: u64,
-    rollout_s: f64,
-    update_s: f64,
-    flops: f64,
-    step_s: f64,
-}
-
-impl<D: Device + ?Sized> Run<'_, '_, D> {
-    fn run(&mut self, signal: &AtomicI32) -> Result<Summary> {
-        let steps = self.run.train.steps;
-        self.say(&Event::Started(Started {
+impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
+    /// Begins at step 0, or behind a checkpoint.
+    fn go_on_from(&mut self, checkpoint: Option<Good>, notes: Vec<String>) -> Result<()> {
+        let started = Event::Started(Started {
             what: self.title(),
-            steps,
+            steps: self.run.train.steps,
             dir: self.dir.path().to_path_buf(),
             planned_bytes: self.report.host_peak().0,
             limit_bytes: self.report.plan.limits.host.as_ref().map_or(0, |l| l.bytes.0),
-        }))?;
-        self.progress.eval_before = self.evaluate(0)?;
-        let mut objective = match self.run.method.has_rollout() {
-            true => Some(Objective::new(self.run)?),
-            false => None,
+        });
+        let Some(Good { folder, state }) = checkpoint else {
+            self.say(&started)?;
+            self.progress.eval_before = self.evaluate(0)?;
+            return Ok(());
         };
-        for step in 1..=steps {
+        self.observer.on_event(&started);
+        self.trainer.restore(&folder, state.policy_version)?;
+        check_reference(self.reference_sum(), state.reference)?;
+        if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
+            objective.set_kl_coef(coef);
+        }
+        self.progress = state.progress;
+        let step = self.progress.step;
+        // A run that was made longer is evaluated at its new end.
+        self.progress.evaluated_at_end &= step == self.run.train.steps;
+        self.at = At::After(step);
+        // The log was cut back to the instant before this event.
+        self.say(&Event::Saved { step, path: folder })?;
+        self.say(&Event::Resumed { step, notes })
+    }
+
+    fn run(&mut self, signal: &AtomicI32) -> Result<Summary> {
+        let steps = self.run.train.steps;
+        for step in self.progress.step + 1..=steps {
             self.at = At::Step(step);
-            match &mut objective {
+            match self.objective {
                 Some(objective) => self.rl_step(objective, step)?,
                 None => self.supervised_step(step)?,
             }
-            self.progress.step = step;
-            self.at = At::After(step);
             self.watch_step(step)?;
             let every = |n: Option<u32>| n.is_some_and(|n| n > 0 && step % n == 0);
             if every(self.run.eval.every) && step < steps {
@@ -161,13 +223,19 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
                 self.save()?;
             }
             let number = signal.load(Ordering::Relaxed);
-            if number != 0 {
+            // After the last step the run is as good as over.
+            if number != 0 && step < steps {
                 self.save()?;
+                self.settle()?;
                 return Err(interrupted(number, step, self.dir.path()));
             }
         }
-        self.progress.eval_after = self.evaluate(steps)?;
+        if !self.progress.evaluated_at_end {
+            self.progress.eval_after = self.evaluate(steps)?;
+            self.progress.evaluated_at_end = true;
+        }
         self.save()?;
+        self.settle()?;
         let summary = self.summary();
         self.dir.write_summary(&summary)?;
         self.say(&Event::Finished { summary: summary.clone() })?;
@@ -183,12 +251,12 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
             self.say(&event)?;
         }
         match self.watch.strict_error() {
-            Some(error) => self.save().and(Err(error)),
+            Some(error) => self.save().and_then(|()| self.settle()).and(Err(error)),
             None => Ok(()),
         }
     }
 
-    fn rl_step(&mut self, objective: &mut Objective, n: u32) -> Result<()> {
+    fn rl_step(&mut self, objective: Objective, n: u32) -> Result<()> {
         let started = Instant::now();
         let prompts = self.run.rollout.prompts_per_step as usize;
         let first = u64::from(n - 1) * prompts as u64;
@@ -197,12 +265,12 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
             run: self.run,
             text: &self.session.text,
             eos: &self.session.model.eos_token_ids,
-            objective: *objective,
+            objective,
             rewards: self.rewards.take().expect("rewards come back after each step"),
             edge: &mut |doing| self.watch.begin(doing, n),
         };
         let result = step(&mut self.trainer, &mut cx, &items, n);
-        *objective = cx.objective;
+        self.objective = Some(cx.objective);
         self.rewards = Some(cx.rewards);
         let report = result?;
         let seconds = started.elapsed().as_secs_f64();
@@ -242,6 +310,11 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
         loss: Option<f64>,
         mut metrics: metrics::Metrics,
     ) -> Result<()> {
+        self.progress.step = n;
+        self.progress.updates = self.trainer.updates();
+        self.at = At::After(n);
+        // The checkpoint of the step before is complete, or it failed; this step is done and said all the same.
+        let saved = self.settle();
         let rss = Host::this().rss();
         metrics::add_host(&mut metrics, &rss, self.report.host_peak(), seconds);
         let progress = &mut self.progress;
@@ -262,7 +335,8 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
             seconds_left: left,
             metrics,
         });
-        self.say(&event)
+        self.say(&event)?;
+        saved
     }
 
     /// Scores the held-out prompts; `None` without an evaluation set.
@@ -283,6 +357,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
         let rewards = self.rewards.as_mut().expect("rewards come back after each step");
         let report: EvalReport = evaluate(&mut self.trainer, &how, rewards, &self.eval_items)?;
         self.progress.last_eval = Some(report.score);
+        self.progress.last_eval_step = Some(step);
         self.dir.write_samples_named(&format!("eval-{step:06}"), &report.examples)?;
         self.say(&Event::Eval(EvalResult {
             step,
@@ -312,22 +387,85 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
         self.dir.write_samples(n, &rows)
     }
 
-    /// Saves the weights, which must give numbers: whatever `checkpoints` holds can be used.
+    /// Saves the run, whose weights must give numbers: whatever `checkpoints` holds can be used. It goes on beside
+    /// the next rollout; `settle` waits for it.
     fn save(&mut self) -> Result<()> {
         let step = self.progress.step;
         if self.progress.saved_step == Some(step) {
             return Ok(());
         }
         prove(&mut self.trainer)?;
-        self.write_checkpoint(step)
+        self.start_saving(step, true)
     }
 
-    fn write_checkpoint(&mut self, step: u32) -> Result<()> {
+    /// Begins a checkpoint of the weights, or of everything that the next step depends on.
+    fn start_saving(&mut self, step: u32, everything: bool) -> Result<()> {
         self.watch.begin(Doing::Save, step);
-        let path =
-            save_checkpoint(&self.trainer, &self.session.model, &self.dir, step, self.run.checkpoint.keep)?;
+        self.settle()?;
+        let mut progress = self.progress.clone();
+        progress.saved_step = Some(step);
+        progress.seconds_before = self.seconds();
+        if let (Some(score), true) = (progress.last_eval, progress.last_eval_step == Some(step))
+            && progress.best.is_none_or(|best| score > best.score)
+        {
+            progress.best = Some(Best { step, score });
+        }
+        let (state, run_file) = (self.state(progress)?, self.report.resolved.write_into(self.run).to_toml());
+        let checkpoint = &self.run.checkpoint;
+        let retention = Retention {
+            keep: checkpoint.keep,
+            keep_bytes: checkpoint.keep_bytes.map(|limit| limit.0.0),
+            best: state.progress.best.map(|best| best.step),
+        };
+        let what = match everything {
+            true => What::Everything { state: &state, run_file: &run_file },
+            false => What::Weights,
+        };
+        let (model, store) = (&self.session.model, self.dir.store());
+        let job = prepare(&self.trainer, model, &store, step, what, retention)?;
+        self.saver.start(job)?;
         self.progress.saved_step = Some(step);
-        self.say(&Event::Saved { step, path })
+        self.progress.best = state.progress.best;
+        Ok(())
+    }
+
+    /// The counters as they are now; the log up to here is on the disk.
+    fn state(&mut self, progress: Progress) -> Result<RunState> {
+        let steps = u64::from(progress.step);
+        let adaptive = self.objective.and_then(|objective| objective.adaptive_kl_coef());
+        let Fingerprint { machine, build, plan, inputs } = self.fingerprint.clone();
+        Ok(RunState {
+            policy_version: self.trainer.updates(),
+            seed: self.run.seed,
+            data_position: steps * u64::from(self.run.rollout.prompts_per_step),
+            next_sample_id: steps * self.run.sequences_per_step(),
+            kl_coef: adaptive,
+            events_bytes: self.dir.events().sync()?,
+            progress,
+            machine,
+            build,
+            plan,
+            inputs,
+            reference: self.reference_sum(),
+        })
+    }
+
+    /// Waits for a save under way, and says that it is done.
+    fn settle(&mut self) -> Result<()> {
+        match self.saver.settle()? {
+            Some((step, path)) => self.say(&Event::Saved { step, path }),
+            None => Ok(()),
+        }
+    }
+
+    /// Sum of squares of the reference model's weights: another reference has another.
+    fn reference_sum(&self) -> Option<f64> {
+        let reference = self.trainer.roles.reference.as_ref()?;
+        Some(self.trainer.dev.sum_squares(reference.params.all))
+    }
+
+    fn seconds(&self) -> f64 {
+        self.progress.seconds_before + self.started.elapsed().as_secs_f64()
     }
 
     /// What a run that fails leaves: the last good weights, where a step was made, and `crash.json`. Returns the error
@@ -336,6 +474,8 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
         if matches!(error.exit, Exit::Interrupted | Exit::Terminated) {
             return error;
         }
+        // What was being saved is saved, or it is the error itself.
+        let _ = self.settle();
         let mut error = name_tensor(
             &self.trainer,
             match self.at {
@@ -344,7 +484,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
                 At::After(n) => error.fact(format!("after step {n} of {}", self.run.train.steps)),
             },
         );
-        let readings = json!({ "rss": Host::this().rss().now, "planned": self.report.host_peak(), "seconds": self.started.elapsed().as_secs_f64() });
+        let readings = json!({ "rss": Host::this().rss().now, "planned": self.report.host_peak(), "seconds": self.seconds() });
         // The error itself is what the user must see; a second failure while recording it adds nothing.
         if self.progress.step > 0 && self.keep_good_weights().is_ok() {
             let latest = self.dir.path().join("checkpoints/latest");
@@ -355,22 +495,30 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
     }
 
     /// Saves the weights if they give numbers; else an earlier checkpoint is the last good one, and where there is
-    /// none, the weights that the run began with.
+    /// none, the weights that the run began with. A step that failed after an update leaves weights alone: the run
+    /// cannot go on from the middle of a step.
     fn keep_good_weights(&mut self) -> Result<()> {
-        match (self.save(), self.progress.saved_step) {
-            (Err(error), None) if is_divergence(&error) => {
-                self.trainer.reload(&self.session.model, self.run.seed)?;
-                self.write_checkpoint(0)
-            }
-            (Err(error), Some(_)) if is_divergence(&error) => Ok(()),
-            (result, _) => result,
+        let whole_step = self.trainer.updates() == self.progress.updates;
+        let has_checkpoint = self.progress.saved_step.is_some();
+        if self.progress.saved_step == Some(self.progress.step) || (has_checkpoint && !whole_step) {
+            return Ok(());
         }
+        let step = self.progress.step;
+        match prove(&mut self.trainer).and_then(|()| self.start_saving(step, whole_step)) {
+            Err(error) if is_divergence(&error) && has_checkpoint => return Ok(()),
+            Err(error) if is_divergence(&error) => {
+                self.trainer.reload(&self.session.model, self.run.seed)?;
+                self.start_saving(0, false)?;
+            }
+            result => result?,
+        }
+        self.settle()
     }
 
     fn say(&mut self, event: &Event) -> Result<()> {
         let started = Instant::now();
         let mut line = serde_json::to_value(event).expect("events are plain data");
-        line["seconds_since_start"] = json!(self.started.elapsed().as_secs_f64());
+        line["seconds_since_start"] = json!(self.seconds());
         self.dir.events().write(&line)?;
         self.observer.on_event(event);
         self.watch.add_spent(started.elapsed());
@@ -399,7 +547,7 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
             "eval_after": p.eval_after,
             "reward_first": p.reward_first,
             "reward_last": p.reward_last,
-            "seconds": self.started.elapsed().as_secs_f64(),
+            "seconds": self.seconds(),
             "tokens_per_second_rollout": rate(p.rollout_tokens, p.rollout_s),
             "tokens_per_second_update": rate(p.update_tokens, p.update_s),
             "share_of_peak": if busy > 0.0 && p.flops > 0.0 { json!(p.flops / busy / (self.peak_gflops * 1e9)) } else { Value::Null },
@@ -430,8 +578,18 @@ fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
         15 => ("SIGTERM", Exit::Terminated),
         _ => ("SIGINT", Exit::Interrupted),
     };
-    let message = format!("{name} after step {step}; the weights are saved");
-    let latest = dir.join("checkpoints/latest");
-    Error { exit, ..Error::new("interrupted", message) }
-        .hint(format!("train on from there with model = \"{}\" and another run.dir", latest.display()))
+    let message = format!("{name} after step {step}; everything is saved in {}", dir.display());
+    Error { exit, ..Error::new("interrupted", message) }.hint("--resume goes on from there, bit for bit")
+}
+
+/// Requires that the reference model is the one that the run began with.
+///
+/// Errors: `resume-differs`.
+fn check_reference(now: Option<f64>, then: Option<f64>) -> Result<()> {
+    if now.map(f64::to_bits) == then.map(f64::to_bits) {
+        return Ok(());
+    }
+    Err(Error::new("resume-differs", "the weights at `model` are not those that the run began with")
+        .fact("they are the reference of the KL term")
+        .hint("put the model back as it was"))
 }

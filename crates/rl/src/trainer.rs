@@ -6,14 +6,15 @@ use crate::shape::{RunShape, Training};
 use plimsoll_base::{Error, Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
+use plimsoll_memory::{Arena, InPhase, Overlay, ReadLease, Resident};
 use plimsoll_model::{
-    Activations, Decoder, Mode, Param, ParamTable, Params, Pass, PassIndex, backward, head, layers, load,
-    rehearsal_sizes, rope,
+    Activations, Decoder, FlatTensors, Mode, Param, ParamTable, Params, Pass, PassIndex, backward, head,
+    layers, load, rehearsal_sizes, restore, rope,
 };
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
 use std::ops::Range;
+use std::path::Path;
 use std::time::Instant;
 
 /// The models of a run, bound to the arena.
@@ -40,6 +41,7 @@ pub struct Trainer<'a, D: ?Sized> {
     pub samples: Samples,
     /// Per-token arrays of the step.
     pub buffers: StepBuffers,
+    resident: Resident<'a>,
     overlay: Overlay<'a>,
     engine: Engine,
     packer: Option<Packer>,
@@ -95,6 +97,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             table,
             samples: Samples::with_capacity(shape.engine.samples, shape.engine.new_tokens),
             buffers: StepBuffers::with_capacity(sequences, tokens),
+            resident,
             overlay,
             engine: Engine::new(shape.engine, shape.on_full),
             packer: shape.training.map(|_| Packer::new(shape.pass())),
@@ -136,7 +139,38 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
     ///
     /// Errors: those of reading weights.
     pub fn reload(&mut self, model: &OpenModel, seed: u64) -> Result<()> {
+        self.overlay.take_back();
         load(self.dev, model, &self.table, &self.roles.actor.params, seed, self.shape.host.staging)
+    }
+
+    /// Weights and optimizer states from a checkpoint, bit for bit, after `updates` updates.
+    ///
+    /// Errors: `checkpoint-damaged`; those of reading.
+    pub fn restore(&mut self, checkpoint: &Path, updates: u64) -> Result<()> {
+        self.overlay.take_back();
+        let (params, staging) = (&self.roles.actor.params, self.shape.host.staging);
+        let layout = params.embed.layout;
+        let read = |sets: &[FlatTensors<'_>], file: &str| {
+            restore(self.dev, &self.table, layout, sets, &checkpoint.join(file), staging)
+        };
+        read(&[FlatTensors { prefix: "", buf: params.all }], crate::checkpoint::WEIGHTS)?;
+        let Some(optimizer) = &mut self.roles.optimizer else { return Ok(()) };
+        let states: Vec<_> =
+            optimizer.states().into_iter().map(|(name, buf)| (format!("{name}."), buf)).collect();
+        let sets: Vec<_> = states.iter().map(|(prefix, buf)| FlatTensors { prefix, buf: *buf }).collect();
+        read(&sets, crate::checkpoint::OPTIMIZER)?;
+        optimizer.step = updates;
+        Ok(())
+    }
+
+    /// The right to read weights and states beside Rollout and Score; the next update waits for it.
+    pub fn lease(&self) -> ReadLease<'a> {
+        self.resident.lease()
+    }
+
+    /// Optimizer updates so far.
+    pub fn updates(&self) -> u64 {
+        self.roles.optimizer.as_ref().map_or(0, |optimizer| optimizer.step)
     }
 
     /// Samples responses into `samples`: phase Rollout.

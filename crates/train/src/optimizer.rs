@@ -28,6 +28,12 @@ pub struct StateDTypes {
 }
 
 impl StateDTypes {
+    /// Dtypes of the states in the order of `Optimizer::states`.
+    pub fn states(self) -> Vec<DType> {
+        let master = self.has_master().then_some(DType::F32);
+        [self.moments(), self.moments()].into_iter().chain(master).collect()
+    }
+
     fn moments(self) -> DType {
         match self.optimizer {
             OptimizerDType::F32 => DType::F32,
@@ -106,6 +112,12 @@ impl<'a> Optimizer<'a> {
             copy_elements(dev, weights.all, master);
         }
         optimizer
+    }
+
+    /// What must be kept to go on: each state with its name, m and v first.
+    pub fn states(&self) -> Vec<(&'static str, Buf<'a>)> {
+        let master = self.master.map(|master| ("master", master));
+        [("adam_m", self.m), ("adam_v", self.v)].into_iter().chain(master).collect()
     }
 
     /// Sets gradients to zero: the start of a step.

@@ -1,7 +1,8 @@
 //! Launchers of `attention_backward.cu`: gradients of queries, then of keys and values.
 //!
-//! The scratch holds each row's delta, the plan of which tile of keys meets which queries, and the results of all pieces
-//! but the first where the queries of a prompt's children are cut into pieces; those fit one more [M, 2 k d].
+//! The scratch holds each row's delta, the plan of which tile of keys meets which queries in which pieces, and the results
+//! of all pieces but a tile's first. Pieces are as long as their results fit: [16384, 2 k d] at most, or [M, 2 k d] where
+//! M is larger, or [8 M, 2 k d] where it is smaller.
 
 use super::attention::{Shape, THREADS, UNIT, scale};
 use super::{Arg, CudaDevice, Launch};
@@ -9,9 +10,10 @@ use crate::{Batch, Kv};
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 
-/// Least tokens of a piece, as in `attention_backward.cu`.
-const PIECE_MIN: usize = 256;
-/// Threads of the block that plans.
+/// Rows of pieces' results that a pass of fewer rows may have, up to so many times its own.
+const PART_ROWS: usize = 16384;
+const PARTS_OF_ROW: usize = 8;
+/// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
 /// Regions of the scratch begin at multiples of it.
 const ALIGN: u64 = 256;
@@ -21,17 +23,26 @@ struct Scratch {
     delta: u64,
     counts: u64,
     of_row: u64,
-    cuts: u64,
+    firsts: u64,
+    tiles: u64,
     items: u64,
     parts: u64,
     end: u64,
 }
 
-/// Items at most. A segment of R rows, whose children have C, has R/64 tiles, rounded up, and (R + C)/L pieces, rounded
-/// up, L being at least R and 256: their product is at most (R/64 + 1)((R + C)/L + 1), which is no more than
-/// (R + C)/64 + (R + C)/256 + R/64 + 1; the sum of R + C over segments without a parent is at most the rows.
+/// Rows of pieces' results at most: so many make the plan's pieces as long as they are.
+fn part_rows(rows: usize) -> usize {
+    rows.max(PART_ROWS.min(PARTS_OF_ROW * rows)).next_multiple_of(UNIT)
+}
+
+/// Tiles at most: one of a segment is not full.
+fn tiles_max(rows: usize, segments: usize) -> usize {
+    rows.div_ceil(UNIT) + segments
+}
+
+/// Items at most: each tile's first piece, and those whose results stand in the scratch.
 fn items_max(rows: usize, segments: usize) -> usize {
-    2 * rows.div_ceil(UNIT) + rows.div_ceil(PIECE_MIN) + segments
+    tiles_max(rows, segments) + part_rows(rows) / UNIT
 }
 
 impl Scratch {
@@ -46,9 +57,10 @@ impl Scratch {
             delta: region(rows * a),
             counts: region(4),
             of_row: region(rows),
-            cuts: region(segments * 4),
-            items: region(items_max(rows, segments) * 3),
-            parts: region(rows * 2 * k * d),
+            firsts: region(segments),
+            tiles: region(tiles_max(rows, segments) * 4),
+            items: region(items_max(rows, segments) * 2),
+            parts: region(part_rows(rows) * 2 * k * d),
             end: region(0),
         }
     }
@@ -91,19 +103,20 @@ pub(crate) fn backward(
     let at = Scratch::new(rows, segments, a, k, d);
     let scratch = dev.scratch(at.end);
     let region = |offset: u64| Arg::Ptr(scratch + offset);
-    let [delta, counts, of_row, cuts, items, parts] =
-        [at.delta, at.counts, at.of_row, at.cuts, at.items, at.parts].map(region);
+    let [delta, counts, of_row, firsts, tiles, items, parts] =
+        [at.delta, at.counts, at.of_row, at.firsts, at.tiles, at.items, at.parts].map(region);
+    let plan = [counts, of_row, firsts, tiles, items, Arg::U32(part_rows(rows) as u32)];
     let [q, keys, values, segs, tables] =
         [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
     let [out, lse, dout, dq, dkv] = [out, lse, dout, dq, dkv].map(|b| dev.arg(b));
     let launch =
         |kernel, how, parts: &[&[Arg]]| dev.launch("attention_backward", kernel, how, &parts.concat());
 
-    let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
-    launch("attention_backward_plan", one_block, &[&[segs, counts, of_row, cuts, items], &shape.args()]);
     let inputs = [q, keys, values, segs, tables];
     let last = Arg::F32(scale(d));
     if !shape.is_fast() {
+        let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
+        launch("attention_backward_plan", one_block, &[&[segs], &plan, &shape.args()]);
         let last = [Arg::U32(d as u32), last];
         let kernel =
             shape.plain("attention_backward_plain_queries_bf16", "attention_backward_plain_queries_float");
@@ -114,19 +127,18 @@ pub(crate) fn backward(
         return launch(kernel, shape.warps(rows * k), &[&inputs, &own, &shape.args(), &last]);
     }
     let kernel = shape.fast("attention_backward_queries_64", "attention_backward_queries_128");
-    let how = shape.tiles(shape.stream_bytes());
-    launch(kernel, how, &[&inputs, &[out, lse, dout, delta, dq], &shape.args(), &[last]]);
+    // One block more makes the plan.
+    let mut how = shape.tiles(shape.stream_bytes());
+    how.grid[0] += 1;
+    launch(kernel, how, &[&inputs, &[out, lse, dout, delta, dq], &plan, &shape.args(), &[last]]);
     // Two buffers of queries, and a tile of keys and values; log-sum-exp, delta and bound of the queries.
     let shared = shape.stream_bytes() * 3 / 2 + 2 * 3 * UNIT * 4;
-    let how = Launch {
-        grid: [items_max(rows, segments) as u32, k as u32, 1],
-        block: THREADS as u32,
-        shared: shared as u32,
-    };
+    let grid = [(items_max(rows, segments) * k) as u32, 1, 1];
+    let how = Launch { grid, block: THREADS as u32, shared: shared as u32 };
     let kernel = shape.fast("attention_backward_keys_64", "attention_backward_keys_128");
-    let own = [lse, dout, delta, counts, cuts, items, parts, dkv];
+    let own = [lse, dout, delta, counts, tiles, items, parts, dkv];
     launch(kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
     let widths = [rows, a * d, 2 * k * d].map(|n| Arg::U32(n as u32));
-    let own = [segs, of_row, cuts, parts, dq, dkv];
+    let own = [segs, counts, of_row, firsts, tiles, parts, dq, dkv];
     launch("attention_backward_join", shape.warps(rows), &[&own, &widths]);
 }

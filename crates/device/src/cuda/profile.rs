@@ -41,7 +41,8 @@ impl Profile {
     /// Takes the times: (name, launches, seconds), the longest first.
     pub(crate) fn take(&self) -> Vec<(String, u64, f64)> {
         let times = std::mem::take(&mut *self.times.lock().unwrap_or_else(|e| e.into_inner()));
-        let mut times: Vec<_> = times.into_iter().map(|(name, (count, seconds))| (name, count, seconds)).collect();
+        let mut times: Vec<_> =
+            times.into_iter().map(|(name, (count, seconds))| (name, count, seconds)).collect();
         times.sort_by(|a, b| b.2.total_cmp(&a.2));
         times
     }

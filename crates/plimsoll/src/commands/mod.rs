@@ -1,6 +1,7 @@
 //! One file a command: its flags, and the call that does the work.
 
 mod bench;
+mod checkpoint;
 mod completions;
 mod eval;
 mod explain;
@@ -27,6 +28,8 @@ pub enum Command {
     Eval(eval::Args),
     /// Grade given responses with a verifier, a JSON object a line.
     Grade(grade::Args),
+    /// List, verify or export the checkpoints of a run.
+    Checkpoint(checkpoint::Args),
     /// Measure this machine's peak, and how near to it the engine comes.
     Bench(bench::Args),
     /// Print the page of an error, or list them all.
@@ -44,6 +47,7 @@ impl Command {
             Command::Generate(args) => generate::run(&args, quiet),
             Command::Eval(args) => eval::run(&args, quiet),
             Command::Grade(args) => grade::run(&args, quiet),
+            Command::Checkpoint(args) => checkpoint::run(&args),
             Command::Bench(args) => bench::run(&args, quiet),
             Command::Explain(args) => explain::run(&args),
             Command::Completions(args) => completions::run(&args),

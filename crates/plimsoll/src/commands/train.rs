@@ -4,6 +4,7 @@ use super::layers::{Sets, flag};
 use crate::progress::Progress;
 use crate::{output, signals, terminal};
 use plimsoll_base::Result;
+use plimsoll_rl::resume::Start;
 use plimsoll_rl::supervise;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +18,10 @@ The run is two processes: the trainer, and a supervisor of a few megabytes that 
 
 Examples:
   plimsoll train runs/first.toml
-  plimsoll train runs/first.toml --set train.steps=20 --set run.dir=/tmp/first")]
+  plimsoll train runs/first.toml --set train.steps=20 --set run.dir=/tmp/first
+  plimsoll train runs/first.toml --resume                  go on after a kill or a stop, bit for bit
+  plimsoll train runs/first.toml --resume=previous-good    pass over a damaged checkpoint
+  plimsoll train runs/first.toml --resume --set train.steps=200")]
 pub struct Args {
     /// The run file.
     run: PathBuf,
@@ -26,6 +30,12 @@ pub struct Args {
     checked: bool,
     #[command(flatten)]
     sets: Sets,
+    /// Go on where an earlier process of this run ended; `previous-good` passes over a damaged checkpoint.
+    #[arg(long, value_name = "HOW", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "newest")]
+    resume: Option<Resume>,
+    /// With --resume: let the planner choose again; the run goes on, but not with the same bits.
+    #[arg(long, requires = "resume")]
+    replan: bool,
     /// The summary as one JSON object on stdout.
     #[arg(long)]
     json: bool,
@@ -46,12 +56,22 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         .map(ExitCode::from)
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Resume {
+    Newest,
+    PreviousGood,
+}
+
 /// Trains, and says what it came to.
 fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
     let loaded = args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
     let mut progress = Progress::new(quiet);
-    let summary = plimsoll_rl::train::train(&loaded, &mut progress, &signal)?;
+    let start = match args.resume {
+        None => Start::New,
+        Some(how) => Start::Resume { previous_good: how == Resume::PreviousGood, replan: args.replan },
+    };
+    let summary = plimsoll_rl::train::train(&loaded, start, &mut progress, &signal)?;
     let closing = progress.closing();
     // The live line goes before the last words come.
     drop(progress);

@@ -101,6 +101,7 @@ fn cell(
             tokenizer: session::tokenizer_bytes_of(&spec),
             data: Bytes(0),
             staging: session::staging_bytes_of(run.memory.staging, &spec),
+            disk: session::disk_facts(&run),
         },
     };
     let limits = limits_of(&run, limits);

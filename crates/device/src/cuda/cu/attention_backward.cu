@@ -7,38 +7,50 @@
 //
 // Nothing is added by atomics. dQ is one chain over a row's keys, in one warp. A key's gradients belong to the rows that
 // own it: a tile of 64 own rows of a segment goes through the queries of the segment's later rows, then through those of
-// its children in order, all heads of the group token by token. Where children have many rows, that list of tokens is cut
-// into pieces that blocks take side by side; their results are added in order by `attention_backward_join`.
+// its children in order, in steps of 64 rows of one segment, all heads of the group token by token. A tile's steps are cut
+// into pieces of about one length, so that the first tiles of long segments are not waited for; the pieces' results are
+// added in order by `attention_backward_join`. The length follows from the batch's segments alone, and so do the bits.
 //
-// The plan, made by one block before the others:
-//   counts   [4] u32: items
+// The plan, made by one block before the keys' turn:
+//   counts   [4] u32: items, steps of a piece at most
 //   of_row   [M] u32: 1 + the row's segment, or 0
-//   cuts     [S] Cut
-//   items    [..] Item, for all segments in order
+//   firsts   [S] u32: the segment's first tile
+//   tiles    [..] Tile, for all segments in order
+//   items    [..] Item, those with many steps first; their order decides when they run, and nothing else
 
-/// Least tokens of a piece.
-#define PIECE_MIN 256
+/// Steps of a piece, at least.
+#define PIECE_MIN 4
+/// Pieces over all heads that a pass is cut into where there is room for their results.
+#define PIECES 512
+/// Lengths of pieces that are told apart in the items' order.
+#define LENGTHS 16
 
-/// How the work on a segment's keys is cut.
-struct Cut {
-    u32 pieces;
-    u32 tokens;     // of a piece
-    u32 first_part; // row of `parts` where its second piece's results begin; each piece has as many as the segment
-    u32 first_item;
+/// A tile of up to 64 keys.
+struct Tile {
+    u32 segment;
+    u32 key;        // its first, counted from the segment's first
+    u32 steps;
+    u32 first_part; // 64 rows of `parts` for each piece but the first begin here
 };
-/// A tile of 64 keys, and a piece of the queries.
 struct Item {
-    u32 segment, tile, piece;
+    u32 tile, piece;
 };
 
 struct Plan {
     u32* counts;
     u32* of_row;
-    Cut* cuts;
+    u32* firsts;
+    Tile* tiles;
     Item* items;
+    u32 max_parts; // rows of `parts`
 };
 
-/// Inclusive sums over a block of 1,024 threads; `total` is the last one.
+/// Steps of `rows` rows.
+__device__ __forceinline__ u32 steps_of(u32 rows) { return (rows + UNIT - 1) / UNIT; }
+/// Pieces of a tile; `length` is the plan's `counts[1]`.
+__device__ __forceinline__ u32 pieces_of(const Tile& tile, u32 length) { return (tile.steps + length - 1) / length; }
+
+/// Inclusive sums over a block; `total` is the last one.
 __device__ __forceinline__ u32 block_sums(u32 x, u32& total, u32* shared) {
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll
@@ -58,54 +70,99 @@ __device__ __forceinline__ u32 block_sums(u32 x, u32& total, u32* shared) {
     return before + x;
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
-    attention_backward_plan(const u32* segments, u32* counts, u32* of_row, Cut* cuts, Item* items, ATTENTION_SHAPE) {
-    __shared__ u32 shared[WARP];
-    const Shape shape = SHAPE;
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    for (u32 row = threadIdx.x; row < rows; row += blockDim.x) of_row[row] = 0;
-    for (u32 s = threadIdx.x; s < num_segments; s += blockDim.x) cuts[s].tokens = 0;
+/// The rows' segments, and the segments' tiles with their steps; returns the number of tiles.
+__device__ __forceinline__ u32 plan_tiles(const u32* segments, const Plan& plan, const Shape& shape, u32* shared) {
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP, group = shape.group();
+    for (u32 row = threadIdx.x; row < shape.rows; row += blockDim.x) plan.of_row[row] = 0;
+    u32 num_tiles = 0;
+    for (u32 base = 0; base < shape.segments; base += blockDim.x) {
+        const u32 s = base + threadIdx.x;
+        const u32 own = s < shape.segments ? steps_of(segments[(u64)s * SEGMENT_FIELDS + 1]) : 0;
+        u32 all;
+        const u32 upto = block_sums(own, all, shared);
+        if (s < shape.segments) plan.firsts[s] = num_tiles + upto - own;
+        num_tiles += all;
+    }
     __syncthreads();
-    for (u32 s = warp; s < num_segments; s += warps) {
+    for (u32 s = warp; s < shape.segments; s += warps) {
         const Segment segment = segment_at(segments, s);
         if (!segment_ok(segment, shape)) continue;
-        for (u32 i = lane; i < segment.rows; i += WARP) of_row[segment.first_row + i] = s + 1;
+        for (u32 i = lane; i < segment.rows; i += WARP) plan.of_row[segment.first_row + i] = s + 1;
+        for (u32 key = lane * UNIT; key < segment.rows; key += WARP * UNIT)
+            plan.tiles[plan.firsts[s] + key / UNIT] = {s, key, steps_of((segment.rows - key) * group), 0};
     }
     __syncthreads();
-    // Children's tokens are counted at their parents; integers, so the order does not matter.
-    for (u32 s = threadIdx.x; s < num_segments; s += blockDim.x) {
-        const Segment segment = segment_at(segments, s);
-        if (segment.parent == NO_PARENT || !index_ok(BAD_ROW, segment.parent, rows)) continue;
-        const u32 parent = of_row[segment.parent];
-        if (parent > 0) atomicAdd(&cuts[parent - 1].tokens, segment.rows);
+    // Children's steps are counted at their parents; integers, so the order does not matter.
+    for (u32 s = warp; s < shape.segments; s += warps) {
+        const Segment child = segment_at(segments, s);
+        if (child.parent == NO_PARENT || !index_ok(BAD_ROW, child.parent, shape.rows)) continue;
+        const u32 of = plan.of_row[child.parent];
+        if (of == 0 || !segment_ok(child, shape)) continue;
+        const Segment parent = segment_at(segments, of - 1);
+        if (parent.first_row != child.parent || parent.parent != NO_PARENT) continue;
+        for (u32 key = lane * UNIT; key < min(parent.rows, child.first_position); key += WARP * UNIT)
+            atomicAdd(&plan.tiles[plan.firsts[of - 1] + key / UNIT].steps, steps_of(child.rows * group));
     }
     __syncthreads();
-    u32 items_before = 0, parts_before = 0;
-    for (u32 base = 0; base < num_segments; base += blockDim.x) {
-        const u32 s = base + threadIdx.x;
-        u32 own = 0, pieces = 0, tokens = 1;
-        if (s < num_segments) {
-            own = segments[(u64)s * SEGMENT_FIELDS + 1];
-            tokens = max(own, (u32)PIECE_MIN);
-            pieces = own == 0 ? 0 : (own + cuts[s].tokens + tokens - 1) / tokens;
+    return num_tiles;
+}
+
+/// Cuts the tiles into pieces.
+__device__ __forceinline__ void make_plan(const u32* segments, const Plan& plan, const Shape& shape) {
+    __shared__ u32 shared[WARP];
+    __shared__ u32 places[LENGTHS]; // of the next item of a length, from the longest on
+    if (threadIdx.x < LENGTHS) places[threadIdx.x] = 0;
+    const u32 num_tiles = plan_tiles(segments, plan, shape, shared);
+    u32 steps = 0, all;
+    for (u32 base = 0; base < num_tiles; base += blockDim.x) {
+        const u32 t = base + threadIdx.x;
+        block_sums(t < num_tiles ? plan.tiles[t].steps : 0, all, shared);
+        steps += all;
+    }
+    // A tile has less than steps / length pieces behind its first, each of 64 rows.
+    const u32 fitting = ((u64)steps * UNIT + plan.max_parts - 1) / plan.max_parts;
+    const u32 wanted = ((u64)steps * shape.kv_heads + PIECES - 1) / PIECES;
+    const u32 length = max(max(fitting, wanted), (u32)PIECE_MIN);
+    auto place_of = [&](const Tile& tile, u32 pieces) -> u32* {
+        return &places[(length - (tile.steps + pieces - 1) / pieces) * LENGTHS / length];
+    };
+    u32 parts = 0;
+    for (u32 base = 0; base < num_tiles; base += blockDim.x) {
+        const u32 t = base + threadIdx.x;
+        const u32 pieces = t < num_tiles ? pieces_of(plan.tiles[t], length) : 0;
+        const u32 mine = pieces > 0 ? (pieces - 1) * UNIT : 0;
+        const u32 upto = block_sums(mine, all, shared);
+        if (pieces > 0) {
+            plan.tiles[t].first_part = parts + upto - mine;
+            atomicAdd(place_of(plan.tiles[t], pieces), pieces);
         }
-        const u32 num_items = (own + UNIT - 1) / UNIT * pieces, num_parts = pieces > 0 ? (pieces - 1) * own : 0;
-        u32 all_items, all_parts;
-        const u32 items_upto = block_sums(num_items, all_items, shared);
-        const u32 parts_upto = block_sums(num_parts, all_parts, shared);
-        if (s < num_segments)
-            cuts[s] = {pieces, tokens, parts_before + parts_upto - num_parts, items_before + items_upto - num_items};
-        items_before += all_items;
-        parts_before += all_parts;
+        parts += all;
     }
-    if (threadIdx.x == 0) counts[0] = items_before;
     __syncthreads();
-    for (u32 s = warp; s < num_segments; s += warps) {
-        const Cut cut = cuts[s];
-        const u32 tiles = (segments[(u64)s * SEGMENT_FIELDS + 1] + UNIT - 1) / UNIT;
-        for (u32 i = lane; i < tiles * cut.pieces; i += WARP)
-            items[cut.first_item + i] = {s, i / cut.pieces, i % cut.pieces};
+    if (threadIdx.x == 0) {
+        u32 items = 0;
+        for (u32 i = 0; i < LENGTHS; i++) {
+            const u32 count = places[i];
+            places[i] = items;
+            items += count;
+        }
+        plan.counts[0] = items;
+        plan.counts[1] = length;
     }
+    __syncthreads();
+    for (u32 t = threadIdx.x; t < num_tiles; t += blockDim.x) {
+        const u32 pieces = pieces_of(plan.tiles[t], length);
+        if (pieces == 0) continue;
+        const u32 first = atomicAdd(place_of(plan.tiles[t], pieces), pieces);
+        for (u32 piece = 0; piece < pieces; piece++) plan.items[first + piece] = {t, piece};
+    }
+}
+
+#define PLAN u32 *counts, u32 *of_row, u32 *firsts, Tile *tiles, Item *items, u32 max_parts
+
+extern "C" __global__ void __launch_bounds__(1024)
+    attention_backward_plan(const u32* segments, PLAN, ATTENTION_SHAPE) {
+    make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts}, SHAPE);
 }
 
 // ---- dQ ------------------------------------------------------------------------------------------------------------------
@@ -125,16 +182,17 @@ __device__ __forceinline__ float row_dot(const u32 (&x)[D / STEP][4], const u32 
     return row_sum(sum);
 }
 
-/// A block takes a tile of 16 rows a warp, as the forward pass does; `delta` is written for the keys' gradients.
+/// A block takes a tile of 16 rows a warp, as the forward pass does; `delta` is written for the keys' gradients. `index`
+/// is the tile's among those of all segments.
 template <int D, int WARPS>
 __device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys, const bf16* values,
                                                  const u32* segments, const u32* tables, const bf16* out,
                                                  const float* lse, const bf16* dout, float* delta, float* dq,
-                                                 const Shape& shape, float scale) {
+                                                 u32 index, const Shape& shape, float scale) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, kv_head = blockIdx.y;
+    const u32 lane = threadIdx.x % WARP, kv_head = blockIdx.y;
     u32 of, place;
-    if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, blockIdx.x, of, place)) return;
+    if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, index, of, place)) return;
     const Segment segment = segment_at(segments, of);
     if (!segment_ok(segment, shape)) return;
     const TileRows<WARPS> tile(segment, shape, kv_head, place);
@@ -199,53 +257,58 @@ struct Group {
     __device__ __forceinline__ u32 token(u32 row) const { return (u32)(row * inverse >> 32); }
 };
 
-/// The queries of a piece, in units of 64 rows of one segment: the segment's own, then its children's.
+/// The queries of a piece, step by step: the segment's own, then its children's.
 struct Queries {
     const u32* segments;
-    u32 num_segments, group;
-    u32 parent;               // first row of the segment whose keys these are; its children name it
-    u32 key;                  // first of the tile, counted from the segment's first
-    u32 from, to;             // the piece's tokens
-    u32 scan, upto;           // next segment to look at; tokens of those before it
-    u32 first_row, row, end;  // of the unit: the segment's first row, its own first row, the end of the run
-    u32 bound;                // own keys that a child's rows see; 0 for own rows, which see as many as they are
+    const Shape& shape;
+    u32 group;
+    u32 parent;              // first row of the segment whose keys these are; its children name it
+    u32 key;                 // first of the tile, counted from the segment's first
+    u32 from, to;            // the piece's steps
+    u32 scan, upto;          // next segment to look at; steps of those before it
+    u32 first_row, row, end; // of the step: the segment's first row, its own first row, the end of the run
+    u32 bound;               // own keys that a child's rows see; 0 for own rows, which see as many as they are
 
-    /// Begins with the own rows that see the tile; false if there is no unit at all.
-    __device__ __forceinline__ bool begin(const Segment& own) {
-        u32 first = max(from, key), last = min(to, own.rows);
-        scan = own.parent == NO_PARENT ? 0 : num_segments;
-        upto = own.rows;
-        parent = own.first_row;
-        first_row = own.first_row;
-        bound = 0;
-        row = first * group;
-        end = last * group;
-        return first < last || find();
+    /// Begins with the own rows that see the tile.
+    __device__ __forceinline__ Queries(const u32* segments, const Shape& shape, u32 group, const Segment& own,
+                                       const Tile& tile, u32 piece, u32 pieces)
+        : segments(segments), shape(shape), group(group), parent(own.first_row), key(tile.key) {
+        from = (u64)tile.steps * piece / pieces;
+        to = (u64)tile.steps * (piece + 1) / pieces;
+        scan = own.parent == NO_PARENT ? 0 : shape.segments;
+        upto = 0;
+        if (!enter(own.first_row, key * group, own.rows * group, 0)) find();
     }
+    /// False at the end; there are steps in every piece.
     __device__ __forceinline__ bool next() {
         row += UNIT;
         return row < end || find();
     }
+    /// Takes those steps of a segment's rows that are in the piece; false if none is. `upto` is below `to`.
+    __device__ __forceinline__ bool enter(u32 segment_row, u32 first, u32 last, u32 keys) {
+        const u32 before = upto;
+        upto += steps_of(last - first);
+        if (upto <= from) return false;
+        first_row = segment_row;
+        bound = keys;
+        row = first + (max(from, before) - before) * UNIT;
+        end = min(last, first + (min(to, upto) - before) * UNIT);
+        return true;
+    }
     /// The next child with rows in the piece that see the tile.
     __device__ __forceinline__ bool find() {
-        while (scan < num_segments && upto < to) {
+        while (scan < shape.segments && upto < to) {
             const u32 s = scan + threadIdx.x % WARP;
             const u32* field = segments + (u64)s * SEGMENT_FIELDS;
-            const u32 who = __ballot_sync(ALL_LANES, s < num_segments && field[4] == parent);
+            const u32 who = __ballot_sync(ALL_LANES, s < shape.segments && field[4] == parent);
             if (!who) {
                 scan += WARP;
                 continue;
             }
             scan += __ffs(who) - 1;
             const Segment child = segment_at(segments, scan++);
-            const u32 first = max(from, upto), last = min(to, upto + child.rows), before = upto;
-            upto += child.rows;
-            if (first >= last || child.first_position <= key) continue;
-            first_row = child.first_row;
-            bound = child.first_position;
-            row = (first - before) * group;
-            end = (last - before) * group;
-            return true;
+            if (child.first_position <= key || !segment_ok(child, shape)) continue;
+            if (enter(child.first_row, 0, child.rows * group, child.first_position)) return true;
         }
         return false;
     }
@@ -273,16 +336,16 @@ template <int D> struct Left<D, false> {
 template <int D, bool KEPT>
 __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                               const u32* tables, const float* lse, const bf16* dout,
-                                              const float* delta, const u32* counts, const Cut* cuts, const Item* items,
-                                              float* parts, float* dkv, const Shape& shape, float scale) {
+                                              const float* delta, const u32* counts, const Tile* tiles,
+                                              const Item* items, float* parts, float* dkv, const Shape& shape,
+                                              float scale) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, kv_head = blockIdx.y;
-    if (blockIdx.x >= counts[0]) return;
-    const Item item = items[blockIdx.x];
-    const Segment segment = segment_at(segments, item.segment);
-    const Cut cut = cuts[item.segment];
-    if (!segment_ok(segment, shape)) return;
-    const u32 first_key = item.tile * UNIT;
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, kv_head = blockIdx.x % shape.kv_heads;
+    if (blockIdx.x / shape.kv_heads >= counts[0]) return;
+    const Item item = items[blockIdx.x / shape.kv_heads];
+    const Tile tile = tiles[item.tile];
+    const Segment segment = segment_at(segments, tile.segment);
+    const u32 first_key = tile.key;
     const Group group(shape.group());
 
     bf16* own = (bf16*)dynamic_shared;                     // [keys, values][UNIT][D]
@@ -297,20 +360,13 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
         bool valid = first_key + row < segment.rows;
         const u32 entry = valid ? tables[segment.table + position / KV_BLOCK] : 0;
         if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) valid = false;
-        const u64 from = (shape.block(entry, kv_head) * KV_BLOCK + position % KV_BLOCK) * D + piece * 8;
+        const u64 from = (shape.block(valid ? entry : 0, kv_head) * KV_BLOCK + position % KV_BLOCK) * D + piece * 8;
         copy_async_16(own + swizzled<D>(row, piece), keys + from, valid);
         copy_async_16(own + UNIT * D + swizzled<D>(row, piece), values + from, valid);
     }
     copy_async_commit();
 
-    Queries queries;
-    queries.segments = segments;
-    queries.num_segments = shape.segments;
-    queries.group = group.size;
-    queries.key = first_key;
-    queries.from = item.piece * cut.tokens;
-    queries.to = queries.from + cut.tokens;
-
+    Queries queries(segments, shape, group.size, segment, tile, item.piece, pieces_of(tile, counts[1]));
     // Of the unit that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
     float coming_sum = 0.0f, coming_delta = 0.0f;
     u32 coming_bound = 0;
@@ -339,16 +395,15 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
         copy_async_commit();
     };
 
-    bool more = queries.begin(segment);
-    if (more) fetch(0);
+    fetch(0);
     // The keys have arrived, the first queries may still be under way.
     copy_async_wait<1>();
-    if (!more) copy_async_wait<0>();
     __syncthreads();
     const Left<D, KEPT> my_keys(own + warp * TILE * D), my_values(own + UNIT * D + warp * TILE * D);
     const u32 my_key = first_key + warp * TILE + lane / 4;
     const float log_scale = scale * LOG2_E;
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+    bool more = true;
     for (u32 buffer = 0; more; buffer ^= 1) {
         copy_async_wait<0>();
         if (threadIdx.x < UNIT) {
@@ -362,19 +417,25 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
         const bf16* unit = buffers + buffer * 2 * UNIT * D;
 #pragma unroll 1
         for (u32 half = 0; half < 2; half++) {
-            const u32 column = buffer * UNIT + half * HALF + lane % 4 * 2;
+            const u32 first = buffer * UNIT + half * HALF, column = first + lane % 4 * 2;
+            // Later rows see no fewer keys.
+            if (first_key + warp * TILE >= bounds[first + HALF - 1]) continue;
             float p[4][4], d[4][4];
             u32 left[2][4];
             my_keys.dot(p, unit + half * HALF * D);
 #pragma unroll
             for (u32 n = 0; n < 4; n++) {
                 const float2 sum = *(const float2*)(sums + column + n * 8);
-                const uint2 bound = *(const uint2*)(bounds + column + n * 8);
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    const bool sees = my_key + i / 2 * 8 < (i % 2 ? bound.y : bound.x);
-                    const float weight = exp2_fast(fma(p[n][i], log_scale, i % 2 ? -sum.y : -sum.x));
-                    p[n][i] = sees ? weight : 0.0f;
+                for (u32 i = 0; i < 4; i++) p[n][i] = exp2_fast(fma(p[n][i], log_scale, i % 2 ? -sum.y : -sum.x));
+            }
+            if (first_key + warp * TILE + TILE > bounds[first]) {
+#pragma unroll
+                for (u32 n = 0; n < 4; n++) {
+                    const uint2 bound = *(const uint2*)(bounds + column + n * 8);
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++)
+                        if (my_key + i / 2 * 8 >= (i % 2 ? bound.y : bound.x)) p[n][i] = 0.0f;
                 }
             }
             as_left(left, p);
@@ -391,12 +452,12 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
         }
     }
     // The first piece's results stand where the sums will be.
-    float* to = item.piece == 0 ? dkv + (u64)segment.first_row * 2 * shape.kv_heads * D
-                                : parts + (u64)(cut.first_part + (item.piece - 1) * segment.rows) * 2 * shape.kv_heads * D;
+    float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * D
+                                : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * D;
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
-        const u32 key = my_key + 8 * r;
-        if (key >= segment.rows) continue;
+        const u32 key = warp * TILE + lane / 4 + 8 * r;
+        if (first_key + key >= segment.rows) continue;
         float* row = to + ((u64)key * 2 * shape.kv_heads + kv_head) * D + lane % 4 * 2;
 #pragma unroll
         for (u32 n = 0; n < D / 8; n++) {
@@ -408,8 +469,9 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
 
 /// Adds the pieces' results in order; rows of no segment become zeros. A warp has a row.
 extern "C" __global__ void __launch_bounds__(128)
-    attention_backward_join(const u32* segments, const u32* of_row, const Cut* cuts, const float* parts, float* dq,
-                            float* dkv, u32 rows, u32 q_width, u32 kv_width) {
+    attention_backward_join(const u32* segments, const u32* counts, const u32* of_row, const u32* firsts,
+                            const Tile* tiles, const float* parts, float* dq, float* dkv, u32 rows, u32 q_width,
+                            u32 kv_width) {
     const u32 row = blockIdx.x * 4 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
     float* to = dkv + (u64)row * kv_width;
@@ -418,31 +480,38 @@ extern "C" __global__ void __launch_bounds__(128)
         for (u32 i = lane; i < q_width; i += WARP) dq[(u64)row * q_width + i] = 0.0f;
         return;
     }
-    const Segment segment = segment_at(segments, of_row[row] - 1);
-    const Cut cut = cuts[of_row[row] - 1];
-    for (u32 i = lane * 4; i < kv_width && cut.pieces > 1; i += WARP * 4) {
+    const u32 s = of_row[row] - 1, key = row - segments[(u64)s * SEGMENT_FIELDS];
+    const Tile tile = tiles[firsts[s] + key / UNIT];
+    const u32 pieces = pieces_of(tile, counts[1]);
+    for (u32 i = lane * 4; i < kv_width && pieces > 1; i += WARP * 4) {
         float4 sum = *(const float4*)(to + i);
-        const float* part = parts + (u64)(cut.first_part + row - segment.first_row) * kv_width + i;
-        for (u32 piece = 1; piece < cut.pieces; piece++) {
+        const float* part = parts + (u64)(tile.first_part + key % UNIT) * kv_width + i;
+#pragma unroll 4
+        for (u32 piece = 1; piece < pieces; piece++) {
             const float4 x = *(const float4*)part;
             sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
-            part += (u64)segment.rows * kv_width;
+            part += (u64)UNIT * kv_width;
         }
         *(float4*)(to + i) = sum;
     }
 }
 
-#define BACKWARD_KERNELS(D, KEPT, RESIDENT)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_queries_##D(                                \
+// The first block of the queries' kernel makes the plan: the keys' turn is next.
+#define BACKWARD_KERNELS(D, KEPT, RESIDENT)                                                                              \
+    extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_queries_##D(                          \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,    \
-        const float* lse, const bf16* dout, float* delta, float* dq, ATTENTION_SHAPE, float scale) {                     \
-        backward_queries<D, 4>(q, keys, values, segments, tables, out, lse, dout, delta, dq, SHAPE, scale);              \
+        const float* lse, const bf16* dout, float* delta, float* dq, PLAN, ATTENTION_SHAPE, float scale) {               \
+        if (blockIdx.x > 0)                                                                                              \
+            backward_queries<D, 4>(q, keys, values, segments, tables, out, lse, dout, delta, dq, blockIdx.x - 1, SHAPE,  \
+                                   scale);                                                                               \
+        else if (blockIdx.y == 0)                                                                                        \
+            make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts}, SHAPE);                           \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_keys_##D(                                    \
+    extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_keys_##D(                             \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const float* lse,   \
-        const bf16* dout, const float* delta, const u32* counts, const Cut* cuts, const Item* items, float* parts,       \
+        const bf16* dout, const float* delta, const u32* counts, const Tile* tiles, const Item* items, float* parts,     \
         float* dkv, ATTENTION_SHAPE, float scale) {                                                                      \
-        backward_keys<D, KEPT>(q, keys, values, segments, tables, lse, dout, delta, counts, cuts, items, parts, dkv,     \
+        backward_keys<D, KEPT>(q, keys, values, segments, tables, lse, dout, delta, counts, tiles, items, parts, dkv,    \
                                SHAPE, scale);                                                                            \
     }
 BACKWARD_KERNELS(64, true, 3)

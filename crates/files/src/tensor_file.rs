@@ -1,0 +1,57 @@
+//! One safetensors file that is no model: the states of an optimizer. Its header is checked as a model's is; values
+//! pass through the caller's buffer.
+
+use crate::storage::Storage;
+use crate::tensors::TensorInfo;
+use crate::{dequant, safetensors_dir};
+use plimsoll_base::{Error, Result};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// An open safetensors file.
+#[derive(Debug)]
+pub struct TensorFile {
+    storage: Storage,
+    tensors: HashMap<String, TensorInfo>,
+}
+
+impl TensorFile {
+    /// Opens a regular file and reads its header.
+    ///
+    /// Errors: `model-file-missing`, `model-file-unreadable`, `model-file-corrupt`, `model-file-truncated`.
+    pub fn open(path: &Path) -> Result<TensorFile> {
+        let storage = Storage::open(path)?;
+        let tensors = safetensors_dir::read_header(&storage, 0)?;
+        Ok(TensorFile { storage, tensors: tensors.into_iter().map(|t| (t.name.clone(), t)).collect() })
+    }
+
+    /// Number of tensors.
+    pub fn num_tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+
+    /// Reads `out.len()` values of a tensor from value `first` on. `staging` holds stored bytes on their way.
+    ///
+    /// Errors: `model-tensor-missing`, `model-file-truncated`.
+    pub fn read(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
+        let tensor = self.tensor(name).ok_or_else(|| {
+            Error::new("model-tensor-missing", format!("{}: no tensor `{name}`", self.storage.name()))
+        })?;
+        let width = tensor.encoding.block_bytes();
+        let values: u64 = tensor.shape.iter().product(); // checked with the header
+        assert!(first + out.len() as u64 <= values, "values {first}..+{} of `{name}` of {values}", out.len());
+        let mut offset = tensor.offset + first * width;
+        for out in out.chunks_mut(staging.len() / width as usize) {
+            let bytes = &mut staging[..out.len() * width as usize];
+            self.storage.read_exact_at(bytes, offset)?;
+            dequant::decode(tensor.encoding, bytes, out);
+            offset += bytes.len() as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! `checkpoint list|verify|export`: what a run has saved, whether it is whole, and a plain model folder of it.
+
+use crate::output;
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_rl::checkpoint::verbs::{self, Listed};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The flags of `checkpoint`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+DIR is a run directory or one of its checkpoints/step-N.
+
+Examples:
+  plimsoll checkpoint list runs/out/first
+  plimsoll checkpoint verify runs/out/first --json
+  plimsoll checkpoint verify runs/out/first/checkpoints/step-000040
+  plimsoll checkpoint export runs/out/first --to models/mine")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+    /// One JSON object.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// The checkpoints of a run: step, size, evaluation.
+    List {
+        /// A run directory or a checkpoint.
+        dir: PathBuf,
+    },
+    /// Read every file and compare it with its checksum; exit code 1 if one is damaged.
+    Verify {
+        /// A run directory or a checkpoint.
+        dir: PathBuf,
+    },
+    /// Copy the newest checkpoint as a Hugging Face folder, without the optimizer's states.
+    Export {
+        /// A run directory or a checkpoint.
+        dir: PathBuf,
+        /// A folder that does not exist yet.
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+    },
+}
+
+/// Lists, verifies or exports.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::List { dir } => {
+            let listed = verbs::list(dir)?;
+            show(args.json, &listed, "")?;
+        }
+        Verb::Verify { dir } => {
+            let listed = verbs::verify(dir)?;
+            show(args.json, &listed, "whole")?;
+            let damaged: Vec<&Listed> = listed.iter().filter(|entry| entry.damage.is_some()).collect();
+            if let Some(first) = damaged.first() {
+                let message = format!(
+                    "{} of {} checkpoints are damaged, the first is {}",
+                    damaged.len(),
+                    listed.len(),
+                    first.path.display()
+                );
+                return Err(Error::new("checkpoint-damaged", message)
+                    .hint("--resume=previous-good goes on from the newest that is whole"));
+            }
+        }
+        Verb::Export { dir, to } => {
+            let from = verbs::export(dir, to)?;
+            match args.json {
+                true => output::json(&json!({ "from": from.path, "to": to, "step": from.step }))?,
+                false => output::text(&format!("{} from {}\n", to.display(), from.path.display()))?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(as_json: bool, listed: &[Listed], sound: &str) -> Result<()> {
+    if as_json {
+        return output::json(&json!({ "checkpoints": listed }));
+    }
+    let mut text = format!("{:>8}  {:>10}  {:>8}  {}\n", "step", "bytes", "eval", "");
+    for entry in listed {
+        let step = entry.step.map_or("?".to_string(), |step| step.to_string());
+        let eval = entry.eval.map_or(String::new(), |eval| format!("{eval:.3}"));
+        let mut words = vec![match &entry.damage {
+            Some(damage) => damage.as_str(),
+            None => sound,
+        }];
+        let marks = [
+            (entry.latest, "latest"),
+            (entry.best, "best"),
+            (!entry.resumable && entry.damage.is_none(), "weights alone"),
+        ];
+        words.extend(marks.iter().filter(|(holds, _)| *holds).map(|(_, mark)| *mark));
+        words.retain(|word| !word.is_empty());
+        let line =
+            format!("{step:>8}  {:>10}  {eval:>8}  {}", Bytes(entry.bytes).to_string(), words.join(", "));
+        text += line.trim_end();
+        text.push('\n');
+    }
+    output::text(&text)
+}

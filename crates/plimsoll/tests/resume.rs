@@ -1,0 +1,308 @@
+//! `train --resume` and `checkpoint` from outside: what goes on, what is refused, and what is said.
+
+mod common;
+
+use common::{check_error, check_refused, plimsoll, text};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+const RUN: &str = r#"method = "grpo"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+[rollout]
+prompts_per_step = 4
+group_size = 2
+max_new_tokens = 4
+[[reward]]
+kind = "exact"
+[train]
+steps = 4
+learning_rate = 1e-4
+[eval]
+prompts_max = 8
+[checkpoint]
+every = 1
+keep = 3
+"#;
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
+        fs::write(folder.path("x.toml"), RUN).expect("a file in it");
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("UTF-8").to_string()
+    }
+
+    /// `train x.toml` into `dir` with these flags; what has an equals sign is for `--set`.
+    fn args(&self, dir: &str, flags: &[&str]) -> Vec<String> {
+        let mut args = vec!["train".to_string(), self.text("x.toml")];
+        args.extend(["--set".to_string(), format!("run.dir={}", self.text(dir))]);
+        for flag in flags {
+            if !flag.starts_with("--") {
+                args.push("--set".into());
+            }
+            args.push(flag.to_string());
+        }
+        args
+    }
+
+    /// Requires that it ends well; gives what it said.
+    fn train(&self, dir: &str, flags: &[&str]) -> String {
+        let args = self.args(dir, flags);
+        let output = plimsoll(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{flags:?}: {stderr}");
+        stderr
+    }
+
+    fn check_refused(&self, dir: &str, flags: &[&str], code: i32, contains: &[&str]) {
+        let args = self.args(dir, flags);
+        check_refused(&args.iter().map(String::as_str).collect::<Vec<_>>(), code, contains);
+    }
+
+    /// The same where words about checkpoints come before the error.
+    fn check_fails(&self, dir: &str, flags: &[&str], code: i32, contains: &[&str]) {
+        let args = self.args(dir, flags);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        check_error(&args, &plimsoll(&args), code, contains);
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap_or_else(|err| panic!("{name}: {err}"))
+    }
+
+    /// Weights and states after the last step.
+    fn result(&self, dir: &str) -> [Vec<u8>; 2] {
+        ["model.safetensors", "state/optimizer.safetensors"]
+            .map(|file| self.read(&format!("{dir}/checkpoints/latest/{file}")))
+    }
+
+    fn flip(&self, name: &str) {
+        let mut bytes = self.read(name);
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        fs::write(self.path(name), bytes).expect("a file in it");
+    }
+}
+
+#[test]
+fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
+    let folder = Folder::new();
+    for (name, sets) in [
+        ("master", &["loss.kl_coef=0.05", "loss.kl_target=0.01", "train.mini_batch=4"][..]),
+        ("bf16", &["train.optimizer_dtype=bf16"]),
+        ("f32", &["model_options.dtype=f32"]),
+        ("sft", &["method=sft", "train.epochs_per_rollout=1"]),
+    ] {
+        let (long, short) = (format!("{name}-long"), format!("{name}-short"));
+        folder.train(&long, &[sets, &["checkpoint.every=100"]].concat());
+        folder.train(&short, &[sets, &["train.steps=2"]].concat());
+        let said = folder.train(&short, &[sets, &["--resume"]].concat());
+        assert!(said.starts_with("resumes after step 2 from "), "{name}: {said}");
+        assert!(folder.result(&long) == folder.result(&short), "{name}: other bits");
+    }
+}
+
+#[test]
+fn a_run_that_is_over_and_one_that_never_began_say_so() {
+    let folder = Folder::new();
+    let said = folder.train("out", &["--resume"]);
+    assert!(said.contains("no run is there to resume; it starts at step 0"), "{said}");
+    let said = folder.train("out", &["--resume", "--json"]);
+    assert!(said.contains("is finished: 4 of 4 steps are done"), "{said}");
+    assert!(!said.contains("step 4/4"), "it trained again: {said}");
+    // Killed after its last step, before its summary.
+    fs::remove_file(folder.path("out/summary.json")).expect("it is there");
+    let before = folder.read("out/samples/eval-000004.jsonl");
+    let said = folder.train("out", &["--resume"]);
+    assert!(said.contains("resumes after step 4") && !said.contains("eval at step"), "{said}");
+    assert!(folder.path("out/summary.json").is_file());
+    assert_eq!(folder.read("out/samples/eval-000004.jsonl"), before);
+    // Killed before its first checkpoint.
+    fs::remove_dir_all(folder.path("out/checkpoints")).expect("it is there");
+    let said = folder.train("out", &["--resume"]);
+    assert!(said.contains("no complete checkpoint; it starts at step 0"), "{said}");
+    let events = text(&folder.read("out/events.jsonl"));
+    assert_eq!(events.lines().filter(|line| line.contains("\"event\":\"step\"")).count(), 4, "{events}");
+    // Killed while the directory was made; and a directory of somebody else.
+    fs::create_dir_all(folder.path("begun/samples")).expect("a folder");
+    fs::write(folder.path("begun/lock"), "1\n").expect("a file");
+    fs::write(folder.path("begun/.plan.json.1.0.part"), "{").expect("a file");
+    assert!(folder.train("begun", &["--resume", "train.steps=1"]).contains("it starts at step 0"));
+    fs::create_dir_all(folder.path("mine")).expect("a folder");
+    fs::write(folder.path("mine/plan.json"), "{}").expect("a file");
+    folder.check_refused("mine", &["--resume"], 2, &["error[run-dir-not-empty]: ", "plan.json"]);
+    assert_eq!(folder.read("mine/plan.json"), b"{}");
+    assert!(!folder.path("mine/lock").exists());
+}
+
+#[test]
+fn changed_keys_are_refused_by_name_and_some_may_change() {
+    let folder = Folder::new();
+    folder.train("out", &["train.steps=2"]);
+    let resolved = folder.read("out/run.toml");
+    folder.check_refused(
+        "out",
+        &["--resume", "seed=1", "rollout.temperature=0.5"],
+        2,
+        &["error[run-file-changed]: 2 keys", "seed is 1, the run began with 0", "may change: train.steps"],
+    );
+    folder.check_refused("out", &["--resume", "train.steps=1"], 2, &["error[run-file-changed]: ", "2 steps"]);
+    folder.check_refused("out", &["--resume", "train.micro_batch_tokens=300"], 2, &["micro_batch_tokens"]);
+    assert_eq!(folder.read("out/run.toml"), resolved, "a refusal changed the directory");
+    folder.check_refused("out", &["--replan"], 2, &["error[bad-usage]: ", "--resume"]);
+    folder.check_refused("out", &["--resume=newer"], 2, &["error[bad-usage]: ", "previous-good"]);
+    folder.check_refused("out", &[], 2, &["error[run-dir-not-empty]: ", "--resume"]);
+    folder.train("out", &["--resume", "train.steps=3", "checkpoint.keep=9", "eval.every=1", "run.threads=1"]);
+    let said = folder.train("out", &["--resume", "--replan", "train.micro_batch_tokens=300"]);
+    assert!(said.contains("not with the same bits") && said.contains("step 4/4"), "{said}");
+    // A run of which a schedule decides every rate has the length that it has.
+    let linear = "train.schedule=linear";
+    folder.train("rates", &[linear, "train.steps=2"]);
+    folder.check_refused("rates", &["--resume", linear], 2, &["train.steps is 4, the run began with 2"]);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_passed_over_when_told_so() {
+    let folder = Folder::new();
+    folder.train("whole", &[]);
+    folder.train("out", &["train.steps=3"]);
+    let newest = "out/checkpoints/step-000003";
+    folder.flip(&format!("{newest}/state/optimizer.safetensors"));
+    let named =
+        ["error[checkpoint-damaged]: ", "optimizer.safetensors: SHA-256", "step-000002, which is good"];
+    folder.check_refused("out", &["--resume"], 1, &named);
+    let (run, json) =
+        (folder.text("out"), plimsoll(&["checkpoint", "verify", &folder.text("out"), "--json"]));
+    assert_eq!(json.status.code(), Some(1));
+    let found: Value = serde_json::from_slice(&json.stdout).expect("one object");
+    let damage = |i: usize| found["checkpoints"][i]["damage"].is_string();
+    assert_eq!([damage(0), damage(1), damage(2)], [false, false, true], "{found}");
+    assert!(text(&plimsoll(&["checkpoint", "verify", &run]).stdout).contains("checkpoint-damaged"));
+    let said = folder.train("out", &["--resume=previous-good"]);
+    assert!(said.contains("damaged, passed over: ") && said.contains("resumes after step 2"), "{said}");
+    assert!(folder.result("out") == folder.result("whole"), "other bits");
+    assert!(!folder.path("out/checkpoints/step-000003.damaged").exists(), "it outlived a newer one");
+    for step in 2..=4 {
+        fs::remove_file(folder.path(&format!("out/checkpoints/step-00000{step}/config.json")))
+            .expect("a file");
+    }
+    folder.check_refused(
+        "out",
+        &["--resume", "train.steps=9"],
+        1,
+        &["config.json: it is missing", "no earlier"],
+    );
+    folder.check_fails("out", &["--resume=previous-good"], 1, &["all 3 checkpoints are damaged"]);
+}
+
+#[test]
+fn newer_forms_links_short_logs_and_other_times_of_day() {
+    let folder = Folder::new();
+    folder.train("out", &["train.steps=2"]);
+    // The clock went back: what is newest is a matter of steps.
+    let set_time = |name: &str, time: SystemTime| {
+        let file = fs::File::open(folder.path(name)).expect("it is there");
+        file.set_modified(time).expect("times can be set");
+    };
+    let hour = Duration::from_secs(3600);
+    set_time("out/checkpoints/step-000001", SystemTime::now() + 10_000 * hour);
+    set_time("out/checkpoints/step-000002", SystemTime::UNIX_EPOCH + hour);
+    let said = folder.train("out", &["--resume", "train.steps=3"]);
+    assert!(said.contains("resumes after step 2"), "{said}");
+
+    let manifest = folder.path("out/checkpoints/step-000003/manifest.json");
+    let good = fs::read_to_string(&manifest).expect("it is there");
+    fs::write(&manifest, good.replace("\"format\": 1", "\"format\": 2")).expect("a file");
+    let newer = ["error[checkpoint-newer]: ", "format 2", "up to 1"];
+    folder.check_refused("out", &["--resume"], 1, &newer);
+    check_refused(&["checkpoint", "export", &folder.text("out"), "--to", &folder.text("x")], 1, &newer);
+    fs::write(&manifest, good).expect("a file");
+
+    for (name, code, contains) in [
+        ("out/events.jsonl", 1, "error[symlink-refused]: "),
+        ("out/lock", 1, "error[symlink-refused]: "),
+        ("out/checkpoints/step-000003", 1, "error[checkpoint-damaged]: "),
+    ] {
+        fs::rename(folder.path(name), folder.path("aside")).expect("it is there");
+        symlink(folder.path("aside"), folder.path(name)).expect("a link");
+        folder.check_refused("out", &["--resume"], code, &[contains, "symbolic link"]);
+        fs::remove_file(folder.path(name)).expect("a link");
+        fs::rename(folder.path("aside"), folder.path(name)).expect("it is there");
+    }
+    let events = folder.read("out/events.jsonl");
+    fs::write(folder.path("out/events.jsonl"), &events[..40]).expect("a file");
+    folder.check_fails("out", &["--resume"], 1, &["error[run-dir-damaged]: ", "40 bytes"]);
+    fs::write(folder.path("out/events.jsonl"), &events).expect("a file");
+    folder.train("out", &["--resume"]);
+}
+
+#[test]
+fn data_that_changed_is_refused_and_replan_takes_it() {
+    let folder = Folder::new();
+    let row = |sum: u32| format!("{{\"prompt\": \"1+{sum}=\", \"ground_truth\": \"{}\"}}\n", 1 + sum);
+    let rows: String = (1..9).map(row).collect();
+    fs::write(folder.path("d.jsonl"), &rows).expect("a file");
+    let data = format!("data.prompts={}", folder.text("d.jsonl"));
+    folder.train("out", &[&data, "train.steps=2"]);
+    fs::write(folder.path("d.jsonl"), rows + &row(9)).expect("a file");
+    let differs = ["error[resume-differs]: ", "d.jsonl has other contents", "--replan"];
+    folder.check_refused("out", &[&data, "--resume"], 1, &differs);
+    let said = folder.train("out", &[&data, "--resume", "--replan"]);
+    assert!(said.contains("--replan: ") && said.contains("other contents"), "{said}");
+}
+
+#[test]
+fn checkpoints_are_listed_verified_and_exported() {
+    let folder = Folder::new();
+    folder.train("out", &["eval.every=1", "checkpoint.keep=1"]);
+    let (run, to) = (folder.text("out"), folder.text("models/mine"));
+    let output = plimsoll(&["checkpoint", "list", &run, "--json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let last = found["checkpoints"].as_array().expect("a list").last().expect("one");
+    assert!(last["step"] == 4 && last["latest"] == true && last["eval"].is_f64(), "{found}");
+    assert_eq!(
+        found["checkpoints"].as_array().expect("a list").iter().filter(|c| c["best"] == true).count(),
+        1
+    );
+    let one = folder.text("out/checkpoints/latest");
+    for dir in [&run, &one, &folder.text("out/checkpoints")] {
+        let output = plimsoll(&["checkpoint", "verify", dir]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("whole, latest"), "{}", text(&output.stdout));
+    }
+    assert_eq!(plimsoll(&["checkpoint", "export", &run, "--to", &to]).status.code(), Some(0));
+    let mut names: Vec<String> = fs::read_dir(folder.path("models/mine"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    let model = [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    assert_eq!(names, model);
+    let eval =
+        ["eval", "--model", &to, "--data", "builtin:addition", "--prompts-max", "4", "--max-new-tokens", "4"];
+    assert_eq!(plimsoll(&eval).status.code(), Some(0));
+    check_refused(&["checkpoint", "export", &run, "--to", &to], 2, &["error[export-exists]: ", "mine"]);
+    for verb in ["list", "verify"] {
+        check_refused(&["checkpoint", verb, &folder.text("models")], 1, &["error[checkpoint-missing]: "]);
+    }
+}

@@ -1,0 +1,202 @@
+//! The manifest of a checkpoint: which files it has and what each must be. It carries a checksum of itself, so that any
+//! byte of a checkpoint that changed is found, and it is the first thing that is read.
+
+use plimsoll_base::{Error, Result};
+use plimsoll_files::{FileRecord, digest, record_of};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Component, Path};
+
+/// Its name in a checkpoint.
+pub const MANIFEST: &str = "manifest.json";
+/// The newest form of checkpoints that this build writes and reads.
+pub const FORMAT: u64 = 1;
+/// Longest manifest; a larger one is some other file.
+const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+
+/// What a checkpoint is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// `FORMAT` when it was written.
+    pub format: u64,
+    /// Steps done.
+    pub step: u32,
+    /// False for weights alone, which a run that failed inside a step leaves.
+    pub resumable: bool,
+    /// The model that the run began with.
+    pub source: String,
+    /// Version that wrote it.
+    pub version: String,
+    /// Each file by its path in the folder; the manifest itself is not listed.
+    pub files: BTreeMap<String, FileRecord>,
+}
+
+impl Manifest {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.values().map(|file| file.bytes).sum()
+    }
+
+    /// The file's text: JSON whose last member is the SHA-256 of the rest.
+    pub fn to_text(&self) -> String {
+        let mut value = serde_json::to_value(self).expect("a manifest is plain data");
+        let pretty =
+            |value: &Value| serde_json::to_string_pretty(value).expect("a JSON value has a JSON text");
+        value["sha256"] = digest(pretty(&value).as_bytes()).into();
+        pretty(&value) + "\n"
+    }
+
+    /// Reads the manifest of a checkpoint.
+    ///
+    /// Errors: `checkpoint-damaged` where it is not what was written; `checkpoint-newer`.
+    pub fn read(folder: &Path) -> Result<Manifest> {
+        let path = folder.join(MANIFEST);
+        refuse_link(folder, "the checkpoint")?;
+        let meta = refuse_link(&path, "it")?;
+        if meta.len() > MANIFEST_BYTES_MAX {
+            return Err(damaged(&path, &format!("{} bytes, the limit is {MANIFEST_BYTES_MAX}", meta.len())));
+        }
+        let text = fs::read_to_string(&path).map_err(|err| damaged(&path, &err.to_string()))?;
+        let mut value: Value =
+            serde_json::from_str(&text).map_err(|err| damaged(&path, &format!("not valid JSON: {err}")))?;
+        match value["format"].as_u64() {
+            Some(format) if format > FORMAT => return Err(newer(&path, format, &value)),
+            Some(_) => {}
+            None => return Err(damaged(&path, "it names no format")),
+        }
+        value.as_object_mut().expect("it has a member").shift_remove("sha256");
+        let manifest: Manifest =
+            serde_json::from_value(value).map_err(|err| damaged(&path, &err.to_string()))?;
+        if manifest.to_text() != text {
+            return Err(damaged(&path, "its checksum of itself does not hold"));
+        }
+        Ok(manifest)
+    }
+
+    /// Requires that every file is what the manifest says, reading all of them.
+    ///
+    /// Errors: `checkpoint-damaged` names the first such file and lists the others.
+    pub fn verify(&self, folder: &Path) -> Result<()> {
+        let mut findings = self.files.iter().filter_map(|(name, record)| {
+            check(folder, name, record).err().map(|what| (folder.join(name), what))
+        });
+        let Some((path, what)) = findings.next() else { return Ok(()) };
+        let error = damaged(&path, &what);
+        Err(findings.fold(error, |error, (path, what)| error.fact(format!("{}: {what}", path.display()))))
+    }
+}
+
+fn check(folder: &Path, name: &str, expect: &FileRecord) -> std::result::Result<(), String> {
+    let mut parts = Path::new(name).components();
+    if !parts.all(|part| matches!(part, Component::Normal(_))) {
+        return Err("the manifest names a place outside the checkpoint".into());
+    }
+    let path = folder.join(name);
+    for above in path.ancestors().take_while(|above| *above != folder) {
+        if above.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
+            return Err("it is a symbolic link, a checkpoint holds files".into());
+        }
+    }
+    match path.symlink_metadata() {
+        Err(err) if err.kind() == ErrorKind::NotFound => return Err("it is missing".into()),
+        Err(err) => return Err(err.to_string()),
+        Ok(meta) if !meta.is_file() => return Err("it is no regular file".into()),
+        Ok(meta) if meta.len() != expect.bytes => {
+            return Err(format!("{} bytes, expected {}", meta.len(), expect.bytes));
+        }
+        Ok(_) => {}
+    }
+    let found = record_of(&path).map_err(|err| err.to_string())?;
+    match found.sha256 == expect.sha256 {
+        true => Ok(()),
+        false => Err(format!("SHA-256 {}, expected {}", found.sha256, expect.sha256)),
+    }
+}
+
+fn refuse_link(path: &Path, what: &str) -> Result<fs::Metadata> {
+    let meta = path.symlink_metadata().map_err(|err| match err.kind() {
+        ErrorKind::NotFound => damaged(path, &format!("{what} is missing")),
+        _ => damaged(path, &err.to_string()),
+    })?;
+    match meta.is_symlink() {
+        true => Err(damaged(path, &format!("{what} is a symbolic link, a checkpoint holds files"))),
+        false => Ok(meta),
+    }
+}
+
+/// A checkpoint that is not what was written.
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
+}
+
+fn newer(path: &Path, format: u64, value: &Value) -> Error {
+    let version = value["version"].as_str().unwrap_or("a newer version");
+    let message = format!(
+        "{}: format {format}, written by plimsoll {version}; this build reads formats up to {FORMAT}",
+        path.display()
+    );
+    Error::new("checkpoint-newer", message).hint("use a build at least as new as the one that wrote it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_files::write_new;
+
+    fn checkpoint() -> (tempfile::TempDir, std::path::PathBuf, Manifest) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("step-000003");
+        fs::create_dir_all(path.join("state")).unwrap();
+        let mut files = BTreeMap::new();
+        for (name, bytes) in [("model.safetensors", &b"weights"[..]), ("state/state.json", b"{}")] {
+            files.insert(name.to_string(), write_new(&path.join(name), bytes).unwrap());
+        }
+        let (source, version) = ("builtin:nano".to_string(), "0.1.0".to_string());
+        let manifest = Manifest { format: FORMAT, step: 3, resumable: true, source, version, files };
+        fs::write(path.join(MANIFEST), manifest.to_text()).unwrap();
+        (folder, path, manifest)
+    }
+
+    #[test]
+    fn any_byte_that_changed_is_found() {
+        let (_folder, path, manifest) = checkpoint();
+        assert_eq!(Manifest::read(&path).unwrap(), manifest);
+        manifest.verify(&path).unwrap();
+        for name in [MANIFEST, "model.safetensors", "state/state.json"] {
+            let good = fs::read(path.join(name)).unwrap();
+            for at in 0..good.len() {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << (at % 8);
+                fs::write(path.join(name), &bad).unwrap();
+                let found = Manifest::read(&path).and_then(|manifest| manifest.verify(&path));
+                let error = found.expect_err(&format!("byte {at} of {name}"));
+                assert!(matches!(error.slug, "checkpoint-damaged" | "checkpoint-newer"), "{error}");
+            }
+            fs::write(path.join(name), &good[..good.len() - 1]).unwrap();
+            assert!(Manifest::read(&path).and_then(|m| m.verify(&path)).is_err(), "{name} cut short");
+            fs::write(path.join(name), &good).unwrap();
+        }
+    }
+
+    #[test]
+    fn links_missing_files_and_newer_formats_are_named() {
+        let (_folder, path, manifest) = checkpoint();
+        let weights = path.join("model.safetensors");
+        fs::rename(&weights, path.join("elsewhere")).unwrap();
+        let error = manifest.verify(&path).unwrap_err();
+        assert!(error.message.ends_with("model.safetensors: it is missing"), "{error}");
+        std::os::unix::fs::symlink("elsewhere", &weights).unwrap();
+        assert!(manifest.verify(&path).unwrap_err().message.contains("symbolic link"));
+        let newer = Manifest { format: FORMAT + 1, version: "9.0.0".into(), ..manifest };
+        fs::write(path.join(MANIFEST), newer.to_text()).unwrap();
+        let error = Manifest::read(&path).unwrap_err();
+        assert_eq!(error.slug, "checkpoint-newer");
+        assert!(error.message.contains("9.0.0"), "{error}");
+        let outside = FileRecord { bytes: 0, sha256: String::new() };
+        assert!(check(&path, "../x", &outside).unwrap_err().contains("outside"));
+    }
+}

@@ -1,0 +1,150 @@
+//! The verbs on checkpoints that need no device: list, verify, export.
+
+use super::{Manifest, RunState, STATE, Store};
+use plimsoll_base::{Error, Result};
+use plimsoll_files::fsync_dir;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One checkpoint, as its manifest and its counters say.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    /// Steps done; none if the manifest cannot be read.
+    pub step: Option<u32>,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// True if a run can go on from it.
+    pub resumable: bool,
+    /// True if `latest` points at it.
+    pub latest: bool,
+    /// True if it has the highest evaluation so far.
+    pub best: bool,
+    /// The evaluation at its step.
+    pub eval: Option<f64>,
+    /// What is wrong with it, as an error says it.
+    pub damage: Option<String>,
+}
+
+/// The checkpoints of a run, ascending, or the one that `path` names. Manifests are read, files are not.
+///
+/// Errors: `checkpoint-missing`.
+pub fn list(path: &Path) -> Result<Vec<Listed>> {
+    let (folders, latest) = checkpoints(path)?;
+    let mut listed: Vec<Listed> =
+        folders.into_iter().map(|folder| entry(folder, latest.as_deref())).collect();
+    // Later checkpoints know of earlier ones which was the best.
+    let newest = listed.iter().rev().find(|entry| entry.damage.is_none() && entry.resumable);
+    let best = newest.and_then(|entry| RunState::read(&entry.path).ok()?.progress.best);
+    for entry in &mut listed {
+        entry.best = best.is_some_and(|best| entry.step == Some(best.step));
+    }
+    Ok(listed)
+}
+
+/// Reads every file of the checkpoints of a run, or of the one that `path` names.
+///
+/// Errors: `checkpoint-missing`. What is wrong with a checkpoint stands in its entry.
+pub fn verify(path: &Path) -> Result<Vec<Listed>> {
+    let mut listed = list(path)?;
+    for entry in listed.iter_mut().filter(|entry| entry.damage.is_none()) {
+        let verified = Manifest::read(&entry.path).and_then(|manifest| manifest.verify(&entry.path));
+        entry.damage = verified.err().map(|error| words(&error));
+    }
+    Ok(listed)
+}
+
+/// Copies the newest checkpoint of a run, or the one that `path` names, as a plain Hugging Face folder. It appears under
+/// its name when it is whole.
+///
+/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`, `write-failed`.
+pub fn export(path: &Path, to: &Path) -> Result<Listed> {
+    let mut listed = list(path)?;
+    let newest = listed.iter().rposition(|entry| entry.latest).unwrap_or(listed.len() - 1);
+    let entry = listed.swap_remove(newest);
+    let manifest = Manifest::read(&entry.path)?;
+    manifest.verify(&entry.path)?;
+    if to.symlink_metadata().is_ok() {
+        return Err(Error::usage("export-exists", format!("{} is there already", to.display()))
+            .hint("choose another folder, or remove it"));
+    }
+    let name = to.file_name().ok_or_else(|| {
+        Error::usage("export-exists", format!("{} is no name for a folder", to.display()))
+            .hint("give a folder that does not exist yet")
+    })?;
+    let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let part = above.join(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
+    let is_model = |file: &&String| !file.starts_with(STATE);
+    let copied = fs::create_dir_all(above).and_then(|()| fs::create_dir(&part)).and_then(|()| {
+        manifest.files.keys().filter(is_model).try_for_each(|file| copy(&entry.path, &part, file))
+    });
+    let finished = copied.and_then(|()| fs::rename(&part, to));
+    if let Err(err) = finished {
+        let _ = fs::remove_dir_all(&part);
+        return Err(crate::run_dir::unwritable(to, &err));
+    }
+    fsync_dir(above)?;
+    Ok(entry)
+}
+
+fn copy(from: &Path, to: &Path, file: &str) -> io::Result<()> {
+    let (mut source, mut target) = (File::open(from.join(file))?, File::create_new(to.join(file))?);
+    io::copy(&mut source, &mut target)?;
+    target.sync_all()
+}
+
+/// The folders that `path` means, and where `latest` points.
+fn checkpoints(path: &Path) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
+    let missing = || {
+        Error::new("checkpoint-missing", format!("{}: there is no checkpoint", path.display()))
+            .hint("give a run directory or one of its checkpoints/step-N")
+    };
+    if path.join(super::MANIFEST).exists() {
+        let folder = path.canonicalize().map_err(|_| missing())?;
+        return Ok((vec![folder.clone()], Some(folder)));
+    }
+    let in_run = Store::of_run(path);
+    let store = if in_run.steps().is_empty() {
+        let above = path.file_name().filter(|name| *name == "checkpoints").and(path.parent());
+        Store::of_run(above.ok_or_else(missing)?)
+    } else {
+        in_run
+    };
+    let folders: Vec<PathBuf> = store.steps().into_iter().map(|step| store.path(step)).collect();
+    if folders.is_empty() {
+        return Err(missing());
+    }
+    let latest = fs::read_link(store.folder().join("latest")).ok();
+    Ok((folders, latest.map(|name| store.folder().join(name))))
+}
+
+fn entry(path: PathBuf, latest: Option<&Path>) -> Listed {
+    let latest = latest == Some(&path);
+    let blank = Listed {
+        step: None,
+        path,
+        bytes: 0,
+        resumable: false,
+        latest,
+        best: false,
+        eval: None,
+        damage: None,
+    };
+    match Manifest::read(&blank.path) {
+        Err(error) => Listed { damage: Some(words(&error)), ..blank },
+        Ok(manifest) => {
+            let state = if manifest.resumable { RunState::read(&blank.path).ok() } else { None };
+            let progress = state.map(|state| state.progress);
+            let eval = progress.filter(|p| p.last_eval_step == Some(p.step)).and_then(|p| p.last_eval);
+            let (step, bytes, resumable) = (Some(manifest.step), manifest.bytes(), manifest.resumable);
+            Listed { step, bytes, resumable, eval, ..blank }
+        }
+    }
+}
+
+fn words(error: &Error) -> String {
+    format!("{}: {}", error.slug, error.message)
+}

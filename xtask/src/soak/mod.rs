@@ -1,0 +1,198 @@
+//! `cargo xtask soak`: kills a training run at random instants, inside saves too, takes it up again, and compares what
+//! it comes to with a run that was left alone: weights, metrics and samples, bit for bit. Then it breaks what a run
+//! stands on (disk, files, directories, memory, the model) and says what the user sees and what is lost.
+//!
+//! It knows the binary from outside only, and uses nothing but the standard library.
+
+mod compare;
+mod faults;
+mod json;
+mod process;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use process::{Life, Training};
+
+/// A life that makes no progress for so long hangs.
+const LIFE_SECONDS_MAX: u64 = 300;
+/// Kills in a row without a new checkpoint, after which a run is left alone until it has one: a machine under load may
+/// need longer to start than a kill waits.
+const BARREN_LIVES_MAX: u32 = 5;
+
+/// What to do.
+pub struct Options {
+    /// The binary `plimsoll`.
+    pub binary: PathBuf,
+    /// An empty folder to work in.
+    pub folder: PathBuf,
+    /// SIGKILLs in all.
+    pub kills: u32,
+    /// Steps of a run.
+    pub steps: u32,
+    /// Seed of the instants.
+    pub seed: u64,
+    /// Whether the other faults follow.
+    pub faults: bool,
+    /// Only those faults that any user may cause, and each once: the form of a test.
+    pub short: bool,
+}
+
+/// One line of the table.
+pub struct Row {
+    /// What was done to the run.
+    pub fault: String,
+    /// What it said.
+    pub seen: String,
+    /// What is lost; `nothing` is what is promised.
+    pub lost: String,
+}
+
+/// What a soak came to.
+#[derive(Default)]
+pub struct Report {
+    /// SIGKILLs that hit a living run.
+    pub kills: u32,
+    /// Those that left a checkpoint half-written.
+    pub inside_saves: u32,
+    /// Runs that were killed and taken up until they ended.
+    pub runs: u32,
+    /// The faults.
+    pub rows: Vec<Row>,
+}
+
+/// Random numbers of the soak itself (splitmix64).
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n.max(1)
+    }
+}
+
+/// Runs the soak; `say` gets a line now and then. An error is the first difference, with where to look.
+pub fn soak(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
+    fs::create_dir_all(&options.folder).map_err(|err| format!("{}: {err}", options.folder.display()))?;
+    let run_file = options.folder.join("soak.toml");
+    fs::write(&run_file, process::run_file("builtin:nano", options.steps)).map_err(|err| err.to_string())?;
+    let whole = Training::new(options, &run_file, "whole");
+    let started = Instant::now();
+    let end = whole.start(&[])?.wait(LIFE_SECONDS_MAX)?;
+    if end.code != Some(0) {
+        return Err(format!("the run that is left alone failed: {}", end.stderr));
+    }
+    let alone = started.elapsed();
+    say(&format!("left alone: {} steps in {:.1} s", options.steps, alone.as_secs_f64()));
+    let mut rng = Rng(options.seed);
+    let mut report = Report::default();
+    while report.kills < options.kills {
+        let killed = Training::new(options, &run_file, &format!("killed-{}", report.runs));
+        kill_until_it_ends(&killed, options, alone, &mut rng, &mut report)?;
+        compare::directories(&whole.dir, &killed.dir)?;
+        report.runs += 1;
+        let Report { kills, inside_saves, runs, .. } = &report;
+        say(&format!(
+            "{kills} kills, {inside_saves} of them inside a save; {runs} runs ended, all equal to the last bit"
+        ));
+        fs::remove_dir_all(&killed.dir).map_err(|err| err.to_string())?;
+    }
+    if options.kills >= 20 && report.inside_saves == 0 {
+        return Err("no kill hit a save: the soak has shown too little".into());
+    }
+    if options.faults {
+        report.rows = faults::all(options, &whole, &mut rng, say)?;
+    }
+    Ok(report)
+}
+
+/// One run: killed again and again until its end, or until no kills are left to give.
+fn kill_until_it_ends(
+    training: &Training,
+    options: &Options,
+    alone: Duration,
+    rng: &mut Rng,
+    report: &mut Report,
+) -> Result<(), String> {
+    let (mut barren, mut newest) = (0, None);
+    loop {
+        let mut life = training.start(if training.dir.exists() { &["--resume"] } else { &[] })?;
+        let spared = report.kills >= options.kills || barren >= BARREN_LIVES_MAX;
+        if !spared {
+            wait_for_the_instant(&mut life, training, alone, rng);
+            if life.kill(rng.below(2) == 0) {
+                report.kills += 1;
+                report.inside_saves += u32::from(has_part(&training.dir));
+            }
+        } else if barren >= BARREN_LIVES_MAX && report.kills < options.kills {
+            life.wait_until(LIFE_SECONDS_MAX, |_| newest_step(&training.dir) > newest);
+            if life.kill(false) {
+                report.kills += 1;
+            }
+        }
+        let end = life.wait(LIFE_SECONDS_MAX)?;
+        match end.code {
+            Some(0) => return Ok(()),
+            None | Some(4) => {}
+            Some(code) => {
+                return Err(format!("{}: exit code {code}: {}", training.dir.display(), end.stderr));
+            }
+        }
+        let now = newest_step(&training.dir);
+        barren = if now > newest { 0 } else { barren + 1 };
+        newest = now;
+    }
+}
+
+/// Half of the kills come at any time, half when a checkpoint is being written.
+fn wait_for_the_instant(life: &mut Life, training: &Training, alone: Duration, rng: &mut Rng) {
+    if rng.below(2) == 0 {
+        let micros = rng.below(alone.as_micros() as u64);
+        life.wait_until_elapsed(Duration::from_micros(micros));
+        return;
+    }
+    let (saves, then) = (rng.below(3), Duration::from_micros(rng.below(4000)));
+    let (mut seen, mut inside) = (0, false);
+    life.wait_until(LIFE_SECONDS_MAX, |_| {
+        let now = has_part(&training.dir);
+        seen += u64::from(now && !inside);
+        inside = now;
+        now && seen > saves
+    });
+    life.wait_until_elapsed(life.elapsed() + then);
+}
+
+/// Whether a checkpoint is half-written.
+fn has_part(dir: &Path) -> bool {
+    let entries = fs::read_dir(dir.join("checkpoints")).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .any(|name| name.starts_with(".step-"))
+}
+
+/// The newest checkpoint of a run directory.
+fn newest_step(dir: &Path) -> Option<String> {
+    let entries = fs::read_dir(dir.join("checkpoints")).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("step-") && !name.ends_with(".damaged")).max()
+}
+
+/// The table, as text.
+pub fn table(report: &Report) -> String {
+    let mut text = format!(
+        "{} kills with SIGKILL, {} of them inside a save, over {} runs: 0 lost, 0 differing bits\n\n",
+        report.kills, report.inside_saves, report.runs
+    );
+    let mut line =
+        |fault: &str, seen: &str, lost: &str| text += &format!("{fault:<38} | {lost:<14} | {seen}\n");
+    line("fault", "what the user sees", "what is lost");
+    for row in &report.rows {
+        line(&row.fault, &row.seen, &row.lost);
+    }
+    text
+}

@@ -1,0 +1,219 @@
+//! The binary as a process: started on a run file, watched, killed, and what it said at its end.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Options;
+
+/// How often a condition is looked at: a small checkpoint takes some milliseconds.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// A small run that saves every other step, on a model that is a directory or in the binary.
+pub fn run_file(model: &str, steps: u32) -> String {
+    format!(
+        "method = \"grpo\"\nmodel = \"{model}\"\n[data]\nprompts = \"builtin:addition\"\neval = \"builtin:addition\"\n\
+         [rollout]\nprompts_per_step = 4\ngroup_size = 4\nmax_new_tokens = 5\n[[reward]]\nkind = \"exact\"\n\
+         [loss]\nkl_coef = 0.02\nkl_target = 0.1\n\
+         [train]\nsteps = {steps}\nlearning_rate = 1e-4\nmicro_batch_tokens = 256\n\
+         [eval]\nevery = 5\nprompts_max = 8\n[checkpoint]\nevery = 2\nkeep = 2\n"
+    )
+}
+
+/// A run file and the directory that it trains in.
+pub struct Training {
+    binary: PathBuf,
+    run_file: PathBuf,
+    /// The run directory.
+    pub dir: PathBuf,
+    /// What the command line begins with: nothing, or a program that starts another.
+    pub before: Vec<String>,
+}
+
+/// How a process ended.
+pub struct End {
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// What it said.
+    pub stderr: String,
+}
+
+impl End {
+    /// Its error line, or the last line, or the signal.
+    pub fn words(&self) -> String {
+        let line = self.stderr.lines().find(|line| line.starts_with("error["));
+        match (line, self.code) {
+            (Some(line), Some(code)) => format!("exit {code}: {line}"),
+            (Some(line), None) => line.to_string(),
+            (None, Some(code)) => format!("exit {code}"),
+            (None, None) => "SIGKILL, without words".into(),
+        }
+    }
+
+    /// The slug of its error.
+    pub fn slug(&self) -> Option<&str> {
+        let line = self.stderr.lines().find(|line| line.starts_with("error["))?;
+        Some(line.strip_prefix("error[")?.split_once(']')?.0)
+    }
+}
+
+impl Training {
+    /// In a directory of that name in the soak's folder.
+    pub fn new(options: &Options, run_file: &Path, name: &str) -> Training {
+        Training {
+            binary: options.binary.clone(),
+            run_file: run_file.to_path_buf(),
+            dir: options.folder.join(name),
+            before: Vec::new(),
+        }
+    }
+
+    /// The same in another directory.
+    pub fn at(&self, dir: PathBuf) -> Training {
+        Training { binary: self.binary.clone(), run_file: self.run_file.clone(), dir, before: Vec::new() }
+    }
+
+    /// The binary with other arguments, to its end.
+    pub fn plimsoll(&self, args: &[&str]) -> Result<End, String> {
+        let output = Command::new(&self.binary).args(args).output().map_err(|err| err.to_string())?;
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok(End { code: output.status.code(), stderr })
+    }
+
+    /// Starts `train`, with further arguments.
+    pub fn start(&self, further: &[&str]) -> Result<Life, String> {
+        let mut words: Vec<String> = self.before.clone();
+        words.extend([
+            self.binary.display().to_string(),
+            "train".into(),
+            self.run_file.display().to_string(),
+        ]);
+        words.extend(["--set".into(), format!("run.dir={}", self.dir.display())]);
+        words.extend(further.iter().map(|word| word.to_string()));
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|err| format!("{}: {err}", words[0]))?;
+        let mut pipe = child.stderr.take().expect("it is piped");
+        // Read as it comes, or the run would block on its own words.
+        let reader = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = pipe.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        let lock = self.dir.join("lock");
+        Ok(Life { child, reader: Some(reader), lock, status: None, started: Instant::now() })
+    }
+}
+
+/// A process of a run.
+pub struct Life {
+    child: Child,
+    reader: Option<JoinHandle<String>>,
+    lock: PathBuf,
+    status: Option<ExitStatus>,
+    started: Instant,
+}
+
+impl Life {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The process that trains: it writes itself into the lock.
+    pub fn trainer(&self) -> u32 {
+        let text = fs::read_to_string(&self.lock).unwrap_or_default();
+        text.trim().parse().ok().filter(|pid| is_below(*pid, self.pid())).unwrap_or(self.pid())
+    }
+
+    /// Since it was started.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Waits until `is_so`, its end, or so many seconds.
+    pub fn wait_until(&mut self, seconds: u64, mut is_so: impl FnMut(&Life) -> bool) -> bool {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end && !self.is_over() {
+            if is_so(self) {
+                return true;
+            }
+            thread::sleep(LOOK);
+        }
+        false
+    }
+
+    /// Waits until it is so old, or its end.
+    pub fn wait_until_elapsed(&mut self, age: Duration) {
+        while self.elapsed() < age && !self.is_over() {
+            thread::sleep(LOOK.min(age.saturating_sub(self.elapsed())));
+        }
+    }
+
+    /// SIGKILL, to the process that trains alone or to all of the run; false if it was over.
+    pub fn kill(&mut self, trainer_alone: bool) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let trainer = self.trainer();
+        send("KILL", trainer);
+        if !trainer_alone || trainer == self.pid() {
+            let _ = self.child.kill();
+        }
+        true
+    }
+
+    /// Sends a signal to the process that the user started.
+    pub fn signal(&self, name: &str) {
+        send(name, self.pid());
+    }
+
+    /// Its end; an error if it does not come.
+    pub fn wait(mut self, seconds: u64) -> Result<End, String> {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while !self.is_over() {
+            if Instant::now() > end {
+                self.kill(false);
+                return Err(format!("{}: no end after {seconds} s", self.lock.display()));
+            }
+            thread::sleep(LOOK);
+        }
+        let stderr = self.reader.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        Ok(End { code: self.status.and_then(|status| status.code()), stderr })
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status.is_some()
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        if !self.is_over() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Sends a signal by its name; a process that is gone is no error.
+pub fn send(name: &str, pid: u32) {
+    let _ = Command::new("kill").args([format!("-{name}"), pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// Whether `pid` is `above` or a child of it: an old lock may name a process that is now somebody else's.
+fn is_below(pid: u32, above: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+    pid == above || parent == Some(above)
+}

@@ -1,0 +1,69 @@
+//! `cargo xtask soak`: runs the soak on a binary that is built, and prints its table.
+
+use crate::soak::{self, Options};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Runs it with the arguments behind its name; none if they are not its own.
+pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
+    options(arguments, root).map(|options| make(&options))
+}
+
+fn options(arguments: &[String], root: &Path) -> Option<Options> {
+    let mut options = Options {
+        binary: root.join("target/release/plimsoll"),
+        folder: std::env::temp_dir().join(format!("plimsoll-soak-{}", std::process::id())),
+        kills: 20,
+        steps: 40,
+        seed: 1,
+        faults: true,
+        short: false,
+    };
+    let mut flags = arguments.iter();
+    while let Some(flag) = flags.next() {
+        match flag.as_str() {
+            "--no-faults" => options.faults = false,
+            "--kills" => options.kills = flags.next()?.parse().ok()?,
+            "--steps" => options.steps = flags.next()?.parse().ok()?,
+            "--seed" => options.seed = flags.next()?.parse().ok()?,
+            "--binary" => options.binary = PathBuf::from(flags.next()?),
+            "--folder" => options.folder = PathBuf::from(flags.next()?),
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+fn make(options: &Options) -> ExitCode {
+    match soak::soak(options, &mut |line| eprintln!("{line}")) {
+        Ok(report) => {
+            print!("{}", soak::table(&report));
+            let _ = std::fs::remove_dir_all(&options.folder);
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            eprintln!("soak: {what}");
+            eprintln!("everything is in {}", options.folder.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_and_others_refused() {
+        let read = |flags: &[&str]| {
+            let flags: Vec<String> = flags.iter().map(|flag| flag.to_string()).collect();
+            options(&flags, Path::new("/r"))
+        };
+        let found = read(&["--kills", "200", "--no-faults", "--seed", "3"]).expect("flags of its own");
+        assert_eq!((found.kills, found.seed, found.faults), (200, 3, false));
+        assert_eq!(found.binary, Path::new("/r/target/release/plimsoll"));
+        for bad in [&["--kills"][..], &["--kills", "many"], &["--kill", "3"], &["3"]] {
+            assert!(read(bad).is_none(), "{bad:?}");
+        }
+    }
+}
