@@ -55,7 +55,6 @@ pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -
     let arena_used = arena.map().used_bytes();
     let mut watch = Watch::new(&report, run.train.steps, run.memory.strict);
     watch.set_dir(dir.path());
-    watch.set_workers(rewards.worker_pids());
     let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
     let mut trainer = trainer.inspect_err(|_| dir.discard())?;
     let greedy = Sampling { temperature: run.eval.temperature as f32, ..sampling(&run.rollout, run.seed) };
@@ -175,9 +174,6 @@ impl<D: Device + ?Sized> Run<'_, '_, D> {
 
     /// Memory over the step, as events; a strict run that went over the line is saved and ends.
     fn watch_step(&mut self, step: u32) -> Result<()> {
-        if let Some(rewards) = &self.rewards {
-            self.watch.set_workers(rewards.worker_pids());
-        }
         for event in self.watch.end_step(step, self.run.train.steps) {
             self.say(&event)?;
         }
