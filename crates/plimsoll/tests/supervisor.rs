@@ -46,10 +46,8 @@ impl Live {
         fs::write(&run, RUN).expect("a run file");
         let dir = format!("run.dir={}", folder.path().join("out").display());
         let sets = sets.iter().flat_map(|set| ["--set", set]);
-        let args: Vec<&str> = ["train", run.to_str().expect("UTF-8"), "--set", &dir]
-            .into_iter()
-            .chain(sets)
-            .collect();
+        let args: Vec<&str> =
+            ["train", run.to_str().expect("UTF-8"), "--set", &dir].into_iter().chain(sets).collect();
         let mut command = match group {
             Some(group) => group.command(env!("CARGO_BIN_EXE_plimsoll"), &args),
             None => command(&args),
@@ -60,16 +58,9 @@ impl Live {
         let mut line = String::new();
         while !line.starts_with("step 1/") {
             line.clear();
-            assert!(
-                stderr.read_line(&mut line).expect("readable") > 0,
-                "it ended before its first step"
-            );
+            assert!(stderr.read_line(&mut line).expect("readable") > 0, "it ended before its first step");
         }
-        Live {
-            child,
-            stderr,
-            folder,
-        }
+        Live { child, stderr, folder }
     }
 
     fn supervisor(&self) -> u32 {
@@ -88,19 +79,12 @@ impl Live {
         self.stderr.read_to_string(&mut words).expect("UTF-8");
         let code = self.child.wait().expect("it ends").code();
         let crash = fs::read(self.folder.path().join("out/crash.json")).ok();
-        (
-            code,
-            words,
-            crash.map(|bytes| serde_json::from_slice(&bytes).expect("JSON")),
-        )
+        (code, words, crash.map(|bytes| serde_json::from_slice(&bytes).expect("JSON")))
     }
 }
 
 fn kill(signal: &str, pid: u32) {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status()
-        .expect("kill is everywhere");
+    let status = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill is everywhere");
     assert!(status.success(), "kill {signal} {pid}");
 }
 
@@ -111,41 +95,27 @@ fn is_alive(pid: u32) -> bool {
 
 #[test]
 fn a_killed_trainer_is_told_from_a_crashed_one() {
-    for (signal, slug, contains) in [
-        ("-KILL", "trainer-killed", "SIGKILL from outside"),
-        ("-ABRT", "trainer-crashed", "SIGABRT"),
-    ] {
+    for (signal, slug, contains) in
+        [("-KILL", "trainer-killed", "SIGKILL from outside"), ("-ABRT", "trainer-crashed", "SIGABRT")]
+    {
         let run = Live::start(None);
         let trainer = run.trainer();
         kill(signal, trainer);
         let (code, words, crash) = run.end();
         assert_eq!(code, Some(4), "{words}");
         let head = format!("error[{slug}]: ");
-        assert!(
-            words.contains(&head) && words.contains(contains) && words.contains("\nhint: "),
-            "{words}"
-        );
+        assert!(words.contains(&head) && words.contains(contains) && words.contains("\nhint: "), "{words}");
         let crash = crash.expect("crash.json");
-        assert_eq!(
-            (&crash["slug"], &crash["exit"]),
-            (&slug.into(), &4.into()),
-            "{crash}"
-        );
+        assert_eq!((&crash["slug"], &crash["exit"]), (&slug.into(), &4.into()), "{crash}");
         assert_eq!(crash["pid"], trainer);
-        assert!(
-            crash["readings"]["rss"]["anon"]
-                .as_u64()
-                .is_some_and(|bytes| bytes > 1 << 20),
-            "{crash}"
-        );
+        assert!(crash["readings"]["rss"]["anon"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{crash}");
         assert!(
             crash["step"].as_u64().is_some_and(|step| step >= 1) && crash["phase"].is_string(),
             "{crash}"
         );
         let last = crash["last_words"].as_array().expect("a list");
         assert!(
-            last.iter()
-                .any(|line| line.as_str().is_some_and(|line| line.starts_with("step 1/"))),
+            last.iter().any(|line| line.as_str().is_some_and(|line| line.starts_with("step 1/"))),
             "{crash}"
         );
     }
@@ -156,16 +126,8 @@ fn nothing_outlives_the_supervisor_and_it_is_small() {
     let mut run = Live::start(None);
     let (supervisor, trainer) = (run.supervisor(), run.trainer());
     let status = fs::read_to_string(format!("/proc/{supervisor}/status")).expect("/proc");
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .expect("a peak");
-    let kib: u64 = peak
-        .trim()
-        .trim_end_matches("kB")
-        .trim()
-        .parse()
-        .expect("a number");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let kib: u64 = peak.trim().trim_end_matches("kB").trim().parse().expect("a number");
     assert!(kib < 8 << 10, "the supervisor holds {kib} KiB");
     kill("-KILL", supervisor);
     run.child.wait().expect("it ends");
@@ -178,11 +140,8 @@ fn nothing_outlives_the_supervisor_and_it_is_small() {
 
 #[test]
 fn signals_go_through_and_end_the_run_in_its_own_way() {
-    for (signal, code, word) in [
-        ("-INT", 130, "SIGINT"),
-        ("-TERM", 143, "SIGTERM"),
-        ("-HUP", 143, "SIGHUP"),
-    ] {
+    for (signal, code, word) in [("-INT", 130, "SIGINT"), ("-TERM", 143, "SIGTERM"), ("-HUP", 143, "SIGHUP")]
+    {
         let run = Live::start(None);
         // As a terminal does: the whole group gets it, and the supervisor passes its own on. It is one request.
         let (supervisor, trainer) = (run.supervisor(), run.trainer());
@@ -192,10 +151,7 @@ fn signals_go_through_and_end_the_run_in_its_own_way() {
         let (mut child, mut stderr, mut words) = (run.child, run.stderr, String::new());
         stderr.read_to_string(&mut words).expect("UTF-8");
         assert_eq!(child.wait().expect("it ends").code(), Some(code), "{words}");
-        assert!(
-            words.contains(&format!("error[interrupted]: {word} after step ")),
-            "{words}"
-        );
+        assert!(words.contains(&format!("error[interrupted]: {word} after step ")), "{words}");
         assert!(latest.is_file(), "{words}");
     }
 }
@@ -217,12 +173,7 @@ fn exit_codes_and_words_of_the_trainer_pass_through() {
     let done = run(&["train.steps=2"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let summary: Value = serde_json::from_slice(&done.stdout).expect("one object");
-    assert!(
-        summary["supervisor_rss_bytes"]
-            .as_u64()
-            .is_some_and(|bytes| bytes > 0),
-        "{summary}"
-    );
+    assert!(summary["supervisor_rss_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{summary}");
     // Without a supervisor it is one process, and a kill is nobody's to tell.
     let alone = plimsoll(&[
         "train",
@@ -259,19 +210,13 @@ impl Group {
     }
 
     fn read(&self, file: &str) -> u64 {
-        fs::read_to_string(self.0.join(file))
-            .expect(file)
-            .trim()
-            .parse()
-            .expect("a number")
+        fs::read_to_string(self.0.join(file)).expect(file).trim().parse().expect("a number")
     }
 
     /// A program that starts in this group: a shell that joins it and becomes the program.
     fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
-            .arg(self.0.join("cgroup.procs"));
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
         command.arg(program).args(args);
         command
     }
@@ -312,10 +257,7 @@ fn a_container_made_too_small_is_named_with_the_kernels_evidence() {
     let _ = eater.wait();
     let (code, words, crash) = run.end();
     assert_eq!(code, Some(4), "{words}");
-    assert!(
-        words.contains("error[container-oom-kill]: the container's limit of "),
-        "{words}"
-    );
+    assert!(words.contains("error[container-oom-kill]: the container's limit of "), "{words}");
     assert!(words.contains("\nhint: give the container at least "), "{words}");
     let crash = crash.expect("crash.json");
     assert_eq!(
@@ -324,10 +266,8 @@ fn a_container_made_too_small_is_named_with_the_kernels_evidence() {
         "{crash}"
     );
     let groups = crash["evidence"]["groups"].as_array().expect("a list");
-    let own = groups
-        .iter()
-        .find(|g| g["dir"].as_str().is_some_and(|dir| Path::new(dir) == group.0))
-        .expect("ours");
+    let own =
+        groups.iter().find(|g| g["dir"].as_str().is_some_and(|dir| Path::new(dir) == group.0)).expect("ours");
     assert!(own["oom_kills"].as_u64().is_some_and(|n| n >= 1), "{crash}");
     assert_eq!(own["limit"], limit, "{crash}");
 }
@@ -345,21 +285,12 @@ fn a_worker_that_the_kernel_kills_within_its_budget_is_not_to_blame() {
     );
     fs::write(&reward, code).expect("a file");
     let kind = format!("reward.0.kind=python:{}:f", reward.display());
-    let sets = [
-        kind.as_str(),
-        "reward.0.worker_memory=400MiB",
-        "reward.0.retries=0",
-        "train.steps=2000",
-    ];
+    let sets = [kind.as_str(), "reward.0.worker_memory=400MiB", "reward.0.retries=0", "train.steps=2000"];
     let run = Live::start_in(folder, Some(&group), &sets);
     // After the plan was made somebody else takes most of the container; then the reward needs its share.
     let eats = "import sys\nheld = b'x' * (300 << 20)\nprint('ready', flush=True)\nsys.stdin.read()";
     let mut eater = group.command("python3", &["-c", eats]);
-    let mut eater = eater
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3");
+    let mut eater = eater.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
     let _ = fs::write(format!("/proc/{}/oom_score_adj", eater.id()), "-1000");
     // The pipe stays open, or its next word would end it.
     let mut words = BufReader::new(eater.stdout.take().expect("piped"));

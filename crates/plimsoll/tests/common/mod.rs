@@ -1,9 +1,6 @@
 //! What the tests of the binary share.
 
-#![allow(
-    dead_code,
-    reason = "each test file is a crate of its own and uses what it needs"
-)]
+#![allow(dead_code, reason = "each test file is a crate of its own and uses what it needs")]
 
 use std::process::{Command, Output};
 
@@ -33,15 +30,9 @@ pub fn check_refused(args: &[&str], code: i32, contains: &[&str]) {
 pub fn check_error(args: &[&str], output: &Output, code: i32, contains: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-    assert!(
-        stderr.lines().any(|line| line.starts_with("error[")),
-        "{args:?}: {stderr}"
-    );
+    assert!(stderr.lines().any(|line| line.starts_with("error[")), "{args:?}: {stderr}");
     assert!(stderr.contains("\nhint: "), "{args:?} has no hint: {stderr}");
-    assert!(
-        !stderr.contains("panicked") && !stderr.contains("error[internal]"),
-        "{args:?}: {stderr}"
-    );
+    assert!(!stderr.contains("panicked") && !stderr.contains("error[internal]"), "{args:?}: {stderr}");
     assert!(!stderr.contains('\x1b'), "colour in a pipe: {stderr:?}");
     assert!(output.stdout.is_empty(), "{args:?}: {}", text(&output.stdout));
     for part in contains {
