@@ -362,9 +362,8 @@ mod tests {
     }
 
     fn warnings(events: &[Event]) -> Vec<&WarningEvent> {
-        let is_warning =
-            |event: &'_ Event| if let Event::Warning(warning) = event { Some(warning) } else { None };
-        events.iter().filter_map(is_warning).collect()
+        let warning = |event| if let Event::Warning(warning) = event { Some(warning) } else { None };
+        events.iter().filter_map(warning).collect()
     }
 
     #[test]
