@@ -362,7 +362,9 @@ mod tests {
     }
 
     fn warnings(events: &[Event]) -> Vec<&WarningEvent> {
-        let warning = |event| if let Event::Warning(warning) = event { Some(warning) } else { None };
+        fn warning(event: &Event) -> Option<&WarningEvent> {
+            if let Event::Warning(warning) = event { Some(warning) } else { None }
+        }
         events.iter().filter_map(warning).collect()
     }
 
