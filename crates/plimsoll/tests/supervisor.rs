@@ -37,11 +37,17 @@ struct Live {
 impl Live {
     /// Starts an endless run, in a group if there is one, and waits for its first step.
     fn start(group: Option<&Group>) -> Live {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        Live::start_in(tempfile::tempdir().expect("a temporary folder"), group, &[])
+    }
+
+    /// The same in a folder that holds what `sets` name.
+    fn start_in(folder: tempfile::TempDir, group: Option<&Group>, sets: &[&str]) -> Live {
         let run = folder.path().join("x.toml");
         fs::write(&run, RUN).expect("a run file");
         let dir = format!("run.dir={}", folder.path().join("out").display());
-        let args = ["train", run.to_str().expect("UTF-8"), "--set", &dir];
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let args: Vec<&str> =
+            ["train", run.to_str().expect("UTF-8"), "--set", &dir].into_iter().chain(sets).collect();
         let mut command = match group {
             Some(group) => group.command(env!("CARGO_BIN_EXE_plimsoll"), &args),
             None => command(&args),
@@ -230,7 +236,9 @@ impl Drop for Group {
 
 #[test]
 fn a_container_made_too_small_is_named_with_the_kernels_evidence() {
-    let Some(group) = Group::new("shrinks", 512 << 20) else { return };
+    let Some(group) = Group::new("shrinks", 512 << 20) else {
+        return;
+    };
     let run = Live::start(Some(&group));
     // Somebody else in the container takes what is left of a limit that was lowered to a little above what is used.
     let limit = (group.read("memory.usage_in_bytes") + (24 << 20)) >> 12 << 12;
@@ -262,4 +270,39 @@ fn a_container_made_too_small_is_named_with_the_kernels_evidence() {
         groups.iter().find(|g| g["dir"].as_str().is_some_and(|dir| Path::new(dir) == group.0)).expect("ours");
     assert!(own["oom_kills"].as_u64().is_some_and(|n| n >= 1), "{crash}");
     assert_eq!(own["limit"], limit, "{crash}");
+}
+
+#[test]
+fn a_worker_that_the_kernel_kills_within_its_budget_is_not_to_blame() {
+    let Some(group) = Group::new("worker", 512 << 20) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let flag = folder.path().join("now");
+    let reward = folder.path().join("r.py");
+    let code = format!(
+        "import os\ndef f(completions, **columns):\n    held = bytearray(b'x') * (200 << 20) if os.path.exists({flag:?}) else b''\n    return [float(len(c)) for c in completions]\n"
+    );
+    fs::write(&reward, code).expect("a file");
+    let kind = format!("reward.0.kind=python:{}:f", reward.display());
+    let sets = [kind.as_str(), "reward.0.worker_memory=400MiB", "reward.0.retries=0", "train.steps=2000"];
+    let run = Live::start_in(folder, Some(&group), &sets);
+    // After the plan was made somebody else takes most of the container; then the reward needs its share.
+    let eats = "import sys\nheld = b'x' * (300 << 20)\nprint('ready', flush=True)\nsys.stdin.read()";
+    let mut eater = group.command("python3", &["-c", eats]);
+    let mut eater = eater.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+    let _ = fs::write(format!("/proc/{}/oom_score_adj", eater.id()), "-1000");
+    // The pipe stays open, or its next word would end it.
+    let mut words = BufReader::new(eater.stdout.take().expect("piped"));
+    words.read_line(&mut String::new()).expect("it holds its part");
+    fs::write(&flag, "").expect("a file");
+    let (code, words, crash) = run.end();
+    eater.kill().and_then(|()| eater.wait()).expect("it is ours");
+    assert_eq!(code, Some(1), "{words}");
+    assert!(
+        words.contains("error[reward-worker-oom-killed]: reward `f`: the container's limit of 512.0 MiB"),
+        "{words}"
+    );
+    assert!(words.contains("which was within its 400.0 MiB"), "{words}");
+    assert_eq!(crash.expect("crash.json")["slug"], "reward-worker-oom-killed");
 }

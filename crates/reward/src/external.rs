@@ -85,14 +85,6 @@ impl External {
         Ok(scores)
     }
 
-    /// Process ids of the workers that run.
-    pub(crate) fn pids(&self) -> Vec<u32> {
-        match self {
-            External::Python(function) => function.pids(),
-            External::Command { pool, .. } => pool.pids(),
-        }
-    }
-
     /// Times that a worker was started again.
     pub(crate) fn restarts(&self) -> u64 {
         match self {

@@ -101,11 +101,6 @@ impl Rewards {
         self.rewards.iter().map(|reward| reward.name.as_str()).collect()
     }
 
-    /// Process ids of the workers that run.
-    pub fn worker_pids(&self) -> Vec<u32> {
-        self.rewards.iter().filter_map(|reward| reward.external.as_ref()).flat_map(External::pids).collect()
-    }
-
     /// Times in all that a worker was started again.
     pub fn restarts(&self) -> u64 {
         self.rewards.iter().filter_map(|reward| reward.external.as_ref()).map(External::restarts).sum()

@@ -95,6 +95,8 @@ const KERNEL_STACK: u64 = 32 << 10;
 /// A page table has 8 bytes for a page of 4 KiB, where no huge page could be had.
 const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
 
+/// Bytes of a token as text: 4 to 5 in natural text of common vocabularies.
+const TEXT_BYTES_PER_TOKEN: u64 = 6;
 /// The supervisor of a run: measured at 6.1 MiB, of which 5.1 are pages of the binary.
 const SUPERVISOR: Bytes = Bytes::mib(8);
 
@@ -184,6 +186,13 @@ impl RunShape {
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
     }
 
+    /// Prompts and responses of one step as text, and the lines in which workers are asked and answer.
+    fn text_bytes(&self, training: &Training) -> u64 {
+        let tokens = training.sequences as u64 * (self.engine.prompt_tokens + training.response_tokens) as u64;
+        let copies = if self.workers > Bytes(0) { 4 } else { 2 };
+        tokens * TEXT_BYTES_PER_TOKEN * copies
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| {
             if bytes > 0 {
@@ -200,6 +209,7 @@ impl RunShape {
         );
         if let Some(t) = &self.training {
             row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
+            row("rl.text", "rl", Place::Heap, self.text_bytes(t));
             row(
                 "rl.step",
                 "rl",

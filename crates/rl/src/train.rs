@@ -88,7 +88,6 @@ pub fn train(
     let eval_items = std::mem::take(&mut session.eval);
     let mut watch = Watch::new(&report, run.train.steps, run.memory.strict);
     watch.set_dir(dir.path());
-    watch.set_workers(rewards.worker_pids());
     std::thread::scope(|scope| {
         let mut training = Run {
             run,
@@ -244,9 +243,6 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
 
     /// Memory over the step, as events; a strict run that went over the line is saved and ends.
     fn watch_step(&mut self, step: u32) -> Result<()> {
-        if let Some(rewards) = &self.rewards {
-            self.watch.set_workers(rewards.worker_pids());
-        }
         for event in self.watch.end_step(step, self.run.train.steps) {
             self.say(&event)?;
         }

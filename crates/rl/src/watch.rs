@@ -58,7 +58,8 @@ pub struct Watch {
     parts: Vec<PartMemory>,
     supervisor: Option<u32>,
     supervisor_bytes: u64,
-    workers: Vec<u32>,
+    /// True if the run has processes of other people's code.
+    has_workers: bool,
     workers_bytes: u64,
     series: [Series; KINDS.len()],
     scratch: Scratch,
@@ -96,15 +97,20 @@ pub const fn watch_bytes() -> u64 {
 impl Watch {
     /// For a run of `steps` steps under this plan. `strict` makes the first reading over the line an error.
     pub fn new(report: &PlanReport, steps: u32, strict: bool) -> Watch {
-        let planned = Planned::of(&report.plan);
-        let warm_up = (steps / WARM_UP_SHARE).clamp(*WARM_UP.start(), *WARM_UP.end());
         let mut status = StatusWriter::new();
         status.status.steps = steps;
         status.status.planned_bytes = report.plan.peak(Pool::Host).peak.0;
         if let Some(limit) = &report.plan.limits.host {
             (status.status.limit_bytes, status.status.limit_source) = (limit.bytes.0, limit.source.clone());
         }
-        let mut watch = Watch {
+        let mut watch = Watch::of(Planned::of(&report.plan), steps, strict, status);
+        watch.status.write();
+        watch
+    }
+
+    fn of(planned: Planned, steps: u32, strict: bool, status: StatusWriter) -> Watch {
+        let warm_up = (steps / WARM_UP_SHARE).clamp(*WARM_UP.start(), *WARM_UP.end());
+        Watch {
             reader: RssReader::new(),
             status,
             planned,
@@ -112,7 +118,7 @@ impl Watch {
             parts: Vec::with_capacity(Doing::ALL.len()),
             supervisor: plimsoll_worker::supervisor_pid(),
             supervisor_bytes: 0,
-            workers: Vec::new(),
+            has_workers: planned.workers > Bytes(0),
             workers_bytes: 0,
             series: std::array::from_fn(|_| Series::new(warm_up)),
             scratch: Scratch::new(),
@@ -123,20 +129,13 @@ impl Watch {
             is_strict: strict,
             peak: Bytes(0),
             spent: Duration::ZERO,
-        };
-        watch.status.write();
-        watch
+        }
     }
 
     /// The run directory is there: a crash is recorded in it.
     pub fn set_dir(&mut self, dir: &Path) {
         self.status.status.dir = std::path::absolute(dir).ok();
         self.status.write();
-    }
-
-    /// Processes of other people's code; they are held against their own row.
-    pub fn set_workers(&mut self, pids: Vec<u32>) {
-        self.workers = pids;
     }
 
     /// `doing` begins: what was under way is read and compared.
@@ -160,8 +159,13 @@ impl Watch {
         let rss = self.status.status.rss;
         let host = Host::this();
         let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
-        self.workers_bytes = self.workers.iter().map(|&pid| held(pid)).sum();
         self.supervisor_bytes = self.supervisor.map_or(0, held);
+        if self.has_workers {
+            // What a worker starts counts with it.
+            let ours = [Some(std::process::id()), self.supervisor];
+            let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
+            self.workers_bytes = workers.map(held).sum();
+        }
         let kinds = [rss.anon.0, rss.file.0, rss.shmem.0, self.workers_bytes];
         for (series, bytes) in self.series.iter_mut().zip(kinds) {
             series.push(bytes as f64);
@@ -339,5 +343,81 @@ impl Planned {
             Doing::Start | Doing::Reward | Doing::Save | Doing::Idle => return (self.peak, self.arena_bytes),
         };
         (self.phases[phase as usize], self.arena[phase as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Bytes = Bytes::mib(1 << 20);
+
+    fn watch(planned: Planned, steps: u32, strict: bool) -> Watch {
+        Watch::of(planned, steps, strict, StatusWriter::default())
+    }
+
+    /// Enough for any test process.
+    fn enough() -> Planned {
+        Planned { phases: [ROOM; 3], peak: ROOM, files: ROOM, shmem: ROOM, ..Planned::default() }
+    }
+
+    fn warnings(events: &[Event]) -> Vec<&WarningEvent> {
+        fn warning(event: &Event) -> Option<&WarningEvent> {
+            if let Event::Warning(warning) = event { Some(warning) } else { None }
+        }
+        events.iter().filter_map(warning).collect()
+    }
+
+    #[test]
+    fn a_row_that_is_exceeded_is_named_once_and_ends_a_strict_run() {
+        let mut calm = watch(enough(), 10, true);
+        assert!(warnings(&calm.end_step(1, 10)).is_empty() && calm.strict_error().is_none());
+
+        let tight = Planned { peak: Bytes::mib(1), ..enough() };
+        for strict in [false, true] {
+            let mut watch = watch(tight, 10, strict);
+            watch.begin(Doing::Rollout, 1);
+            let events = watch.end_step(1, 10);
+            let told = warnings(&events);
+            assert!(told.len() == 1 && told[0].slug == "over-the-line", "{told:?}");
+            assert!(told[0].message.contains("planned were 1.0 MiB"), "{}", told[0].message);
+            assert_eq!(watch.strict_error().map(|error| error.slug), strict.then_some("over-the-line"));
+            assert!(warnings(&watch.end_step(2, 10)).is_empty() && watch.strict_error().is_none());
+        }
+    }
+
+    #[test]
+    fn a_step_has_one_entry_a_part_and_a_bounded_number_of_them() {
+        let mut watch = watch(enough(), 10, false);
+        for doing in [Doing::Rollout, Doing::Reward, Doing::Score, Doing::Update] {
+            watch.begin(doing, 1);
+        }
+        let events = watch.end_step(1, 10);
+        let Event::Memory(memory) = &events[0] else { panic!("{events:?}") };
+        let parts: Vec<&str> = memory.parts.iter().map(|part| part.phase.name()).collect();
+        assert_eq!(parts, ["start", "rollout", "reward", "score", "update"]);
+        assert!(memory.parts.iter().all(|p| p.rss_bytes == p.anon_bytes + p.file_bytes + p.shmem_bytes));
+        (0..1000).for_each(|_| watch.begin(Doing::Save, 2));
+        assert!(watch.parts.len() <= Doing::ALL.len());
+    }
+
+    #[test]
+    fn memory_that_leaks_is_named_by_its_kind_with_a_forecast() {
+        let limit = Some(Bytes::mib(4 << 10));
+        let mut watch = watch(Planned { limit, ..enough() }, 200, false);
+        let (mut leaked, mut told) = (Vec::new(), Vec::new());
+        for step in 1..=100 {
+            leaked.push(vec![1u8; 256 << 10]);
+            let events = watch.end_step(step, 200);
+            told.extend(warnings(&events).into_iter().cloned());
+        }
+        assert!(leaked.iter().all(|part| part[0] == 1));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].slug, "host-memory-trend");
+        assert!(
+            told[0].message.contains("anon memory grows by 25") && told[0].message.contains("the limit is "),
+            "{told:?}"
+        );
+        assert!(watch.trend().kinds["anon"].grows && !watch.trend().kinds["shmem"].grows);
     }
 }

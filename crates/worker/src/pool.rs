@@ -5,6 +5,7 @@
 use crate::launch::{Launch, Limits};
 use crate::process::{Flow, Process};
 use plimsoll_base::{Error, Result};
+use plimsoll_memory::host::{Host, OomWatch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ pub struct Pool {
     limits: Limits,
     workers: Vec<Option<Process>>,
     restarts: u64,
+    /// Who was killed for lack of memory since the last death.
+    oom: OomWatch,
 }
 
 /// A request under way at one worker.
@@ -39,7 +42,8 @@ struct Call {
 impl Pool {
     /// Starts all workers and waits for the line that each says first, if the launch has one.
     pub fn start(launch: Launch, limits: Limits) -> Result<Pool> {
-        let mut pool = Pool { launch, limits, workers: Vec::new(), restarts: 0 };
+        let oom = OomWatch::begin(&Host::this());
+        let mut pool = Pool { launch, limits, workers: Vec::new(), restarts: 0, oom };
         for _ in 0..limits.workers.max(1) {
             pool.workers.push(Some(Process::start(&pool.launch)?));
         }
@@ -186,7 +190,11 @@ impl Pool {
             }
         }
         match flow {
-            Flow::Closed => Err(process.death()),
+            Flow::Closed => {
+                let error = process.death(&mut self.oom);
+                self.oom = OomWatch::begin(&Host::this());
+                Err(error)
+            }
             Flow::TooLong => Err(Error::new(
                 "reward-bad-reply",
                 format!(

@@ -3,6 +3,7 @@
 use crate::launch::Launch;
 use crate::ring::Ring;
 use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_memory::host::{OomEvidence, OomWatch};
 use rustix::fs::OFlags;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 const STDERR_BYTES_MAX: usize = 8 << 10;
 /// Longest reply; more is a runaway, not a score: a score takes about 25 bytes.
 pub(crate) const REPLY_BYTES_MAX: usize = 1 << 20;
+const SIGKILL: i32 = 9;
 /// Bytes moved a system call.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -29,6 +31,8 @@ pub(crate) struct Process {
     whole_lines: usize,
     last_words: Ring,
     name: String,
+    /// The program's file name, as the kernel cuts it.
+    program: String,
     memory: Bytes,
 }
 
@@ -67,6 +71,7 @@ impl Process {
             whole_lines: 0,
             last_words: Ring::new(STDERR_BYTES_MAX),
             name: launch.name.clone(),
+            program: launch.program.rsplit('/').next().unwrap_or_default().chars().take(15).collect(),
             memory: launch.memory,
         })
     }
@@ -170,10 +175,15 @@ impl Process {
         }
     }
 
-    /// Says what a worker died of, after its output closed.
-    pub(crate) fn death(&mut self) -> Error {
+    /// Says what a worker died of, after its output closed. `oom` was begun before the worker died.
+    pub(crate) fn death(&mut self, oom: &mut OomWatch) -> Error {
         let status = self.wait_briefly().or_else(|| self.kill());
         self.listen();
+        if status.is_some_and(|status| status.signal() == Some(SIGKILL))
+            && let Some(error) = self.oom_kill(&oom.evidence())
+        {
+            return error;
+        }
         let how = match status {
             Some(status) => match (status.code(), status.signal()) {
                 (Some(code), _) => format!("ended with exit code {code}"),
@@ -197,6 +207,34 @@ impl Process {
             "run the reward alone to see why; a crash in native code may also be the memory limit (worker_memory, now {})",
             self.memory
         ))
+    }
+
+    /// The error of a worker that the kernel killed, if it did. A worker cannot hold more than its own limit, so what
+    /// is to blame is a limit that does not cover everybody, or whoever else used it up.
+    fn oom_kill(&self, seen: &OomEvidence) -> Option<Error> {
+        let line = seen.line_about(self.pid(), &self.program);
+        if line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
+            return None;
+        }
+        let by_container = line.map_or(seen.hit_group().is_some(), |line| line.container);
+        let reason = match (by_container, seen.hit_group().and_then(|group| group.limit)) {
+            (true, Some(limit)) => format!("the container's limit of {limit} was reached"),
+            (true, None) => "the container's limit was reached".into(),
+            (false, _) => "the machine ran out of memory".into(),
+        };
+        let (name, pid, budget) = (&self.name, self.pid(), self.memory);
+        let message = format!(
+            "reward `{name}`: {reason} and the kernel killed worker {pid}, which was within its {budget}"
+        );
+        let error = line.iter().fold(Error::new("reward-worker-oom-killed", message), |error, line| {
+            let held = line.anon.map_or(String::new(), |anon| format!("it held {anon}; "));
+            error.fact(format!("{held}kernel: {}", line.text))
+        });
+        Some(
+            error
+                .hint("`plimsoll plan RUN` shows the limit, who else uses it, and what trainer and workers may come to hold")
+                .hint("raise the container's limit, or lower `worker_memory` or `workers` in the [[reward]] table"),
+        )
     }
 
     /// The error of a worker that went over its memory limit.

@@ -77,8 +77,11 @@ __device__ __forceinline__ u32 plan_tiles(const u32* segments, const Plan& plan,
     u32 num_tiles = 0;
     for (u32 base = 0; base < shape.segments; base += blockDim.x) {
         const u32 s = base + threadIdx.x;
-        const u32 own = s < shape.segments ? steps_of(segments[(u64)s * SEGMENT_FIELDS + 1]) : 0;
-        u32 all;
+        u32 own = 0, all;
+        if (s < shape.segments) {
+            const Segment segment = segment_at(segments, s);
+            if (segment_ok(segment, shape)) own = steps_of(segment.rows);
+        }
         const u32 upto = block_sums(own, all, shared);
         if (s < shape.segments) plan.firsts[s] = num_tiles + upto - own;
         num_tiles += all;
