@@ -48,7 +48,13 @@ fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
     assert!(step(&narrow) > step(&wide));
     assert!(narrow["auto"]["gave_up"].is_null(), "{}", narrow["auto"]);
     let all_open = [
-        "--set", "train.recompute=auto", "--set", "train.optimizer_dtype=auto", "--set", "memory.staging=auto", "--set",
+        "--set",
+        "train.recompute=auto",
+        "--set",
+        "train.optimizer_dtype=auto",
+        "--set",
+        "memory.staging=auto",
+        "--set",
         "run.threads=2",
     ];
     let (code, least_plan) = open_plan(&format!("host={}", least("min_host_bytes", &all_open)), &[]);
@@ -59,10 +65,11 @@ fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
 
 #[test]
 fn hints_stand_in_the_order_of_the_speed_they_cost() {
-    let (code, plan) = object(&[
-        "plan", FIRST, "--json", "--limit", "host=60MiB", "--set", "train.micro_batch_tokens=2048", "--set",
-        "loss.kl_coef=0.1",
-    ]);
+    let sets = ["--set", "train.micro_batch_tokens=2048", "--set", "loss.kl_coef=0.1"];
+    let plan = |more: &[&str]| object(&[&["plan", FIRST, "--json"], &sets[..], more].concat());
+    // A limit that recomputing alone would meet: then smaller micro-batches do as well.
+    let peak = &plan(&["--set", "train.recompute=layer"]).1["pools"]["host"]["peak_bytes"];
+    let (code, plan) = plan(&["--limit", &format!("host={peak}")]);
     assert_eq!(code, 3);
     let hints = plan["hints"].as_array().expect("a list");
     let lost: Vec<f64> = hints
@@ -83,7 +90,12 @@ fn hints_stand_in_the_order_of_the_speed_they_cost() {
 fn sizes_that_no_machine_has_are_refused_with_a_name() {
     for sets in [
         &["data.prompt_tokens_max=4294967295"][..],
-        &["rollout.prompts_per_step=1048576", "rollout.group_size=1", "rollout.max_new_tokens=4194304", "method=reinforce"],
+        &[
+            "rollout.prompts_per_step=1048576",
+            "rollout.group_size=1",
+            "rollout.max_new_tokens=4194304",
+            "method=reinforce",
+        ],
         &["rollout.sequences_max=4294967295", "rollout.max_new_tokens=4194304"],
     ] {
         let args: Vec<&str> =
@@ -123,7 +135,8 @@ fn a_run_is_drawn_before_and_after() {
     assert!(!drawn.contains("href") && !drawn.contains("url("), "an outside resource");
 
     let dir = format!("run.dir={}", path("out"));
-    let args = ["train", FIRST, "--quiet", "--set", "train.steps=1", "--set", "eval.prompts_max=8", "--set", &dir];
+    let args =
+        ["train", FIRST, "--quiet", "--set", "train.steps=1", "--set", "eval.prompts_max=8", "--set", &dir];
     let output = plimsoll(&args);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let output = plimsoll(&["plan", "--run", &path("out"), "--svg", &path("run.svg"), "--json"]);
@@ -185,8 +198,16 @@ fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = |name: &str| format!("run.dir={}", folder.path().join(name).display());
     let common = [
-        "--set", "train.steps=3", "--set", "train.recompute=auto", "--set", "train.optimizer_dtype=auto", "--set",
-        "memory.staging=auto", "--set", "eval.prompts_max=64",
+        "--set",
+        "train.steps=3",
+        "--set",
+        "train.recompute=auto",
+        "--set",
+        "train.optimizer_dtype=auto",
+        "--set",
+        "memory.staging=auto",
+        "--set",
+        "eval.prompts_max=64",
     ];
     let bytes = least("min_host_bytes", &common);
     assert_eq!(bytes % 4096, 0);
@@ -211,7 +232,8 @@ fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
 fn worker_processes_are_in_the_account() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("r.py");
-    fs::write(&file, "def f(prompts, completions, **columns):\n    return [0.0] * len(prompts)\n").expect("a file");
+    fs::write(&file, "def f(prompts, completions, **columns):\n    return [0.0] * len(prompts)\n")
+        .expect("a file");
     let kind = format!("reward.0.kind=python:{}:f", file.display());
     let sets = ["--set", &kind, "--set", "reward.0.workers=3", "--set", "reward.0.worker_memory=512MiB"];
     let output = command(&["plan", FIRST, "--json"]).args(sets).output().expect("the binary runs");

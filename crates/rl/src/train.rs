@@ -11,7 +11,7 @@ use crate::objective::Objective;
 use crate::plan::{PlanReport, check_micro_batch, plan_with};
 use crate::run_dir::RunDir;
 use crate::runfile::{Loaded, RunFile};
-use crate::session::Session;
+use crate::session::{self, Session};
 use crate::sft::sft_step;
 use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
@@ -36,6 +36,7 @@ pub type Summary = Value;
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
 pub fn train(loaded: &Loaded, observer: &mut dyn Observer, signal: &AtomicI32) -> Result<Summary> {
     let run = &loaded.run;
+    session::check_trainable(&run.model)?;
     let mut session = Session::open(run, true)?;
     let rewards = Rewards::new(&reward_specs(&run.reward, &run.data.answer_column))?;
     if run.method.has_rollout() {

@@ -96,7 +96,8 @@ pub(crate) fn backward(
     let [q, keys, values, segs, tables] =
         [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
     let [out, lse, dout, dq, dkv] = [out, lse, dout, dq, dkv].map(|b| dev.arg(b));
-    let launch = |kernel, how, parts: &[&[Arg]]| dev.launch("attention_backward", kernel, how, &parts.concat());
+    let launch =
+        |kernel, how, parts: &[&[Arg]]| dev.launch("attention_backward", kernel, how, &parts.concat());
 
     let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
     launch("attention_backward_plan", one_block, &[&[segs, counts, of_row, cuts, items], &shape.args()]);

@@ -1,9 +1,9 @@
 //! What a checked build does after every operation: looks for values that are not numbers, and names the region.
 
 use super::{Arg, CudaDevice, Launch};
+use plimsoll_base::Phase;
 use plimsoll_base::{DType, Error};
 use plimsoll_memory::{ArenaMap, Buf};
-use plimsoll_base::Phase;
 
 /// A region's place, for messages.
 #[derive(Clone, Debug)]

@@ -112,8 +112,9 @@ pub(crate) fn peak_flops(dev: &CudaDevice, seconds: f64) -> f64 {
     assert!(n > 0, "a scratch of {bytes} bytes");
     let size = (n * n * 2) as u64;
     // Zeros would run faster than numbers do.
-    let numbers: Vec<half::bf16> =
-        (0..1 << 16).map(|i: u32| half::bf16::from_f32((i.wrapping_mul(2_654_435_761) >> 16) as f32 / 65536.0 - 0.5)).collect();
+    let numbers: Vec<half::bf16> = (0..1 << 16)
+        .map(|i: u32| half::bf16::from_f32((i.wrapping_mul(2_654_435_761) >> 16) as f32 / 65536.0 - 0.5))
+        .collect();
     for at in (0..2 * n * n / numbers.len()).map(|i| i * numbers.len() * 2) {
         dev.send(address + at as u64, &numbers);
     }

@@ -28,8 +28,8 @@ pub use attention_backward::attention_backward_scratch_bytes;
 pub use compile::{ARCHITECTURES, SOURCES, Source, compile};
 pub use driver::GpuInfo;
 pub use head::{head_dtile_elements, head_tile_elements};
-pub use nvml::free_memory;
 pub(crate) use launch::{Arg, Launch};
+pub use nvml::free_memory;
 
 use crate::{
     AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, Pipeline, QkNorm,

@@ -23,7 +23,8 @@ fn the_three_products_agree_with_f64() {
             ("dw", out, n * k),
         ];
         let Some(mut gpu) = GpuBench::new(&buffers) else { return };
-        let (x, w, dy) = (normal(1, m * k, 1.0, Bf16), normal(2, n * k, 0.1, Bf16), normal(3, m * n, 1.0, Bf16));
+        let (x, w, dy) =
+            (normal(1, m * k, 1.0, Bf16), normal(2, n * k, 0.1, Bf16), normal(3, m * n, 1.0, Bf16));
         let (bias, dw) = (normal(4, n, 1.0, Bf16), normal(5, n * k, 1.0, out));
         for (name, x) in [("x", &x), ("w", &w), ("dy", &dy), ("bias", &bias), ("dw", &dw)] {
             gpu.set(name, x);
@@ -39,8 +40,9 @@ fn the_three_products_agree_with_f64() {
             .collect();
         let want_dx: Vec<f64> =
             (0..m * k).map(|i| sum(n, &|j| f(&dy, i / k * n + j) * f(&w, j * k + i % k))).collect();
-        let want_dw: Vec<f64> =
-            (0..n * k).map(|i| f(&dw, i) + sum(m, &|j| f(&dy, j * n + i / k) * f(&x, j * k + i % k))).collect();
+        let want_dw: Vec<f64> = (0..n * k)
+            .map(|i| f(&dw, i) + sum(m, &|j| f(&dy, j * n + i / k) * f(&x, j * k + i % k)))
+            .collect();
         let tolerance = if out == Bf16 { BF16_OUT } else { F32_OUT };
         check_norm("out", &gpu.get("out"), &want_out, tolerance);
         check_norm("dx", &gpu.get("dx"), &want_dx, tolerance);
@@ -114,6 +116,12 @@ fn the_peak_is_a_rate() {
     let Some(gpu) = GpuBench::new(&[]) else { return };
     let rate = gpu.dev.peak_flops(0.05);
     gpu.dev.check().unwrap();
-    println!("{} {}: {:.0} TFLOP/s; {:?}", gpu.dev.versions(), gpu.dev.machine_type(), rate * 1e-12, gpu.dev.memory());
+    println!(
+        "{} {}: {:.0} TFLOP/s; {:?}",
+        gpu.dev.versions(),
+        gpu.dev.machine_type(),
+        rate * 1e-12,
+        gpu.dev.memory()
+    );
     assert!(rate > 1e12, "{rate:e}");
 }

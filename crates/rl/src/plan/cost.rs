@@ -262,6 +262,7 @@ mod tests {
             samples: 32,
             prompt_tokens: 46,
             new_tokens: 64,
+            ahead: false,
         };
         let seconds = |engine| rollout(&work(), &model, &engine, &rates);
         assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));
