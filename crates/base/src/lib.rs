@@ -14,7 +14,7 @@ pub mod rng;
 pub use bytes::Bytes;
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
-pub use model_spec::{Family, ModelSpec, PRESETS, RopeScaling};
+pub use model_spec::{Family, ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use phase::{Phase, PhaseSet};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.

@@ -138,6 +138,9 @@ const LLAMA_3_2_ROPE: RopeScaling = RopeScaling::Llama3 {
     original_max_position_embeddings: 8192,
 };
 
+/// Presets of models that are planned and never run: their attention has position biases that the decoder has not.
+pub const PLAN_ONLY: &[&str] = &["baichuan-13b"];
+
 /// Known shapes for `random:PRESET`, from the published `config.json` files.
 #[rustfmt::skip]
 pub const PRESETS: &[(&str, ModelSpec)] = &[
@@ -155,6 +158,7 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3-8b", spec(Family::Qwen3, 151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, false, 40960)),
     ("llama-3.2-1b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 2048, 16, 32, 8, 64, 8192, 1e-5, 5e5, true, 131072) }),
     ("llama-3.2-3b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 3072, 28, 24, 8, 128, 8192, 1e-5, 5e5, true, 131072) }),
+    ("baichuan-13b", spec(Family::Llama, 64000, 5120, 40, 40, 40, 128, 13696, 1e-6, 1e4, false, 4096)),
     ("mistral-7b", spec(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768)),
 ];
 
@@ -171,6 +175,7 @@ mod tests {
             ("smollm2-135m", 134_515_008),
             ("qwen3-0.6b", 596_049_920),
             ("llama-3.2-1b", 1_235_814_400),
+            ("baichuan-13b", 13_264_901_120),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

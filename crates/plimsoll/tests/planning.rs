@@ -65,17 +65,11 @@ fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
 
 #[test]
 fn hints_stand_in_the_order_of_the_speed_they_cost() {
-    let (code, plan) = object(&[
-        "plan",
-        FIRST,
-        "--json",
-        "--limit",
-        "host=60MiB",
-        "--set",
-        "train.micro_batch_tokens=2048",
-        "--set",
-        "loss.kl_coef=0.1",
-    ]);
+    let sets = ["--set", "train.micro_batch_tokens=2048", "--set", "loss.kl_coef=0.1"];
+    let plan = |more: &[&str]| object(&[&["plan", FIRST, "--json"], &sets[..], more].concat());
+    // A limit that recomputing alone would meet: then smaller micro-batches do as well.
+    let peak = &plan(&["--set", "train.recompute=layer"]).1["pools"]["host"]["peak_bytes"];
+    let (code, plan) = plan(&["--limit", &format!("host={peak}")]);
     assert_eq!(code, 3);
     let hints = plan["hints"].as_array().expect("a list");
     let lost: Vec<f64> = hints

@@ -14,4 +14,6 @@ fn a_few_runs_take_what_their_plans_say() {
         assert!(run.faults().is_empty(), "{}: {:?}", run.what, run.faults());
     }
     assert!(truth::markdown(&runs, 7).contains("| runs | 5 |"));
+    let object: serde_json::Value = serde_json::from_str(&truth::to_json(&runs, 7)).expect("one object");
+    assert_eq!((object["arenas_equal"].as_u64(), object["faults"].as_u64()), (Some(5), Some(0)));
 }

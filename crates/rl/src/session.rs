@@ -4,7 +4,7 @@
 use crate::dataset::{Dataset, Item, TextModel};
 use crate::runfile::{Auto, ByteSize, Data, ModelOptions, RunFile};
 use crate::shape::{DiskFacts, HostFacts};
-use plimsoll_base::{Bytes, Error, ModelSpec, Result};
+use plimsoll_base::{Bytes, Error, ModelSpec, PLAN_ONLY, Result};
 use plimsoll_files::{OpenModel, TokenizerFiles};
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
@@ -127,6 +127,20 @@ pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
     }
     check_head_dim(&model)?;
     Ok(model)
+}
+
+/// Refuses presets that are there to be planned.
+///
+/// Errors: `model-unsupported`.
+pub fn check_trainable(model: &str) -> Result<()> {
+    let preset = model.strip_prefix("random:").filter(|preset| PLAN_ONLY.contains(preset));
+    match preset {
+        None => Ok(()),
+        Some(preset) => {
+            Err(Error::new("model-unsupported", format!("{model}: `{preset}` is a shape for plans only"))
+                .hint("plan it, or train another preset"))
+        }
+    }
 }
 
 fn check_head_dim(model: &OpenModel) -> Result<()> {

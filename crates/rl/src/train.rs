@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
 use crate::run_dir::RunDir;
 use crate::runfile::{Loaded, RunFile};
-use crate::session::Session;
+use crate::session::{self, Session};
 use crate::sft::sft_step;
 use crate::status::Doing;
 use crate::step::{StepContext, step};
@@ -58,6 +58,7 @@ pub fn train(
     };
     let run = &run;
     devices::check(run.run.device)?;
+    session::check_trainable(&run.model)?;
     let mut session = Session::open(run, true)?;
     let rewards = rewards(run, &session)?;
     check_micro_batch(run, &session.facts)?;
