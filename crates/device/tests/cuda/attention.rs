@@ -327,8 +327,8 @@ fn bits_of_a_row_do_not_depend_on_calls_segments_chunks_or_unused_slots() {
     }
 }
 
-/// A root alone; a root with three children, one of which leaves its prefix early; and one whose children have so many
-/// rows that they are cut into pieces, with a segment of another group between them.
+/// A root alone; a root with three children, one of which leaves its prefix early; a long root, which is cut into pieces;
+/// and one whose children are, with a segment of another group between them.
 const FAMILIES: [(Option<usize>, usize, usize); 12] = [
     (None, 0, 21),
     (None, 0, 40),
@@ -435,12 +435,23 @@ fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
         let x = sequences(s, &[(None, 0, 90)]);
         let mut pass = Pass::new(s, &x, |_| 90, &pieces);
         pass.tables[3] = 1_000_000;
-        let Some(gpu) = pass.gpu(CudaOptions { checked: true, profile: false }) else { return };
-        let b = |name: &str| gpu.buf(name);
-        gpu.dev.attention(b("q"), pass.kv(&b), pass.batch(&b), b("out"), None);
-        let error = gpu.dev.check().unwrap_err();
-        assert_eq!(error.slug, "cuda-bad-index");
-        assert!(error.message.contains("cache block 1000000"), "{error}");
+        for backward in [false, true] {
+            let Some(gpu) = pass.gpu(CudaOptions { checked: true, profile: false }) else { return };
+            let b = |name: &str| gpu.buf(name);
+            let (kv, batch, out) = (pass.kv(&b), pass.batch(&b), b("out"));
+            if backward {
+                let (lse, dout) = (b("lse"), b("dout"));
+                for x in [out, lse, dout] {
+                    gpu.dev.zero(x);
+                }
+                gpu.dev.attention_backward(b("q"), kv, batch, out, lse, dout, b("dq"), b("dkv"));
+            } else {
+                gpu.dev.attention(b("q"), kv, batch, out, None);
+            }
+            let error = gpu.dev.check().unwrap_err();
+            assert_eq!(error.slug, "cuda-bad-index", "{s:?}: {error}");
+            assert!(error.message.contains("cache block 1000000"), "{error}");
+        }
     }
 }
 
@@ -449,10 +460,12 @@ fn scratch_grows_with_chunks_up_to_a_bound_on_rows() {
     assert_eq!(attention_scratch_bytes(64, 9, 3, 64, 512), 0);
     assert_eq!(attention_scratch_bytes(64, 9, 3, 64, 513), 64 * 9 * 2 * 66 * 4);
     assert_eq!(attention_scratch_bytes(10_000, 9, 3, 64, 4096), attention_scratch_bytes(341, 9, 3, 64, 4096));
-    // Delta, and one more dkv.
-    let bytes = attention_backward_scratch_bytes(4096, 8, 9, 3, 64);
-    let least = 4096 * (9 + 2 * 3 * 64) * 4;
-    assert!((least..least + (64 << 10)).contains(&bytes), "{bytes}");
+    // Delta, and results of pieces: 16,384 rows, or as many as the pass has where it has more; few where it has few.
+    for (rows, parts) in [(64, 512), (4096, 16384), (65536, 65536)] {
+        let bytes = attention_backward_scratch_bytes(rows, 8, 9, 3, 64);
+        let least = (rows * 9 + parts * 2 * 3 * 64) * 4;
+        assert!((least..least + rows * 4 + (64 << 10)).contains(&bytes), "{rows}: {bytes}");
+    }
 }
 
 // ---- speed -----------------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
                 u32 block = part % 2 * (HALF / KV_BLOCK) + i, first_key = unit * UNIT + block * KV_BLOCK;
                 u32 entry = __shfl_sync(ALL_LANES, table, block);
                 u32 valid = first_key < num_keys ? num_keys - first_key : 0;
-                if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) valid = 0;
+                if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = valid = 0;
                 const bf16* from = (part < 2 ? keys : values) + shape.block(entry, kv_head) * KV_BLOCK * D;
                 fetch_rows<D, KV_BLOCK>(slots + slot * HALF * D, i * KV_BLOCK, from, valid);
             }
@@ -371,8 +371,8 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
     for (u32 base = 0; base < num_keys; base += WARP) {
         const u32 key = base + lane;
         bool sees = key < num_keys;
-        const u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
-        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) sees = false;
+        u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
+        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = sees = 0;
         const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
         const float score = sees ? plain_dot(q + place * d, keys + at, d) * scale : MINUS_INFINITY;
         const float max = fmaxf(sum.max, warp_max(score));

@@ -361,9 +361,9 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
         const u32 at = i * 128 + threadIdx.x, row = at / (D / 8), piece = at % (D / 8);
         const u32 position = segment.first_position + first_key + row;
         bool valid = first_key + row < segment.rows;
-        const u32 entry = valid ? tables[segment.table + position / KV_BLOCK] : 0;
-        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) valid = false;
-        const u64 from = (shape.block(valid ? entry : 0, kv_head) * KV_BLOCK + position % KV_BLOCK) * D + piece * 8;
+        u32 entry = valid ? tables[segment.table + position / KV_BLOCK] : 0;
+        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = valid = 0;
+        const u64 from = (shape.block(entry, kv_head) * KV_BLOCK + position % KV_BLOCK) * D + piece * 8;
         copy_async_16(own + swizzled<D>(row, piece), keys + from, valid);
         copy_async_16(own + UNIT * D + swizzled<D>(row, piece), values + from, valid);
     }
@@ -426,6 +426,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             float p[4][4], d[4][4];
             u32 left[2][4];
             my_keys.dot(p, unit + half * HALF * D);
+            my_values.dot(d, unit + UNIT * D + half * HALF * D);
 #pragma unroll
             for (u32 n = 0; n < 4; n++) {
                 const float2 sum = *(const float2*)(sums + column + n * 8);
@@ -443,7 +444,6 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             }
             as_left(left, p);
             sum_half<D>(dv, left, unit + UNIT * D + half * HALF * D);
-            my_values.dot(d, unit + UNIT * D + half * HALF * D);
 #pragma unroll
             for (u32 n = 0; n < 4; n++) {
                 const float2 delta_of = *(const float2*)(deltas + column + n * 8);
@@ -545,8 +545,8 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
     for (u32 base = 0; base < num_keys; base += WARP) {
         const u32 key = base + lane;
         bool sees = key < num_keys;
-        const u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
-        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) sees = false;
+        u32 entry = sees ? tables[segment.table + key / KV_BLOCK] : 0;
+        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = sees = 0;
         const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + key % KV_BLOCK) * d;
         float ds = 0.0f;
         if (sees) {
@@ -607,7 +607,7 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     if (valid) add(row, (u64)own.first_row + own.rows);
     for (u32 s = 0; valid && own.parent == NO_PARENT && s < shape.segments; s++) {
         const Segment child = segment_at(segments, s);
-        if (child.parent == own.first_row && child.first_position > position)
+        if (child.parent == own.first_row && child.first_position > position && segment_ok(child, shape))
             add(child.first_row, (u64)child.first_row + child.rows);
     }
     float* to = dkv + ((u64)row * 2 * shape.kv_heads + kv_head) * d;

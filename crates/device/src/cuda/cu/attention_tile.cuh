@@ -252,7 +252,7 @@ template <int WARPS> struct TileRows {
 
 /// A segment's keys and values, unit by unit through two buffers: while one is used, the next one comes.
 template <int D, int WARPS> struct KeyStream {
-    static const u32 BUFFER = 2 * UNIT * D; // elements
+    static constexpr u32 BUFFER = 2 * UNIT * D; // elements
     const bf16* keys;
     const bf16* values;
     const u32* table;
@@ -280,9 +280,9 @@ template <int D, int WARPS> struct KeyStream {
             now = next;
             next = entries(unit / CHUNK_UNITS + 1);
         }
-        const u32 entry = __shfl_sync(ALL_LANES, now, (unit * UNIT + first) % ATTENTION_CHUNK / KV_BLOCK);
+        u32 entry = __shfl_sync(ALL_LANES, now, (unit * UNIT + first) % ATTENTION_CHUNK / KV_BLOCK);
         u32 valid = first_key < num_keys ? num_keys - first_key : 0;
-        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) valid = 0;
+        if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = valid = 0;
         const u64 from = (shape.block(entry, kv_head) * KV_BLOCK + first % KV_BLOCK) * D;
         bf16* to = buffers + unit % 2 * BUFFER;
         fetch_rows<D, UNIT / WARPS>(to, first, keys + from, valid);
