@@ -1,5 +1,6 @@
 //! Which device a run uses, and opening it with an arena for the run's regions.
 
+use crate::plan::PlanReport;
 use crate::runfile::{Auto, RunDevice, RunFile};
 use crate::shape::RunShape;
 use plimsoll_base::{Bytes, Result};
@@ -61,4 +62,20 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
 /// How a run file wants a card to be opened.
 pub fn options(run: &RunFile) -> CudaOptions {
     CudaOptions { checked: run.run.checked, profile: false }
+}
+
+/// The plan with what the device's libraries were measured to take, once every shape has run: from then on nothing is
+/// taken. On the CPU the plan as it is.
+///
+/// Errors: `device-pool-exceeded` where they take more than the card has left.
+pub fn with_measured_libraries(report: &PlanReport, dev: &dyn Device) -> Result<PlanReport> {
+    let mut report = report.clone();
+    let Some(memory) = dev.card_memory() else { return Ok(report) };
+    for region in &mut report.plan.layout.regions {
+        if region.name == "device.libraries" {
+            (region.bytes, region.shape) = (memory.libraries, vec![memory.libraries.0]);
+        }
+    }
+    report.plan.refusal()?;
+    Ok(report)
 }

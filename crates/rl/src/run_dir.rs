@@ -142,6 +142,11 @@ impl RunDir {
         write_atomic(&self.path.join("samples").join(format!("{name}.jsonl")), text.as_bytes())
     }
 
+    /// Writes `plan.json` again: the plan with what was measured since.
+    pub fn write_plan(&self, plan: &Value) -> Result<()> {
+        write_json(&self.path.join("plan.json"), plan)
+    }
+
     /// Writes `summary.json`.
     pub fn write_summary(&self, summary: &Value) -> Result<()> {
         write_json(&self.path.join("summary.json"), summary)

@@ -20,9 +20,10 @@ use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
 use crate::watch::Watch;
 use plimsoll_base::{Error, Exit, Result};
+use plimsoll_device::cuda::CudaMemory;
 use plimsoll_device::{Device, Sampling};
-use plimsoll_memory::Limits;
 use plimsoll_memory::host::Host;
+use plimsoll_memory::{Limits, Pool};
 use plimsoll_reward::Rewards;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -85,9 +86,12 @@ pub fn train(
     let mut trainer = trainer.inspect_err(|_| dir.discard())?;
     let greedy = Sampling { temperature: run.eval.temperature as f32, ..sampling(&run.rollout, run.seed) };
     trainer.rehearse(&[sampling(&run.rollout, run.seed), greedy]).inspect_err(|_| dir.discard())?;
+    let measured = devices::with_measured_libraries(&report, &*dev).inspect_err(|_| dir.discard())?;
+    dir.write_plan(&measured.to_json())?;
+    let frozen = dev.card_memory();
     let peak_gflops = dev.peak_flops(0.05) * 1e-9;
     let eval_items = std::mem::take(&mut session.eval);
-    let mut watch = Watch::new(&report, run.train.steps, run.memory.strict);
+    let mut watch = Watch::new(&measured, run.train.steps, run.memory.strict);
     watch.set_dir(dir.path());
     std::thread::scope(|scope| {
         let mut training = Run {
@@ -97,7 +101,8 @@ pub fn train(
             trainer,
             rewards: Some(rewards),
             objective,
-            report: &report,
+            report: &measured,
+            frozen,
             fingerprint,
             dir,
             saver: Saver::new(scope),
@@ -170,6 +175,8 @@ struct Run<'r, 's, 'scope, 'env, D: ?Sized> {
     progress: Progress,
     at: At,
     arena_used: u64,
+    /// The card's memory once every shape had run.
+    frozen: Option<CudaMemory>,
     watch: Watch,
     peak_gflops: f64,
     started: Instant,
@@ -538,7 +545,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             if seconds > 0.0 { json!(tokens as f64 / seconds) } else { Value::Null }
         };
         let busy = p.rollout_s + p.update_s;
-        json!({
+        let mut summary = json!({
             "steps": p.step,
             "eval_before": p.eval_before,
             "eval_after": p.eval_after,
@@ -557,7 +564,14 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             "trend": self.watch.trend().kinds,
             "logprob_mismatch_max": p.mismatch_max,
             "machine": self.trainer.dev.machine_type(),
-        })
+        });
+        if let (Some(frozen), Some(now)) = (self.frozen, self.trainer.dev.card_memory()) {
+            summary["device_planned_bytes"] = json!(self.report.plan.peak(Pool::Device).peak);
+            summary["device_used_bytes"] = json!(now.ours());
+            summary["device_free_at_freeze_bytes"] = json!(frozen.free);
+            summary["device_free_at_end_bytes"] = json!(now.free);
+        }
+        summary
     }
 }
 
