@@ -101,11 +101,24 @@ fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
         _ => {}
     }
     let bound = RANDOM_STD * 3f32.sqrt();
-    for (i, value) in out.iter_mut().enumerate() {
-        let index = (first + i) as u64;
-        let bits = philox(seed, Stream::Weights, param.offset, index / 4)[(index % 4) as usize];
-        *value = bound * (2.0 * unit_f32(bits) - 1.0);
-    }
+    // A number is a function of its place: threads change nothing but the time, which is minutes for billions.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let part = out.len().div_ceil(threads).next_multiple_of(4).max(1 << 14);
+    std::thread::scope(|scope| {
+        for (t, out) in out.chunks_mut(part).enumerate() {
+            scope.spawn(move || {
+                let (mut of, mut bits) = (u64::MAX, [0; 4]);
+                for (i, value) in out.iter_mut().enumerate() {
+                    let index = (first + t * part + i) as u64;
+                    if of != index / 4 {
+                        of = index / 4;
+                        bits = philox(seed, Stream::Weights, param.offset, of);
+                    }
+                    *value = bound * (2.0 * unit_f32(bits[(index % 4) as usize]) - 1.0);
+                }
+            });
+        }
+    });
 }
 
 fn check_finite(name: &str, values: &[f32]) -> Result<()> {
