@@ -122,14 +122,6 @@ pub fn layout(
         regions.arena_in_turn(&name, "model", target.pool, phases, turn, &shape, dtype)
     };
     let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
-    // What the backward pass computes again, or never reads, is free while the head runs.
-    let turn_of = |name: &str| match (mode.recompute(), name) {
-        (None, _) => Turn::Whole,
-        (Some(Recompute::Layer), _) => Turn::Layers,
-        (Some(Recompute::Cheap), "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
-        (Some(_), "qkv") if !spec.qk_norm => Turn::Layers,
-        (Some(_), _) => Turn::Whole,
-    };
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     let (h, f, d) = (spec.hidden as usize, spec.ffn as usize, spec.head_dim as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
@@ -162,8 +154,36 @@ pub fn layout(
         None => &[("norm", 1, &[m, h], weights)],
     };
     for (name, slots, shape, dtype) in norms.iter().chain(kept).filter(|t| t.1 > 0) {
-        add_in(turn_of(name), name, &[&[*slots], *shape].concat(), *dtype)?;
+        add_in(turn_of(spec, mode, name), name, &[&[*slots], *shape].concat(), *dtype)?;
     }
+    add_head(spec, weights, target, mode, r, &mut add_in)?;
+    if mode.recompute().is_some() {
+        add_backward(spec, weights, target.kind, limits, &mut add_in)?;
+    }
+    Ok(regions)
+}
+
+/// When a layer's tensor is in use: what the backward pass computes again, or never reads, is free while the head runs.
+fn turn_of(spec: &ModelSpec, mode: Mode, name: &str) -> Turn {
+    match (mode.recompute(), name) {
+        (None, _) => Turn::Whole,
+        (Some(Recompute::Layer), _) => Turn::Layers,
+        (Some(Recompute::Cheap), "mid" | "norm_attn" | "norm_ffn" | "product") => Turn::Layers,
+        (Some(_), "qkv") if !spec.qk_norm => Turn::Layers,
+        (Some(_), _) => Turn::Whole,
+    }
+}
+
+/// Regions of the head for `r` rows.
+fn add_head(
+    spec: &ModelSpec,
+    weights: DType,
+    target: Target,
+    mode: Mode,
+    r: usize,
+    add_in: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
+) -> Result<()> {
+    let h = spec.hidden as usize;
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     add("head.input", &[r, h], DType::F32)?;
     add("head.norm", &[r, h], weights)?;
@@ -179,11 +199,7 @@ pub fn layout(
     let truncates = matches!(mode, Mode::Rollout { truncates: true });
     let tile = sizes::head_tile(target.kind, target.threads, r, spec.vocab as usize, truncates);
     let turn = if mode.recompute().is_some() { Turn::Head } else { Turn::Whole };
-    add_in(turn, "head.tile", &[tile as usize], DType::F32)?;
-    if mode.recompute().is_some() {
-        add_backward(spec, weights, target.kind, limits, &mut add_in)?;
-    }
-    Ok(regions)
+    add_in(turn, "head.tile", &[tile as usize], DType::F32)
 }
 
 fn add_backward(

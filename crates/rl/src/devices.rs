@@ -5,7 +5,7 @@ use crate::runfile::{Auto, RunDevice, RunFile};
 use crate::shape::RunShape;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::cpu::{CpuDevice, Isa};
-use plimsoll_device::cuda::{self, CudaDevice, CudaOptions};
+use plimsoll_device::cuda::{self, CudaDevice, CudaMemory, CudaOptions};
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits};
 
@@ -68,9 +68,9 @@ pub fn options(run: &RunFile) -> CudaOptions {
 /// taken. On the CPU the plan as it is.
 ///
 /// Errors: `device-pool-exceeded` where they take more than the card has left.
-pub fn with_measured_libraries(report: &PlanReport, dev: &dyn Device) -> Result<PlanReport> {
+pub fn with_measured_libraries(report: &PlanReport, card: Option<CudaMemory>) -> Result<PlanReport> {
     let mut report = report.clone();
-    let Some(memory) = dev.card_memory() else { return Ok(report) };
+    let Some(memory) = card else { return Ok(report) };
     for region in &mut report.plan.layout.regions {
         if region.name == "device.libraries" {
             (region.bytes, region.shape) = (memory.libraries, vec![memory.libraries.0]);

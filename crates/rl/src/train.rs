@@ -84,9 +84,7 @@ pub fn train(
     };
     let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
     let mut trainer = trainer.inspect_err(|_| dir.discard())?;
-    let greedy = Sampling { temperature: run.eval.temperature as f32, ..sampling(&run.rollout, run.seed) };
-    trainer.rehearse(&[sampling(&run.rollout, run.seed), greedy]).inspect_err(|_| dir.discard())?;
-    let measured = devices::with_measured_libraries(&report, &*dev).inspect_err(|_| dir.discard())?;
+    let measured = rehearse(run, &mut trainer, &report).inspect_err(|_| dir.discard())?;
     dir.write_plan(&measured.to_json())?;
     let frozen = dev.card_memory();
     let peak_gflops = dev.peak_flops(0.05) * 1e-9;
@@ -117,6 +115,17 @@ pub fn train(
         let result = training.go_on_from(checkpoint, notes).and_then(|()| training.run(signal));
         result.map_err(|error| training.last_words(error))
     })
+}
+
+/// Runs every shape once, and puts what that took into the plan.
+fn rehearse<D: Device + ?Sized>(
+    run: &RunFile,
+    trainer: &mut Trainer<'_, D>,
+    report: &PlanReport,
+) -> Result<PlanReport> {
+    let how = sampling(&run.rollout, run.seed);
+    trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
+    devices::with_measured_libraries(report, trainer.dev.card_memory())
 }
 
 /// The rewards of a run, which must find their columns in the data.

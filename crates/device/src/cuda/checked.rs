@@ -31,7 +31,8 @@ impl CudaDevice {
     /// Takes the names of the arena's regions, for messages of a checked build.
     pub fn name_regions(&mut self, map: &ArenaMap) {
         let of = |phase: Option<Phase>, regions: &[Binding]| -> Vec<Named> {
-            let named = |b: &Binding| Named { name: b.name.clone(), phase, start: b.offset, end: b.offset + b.bytes };
+            let named =
+                |b: &Binding| Named { name: b.name.clone(), phase, start: b.offset, end: b.offset + b.bytes };
             regions.iter().map(named).collect()
         };
         self.regions = of(None, map.resident());

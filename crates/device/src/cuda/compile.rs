@@ -223,7 +223,8 @@ mod tests {
         let load = || load_or_compile(smallest(), "sm_80", false, Some(folder.path()), &version).unwrap();
         let (code, compiled) = load();
         assert!(compiled && !load().1, "kept by the first, taken by the second");
-        let files: Vec<PathBuf> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        let files: Vec<PathBuf> =
+            std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect();
         let [file] = &files[..] else { panic!("one file, and no part of one: {files:?}") };
         let whole = std::fs::read(file).unwrap();
         let mut flipped = whole.clone();
@@ -237,7 +238,8 @@ mod tests {
         for (architecture, checked, version) in
             [("sm_90a", false, &version), ("sm_80", true, &version), ("sm_80", false, &"0.0".to_string())]
         {
-            let made = load_or_compile(smallest(), architecture, checked, Some(folder.path()), version).unwrap();
+            let made =
+                load_or_compile(smallest(), architecture, checked, Some(folder.path()), version).unwrap();
             assert!(made.1, "{architecture} {checked} {version}");
         }
     }

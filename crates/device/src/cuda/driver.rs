@@ -4,7 +4,6 @@ use super::library::{self, Lib};
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Bytes, Error, Result};
 use std::ffi::CStr;
-use std::ptr::null_mut;
 
 /// CUDA version that the kernels and bindings are written for, as the driver counts it.
 const DRIVER_VERSION_MIN: i32 = 13_000;
@@ -89,7 +88,10 @@ impl Gpu {
         // SAFETY: the memory is written before it is read, as every region of a plan is.
         unsafe { result::malloc_sync(bytes as usize) }.map_err(|err| {
             let bytes = Bytes(bytes);
-            out_of_memory(format!("{what} of {bytes}: {free} of the card's {total} are free now: {}", words(err)))
+            out_of_memory(format!(
+                "{what} of {bytes}: {free} of the card's {total} are free now: {}",
+                words(err)
+            ))
         })
     }
 
@@ -271,7 +273,7 @@ impl Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        if self.0 != null_mut() {
+        if !self.0.is_null() {
             // SAFETY: made in `new`, destroyed once.
             let _ = unsafe { result::event::destroy(self.0) };
         }
@@ -287,7 +289,9 @@ mod tests {
         for version in [13_000, 13_010, 14_000] {
             check_driver(version).unwrap();
         }
-        for (version, words) in [(12_090, "CUDA 12.9"), (12_080, "CUDA 12.8"), (9_000, "CUDA 9.0"), (0, "CUDA 0.0")] {
+        for (version, words) in
+            [(12_090, "CUDA 12.9"), (12_080, "CUDA 12.8"), (9_000, "CUDA 9.0"), (0, "CUDA 0.0")]
+        {
             let error = check_driver(version).unwrap_err();
             assert_eq!(error.slug, "cuda-driver-too-old");
             assert!(error.message.contains(words) && error.message.ends_with("needed is 13.0"), "{error}");

@@ -8,7 +8,6 @@ use plimsoll_base::{Error, Result};
 use plimsoll_memory::Buf;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::path::PathBuf;
 use std::sync::RwLock;
 
 /// A kernel's parameter.
@@ -44,8 +43,6 @@ pub(crate) struct Kernels {
     pub(crate) compiled: usize,
     /// NVRTC's version.
     pub(crate) compiler: String,
-    /// Where compiled kernels are kept.
-    pub(crate) cache: Option<PathBuf>,
 }
 
 // SAFETY: module and function handles are valid on every thread whose context is current.
@@ -89,7 +86,7 @@ impl Kernels {
                 .map_err(|e| driver::failed(&format!("loading {}.cu", source.name), e))?;
             modules.insert(source.name, module);
         }
-        Ok(Kernels { modules, functions: RwLock::default(), compiled, compiler, cache })
+        Ok(Kernels { modules, functions: RwLock::default(), compiled, compiler })
     }
 
     /// The function of a kernel, with room for its shared memory.

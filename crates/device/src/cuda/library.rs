@@ -41,31 +41,29 @@ impl Lib {
     }
 
     fn missing(self, looked: &[PathBuf], reason: &str) -> Error {
-        let (slug, what, hint) = match self {
-            Lib::Driver => (
+        let error = match self {
+            Lib::Driver => Error::new(
                 "cuda-driver-missing",
-                "the NVIDIA driver's library libcuda.so.1",
-                "install the NVIDIA driver (in a container: start it with the NVIDIA runtime), or set run.device = \"cpu\"",
-            ),
-            Lib::Nvrtc => (
+                format!("the NVIDIA driver's library libcuda.so.1 was not found: {reason}"),
+            )
+            .hint("install the NVIDIA driver (in a container: start it with the NVIDIA runtime), or set run.device = \"cpu\""),
+            Lib::Nvrtc => Error::new(
                 "cuda-library-missing",
-                "NVRTC, the CUDA compiler library libnvrtc.so.13",
-                "pip install nvidia-cuda-nvrtc, or install the CUDA 13 toolkit and set CUDA_HOME",
-            ),
-            Lib::CublasLt => (
+                format!("NVRTC, the CUDA compiler library libnvrtc.so.13, was not found: {reason}"),
+            )
+            .hint("pip install nvidia-cuda-nvrtc, or install the CUDA 13 toolkit and set CUDA_HOME"),
+            Lib::CublasLt => Error::new(
                 "cuda-library-missing",
-                "cuBLASLt, libcublasLt.so.13",
-                "pip install nvidia-cublas, or install the CUDA 13 toolkit and set CUDA_HOME",
-            ),
+                format!("cuBLASLt, libcublasLt.so.13, was not found: {reason}"),
+            )
+            .hint("pip install nvidia-cublas, or install the CUDA 13 toolkit and set CUDA_HOME"),
         };
         let folders: Vec<String> = looked.iter().map(|p| p.display().to_string()).collect();
         let then = match folders.is_empty() {
             true => "none of the usual folders exists".to_string(),
             false => format!("then in {}", folders.join(", ")),
         };
-        Error::new(slug, format!("{what} was not found: {reason}"))
-            .fact(format!("looked by the system's loader, {then}"))
-            .hint(hint)
+        error.fact(format!("looked by the system's loader, {then}"))
     }
 }
 
@@ -180,11 +178,8 @@ fn folders() -> Vec<PathBuf> {
 
 /// Folders with a `lib/python3.x`: the virtual environment, conda, the user's, and those of the `python3` on the path.
 fn python_prefixes() -> Vec<PathBuf> {
-    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
-        .iter()
-        .filter_map(|n| std::env::var_os(n))
-        .map(PathBuf::from)
-        .collect();
+    let mut prefixes: Vec<PathBuf> =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
     if let Some(path) = std::env::var_os("PATH") {
         let pythons = std::env::split_paths(&path).filter(|dir| dir.join("python3").exists());
         prefixes.extend(pythons.filter_map(|bin| bin.parent().map(Path::to_path_buf)));

@@ -126,11 +126,12 @@ impl Pipeline for CudaDevice {
         self.gpu.bind();
         let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
         let Slot { host, words, done } = &mut *guard;
-        // SAFETY: the event is alive.
-        if !self.has_failed()
-            && let Err(err) = unsafe { result::event::synchronize(done.0) }
-        {
-            self.fail(driver::failed("waiting for results", err));
+        if !self.has_failed() {
+            // SAFETY: the event is alive.
+            let waited = unsafe { result::event::synchronize(done.0) };
+            if let Err(err) = waited {
+                self.fail(driver::failed("waiting for results", err));
+            }
         }
         let bytes = &host.bytes()[..*words * 4];
         // SAFETY: pinned memory is page-aligned, and any bits make a u32.
