@@ -66,11 +66,7 @@ pub fn train(
     let report = plan_with(run, &session.facts, &Limits::default())?;
     report.refuse()?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
-    let (mut dir, behind) = match earlier {
-        None => (RunDir::create(&path, &report.resolved.write_into(run), &report.to_json())?, None),
-        Some(Earlier { dir, checkpoint, replan, .. }) => (dir, Some((checkpoint, replan))),
-    };
-    check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
+    let (mut dir, behind) = directory(&path, run, &report, earlier)?;
     let (dev, mut arena) =
         devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
@@ -115,6 +111,22 @@ pub fn train(
         let result = training.go_on_from(checkpoint, notes).and_then(|()| training.run(signal));
         result.map_err(|error| training.last_words(error))
     })
+}
+
+/// The run's directory, new or an earlier process's, with the checkpoint to go on from; it has room for what is saved.
+#[allow(clippy::type_complexity)] // A checkpoint, if there is one, and whether to plan again.
+fn directory(
+    path: &Path,
+    run: &RunFile,
+    report: &PlanReport,
+    earlier: Option<Earlier>,
+) -> Result<(RunDir, Option<(Option<Good>, bool)>)> {
+    let (dir, behind) = match earlier {
+        None => (RunDir::create(path, &report.resolved.write_into(run), &report.to_json())?, None),
+        Some(Earlier { dir, checkpoint, replan, .. }) => (dir, Some((checkpoint, replan))),
+    };
+    check_space(&report.shape, dir.path()).inspect_err(|_| dir.discard())?;
+    Ok((dir, behind))
 }
 
 /// Runs every shape once, and puts what that took into the plan.
