@@ -102,7 +102,7 @@ impl Shape {
     /// A block for every tile of rows and key-value head: at most one tile a segment is not full.
     pub(super) fn tiles(&self, shared: usize) -> Launch {
         let tiles = (self.rows * self.a / self.k).div_ceil(BLOCK_ROWS) + self.segments;
-        Launch { grid: [tiles as u32, self.k as u32, 1], block: THREADS as u32, shared: shared as u32 }
+        Launch { grid: [(tiles * self.k) as u32, 1, 1], block: THREADS as u32, shared: shared as u32 }
     }
 
     /// A warp for each of `items`.

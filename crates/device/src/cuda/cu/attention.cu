@@ -250,12 +250,13 @@ template <int D, int WARPS>
 __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                       const u32* tables, bf16* out, float* lse, const Shape& shape, float scale) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
+    const u32 index = blockIdx.x / shape.kv_heads, kv_head = blockIdx.x % shape.kv_heads;
     u32 of, place;
-    if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, blockIdx.x, of, place)) return;
+    if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, index, of, place)) return;
     const Segment segment = segment_at(segments, of);
     if (!segment_ok(segment, shape)) return;
-    const TileRows<WARPS> tile(segment, shape, blockIdx.y, place);
-    KeyStream<D, WARPS> stream(keys, values, tables + segment.table, shape, blockIdx.y, tile.num_keys, dynamic_shared);
+    const TileRows<WARPS> tile(segment, shape, kv_head, place);
+    KeyStream<D, WARPS> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, dynamic_shared);
     u32 rows[D / STEP][4];
     tile.template read<D>(rows, q);
 

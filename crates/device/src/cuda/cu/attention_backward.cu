@@ -185,15 +185,15 @@ __device__ __forceinline__ float row_dot(const u32 (&x)[D / STEP][4], const u32 
     return row_sum(sum);
 }
 
-/// A block takes a tile of 16 rows a warp, as the forward pass does; `delta` is written for the keys' gradients. `index`
-/// is the tile's among those of all segments.
+/// A block takes a tile of 16 rows a warp, as the forward pass does; `delta` is written for the keys' gradients. `block`
+/// counts tiles and, within a tile, key-value heads.
 template <int D, int WARPS>
 __device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys, const bf16* values,
                                                  const u32* segments, const u32* tables, const bf16* out,
                                                  const float* lse, const bf16* dout, float* delta, float* dq,
-                                                 u32 index, const Shape& shape, float scale) {
+                                                 u32 block, const Shape& shape, float scale) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
-    const u32 lane = threadIdx.x % WARP, kv_head = blockIdx.y;
+    const u32 lane = threadIdx.x % WARP, index = block / shape.kv_heads, kv_head = block % shape.kv_heads;
     u32 of, place;
     if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, index, of, place)) return;
     const Segment segment = segment_at(segments, of);
@@ -507,7 +507,7 @@ extern "C" __global__ void __launch_bounds__(128)
         if (blockIdx.x > 0)                                                                                              \
             backward_queries<D, 4>(q, keys, values, segments, tables, out, lse, dout, delta, dq, blockIdx.x - 1, SHAPE,  \
                                    scale);                                                                               \
-        else if (blockIdx.y == 0)                                                                                        \
+        else                                                                                                             \
             make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts}, SHAPE);                           \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_keys_##D(                             \

@@ -55,39 +55,73 @@ __device__ __forceinline__ bool segment_ok(const Segment& s, const Shape& shape)
            index_ok(BAD_SEGMENT, s.first_position + s.rows, shape.max_keys + 1);
 }
 
-/// Finds the `index`-th tile of `tile` rows, counted over the segments in order; false if there are fewer. The whole
-/// warp asks together. `of` is the segment's index and `place` the tile's within the segment.
+/// Tiles of a segment, and how many would fit before its first position.
+struct Tiles {
+    u32 before, count;
+    __device__ __forceinline__ Tiles() : before(0), count(0) {}
+    __device__ __forceinline__ Tiles(const Segment& s, u32 group, u32 tile)
+        : before(s.first_position * group / tile), count((s.rows * group + tile - 1) / tile) {}
+    /// Of those, the ones at `level` and above: a tile's level is the number of tiles that fit before it.
+    __device__ __forceinline__ u32 from(u32 level) const {
+        return min(count, before + count - min(before + count, level));
+    }
+};
+
+/// Finds the `index`-th tile of `tile` rows; false if there are fewer. The whole warp asks together. `of` is the segment's
+/// index and `place` the tile's within the segment, from the end. Blocks begin in this order, and those with the most
+/// keys should not be last: tiles stand in descending order of level where the segments fit the lanes, which they do
+/// where they are long; else segment by segment.
 __device__ __forceinline__ bool find_tile(const u32* segments, u32 num_segments, u32 group, u32 tile, u32 index,
                                           u32& of, u32& place) {
     const u32 lane = threadIdx.x % WARP;
+    const bool by_level = num_segments <= 4 * WARP;
     // A lane counts four segments, so that 1,024 take eight rounds.
     for (u32 base = 0; base < num_segments; base += 4 * WARP) {
-        u32 count[4], sum = 0;
+        Tiles tiles[4];
+        u32 levels = 0, level = 0;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            u32 s = base + 4 * lane + i;
-            u32 rows = s < num_segments ? segments[(u64)s * SEGMENT_FIELDS + 1] : 0;
-            count[i] = (rows * group + tile - 1) / tile;
-            sum += count[i];
+            const u32 s = base + 4 * lane + i;
+            if (s < num_segments) tiles[i] = Tiles(segment_at(segments, s), group, tile);
+            levels = max(levels, tiles[i].before + tiles[i].count);
         }
+        auto from = [&](u32 level) {
+            return tiles[0].from(level) + tiles[1].from(level) + tiles[2].from(level) + tiles[3].from(level);
+        };
+        if (by_level) {
+            if (__reduce_add_sync(ALL_LANES, from(0)) <= index) return false;
+            // More than `index` tiles stand at `level` and above, no more at `levels` and above.
+            levels = __reduce_max_sync(ALL_LANES, levels);
+            while (levels - level > 1) {
+                const u32 middle = (level + levels) / 2;
+                (__reduce_add_sync(ALL_LANES, from(middle)) > index ? level : levels) = middle;
+            }
+            index -= __reduce_add_sync(ALL_LANES, from(level + 1));
+        }
+        u32 count[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            count[i] = by_level ? tiles[i].from(level) - tiles[i].from(level + 1) : tiles[i].count;
+        const u32 sum = count[0] + count[1] + count[2] + count[3];
         u32 upto = sum;
 #pragma unroll
         for (u32 step = 1; step < WARP; step *= 2) {
             u32 other = __shfl_up_sync(ALL_LANES, upto, step);
             if (lane >= step) upto += other;
         }
-        u32 total = __shfl_sync(ALL_LANES, upto, WARP - 1);
+        const u32 total = __shfl_sync(ALL_LANES, upto, WARP - 1);
         if (index < total) {
             u32 left = index - (upto - sum), s = base + 4 * lane; // of the lane that has it
+            u32 last = tiles[0].before + tiles[0].count;
             bool more = true;
 #pragma unroll
             for (u32 i = 0; i < 3; i++) {
                 more = more && left >= count[i];
-                if (more) left -= count[i], s++;
+                if (more) left -= count[i], s++, last = tiles[i + 1].before + tiles[i + 1].count;
             }
-            int owner = __ffs(__ballot_sync(ALL_LANES, upto > index)) - 1;
+            const int owner = __ffs(__ballot_sync(ALL_LANES, upto > index)) - 1;
             of = __shfl_sync(ALL_LANES, s, owner);
-            place = __shfl_sync(ALL_LANES, left, owner);
+            place = __shfl_sync(ALL_LANES, by_level ? last - 1 - level : left, owner);
             return true;
         }
         index -= total;
@@ -113,15 +147,17 @@ template <int D> __device__ __forceinline__ u32 swizzled(u32 row, u32 piece) {
     return row * D + ((piece ^ (row & 7)) * 8);
 }
 
-/// A warp fetches `ROWS` rows of D elements to rows `first`.. of a shared buffer; those beyond the first `valid` become
-/// zeros and are not read.
+/// A warp fetches `ROWS` rows of D elements to rows `first`.., a multiple of 8, of a shared buffer; those beyond the
+/// first `valid` become zeros and are not read.
 template <int D, int ROWS>
 __device__ __forceinline__ void fetch_rows(bf16* to, u32 first, const bf16* from, u32 valid) {
     const u32 lane = threadIdx.x % WARP;
+    to += first * D;
+    from += lane * 8;
 #pragma unroll
     for (u32 i = 0; i < ROWS * D / 8 / WARP; i++) {
         u32 row = (i * WARP + lane) / (D / 8), piece = (i * WARP + lane) % (D / 8);
-        copy_async_16(to + swizzled<D>(first + row, piece), from + row * D + piece * 8, row < valid);
+        copy_async_16(to + swizzled<D>(row, piece), from + i * WARP * 8, row < valid);
     }
 }
 
