@@ -89,7 +89,7 @@ fn a_plan_for_a_card_needs_none_and_says_where_its_numbers_come_from() {
         assert!(plan["libraries_source"].as_str().is_some_and(|s| s.contains("table")), "{args:?}: {plan}");
     }
     let table = text(&plimsoll(&["plan", &run, "--limit", "device=8GiB"]).stdout);
-    assert!(table.contains("device.libraries, process.cuda: from a table"), "{table}");
+    assert!(table.contains("what the driver and its libraries hold: from a table"), "{table}");
     let (_, cpu) = plan(&[&run, "--set", "run.device=cpu"]);
     assert!(cpu["libraries_source"].is_null() && cpu["pools"]["device"]["peak_bytes"] == 0, "{cpu}");
 }

@@ -92,7 +92,7 @@ impl PlanReport {
         }
         line(format!("arena: {} ({} bytes)", self.plan.arena_bytes(), self.plan.arena_bytes().0));
         if let Some(source) = self.libraries_source() {
-            line(format!("device.libraries, process.cuda: {source}"));
+            line(format!("what the driver and its libraries hold: {source}"));
         }
         for words in self.auto_lines() {
             line(words);
