@@ -62,9 +62,7 @@ pub fn train(
     session::check_trainable(&run.model)?;
     let mut session = Session::open(run, true)?;
     let rewards = rewards(run, &session)?;
-    check_micro_batch(run, &session.facts)?;
-    let report = plan_with(run, &session.facts, &Limits::default())?;
-    report.refuse()?;
+    let report = fitting_plan(run, &session)?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
     let (mut dir, behind) = directory(&path, run, &report, earlier)?;
     let (dev, mut arena) =
@@ -83,7 +81,6 @@ pub fn train(
     let measured = rehearse(run, &mut trainer, &report).inspect_err(|_| dir.discard())?;
     dir.write_plan(&measured.to_json())?;
     let frozen = dev.card_memory();
-    let peak_gflops = dev.peak_flops(0.05) * 1e-9;
     let eval_items = std::mem::take(&mut session.eval);
     let mut watch = Watch::new(&measured, run.train.steps, run.memory.strict);
     watch.set_dir(dir.path());
@@ -105,12 +102,20 @@ pub fn train(
             at: At::Start,
             arena_used,
             watch,
-            peak_gflops,
+            peak_gflops: dev.peak_flops(0.05) * 1e-9,
             started: Instant::now(),
         };
         let result = training.go_on_from(checkpoint, notes).and_then(|()| training.run(signal));
         result.map_err(|error| training.last_words(error))
     })
+}
+
+/// The plan of a run, which fits.
+fn fitting_plan(run: &RunFile, session: &Session) -> Result<PlanReport> {
+    check_micro_batch(run, &session.facts)?;
+    let report = plan_with(run, &session.facts, &Limits::default())?;
+    report.refuse()?;
+    Ok(report)
 }
 
 /// The run's directory, new or an earlier process's, with the checkpoint to go on from; it has room for what is saved.
