@@ -169,6 +169,7 @@ impl Pool {
         let timeout = self.limits.timeout;
         let start_timeout = self.limits.start_timeout;
         let process = self.workers[call.index].as_mut().expect("a call under way has its worker");
+        let reply_bytes_max = process.expect_reply_to(request.map_or(0, |request| request.bytes.len()));
         process.listen();
         let mut flow = process.read();
         if let (true, Some(ready), Some(lines)) =
@@ -197,11 +198,7 @@ impl Pool {
             }
             Flow::TooLong => Err(Error::new(
                 "reward-bad-reply",
-                format!(
-                    "reward `{}`: a reply above {} bytes",
-                    self.launch.name,
-                    crate::process::REPLY_BYTES_MAX
-                ),
+                format!("reward `{}`: a reply above {reply_bytes_max} bytes", self.launch.name),
             )),
             Flow::Later if Instant::now() >= call.deadline => Err(match call.starting {
                 true => process.timeout(start_timeout, "took to start"),

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of standard error that are kept for messages.
 const STDERR_BYTES_MAX: usize = 8 << 10;
-/// Longest reply; more is a runaway, not a score: a score takes about 25 bytes.
-pub(crate) const REPLY_BYTES_MAX: usize = 1 << 20;
+/// How much longer than its request a reply may be; more is a runaway, not scores: a score takes about 25 bytes.
+const REPLY_BYTES_OVER: usize = 1 << 20;
 const SIGKILL: i32 = 9;
 /// Bytes moved a system call.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -27,6 +27,8 @@ pub(crate) struct Process {
     stderr: ChildStderr,
     stderr_open: bool,
     replies: Vec<u8>,
+    /// Longest reply to the request under way.
+    reply_bytes_max: usize,
     /// Line feeds in `replies`, counted once as they come.
     whole_lines: usize,
     last_words: Ring,
@@ -68,6 +70,7 @@ impl Process {
             stderr,
             stderr_open: true,
             replies: Vec::new(),
+            reply_bytes_max: REPLY_BYTES_OVER,
             whole_lines: 0,
             last_words: Ring::new(STDERR_BYTES_MAX),
             name: launch.name.clone(),
@@ -108,6 +111,12 @@ impl Process {
         (sent, Flow::Later)
     }
 
+    /// Bounds the reply to a request of so many bytes; returns the bound.
+    pub(crate) fn expect_reply_to(&mut self, request_bytes: usize) -> usize {
+        self.reply_bytes_max = request_bytes + REPLY_BYTES_OVER;
+        self.reply_bytes_max
+    }
+
     /// Reads what standard output holds.
     pub(crate) fn read(&mut self) -> Flow {
         let mut chunk = [0u8; CHUNK_BYTES];
@@ -122,7 +131,7 @@ impl Process {
                 Err(err) if err.kind() == ErrorKind::WouldBlock => return Flow::Later,
                 Err(_) => return Flow::Closed,
             }
-            if self.replies.len() > REPLY_BYTES_MAX {
+            if self.replies.len() > self.reply_bytes_max {
                 return Flow::TooLong;
             }
         }
