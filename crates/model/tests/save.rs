@@ -43,7 +43,7 @@ fn what_is_saved_comes_back_to_the_bit() {
             dev.read_f32(buf("a"), 0, &mut state);
             state.iter_mut().enumerate().for_each(|(i, x)| *x *= 1.0 + (i % 1000) as f32 * 1e-5);
             dev.write_f32(buf("m"), 0, &state);
-            let order = MatrixLayout::of_weights(weights);
+            let order = MatrixLayout::of_weights(plimsoll_device::DeviceKind::Cpu, weights);
             let sets = |a: &'static str, m: &'static str| {
                 [FlatTensors { prefix: "", buf: buf(a) }, FlatTensors { prefix: "adam_m.", buf: buf(m) }]
             };

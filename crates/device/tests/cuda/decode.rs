@@ -27,7 +27,7 @@ fn fill(set: &dyn Fn(&str, &[u32])) {
     let rows = 0..ROWS as u32;
     let position = |i: u32| 10 + i;
     set("tokens", &rows.clone().map(|i| 100 + i).collect::<Vec<_>>());
-    set("ids", &vec![7; ROWS]);
+    set("ids", &[7; ROWS]);
     set("positions", &rows.clone().map(position).collect::<Vec<_>>());
     set("tables", &(0..(ROWS * ENTRIES) as u32).map(|e| 1000 - e).collect::<Vec<_>>());
     let slot = |i: u32| (1000 - i * ENTRIES as u32) * KV_BLOCK as u32 + position(i);
