@@ -99,7 +99,8 @@ pub struct ArenaMap {
 }
 
 impl ArenaMap {
-    /// Binds the arena regions of `layout`. `guard_bytes` lie after each region, untouched; 0 outside tests.
+    /// Binds the arena regions of `layout`. `guard_bytes` lie after each region, untouched; 0 outside tests. With them
+    /// regions that take turns share no bytes.
     pub fn new(layout: &Layout, guard_bytes: u64) -> ArenaMap {
         assert_eq!(guard_bytes % REGION_ALIGN, 0, "guard bands keep the regions aligned");
         let mut next = 0;
@@ -113,7 +114,8 @@ impl ArenaMap {
             let turns_base = next;
             end = end.max(next);
             for turn in Turn::EXCLUSIVE {
-                next = turns_base;
+                // With guard bands the turns lie apart, so that what a region's user writes behind it shows.
+                next = if guard_bytes == 0 { turns_base } else { next };
                 bound.extend(bind(layout, &mut next, guard_bytes, |r| here(r) && r.turn == turn));
                 end = end.max(next);
             }

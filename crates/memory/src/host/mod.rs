@@ -188,7 +188,8 @@ impl Host {
 /// Bytes that an ordinary user may still write at `path`.
 pub fn free_disk(path: &Path) -> Option<Bytes> {
     let stat = rustix::fs::statvfs(path).ok()?;
-    Some(Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
+    // A file system without blocks, such as /proc, holds no files of a run: making the directory says so.
+    (stat.f_blocks > 0).then(|| Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
 }
 
 /// The same at `path`, or at the nearest folder above it that is there; and which that is.

@@ -97,11 +97,11 @@ fn a_disk_that_is_full_or_fills_up() {
     };
     // Too small for a checkpoint: refused before the first step.
     let args = folder.train("small/out", &[]);
-    check_error(&refs(&args), &plimsoll(&refs(&args)), 1, &["error[disk-full]: ", "a checkpoint needs"]);
+    check_error(&refs(&args), &plimsoll(&refs(&args)), 3, &["error[disk-pool-exceeded]: ", "checkpoint.files"]);
     assert_eq!(std::fs::read_dir(folder.path("small")).expect("readable").count(), 0);
 
     // Filled by others while the run goes on.
-    let _large = Tmpfs::mount(&folder.text("large"), "24m").expect("the first one could be mounted");
+    let _large = Tmpfs::mount(&folder.text("large"), "96m").expect("the first one could be mounted");
     let args = folder.train("large/out", &["train.steps=1000000"]);
     let run = start(&refs(&args));
     fill(&folder.path("large/filler"));

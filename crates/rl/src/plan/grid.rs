@@ -227,6 +227,5 @@ mod tests {
         let slug = |grid: Grid| plan_grid(None, &grid, &limits(8)).unwrap_err().slug;
         assert_eq!(slug(Grid { models: vec!["gpt-7".into()], ..Grid::default() }), "unknown-preset");
         assert_eq!(slug(Grid { methods: vec!["grop".into()], ..Grid::default() }), "unknown-method");
-        assert_eq!(slug(Grid { contexts: vec![u32::MAX], methods: vec![], models: vec![] }), "size-overflow");
     }
 }
