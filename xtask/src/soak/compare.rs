@@ -9,14 +9,13 @@ use super::json;
 /// Events that tell of what was learned. Others tell of processes: a run that is stopped saves once more.
 const EVENTS: [&str; 4] = ["\"started\"", "\"eval\"", "\"step\"", "\"finished\""];
 /// Readings of clocks, of memory, and names of directories, by the beginning of a key's last part or of a metric's name.
-const READINGS: [&str; 19] = [
+const READINGS: [&str; 21] = [
     "seconds",
     "time/",
     "step_time",
     "tokens_per_second",
     "rss_",
     "monitoring_share",
-    "trend",
     "supervisor_",
     "planned_bytes",
     "limit_bytes",
