@@ -28,7 +28,10 @@ fn make(runs: usize, seed: u64, root: &Path) -> ExitCode {
     cargo.args(["build", "--release", "--package", "plimsoll"]).current_dir(root);
     // What `cargo run` says of this package is not meant for the build scripts of others: they would all run again.
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
             cargo.env_remove(name);
         }
     }

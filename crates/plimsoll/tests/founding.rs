@@ -122,7 +122,8 @@ fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
     ] {
         for device in ["run.device=cpu", "run.device=cuda"] {
             let train = ["train", &run, "--set", set, "--set", device];
-            let answer = ["generate", "--model", "builtin:nano", "--prompt", "1+2=", "--set", set, "--set", device];
+            let answer =
+                ["generate", "--model", "builtin:nano", "--prompt", "1+2=", "--set", set, "--set", device];
             for args in [&train[..], &answer[..]] {
                 let output = command(args).output().expect("the binary runs");
                 let stderr = text(&output.stderr);

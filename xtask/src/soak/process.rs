@@ -108,7 +108,8 @@ impl Training {
             String::from_utf8_lossy(&bytes).into_owned()
         });
         let lock = self.dir.join("lock");
-        Ok(Life { child, reader: Some(reader), lock, status: None, started: Instant::now() })
+        let (below, started) = (Vec::new(), Instant::now());
+        Ok(Life { child, reader: Some(reader), lock, status: None, below, started })
     }
 }
 
@@ -118,6 +119,8 @@ pub struct Life {
     reader: Option<JoinHandle<String>>,
     lock: PathBuf,
     status: Option<ExitStatus>,
+    /// Processes of the run that were killed with it.
+    below: Vec<u32>,
     started: Instant,
 }
 
@@ -163,9 +166,16 @@ impl Life {
             return false;
         }
         let trainer = self.trainer();
-        send("KILL", trainer);
-        if !trainer_alone || trainer == self.pid() {
-            let _ = self.child.kill();
+        if trainer_alone && trainer != self.pid() {
+            send("KILL", trainer);
+            return true;
+        }
+        // A trainer that has not taken the lock yet is one of the children.
+        self.below = children(self.pid());
+        self.below.push(trainer);
+        let _ = self.child.kill();
+        for &pid in self.below.iter().filter(|&&pid| pid != self.pid()) {
+            send("KILL", pid);
         }
         true
     }
@@ -183,6 +193,11 @@ impl Life {
                 self.kill(false);
                 return Err(format!("{}: no end after {seconds} s", self.lock.display()));
             }
+            thread::sleep(LOOK);
+        }
+        // The next process of the run finds its directory free only when the last one's are gone.
+        while self.below.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && Instant::now() < end
+        {
             thread::sleep(LOOK);
         }
         let stderr = self.reader.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
@@ -216,4 +231,10 @@ fn is_below(pid: u32, above: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
     pid == above || parent == Some(above)
+}
+
+/// The children of a process, as far as the kernel lists them.
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }

@@ -56,7 +56,7 @@ impl Started {
 #[test]
 fn an_interrupted_run_leaves_a_model_and_holds_its_directory_until_then() {
     let folder = Folder::new();
-    let args = folder.train("out", &["train.steps=1000000"]);
+    let args = folder.train("out", &["train.steps=100000"]);
     let args = refs(&args);
     let run = start(&args);
     let pid = run.child.id().to_string();
@@ -97,12 +97,17 @@ fn a_disk_that_is_full_or_fills_up() {
     };
     // Too small for a checkpoint: refused before the first step.
     let args = folder.train("small/out", &[]);
-    check_error(&refs(&args), &plimsoll(&refs(&args)), 3, &["error[disk-pool-exceeded]: ", "checkpoint.files"]);
+    check_error(
+        &refs(&args),
+        &plimsoll(&refs(&args)),
+        3,
+        &["error[disk-pool-exceeded]: ", "checkpoint.files"],
+    );
     assert_eq!(std::fs::read_dir(folder.path("small")).expect("readable").count(), 0);
 
     // Filled by others while the run goes on.
     let _large = Tmpfs::mount(&folder.text("large"), "96m").expect("the first one could be mounted");
-    let args = folder.train("large/out", &["train.steps=1000000"]);
+    let args = folder.train("large/out", &["train.steps=1000"]);
     let run = start(&refs(&args));
     fill(&folder.path("large/filler"));
     check_error(&refs(&args), &run.end(), 1, &["error[disk-full]: ", "hint: make room"]);
