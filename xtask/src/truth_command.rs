@@ -24,10 +24,15 @@ fn options(arguments: &[String]) -> Option<(usize, u64)> {
 
 /// Builds the program and measures its plans; writes both result files.
 fn make(runs: usize, seed: u64, root: &Path) -> ExitCode {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--package", "plimsoll"])
-        .current_dir(root)
-        .status();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release", "--package", "plimsoll"]).current_dir(root);
+    // What `cargo run` says of this package is not meant for the build scripts of others: they would all run again.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            cargo.env_remove(name);
+        }
+    }
+    let built = cargo.status();
     if !built.is_ok_and(|status| status.success()) {
         eprintln!("truth: the release build ended with an error");
         return ExitCode::FAILURE;
