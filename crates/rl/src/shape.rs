@@ -188,7 +188,8 @@ impl RunShape {
 
     /// Prompts and responses of one step as text, and the lines in which workers are asked and answer.
     fn text_bytes(&self, training: &Training) -> u64 {
-        let tokens = training.sequences as u64 * (self.engine.prompt_tokens + training.response_tokens) as u64;
+        let tokens =
+            training.sequences as u64 * (self.engine.prompt_tokens + training.response_tokens) as u64;
         let copies = if self.workers > Bytes(0) { 4 } else { 2 };
         tokens * TEXT_BYTES_PER_TOKEN * copies
     }

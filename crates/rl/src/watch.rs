@@ -305,9 +305,7 @@ impl Watch {
 
 impl Planned {
     fn of(plan: &Plan) -> Planned {
-        let sum = |keep: &dyn Fn(&plimsoll_memory::Region) -> bool| -> Bytes {
-            plan.layout.sum(keep)
-        };
+        let sum = |keep: &dyn Fn(&plimsoll_memory::Region) -> bool| -> Bytes { plan.layout.sum(keep) };
         // The arena on the host is touched before the first step and stays, so it counts whole in every phase.
         let on_host = plan.layout.regions.iter().any(|r| r.place == Place::Arena && r.pool == Pool::Host);
         let arena_bytes = plan.arena_bytes();
