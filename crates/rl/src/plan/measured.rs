@@ -1,7 +1,7 @@
 //! What a run measured, from its directory: the highest reading of each phase, and the highest of all.
 //!
-//! It takes what is there: readings under `memory/host/PHASE/measured` in any event, and the peak of `summary.json`. A
-//! run that is still under way, or that died, has events and no summary.
+//! It takes what is there: the `memory` events of the load line, and the peak of `summary.json`. A run that is still
+//! under way, or that died, has events and no summary.
 
 use plimsoll_base::{Error, Phase, Result};
 use serde_json::{Map, Value};
@@ -49,15 +49,12 @@ impl Measured {
         Ok(measured)
     }
 
-    /// Takes the readings of an event, in itself or among its metrics.
+    /// Takes the readings of a `memory` event: one a part of the step, some of which are phases.
     fn add(&mut self, event: &Map<String, Value>) {
-        let metrics = event.get("metrics").and_then(Value::as_object);
-        for (key, value) in event.iter().chain(metrics.into_iter().flatten()) {
-            let Some(name) = key.strip_prefix("memory/host/").and_then(|k| k.strip_suffix("/measured"))
-            else {
+        for part in event.get("parts").and_then(Value::as_array).into_iter().flatten() {
+            let (Some(name), Some(bytes)) = (part["phase"].as_str(), part["rss_bytes"].as_u64()) else {
                 continue;
             };
-            let bytes = value.as_f64().filter(|bytes| *bytes > 0.0).unwrap_or(0.0) as u64;
             self.peak = Some(self.peak.unwrap_or(0).max(bytes));
             let Some(phase) = Phase::ALL.into_iter().find(|phase| phase.name() == name) else { continue };
             match self.phases.iter_mut().find(|(known, _)| *known == phase) {
@@ -93,9 +90,9 @@ mod tests {
     fn the_highest_reading_of_each_phase_counts() {
         let dir = tempfile::tempdir().unwrap();
         let events = concat!(
-            "{\"event\": \"step\", \"metrics\": {\"memory/host/update/measured\": 5.0, \"memory/host/step/measured\": 9}}\n",
-            "{\"event\": \"memory\", \"memory/host/rollout/measured\": 3}\n",
-            "{\"event\": \"step\", \"metrics\": {\"memory/host/update/measured\": 7, \"memory/device/update/measured\": 70}}\n",
+            "{\"event\": \"memory\", \"parts\": [{\"phase\": \"update\", \"rss_bytes\": 5}, {\"phase\": \"reward\", \"rss_bytes\": 9}]}\n",
+            "{\"event\": \"step\", \"step\": 1}\n",
+            "{\"event\": \"memory\", \"parts\": [{\"phase\": \"rollout\", \"rss_bytes\": 3}, {\"phase\": \"update\", \"rss_bytes\": 7}]}\n",
             "{\"event\": \"st"
         );
         std::fs::write(dir.path().join("events.jsonl"), events).unwrap();

@@ -45,11 +45,11 @@ text{font:12px system-ui,sans-serif;fill:#1b2733}.title{font-size:15px;font-weig
 .mid{text-anchor:middle}.bold{font-weight:600}.back{fill:#fff}.grid{stroke:#e3e8ec}.axis{stroke:#8a97a3}\
 .band{stroke:#fff;stroke-width:1}.weights{fill:#9ecae9}.states{fill:#cbb8ea}.kv{fill:#a9dbb4}.acts{fill:#fbd5a0}.head{fill:#f5b7a9}\
 .process{fill:#d3dae1}.outside{fill:#ece5cf}.line{stroke:#b3261e;stroke-width:2;fill:none}.linetext{fill:#b3261e;font-weight:600}\
-.meas{stroke:#0b2e4a;stroke-width:3}.meastext{fill:#0b2e4a;font-weight:600}.halo{fill:#fff;opacity:.86}.mixed{fill:#eef1f4}.small{font-size:9.5px}.disc{fill:#fff}\
+.meas{stroke:#0b2e4a;stroke-width:3}.meastext{fill:#0b2e4a;font-weight:600}.halo{fill:#fff;opacity:.86}.mixed{fill:#eef1f4}.idle{fill:none;stroke:#8a97a3;stroke-dasharray:3 4}.small{font-size:9.5px}.disc{fill:#fff}\
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9aa7b3}.back{fill:#0d1117}.grid{stroke:#222b35}.axis{stroke:#6b7885}\
 .band{stroke:#0d1117}.weights{fill:#1f5f8b}.states{fill:#5c4796}.kv{fill:#2c6b45}.acts{fill:#85591f}.head{fill:#8f4236}\
 .process{fill:#46505b}.outside{fill:#5f5942}.line{stroke:#ff8077}.linetext{fill:#ff8077}.meas{stroke:#dceaf7}.meastext{fill:#dceaf7}\
-.halo{fill:#0d1117}.mixed{fill:#2b333c}.disc{fill:#0d1117}}";
+.halo{fill:#0d1117}.mixed{fill:#2b333c}.idle{stroke:#6b7885}.disc{fill:#0d1117}}";
 
 /// One row of the plan, as the drawing needs it.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,8 @@ struct Row {
     /// None: resident.
     phases: Option<Vec<String>>,
     bytes: u64,
+    /// True if it has its address in the arena.
+    arena: bool,
 }
 
 /// The rows of one pool and its limit.
@@ -170,6 +172,28 @@ impl<'p> Panel<'p> {
         self.rows.iter().filter(in_it).cloned().collect()
     }
 
+    /// Arena bytes of a phase's own.
+    fn overlay(&self, phase: Phase) -> u64 {
+        self.own(phase).iter().filter(|row| row.arena).map(|row| row.bytes).sum()
+    }
+
+    /// The arena is as large as its largest phase: what another phase leaves of it is there, and idle.
+    fn idle(&self, out: &mut String, phase: Phase, x: f64, width: f64) {
+        let largest = self.phases.iter().map(|&phase| self.overlay(phase)).max().unwrap_or(0);
+        let (bytes, total) = (largest - self.overlay(phase), self.total(phase));
+        let (top, bottom) = (self.y_of((total + bytes) as f64), self.y_of(total as f64));
+        if bottom - top < 3.0 * LABEL_HEIGHT {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "<rect class=\"idle\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>",
+            bottom - top
+        );
+        let words = fitted(&format!("arena, idle in this phase: {}", Bytes(bytes)), width);
+        text(out, x + width / 2.0, top + 15.0, "mid soft", &words);
+    }
+
     fn total(&self, phase: Phase) -> u64 {
         self.resident().iter().chain(&self.own(phase)).map(|row| row.bytes).sum()
     }
@@ -189,6 +213,7 @@ impl<'p> Panel<'p> {
         for (i, &phase) in self.phases.iter().enumerate() {
             let x = LEFT + column * i as f64;
             self.stack(out, &self.own(phase), base as f64, x + 5.0, column - 10.0);
+            self.idle(out, phase, x + 5.0, column - 10.0);
             self.column_words(out, phase, x, column);
         }
         self.bracket(out, base);
@@ -306,6 +331,7 @@ fn row(region: &Value, pool: &str) -> Option<Row> {
         kind: kind(name, place),
         phases: (!resident).then_some(phases),
         bytes: region["bytes"].as_u64().unwrap_or(0),
+        arena: place == "arena",
     })
 }
 
