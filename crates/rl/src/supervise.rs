@@ -205,7 +205,7 @@ impl Death<'_> {
         if let (Some(rss), Some(planned)) = (self.last.get("rss"), self.planned()) {
             let bytes = |name: &str| Bytes(rss.get(name).and_then(Value::as_u64).unwrap_or(0));
             facts.push(format!(
-                "the trainer held {} (anon {}, file {}, shmem {}) of {planned} planned",
+                "the trainer held {} (anon {}, file {}, shmem {}) of {planned} planned for the run",
                 bytes("now"),
                 bytes("anon"),
                 bytes("file"),
