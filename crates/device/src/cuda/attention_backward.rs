@@ -1,7 +1,7 @@
 //! Launchers of `attention_backward.cu`: gradients of queries, then of keys and values.
 //!
 //! The scratch holds each row's delta, the plan of which tile of keys meets which queries in which pieces, and the results
-//! of all pieces but a tile's first. Pieces are as long as their results fit: [16384, 2 k d] at most, or [M, 2 k d] where
+//! of all pieces but a tile's first. Pieces are as long as their results fit: [12288, 2 k d] at most, or [M, 2 k d] where
 //! M is larger, or [8 M, 2 k d] where it is smaller.
 
 use super::attention::{Shape, THREADS, UNIT, scale};
@@ -11,8 +11,11 @@ use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 
 /// Rows of pieces' results that a pass of fewer rows may have, up to so many times its own.
-const PART_ROWS: usize = 16384;
+const PART_ROWS: usize = 12288;
 const PARTS_OF_ROW: usize = 8;
+/// Blocks that an H200 runs at a time of the keys' kernels with head dimensions 64 and 128. Pieces are cut for so many on
+/// every card: their number decides the order of sums.
+const BLOCKS_AT_ONCE: [usize; 2] = [132 * 3, 132 * 2];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
 /// Regions of the scratch begin at multiples of it.
@@ -105,7 +108,8 @@ pub(crate) fn backward(
     let region = |offset: u64| Arg::Ptr(scratch + offset);
     let [delta, counts, of_row, firsts, tiles, items, parts] =
         [at.delta, at.counts, at.of_row, at.firsts, at.tiles, at.items, at.parts].map(region);
-    let plan = [counts, of_row, firsts, tiles, items, Arg::U32(part_rows(rows) as u32)];
+    let sizes = [part_rows(rows), BLOCKS_AT_ONCE[usize::from(d > 64)]].map(|n| Arg::U32(n as u32));
+    let plan = [&[counts, of_row, firsts, tiles, items][..], &sizes].concat();
     let [q, keys, values, segs, tables] =
         [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
     let [out, lse, dout, dq, dkv] = [out, lse, dout, dq, dkv].map(|b| dev.arg(b));

@@ -20,8 +20,6 @@
 
 /// Steps of a piece, at least.
 #define PIECE_MIN 4
-/// Pieces over all heads that a pass is cut into where there is room for their results.
-#define PIECES 512
 /// Lengths of pieces that are told apart in the items' order.
 #define LENGTHS 16
 
@@ -43,6 +41,7 @@ struct Plan {
     Tile* tiles;
     Item* items;
     u32 max_parts; // rows of `parts`
+    u32 at_once;   // blocks that a large card runs at a time; the same on every card, as bits depend on it
 };
 
 /// Steps of `rows` rows.
@@ -116,16 +115,27 @@ __device__ __forceinline__ void make_plan(const u32* segments, const Plan& plan,
     __shared__ u32 places[LENGTHS]; // of the next item of a length, from the longest on
     if (threadIdx.x < LENGTHS) places[threadIdx.x] = 0;
     const u32 num_tiles = plan_tiles(segments, plan, shape, shared);
-    u32 steps = 0, all;
-    for (u32 base = 0; base < num_tiles; base += blockDim.x) {
-        const u32 t = base + threadIdx.x;
-        block_sums(t < num_tiles ? plan.tiles[t].steps : 0, all, shared);
-        steps += all;
-    }
+    u32 all;
+    auto items_of = [&](u32 length) {
+        u32 sum = 0;
+        for (u32 base = 0; base < num_tiles; base += blockDim.x) {
+            const u32 t = base + threadIdx.x;
+            block_sums(t < num_tiles ? pieces_of(plan.tiles[t], length) : 0, all, shared);
+            sum += all;
+        }
+        return sum;
+    };
     // A tile has less than steps / length pieces behind its first, each of 64 rows.
+    const u32 steps = items_of(1);
     const u32 fitting = ((u64)steps * UNIT + plan.max_parts - 1) / plan.max_parts;
-    const u32 wanted = ((u64)steps * shape.kv_heads + PIECES - 1) / PIECES;
-    const u32 length = max(max(fitting, wanted), (u32)PIECE_MIN);
+    // The least length that gives so few items that all begin at once; or two for a tile, where there are many.
+    const u32 wanted = max(plan.at_once / shape.kv_heads, 2 * num_tiles);
+    u32 length = max(fitting, (u32)PIECE_MIN), enough = max(length, steps);
+    while (length < enough) {
+        const u32 middle = (length + enough) / 2;
+        if (items_of(middle) > wanted) length = middle + 1;
+        else enough = middle;
+    }
     auto place_of = [&](const Tile& tile, u32 pieces) -> u32* {
         return &places[(length - (tile.steps + pieces - 1) / pieces) * LENGTHS / length];
     };
@@ -161,11 +171,12 @@ __device__ __forceinline__ void make_plan(const u32* segments, const Plan& plan,
     }
 }
 
-#define PLAN u32 *counts, u32 *of_row, u32 *firsts, Tile *tiles, Item *items, u32 max_parts
+#define PLAN u32 *counts, u32 *of_row, u32 *firsts, Tile *tiles, Item *items, u32 max_parts, u32 at_once
+#define MAKE_PLAN make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts, at_once}, SHAPE)
 
 extern "C" __global__ void __launch_bounds__(1024)
     attention_backward_plan(const u32* segments, PLAN, ATTENTION_SHAPE) {
-    make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts}, SHAPE);
+    MAKE_PLAN;
 }
 
 // ---- dQ ------------------------------------------------------------------------------------------------------------------
@@ -508,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(128)
             backward_queries<D, 4>(q, keys, values, segments, tables, out, lse, dout, delta, dq, blockIdx.x - 1, SHAPE,  \
                                    scale);                                                                               \
         else                                                                                                             \
-            make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts}, SHAPE);                           \
+            MAKE_PLAN;                                                                                                   \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_keys_##D(                             \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const float* lse,   \
