@@ -88,7 +88,10 @@ fn failure_2_what_a_freed_region_held_is_named_where_it_is_read() {
                 dev.check().unwrap();
                 let mut row = [0.0; WIDTH];
                 dev.read_f32(y, 0, &mut row);
-                assert!(row.iter().all(|&x| (x - 1.0).abs() < 1e-3), "the rollout's numbers were used: {row:?}");
+                assert!(
+                    row.iter().all(|&x| (x - 1.0).abs() < 1e-3),
+                    "the rollout's numbers were used: {row:?}"
+                );
             }
         }
     }
@@ -133,7 +136,10 @@ fn failure_2_a_bad_index_in_a_block_table_is_named() {
                 };
                 assert_eq!((error.slug, good), ("cuda-bad-index", false), "{error}");
                 let words = format!("cache block {entry}, the limit is {blocks}");
-                assert!(error.message.contains("kernel attention/") && error.message.contains(&words), "{error}");
+                assert!(
+                    error.message.contains("kernel attention/") && error.message.contains(&words),
+                    "{error}"
+                );
             }
         }
     }

@@ -39,7 +39,8 @@ fn without_a_driver_every_verb_says_where_it_was_looked_for() {
         check_refused(&["bench", part, "--model", "builtin:nano", "--device", "cuda"], 1, &MISSING);
     }
     // What was asked for by default runs on the CPU, checked or not.
-    let args = ["generate", "--model", "builtin:nano", "--prompt", "1+2=", "--max-new-tokens", "2", "--checked"];
+    let args =
+        ["generate", "--model", "builtin:nano", "--prompt", "1+2=", "--max-new-tokens", "2", "--checked"];
     let output = plimsoll(&args);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
@@ -82,7 +83,8 @@ fn a_plan_for_a_card_needs_none_and_says_where_its_numbers_come_from() {
         let device = &plan["pools"]["device"];
         assert_eq!((code, &plan["fits"]), (0, &true.into()), "{args:?}");
         assert_eq!(device["limit_bytes"].is_u64(), limited, "{args:?}: {device}");
-        let libraries = plan["regions"].as_array().expect("rows").iter().find(|r| r["name"] == "device.libraries");
+        let libraries =
+            plan["regions"].as_array().expect("rows").iter().find(|r| r["name"] == "device.libraries");
         let bytes = libraries.expect("a row of what the driver takes")["bytes"].as_u64().expect("bytes");
         let (arena, peak) = (plan["arena_bytes"].as_u64(), device["peak_bytes"].as_u64());
         assert_eq!(arena.map(|arena| arena + bytes), peak, "{args:?}: the arena and the libraries");
