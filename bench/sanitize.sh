@@ -33,7 +33,7 @@ check() { # tool, name, command...
     if grep -q '^skipped: ' "$log" || [ -z "$said" ]; then
         echo "$tool $name: not tried, exit code $status: $(grep -m 1 -E '^skipped: |error\[|Error' "$log" || tail -n 1 "$log")"
         failed=2
-    elif [ "$status" -ne 0 ]; then
+    elif [ "$status" -ne 0 ] || ! grep -qE "(^|[^0-9])0 errors" <<<"$said"; then
         echo "$tool $name: exit code $status, $said (see $log)"
         [ "$logs" != "$work" ] || tail -n 60 "$log" >&2
         [ "$failed" -eq 2 ] || failed=1
@@ -42,7 +42,7 @@ check() { # tool, name, command...
     fi
 }
 for tool in memcheck racecheck initcheck; do
-    check "$tool" tests "$tests" --test-threads=1 ${TEST_FILTER:+"$TEST_FILTER"}
+    check "$tool" tests "$tests" --test-threads=1 --nocapture ${TEST_FILTER:+"$TEST_FILTER"}
     rm -rf "$work/out"
     check "$tool" train "$plimsoll" train runs/first.toml --no-supervisor --checked --set run.device=cuda \
         --set train.steps=2 --set rollout.prompts_per_step=4 --set eval.prompts_max=8 --set "run.dir=$work/out"
