@@ -105,8 +105,8 @@ fn events(dir: &Path) -> Result<Vec<Vec<(String, String)>>, String> {
 }
 
 fn is_reading(key: &str) -> bool {
-    let name = key.rsplit('.').next().unwrap_or(key);
-    READINGS.iter().any(|reading| name.starts_with(reading))
+    // A reading may have parts, as the trend of memory has.
+    key.split('.').any(|name| READINGS.iter().any(|reading| name.starts_with(reading)))
 }
 
 #[cfg(test)]
@@ -115,9 +115,13 @@ mod tests {
 
     #[test]
     fn clocks_and_memory_are_readings_and_what_is_learned_is_not() {
-        for key in
-            ["seconds_since_start", "metrics.time/rollout", "metrics.host/anon", "summary.rss_peak_bytes"]
-        {
+        for key in [
+            "seconds_since_start",
+            "metrics.time/rollout",
+            "metrics.host/anon",
+            "summary.rss_peak_bytes",
+            "summary.trend.anon.z",
+        ] {
             assert!(is_reading(key), "{key}");
         }
         for key in [
