@@ -98,7 +98,12 @@ fn find(lib: Lib) -> Result<PathBuf> {
         }
         match keep_open(&file) {
             Ok(()) => return Ok(file),
-            Err(err) => reason = format!("{} does not open: {err}", file.display()),
+            Err(err) => {
+                // The loader's own words, where the error has them behind its own.
+                let words =
+                    std::error::Error::source(&err).map_or_else(|| err.to_string(), |e| e.to_string());
+                reason = format!("{} does not open: {words}", file.display());
+            }
         }
     }
     // Last for a library with a companion: the loader's own paths, where the companion stands beside it.

@@ -56,7 +56,8 @@ fn a_driver_that_does_not_open_is_named_with_its_path() {
     let args = folder.train("out", &["run.device=cuda"]);
     let args = refs(&args);
     let output = command(&args).env("CUDA_HOME", folder.path("toolkit")).output().expect("the binary runs");
-    let reason = format!("{file} does not open: ");
+    // The loader's words begin with the path once more.
+    let reason = format!("{file} does not open: {file}: ");
     check_error(&args, &output, 1, &["error[cuda-driver-missing]: ", &reason, &folder.text("toolkit/lib64")]);
     assert!(!folder.path("out").exists(), "a run directory was left");
 }
@@ -112,6 +113,18 @@ fn a_run_in_too_little_device_memory_gets_hints_that_hold() {
     let memory = format!("memory.device={}", least - (1 << 20));
     let on = ["--set", "run.device=cuda", "--set", &memory];
     check_hints_of("device", &[&["plan", FIRST, "--json"], &on[..]].concat());
+    // The same as a limit of the machine's, under which every change of the run must hold.
+    let limit = format!("device={}", least - (1 << 20));
+    let (code, refused) = plan(&[FIRST, "--limit", &limit]);
+    let hints = refused["hints"].as_array().expect("a list");
+    let changes: Vec<&str> =
+        hints.iter().filter(|h| h["lost_speed"].is_f64()).filter_map(|h| h["set"].as_str()).collect();
+    assert!(code == 3 && !changes.is_empty(), "{refused}");
+    for set in changes {
+        let sets = set.split(" --set ").flat_map(|set| ["--set", set]);
+        let again: Vec<&str> = [FIRST, "--limit", &limit].into_iter().chain(sets).collect();
+        assert_eq!(plan(&again).0, 0, "{set} does not help");
+    }
     // Below what the driver itself takes.
     let on = ["--set", "run.device=cuda", "--set", "memory.device=1MiB"];
     check_hints_of("device", &[&["plan", FIRST, "--json"], &on[..]].concat());
