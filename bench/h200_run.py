@@ -96,6 +96,7 @@ def ours(binary, words, device, caches, card, limit_s):
     """`plimsoll bench WORDS --json`: its object, with `command` and `card_bytes` (what the card gave), or an error."""
     command = [str(binary), "bench", *map(str, words), "--device", device, "--json"]
     cache = {"PLIMSOLL_KERNEL_CACHE": str(caches / "kernels"), "XDG_CACHE_HOME": str(caches)}
+    cache["CUDA_CACHE_PATH"] = str(caches / "nvidia")  # NVRTC 13 keeps what it compiled in the driver's cache.
     with Watch(card) as watch:
         out, error, seconds = run(command, "plimsoll", limit_s, env={**os.environ, **cache})
     found = parsed(out)[-1:] or [{}]
