@@ -78,8 +78,8 @@ impl PassIndex {
     }
 
     /// A pass of `rows` rows that stands for real ones of that number: sequences of up to `length` tokens, all in one
-    /// block, the first `heads` rows through the head. For running every shape once before it is needed. Sequences are
-    /// longer where there would be too many; their rows then stand at the last position that `length` allows.
+    /// block, the first `heads` rows through the head. For running every shape once before it is needed. No pass has more
+    /// than `limits.segments` times `length` rows.
     pub fn rehearse(
         &mut self,
         limits: &crate::PassLimits,
@@ -88,13 +88,13 @@ impl PassIndex {
         heads: usize,
         block: u32,
     ) {
+        assert!(rows <= limits.segments * length, "{rows} rows in {} sequences of {length}", limits.segments);
         self.clear();
-        let long = length.max(rows.div_ceil(limits.segments)).min(rows);
         for row in 0..rows {
-            let position = (row % long).min(length - 1) as u32;
-            if row % long == 0 {
+            let position = (row % length) as u32;
+            if position == 0 {
                 let (first, table) = (row as u32, self.tables.len() as u32);
-                let count = long.min(rows - row);
+                let count = length.min(rows - row);
                 self.segments.extend_from_slice(&[first, count as u32, 0, table, NO_PARENT]);
                 self.tables.resize(self.tables.len() + count.div_ceil(KV_BLOCK), block);
             }
@@ -122,8 +122,10 @@ impl PassIndex {
     }
 }
 
-/// Numbers of rows that stand for all up to `most`: products choose their algorithms by powers of two.
-pub fn rehearsal_sizes(most: usize) -> impl Iterator<Item = usize> {
+/// Numbers of rows that stand for all of a pass of sequences of up to `length` tokens: products choose their algorithms by
+/// powers of two.
+pub fn rehearsal_sizes(limits: &crate::PassLimits, length: usize) -> impl Iterator<Item = usize> {
+    let most = limits.rows.min(limits.segments.saturating_mul(length));
     std::iter::successors(Some(most), |&n| (n > 16).then(|| n.div_ceil(2).next_power_of_two().min(n - 1)))
 }
 

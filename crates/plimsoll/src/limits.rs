@@ -1,12 +1,17 @@
 //! The limits of the machine as `plan` shows them: each with the place where it was read.
 
 use plimsoll_memory::host::{Host, Reading};
+use plimsoll_rl::devices::device_limit;
 use serde_json::Value;
 use std::path::Path;
 
 /// The limits that a run below `dir` meets on this machine, read now.
 pub fn read(dir: &Path) -> Vec<Reading> {
-    Host::this().readings(dir)
+    let mut readings = Host::this().readings(dir);
+    if let Some(card) = device_limit() {
+        readings.push(Reading::of_bytes("free device memory", card.bytes, card.source));
+    }
+    readings
 }
 
 /// A line a limit, for people.

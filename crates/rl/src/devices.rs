@@ -5,9 +5,14 @@ use crate::runfile::{Auto, RunDevice, RunFile};
 use crate::shape::RunShape;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::cpu::{CpuDevice, Isa};
-use plimsoll_device::cuda::{self, CudaDevice, CudaMemory, CudaOptions};
+use plimsoll_device::cuda::{self, CudaDevice, CudaOptions, Held};
 use plimsoll_device::{Device, DeviceKind};
+use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits};
+
+/// What driver and libraries may come to touch of the host's memory after their measurement: pages of code that only a
+/// first step runs.
+const SETTLING: u64 = 8 << 20;
 
 /// The kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card can be used.
 pub fn kind_of(run: &RunFile, limits: &Limits) -> DeviceKind {
@@ -64,18 +69,34 @@ pub fn options(run: &RunFile) -> CudaOptions {
     CudaOptions { checked: run.run.checked, profile: false }
 }
 
-/// The plan with what the device's libraries were measured to take, once every shape has run: from then on nothing is
-/// taken. On the CPU the plan as it is.
+/// The plan with what the driver and its libraries were measured to hold, once every shape has run: from then on nothing
+/// is taken. `before`: the process's memory before the card was opened. On the CPU the plan as it is.
 ///
-/// Errors: `device-pool-exceeded` where they take more than the card has left.
-pub fn with_measured_libraries(report: &PlanReport, card: Option<CudaMemory>) -> Result<PlanReport> {
+/// Errors: `device-pool-exceeded`, `host-pool-exceeded` where they take more than is left.
+pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss) -> Result<PlanReport> {
     let mut report = report.clone();
-    let Some(memory) = card else { return Ok(report) };
+    let Some(memory) = dev.card_memory() else { return Ok(report) };
+    let now = Host::this().rss();
+    let grown = |then: Bytes, now: Bytes| Bytes(now.0.saturating_sub(then.0));
+    // Of the host's anonymous memory, a part is what the run's own rows hold already: rather too much than too little.
+    let held = Held {
+        card: memory.libraries,
+        host: grown(before.anon, now.anon),
+        files: grown(before.file, now.file),
+        shared: grown(before.shmem, now.shmem),
+    };
+    held.note();
     for region in &mut report.plan.layout.regions {
-        if region.name == "device.libraries" {
-            (region.bytes, region.shape) = (memory.libraries, vec![memory.libraries.0]);
-        }
+        let bytes = match region.name.as_str() {
+            "device.libraries" => held.card,
+            "cuda.host" => Bytes(held.host.0 + SETTLING),
+            "cuda.files" => Bytes(held.files.0 + SETTLING),
+            "cuda.shared" => held.shared,
+            _ => continue,
+        };
+        (region.bytes, region.shape) = (bytes, vec![bytes.0]);
     }
+    report.held_source = "measured by this run before its first step".into();
     report.plan.refusal()?;
     Ok(report)
 }

@@ -149,6 +149,10 @@ pub struct PartMemory {
     pub arena_planned_bytes: u64,
     /// The arena's highest address bound, less its base.
     pub arena_bytes: u64,
+    /// Planned device memory; 0 on the CPU.
+    pub device_planned_bytes: u64,
+    /// What the run holds of the card, by the driver; 0 on the CPU.
+    pub device_bytes: u64,
 }
 
 /// Growth of each kind of memory, tested over the steps so far.

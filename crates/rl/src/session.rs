@@ -66,11 +66,13 @@ impl Session {
             name => Dataset::test_items(name, &run.data, &text, run.eval.prompts_max)?,
         };
         let longest_eval = eval.iter().map(|i| i.ids.len()).max().unwrap_or(0);
+        let (prompt_tokens, eval_prompts) =
+            limits_of_data(run).unwrap_or((data.prompt_tokens.max(longest_eval), eval.len()));
         let facts = Facts {
             spec: model.spec,
-            prompt_tokens: data.prompt_tokens.max(longest_eval),
+            prompt_tokens,
             completion_tokens: data.completion_tokens,
-            eval_prompts: eval.len(),
+            eval_prompts,
             host: host_facts(run, &model)?,
         };
         Ok(Session { model, text, data, eval, eval_name, facts })
@@ -78,10 +80,9 @@ impl Session {
 
     /// The facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
     pub fn facts(run: &RunFile, allow_download: bool) -> Result<Facts> {
-        let rows_unknown = run.data.prompt_tokens_max.is_none() || !run.method.has_rollout();
-        if rows_unknown {
+        let Some((prompt_tokens, eval_prompts)) = limits_of_data(run) else {
             return Session::open(run, allow_download).map(|session| session.facts);
-        }
+        };
         let model = open_model(&run.model, &run.model_options, allow_download)?;
         let prompts = prompts_of(run)?;
         if !prompts.starts_with("builtin:") && !Path::new(prompts).is_file() {
@@ -90,12 +91,23 @@ impl Session {
         }
         Ok(Facts {
             spec: model.spec,
-            prompt_tokens: run.data.prompt_tokens_max.map_or(1, |n| n.max(1) as usize),
+            prompt_tokens,
             completion_tokens: 0,
-            eval_prompts: run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
+            eval_prompts,
             host: host_facts(run, &model)?,
         })
     }
+}
+
+/// Longest prompt and number of evaluation prompts where the run file limits them: a run is then planned by the limits
+/// and not by what the data happens to hold, so that its plan is the same with and without the data at hand.
+fn limits_of_data(run: &RunFile) -> Option<(usize, usize)> {
+    let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.method.has_rollout())?;
+    let eval_prompts = match eval_set(run) {
+        None => 0,
+        Some(_) => run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
+    };
+    Some((prompt_tokens.max(1) as usize, eval_prompts))
 }
 
 /// Opens a model by the words of a run file.

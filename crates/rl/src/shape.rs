@@ -79,6 +79,8 @@ pub struct RunShape {
     pub workers: Bytes,
     /// Host memory outside the arena.
     pub host: HostFacts,
+    /// What a card's driver and libraries hold beside the arena; nothing on the CPU.
+    pub held: cuda::Held,
 }
 
 /// What the process holds beside what follows from the run: the allocator's slack, messages, metrics, the run file.
@@ -136,8 +138,7 @@ impl RunShape {
             layout.extend(activations_layout(spec, self.weights, self.target, mode, self.pass())?);
         }
         if self.target.kind == DeviceKind::Cuda {
-            let libraries = cuda::LIBRARY_BYTES;
-            layout.outside("device.libraries", "device", Pool::Device, Place::Process, libraries);
+            layout.outside("device.libraries", "device", Pool::Device, Place::Process, self.held.card);
         }
         self.host_rows(&mut layout);
         self.disk_rows(&mut layout);
@@ -224,9 +225,9 @@ impl RunShape {
         row("process.image", "process", Place::Process, host.image.0);
         row("process.stacks", "process", Place::Process, (self.target.threads as u64 + 2) * STACK);
         row("process.heap", "process", Place::Process, HEAP_SLACK.0);
-        if self.target.kind == DeviceKind::Cuda {
-            row("process.cuda", "device", Place::Process, cuda::HOST_BYTES.0);
-        }
+        row("cuda.host", "device", Place::Process, self.held.host.0);
+        row("cuda.files", "device", Place::Process, self.held.files.0);
+        row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if self.training.is_some() {
             row("rl.watch", "rl", Place::Heap, crate::watch::watch_bytes());
             row("process.supervisor", "process", Place::Workers, SUPERVISOR.0);

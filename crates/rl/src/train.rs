@@ -65,6 +65,7 @@ pub fn train(
     let report = fitting_plan(run, &session)?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
     let (mut dir, behind) = directory(&path, run, &report, earlier)?;
+    let before = Host::this().rss();
     let (dev, mut arena) =
         devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
@@ -78,7 +79,8 @@ pub fn train(
     };
     let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
     let mut trainer = trainer.inspect_err(|_| dir.discard())?;
-    let measured = rehearse(run, &mut trainer, &report).inspect_err(|_| dir.discard())?;
+    rehearse(run, &mut trainer).inspect_err(|_| dir.discard())?;
+    let measured = devices::with_measured(&report, &*dev, before).inspect_err(|_| dir.discard())?;
     dir.write_plan(&measured.to_json())?;
     let frozen = dev.card_memory();
     let eval_items = std::mem::take(&mut session.eval);
@@ -134,15 +136,10 @@ fn directory(
     Ok((dir, behind))
 }
 
-/// Runs every shape once, and puts what that took into the plan.
-fn rehearse<D: Device + ?Sized>(
-    run: &RunFile,
-    trainer: &mut Trainer<'_, D>,
-    report: &PlanReport,
-) -> Result<PlanReport> {
+/// Runs every shape once.
+fn rehearse<D: Device + ?Sized>(run: &RunFile, trainer: &mut Trainer<'_, D>) -> Result<()> {
     let how = sampling(&run.rollout, run.seed);
-    trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
-    devices::with_measured_libraries(report, trainer.dev.card_memory())
+    trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])
 }
 
 /// The rewards of a run, which must find their columns in the data.
@@ -277,7 +274,8 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
 
     /// Memory over the step, as events; a strict run that went over the line is saved and ends.
     fn watch_step(&mut self, step: u32) -> Result<()> {
-        for event in self.watch.end_step(step, self.run.train.steps) {
+        let dev = self.trainer.dev;
+        for event in self.watch.end_step(step, self.run.train.steps, || dev.card_memory()) {
             self.say(&event)?;
         }
         match self.watch.strict_error() {
@@ -286,18 +284,24 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         }
     }
 
+    fn begin(&mut self, doing: Doing, step: u32) {
+        let dev = self.trainer.dev;
+        self.watch.begin(doing, step, || dev.card_memory());
+    }
+
     fn rl_step(&mut self, objective: Objective, n: u32) -> Result<()> {
         let started = Instant::now();
         let prompts = self.run.rollout.prompts_per_step as usize;
         let first = u64::from(n - 1) * prompts as u64;
         let items = self.session.data.batch(&self.session.text, first, prompts)?;
+        let dev = self.trainer.dev;
         let mut cx = StepContext {
             run: self.run,
             text: &self.session.text,
             eos: &self.session.model.eos_token_ids,
             objective,
             rewards: self.rewards.take().expect("rewards come back after each step"),
-            edge: &mut |doing| self.watch.begin(doing, n),
+            edge: &mut |doing| self.watch.begin(doing, n, || dev.card_memory()),
         };
         let result = step(&mut self.trainer, &mut cx, &items, n);
         self.objective = Some(cx.objective);
@@ -323,7 +327,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         let started = Instant::now();
         let rows = self.run.rollout.prompts_per_step as usize;
         let items = self.session.data.batch(&self.session.text, u64::from(n - 1) * rows as u64, rows)?;
-        self.watch.begin(Doing::Update, n);
+        self.begin(Doing::Update, n);
         let report = sft_step(&mut self.trainer, self.run, &items, n)?;
         let seconds = started.elapsed().as_secs_f64();
         self.progress.update_tokens += report.update.rows;
@@ -374,7 +378,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         if self.eval_items.is_empty() {
             return Ok(None);
         }
-        self.watch.begin(Doing::Eval, step);
+        self.begin(Doing::Eval, step);
         let mut how = sampling(&self.run.rollout, self.run.seed);
         how.temperature = self.run.eval.temperature as f32;
         let how = EvalHow {
@@ -430,7 +434,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
 
     /// Begins a checkpoint of the weights, or of everything that the next step depends on.
     fn start_saving(&mut self, step: u32, everything: bool) -> Result<()> {
-        self.watch.begin(Doing::Save, step);
+        self.begin(Doing::Save, step);
         self.settle()?;
         let mut progress = self.progress.clone();
         progress.saved_step = Some(step);

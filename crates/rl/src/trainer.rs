@@ -303,7 +303,7 @@ fn rehearse_passes<D: Device + ?Sized>(
 ) -> Result<()> {
     let limits = shape.pass();
     let mut index = PassIndex::with_capacity(&limits);
-    for rows in rehearsal_sizes(limits.rows) {
+    for rows in rehearsal_sizes(&limits, shape.positions) {
         let heads = rows.min(limits.head_rows);
         let block = limits.blocks as u32 - 1;
         index.rehearse(&limits, rows, shape.positions, heads, block);

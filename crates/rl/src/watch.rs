@@ -8,6 +8,7 @@ use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
 use crate::plan::PlanReport;
 use crate::status::{Doing, StatusWriter};
 use plimsoll_base::{Bytes, Error, Phase};
+use plimsoll_device::cuda::CudaMemory;
 use plimsoll_memory::host::{Host, Rss, RssReader};
 use plimsoll_memory::trend::{Scratch, Series, Verdict};
 use plimsoll_memory::{Place, Plan, Pool};
@@ -19,6 +20,8 @@ const TREND_EVERY: u32 = 50;
 /// Readings that the test drops: this share of the steps, within bounds.
 const WARM_UP_SHARE: u32 = 20;
 const WARM_UP: std::ops::RangeInclusive<u32> = 10..=100;
+/// Time between two readings of a card, which take longer than one of /proc.
+const CARD_EVERY: Duration = Duration::from_millis(250);
 /// Pages of the status and of readings.
 const PAGES_BYTES: u64 = 24 << 10;
 
@@ -28,6 +31,7 @@ const KINDS: [&str; 4] = ["anon", "file", "shmem", "workers"];
 /// What a reading is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Row {
+    Card,
     Trainer,
     Files,
     Shmem,
@@ -38,8 +42,9 @@ enum Row {
 impl Row {
     fn name(self) -> &'static str {
         match self {
+            Row::Card => "what the run holds of the card",
             Row::Trainer => "the trainer's resident memory",
-            Row::Files => "row process.image, its pages of files,",
+            Row::Files => "its pages of files",
             Row::Shmem => "its shared memory",
             Row::Workers => "row reward.workers",
             Row::Supervisor => "row process.supervisor",
@@ -70,6 +75,8 @@ pub struct Watch {
     strict: Option<Error>,
     is_strict: bool,
     peak: Bytes,
+    /// What the run holds of a card, and when that was read.
+    card: Option<(Bytes, Instant)>,
     spent: Duration,
 }
 
@@ -86,6 +93,9 @@ struct Planned {
     shmem: Bytes,
     workers: Bytes,
     supervisor: Bytes,
+    /// Device memory in each phase, and the most of all.
+    card: [Bytes; 3],
+    card_peak: Bytes,
     limit: Option<Bytes>,
 }
 
@@ -128,6 +138,7 @@ impl Watch {
             strict: None,
             is_strict: strict,
             peak: Bytes(0),
+            card: None,
             spent: Duration::ZERO,
         }
     }
@@ -138,10 +149,13 @@ impl Watch {
         self.status.write();
     }
 
-    /// `doing` begins: what was under way is read and compared.
-    pub fn begin(&mut self, doing: Doing, step: u32) {
+    /// `doing` begins: what was under way is read and compared. `card` reads the card's memory, if there is one.
+    pub fn begin(&mut self, doing: Doing, step: u32, card: impl FnOnce() -> Option<CudaMemory>) {
         let started = Instant::now();
         let rss = self.reader.read();
+        if self.card.is_none_or(|(_, when)| when.elapsed() > CARD_EVERY) {
+            self.card = card().map(|memory| (memory.ours(), Instant::now()));
+        }
         self.peak = self.peak.max(rss.now);
         self.end_part(&rss);
         self.doing = doing;
@@ -153,8 +167,13 @@ impl Watch {
     }
 
     /// A step is done: its readings, the trend every so often, and a warning for each row that is exceeded.
-    pub fn end_step(&mut self, step: u32, steps: u32) -> Vec<Event> {
-        self.begin(Doing::Idle, step);
+    pub fn end_step(
+        &mut self,
+        step: u32,
+        steps: u32,
+        card: impl FnOnce() -> Option<CudaMemory>,
+    ) -> Vec<Event> {
+        self.begin(Doing::Idle, step, card);
         let started = Instant::now();
         let rss = self.status.status.rss;
         let host = Host::this();
@@ -219,7 +238,7 @@ impl Watch {
     fn end_part(&mut self, rss: &Rss) {
         // A step has a handful of parts; evaluations and saves between two steps are reported with the next one.
         if self.parts.len() < Doing::ALL.len() {
-            let (planned, arena) = self.planned.of_part(self.doing);
+            let (planned, arena, card) = self.planned.of_part(self.doing);
             self.parts.push(PartMemory {
                 phase: self.doing,
                 planned_bytes: planned.0,
@@ -229,8 +248,14 @@ impl Watch {
                 shmem_bytes: rss.shmem.0,
                 arena_planned_bytes: arena.0,
                 arena_bytes: self.planned.arena_bytes.0,
+                device_planned_bytes: card.0,
+                device_bytes: self.card_bytes().0,
             });
         }
+    }
+
+    fn card_bytes(&self) -> Bytes {
+        self.card.map_or(Bytes(0), |(bytes, _)| bytes)
     }
 
     /// A warning for each row that is exceeded for the first time.
@@ -240,6 +265,7 @@ impl Watch {
         let planned = self.planned;
         let mut events = Vec::new();
         for (row, held, allowed) in [
+            (Row::Card, self.card_bytes(), planned.card_peak),
             (Row::Trainer, highest, planned.peak),
             (Row::Files, rss.file, planned.files),
             (Row::Shmem, rss.shmem, planned.shmem),
@@ -328,19 +354,24 @@ impl Planned {
             shmem: sum(&|r| r.pool == Pool::Shm) + named("cuda.shared"),
             workers: named("reward.workers"),
             supervisor: named("process.supervisor"),
+            card: Phase::ALL.map(|phase| plan.in_phase(Pool::Device, phase)),
+            card_peak: plan.peak(Pool::Device).peak,
             limit: plan.limits.host.as_ref().map(|limit| limit.bytes),
         }
     }
 
-    /// (the trainer's resident memory, the arena's regions) planned for a part of a step.
-    fn of_part(&self, doing: Doing) -> (Bytes, Bytes) {
+    /// (the trainer's resident memory, the arena's regions, the card's memory) planned for a part of a step.
+    fn of_part(&self, doing: Doing) -> (Bytes, Bytes, Bytes) {
         let phase = match doing {
             Doing::Rollout | Doing::Eval => Phase::Rollout,
             Doing::Score => Phase::Score,
             Doing::Update => Phase::Update,
-            Doing::Start | Doing::Reward | Doing::Save | Doing::Idle => return (self.peak, self.arena_bytes),
+            Doing::Start | Doing::Reward | Doing::Save | Doing::Idle => {
+                return (self.peak, self.arena_bytes, self.card_peak);
+            }
         };
-        (self.phases[phase as usize], self.arena[phase as usize])
+        let at = phase as usize;
+        (self.phases[at], self.arena[at], self.card[at])
     }
 }
 
@@ -359,6 +390,10 @@ mod tests {
         Planned { phases: [ROOM; 3], peak: ROOM, files: ROOM, shmem: ROOM, ..Planned::default() }
     }
 
+    fn no_card() -> Option<CudaMemory> {
+        None
+    }
+
     fn warnings(events: &[Event]) -> Vec<&WarningEvent> {
         fn warning(event: &Event) -> Option<&WarningEvent> {
             if let Event::Warning(warning) = event { Some(warning) } else { None }
@@ -369,18 +404,18 @@ mod tests {
     #[test]
     fn a_row_that_is_exceeded_is_named_once_and_ends_a_strict_run() {
         let mut calm = watch(enough(), 10, true);
-        assert!(warnings(&calm.end_step(1, 10)).is_empty() && calm.strict_error().is_none());
+        assert!(warnings(&calm.end_step(1, 10, no_card)).is_empty() && calm.strict_error().is_none());
 
         let tight = Planned { peak: Bytes::mib(1), ..enough() };
         for strict in [false, true] {
             let mut watch = watch(tight, 10, strict);
-            watch.begin(Doing::Rollout, 1);
-            let events = watch.end_step(1, 10);
+            watch.begin(Doing::Rollout, 1, no_card);
+            let events = watch.end_step(1, 10, no_card);
             let told = warnings(&events);
             assert!(told.len() == 1 && told[0].slug == "over-the-line", "{told:?}");
             assert!(told[0].message.contains("planned were 1.0 MiB"), "{}", told[0].message);
             assert_eq!(watch.strict_error().map(|error| error.slug), strict.then_some("over-the-line"));
-            assert!(warnings(&watch.end_step(2, 10)).is_empty() && watch.strict_error().is_none());
+            assert!(warnings(&watch.end_step(2, 10, no_card)).is_empty() && watch.strict_error().is_none());
         }
     }
 
@@ -388,14 +423,14 @@ mod tests {
     fn a_step_has_one_entry_a_part_and_a_bounded_number_of_them() {
         let mut watch = watch(enough(), 10, false);
         for doing in [Doing::Rollout, Doing::Reward, Doing::Score, Doing::Update] {
-            watch.begin(doing, 1);
+            watch.begin(doing, 1, no_card);
         }
-        let events = watch.end_step(1, 10);
+        let events = watch.end_step(1, 10, no_card);
         let Event::Memory(memory) = &events[0] else { panic!("{events:?}") };
         let parts: Vec<&str> = memory.parts.iter().map(|part| part.phase.name()).collect();
         assert_eq!(parts, ["start", "rollout", "reward", "score", "update"]);
         assert!(memory.parts.iter().all(|p| p.rss_bytes == p.anon_bytes + p.file_bytes + p.shmem_bytes));
-        (0..1000).for_each(|_| watch.begin(Doing::Save, 2));
+        (0..1000).for_each(|_| watch.begin(Doing::Save, 2, no_card));
         assert!(watch.parts.len() <= Doing::ALL.len());
     }
 
@@ -406,7 +441,7 @@ mod tests {
         let (mut leaked, mut told) = (Vec::new(), Vec::new());
         for step in 1..=100 {
             leaked.push(vec![1u8; 256 << 10]);
-            let events = watch.end_step(step, 200);
+            let events = watch.end_step(step, 200, no_card);
             told.extend(warnings(&events).into_iter().cloned());
         }
         assert!(leaked.iter().all(|part| part[0] == 1));

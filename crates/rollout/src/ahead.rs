@@ -88,9 +88,9 @@ impl Engine {
                 first_sample_id: 0,
             };
             let run = Run { pipeline, dev, decoder, acts, request: &request };
-            for rows in rehearsal_sizes(limits.rows) {
+            for rows in rehearsal_sizes(&limits, self.limits.keys()) {
                 let heads = rows.min(limits.head_rows);
-                self.index.rehearse(&limits, rows, self.limits.prompt_tokens, heads, block);
+                self.index.rehearse(&limits, rows, self.limits.keys(), heads, block);
                 self.keys.clear();
                 self.keys.resize(heads * 3, 0);
                 let pass = Pass::upload(dev, acts, &self.index);

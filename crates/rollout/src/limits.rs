@@ -36,9 +36,14 @@ pub struct EngineLimits {
 }
 
 impl EngineLimits {
-    /// Blocks of the longest sequence. Its last token is drawn and never read, so that one has no key.
+    /// Keys of the longest sequence. Its last token is drawn and never read, so that one has no key.
+    pub(crate) fn keys(&self) -> usize {
+        self.prompt_tokens + self.new_tokens - 1
+    }
+
+    /// Blocks of the longest sequence.
     pub fn blocks_per_sequence(&self) -> usize {
-        (self.prompt_tokens + self.new_tokens - 1).div_ceil(KV_BLOCK)
+        self.keys().div_ceil(KV_BLOCK)
     }
 
     /// Blocks with which `sequences` of the longest sequences never wait, groups of `group` sharing their prompt.

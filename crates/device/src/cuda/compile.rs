@@ -165,13 +165,15 @@ pub(crate) fn load_or_compile(
     Ok((bytes, true))
 }
 
-fn read_cached(file: &Path) -> Option<Vec<u8>> {
+/// The contents of a file of the cache, unless it is damaged.
+pub(crate) fn read_cached(file: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(file).ok()?;
     let (hash, payload) = bytes.split_at_checked(32)?;
     (Sha256::digest(payload)[..] == *hash).then(|| payload.to_vec())
 }
 
-fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
+/// Keeps a file in the cache, with the hash of its contents.
+pub(crate) fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
     let folder = file.parent().expect("a file in the cache folder");
     std::fs::create_dir_all(folder)?;
     // Renamed when whole: two starts at once may both write it, and a reader sees one or the other.

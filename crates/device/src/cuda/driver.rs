@@ -1,6 +1,7 @@
 //! The card: its context, its one stream, its memory, and the words for what the driver reports.
 
 use super::library::{self, Lib};
+use super::nvml::Monitor;
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Bytes, Error, Result};
 use std::ffi::CStr;
@@ -34,6 +35,7 @@ pub struct GpuInfo {
 pub(crate) struct Gpu {
     pub(crate) info: GpuInfo,
     device: sys::CUdevice,
+    monitor: Option<Monitor>,
     context: sys::CUcontext,
     pub(crate) stream: sys::CUstream,
 }
@@ -44,11 +46,14 @@ unsafe impl Send for Gpu {}
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// Opens the first visible card and its primary context.
+    /// Opens the first visible card and its primary context; with it the bytes that others held before.
     ///
     /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`, `cuda-failed`.
-    pub(crate) fn open() -> Result<Gpu> {
+    pub(crate) fn open() -> Result<(Gpu, Bytes)> {
         let (device, info) = first_device()?;
+        let monitor = Monitor::open(device);
+        // The context itself takes memory: what others hold is asked for before it is made.
+        let before = monitor.as_ref().and_then(Monitor::memory);
         // SAFETY: the device was given by the driver; the context is released on drop.
         let context =
             unsafe { result::primary_ctx::retain(device) }.map_err(|e| failed("making a context", e))?;
@@ -56,7 +61,9 @@ impl Gpu {
         unsafe { result::ctx::set_current(context) }.map_err(|e| failed("making a context", e))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|e| failed("making a stream", e))?;
-        Ok(Gpu { info, device, context, stream })
+        let gpu = Gpu { info, device, monitor, context, stream };
+        let (free, total) = before.unwrap_or_else(|| gpu.memory());
+        Ok((gpu, Bytes(total.0.saturating_sub(free.0))))
     }
 
     /// Makes the context current on this thread.
@@ -72,8 +79,11 @@ impl Gpu {
         unsafe { result::stream::synchronize(self.stream) }
     }
 
-    /// Free and total bytes of the card, by the driver.
+    /// Free and total bytes of the card: by NVML, else by the driver.
     pub(crate) fn memory(&self) -> (Bytes, Bytes) {
+        if let Some(memory) = self.monitor.as_ref().and_then(Monitor::memory) {
+            return memory;
+        }
         self.bind();
         let (free, total) = result::mem_get_info().unwrap_or((0, 0));
         (Bytes(free as u64), Bytes(total as u64))

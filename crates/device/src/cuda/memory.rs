@@ -71,7 +71,7 @@ pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[f32
     match dst.dtype() {
         DType::F32 => dev.send(address, src),
         DType::Bf16 => {
-            let mut part = [bf16::ZERO; 4096];
+            let mut part = [bf16::ZERO; 32768];
             for (i, values) in src.chunks(part.len()).enumerate() {
                 for (to, &from) in part.iter_mut().zip(values) {
                     *to = bf16::from_f32(from);
@@ -88,16 +88,30 @@ pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, start: usize, dst: &mut [
     match src.dtype() {
         DType::F32 => dev.receive(address, dst),
         DType::Bf16 => {
-            let mut part = [bf16::ZERO; 16384];
-            for (i, values) in dst.chunks_mut(part.len()).enumerate() {
-                let part = &mut part[..values.len()];
-                dev.receive(address + (i * 16384 * 2) as u64, part);
-                for (to, from) in values.iter_mut().zip(part) {
-                    *to = from.to_f32();
-                }
-            }
+            // One copy into the upper half of `dst`, widened from the front: a place is read before it is written.
+            let half = dst.len();
+            // SAFETY: f32 may be seen as pairs of u16, and any bits are both.
+            let (_, words, _) = unsafe { dst.align_to_mut::<u16>() };
+            dev.receive(address, &mut words[half..]);
+            widen(words);
         }
         other => panic!("reading {} as f32", other.name()),
+    }
+}
+
+/// bf16 in the upper half of `words`, as little-endian f32 in all of it, in place.
+fn widen(words: &mut [u16]) {
+    let n = words.len() / 2;
+    let mut i = 0;
+    // Through a part on the stack, so that the loop within has no two names for one place.
+    let mut part = [0u16; 1024];
+    while i < n {
+        let count = part.len().min(n - i);
+        part[..count].copy_from_slice(&words[n + i..n + i + count]);
+        for (to, &from) in words[2 * i..2 * (i + count)].chunks_exact_mut(2).zip(&part[..count]) {
+            (to[0], to[1]) = (0, from);
+        }
+        i += count;
     }
 }
 
@@ -134,4 +148,22 @@ pub(crate) fn fill_raw(dev: &CudaDevice, byte: u8) {
     let done =
         unsafe { sys::cuMemsetD8Async(dev.arena, byte, dev.arena_bytes as usize, dev.gpu.stream) }.result();
     dev.keep(done, "filling the arena");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_widened_in_place() {
+        for n in [0, 1, 2, 1023, 1024, 1025, 5000] {
+            let values: Vec<bf16> = (0..n).map(|i| bf16::from_f32(i as f32 - 7.5)).collect();
+            let mut words = vec![0u16; n];
+            words.extend(values.iter().map(|v| v.to_bits()));
+            widen(&mut words);
+            let wide: Vec<f32> =
+                words.chunks(2).map(|w| f32::from_bits(u32::from(w[1]) << 16 | u32::from(w[0]))).collect();
+            assert_eq!(wide, values.iter().map(|v| v.to_f32()).collect::<Vec<_>>(), "{n}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ mod checked;
 mod compile;
 mod driver;
 mod head;
+mod held;
 mod launch;
 mod library;
 mod matmul;
@@ -28,6 +29,7 @@ pub use attention::attention_scratch_bytes;
 pub use attention_backward::attention_backward_scratch_bytes;
 pub use compile::{ARCHITECTURES, SOURCES, Source, compile};
 pub use driver::GpuInfo;
+pub use held::Held;
 pub use head::{head_dtile_elements, head_tile_elements};
 pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;
@@ -41,18 +43,6 @@ use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_memory::{Buf, Layout, Pool};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// What context, modules, cuBLASLt and recorded passes take of a card beside the arena: measured on an H200 with
-/// driver 580. A run measures its own before its first step.
-pub const LIBRARY_BYTES: Bytes = Bytes::mib(640);
-/// What the driver holds of the host's memory beside files: measured with the same.
-pub const HOST_BYTES: Bytes = Bytes::mib(288);
-/// Pages of the driver's and the libraries' files that come to be resident: measured with the same.
-pub const FILE_BYTES: Bytes = Bytes::mib(192);
-/// Memory that the driver shares with the card: measured with the same.
-pub const SHARED_BYTES: Bytes = Bytes::mib(12);
-/// Where both numbers come from, for people.
-pub const LIBRARY_SOURCE: &str = "from a table, measured on an H200 with driver 580";
 
 /// How a card is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,11 +118,7 @@ impl CudaDevice {
     ///
     /// Errors: those of `probe`; `cuda-library-missing`, `cuda-compile-failed`, `cuda-out-of-memory`, `cuda-failed`.
     pub fn new(arena_bytes: Bytes, options: CudaOptions) -> Result<CudaDevice> {
-        // The context itself takes memory: what others hold is asked for before it is made.
-        let before = nvml::free_memory().map(|(free, _)| free);
-        let gpu = Gpu::open()?;
-        let (free, total) = gpu.memory();
-        let others = Bytes(total.0.saturating_sub(before.unwrap_or(free).0));
+        let (gpu, others) = Gpu::open()?;
         let kernels = launch::Kernels::load(&gpu, options.checked)?;
         let blas = blas::Blas::open(&gpu)?;
         let pipeline = pipeline::Queue::new(&gpu)?;

@@ -1,7 +1,7 @@
 //! What is free on the card, without opening it: NVML, the driver's own monitor.
 
 use super::driver;
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 use libloading::os::unix::{Library, Symbol};
 use plimsoll_base::Bytes;
 use std::ffi::{CString, c_char, c_void};
@@ -20,10 +20,67 @@ struct Memory {
 /// Without NVML it is the card's whole memory: what others hold is then not known before the start.
 pub fn free_memory() -> Option<(Bytes, String)> {
     let (device, info) = driver::first_device().ok()?;
-    let uuid = result::device::get_uuid(device).ok().map(|uuid| uuid.bytes.map(|b| b as u8));
-    match uuid.and_then(|uuid| ask(&uuid_text(&uuid))) {
-        Some(memory) => Some((Bytes(memory.free), format!("free on {}, by NVML", info.name))),
+    match Monitor::open(device).and_then(|monitor| monitor.memory()) {
+        Some((free, _)) => Some((free, format!("free on {}, by NVML", info.name))),
         None => Some((info.total, format!("all memory of {}", info.name))),
+    }
+}
+
+/// One card as NVML sees it. It and the driver's own `cuMemGetInfo` differ by some MiB: numbers that are compared come
+/// from one of them.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    library: Library,
+    handle: *mut c_void,
+}
+
+// SAFETY: NVML may be used from any thread, and a handle is a name, not a place that is written.
+unsafe impl Send for Monitor {}
+// SAFETY: as above.
+unsafe impl Sync for Monitor {}
+
+impl Monitor {
+    /// `None` where there is no NVML, or it does not know the card.
+    pub(crate) fn open(device: sys::CUdevice) -> Option<Monitor> {
+        let uuid = result::device::get_uuid(device).ok()?.bytes.map(|b| b as u8);
+        let name = CString::new(uuid_text(&uuid)).ok()?;
+        // SAFETY: NVML is made to be opened so; each function has the signature of its header, and pointers are to
+        // values of the sizes that it writes.
+        unsafe {
+            let library = Library::new("libnvidia-ml.so.1").ok()?;
+            let start: Symbol<unsafe extern "C" fn() -> i32> = library.get(b"nvmlInit_v2\0").ok()?;
+            if start() != 0 {
+                return None;
+            }
+            let mut monitor = Monitor { handle: std::ptr::null_mut(), library };
+            let find: Symbol<unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> i32> =
+                monitor.library.get(b"nvmlDeviceGetHandleByUUID\0").ok()?;
+            let found = find(name.as_ptr(), &mut monitor.handle) == 0;
+            found.then_some(monitor)
+        }
+    }
+
+    /// (free, total) bytes of the card now.
+    pub(crate) fn memory(&self) -> Option<(Bytes, Bytes)> {
+        let mut found = Memory::default();
+        // SAFETY: as in `open`; the handle is NVML's own.
+        unsafe {
+            let memory: Symbol<unsafe extern "C" fn(*mut c_void, *mut Memory) -> i32> =
+                self.library.get(b"nvmlDeviceGetMemoryInfo\0").ok()?;
+            (memory(self.handle, &mut found) == 0).then_some((Bytes(found.free), Bytes(found.total)))
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // SAFETY: as in `open`, which started it.
+        unsafe {
+            let stop: Result<Symbol<unsafe extern "C" fn() -> i32>, _> = self.library.get(b"nvmlShutdown\0");
+            if let Ok(stop) = stop {
+                stop();
+            }
+        }
     }
 }
 
@@ -32,28 +89,6 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: Vec<String> = uuid.iter().map(|b| format!("{b:02x}")).collect();
     let part = |from: usize, to: usize| hex[from..to].concat();
     format!("GPU-{}-{}-{}-{}-{}", part(0, 4), part(4, 6), part(6, 8), part(8, 10), part(10, 16))
-}
-
-fn ask(uuid: &str) -> Option<Memory> {
-    // SAFETY: NVML is made to be opened so; each function has the signature of its header, and pointers are to values
-    // of the sizes that it writes.
-    unsafe {
-        let library = Library::new("libnvidia-ml.so.1").ok()?;
-        let start: Symbol<unsafe extern "C" fn() -> i32> = library.get(b"nvmlInit_v2\0").ok()?;
-        let stop: Symbol<unsafe extern "C" fn() -> i32> = library.get(b"nvmlShutdown\0").ok()?;
-        let find: Symbol<unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> i32> =
-            library.get(b"nvmlDeviceGetHandleByUUID\0").ok()?;
-        let memory: Symbol<unsafe extern "C" fn(*mut c_void, *mut Memory) -> i32> =
-            library.get(b"nvmlDeviceGetMemoryInfo\0").ok()?;
-        if start() != 0 {
-            return None;
-        }
-        let (mut handle, mut found) = (std::ptr::null_mut(), Memory::default());
-        let name = CString::new(uuid).ok()?;
-        let read = find(name.as_ptr(), &mut handle) == 0 && memory(handle, &mut found) == 0;
-        stop();
-        read.then_some(found)
-    }
 }
 
 #[cfg(test)]

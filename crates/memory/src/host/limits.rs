@@ -27,6 +27,11 @@ impl Reading {
         Reading { name, value, source: source.into() }
     }
 
+    /// A number of bytes that was read elsewhere.
+    pub fn of_bytes(name: &'static str, bytes: Bytes, source: impl Into<String>) -> Reading {
+        Reading::new(name, Value::Bytes(bytes.0), source)
+    }
+
     /// The value in words.
     pub fn shown(&self) -> String {
         match &self.value {

@@ -18,6 +18,7 @@ use crate::session::{Facts, Session};
 use crate::shape::RunShape;
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
+use plimsoll_device::cuda::Held;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limit, Limits, Plan, Pool};
 use plimsoll_model::Recompute;
@@ -97,6 +98,8 @@ pub struct PlanReport {
     pub fits: bool,
     /// Verified changes, when it does not fit.
     pub hints: Vec<Hint>,
+    /// Where the rows of what a card's driver and libraries hold are from; empty on the CPU.
+    pub held_source: String,
 }
 
 /// The smallest limits under which a run fits, every `"auto"` at its smallest.
@@ -183,8 +186,12 @@ fn with_planner<T>(
         DeviceKind::Cpu => Rates::of_this_machine(threads),
         DeviceKind::Cuda => Rates::of_a_card(),
     };
-    let workers = worker_bytes(run);
-    work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, workers })
+    let (held, source) = match kind {
+        DeviceKind::Cpu => Default::default(),
+        DeviceKind::Cuda => Held::known(),
+    };
+    let (workers, held) = (worker_bytes(run), (held, source.as_str()));
+    work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, workers, held })
 }
 
 fn report(planner: &Planner, run: &RunFile) -> Result<PlanReport> {
@@ -198,7 +205,8 @@ fn report(planner: &Planner, run: &RunFile) -> Result<PlanReport> {
         gave_up: gave_up(run, &solution.chosen.resolved, solution.fits),
     };
     let Candidate { shape, resolved, .. } = solution.chosen;
-    Ok(PlanReport { plan: solution.plan, shape, resolved, auto, fits: solution.fits, hints })
+    let held_source = planner.held.1.to_string();
+    Ok(PlanReport { plan: solution.plan, shape, resolved, auto, fits: solution.fits, hints, held_source })
 }
 
 fn setting(candidate: &Candidate, plan: &Plan) -> Setting {

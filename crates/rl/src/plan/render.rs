@@ -2,7 +2,6 @@
 
 use super::{PlanReport, Setting};
 use plimsoll_base::{Bytes, Phase, Result};
-use plimsoll_device::{DeviceKind, cuda};
 use plimsoll_memory::Pool;
 use serde_json::{Value, json};
 
@@ -46,7 +45,7 @@ impl PlanReport {
             "resolved": self.resolved,
             "auto": self.auto,
             "hints": self.hints,
-            "libraries_source": self.libraries_source(),
+            "libraries_source": self.held_source(),
         })
     }
 
@@ -91,7 +90,7 @@ impl PlanReport {
             line(format!("  {}", phases.join(", ")));
         }
         line(format!("arena: {} ({} bytes)", self.plan.arena_bytes(), self.plan.arena_bytes().0));
-        if let Some(source) = self.libraries_source() {
+        if let Some(source) = self.held_source() {
             line(format!("what the driver and its libraries hold: {source}"));
         }
         for words in self.auto_lines() {
@@ -101,9 +100,8 @@ impl PlanReport {
         text
     }
 
-    /// Where the rows of what the driver and the libraries hold come from; `None` on the CPU.
-    fn libraries_source(&self) -> Option<&'static str> {
-        (self.shape.target.kind == DeviceKind::Cuda).then_some(cuda::LIBRARY_SOURCE)
+    fn held_source(&self) -> Option<&str> {
+        (!self.held_source.is_empty()).then_some(self.held_source.as_str())
     }
 
     /// What `"auto"` became, what it cost, and the next best.

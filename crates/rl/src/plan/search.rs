@@ -16,6 +16,7 @@ use crate::session::Facts;
 use crate::shape::{HostFacts, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
+use plimsoll_device::cuda::Held;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
 use plimsoll_rollout::{EngineLimits, OnFull};
@@ -56,6 +57,8 @@ pub(super) struct Planner<'a> {
     pub(super) purpose: Purpose,
     /// The most that processes of other people's code may come to hold.
     pub(super) workers: Bytes,
+    /// What a card's driver and libraries hold, and where that is from.
+    pub(super) held: (Held, &'a str),
 }
 
 /// A setting with everything that follows from it.
@@ -336,6 +339,7 @@ impl Planner<'_> {
             training: (self.purpose == Purpose::Train).then_some(training),
             workers: self.workers,
             host: HostFacts { staging, ..self.facts.host },
+            held: self.held.0,
         };
         (shape, resolved)
     }
