@@ -346,6 +346,33 @@ fn a_tokenizer_a_template_or_a_shape_that_changed_is_refused_by_name() {
 }
 
 #[test]
+fn as_many_are_kept_as_there_are_bytes_for_and_the_best_with_them() {
+    let folder = Folder::new();
+    let listed = |run: &str| {
+        let output = plimsoll(&["checkpoint", "list", &folder.text(run), "--json"]);
+        let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        found["checkpoints"].as_array().expect("a list").clone()
+    };
+    let steps =
+        |run: &str| -> Vec<u64> { listed(run).iter().filter_map(|one| one["step"].as_u64()).collect() };
+    folder.train("all", &["checkpoint.keep=9"]);
+    assert_eq!(steps("all"), [1, 2, 3, 4]);
+    let one = listed("all").iter().filter_map(|one| one["bytes"].as_u64()).max().expect("bytes");
+    // Two of them and a little; then less than one, which leaves the newest, and the best where there is one.
+    let bytes = |bytes: u64| format!("checkpoint.keep_bytes={bytes}");
+    folder.train("two", &["checkpoint.keep=9", &bytes(2 * one + one / 2)]);
+    assert_eq!(steps("two"), [3, 4]);
+    folder.train("one", &["checkpoint.keep=9", &bytes(1)]);
+    assert_eq!(steps("one"), [4]);
+    folder.train("best", &["checkpoint.keep=9", &bytes(1), "eval.every=1", "train.learning_rate=0.05"]);
+    let best = listed("best").iter().find(|one| one["best"] == true).and_then(|one| one["step"].as_u64());
+    let best = best.expect("every step was evaluated");
+    let kept: std::collections::BTreeSet<u64> = [best, 4].into();
+    assert_eq!(steps("best"), kept.into_iter().collect::<Vec<_>>());
+    folder.check_refused("none", &[&bytes(0)], 2, &["error[bad-value]: ", "checkpoint.keep_bytes"]);
+}
+
+#[test]
 fn checkpoints_are_listed_verified_and_exported() {
     let folder = Folder::new();
     folder.train("out", &["eval.every=1", "checkpoint.keep=1"]);
