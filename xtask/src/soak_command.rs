@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: runs the soak on a binary that is built, and prints its table.
+//! `cargo xtask soak`: runs the soak on a binary that is built, prints its table, and writes `bench/results/soak.md`.
 
 use crate::soak::{self, Options};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// Runs it with the arguments behind its name; none if they are not its own.
 pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
-    options(arguments, root).map(|options| make(&options))
+    options(arguments, root).map(|options| make(&options, root))
 }
 
 fn options(arguments: &[String], root: &Path) -> Option<Options> {
@@ -34,12 +34,21 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
     Some(options)
 }
 
-fn make(options: &Options) -> ExitCode {
+fn make(options: &Options, root: &Path) -> ExitCode {
     match soak::soak(options, &mut |line| eprintln!("{line}")) {
         Ok(report) => {
-            print!("{}", soak::table(&report));
             let _ = std::fs::remove_dir_all(&options.folder);
-            ExitCode::SUCCESS
+            let table = soak::table(options, &report);
+            print!("{table}");
+            // Without the faults it is not the table.
+            let path = root.join("bench/results/soak.md");
+            match if options.faults { std::fs::write(&path, table) } else { Ok(()) } {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(err) => {
+                    eprintln!("soak: {}: {err}", path.display());
+                    ExitCode::FAILURE
+                }
+            }
         }
         Err(what) => {
             eprintln!("soak: {what}");

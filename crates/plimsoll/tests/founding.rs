@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{command, text};
+use common::cgroup::Group;
+use common::{command, plimsoll, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -194,4 +195,35 @@ fn failure_3_host_memory_stays_flat_over_many_rollouts_with_the_cache_kept() {
         let slope = verdict["slope_bytes_per_step"].as_f64().expect("a number");
         assert!(slope < 1024.0, "{kind}: {last}");
     }
+}
+
+#[test]
+fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_tenth_above_its_plan() {
+    // PPO of a 13B model with Adam on the host: the weights were gathered into copies for a save, in a container that the
+    // states had filled, and the kernel killed the actor. Here a save passes through the planned buffer: a container
+    // without room for a copy is enough. `rl/tests/founding_failure_5.rs` has the report's own numbers; `bench/save.py` has the peer's end.
+    let folder = Folder::new();
+    let steps = 6;
+    let run = folder.run(steps, "hash");
+    let every = ["--set", "checkpoint.every=1", "--set", "checkpoint.keep=2"];
+    let output = plimsoll(&[&["plan", &run, "--min", "--json"], &every[..]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let least = found["min_host_bytes"].as_u64().expect("a number of bytes");
+    let Some(group) = Group::new("saves", least / 10 * 11) else {
+        return;
+    };
+    let train = [&["train", &run, "--json"], &every[..]].concat();
+    let output = group.plimsoll(&train).output().expect("sh is everywhere");
+    assert_eq!((output.status.code(), group.oom_kills()), (Some(0), 0), "{}", text(&output.stderr));
+
+    let events = fs::read_to_string(folder.path("out/events.jsonl")).expect("events");
+    let saves = events.lines().filter(|line| line.contains("\"event\":\"saved\"")).count();
+    assert_eq!(saves, steps as usize, "{events}");
+    let verified = plimsoll(&["checkpoint", "verify", folder.path("out").to_str().expect("UTF-8")]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stdout));
+    // What is above the plan would not have held a copy of what was saved.
+    let manifest = read_json(&folder.path("out/checkpoints/latest/manifest.json"));
+    let tensors = ["model.safetensors", "state/optimizer.safetensors"];
+    let saved: u64 = tensors.iter().filter_map(|file| manifest["files"][file]["bytes"].as_u64()).sum();
+    assert!(saved > least / 10, "{saved} bytes are saved, {} are above the plan", least / 10);
 }

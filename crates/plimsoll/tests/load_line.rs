@@ -44,7 +44,21 @@ fn a_plan_for_another_machine_takes_every_pool_from_the_flag() {
         assert_eq!(object["pools"][pool]["limit_bytes"], bytes);
         assert_eq!(object["pools"][pool]["limit_source"], "--limit");
     }
-    for bad in ["host", "ram=1GiB", "host=lots", "host=99999999999999999999GiB"] {
+    for bad in [
+        "",
+        ",",
+        "host",
+        "host=",
+        "host=1GiB,",
+        "host=1GiB,host=2GiB",
+        "ram=1GiB",
+        "HOST=1GiB",
+        "host=-1",
+        "host=lots",
+        "host=nan",
+        "host=17179869184GiB",
+        "host=99999999999999999999GiB",
+    ] {
         let output = plimsoll(&["plan", FIRST, "--limit", bad]);
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{bad}: {stderr}");

@@ -3,10 +3,10 @@
 
 mod common;
 
+use common::cgroup::Group;
 use common::{check_refused, command, plimsoll, text};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/first.toml");
 
@@ -152,48 +152,6 @@ fn a_run_is_drawn_before_and_after() {
     );
 }
 
-/// A memory cgroup of its own below this process's; removed at the end.
-struct Container {
-    dir: PathBuf,
-    limit: &'static str,
-}
-
-impl Container {
-    /// None where this user may not make one.
-    fn new(name: &str, bytes: u64) -> Option<Container> {
-        let (root, limit) = match Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-            true => ("/sys/fs/cgroup", "memory.max"),
-            false => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-        };
-        let dir = Path::new(root).join(format!("plimsoll-test-{}-{name}", std::process::id()));
-        fs::create_dir(&dir).ok()?;
-        let container = Container { dir, limit };
-        fs::write(container.dir.join(container.limit), bytes.to_string()).ok()?;
-        Some(container)
-    }
-
-    /// Runs the binary in it.
-    fn run(&self, args: &[&str]) -> std::process::Output {
-        let procs = self.dir.join("cgroup.procs");
-        let mut inner = vec!["-c", "echo $$ > \"$0\" && exec \"$@\"", procs.to_str().expect("UTF-8")];
-        inner.push(env!("CARGO_BIN_EXE_plimsoll"));
-        inner.extend(args);
-        std::process::Command::new("sh").args(inner).output().expect("sh is everywhere")
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        // A group is busy for a moment after its last process.
-        for _ in 0..50 {
-            if fs::remove_dir(&self.dir).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-    }
-}
-
 #[test]
 fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -212,21 +170,32 @@ fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
     ];
     let bytes = least("min_host_bytes", &common);
     assert_eq!(bytes % 4096, 0);
-    let (Some(exact), Some(below)) =
-        (Container::new("exact", bytes), Container::new("below", bytes / 10 * 9))
-    else {
-        eprintln!("skipped: this user may not make a memory cgroup");
+    let (Some(exact), Some(below)) = (Group::new("exact", bytes), Group::new("below", bytes / 10 * 9)) else {
         return;
     };
-    let output = exact.run(&[&["train", FIRST, "--json", "--set", &dir("exact")], &common[..]].concat());
+    let run = |group: &Group, args: &[&str]| {
+        group.plimsoll(&[args, &common[..]].concat()).output().expect("sh is everywhere")
+    };
+    let output = run(&exact, &["train", FIRST, "--json", "--set", &dir("exact")]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("one object");
     assert_eq!(summary["steps"], 3);
-    let output = below.run(&[&["train", FIRST, "--set", &dir("below")], &common[..]].concat());
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(stderr.starts_with("error[host-pool-exceeded]: ") && stderr.contains("cgroup v"), "{stderr}");
-    assert!(!folder.path().join("below").exists(), "a refused run leaves nothing");
+    // A limit of its own that is wide enough does not help within one that is not.
+    let inner = below.inner("inner", 2 * bytes).expect("a group within a group");
+    for group in [&below, &inner] {
+        let output = run(group, &["train", FIRST, "--set", &dir("below")]);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.starts_with("error[host-pool-exceeded]: ") && stderr.contains("cgroup v"), "{stderr}");
+        // The run file cannot raise it, so no hint says that it can.
+        assert!(stderr.contains("; the limit is outside the run file: cgroup v"), "{stderr}");
+        assert!(!stderr.contains("memory.host="), "{stderr}");
+        assert!(!folder.path().join("below").exists(), "a refused run leaves nothing");
+    }
+    // Far below what the supervisor alone comes to hold, it is still said.
+    assert!(below.set_limit(6 << 20));
+    let output = run(&below, &["train", FIRST, "--set", &dir("below")]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
 }
 
 #[test]

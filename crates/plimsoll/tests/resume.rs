@@ -90,6 +90,14 @@ impl Folder {
             .map(|file| self.read(&format!("{dir}/checkpoints/latest/{file}")))
     }
 
+    /// A folder with a model of its own.
+    fn model(&self, name: &str) -> String {
+        self.train("made", &["train.steps=1"]);
+        let (run, to) = (self.text("made"), self.text(name));
+        assert_eq!(plimsoll(&["checkpoint", "export", &run, "--to", &to]).status.code(), Some(0));
+        to
+    }
+
     fn flip(&self, name: &str) {
         let mut bytes = self.read(name);
         let middle = bytes.len() / 2;
@@ -263,6 +271,105 @@ fn data_that_changed_is_refused_and_replan_takes_it() {
     folder.check_refused("out", &[&data, "--resume"], 1, &differs);
     let said = folder.train("out", &[&data, "--resume", "--replan"]);
     assert!(said.contains("--replan: ") && said.contains("other contents"), "{said}");
+}
+
+#[test]
+fn a_model_that_went_away_is_not_missed_but_for_a_reference() {
+    let folder = Folder::new();
+    let path = folder.model("m");
+    let model = format!("model={path}");
+    let (tokenizer, template) = (folder.text("t.json"), "data.chat_template={{ messages[0].content }}");
+    fs::copy(folder.path("m/tokenizer.json"), &tokenizer).expect("a file");
+    let tokenizer = format!("model_options.tokenizer={tokenizer}");
+    let away = |is_away: bool| {
+        let (away, there) = (folder.path("away"), PathBuf::from(&path));
+        let (from, to) = if is_away { (&there, &away) } else { (&away, &there) };
+        fs::rename(from, to).expect("it is there");
+    };
+    for (name, sets) in [("own", &[&*model, template][..]), ("other", &[&*model, &*tokenizer])] {
+        let (whole, out) = (format!("{name}-whole"), format!("{name}-out"));
+        folder.train(&whole, sets);
+        folder.train(&out, &[sets, &["train.steps=2"]].concat());
+        away(true);
+        let gone = fs::rename(folder.path("t.json"), folder.path("t.away"));
+        gone.expect("it is there");
+        let said = folder.train(&out, &[sets, &["--resume"]].concat());
+        assert!(
+            said.contains("/m: no such directory; weights, configuration and tokenizer are the"),
+            "{said}"
+        );
+        assert!(folder.result(&out) == folder.result(&whole), "{name}: other bits");
+        for file in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+            let of = |run: &str| folder.read(&format!("{run}/checkpoints/latest/{file}"));
+            assert!(of(&out) == of(&whole), "{name}: another {file}");
+        }
+        away(false);
+        fs::rename(folder.path("t.away"), folder.path("t.json")).expect("it is there");
+    }
+    let sets = [&*model, "loss.kl_coef=0.05"];
+    folder.train("kl-whole", &sets);
+    folder.train("kl-out", &[&sets[..], &["train.steps=2"]].concat());
+    away(true);
+    let resumed = [&sets[..], &["--resume"]].concat();
+    let named =
+        ["/m: no such directory", "of the reference model (loss.kl_coef = 0.05)", "step-000002", "put the"];
+    folder.check_fails("kl-out", &resumed, 1, &named);
+    away(false);
+    folder.train("kl-out", &resumed);
+    assert!(folder.result("kl-out") == folder.result("kl-whole"), "kl: other bits");
+}
+
+#[test]
+fn a_tokenizer_a_template_or_a_shape_that_changed_is_refused_by_name() {
+    let folder = Folder::new();
+    let path = folder.model("m");
+    let model = format!("model={path}");
+    folder.train("out", &[&model, "train.steps=2"]);
+    for (file, from, to) in [
+        ("tokenizer.json", "\"version\"", " \"version\""),
+        ("tokenizer_config.json", "{", "{\"chat_template\": \"{{ messages[0].content }}\", "),
+        ("config.json", "1000.0", "2000.0"),
+        ("generation_config.json", "\"eos_token_id\": ", "\"eos_token_id\": 1"),
+    ] {
+        let good = fs::read_to_string(folder.path(&format!("m/{file}"))).expect("a file");
+        let other = good.replacen(from, to, 1);
+        assert_ne!(good, other, "{file}: {good}");
+        fs::write(folder.path(&format!("m/{file}")), other).expect("a file");
+        let named = if file.starts_with("generation") { "config.json" } else { file };
+        let differs =
+            ["error[resume-differs]: ", &format!("  {named}"), &format!("of {path} has other contents")];
+        folder.check_refused("out", &[&model, "--resume"], 1, &differs);
+        fs::write(folder.path(&format!("m/{file}")), good).expect("a file");
+    }
+    let said = folder.train("out", &[&model, "--resume"]);
+    assert!(said.contains("step 4/4"), "{said}");
+}
+
+#[test]
+fn as_many_are_kept_as_there_are_bytes_for_and_the_best_with_them() {
+    let folder = Folder::new();
+    let listed = |run: &str| {
+        let output = plimsoll(&["checkpoint", "list", &folder.text(run), "--json"]);
+        let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        found["checkpoints"].as_array().expect("a list").clone()
+    };
+    let steps =
+        |run: &str| -> Vec<u64> { listed(run).iter().filter_map(|one| one["step"].as_u64()).collect() };
+    folder.train("all", &["checkpoint.keep=9"]);
+    assert_eq!(steps("all"), [1, 2, 3, 4]);
+    let one = listed("all").iter().filter_map(|one| one["bytes"].as_u64()).max().expect("bytes");
+    // Two of them and a little; then less than one, which leaves the newest, and the best where there is one.
+    let bytes = |bytes: u64| format!("checkpoint.keep_bytes={bytes}");
+    folder.train("two", &["checkpoint.keep=9", &bytes(2 * one + one / 2)]);
+    assert_eq!(steps("two"), [3, 4]);
+    folder.train("one", &["checkpoint.keep=9", &bytes(1)]);
+    assert_eq!(steps("one"), [4]);
+    folder.train("best", &["checkpoint.keep=9", &bytes(1), "eval.every=1", "train.learning_rate=0.05"]);
+    let best = listed("best").iter().find(|one| one["best"] == true).and_then(|one| one["step"].as_u64());
+    let best = best.expect("every step was evaluated");
+    let kept: std::collections::BTreeSet<u64> = [best, 4].into();
+    assert_eq!(steps("best"), kept.into_iter().collect::<Vec<_>>());
+    folder.check_refused("none", &[&bytes(0)], 2, &["error[bad-value]: ", "checkpoint.keep_bytes"]);
 }
 
 #[test]

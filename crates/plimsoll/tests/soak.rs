@@ -20,7 +20,7 @@ fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
     };
     let report =
         soak::soak(&options, &mut |line| eprintln!("{line}")).unwrap_or_else(|what| panic!("{what}"));
-    assert!(report.kills >= 4 && report.runs > 0, "{}", soak::table(&report));
+    assert!(report.kills >= 4 && report.runs > 0, "{}", soak::table(&options, &report));
     assert!(report.rows.iter().all(|row| row.lost == "nothing" || row.seen.starts_with("skipped")));
-    eprintln!("{}", soak::table(&report));
+    eprintln!("{}", soak::table(&options, &report));
 }

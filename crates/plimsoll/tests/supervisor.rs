@@ -3,11 +3,12 @@
 
 mod common;
 
+use common::cgroup::Group;
 use common::{command, plimsoll, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,7 @@ impl Live {
         let args: Vec<&str> =
             ["train", run.to_str().expect("UTF-8"), "--set", &dir].into_iter().chain(sets).collect();
         let mut command = match group {
-            Some(group) => group.command(env!("CARGO_BIN_EXE_plimsoll"), &args),
+            Some(group) => group.plimsoll(&args),
             None => command(&args),
         };
         command.stdout(Stdio::null()).stderr(Stdio::piped());
@@ -74,7 +75,7 @@ impl Live {
     }
 
     /// Exit code, words and `crash.json`.
-    fn end(mut self) -> (Option<i32>, String, Option<Value>) {
+    fn end(&mut self) -> (Option<i32>, String, Option<Value>) {
         let mut words = String::new();
         self.stderr.read_to_string(&mut words).expect("UTF-8");
         let code = self.child.wait().expect("it ends").code();
@@ -98,7 +99,7 @@ fn a_killed_trainer_is_told_from_a_crashed_one() {
     for (signal, slug, contains) in
         [("-KILL", "trainer-killed", "SIGKILL from outside"), ("-ABRT", "trainer-crashed", "SIGABRT")]
     {
-        let run = Live::start(None);
+        let mut run = Live::start(None);
         let trainer = run.trainer();
         kill(signal, trainer);
         let (code, words, crash) = run.end();
@@ -189,60 +190,23 @@ fn exit_codes_and_words_of_the_trainer_pass_through() {
     assert_eq!(summary["supervisor_rss_bytes"], 0, "{summary}");
 }
 
-/// A memory cgroup of version 1 with one limit on memory, which it has on swap too where there is swap.
-struct Group(PathBuf);
-
-impl Group {
-    /// `None`, aloud, where such a group cannot be made.
-    fn new(name: &str, bytes: u64) -> Option<Group> {
-        let group =
-            Group(Path::new("/sys/fs/cgroup/memory").join(format!("plimsoll-{name}-{}", std::process::id())));
-        if fs::create_dir(&group.0).is_err() || !group.set("memory.limit_in_bytes", bytes) {
-            eprintln!("skipped: no memory cgroup of version 1 can be made here");
-            return None;
-        }
-        group.set("memory.swappiness", 0);
-        Some(group)
-    }
-
-    fn set(&self, file: &str, value: u64) -> bool {
-        fs::write(self.0.join(file), value.to_string()).is_ok()
-    }
-
-    fn read(&self, file: &str) -> u64 {
-        fs::read_to_string(self.0.join(file)).expect(file).trim().parse().expect("a number")
-    }
-
-    /// A program that starts in this group: a shell that joins it and becomes the program.
-    fn command(&self, program: &str, args: &[&str]) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
-        command.arg(program).args(args);
-        command
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Processes leave a moment after they were waited for.
-        for _ in 0..200 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
 #[test]
-fn a_container_made_too_small_is_named_with_the_kernels_evidence() {
+fn a_container_made_too_small_is_named_and_with_more_memory_the_run_goes_on_bit_for_bit() {
     let Some(group) = Group::new("shrinks", 512 << 20) else {
         return;
     };
-    let run = Live::start(Some(&group));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut run = Live::start_in(folder, Some(&group), &["checkpoint.every=1"]);
+    let at = |name: &str| run.folder.path().join(name);
+    let (latest, run_file) = (at("out/checkpoints/latest"), at("x.toml"));
+    let dirs = ["out", "whole"].map(|name| format!("run.dir={}", at(name).display()));
+    let until = Instant::now() + Duration::from_secs(60);
+    while !latest.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     // Somebody else in the container takes what is left of a limit that was lowered to a little above what is used.
-    let limit = (group.read("memory.usage_in_bytes") + (12 << 20)) >> 12 << 12;
-    assert!(group.set("memory.limit_in_bytes", limit));
+    let limit = (group.usage() + (12 << 20)) >> 12 << 12;
+    assert!(group.set_limit(limit));
     let eats = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * (1 << 20)))\n    time.sleep(0.002)";
     let mut eater = group.command("python3", &["-c", eats]);
     // The trainer is the largest in there, so it is its death that is to be explained.
@@ -265,10 +229,38 @@ fn a_container_made_too_small_is_named_with_the_kernels_evidence() {
         "{crash}"
     );
     let groups = crash["evidence"]["groups"].as_array().expect("a list");
-    let own =
-        groups.iter().find(|g| g["dir"].as_str().is_some_and(|dir| Path::new(dir) == group.0)).expect("ours");
+    let own = groups
+        .iter()
+        .find(|g| g["dir"].as_str().is_some_and(|dir| Path::new(dir) == group.dir))
+        .expect("ours");
     assert!(own["oom_kills"].as_u64().is_some_and(|n| n >= 1), "{crash}");
     assert_eq!(own["limit"], limit, "{crash}");
+
+    // With more memory it goes on from the checkpoint before, to the weights of a run that was never killed.
+    assert!(group.set_limit(512 << 20));
+    let step = fs::read_link(&latest).expect("a link to the newest");
+    let done: u32 = step.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).expect("step-N");
+    let (steps, run_file) = (format!("train.steps={}", done + 3), run_file.to_str().expect("UTF-8"));
+    let train = |dir: &str, flag: &[&str]| {
+        let sets = ["--set", dir, "--set", &steps, "--set", "checkpoint.every=1"];
+        let args = [&["train", run_file], &sets[..], flag].concat();
+        let output = group.plimsoll(&args).output().expect("sh is everywhere");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        stderr
+    };
+    let said = train(&dirs[0], &["--resume"]);
+    assert!(said.contains(&format!("resumes after step {done} from ")), "{said}");
+    assert!(!run.folder.path().join("out/crash.json").exists(), "it is no crash any more");
+    train(&dirs[1], &[]);
+    let files = |dir: &str| {
+        let manifest = run.folder.path().join(dir).join("checkpoints/latest/manifest.json");
+        let manifest: Value = serde_json::from_slice(&fs::read(manifest).expect("a file")).expect("JSON");
+        ["model.safetensors", "state/optimizer.safetensors"]
+            .map(|file| manifest["files"][file]["sha256"].clone())
+    };
+    assert!(files("out")[0].is_string(), "a SHA-256");
+    assert_eq!(files("out"), files("whole"));
 }
 
 #[test]
@@ -285,7 +277,7 @@ fn a_worker_that_the_kernel_kills_within_its_budget_is_not_to_blame() {
     fs::write(&reward, code).expect("a file");
     let kind = format!("reward.0.kind=python:{}:f", reward.display());
     let sets = [kind.as_str(), "reward.0.worker_memory=420MiB", "reward.0.retries=0", "train.steps=2000"];
-    let run = Live::start_in(folder, Some(&group), &sets);
+    let mut run = Live::start_in(folder, Some(&group), &sets);
     // After the plan was made somebody else takes a part of the container; then the reward needs its share, the largest.
     let eats = "import sys\nheld = b'x' * (150 << 20)\nprint('ready', flush=True)\nsys.stdin.read()";
     let mut eater = group.command("python3", &["-c", eats]);

@@ -5,13 +5,17 @@ use crate::checkpoint::{Manifest, RUN_FILE, RunState};
 use crate::plan::Resolved;
 use crate::run_dir::{RunDir, step_name};
 use crate::runfile::{Loaded, RunFile};
-use plimsoll_base::{Error, Result};
-use plimsoll_files::{digest, record_of};
+use plimsoll_base::{DType, Error, Result};
+use plimsoll_files::{OpenModel, config_json, digest, record_of};
+use plimsoll_text::files_to_save;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 mod changes;
+
+/// The file of a checkpoint that holds the chat template.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 pub use changes::merge;
 
@@ -195,7 +199,7 @@ pub struct Fingerprint {
     pub build: String,
     /// SHA-256 of what the planner settled that bits depend on.
     pub plan: String,
-    /// SHA-256 of each data file.
+    /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
 }
 
@@ -203,8 +207,13 @@ impl Fingerprint {
     /// That of this process for a run.
     ///
     /// Errors: `data-missing`.
-    pub fn new(machine: String, run: &RunFile, resolved: &Resolved) -> Result<Fingerprint> {
-        let mut inputs = BTreeMap::new();
+    pub fn new(
+        machine: String,
+        run: &RunFile,
+        model: &OpenModel,
+        resolved: &Resolved,
+    ) -> Result<Fingerprint> {
+        let mut inputs = text_side(run, model)?;
         let names = [run.data.prompts.as_deref(), run.data.eval.as_deref()].into_iter().flatten();
         for name in names.filter(|name| !name.starts_with("builtin:") && *name != "none") {
             let record =
@@ -255,9 +264,24 @@ impl Fingerprint {
         Err(differences
             .into_iter()
             .fold(error, Error::fact)
-            .hint("resume where it ran, with the data as it was")
+            .hint("resume where it ran, with the data and the tokenizer as they were")
             .hint("--replan goes on all the same, and gives up bit equality"))
     }
+}
+
+/// SHA-256 of what decides how text becomes tokens and which shape they run through, as a checkpoint holds it: files
+/// that say the same give the same, whether they are the model's own or a checkpoint's.
+fn text_side(run: &RunFile, model: &OpenModel) -> Result<BTreeMap<String, String>> {
+    let config = config_json(&model.spec, DType::F32, &model.token_ids());
+    let mut files =
+        BTreeMap::from([(format!("config.json of {}", run.model), digest(config.to_string().as_bytes()))]);
+    let source = run.model_options.tokenizer.as_ref().unwrap_or(&run.model);
+    for (name, bytes) in files_to_save(&model.tokenizer)? {
+        let what =
+            if name == TOKENIZER_CONFIG { "tokenizer_config.json, with the chat template," } else { name };
+        files.insert(format!("{what} of {source}"), digest(&bytes));
+    }
+    Ok(files)
 }
 
 #[cfg(test)]

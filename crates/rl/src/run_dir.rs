@@ -10,10 +10,15 @@ use plimsoll_base::{Error, Result};
 use plimsoll_files::write_atomic;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const LOCK: &str = "lock";
+/// How long a directory is waited for whose run was killed: a trainer gives its memory back after its supervisor is gone.
+const LEAVING_MAX: Duration = Duration::from_secs(10);
+/// How often it is looked at meanwhile.
+const LEAVING_LOOK: Duration = Duration::from_millis(10);
 
 /// A run directory that this process holds.
 #[derive(Debug)]
@@ -275,20 +280,42 @@ fn lock(path: &Path) -> Result<File> {
         .truncate(false)
         .open(&lock_path)
         .map_err(|err| unwritable(&lock_path, &err))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(locked(path, &mut file)),
-        Err(TryLockError::Error(err)) => return Err(unwritable(&lock_path, &err)),
+    let until = Instant::now() + LEAVING_MAX;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => {
+                let pid = holder(&mut file);
+                if !is_gone(&pid) || Instant::now() > until {
+                    return Err(locked(path, &pid));
+                }
+                std::thread::sleep(LEAVING_LOOK);
+            }
+            Err(TryLockError::Error(err)) => return Err(unwritable(&lock_path, &err)),
+        }
     }
-    let written = file.set_len(0).and_then(|()| writeln!(file, "{}", plimsoll_worker::run_pid()));
+    let written = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", plimsoll_worker::run_pid()));
     written.map_err(|err| unwritable(&lock_path, &err))?;
     Ok(file)
 }
 
-fn locked(path: &Path, file: &mut File) -> Error {
+/// What the lock says of who holds it.
+fn holder(file: &mut File) -> String {
     let mut pid = String::new();
-    let _ = file.read_to_string(&mut pid);
-    let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
+    let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+    pid.trim().to_string()
+}
+
+/// True if the process that the user started is dead, and its trainer is only leaving.
+fn is_gone(pid: &str) -> bool {
+    pid.parse::<u32>().is_ok() && Path::new("/proc/self").exists() && !Path::new("/proc").join(pid).exists()
+}
+
+fn locked(path: &Path, pid: &str) -> Error {
+    let pid = if pid.is_empty() { "unknown" } else { pid };
     Error::new("run-dir-locked", format!("{} is held by a live run, pid {pid}", path.display()))
         .hint(format!("wait for it or stop it: kill {pid}"))
         .hint(format!("choose another directory: --set run.dir={}", next_free(path).display()))
@@ -393,6 +420,26 @@ mod tests {
         let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
         assert_eq!(error.slug, "run-dir-not-empty");
         assert!(error.to_string().contains("a/b-2"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_whose_run_was_killed_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        drop(RunDir::create(&path, &run_file(), &Value::Null).unwrap());
+        // Its process is dead, and what it started still holds the lock. No process has such a number.
+        fs::write(path.join(LOCK), "4294967295\n").unwrap();
+        let held = File::open(path.join(LOCK)).unwrap();
+        held.try_lock().unwrap();
+        let leaving = std::thread::spawn(move || {
+            std::thread::sleep(10 * LEAVING_LOOK);
+            drop(held);
+        });
+        let dir = RunDir::take_up(&path).unwrap().expect("the earlier run's");
+        leaving.join().unwrap();
+        let text = fs::read_to_string(path.join(LOCK)).unwrap();
+        assert_eq!(text, format!("{}\n", plimsoll_worker::run_pid()));
+        drop(dir);
     }
 
     #[test]

@@ -55,7 +55,35 @@ pub struct Session {
 impl Session {
     /// Opens everything that `run` names.
     pub fn open(run: &RunFile, allow_download: bool) -> Result<Session> {
-        let model = open_model(&run.model, &run.model_options, allow_download)?;
+        Session::of_model(run, open_model(&run.model, &run.model_options, allow_download)?)
+    }
+
+    /// The same for a run that goes on from `checkpoint`, which holds all of the model but the weights of a reference:
+    /// where `model` cannot be opened any more, and no reference is read from it, the checkpoint's model is opened.
+    ///
+    /// Errors: those of `open`.
+    pub fn open_again(run: &RunFile, checkpoint: &Path, say: &mut dyn FnMut(String)) -> Result<Session> {
+        let error = match open_model(&run.model, &run.model_options, true) {
+            Ok(model) => return Session::of_model(run, model),
+            Err(error) => error,
+        };
+        if run.has_reference() {
+            let coef = run.loss.kl_coef;
+            return Err(error
+                .fact(format!("missing are the weights of the reference model (loss.kl_coef = {coef})"))
+                .fact(format!("everything else is in {}", checkpoint.display()))
+                .hint("put the model back as it was, and resume again"));
+        }
+        say(format!("{}; weights, configuration and tokenizer are the checkpoint's", error.message));
+        let tokenizer = run.model_options.tokenizer.clone().filter(|name| name == "bytes");
+        let options = ModelOptions { tokenizer, revision: None, ..run.model_options.clone() };
+        let mut model = open_model(&checkpoint.display().to_string(), &options, false)?;
+        // Later checkpoints name what the run began with, as earlier ones did.
+        model.source = run.model.clone();
+        Session::of_model(run, model)
+    }
+
+    fn of_model(run: &RunFile, model: OpenModel) -> Result<Session> {
         let text = text_model(&model, &run.data)?;
         let prompts = prompts_of(run)?;
         let supervised = !run.method.has_rollout();

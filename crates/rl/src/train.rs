@@ -60,7 +60,10 @@ pub fn train(
     let run = &run;
     devices::check(run.run.device)?;
     session::check_trainable(&run.model)?;
-    let mut session = Session::open(run, true)?;
+    let mut session = match earlier.as_ref().and_then(|earlier| earlier.checkpoint.as_ref()) {
+        Some(good) => Session::open_again(run, &good.folder, &mut say)?,
+        None => Session::open(run, true)?,
+    };
     let rewards = rewards(run, &session)?;
     let report = fitting_plan(run, &session)?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
@@ -69,7 +72,7 @@ pub fn train(
     let (dev, mut arena) =
         devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
-    let fingerprint = Fingerprint::new(dev.machine_type(), run, &report.resolved);
+    let fingerprint = Fingerprint::new(dev.machine_type(), run, &session.model, &report.resolved);
     let fingerprint = fingerprint.inspect_err(|_| dir.discard())?;
     let checkpoint = match behind {
         None => None,

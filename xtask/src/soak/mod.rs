@@ -58,6 +58,8 @@ pub struct Report {
     pub inside_saves: u32,
     /// Runs that were killed and taken up until they ended.
     pub runs: u32,
+    /// What a run said last whose trainer alone was killed.
+    pub last_words: String,
     /// The faults.
     pub rows: Vec<Row>,
 }
@@ -138,7 +140,8 @@ fn kill_until_it_ends(
         let end = life.wait(LIFE_SECONDS_MAX)?;
         match end.code {
             Some(0) => return Ok(()),
-            None | Some(4) => {}
+            None => {}
+            Some(4) => report.last_words = end.words(),
             Some(code) => {
                 return Err(format!("{}: exit code {code}: {}", training.dir.display(), end.stderr));
             }
@@ -182,17 +185,25 @@ fn newest_step(dir: &Path) -> Option<String> {
     names.filter(|name| name.starts_with("step-") && !name.ends_with(".damaged")).max()
 }
 
-/// The table, as text.
-pub fn table(report: &Report) -> String {
+/// The table, as a Markdown page.
+pub fn table(options: &Options, report: &Report) -> String {
+    let Report { kills, inside_saves, runs, last_words, rows } = report;
+    let Options { steps, seed, .. } = options;
     let mut text = format!(
-        "{} kills with SIGKILL, {} of them inside a save, over {} runs: 0 lost, 0 differing bits\n\n",
-        report.kills, report.inside_saves, report.runs
+        "# Faults\n\n`cargo xtask soak --kills {kills} --steps {steps} --seed {seed}`: each fault is done to a run of {steps} \
+         steps that saves every other step, taken back, and the run is taken up with `--resume`. Weights, metrics and \
+         samples are then those of a run that was left alone, bit for bit, or the command ends with the difference.\n\n\
+         {kills} times SIGKILL, {inside_saves} of them inside a save, over {runs} runs: 0 lost, 0 differing bits.\n\n\
+         | fault | what is lost | what the user sees |\n|---|---|---|\n"
     );
-    let mut line =
-        |fault: &str, seen: &str, lost: &str| text += &format!("{fault:<38} | {lost:<14} | {seen}\n");
-    line("fault", "what the user sees", "what is lost");
-    for row in &report.rows {
-        line(&row.fault, &row.seen, &row.lost);
+    let mut line = |fault: &str, lost: &str, seen: &str| text += &format!("| {fault} | {lost} | {seen} |\n");
+    let seen = match last_words.as_str() {
+        "" => "nothing: the supervisor was killed with it".to_string(),
+        words => format!("{words}; nothing where the supervisor was killed with it"),
+    };
+    line(&format!("SIGKILL at {kills} random instants"), faults::NOTHING, &seen);
+    for row in rows {
+        line(&row.fault, &row.lost, &row.seen);
     }
     text
 }

@@ -12,12 +12,14 @@ use super::Options;
 /// How often a condition is looked at: a small checkpoint takes some milliseconds.
 const LOOK: Duration = Duration::from_micros(200);
 
+/// What gives a run a reference model.
+pub const KL: &str = "[loss]\nkl_coef = 0.02\nkl_target = 0.1\n";
+
 /// A small run that saves every other step, on a model that is a directory or in the binary.
 pub fn run_file(model: &str, steps: u32) -> String {
     format!(
         "method = \"grpo\"\nmodel = \"{model}\"\n[data]\nprompts = \"builtin:addition\"\neval = \"builtin:addition\"\n\
-         [rollout]\nprompts_per_step = 4\ngroup_size = 4\nmax_new_tokens = 5\n[[reward]]\nkind = \"exact\"\n\
-         [loss]\nkl_coef = 0.02\nkl_target = 0.1\n\
+         [rollout]\nprompts_per_step = 4\ngroup_size = 4\nmax_new_tokens = 5\n[[reward]]\nkind = \"exact\"\n{KL}\
          [train]\nsteps = {steps}\nlearning_rate = 1e-4\nmicro_batch_tokens = 256\n\
          [eval]\nevery = 5\nprompts_max = 8\n[checkpoint]\nevery = 2\nkeep = 2\n"
     )

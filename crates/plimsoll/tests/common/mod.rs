@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file is a crate of its own and uses what it needs")]
 
+pub mod cgroup;
+
 use std::process::{Command, Output};
 
 /// The binary with arguments, not yet started.

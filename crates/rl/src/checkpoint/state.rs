@@ -44,7 +44,7 @@ pub struct RunState {
     pub build: String,
     /// SHA-256 of what the planner settled that bits depend on.
     pub plan: String,
-    /// SHA-256 of each data file.
+    /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
     /// Sum of squares of the reference model's weights.
     #[serde(with = "exact_option")]

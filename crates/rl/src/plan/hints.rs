@@ -1,5 +1,6 @@
 //! Changes of a run file that make it fit, each planned again, in the order of the speed that they cost.
 
+use super::OF_RUN_FILE;
 use super::search::Planner;
 use crate::runfile::{Auto, ByteSize, ModelDtype, OptimizerDtype, Recompute as RunRecompute, RunFile};
 use crate::session::Facts;
@@ -11,8 +12,8 @@ use serde::Serialize;
 /// A change of the run file that makes it fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hint {
-    /// What `--set` takes.
-    pub set: String,
+    /// What `--set` takes; none where the run file cannot do it.
+    pub set: Option<String>,
     /// What it does, and what it costs.
     pub why: String,
     /// Predicted time of a step beside the run as written, less 1: 0.12 is 12 % slower. None for a larger limit.
@@ -77,7 +78,7 @@ fn verified(planner: &Planner, run: &RunFile, base_s: f64, changes: &[&Change]) 
         changes.iter().map(|change| part(change)).collect::<Vec<_>>().join(by)
     };
     Ok(Some(Hint {
-        set: join(|change| change.set, " --set "),
+        set: Some(join(|change| change.set, " --set ")),
         why: format!("{}; {}", join(|change| change.why, "; "), speed(lost)),
         lost_speed: Some(lost),
         changes_result: changes.iter().any(|change| change.changes_result),
@@ -106,17 +107,18 @@ fn smallest_limits(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
     let exceeds = |bytes: Bytes, limit: &Option<Limit>| limit.as_ref().is_some_and(|l| l.bytes < bytes);
     let pools = [("host", host, &limits.host), ("device", device, &limits.device)];
     let short = pools.into_iter().filter(|(_, bytes, limit)| exceeds(*bytes, limit));
-    Ok(short.map(|(pool, bytes, _)| smallest_limit(pool, bytes)).collect())
+    Ok(short.filter_map(|(pool, bytes, limit)| Some(smallest_limit(pool, bytes, limit.as_ref()?))).collect())
 }
 
-fn smallest_limit(pool: &str, bytes: Bytes) -> Hint {
+/// A limit that the run file sets can be raised there; one of the container or the machine cannot.
+fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     let mib = bytes.0.div_ceil(Bytes::MIB);
-    Hint {
-        set: format!("memory.{pool}={mib}MiB"),
-        why: format!("the smallest {pool} memory in which this run fits is {mib} MiB"),
-        lost_speed: None,
-        changes_result: false,
-    }
+    let why = format!("the smallest {pool} memory in which this run fits is {mib} MiB");
+    let (set, why) = match limit.source.ends_with(OF_RUN_FILE) {
+        true => (Some(format!("memory.{pool}={mib}MiB")), why),
+        false => (None, format!("{why}; the limit is outside the run file: {}", limit.source)),
+    };
+    Hint { set, why, lost_speed: None, changes_result: false }
 }
 
 /// Single changes of a run file that save memory.

@@ -30,6 +30,8 @@ use std::path::Path;
 
 /// A page: limits of containers are multiples of it.
 const PAGE: u64 = 4096;
+/// How the source of a limit ends that the run file sets.
+const OF_RUN_FILE: &str = "of the run file";
 
 /// What the planner settled on; recorded in `plan.json`, because gradients depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -242,7 +244,7 @@ fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
     limits.host = match (run.memory.host, machine) {
         (Auto::Value(ByteSize(bytes)), machine) if machine.as_ref().is_none_or(|m| bytes <= m.bytes) => {
-            Some(Limit { bytes, source: "memory.host of the run file".into() })
+            Some(Limit { bytes, source: format!("memory.host {OF_RUN_FILE}") })
         }
         (_, machine) => machine,
     };
@@ -250,7 +252,7 @@ fn limits_of(run: &RunFile, given: &Limits) -> Limits {
         let card = limits.device.take().or_else(devices::device_limit);
         limits.device = match (run.memory.device, card) {
             (Auto::Value(ByteSize(bytes)), card) if card.as_ref().is_none_or(|c| bytes <= c.bytes) => {
-                Some(Limit { bytes, source: "memory.device of the run file".into() })
+                Some(Limit { bytes, source: format!("memory.device {OF_RUN_FILE}") })
             }
             (_, card) => card,
         };
@@ -269,20 +271,22 @@ fn worker_bytes(run: &RunFile) -> Bytes {
 /// Errors: `bad-limit`.
 pub fn parse_limits(text: &str) -> Result<Limits> {
     let mut limits = Limits::default();
-    for part in text.split(',').filter(|p| !p.is_empty()) {
-        let (pool, bytes) = part.split_once('=').ok_or_else(|| bad_limit(part))?;
-        let limit = Some(Limit { bytes: Bytes::parse(bytes)?, source: "--limit".into() });
-        match pool.trim() {
-            "host" => limits.host = limit,
-            "disk" => limits.disk = limit,
-            "shm" => limits.shm = limit,
-            "device" => limits.device = limit,
-            _ => return Err(bad_limit(part)),
+    for part in text.split(',') {
+        let bad = |why: &str| {
+            Error::usage("bad-limit", format!("`{part}` {why}")).hint("write --limit host=8GiB,disk=100GiB")
+        };
+        let (pool, bytes) = part.split_once('=').ok_or_else(|| bad("is not a limit"))?;
+        let limit = match pool.trim() {
+            "host" => &mut limits.host,
+            "disk" => &mut limits.disk,
+            "shm" => &mut limits.shm,
+            "device" => &mut limits.device,
+            _ => return Err(bad("is not a limit")),
+        };
+        let before = limit.replace(Limit { bytes: Bytes::parse(bytes)?, source: "--limit".into() });
+        if before.is_some() {
+            return Err(bad("limits a pool for the second time"));
         }
     }
     Ok(limits)
-}
-
-fn bad_limit(part: &str) -> Error {
-    Error::usage("bad-limit", format!("`{part}` is not a limit")).hint("write --limit host=8GiB,disk=100GiB")
 }

@@ -9,7 +9,10 @@ impl PlanReport {
     /// The refusal, when the run does not fit: exit code 3.
     pub fn refuse(&self) -> Result<()> {
         self.plan.refusal().map_err(|error| {
-            self.hints.iter().fold(error, |e, h| e.hint(format!("--set {}: {}", h.set, h.why)))
+            self.hints.iter().fold(error, |error, hint| match &hint.set {
+                Some(set) => error.hint(format!("--set {set}: {}", hint.why)),
+                None => error.hint(hint.why.clone()),
+            })
         })
     }
 

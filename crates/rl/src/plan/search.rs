@@ -305,7 +305,7 @@ impl Planner<'_> {
                 segments: PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences),
             },
             recompute: knobs.recompute,
-            reference: run.loss.kl_coef != 0.0 && run.method.has_rollout(),
+            reference: run.has_reference(),
             sequences,
             response_tokens: response_tokens(run, self.facts),
         }

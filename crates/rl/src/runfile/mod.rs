@@ -142,6 +142,11 @@ impl RunFile {
         let group_size = if self.method.has_rollout() { self.rollout.group_size } else { 1 };
         u64::from(self.rollout.prompts_per_step) * u64::from(group_size)
     }
+
+    /// True if the weights that the run began with are kept beside those that it trains.
+    pub fn has_reference(&self) -> bool {
+        self.loss.kl_coef != 0.0 && self.method.has_rollout()
+    }
 }
 
 impl Loaded {

@@ -26,14 +26,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.train.optimizer_dtype == Auto::Value(OptimizerDtype::Int8) {
         return Err(error(at, "train.optimizer_dtype", "\"int8\"", "\"f32\", \"bf16\" and \"auto\""));
     }
-    if run.checkpoint.keep_bytes.is_some() {
-        return Err(error(
-            at,
-            "checkpoint.keep_bytes",
-            "a limit in bytes",
-            "checkpoint.keep, a number of checkpoints",
-        ));
-    }
     loss(run, at)?;
     rewards(run.reward.iter(), at)?;
     for (key, path) in [("data.prompts", &run.data.prompts), ("data.eval", &run.data.eval)] {

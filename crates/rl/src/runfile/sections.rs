@@ -528,7 +528,7 @@ pub struct Checkpoint {
     pub every: Option<u32>,
     /// How many are kept.
     pub keep: u32,
-    /// How many bytes of them are kept.
+    /// How many bytes of them are kept; the newest and the best are kept in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_bytes: Option<ByteSize>,
 }
