@@ -5,14 +5,13 @@
 
 mod common;
 
-use common::whole_sequences;
+use common::{Machine, whole_sequences};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
-use plimsoll_device::cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, DeviceKind, Sampling};
+use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::{Arena, ArenaMap, Layout, Overlay, Pool};
+use plimsoll_memory::{Arena, ArenaMap, Layout, Overlay};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, Target, activations_layout, head,
+    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, activations_layout, head,
     layers, load, rope, sample,
 };
 use serde_json::Value;
@@ -74,27 +73,30 @@ struct Computed {
 fn compute(dtype: DType, chats: &[Chat]) -> Vec<Computed> {
     let model = OpenModel::open(SOURCE, None, false).unwrap();
     let (spec, threads) = (model.spec, 2);
-    let params = ParamTable::new(&spec, DeviceKind::Cpu, dtype);
+    let machine = Machine::detect();
+    let target = machine.target(threads);
+    let params = ParamTable::new(&spec, target.kind, dtype);
     let mut layout = Layout::new();
-    layout.arena("weights", "test", Pool::Host, PhaseSet::RESIDENT, &[params.elements], dtype).unwrap();
-    layout.extend(rope::layout(&spec, LIMITS.rows, Pool::Host).unwrap());
+    layout.arena("weights", "test", target.pool, PhaseSet::RESIDENT, &[params.elements], dtype).unwrap();
+    layout.extend(rope::layout(&spec, LIMITS.rows, target.pool).unwrap());
+    layout.extend(machine.scratch(&spec, dtype, threads, LIMITS));
     for mode in [Mode::Score, SAMPLES] {
-        let target = Target { kind: DeviceKind::Cpu, pool: Pool::Host, threads };
         layout.extend(activations_layout(&spec, dtype, target, mode, LIMITS).unwrap());
     }
     let mut arena = Arena::new(ArenaMap::new(&layout, 0));
-    let dev = CpuDevice::new(Bytes(arena.map().used_bytes()), threads, Isa::detect()).unwrap();
+    let dev = machine.open(&mut arena, threads);
+    let dev = dev.as_dyn();
     let (resident, mut overlay) = arena.split();
     let weights = Params::bind(&spec, &params, dtype, resident.buf("weights"));
-    load(&dev, &model, &params, &weights, 0, Bytes(8 << 20)).unwrap();
-    round_to_bf16(&dev, weights.all);
+    load(dev, &model, &params, &weights, 0, Bytes(8 << 20)).unwrap();
+    round_to_bf16(dev, weights.all);
     let table = resident.buf("rope.table");
-    rope::fill(&dev, &spec, table);
+    rope::fill(dev, &spec, table);
     let decoder = Decoder { spec, dtype, params: weights, rope: table };
-    chats.iter().map(|chat| compute_chat(&dev, &decoder, &mut overlay, chat)).collect()
+    chats.iter().map(|chat| compute_chat(dev, &decoder, &mut overlay, chat)).collect()
 }
 
-fn compute_chat(dev: &CpuDevice, decoder: &Decoder<'_>, overlay: &mut Overlay<'_>, chat: &Chat) -> Computed {
+fn compute_chat(dev: &dyn Device, decoder: &Decoder<'_>, overlay: &mut Overlay<'_>, chat: &Chat) -> Computed {
     let mut index = whole_sequences(&[&chat.ids[..chat.ids.len() - 1]]);
     index.targets = chat.ids[1..].to_vec();
     let mut log_probs = vec![0.0; index.targets.len()];
@@ -118,7 +120,7 @@ fn compute_chat(dev: &CpuDevice, decoder: &Decoder<'_>, overlay: &mut Overlay<'_
 }
 
 /// Rounds every weight to bf16, to nearest even; the file's 4-bit blocks give more bits.
-fn round_to_bf16(dev: &impl Device, all: plimsoll_memory::Buf<'_>) {
+fn round_to_bf16(dev: &dyn Device, all: plimsoll_memory::Buf<'_>) {
     if all.dtype() == DType::Bf16 {
         return;
     }

@@ -251,8 +251,8 @@ pub(crate) fn disk_facts(run: &RunFile) -> DiskFacts {
     // Twenty steps show samples, and the first and the last; a token has up to 32 bytes of text and log-prob.
     let samples = (22 + evals) * crate::train::SAMPLES_KEPT as u64 * (512 + 32 * text);
     DiskFacts {
-        // Without `every` a run saves once, and once more if it is made longer.
-        keep: if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 1 },
+        // Without `every` a run saves once, where there is nothing to keep beside it.
+        keep: Some(if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 0 }),
         keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
         best: run.checkpoint.every.is_some() && eval_set(run).is_some(),
         records: Bytes(4096 * (steps + evals) + samples),

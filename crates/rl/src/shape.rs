@@ -29,8 +29,8 @@ pub struct HostFacts {
 /// What a run writes to its directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFacts {
-    /// Checkpoints kept by age; 0 where nothing is saved.
-    pub keep: u32,
+    /// Checkpoints kept by age beside the one being written; `None` where nothing is saved.
+    pub keep: Option<u32>,
     /// Bytes of them.
     pub keep_bytes: Option<u64>,
     /// True if the one with the highest evaluation is kept besides.
@@ -176,12 +176,10 @@ impl RunShape {
     /// Checkpoints at their most: those kept, the best, and the one being written.
     fn disk_rows(&self, layout: &mut Layout) {
         let (Some(training), disk) = (&self.training, self.host.disk) else { return };
-        if disk.keep == 0 {
-            return;
-        }
+        let Some(keep) = disk.keep else { return };
         let one = checkpoint_bytes(&self.table(), self.weights, training).0;
         let kept =
-            one.saturating_mul(u64::from(disk.keep)).min(disk.keep_bytes.map_or(u64::MAX, |n| n.max(one)));
+            one.saturating_mul(u64::from(keep)).min(disk.keep_bytes.map_or(u64::MAX, |n| n.max(one)));
         let files = kept.saturating_add(one.saturating_mul(1 + u64::from(disk.best)));
         layout.outside("checkpoint.files", "rl", Pool::Disk, Place::File, Bytes(files));
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);

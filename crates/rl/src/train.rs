@@ -8,7 +8,7 @@ use crate::eval::{EvalHow, EvalReport, evaluate, reward_specs};
 use crate::events::{EvalResult, Event, Observer, Started, StepResult};
 use crate::metrics;
 use crate::objective::Objective;
-use crate::plan::{PlanReport, check_micro_batch, plan_with};
+use crate::plan::{PlanReport, check_micro_batch, machine_limits, plan_with};
 use crate::progress::Progress;
 use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
 use crate::run_dir::RunDir;
@@ -65,7 +65,7 @@ pub fn train(
         None => Session::open(run, true)?,
     };
     let rewards = rewards(run, &session)?;
-    let report = fitting_plan(run, &session)?;
+    let report = fitting_plan(run, &session, &path)?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
     let (mut dir, behind) = directory(&path, run, &report, earlier)?;
     let before = Host::this().rss();
@@ -116,9 +116,10 @@ pub fn train(
 }
 
 /// The plan of a run, which fits.
-fn fitting_plan(run: &RunFile, session: &Session) -> Result<PlanReport> {
+fn fitting_plan(run: &RunFile, session: &Session, dir: &Path) -> Result<PlanReport> {
     check_micro_batch(run, &session.facts)?;
-    let report = plan_with(run, &session.facts, &Limits::default())?;
+    let limits = Limits { disk: machine_limits(dir).disk, ..Limits::default() };
+    let report = plan_with(run, &session.facts, &limits)?;
     report.refuse()?;
     Ok(report)
 }

@@ -22,7 +22,9 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let prompts: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
         for machine in Machine::all() {
-            for (sequences, rows) in [(3, 104), (1, 64), (2, 7)] {
+            for (sequences, rows, ahead) in
+                [(3, 104, false), (1, 64, false), (2, 7, false), (3, 104, true), (1, 64, true), (2, 7, true)]
+            {
                 let limits = EngineLimits {
                     sequences,
                     rows,
@@ -30,7 +32,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     samples: 3,
                     prompt_tokens: 64,
                     new_tokens: NEW_TOKENS,
-                    ahead: false,
+                    ahead,
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
@@ -47,7 +49,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     assert_eq!(
                         samples.ids(i),
                         theirs,
-                        "{name} {machine:?} {sequences} sequences, {rows} rows, seq{i}"
+                        "{name} {machine:?} {limits:?}, seq{i}"
                     );
                     assert_eq!(samples.finish(i), Finish::Length);
                 }

@@ -123,7 +123,8 @@ impl Host {
         self.run_pids().iter().filter_map(of).map(|rss| rss.anon.0 + rss.shmem.0).sum()
     }
 
-    /// Bytes of the binary and its libraries as mapped: the most that their pages can come to hold.
+    /// Bytes of the binary and its libraries as mapped: the most that their pages can come to hold. A card's driver, which
+    /// is opened before or after, is not of them.
     pub fn image_bytes(&self) -> Bytes {
         let maps = self.read("proc/self/maps").unwrap_or_default();
         let bytes = maps.lines().filter_map(|line| {
@@ -131,7 +132,9 @@ impl Host {
             let (range, path) = (fields.next()?, fields.nth(4)?);
             let (start, end) = range.split_once('-')?;
             let size = u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?;
-            path.starts_with('/').then_some(size)
+            let drivers = ["libcuda", "libnvidia", "libnvrtc", "libcublas"];
+            let name = path.rsplit('/').next()?;
+            (path.starts_with('/') && !drivers.iter().any(|of| name.starts_with(of))).then_some(size)
         });
         Bytes(bytes.sum())
     }

@@ -12,6 +12,7 @@ pub mod svg;
 pub use cost::StepCost;
 pub use hints::Hint;
 
+use crate::checkpoint::Store;
 use crate::devices;
 use crate::runfile::{Auto, ByteSize, RunFile};
 use crate::session::{Facts, Session};
@@ -236,10 +237,22 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
         .then(|| "grad_dtype is bf16, because f32 gradients do not fit".into())
 }
 
+/// The limits of this machine for a run in `dir`. What earlier processes of the run have saved there is the run's own, and
+/// counts as room.
+pub(crate) fn machine_limits(dir: &Path) -> Limits {
+    let mut limits = Host::this().limits(dir);
+    let own = Store::of_run(dir).bytes();
+    if let Some(disk) = limits.disk.as_mut().filter(|_| own > Bytes(0)) {
+        disk.bytes = Bytes(disk.bytes.0.saturating_add(own.0));
+        disk.source += &format!(", and {own} of the run's own");
+    }
+    limits
+}
+
 /// The limits of a run: given, from the run file, or read from this machine.
 fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     let mut limits = given.clone();
-    let here = Host::this().limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")));
+    let here = machine_limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")));
     let machine = limits.host.take().or(here.host);
     (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
     limits.host = match (run.memory.host, machine) {
