@@ -59,7 +59,7 @@ fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
         "run.threads=2",
     ];
     let (code, least_plan) = open_plan(&format!("host={}", least("min_host_bytes", &all_open)), &[]);
-    assert_eq!((code, least_plan["resolved"]["optimizer_dtype"].as_str()), (0, Some("bf16")));
+    assert_eq!((code, least_plan["resolved"]["optimizer_dtype"].as_str()), (0, Some("int8")));
     let gave_up = least_plan["auto"]["gave_up"].as_str().expect("words");
     assert!(gave_up.contains("stochastic rounding"), "{gave_up}");
 }

@@ -104,6 +104,7 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
     for (name, sets) in [
         ("master", &["loss.kl_coef=0.05", "loss.kl_target=0.01", "train.mini_batch=4"][..]),
         ("bf16", &["train.optimizer_dtype=bf16"]),
+        ("int8", &["train.optimizer_dtype=int8"]),
         ("f32", &["model_options.dtype=f32"]),
         ("sft", &["method=sft", "train.epochs_per_rollout=1"]),
     ] {

@@ -150,15 +150,13 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         self.overlay.take_back();
         let (params, staging) = (&self.roles.actor.params, self.shape.host.staging);
         let layout = params.embed.layout;
-        let read = |sets: &[FlatTensors<'_>], file: &str| {
-            restore(self.dev, &self.table, layout, sets, &checkpoint.join(file), staging)
+        let read = |sets: &[FlatTensors<'_>], through, file: &str| {
+            restore(self.dev, &self.table, layout, sets, through, &checkpoint.join(file), staging)
         };
-        read(&[FlatTensors { prefix: "", buf: params.all }], crate::checkpoint::WEIGHTS)?;
+        read(&[FlatTensors::weights(params.all)], None, crate::checkpoint::WEIGHTS)?;
         let Some(optimizer) = &mut self.roles.optimizer else { return Ok(()) };
-        let states: Vec<_> =
-            optimizer.states().into_iter().map(|(name, buf)| (format!("{name}."), buf)).collect();
-        let sets: Vec<_> = states.iter().map(|(prefix, buf)| FlatTensors { prefix, buf: *buf }).collect();
-        read(&sets, crate::checkpoint::OPTIMIZER)?;
+        // Each step's gradients begin at zero, so their buffer is free here.
+        read(&optimizer.states(), Some(optimizer.grads.all), crate::checkpoint::OPTIMIZER)?;
         optimizer.step = updates;
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
 use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::{AdamW, AdamWBufs, Device};
+use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Device};
 use plimsoll_memory::{Buf, Layout, Pool, Resident};
-use plimsoll_model::{ParamTable, Params};
+use plimsoll_model::{FlatTensors, ParamTable, Params};
 use serde::{Deserialize, Serialize};
 
 /// How optimizer states are stored.
@@ -14,6 +14,8 @@ pub enum OptimizerDType {
     F32,
     /// bf16 moments and weights, updated by stochastic rounding; no master copy.
     Bf16,
+    /// 8-bit moments with a scale a block, updated by stochastic rounding; no master copy.
+    Int8,
 }
 
 /// Storage of everything that one parameter has.
@@ -28,17 +30,31 @@ pub struct StateDTypes {
 }
 
 impl StateDTypes {
-    /// Dtypes of the states in the order of `Optimizer::states`.
-    pub fn states(self) -> Vec<DType> {
+    /// Dtypes of the states in the order of `Optimizer::states`, as files hold them: bf16 holds each 8-bit moment exactly.
+    pub fn stored(self) -> Vec<DType> {
+        let moment = if self.optimizer == OptimizerDType::F32 { DType::F32 } else { DType::Bf16 };
         let master = self.has_master().then_some(DType::F32);
-        [self.moments(), self.moments()].into_iter().chain(master).collect()
+        [moment, moment].into_iter().chain(master).collect()
     }
 
-    fn moments(self) -> DType {
+    /// Bytes of both moments of a parameter, scales among them.
+    pub fn moment_bytes(self) -> f64 {
+        let scales = if self.has_scales() { 2.0 * 4.0 / CODE_BLOCK as f64 } else { 0.0 };
+        self.moments().map(|dtype| dtype.bytes() as f64).iter().sum::<f64>() + scales
+    }
+
+    /// Of m and v.
+    fn moments(self) -> [DType; 2] {
         match self.optimizer {
-            OptimizerDType::F32 => DType::F32,
-            OptimizerDType::Bf16 => DType::Bf16,
+            OptimizerDType::F32 => [DType::F32; 2],
+            OptimizerDType::Bf16 => [DType::Bf16; 2],
+            OptimizerDType::Int8 => [DType::E4M3, DType::E5M3],
         }
+    }
+
+    /// True if moments are codes.
+    fn has_scales(self) -> bool {
+        self.optimizer == OptimizerDType::Int8
     }
 
     /// True if an f32 copy of the weights is kept.
@@ -52,15 +68,21 @@ impl StateDTypes {
 /// Errors: `size-overflow`.
 pub fn layout(role: &str, table: &ParamTable, dtypes: StateDTypes, pool: Pool) -> Result<Layout> {
     let mut layout = Layout::new();
-    let mut add = |what: &str, dtype: DType| {
-        layout.arena(&format!("{role}.{what}"), "train", pool, PhaseSet::RESIDENT, &[table.elements], dtype)
+    let mut add = |what: &str, elements: u64, dtype: DType| {
+        layout.arena(&format!("{role}.{what}"), "train", pool, PhaseSet::RESIDENT, &[elements], dtype)
     };
-    add("grads", dtypes.grads)?;
+    let (all, [m, v]) = (table.elements, dtypes.moments());
+    add("grads", all, dtypes.grads)?;
     if dtypes.has_master() {
-        add("master", DType::F32)?;
+        add("master", all, DType::F32)?;
     }
-    add("adam_m", dtypes.moments())?;
-    add("adam_v", dtypes.moments())?;
+    add("adam_m", all, m)?;
+    add("adam_v", all, v)?;
+    if dtypes.has_scales() {
+        for scales in ["adam_m_scales", "adam_v_scales"] {
+            add(scales, all.div_ceil(CODE_BLOCK as u64), DType::F32)?;
+        }
+    }
     Ok(layout)
 }
 
@@ -71,6 +93,8 @@ pub struct Optimizer<'a> {
     pub grads: Params<'a>,
     m: Buf<'a>,
     v: Buf<'a>,
+    /// Of m and v, where they are codes.
+    scales: Option<[Buf<'a>; 2]>,
     master: Option<Buf<'a>>,
     /// Updates made.
     pub step: u64,
@@ -104,8 +128,12 @@ impl<'a> Optimizer<'a> {
         let buf = |what: &str| resident.buf(&format!("{role}.{what}"));
         let grads = Params::bind(spec, table, weights.all.dtype(), buf("grads"));
         let master = resident.get(&format!("{role}.master"));
-        let optimizer = Optimizer { grads, m: buf("adam_m"), v: buf("adam_v"), master, step: 0 };
-        for state in [optimizer.grads.all, optimizer.m, optimizer.v] {
+        let has_scales = resident.get(&format!("{role}.adam_m_scales")).is_some();
+        let scales = has_scales.then(|| ["adam_m_scales", "adam_v_scales"].map(buf));
+        let optimizer = Optimizer { grads, m: buf("adam_m"), v: buf("adam_v"), scales, master, step: 0 };
+        for state in
+            [optimizer.grads.all, optimizer.m, optimizer.v].into_iter().chain(scales.into_iter().flatten())
+        {
             dev.zero(state);
         }
         if let Some(master) = master {
@@ -114,10 +142,15 @@ impl<'a> Optimizer<'a> {
         optimizer
     }
 
-    /// What must be kept to go on: each state with its name, m and v first.
-    pub fn states(&self) -> Vec<(&'static str, Buf<'a>)> {
-        let master = self.master.map(|master| ("master", master));
-        [("adam_m", self.m), ("adam_v", self.v)].into_iter().chain(master).collect()
+    /// What must be kept to go on: each state under its name, m and v first.
+    pub fn states(&self) -> Vec<FlatTensors<'a>> {
+        let [m_scales, v_scales] = self.scales.map_or([None; 2], |scales| scales.map(Some));
+        let master = self.master.map(|buf| FlatTensors { prefix: "master.", buf, scales: None });
+        let moments = [
+            FlatTensors { prefix: "adam_m.", buf: self.m, scales: m_scales },
+            FlatTensors { prefix: "adam_v.", buf: self.v, scales: v_scales },
+        ];
+        moments.into_iter().chain(master).collect()
     }
 
     /// Sets gradients to zero: the start of a step.
@@ -176,6 +209,7 @@ impl<'a> Optimizer<'a> {
             grad: self.grads.all,
             m: self.m,
             v: self.v,
+            scales: self.scales,
             master: self.master,
         };
         dev.adamw(adamw, bufs);

@@ -3,6 +3,7 @@
 
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
+use crate::codes::by_code;
 use crate::{Batch, KV_BLOCK, Matrix, MatrixLayout, SEGMENT_FIELDS};
 use half::bf16;
 use plimsoll_base::DType;
@@ -74,6 +75,7 @@ pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
     }
     match dst.dtype() {
         DType::U32 => fill::<u32>(dev, dst),
+        DType::E4M3 | DType::E5M3 => by_code!(dst, C => fill::<C>(dev, dst)),
         _ => by_dtype!(dst, T => fill::<T>(dev, dst)),
     }
 }

@@ -4,6 +4,7 @@
 //! change any bit. Nothing here allocates after construction.
 
 mod adamw;
+mod adamw8;
 mod attention;
 mod attention_backward;
 mod elementwise;
@@ -27,7 +28,8 @@ pub use pool::Pool;
 pub(crate) use view::{Element, Real, Shared};
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, QkNorm, QkNormBackward, Sampling,
+    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, QkNorm,
+    QkNormBackward, Sampling,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -180,6 +182,12 @@ impl Device for CpuDevice {
     fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
         elementwise::read_rows(self, src, first_row, dst);
     }
+    fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
+        adamw8::read_codes(self, src, k, layout, first_row, dst);
+    }
+    fn write_codes(&self, src: Buf<'_>, dst: Coded<'_>) {
+        adamw8::write_codes(self, src, dst);
+    }
     fn zero(&self, dst: Buf<'_>) {
         elementwise::zero(self, dst);
     }
@@ -328,6 +336,9 @@ impl Device for CpuDevice {
         adamw::sum_squares(self, x)
     }
     fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>) {
-        adamw::adamw(self, how, bufs);
+        match bufs.scales {
+            Some(scales) => adamw8::adamw(self, how, bufs, scales),
+            None => adamw::adamw(self, how, bufs),
+        }
     }
 }

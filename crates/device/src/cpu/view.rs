@@ -1,6 +1,7 @@
 //! Buffers as typed memory: the one place where a handle becomes a pointer.
 
 use super::CpuDevice;
+use crate::codes::{E4M3, E5M3};
 use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
@@ -28,6 +29,12 @@ impl Element for bf16 {
 }
 impl Element for u32 {
     const DTYPE: DType = DType::U32;
+}
+impl Element for E4M3 {
+    const DTYPE: DType = DType::E4M3;
+}
+impl Element for E5M3 {
+    const DTYPE: DType = DType::E5M3;
 }
 
 impl Real for f32 {

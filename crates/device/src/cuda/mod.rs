@@ -33,8 +33,8 @@ pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, Pipeline, QkNorm,
-    QkNormBackward, Sampling,
+    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, Pipeline,
+    QkNorm, QkNormBackward, Sampling,
 };
 use driver::Gpu;
 use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result};
@@ -300,6 +300,13 @@ impl Device for CudaDevice {
     fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
         memory::read_rows(self, src, first_row, dst);
     }
+    fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
+        assert_eq!(layout, MatrixLayout::Rows);
+        memory::read_codes(self, src, first_row * k, dst);
+    }
+    fn write_codes(&self, src: Buf<'_>, dst: Coded<'_>) {
+        memory::write_codes(self, src, dst);
+    }
     fn zero(&self, dst: Buf<'_>) {
         memory::zero(self, dst);
     }
@@ -491,6 +498,9 @@ impl Device for CudaDevice {
         optimizer::sum_squares(self, x)
     }
     fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>) {
-        optimizer::adamw(self, how, bufs);
+        match bufs.scales {
+            Some(scales) => optimizer::adamw8(self, how, bufs, scales),
+            None => optimizer::adamw(self, how, bufs),
+        }
     }
 }

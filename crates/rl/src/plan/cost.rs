@@ -10,7 +10,6 @@ use crate::shape::{RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_model::Recompute;
 use plimsoll_rollout::EngineLimits;
-use plimsoll_train::OptimizerDType;
 use serde::Serialize;
 
 /// What a step does, as the run file says it; the same under every setting of the planner.
@@ -200,17 +199,16 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
 /// Bytes that one update moves beside its micro-batches: gradients zeroed, normed and read; states read and written.
 fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
     let dtypes = training.dtypes;
-    let moment = if dtypes.optimizer == OptimizerDType::F32 { 4.0 } else { 2.0 };
     let master = if dtypes.has_master() { 8.0 } else { model.dtype.bytes() as f64 };
     let per_parameter =
-        3.0 * dtypes.grads.bytes() as f64 + 4.0 * moment + master + model.dtype.bytes() as f64;
+        3.0 * dtypes.grads.bytes() as f64 + 2.0 * dtypes.moment_bytes() + master + model.dtype.bytes() as f64;
     model.parameters * per_parameter
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_train::PackLimits;
+    use plimsoll_train::{OptimizerDType, PackLimits};
 
     fn work() -> Work {
         Work {

@@ -173,6 +173,12 @@ fn changes(run: &RunFile) -> Vec<Change> {
             "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
             |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
         ),
+        what(
+            run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
+            "train.optimizer_dtype=int8",
+            "states of 8 bits with stochastic rounding, no f32 master copy: 2 bytes a parameter",
+            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
+        ),
         what(run.loss.kl_coef != 0.0, "loss.kl_coef=0", "no reference model is loaded", |r| {
             r.loss.kl_coef = 0.0
         }),

@@ -416,12 +416,15 @@ fn precisions(run: &RunFile) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
     let optimizers = match run.train.optimizer_dtype {
         Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
-        Auto::Auto if weights == DType::Bf16 => vec![OptimizerDType::F32, OptimizerDType::Bf16],
+        Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
+        Auto::Auto if weights == DType::Bf16 => {
+            vec![OptimizerDType::F32, OptimizerDType::Bf16, OptimizerDType::Int8]
+        }
         _ => vec![OptimizerDType::F32],
     };
     let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
         (Auto::Value(dtype), _) => vec![dtype.dtype()],
-        (Auto::Auto, OptimizerDType::Bf16) => vec![weights],
+        (Auto::Auto, OptimizerDType::Bf16 | OptimizerDType::Int8) => vec![weights],
         (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],
         (Auto::Auto, OptimizerDType::F32) => vec![DType::F32],
     };
@@ -456,6 +459,7 @@ impl Resolved {
         run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
             OptimizerDType::F32 => RunOptimizer::F32,
             OptimizerDType::Bf16 => RunOptimizer::Bf16,
+            OptimizerDType::Int8 => RunOptimizer::Int8,
         });
         let bf16 = self.grad_dtype == DType::Bf16;
         run.train.grad_dtype = Auto::Value(if bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 });

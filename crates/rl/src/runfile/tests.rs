@@ -147,7 +147,6 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["memory.offload=[\"optimizer\"]"], "not-built", "optimizer"),
     (&["memory.adam_offload=true"], "not-built", "optimizer"),
     (&["memory.gpu_memory_utilization=0.9"], "not-built", "GPU"),
-    (&["train.optimizer_dtype=int8"], "not-built", "int8"),
     (&["loss.correction=tis"], "not-built", "correction"),
     (&["data.prompts=a.parquet"], "not-built", "Parquet"),
     (&["reward.0.kind=http://x"], "not-built", "HTTP"),
