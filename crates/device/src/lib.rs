@@ -24,6 +24,8 @@ pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 use plimsoll_base::{Phase, Result};
 use plimsoll_memory::Buf;
 
+/// Slots of the arena through which offloaded buffers pass.
+pub const OFFLOAD_SLOTS: usize = 3;
 /// Keys in a block of the KV cache: one 512-bit vector of f32.
 pub const KV_BLOCK: usize = 16;
 /// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.
@@ -216,6 +218,18 @@ pub trait Device: Sync {
     fn pipeline(&self) -> Option<&dyn Pipeline> {
         None
     }
+
+    // ---- host memory beside the arena ------------------------------------------------------------------------
+
+    /// Slots that copies come into are free: copies into them come behind the operations so far.
+    fn offload_begin(&self);
+    /// Starts copying each offloaded buffer into a buffer of the arena, which belongs to `slot`, once that is free.
+    fn offload_in<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>);
+    /// The operations from here on come behind the arrival of what `offload_in` last started for the slot.
+    fn offload_wait(&self, slot: usize);
+    /// Starts copying buffers of the slot into offloaded ones behind the operations so far; then the slot is free.
+    /// `sync` waits for what is under way.
+    fn offload_out<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>);
 
     // ---- forward -------------------------------------------------------------------------------------------
 

@@ -18,6 +18,12 @@ fn values(dev: &CpuDevice, buf: Buf<'_>) -> Vec<u32> {
     out.into_iter().map(f32::to_bits).collect()
 }
 
+fn numbers(dev: &CpuDevice, coded: Coded<'_>) -> Vec<u32> {
+    let mut out = vec![0f32; coded.codes.len()];
+    dev.read_codes(coded, 1, MatrixLayout::Rows, 0, &mut out);
+    out.into_iter().map(f32::to_bits).collect()
+}
+
 #[test]
 fn what_is_saved_comes_back_to_the_bit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -69,11 +75,7 @@ fn what_is_saved_comes_back_to_the_bit() {
             // Codes go through "n", so they come before it.
             let [a, m, c] = sets("b", "n", "d");
             read(&[c, a, m]).expect("what was saved");
-            let numbers = |name: &str| {
-                let mut out = vec![0f32; buf(name).len()];
-                dev.read_codes(coded(name), 1, MatrixLayout::Rows, 0, &mut out);
-                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-            };
+            let numbers = |name: &str| numbers(&dev, coded(name));
             assert!(numbers("c") == numbers("d"), "{name} {weights:?} codes");
             assert!(numbers("c").iter().any(|&x| x != 0));
             for (saved, restored) in [("a", "b"), ("m", "n")] {

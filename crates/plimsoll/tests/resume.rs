@@ -117,6 +117,23 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
     }
 }
 
+/// Where states and the reference lie changes no bit, not even in the middle of a run.
+#[test]
+fn an_offloaded_run_equals_a_resident_one() {
+    let folder = Folder::new();
+    for dtype in ["f32", "bf16", "int8"] {
+        let optimizer = format!("train.optimizer_dtype={dtype}");
+        let sets = ["loss.kl_coef=0.05", "train.mini_batch=4", &optimizer];
+        let (resident, offloaded) = (format!("{dtype}-resident"), format!("{dtype}-offloaded"));
+        folder.train(&resident, &[&sets[..], &["checkpoint.every=100"]].concat());
+        let both = "memory.offload=[\"optimizer\", \"reference\"]";
+        folder.train(&offloaded, &[&sets[..], &["train.steps=2", both]].concat());
+        folder.train(&offloaded, &[&sets[..], &["train.steps=3", both, "--resume"]].concat());
+        folder.train(&offloaded, &[&sets[..], &["memory.offload=[\"reference\"]", "--resume"]].concat());
+        assert!(folder.result(&resident) == folder.result(&offloaded), "{dtype}: other bits");
+    }
+}
+
 #[test]
 fn a_run_that_is_over_and_one_that_never_began_say_so() {
     let folder = Folder::new();

@@ -45,6 +45,8 @@ pub fn takes_head_dim(head_dim: usize) -> bool {
 #[derive(Debug)]
 pub struct CpuDevice {
     arena: Mapping,
+    /// What is offloaded: other bytes of the same memory.
+    offloaded: Option<Mapping>,
     pool: Pool,
     isa: Isa,
     scratch: Option<Scratch>,
@@ -70,12 +72,21 @@ impl CpuDevice {
         assert!(isa.is_available(), "instruction path {} on a machine without it", isa.name());
         Ok(CpuDevice {
             arena: Mapping::touched(arena_bytes)?,
+            offloaded: None,
             pool: Pool::new(threads),
             isa,
             scratch: None,
             perturbed: AtomicBool::new(false),
             slots: None,
         })
+    }
+
+    /// Maps and touches memory for offloaded regions.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
+        self.offloaded = Some(Mapping::touched(bytes)?);
+        Ok(())
     }
 
     /// What the device itself needs in the arena: the resident region `device.scratch`, if the model is trained.
@@ -194,6 +205,15 @@ impl Device for CpuDevice {
     fn sync(&self) {}
     fn pipeline(&self) -> Option<&dyn crate::Pipeline> {
         self.slots.is_some().then_some(self)
+    }
+
+    fn offload_begin(&self) {}
+    fn offload_in<'b>(&self, _slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        copies.for_each(|(src, dst)| elementwise::copy_bytes(self, src, dst));
+    }
+    fn offload_wait(&self, _slot: usize) {}
+    fn offload_out<'b>(&self, _slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        copies.for_each(|(src, dst)| elementwise::copy_bytes(self, src, dst));
     }
 
     fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {

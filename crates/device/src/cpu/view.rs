@@ -121,14 +121,14 @@ impl CpuDevice {
 
     fn checked_ptr<T: Element>(&self, buf: Buf<'_>) -> *mut T {
         assert_eq!(buf.dtype(), T::DTYPE, "a buffer of {} read as {}", buf.dtype().name(), T::DTYPE.name());
+        let memory = match buf.is_offloaded() {
+            true => self.offloaded.as_ref().expect("`take_offloaded` comes before offloaded buffers"),
+            false => &self.arena,
+        };
         let end = buf.offset() + buf.len() as u64 * T::DTYPE.bytes();
-        assert!(
-            end <= self.arena.len() as u64,
-            "a buffer that ends at {end} in an arena of {}",
-            self.arena.len()
-        );
+        assert!(end <= memory.len() as u64, "a buffer that ends at {end} in a mapping of {}", memory.len());
         debug_assert_eq!(buf.offset() % T::DTYPE.bytes(), 0, "misaligned buffer");
         // SAFETY: the offset is inside the mapping by the assertion above.
-        unsafe { self.arena.base().add(buf.offset() as usize).cast() }
+        unsafe { memory.base().add(buf.offset() as usize).cast() }
     }
 }

@@ -34,7 +34,7 @@ impl CudaDevice {
         self.keep(self.gpu.wait(), "copying from the device");
     }
 
-    fn keep(&self, done: std::result::Result<(), result::DriverError>, what: &str) {
+    pub(crate) fn keep(&self, done: std::result::Result<(), result::DriverError>, what: &str) {
         if let Err(err) = done {
             self.fail(driver::failed(what, err));
         }

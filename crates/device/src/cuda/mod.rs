@@ -23,6 +23,7 @@ mod rotation;
 mod rows;
 mod sample;
 mod sgemm;
+mod transfer;
 
 pub use attention::attention_scratch_bytes;
 pub use attention_backward::attention_backward_scratch_bytes;
@@ -99,6 +100,7 @@ impl CudaMemory {
 pub struct CudaDevice {
     // Dropped in this order: what lives on the card before the card.
     pipeline: pipeline::Queue,
+    transfers: transfer::Transfers,
     blas: blas::Blas,
     kernels: launch::Kernels,
     arena: u64,
@@ -136,9 +138,11 @@ impl CudaDevice {
         let kernels = launch::Kernels::load(&gpu, options.checked)?;
         let blas = blas::Blas::open(&gpu)?;
         let pipeline = pipeline::Queue::new(&gpu)?;
+        let transfers = transfer::Transfers::new(&gpu)?;
         let arena = gpu.allocate("the arena", arena_bytes.0.max(256))?;
         Ok(CudaDevice {
             pipeline,
+            transfers,
             blas,
             kernels,
             arena,
@@ -154,6 +158,13 @@ impl CudaDevice {
             profile: options.profile.then(|| profile::Profile::new(&gpu)).transpose()?,
             gpu,
         })
+    }
+
+    /// Takes page-locked host memory for offloaded regions: exactly so much, once.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
+        self.transfers.take(&self.gpu, bytes)
     }
 
     /// What the device itself needs in the arena: the resident region `device.scratch`, which operations use one after
@@ -256,6 +267,7 @@ impl CudaDevice {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         let _ = self.gpu.wait();
+        let _ = self.transfers.wait();
         self.gpu.free(self.arena);
     }
 }
@@ -311,7 +323,7 @@ impl Device for CudaDevice {
         memory::zero(self, dst);
     }
     fn sync(&self) {
-        if let Err(err) = self.gpu.wait() {
+        if let Err(err) = self.gpu.wait().and_then(|()| self.transfers.wait()) {
             self.fail(driver::failed("waiting for the card", err));
         }
     }
@@ -335,6 +347,19 @@ impl Device for CudaDevice {
     }
     fn pipeline(&self) -> Option<&dyn Pipeline> {
         (!self.checked && self.profile.is_none()).then_some(self)
+    }
+
+    fn offload_begin(&self) {
+        transfer::begin(self);
+    }
+    fn offload_in<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        transfer::bring(self, slot, copies);
+    }
+    fn offload_wait(&self, slot: usize) {
+        transfer::wait(self, slot);
+    }
+    fn offload_out<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        transfer::send_back(self, slot, copies);
     }
 
     fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {

@@ -1,10 +1,13 @@
 //! Changes of a run file that make it fit, each planned again, in the order of the speed that they cost.
 
 use super::search::Planner;
-use crate::runfile::{Auto, ByteSize, ModelDtype, OptimizerDtype, Recompute as RunRecompute, RunFile};
+use crate::runfile::{
+    Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunFile,
+};
 use crate::session::Facts;
 use crate::shape::HostFacts;
 use plimsoll_base::{Bytes, Result};
+use plimsoll_device::DeviceKind;
 use plimsoll_memory::Limit;
 use serde::Serialize;
 
@@ -35,7 +38,9 @@ const STAGING_SMALL: Bytes = Bytes::mib(1);
 /// Verified changes: how the same is computed first, then what is computed, each by lost speed; the smallest limit last.
 pub(super) fn of(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
-    let changes: Vec<Change> = changes(run).into_iter().filter(|change| change.applies).collect();
+    let cuda = planner.kind == DeviceKind::Cuda;
+    let all = changes(run).into_iter().chain(cuda.then(|| offloads(run)).into_iter().flatten());
+    let changes: Vec<Change> = all.filter(|change| change.applies).collect();
     let mut hints = Vec::new();
     for change in &changes {
         hints.extend(verified(planner, run, base_s, &[change])?);
@@ -117,6 +122,34 @@ fn smallest_limit(pool: &str, bytes: Bytes) -> Hint {
         lost_speed: None,
         changes_result: false,
     }
+}
+
+/// What a card may leave to the host's memory.
+fn offloads(run: &RunFile) -> Vec<Change> {
+    let has_reference = run.loss.kl_coef != 0.0 && run.method.has_rollout();
+    let lies = |what| run.memory.offload.contains(&what);
+    let (optimizer, reference) = (lies(Offload::Optimizer), lies(Offload::Reference) || !has_reference);
+    let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
+    vec![
+        how(
+            !optimizer && (!has_reference || !reference),
+            "memory.offload=[\"optimizer\"]",
+            "AdamW's states lie in page-locked host memory and pass through the card in each update",
+            |r| r.memory.offload = vec![Offload::Optimizer],
+        ),
+        how(
+            !reference && !optimizer,
+            "memory.offload=[\"reference\"]",
+            "the reference model lies in page-locked host memory and passes through the card layer by layer",
+            |r| r.memory.offload = vec![Offload::Reference],
+        ),
+        how(
+            has_reference && !(optimizer && reference),
+            "memory.offload=[\"optimizer\",\"reference\"]",
+            "AdamW's states and the reference model lie in page-locked host memory and pass through the card in parts",
+            |r| r.memory.offload = vec![Offload::Optimizer, Offload::Reference],
+        ),
+    ]
 }
 
 /// Single changes of a run file that save memory.

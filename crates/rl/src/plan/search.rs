@@ -9,11 +9,11 @@ use super::Resolved;
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
 use crate::runfile::{
-    Auto, ByteSize, ModelDtype, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
+    Auto, ByteSize, ModelDtype, Offload as RunOffload, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
     Recompute as RunRecompute, RunFile,
 };
 use crate::session::Facts;
-use crate::shape::{HostFacts, RunShape, Training};
+use crate::shape::{HostFacts, Offload, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Limits, Plan, Pool};
@@ -294,6 +294,8 @@ impl Planner<'_> {
         let (optimizer, grads) = knobs.precision;
         let sequences = run.sequences_per_step() as usize;
         let prompts = run.rollout.prompts_per_step as usize;
+        let reference = run.loss.kl_coef != 0.0 && run.method.has_rollout();
+        let offloads = |what| run.memory.offload.contains(&what);
         Training {
             dtypes: StateDTypes { weights, grads, optimizer },
             pack: PackLimits {
@@ -302,7 +304,11 @@ impl Planner<'_> {
                 segments: PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences),
             },
             recompute: knobs.recompute,
-            reference: run.loss.kl_coef != 0.0 && run.method.has_rollout(),
+            reference,
+            offload: Offload {
+                optimizer: offloads(RunOffload::Optimizer),
+                reference: reference && offloads(RunOffload::Reference),
+            },
             sequences,
             response_tokens: response_tokens(run, self.facts),
         }

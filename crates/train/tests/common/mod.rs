@@ -43,6 +43,8 @@ pub struct Setup {
     pub guard: u64,
     /// Storage of AdamW's moments.
     pub optimizer: OptimizerDType,
+    /// True if the states are offloaded.
+    pub offload: bool,
 }
 
 impl Setup {
@@ -60,6 +62,7 @@ impl Setup {
             positions: 1024,
             guard: 0,
             optimizer: OptimizerDType::F32,
+            offload: false,
         }
     }
 
@@ -121,7 +124,7 @@ impl Harness {
             .arena("actor.weights", "test", pool, plimsoll_base::PhaseSet::RESIDENT, &shape, dtype)
             .unwrap();
         let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };
-        layout.extend(optimizer_layout("actor", &table, states, pool).unwrap());
+        layout.extend(optimizer_layout("actor", &table, states, pool, setup.offload).unwrap());
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
         for mode in [Mode::Score, Mode::Update(setup.recompute)] {
@@ -230,7 +233,7 @@ impl Harness {
         parts.dev.write_f32(optimizer.grads.all, 0, &grads);
         let how = UpdateOptions { lr, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
         let norm = optimizer.grad_norm(parts.dev);
-        optimizer.update(parts.dev, params, how, norm);
+        optimizer.update(parts.dev, params, None, how, norm);
     }
 }
 
