@@ -14,6 +14,10 @@ pub enum DType {
     U32,
     /// Bytes: staging buffers, text.
     U8,
+    /// A sign, four bits of exponent, three of mantissa, over a block's scale: first moments.
+    E4M3,
+    /// Five bits of exponent, three of mantissa, over a block's scale: second moments.
+    E5M3,
 }
 
 impl DType {
@@ -22,7 +26,7 @@ impl DType {
         match self {
             DType::F32 | DType::U32 => 4,
             DType::Bf16 => 2,
-            DType::U8 => 1,
+            DType::U8 | DType::E4M3 | DType::E5M3 => 1,
         }
     }
 
@@ -33,6 +37,8 @@ impl DType {
             DType::Bf16 => "bf16",
             DType::U32 => "u32",
             DType::U8 => "u8",
+            DType::E4M3 => "e4m3",
+            DType::E5M3 => "e5m3",
         }
     }
 }

@@ -11,17 +11,21 @@
 //! on neighbours, on threads or on how rows were cut into calls. Backward operations are deterministic: their bits
 //! do not depend on the number of threads.
 
+mod codes;
 pub mod cpu;
 pub mod cuda;
 mod layout;
 pub mod sizes;
 
+pub use codes::{CODE_BLOCK, Coded};
 pub use cpu::{head_tile_elements, pack_elements};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
 
 use plimsoll_base::{Phase, Result};
 use plimsoll_memory::Buf;
 
+/// Slots of the arena through which offloaded buffers pass.
+pub const OFFLOAD_SLOTS: usize = 3;
 /// Keys in a block of the KV cache: one 512-bit vector of f32.
 pub const KV_BLOCK: usize = 16;
 /// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.
@@ -108,10 +112,12 @@ pub struct AdamWBufs<'a> {
     pub weights: Buf<'a>,
     /// f32 or bf16.
     pub grad: Buf<'a>,
-    /// First moment: f32, or bf16 with stochastic rounding.
+    /// First moment: f32, or with stochastic rounding bf16 or e4m3.
     pub m: Buf<'a>,
-    /// Second moment: as `m`.
+    /// Second moment: as `m`; e5m3 where that is e4m3.
     pub v: Buf<'a>,
+    /// Scales of both moments where they are codes; the parameter then starts at a block's first element.
+    pub scales: Option<[Buf<'a>; 2]>,
     /// f32 copy that the update is computed in; `None` updates `weights` itself, bf16 by stochastic rounding.
     pub master: Option<Buf<'a>>,
 }
@@ -188,6 +194,11 @@ pub trait Device: Sync {
     fn write_rows(&self, dst: Matrix<'_>, first_row: usize, src: &[f32]);
     /// Reads whole rows of a matrix into row-major f32.
     fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]);
+    /// Widens whole rows (`[rows, k]`) of a matrix of codes from row `first_row`; a vector is `MatrixLayout::Rows`, k = 1.
+    fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]);
+    /// dst = src, element by element: exact for what `read_codes` gave of blocks of the same elements, else to the
+    /// nearest. `src`: f32 or bf16.
+    fn write_codes(&self, src: Buf<'_>, dst: Coded<'_>);
     /// Sets all bytes to zero.
     fn zero(&self, dst: Buf<'_>);
     /// Waits until all operations have ended.
@@ -207,6 +218,18 @@ pub trait Device: Sync {
     fn pipeline(&self) -> Option<&dyn Pipeline> {
         None
     }
+
+    // ---- host memory beside the arena ------------------------------------------------------------------------
+
+    /// Slots that copies come into are free: copies into them come behind the operations so far.
+    fn offload_begin(&self);
+    /// Starts copying each offloaded buffer into a buffer of the arena, which belongs to `slot`, once that is free.
+    fn offload_in<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>);
+    /// The operations from here on come behind the arrival of what `offload_in` last started for the slot.
+    fn offload_wait(&self, slot: usize);
+    /// Starts copying buffers of the slot into offloaded ones behind the operations so far; then the slot is free.
+    /// `sync` waits for what is under way.
+    fn offload_out<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>);
 
     // ---- forward -------------------------------------------------------------------------------------------
 

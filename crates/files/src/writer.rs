@@ -252,7 +252,7 @@ fn header(tensors: &[TensorDecl], metadata: &[(String, String)]) -> Result<(Vec<
             DType::F32 => "F32",
             DType::Bf16 => "BF16",
             DType::U32 => "U32",
-            DType::U8 => "U8",
+            DType::U8 | DType::E4M3 | DType::E5M3 => "U8",
         };
         let entry = json!({ "dtype": dtype, "shape": tensor.shape, "data_offsets": [offset, end] });
         let twice = map.insert(tensor.name.clone(), entry).is_some();

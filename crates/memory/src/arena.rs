@@ -32,11 +32,12 @@ pub struct Buf<'a> {
     len: usize,
     dtype: DType,
     phase: Option<Phase>,
+    is_offloaded: bool,
     lives: PhantomData<&'a ()>,
 }
 
 impl<'a> Buf<'a> {
-    /// Byte offset from the arena's base.
+    /// Byte offset from the arena's base; of an offloaded region from the base of the device's host memory.
     pub fn offset(self) -> u64 {
         self.offset
     }
@@ -59,6 +60,11 @@ impl<'a> Buf<'a> {
     /// The phase that it is a handle of; `None` of a resident region.
     pub fn phase(self) -> Option<Phase> {
         self.phase
+    }
+
+    /// True of a region in the device's host memory: it is copied from and to, and no operation takes it.
+    pub fn is_offloaded(self) -> bool {
+        self.is_offloaded
     }
 
     /// `len` elements from `start`; panics outside the region, which is an error of ours.
@@ -92,6 +98,9 @@ pub struct Binding {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArenaMap {
     resident: Vec<Binding>,
+    /// In the device's host memory.
+    offloaded: Vec<Binding>,
+    offloaded_end: u64,
     phases: [Vec<Binding>; 3],
     overlay: u64,
     end: u64,
@@ -103,13 +112,16 @@ impl ArenaMap {
     /// regions that take turns share no bytes.
     pub fn new(layout: &Layout, guard_bytes: u64) -> ArenaMap {
         assert_eq!(guard_bytes % REGION_ALIGN, 0, "guard bands keep the regions aligned");
+        let mut offloaded_end = 0;
+        let offloaded = bind(layout, &mut offloaded_end, guard_bytes, |r| r.place == Place::Offloaded);
         let mut next = 0;
-        let resident = bind(layout, &mut next, guard_bytes, |r| r.phases.is_resident());
+        let in_arena = |r: &crate::Region| r.place == Place::Arena;
+        let resident = bind(layout, &mut next, guard_bytes, |r| in_arena(r) && r.phases.is_resident());
         let overlay_base = next;
         let mut end = next;
         let phases = Phase::ALL.map(|phase| {
             next = overlay_base;
-            let here = |r: &crate::Region| !r.phases.is_resident() && r.phases.contains(phase);
+            let here = |r: &crate::Region| in_arena(r) && !r.phases.is_resident() && r.phases.contains(phase);
             let mut bound = bind(layout, &mut next, guard_bytes, |r| here(r) && r.turn == Turn::Whole);
             let turns_base = next;
             end = end.max(next);
@@ -121,12 +133,25 @@ impl ArenaMap {
             }
             bound
         });
-        ArenaMap { resident, phases, overlay: overlay_base, end, guard: guard_bytes }
+        ArenaMap {
+            resident,
+            offloaded,
+            offloaded_end,
+            phases,
+            overlay: overlay_base,
+            end,
+            guard: guard_bytes,
+        }
     }
 
     /// Highest address bound less the base.
     pub fn used_bytes(&self) -> u64 {
         self.end
+    }
+
+    /// Bytes of the device's host memory.
+    pub fn offloaded_bytes(&self) -> u64 {
+        self.offloaded_end
     }
 
     /// Regions that live always.
@@ -147,7 +172,7 @@ impl ArenaMap {
 
 fn bind(layout: &Layout, next: &mut u64, guard: u64, keep: impl Fn(&crate::Region) -> bool) -> Vec<Binding> {
     let mut bound = Vec::new();
-    for region in layout.regions.iter().filter(|r| r.place == Place::Arena && keep(r)) {
+    for region in layout.regions.iter().filter(|r| keep(r)) {
         let elements = region.shape.iter().product::<u64>() as usize;
         bound.push(Binding {
             name: region.name.clone(),
@@ -201,7 +226,8 @@ impl<'a> Resident<'a> {
 
     /// The region of that name, if the layout has it.
     pub fn get(&self, name: &str) -> Option<Buf<'a>> {
-        find(&self.map.resident, name, None)
+        let offloaded = || find(&self.map.offloaded, name, None).map(|buf| Buf { is_offloaded: true, ..buf });
+        find(&self.map.resident, name, None).or_else(offloaded)
     }
 
     /// The right to read resident regions beside Rollout and Score, from another thread too.
@@ -259,7 +285,7 @@ impl Overlay<'_> {
     /// All bytes that phases share, between phases.
     pub fn bytes(&mut self) -> Buf<'_> {
         let (offset, len) = (self.map.overlay, (self.map.end - self.map.overlay) as usize);
-        Buf { offset, len, dtype: DType::U8, phase: None, lives: PhantomData }
+        Buf { offset, len, dtype: DType::U8, phase: None, is_offloaded: false, lives: PhantomData }
     }
 
     /// Waits until nobody reads resident regions under a lease. `&mut self` keeps the next one from being asked for
@@ -298,7 +324,8 @@ impl<'p> InPhase<'p> {
 
 fn find<'a>(bindings: &'a [Binding], name: &str, phase: Option<Phase>) -> Option<Buf<'a>> {
     let b = bindings.iter().find(|b| b.name == name)?;
-    Some(Buf { offset: b.offset, len: b.elements, dtype: b.dtype, phase, lives: PhantomData })
+    let (offset, len, dtype) = (b.offset, b.elements, b.dtype);
+    Some(Buf { offset, len, dtype, phase, is_offloaded: false, lives: PhantomData })
 }
 
 #[cfg(test)]
@@ -344,6 +371,21 @@ mod tests {
         assert_eq!(b.part(2, 100).offset(), 512 + 800);
         let part = overlay.enter(Phase::Update).buf("act").slice(1, 2);
         assert_eq!((part.phase(), b.phase(), overlay.bytes().phase()), (Some(Phase::Update), None, None));
+    }
+
+    #[test]
+    fn offloaded_regions_have_offsets_of_their_own() {
+        let mut layout = layout();
+        layout.offloaded("m", "test", &[100], DType::F32).unwrap();
+        layout.offloaded("v", "test", &[7], DType::F32).unwrap();
+        let plan = Plan { layout: layout.clone(), limits: Limits::default() };
+        let mut arena = Arena::new(ArenaMap::new(&layout, 0));
+        assert_eq!(arena.map().used_bytes(), plan.arena_bytes().0);
+        assert_eq!(arena.map().offloaded_bytes(), 512 + 256);
+        let (resident, _) = arena.split();
+        let (m, v, a) = (resident.buf("m"), resident.buf("v"), resident.buf("a"));
+        assert_eq!((m.offset(), v.offset(), a.offset()), (0, 512, 0));
+        assert!(m.slice(1, 2).is_offloaded() && v.is_offloaded() && !a.is_offloaded());
     }
 
     #[test]

@@ -44,6 +44,8 @@ impl Pool {
 pub enum Place {
     /// An offset in the device's arena: equal to the plan to the byte.
     Arena,
+    /// An offset in the host memory of a device, page-locked where that is a card: equal to the plan to the byte.
+    Offloaded,
     /// An ordinary allocation of a size fixed at start.
     Heap,
     /// The process itself: code, stacks, the tokenizer; an upper bound, measured.
@@ -68,11 +70,13 @@ pub enum Turn {
     Layers,
     /// While the head runs.
     Head,
+    /// While the optimizer runs, after the last backward pass.
+    Optimizer,
 }
 
 impl Turn {
     /// The turns that exclude each other.
-    pub const EXCLUSIVE: [Turn; 2] = [Turn::Layers, Turn::Head];
+    pub const EXCLUSIVE: [Turn; 3] = [Turn::Layers, Turn::Head, Turn::Optimizer];
 
     fn is_whole(&self) -> bool {
         *self == Turn::Whole
@@ -150,6 +154,15 @@ impl Layout {
         assert!(!phases.is_resident(), "{name}: a resident region has no turn");
         self.arena(name, owner, pool, phases, shape, dtype)?;
         self.regions.last_mut().expect("one was added").turn = turn;
+        Ok(())
+    }
+
+    /// Adds a resident region of the device's host memory.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn offloaded(&mut self, name: &str, owner: &'static str, shape: &[u64], dtype: DType) -> Result<()> {
+        self.arena(name, owner, Pool::Host, PhaseSet::RESIDENT, shape, dtype)?;
+        self.regions.last_mut().expect("one was added").place = Place::Offloaded;
         Ok(())
     }
 

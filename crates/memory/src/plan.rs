@@ -88,7 +88,8 @@ impl Plan {
     /// other processes and the kernel.
     pub fn process_peak(&self) -> Bytes {
         let ours = |r: &crate::Region| {
-            r.pool == Pool::Host && matches!(r.place, Place::Arena | Place::Heap | Place::Process)
+            let mine = matches!(r.place, Place::Arena | Place::Offloaded | Place::Heap | Place::Process);
+            r.pool == Pool::Host && mine
         };
         let in_phase = |phase: Phase| self.sum(|r| ours(r) && r.phases.contains(phase));
         Phase::ALL.into_iter().map(in_phase).max().unwrap_or_default()

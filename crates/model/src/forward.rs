@@ -182,12 +182,22 @@ impl<'p> Pass<'p> {
 
 /// Embedding and all layers. The residual stream after the last layer is left in the activations.
 pub fn layers<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>) {
+    layers_of(dev, decoder, pass, &mut |l| decoder.params.layers[l]);
+}
+
+/// The same with layers that are asked for one after the other.
+pub(crate) fn layers_of<'w, D: Device + ?Sized>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    pass: &Pass<'_>,
+    weights: &mut dyn FnMut(usize) -> LayerParams<'w>,
+) {
     let spec = &decoder.spec;
     let first = pass.acts.layer(spec, 0, pass.rows).resid;
     dev.embed(decoder.params.embed, pass.ids, first);
     for l in 0..spec.layers as usize {
         let bufs = pass.acts.layer(spec, l, pass.rows);
-        layer(dev, decoder, &decoder.params.layers[l], pass, &bufs);
+        layer(dev, decoder, &weights(l), pass, &bufs);
     }
 }
 
@@ -214,7 +224,7 @@ pub(crate) fn layer<D: Device + ?Sized>(
     dev.matmul_add(bufs.product, w.down, bufs.mid, bufs.next);
 }
 
-pub(crate) fn qk_norm<'a>(decoder: &Decoder<'a>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {
+pub(crate) fn qk_norm<'a>(decoder: &Decoder<'_>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {
     w.qk_norm.map(|(q, k)| QkNorm { q, k, eps: decoder.spec.rms_eps })
 }
 

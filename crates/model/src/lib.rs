@@ -7,6 +7,7 @@ mod activations;
 mod backward;
 mod forward;
 mod load;
+mod offloaded;
 mod params;
 pub mod rope;
 mod save;
@@ -18,6 +19,7 @@ pub use forward::{
     Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys,
 };
 pub use load::{STAGING_BYTES_MIN, load};
+pub use offloaded::{Scorer, Streamed, layout as offloaded_layout};
 pub use params::{Param, ParamKind, ParamTable, Part};
 pub use save::{FlatTensors, restore, save, saved_bytes};
 pub use weights::{LayerParams, Params};

@@ -5,10 +5,10 @@
 //! optimizer is one element-wise pass over all parameters.
 
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{DeviceKind, matrix_elements};
+use plimsoll_device::{CODE_BLOCK, DeviceKind, matrix_elements};
 
-/// Elements to which each parameter is aligned: 256 bytes of bf16.
-const ALIGN: u64 = 128;
+/// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
+const ALIGN: u64 = CODE_BLOCK as u64;
 
 /// Which parameter of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

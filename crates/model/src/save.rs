@@ -5,7 +5,7 @@
 use crate::load::Staging;
 use crate::params::{Param, ParamTable};
 use plimsoll_base::{Bytes, DType, Error, Result};
-use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_device::{Coded, Device, Matrix, MatrixLayout};
 use plimsoll_files::{Encoding, FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
 use std::path::Path;
@@ -15,17 +15,68 @@ use std::path::Path;
 pub struct FlatTensors<'a> {
     /// Before each Hugging Face name; empty for weights.
     pub prefix: &'a str,
-    /// `table.elements` elements; stored in its dtype, f32 or bf16, so nothing is rounded.
+    /// `table.elements` elements. What is f32 or bf16 is stored so; codes are stored as bf16, which holds each of them
+    /// exactly and knows no blocks. So nothing is rounded.
     pub buf: Buf<'a>,
+    /// The scales of codes.
+    pub scales: Option<Buf<'a>>,
 }
 
-impl FlatTensors<'_> {
+impl<'a> FlatTensors<'a> {
+    /// Tensors of weights.
+    pub fn weights(buf: Buf<'a>) -> FlatTensors<'a> {
+        FlatTensors { prefix: "", buf, scales: None }
+    }
+
     fn name(&self, part: &str) -> String {
         format!("{}{part}", self.prefix)
     }
 
-    fn slice(&self, param: &Param) -> Buf<'_> {
-        self.buf.slice(param.offset as usize, param.elements as usize)
+    /// As files hold it.
+    fn dtype(&self) -> DType {
+        if self.scales.is_some() { DType::Bf16 } else { self.buf.dtype() }
+    }
+
+    fn read<D: Device + ?Sized>(
+        &self,
+        dev: &D,
+        param: &Param,
+        layout: MatrixLayout,
+        first: usize,
+        rows: &mut [f32],
+    ) {
+        let buf = slice(self.buf, param);
+        if let Some(scales) = self.scales {
+            let codes =
+                Coded { codes: self.buf, scales }.slice(param.offset as usize, param.elements as usize);
+            let (k, layout) =
+                if param.is_vector() { (1, MatrixLayout::Rows) } else { (param.k as usize, layout) };
+            dev.read_codes(codes, k, layout, first, rows);
+        } else if param.is_vector() {
+            dev.read_f32(buf, first, rows);
+        } else {
+            dev.read_rows(Matrix::new(buf, param.n as usize, param.k as usize, layout), first, rows);
+        }
+    }
+}
+
+fn slice<'a>(buf: Buf<'a>, param: &Param) -> Buf<'a> {
+    buf.slice(param.offset as usize, param.elements as usize)
+}
+
+fn write<D: Device + ?Sized>(
+    dev: &D,
+    buf: Buf<'_>,
+    param: &Param,
+    layout: MatrixLayout,
+    first: usize,
+    rows: &[f32],
+) {
+    let buf = slice(buf, param);
+    if param.is_vector() {
+        dev.write_f32(buf, first, rows);
+    } else {
+        dev.write_rows(Matrix::new(buf, param.n as usize, param.k as usize, layout), first, rows);
     }
 }
 
@@ -54,7 +105,7 @@ pub fn save<D: Device + ?Sized>(
     for set in sets {
         for param in &table.params {
             for part in &param.parts {
-                let (name, dtype) = (set.name(&part.name), set.buf.dtype());
+                let (name, dtype) = (set.name(&part.name), set.dtype());
                 declared.push(TensorDecl { name, dtype, shape: shape(param, part.rows) });
             }
         }
@@ -63,29 +114,25 @@ pub fn save<D: Device + ?Sized>(
     let Staging { mut stored, mut values } = Staging::new(staging);
     for set in sets {
         for param in &table.params {
-            let buf = set.slice(param);
             for_chunks(param, param.n, &mut values, |first, rows| {
-                if param.is_vector() {
-                    dev.read_f32(buf, first, rows);
-                } else {
-                    let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
-                    dev.read_rows(matrix, first, rows);
-                }
-                writer.write_f32_as(set.buf.dtype(), rows, &mut stored)
+                set.read(dev, param, layout, first, rows);
+                writer.write_f32_as(set.dtype(), rows, &mut stored)
             })?;
         }
     }
     writer.finish()
 }
 
-/// Fills the buffers from a file that `save` wrote, bit for bit.
+/// Fills the buffers from a file that `save` wrote, bit for bit: numbers that codes stand for, whatever the codes were.
 ///
-/// Errors: `checkpoint-damaged` where a tensor is missing or of another shape or dtype; those of reading.
+/// `through`: a flat buffer of f32 or bf16 that codes are gathered in, because a block may hold parts of many rows; what
+/// it held is lost. Errors: `checkpoint-damaged` where a tensor is missing or of another shape or dtype; those of reading.
 pub fn restore<D: Device + ?Sized>(
     dev: &D,
     table: &ParamTable,
     layout: MatrixLayout,
     sets: &[FlatTensors<'_>],
+    through: Option<Buf<'_>>,
     path: &Path,
     staging: Bytes,
 ) -> Result<()> {
@@ -96,26 +143,27 @@ pub fn restore<D: Device + ?Sized>(
     }
     let Staging { mut stored, mut values } = Staging::new(staging);
     for set in sets {
-        dev.zero(set.buf);
+        let into = match set.scales {
+            Some(_) => through.expect("codes are gathered in a buffer of numbers"),
+            None => set.buf,
+        };
+        dev.zero(into);
         for param in &table.params {
-            let buf = set.slice(param);
             let mut above = 0;
             for part in &param.parts {
                 let name = set.name(&part.name);
-                check(&file, &name, set.buf.dtype(), &shape(param, part.rows), path)?;
+                check(&file, &name, set.dtype(), &shape(param, part.rows), path)?;
                 let width = u64::from(param.k.max(1));
                 for_chunks(param, part.rows, &mut values, |first, rows| {
                     file.read(&name, first as u64 * width, &mut stored, rows)?;
-                    if param.is_vector() {
-                        dev.write_f32(buf, above + first, rows);
-                    } else {
-                        let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
-                        dev.write_rows(matrix, above + first, rows);
-                    }
+                    write(dev, into, param, layout, above + first, rows);
                     Ok(())
                 })?;
                 above += part.rows as usize;
             }
+        }
+        if let Some(scales) = set.scales {
+            dev.write_codes(into, Coded { codes: set.buf, scales });
         }
     }
     Ok(())

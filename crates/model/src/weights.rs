@@ -4,6 +4,7 @@ use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
+use std::ops::Range;
 
 /// Parameters of one layer; also the shape of its gradients.
 #[derive(Clone, Copy, Debug)]
@@ -48,29 +49,70 @@ impl<'a> Params<'a> {
         assert_eq!(all.len() as u64, table.elements, "the flat parameter buffer");
         let layout = MatrixLayout::of_weights(table.device, weights);
         let slice = |p: &Param| all.slice(p.offset as usize, p.elements as usize);
-        let find = |kind, layer| table.find(kind, layer).expect("the table has every parameter of its spec");
-        let vector = |kind, layer| slice(find(kind, layer));
-        let matrix = |kind, layer| {
-            let p = find(kind, layer);
+        let layers = (0..spec.layers).map(|l| LayerParams::bind(spec, table, layout, l, slice)).collect();
+        Params { layers, ..Params::ends(spec, table, layout, all, slice) }
+    }
+
+    /// Without layers: `ends` holds the elements of the flat buffer without those of `gap`.
+    pub(crate) fn bind_ends(
+        spec: ModelSpec,
+        table: &ParamTable,
+        weights: DType,
+        ends: Buf<'a>,
+        gap: Range<u64>,
+    ) -> Params<'a> {
+        let layout = MatrixLayout::of_weights(table.device, weights);
+        Params::ends(&spec, table, layout, ends, |p: &Param| {
+            let before = if p.offset < gap.start { 0 } else { gap.end - gap.start };
+            ends.slice((p.offset - before) as usize, p.elements as usize)
+        })
+    }
+
+    fn ends(
+        spec: &ModelSpec,
+        table: &ParamTable,
+        layout: MatrixLayout,
+        all: Buf<'a>,
+        slice: impl Fn(&Param) -> Buf<'a>,
+    ) -> Params<'a> {
+        let matrix = |kind| {
+            let p = find(table, kind, 0);
             Matrix::new(slice(p), p.n as usize, p.k as usize, layout)
         };
-        let layer = |l| LayerParams {
-            attn_norm: vector(ParamKind::AttnNorm, l),
-            qkv: matrix(ParamKind::Qkv, l),
-            qkv_bias: spec.qkv_bias.then(|| vector(ParamKind::QkvBias, l)),
-            qk_norm: spec.qk_norm.then(|| (vector(ParamKind::QNorm, l), vector(ParamKind::KNorm, l))),
-            output: matrix(ParamKind::Output, l),
-            ffn_norm: vector(ParamKind::FfnNorm, l),
-            gate_up: matrix(ParamKind::GateUp, l),
-            down: matrix(ParamKind::Down, l),
+        let embed = matrix(ParamKind::Embed);
+        let head = if spec.tied { embed } else { matrix(ParamKind::Head) };
+        let final_norm = slice(find(table, ParamKind::FinalNorm, 0));
+        Params { all, embed, layers: Vec::new(), final_norm, head }
+    }
+}
+
+impl<'a> LayerParams<'a> {
+    /// Resolves the handles of layer `l`; `slice` is where a parameter is.
+    pub(crate) fn bind(
+        spec: &ModelSpec,
+        table: &ParamTable,
+        layout: MatrixLayout,
+        l: u32,
+        slice: impl Fn(&Param) -> Buf<'a>,
+    ) -> LayerParams<'a> {
+        let vector = |kind| slice(find(table, kind, l));
+        let matrix = |kind| {
+            let p = find(table, kind, l);
+            Matrix::new(slice(p), p.n as usize, p.k as usize, layout)
         };
-        let embed = matrix(ParamKind::Embed, 0);
-        Params {
-            all,
-            embed,
-            layers: (0..spec.layers).map(layer).collect(),
-            final_norm: vector(ParamKind::FinalNorm, 0),
-            head: if spec.tied { embed } else { matrix(ParamKind::Head, 0) },
+        LayerParams {
+            attn_norm: vector(ParamKind::AttnNorm),
+            qkv: matrix(ParamKind::Qkv),
+            qkv_bias: spec.qkv_bias.then(|| vector(ParamKind::QkvBias)),
+            qk_norm: spec.qk_norm.then(|| (vector(ParamKind::QNorm), vector(ParamKind::KNorm))),
+            output: matrix(ParamKind::Output),
+            ffn_norm: vector(ParamKind::FfnNorm),
+            gate_up: matrix(ParamKind::GateUp),
+            down: matrix(ParamKind::Down),
         }
     }
+}
+
+fn find(table: &ParamTable, kind: ParamKind, layer: u32) -> &Param {
+    table.find(kind, layer).expect("the table has every parameter of its spec")
 }

@@ -59,7 +59,7 @@ fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
         "run.threads=2",
     ];
     let (code, least_plan) = open_plan(&format!("host={}", least("min_host_bytes", &all_open)), &[]);
-    assert_eq!((code, least_plan["resolved"]["optimizer_dtype"].as_str()), (0, Some("bf16")));
+    assert_eq!((code, least_plan["resolved"]["optimizer_dtype"].as_str()), (0, Some("int8")));
     let gave_up = least_plan["auto"]["gave_up"].as_str().expect("words");
     assert!(gave_up.contains("stochastic rounding"), "{gave_up}");
 }
@@ -211,4 +211,53 @@ fn worker_processes_are_in_the_account() {
     let regions = plan["regions"].as_array().expect("regions");
     let row = regions.iter().find(|region| region["name"] == "reward.workers").expect("a row");
     assert_eq!(row["bytes"], 3u64 * (512 << 20));
+}
+
+/// A card that is too small for states and reference, beside a host that has room for them.
+#[test]
+fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
+    let sets = [
+        "model=random:qwen2.5-0.5b",
+        "train.optimizer_dtype=f32",
+        "train.recompute=layer",
+        "loss.kl_coef=0.1",
+    ];
+    let plan = |limit: &str, more: &[&str]| {
+        let mut args = vec!["plan", FIRST, "--json", "--limit", limit];
+        args.extend(sets.iter().chain(more).flat_map(|set| ["--set", *set]));
+        object(&args)
+    };
+    let roomy = "device=139GiB,host=64GiB,disk=1TiB";
+    let (code, resident) = plan(roomy, &[]);
+    let both = "memory.offload=[\"optimizer\",\"reference\"]";
+    let (offloaded_code, offloaded) = plan(roomy, &[both]);
+    assert_eq!((code, offloaded_code), (0, 0));
+    let peak = |plan: &Value, pool: &str| plan["pools"][pool]["peak_bytes"].as_u64().expect("bytes");
+    let row = |plan: &Value, name: &str| {
+        plan["regions"].as_array().expect("regions").iter().find(|row| row["name"] == name).cloned()
+    };
+    for state in ["adam_m", "adam_v", "master"] {
+        let (kept, moved) =
+            (row(&resident, &format!("actor.{state}")), row(&offloaded, &format!("offload.actor.{state}")));
+        let (kept, moved) = (kept.expect("resident"), moved.expect("offloaded"));
+        assert_eq!(kept["bytes"], moved["bytes"]);
+        assert_eq!((moved["pool"].as_str(), moved["place"].as_str()), (Some("host"), Some("offloaded")));
+    }
+    assert!(
+        row(&offloaded, "reference.weights").is_none()
+            && row(&offloaded, "offload.reference.weights").is_some()
+    );
+    // 494 million parameters: states of 12 bytes and the reference's 2 leave the card; slots share bytes with the passes.
+    let saved = peak(&resident, "device") - peak(&offloaded, "device");
+    assert!(saved > 13 * 494_000_000, "{saved}");
+    assert!(peak(&offloaded, "host") - peak(&resident, "host") >= 14 * 494_000_000);
+
+    let tight = format!("device={},host=64GiB,disk=1TiB", peak(&resident, "device") / 2);
+    let micro_batch = ["train.micro_batch_tokens=auto"];
+    let (code, refused) = plan(&tight, &micro_batch);
+    assert_eq!(code, 3);
+    let hints: Vec<&str> =
+        refused["hints"].as_array().expect("a list").iter().filter_map(|hint| hint["set"].as_str()).collect();
+    assert!(hints.contains(&both), "{hints:?}");
+    assert_eq!(plan(&tight, &[both, micro_batch[0]]).0, 0, "the hint holds");
 }

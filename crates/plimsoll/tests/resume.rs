@@ -112,6 +112,7 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
     for (name, sets) in [
         ("master", &["loss.kl_coef=0.05", "loss.kl_target=0.01", "train.mini_batch=4"][..]),
         ("bf16", &["train.optimizer_dtype=bf16"]),
+        ("int8", &["train.optimizer_dtype=int8"]),
         ("f32", &["model_options.dtype=f32"]),
         ("sft", &["method=sft", "train.epochs_per_rollout=1"]),
     ] {
@@ -121,6 +122,23 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
         let said = folder.train(&short, &[sets, &["--resume"]].concat());
         assert!(said.starts_with("resumes after step 2 from "), "{name}: {said}");
         assert!(folder.result(&long) == folder.result(&short), "{name}: other bits");
+    }
+}
+
+/// Where states and the reference lie changes no bit, not even in the middle of a run.
+#[test]
+fn an_offloaded_run_equals_a_resident_one() {
+    let folder = Folder::new();
+    for dtype in ["f32", "bf16", "int8"] {
+        let optimizer = format!("train.optimizer_dtype={dtype}");
+        let sets = ["loss.kl_coef=0.05", "train.mini_batch=4", &optimizer];
+        let (resident, offloaded) = (format!("{dtype}-resident"), format!("{dtype}-offloaded"));
+        folder.train(&resident, &[&sets[..], &["checkpoint.every=100"]].concat());
+        let both = "memory.offload=[\"optimizer\", \"reference\"]";
+        folder.train(&offloaded, &[&sets[..], &["train.steps=2", both]].concat());
+        folder.train(&offloaded, &[&sets[..], &["train.steps=3", both, "--resume"]].concat());
+        folder.train(&offloaded, &[&sets[..], &["memory.offload=[\"reference\"]", "--resume"]].concat());
+        assert!(folder.result(&resident) == folder.result(&offloaded), "{dtype}: other bits");
     }
 }
 

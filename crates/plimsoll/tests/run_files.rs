@@ -71,7 +71,7 @@ const BAD: &[(&str, &str, &str, &[&str])] = &[
     ("method = \"grpo\"", "method = \"gpro\"", "bad-value", &["did you mean \"grpo\"?"]),
     ("method = \"grpo\"", "method = \"ppo\"", "not-built", &["built is grpo"]),
     ("host = \"3GiB\"", "host = \"3 gigs\"", "bad-value", &["memory.host"]),
-    ("host = \"3GiB\"", "offload = [\"optimizer\"]", "not-built", &["memory.offload"]),
+    ("host = \"3GiB\"", "offload = [\"gradients\"]", "not-built", &["memory.offload"]),
 ];
 
 #[test]

@@ -244,3 +244,34 @@ fn exactness_finds_no_mismatch_and_sees_a_perturbed_order() {
     check_refused(&["bench", "rollout", "--repeats", "0"], 2, &["error[bad-usage]: "]);
     check_refused(&["bench", "rolout"], 2, &["error[bad-usage]: ", "rollout"]);
 }
+
+/// The README's first run, a fifth of its steps, with AdamW's moments in 8 bits.
+#[test]
+fn a_run_with_8_bit_moments_learns_and_its_plan_counts_them() {
+    const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/first.toml");
+    let folder = Folder::new();
+    let dir = format!("run.dir={}", folder.text_path("out"));
+    let sets = ["--set", "train.optimizer_dtype=int8", "--set", "train.steps=40", "--set", &dir];
+    let plan = plimsoll(&[&["plan", FIRST, "--json"], &sets[..]].concat());
+    let plan: Value = serde_json::from_slice(&plan.stdout).expect("one object");
+    let bytes = |name: &str| {
+        let rows = plan["regions"].as_array().expect("regions");
+        rows.iter().find(|row| row["name"] == name).and_then(|row| row["bytes"].as_u64()).expect(name)
+    };
+    let elements =
+        plan["regions"].as_array().expect("regions").iter().find(|row| row["name"] == "actor.weights");
+    let elements = elements.expect("weights")["shape"][0].as_u64().expect("a number");
+    let moment = bytes("actor.adam_m") + bytes("actor.adam_m_scales");
+    // 1.016 bytes each, and what rounds a region up.
+    assert!(
+        moment >= elements + elements / 64 && moment <= elements + elements / 64 + 512,
+        "{moment} of {elements}"
+    );
+    assert_eq!(moment, bytes("actor.adam_v") + bytes("actor.adam_v_scales"));
+    let output = plimsoll(&[&["train", FIRST, "--json"], &sets[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let [before, after] = ["eval_before", "eval_after"].map(|key| summary[key].as_f64().expect("a score"));
+    assert!(after > before + 0.05, "{before} before, {after} after");
+    assert_eq!(summary["logprob_mismatch_max"], 0.0);
+}

@@ -45,10 +45,13 @@ pub fn device_limit() -> Option<Limit> {
 /// Errors: `host-allocation-failed`, `size-overflow`; on CUDA those of `CudaDevice::new`.
 pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
-    let bytes = Bytes(arena.map().used_bytes());
+    let (bytes, offloaded) = (Bytes(arena.map().used_bytes()), Bytes(arena.map().offloaded_bytes()));
     let dev: Box<dyn Device> = match shape.target.kind {
         DeviceKind::Cpu => {
             let mut dev = CpuDevice::new(bytes, shape.target.threads, Isa::detect())?;
+            if offloaded > Bytes(0) {
+                dev.take_offloaded(offloaded)?;
+            }
             if let Some(scratch) = arena.split().0.get("device.scratch") {
                 dev.bind_scratch(scratch);
             }
@@ -56,6 +59,9 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
         }
         DeviceKind::Cuda => {
             let mut dev = CudaDevice::new(bytes, options)?;
+            if offloaded > Bytes(0) {
+                dev.take_offloaded(offloaded)?;
+            }
             dev.bind_scratch(arena.split().0.buf("device.scratch"));
             dev.name_regions(arena.map());
             Box::new(dev)

@@ -7,9 +7,12 @@ use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
 use plimsoll_device::cuda::{self, CudaDevice, ScratchLimits};
 use plimsoll_memory::{Layout, Place, Pool};
-use plimsoll_model::{Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, rope};
+use plimsoll_model::{
+    Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, offloaded_layout, rope,
+};
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_layout};
 use plimsoll_train::{PackLimits, Packer, StateDTypes, optimizer_layout};
+use serde::Serialize;
 
 /// Bytes of host memory outside the arena that do not follow from the run's own limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +42,15 @@ pub struct DiskFacts {
     pub records: Bytes,
 }
 
+/// What lies in the device's host memory, page-locked where the device is a card, and passes through the arena in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Offload {
+    /// Optimizer states.
+    pub optimizer: bool,
+    /// Weights of the reference model, if there is one.
+    pub reference: bool,
+}
+
 /// What a run does with its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Training {
@@ -50,6 +62,8 @@ pub struct Training {
     pub recompute: Recompute,
     /// True if a reference model is scored.
     pub reference: bool,
+    /// What lies in the device's host memory.
+    pub offload: Offload,
     /// Sequences of one step.
     pub sequences: usize,
     /// Longest response of one step.
@@ -122,9 +136,14 @@ impl RunShape {
         };
         weights(&mut layout, "actor")?;
         if let Some(training) = &self.training {
-            layout.extend(optimizer_layout("actor", &table, training.dtypes, pool)?);
-            if training.reference {
-                weights(&mut layout, "reference")?;
+            let offload = training.offload;
+            layout.extend(optimizer_layout("actor", &table, training.dtypes, pool, offload.optimizer)?);
+            match training.reference {
+                true if offload.reference => {
+                    layout.extend(offloaded_layout("reference", &table, self.weights, pool)?);
+                }
+                true => weights(&mut layout, "reference")?,
+                false => {}
             }
         }
         layout.extend(rope::layout(spec, self.positions, pool)?);

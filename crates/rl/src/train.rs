@@ -226,7 +226,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         };
         self.observer.on_event(&started);
         self.trainer.restore(&folder, state.policy_version)?;
-        check_reference(self.reference_sum(), state.reference)?;
+        check_reference(self.trainer.reference_sum, state.reference)?;
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
         }
@@ -484,7 +484,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             build,
             plan,
             inputs,
-            reference: self.reference_sum(),
+            reference: self.trainer.reference_sum,
         })
     }
 
@@ -494,12 +494,6 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             Some((step, path)) => self.say(&Event::Saved { step, path }),
             None => Ok(()),
         }
-    }
-
-    /// Sum of squares of the reference model's weights: another reference has another.
-    fn reference_sum(&self) -> Option<f64> {
-        let reference = self.trainer.roles.reference.as_ref()?;
-        Some(self.trainer.dev.sum_squares(reference.params.all))
     }
 
     fn seconds(&self) -> f64 {

@@ -6,10 +6,10 @@ use crate::shape::{RunShape, Training};
 use plimsoll_base::{Error, Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::{Arena, InPhase, Overlay, ReadLease, Resident};
+use plimsoll_memory::{Arena, Buf, InPhase, Overlay, ReadLease, Resident};
 use plimsoll_model::{
-    Activations, Decoder, FlatTensors, Mode, Param, ParamTable, Params, Pass, PassIndex, backward, head,
-    layers, load, rehearsal_sizes, restore, rope,
+    Activations, Decoder, FlatTensors, Mode, Param, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
+    backward, head, layers, load, rehearsal_sizes, restore, rope,
 };
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
@@ -22,9 +22,39 @@ pub struct Roles<'a> {
     /// What is trained and sampled from: one set of weights.
     pub actor: Decoder<'a>,
     /// What it may not move too far from.
-    pub reference: Option<Decoder<'a>>,
+    pub reference: Option<Reference<'a>>,
     /// The actor's gradients and states.
     pub optimizer: Option<Optimizer<'a>>,
+}
+
+/// The reference model, by where its weights are.
+pub enum Reference<'a> {
+    /// In the arena.
+    Resident(Decoder<'a>),
+    /// In the device's host memory: the flat buffer.
+    Offloaded(Buf<'a>),
+}
+
+impl<'a> Reference<'a> {
+    /// In the phase Score.
+    fn scorer<'p, D: Device + ?Sized>(
+        &'p self,
+        dev: &D,
+        actor: &Decoder<'p>,
+        table: &'p ParamTable,
+        phase: &InPhase<'p>,
+    ) -> Scorer<'p>
+    where
+        'a: 'p,
+    {
+        match self {
+            Reference::Resident(decoder) => Scorer::Resident(decoder),
+            Reference::Offloaded(weights) => {
+                let rope = actor.rope;
+                Scorer::Streamed(Streamed::begin(dev, actor.spec, table, *weights, rope, phase, "reference"))
+            }
+        }
+    }
 }
 
 /// One device, its arena's overlay, and everything that a step needs.
@@ -41,6 +71,8 @@ pub struct Trainer<'a, D: ?Sized> {
     pub samples: Samples,
     /// Per-token arrays of the step.
     pub buffers: StepBuffers,
+    /// Sum of squares of the reference model's weights: another reference has another.
+    pub reference_sum: Option<f64>,
     resident: Resident<'a>,
     overlay: Overlay<'a>,
     engine: Engine,
@@ -87,7 +119,18 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             Ok(Decoder { spec: shape.spec, dtype: shape.weights, params, rope: rope_table })
         };
         let actor = role("actor")?;
-        let reference = if has_reference(shape) { Some(role("reference")?) } else { None };
+        // The reference is what the actor is before its first step.
+        let reference_sum = has_reference(shape).then(|| dev.sum_squares(actor.params.all));
+        let reference = match resident.get("offload.reference.weights") {
+            Some(weights) => {
+                dev.offload_begin();
+                dev.offload_out(0, &mut std::iter::once((actor.params.all, weights)));
+                dev.sync();
+                Some(Reference::Offloaded(weights))
+            }
+            None if has_reference(shape) => Some(Reference::Resident(role("reference")?)),
+            None => None,
+        };
         let optimizer = optimizer(dev, shape, &table, &actor, resident);
         let (sequences, tokens) = shape.training.map_or((0, 0), |t| (t.sequences, t.response_tokens));
         Ok(Trainer {
@@ -97,6 +140,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             table,
             samples: Samples::with_capacity(shape.engine.samples, shape.engine.new_tokens),
             buffers: StepBuffers::with_capacity(sequences, tokens),
+            reference_sum,
             resident,
             overlay,
             engine: Engine::new(shape.engine, shape.on_full),
@@ -120,17 +164,18 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         if let Some(reference) = &self.roles.reference {
             let phase = enter(self.dev, &mut self.overlay, Phase::Score);
             let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
-            rehearse_passes(self.dev, reference, acts, self.shape, &mut |_, _| ())?;
+            let scorer = reference.scorer(self.dev, &self.roles.actor, &self.table, &phase);
+            rehearse_passes(self.dev, &scorer, acts, self.shape, &mut |_, _| ())?;
         }
         let phase = enter(self.dev, &mut self.overlay, Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(training.recompute), self.shape.pass());
         let (dev, actor) = (self.dev, &self.roles.actor);
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
-        rehearse_passes(dev, actor, acts, self.shape, &mut |pass, heads| {
+        rehearse_passes(dev, &Scorer::Resident(actor), acts, self.shape, &mut |pass, heads| {
             let zeros = vec![0.0; heads];
             backward(dev, actor, &optimizer.grads, pass, 1.0, &zeros, &zeros);
         })?;
-        optimizer.rehearse(dev, &actor.params);
+        optimizer.rehearse(dev, &actor.params, optimizer.slots(&phase, "actor"));
         dev.sync();
         dev.check()
     }
@@ -150,15 +195,13 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         self.overlay.take_back();
         let (params, staging) = (&self.roles.actor.params, self.shape.host.staging);
         let layout = params.embed.layout;
-        let read = |sets: &[FlatTensors<'_>], file: &str| {
-            restore(self.dev, &self.table, layout, sets, &checkpoint.join(file), staging)
+        let read = |sets: &[FlatTensors<'_>], through, file: &str| {
+            restore(self.dev, &self.table, layout, sets, through, &checkpoint.join(file), staging)
         };
-        read(&[FlatTensors { prefix: "", buf: params.all }], crate::checkpoint::WEIGHTS)?;
+        read(&[FlatTensors::weights(params.all)], None, crate::checkpoint::WEIGHTS)?;
         let Some(optimizer) = &mut self.roles.optimizer else { return Ok(()) };
-        let states: Vec<_> =
-            optimizer.states().into_iter().map(|(name, buf)| (format!("{name}."), buf)).collect();
-        let sets: Vec<_> = states.iter().map(|(prefix, buf)| FlatTensors { prefix, buf: *buf }).collect();
-        read(&sets, crate::checkpoint::OPTIMIZER)?;
+        // Each step's gradients begin at zero, so their buffer is free here.
+        read(&optimizer.states(), Some(optimizer.grads.all), crate::checkpoint::OPTIMIZER)?;
         optimizer.step = updates;
         Ok(())
     }
@@ -186,13 +229,14 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let Some(reference) = &self.roles.reference else { return Ok(()) };
         let phase = enter(self.dev, &mut self.overlay, Phase::Score);
         let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
+        let scorer = reference.scorer(self.dev, &self.roles.actor, &self.table, &phase);
         let packer = self.packer.as_mut().expect("a training run packs");
         let mut first = 0;
         while first < sequences.len() {
             let batch = packer.pack(sequences, first)?;
             let pass = Pass::upload(self.dev, acts, batch.index);
-            layers(self.dev, reference, &pass);
-            head(self.dev, reference, &pass, inv_temperature);
+            scorer.layers(self.dev, &pass);
+            head(self.dev, scorer.decoder(), &pass, inv_temperature);
             let tokens = self.buffers.tokens(&batch.sequences);
             self.dev.read_f32(pass.head_out().logprobs, 0, &mut self.buffers.ref_logprobs[tokens]);
             first = batch.sequences.end;
@@ -219,7 +263,10 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         if !stats.grad_norm.is_finite() {
             return Err(gradient_not_finite(self.dev, &self.table, &optimizer.grads));
         }
-        optimizer.update(self.dev, &self.roles.actor.params, how, stats.grad_norm);
+        // Nothing of the passes is needed any more: what they shared may be gone.
+        let phase = enter(self.dev, &mut self.overlay, Phase::Update);
+        let slots = optimizer.slots(&phase, "actor");
+        optimizer.update(self.dev, &self.roles.actor.params, slots, how, stats.grad_norm);
         self.dev.sync();
         self.dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
@@ -296,7 +343,7 @@ fn enter<'p, D: Device + ?Sized>(dev: &D, overlay: &'p mut Overlay<'_>, phase: P
 /// Training passes of every size that products tell apart.
 fn rehearse_passes<D: Device + ?Sized>(
     dev: &D,
-    decoder: &Decoder<'_>,
+    decoder: &Scorer<'_>,
     acts: Activations<'_>,
     shape: &RunShape,
     after: &mut dyn FnMut(&Pass<'_>, usize),
@@ -308,8 +355,8 @@ fn rehearse_passes<D: Device + ?Sized>(
         let block = limits.blocks as u32 - 1;
         index.rehearse(&limits, rows, shape.positions, heads, block);
         let pass = Pass::upload(dev, acts, &index);
-        layers(dev, decoder, &pass);
-        head(dev, decoder, &pass, 1.0);
+        decoder.layers(dev, &pass);
+        head(dev, decoder.decoder(), &pass, 1.0);
         after(&pass, heads);
     }
     dev.sync();

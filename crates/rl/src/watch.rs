@@ -339,7 +339,7 @@ impl Planned {
         let beside = |phase: Phase| {
             sum(&|r| {
                 r.pool == Pool::Host
-                    && matches!(r.place, Place::Heap | Place::Process)
+                    && matches!(r.place, Place::Offloaded | Place::Heap | Place::Process)
                     && r.phases.contains(phase)
             })
         };
@@ -351,7 +351,8 @@ impl Planned {
             arena: Phase::ALL.map(|phase| sum(&|r| r.place == Place::Arena && r.phases.contains(phase))),
             arena_bytes,
             files: named("process.image") + named("cuda.files"),
-            shmem: sum(&|r| r.pool == Pool::Shm) + named("cuda.shared"),
+            // A driver may give page-locked memory as shared memory.
+            shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded) + named("cuda.shared"),
             workers: named("reward.workers"),
             supervisor: named("process.supervisor"),
             card: Phase::ALL.map(|phase| plan.in_phase(Pool::Device, phase)),

@@ -32,7 +32,9 @@ fn plan(optimizer: OptimizerDType, grads: DType, save: Save) -> Plan {
     let mut layout = Layout::new();
     for (role, processes) in [("actor", ACTOR_PROCESSES), ("critic", CRITIC_PROCESSES)] {
         // The GPUs hold the weights of all four roles; the host holds what Adam works on.
-        layout.extend(optimizer_layout(role, &table, dtypes, Pool::Host).expect("sizes that can be told"));
+        layout.extend(
+            optimizer_layout(role, &table, dtypes, Pool::Host, false).expect("sizes that can be told"),
+        );
         layout.outside(&format!("{role}.processes"), "process", Pool::Host, Place::Process, processes);
         for role in [role.to_string(), format!("{role}.frozen")] {
             let weights = format!("{role}.weights");

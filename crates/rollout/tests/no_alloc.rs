@@ -102,7 +102,7 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
                 first = batch.sequences.end;
             }
             let norm = optimizer.grad_norm(parts.dev);
-            optimizer.update(parts.dev, &params, how, norm);
+            optimizer.update(parts.dev, &params, None, how, norm);
         });
         assert!(step == 0 || count == 0, "step {step}: {count} allocations");
     }

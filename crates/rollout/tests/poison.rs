@@ -131,7 +131,7 @@ fn trained(h: &mut Harness, mode: Mode) {
     if let Mode::Update(_) = mode {
         let how = UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 1.0, seed: 1 };
         let norm = optimizer.grad_norm(parts.dev);
-        optimizer.update(parts.dev, &params, how, norm);
+        optimizer.update(parts.dev, &params, None, how, norm);
     }
 }
 

@@ -6,5 +6,7 @@
 mod optimizer;
 mod packing;
 
-pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, UpdateOptions, layout as optimizer_layout};
+pub use optimizer::{
+    Optimizer, OptimizerDType, StateDTypes, States, UpdateOptions, layout as optimizer_layout,
+};
 pub use packing::{HeadRow, MicroBatch, PackLimits, Packer, Sequence};

@@ -1,9 +1,9 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
-use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::{AdamW, AdamWBufs, Device};
-use plimsoll_memory::{Buf, Layout, Pool, Resident};
-use plimsoll_model::{ParamTable, Params};
+use plimsoll_base::{DType, Phase, PhaseSet, Result};
+use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Device, OFFLOAD_SLOTS};
+use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
+use plimsoll_model::{FlatTensors, ParamTable, Params};
 use serde::{Deserialize, Serialize};
 
 /// How optimizer states are stored.
@@ -14,6 +14,8 @@ pub enum OptimizerDType {
     F32,
     /// bf16 moments and weights, updated by stochastic rounding; no master copy.
     Bf16,
+    /// 8-bit moments with a scale a block, updated by stochastic rounding; no master copy.
+    Int8,
 }
 
 /// Storage of everything that one parameter has.
@@ -28,17 +30,31 @@ pub struct StateDTypes {
 }
 
 impl StateDTypes {
-    /// Dtypes of the states in the order of `Optimizer::states`.
-    pub fn states(self) -> Vec<DType> {
+    /// Dtypes of the states in the order of `Optimizer::states`, as files hold them: bf16 holds each 8-bit moment exactly.
+    pub fn stored(self) -> Vec<DType> {
+        let moment = if self.optimizer == OptimizerDType::F32 { DType::F32 } else { DType::Bf16 };
         let master = self.has_master().then_some(DType::F32);
-        [self.moments(), self.moments()].into_iter().chain(master).collect()
+        [moment, moment].into_iter().chain(master).collect()
     }
 
-    fn moments(self) -> DType {
+    /// Bytes of both moments of a parameter, scales among them.
+    pub fn moment_bytes(self) -> f64 {
+        let scales = if self.has_scales() { 2.0 * 4.0 / CODE_BLOCK as f64 } else { 0.0 };
+        self.moments().map(|dtype| dtype.bytes() as f64).iter().sum::<f64>() + scales
+    }
+
+    /// Of m and v.
+    fn moments(self) -> [DType; 2] {
         match self.optimizer {
-            OptimizerDType::F32 => DType::F32,
-            OptimizerDType::Bf16 => DType::Bf16,
+            OptimizerDType::F32 => [DType::F32; 2],
+            OptimizerDType::Bf16 => [DType::Bf16; 2],
+            OptimizerDType::Int8 => [DType::E4M3, DType::E5M3],
         }
+    }
+
+    /// True if moments are codes.
+    fn has_scales(self) -> bool {
+        self.optimizer == OptimizerDType::Int8
     }
 
     /// True if an f32 copy of the weights is kept.
@@ -47,21 +63,83 @@ impl StateDTypes {
     }
 }
 
-/// Gradients and states of one role, resident.
+/// Elements of a slot through which offloaded states pass, at most: 16 MiB of f32, which the bus moves at its full rate.
+const SLOT_ELEMENTS_MAX: u64 = 4 << 20;
+/// Slots of a model's parameters, at least, so that copies and updates of a small one overlap too.
+const SLOTS_MIN: u64 = 16;
+
+/// Elements of a slot: whole blocks of 8-bit moments.
+fn slot_elements(table: &ParamTable) -> u64 {
+    table.elements.div_ceil(SLOTS_MIN).min(SLOT_ELEMENTS_MAX).next_multiple_of(CODE_BLOCK as u64)
+}
+
+/// Gradients and states of one role. Gradients are resident; states too, or they lie in the device's host memory, as
+/// `offload.ROLE.adam_m` and so on, and pass through slots in the update.
 ///
 /// Errors: `size-overflow`.
-pub fn layout(role: &str, table: &ParamTable, dtypes: StateDTypes, pool: Pool) -> Result<Layout> {
+pub fn layout(
+    role: &str,
+    table: &ParamTable,
+    dtypes: StateDTypes,
+    pool: Pool,
+    is_offloaded: bool,
+) -> Result<Layout> {
+    let (all, [m, v]) = (table.elements, dtypes.moments());
     let mut layout = Layout::new();
-    let mut add = |what: &str, dtype: DType| {
-        layout.arena(&format!("{role}.{what}"), "train", pool, PhaseSet::RESIDENT, &[table.elements], dtype)
-    };
-    add("grads", dtypes.grads)?;
-    if dtypes.has_master() {
-        add("master", DType::F32)?;
+    layout.arena(&format!("{role}.grads"), "train", pool, PhaseSet::RESIDENT, &[all], dtypes.grads)?;
+    let scales = dtypes.has_scales().then_some(DType::F32);
+    let blocks = CODE_BLOCK as u64;
+    for (name, of, dtype) in [
+        ("master", 1, dtypes.has_master().then_some(DType::F32)),
+        ("adam_m", 1, Some(m)),
+        ("adam_v", 1, Some(v)),
+        ("adam_m_scales", blocks, scales),
+        ("adam_v_scales", blocks, scales),
+    ] {
+        let Some(dtype) = dtype else { continue };
+        let (region, elements) = (format!("{role}.{name}"), all.div_ceil(of));
+        if !is_offloaded {
+            layout.arena(&region, "train", pool, PhaseSet::RESIDENT, &[elements], dtype)?;
+            continue;
+        }
+        layout.offloaded(&format!("offload.{region}"), "train", &[elements], dtype)?;
+        let (shape, update) =
+            ([OFFLOAD_SLOTS as u64, slot_elements(table) / of], PhaseSet::of(&[Phase::Update]));
+        layout.arena_in_turn(&region, "train", pool, update, Turn::Optimizer, &shape, dtype)?;
     }
-    add("adam_m", dtypes.moments())?;
-    add("adam_v", dtypes.moments())?;
     Ok(layout)
+}
+
+/// AdamW's states of a range of parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct States<'a> {
+    m: Buf<'a>,
+    v: Buf<'a>,
+    /// Of m and v, where they are codes.
+    scales: Option<[Buf<'a>; 2]>,
+    master: Option<Buf<'a>>,
+}
+
+impl<'a> States<'a> {
+    fn bind(get: impl Fn(&str) -> Option<Buf<'a>>) -> Option<States<'a>> {
+        let scales = get("adam_m_scales").zip(get("adam_v_scales")).map(|(m, v)| [m, v]);
+        Some(States { m: get("adam_m")?, v: get("adam_v")?, scales, master: get("master") })
+    }
+
+    /// `len` elements from `start`, a multiple of `CODE_BLOCK`.
+    fn slice(self, start: usize, len: usize) -> States<'a> {
+        let of = |scales: Buf<'a>| scales.slice(start / CODE_BLOCK, len.div_ceil(CODE_BLOCK));
+        States {
+            m: self.m.slice(start, len),
+            v: self.v.slice(start, len),
+            scales: self.scales.map(|scales| scales.map(of)),
+            master: self.master.map(|master| master.slice(start, len)),
+        }
+    }
+
+    fn bufs(self) -> impl Iterator<Item = Buf<'a>> {
+        [self.m, self.v].into_iter().chain(self.scales.into_iter().flatten()).chain(self.master)
+    }
 }
 
 /// Gradients and AdamW states of one role.
@@ -69,9 +147,7 @@ pub fn layout(role: &str, table: &ParamTable, dtypes: StateDTypes, pool: Pool) -
 pub struct Optimizer<'a> {
     /// Gradients, in the shape of the parameters.
     pub grads: Params<'a>,
-    m: Buf<'a>,
-    v: Buf<'a>,
-    master: Option<Buf<'a>>,
+    states: States<'a>,
     /// Updates made.
     pub step: u64,
 }
@@ -101,23 +177,38 @@ impl<'a> Optimizer<'a> {
         resident: Resident<'a>,
         role: &str,
     ) -> Optimizer<'a> {
-        let buf = |what: &str| resident.buf(&format!("{role}.{what}"));
-        let grads = Params::bind(spec, table, weights.all.dtype(), buf("grads"));
-        let master = resident.get(&format!("{role}.master"));
-        let optimizer = Optimizer { grads, m: buf("adam_m"), v: buf("adam_v"), master, step: 0 };
-        for state in [optimizer.grads.all, optimizer.m, optimizer.v] {
-            dev.zero(state);
-        }
-        if let Some(master) = master {
+        let grads = resident.buf(&format!("{role}.grads"));
+        let grads = Params::bind(spec, table, weights.all.dtype(), grads);
+        let get = |what: &str| {
+            let offloaded = || resident.get(&format!("offload.{role}.{what}"));
+            resident.get(&format!("{role}.{what}")).or_else(offloaded)
+        };
+        let states = States::bind(get).expect("the layout has an optimizer's states");
+        dev.zero(grads.all);
+        states.bufs().for_each(|state| dev.zero(state));
+        if let Some(master) = states.master {
             copy_elements(dev, weights.all, master);
         }
-        optimizer
+        Optimizer { grads, states, step: 0 }
     }
 
-    /// What must be kept to go on: each state with its name, m and v first.
-    pub fn states(&self) -> Vec<(&'static str, Buf<'a>)> {
-        let master = self.master.map(|master| ("master", master));
-        [("adam_m", self.m), ("adam_v", self.v)].into_iter().chain(master).collect()
+    /// The slots through which offloaded states pass; `None` where states are resident.
+    pub fn slots<'p>(&self, phase: &InPhase<'p>, role: &str) -> Option<States<'p>> {
+        self.states.m.is_offloaded().then(|| {
+            States::bind(|what| phase.get(&format!("{role}.{what}"))).expect("offloaded states have slots")
+        })
+    }
+
+    /// What must be kept to go on: each state under its name, m and v first.
+    pub fn states(&self) -> Vec<FlatTensors<'a>> {
+        let States { m, v, scales, master } = self.states;
+        let [m_scales, v_scales] = scales.map_or([None; 2], |scales| scales.map(Some));
+        let moments = [
+            FlatTensors { prefix: "adam_m.", buf: m, scales: m_scales },
+            FlatTensors { prefix: "adam_v.", buf: v, scales: v_scales },
+        ];
+        let master = master.map(|buf| FlatTensors { prefix: "master.", buf, scales: None });
+        moments.into_iter().chain(master).collect()
     }
 
     /// Sets gradients to zero: the start of a step.
@@ -131,54 +222,90 @@ impl<'a> Optimizer<'a> {
     }
 
     /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
-    pub fn rehearse<D: Device + ?Sized>(&self, dev: &D, weights: &Params<'_>) {
+    pub fn rehearse<D: Device + ?Sized>(&self, dev: &D, weights: &Params<'_>, slots: Option<States<'_>>) {
         self.zero_grads(dev);
         self.grad_norm(dev);
         let still = UpdateOptions { lr: 0.0, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 0.0, seed: 0 };
-        self.apply(dev, weights, still, 1.0, 1);
+        self.apply(dev, weights, slots, adamw(still, 1.0, 1));
     }
 
-    /// One AdamW step with gradients scaled to `grad_clip` where `grad_norm` exceeds it.
+    /// One AdamW step with gradients scaled to `grad_clip` where `grad_norm` exceeds it. Bits do not depend on `slots`,
+    /// which are those of `self.slots`.
     pub fn update<D: Device + ?Sized>(
         &mut self,
         dev: &D,
         weights: &Params<'_>,
+        slots: Option<States<'_>>,
         how: UpdateOptions,
         grad_norm: f64,
     ) {
         self.step += 1;
         let clip = f64::from(how.grad_clip);
         let grad_scale = if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 };
-        self.apply(dev, weights, how, grad_scale, self.step);
+        self.apply(dev, weights, slots, adamw(how, grad_scale, self.step));
     }
 
     fn apply<D: Device + ?Sized>(
         &self,
         dev: &D,
         weights: &Params<'_>,
-        how: UpdateOptions,
-        grad_scale: f32,
-        step: u64,
+        slots: Option<States<'_>>,
+        how: AdamW,
     ) {
-        let adamw = AdamW {
-            lr: how.lr,
-            beta1: how.betas.0,
-            beta2: how.betas.1,
-            eps: 1e-8,
-            weight_decay: how.weight_decay,
-            step,
-            grad_scale,
-            seed: how.seed,
-            first_element: 0,
+        let Some(slots) = slots else {
+            return dev.adamw(how, self.bufs(weights, self.states, 0, weights.all.len()));
         };
-        let bufs = AdamWBufs {
-            weights: weights.all,
-            grad: self.grads.all,
-            m: self.m,
-            v: self.v,
-            master: self.master,
+        let chunk = slots.m.len() / OFFLOAD_SLOTS;
+        let starts = (0..weights.all.len()).step_by(chunk);
+        let host = |start: usize| self.states.slice(start, chunk.min(weights.all.len() - start));
+        let slot = |start: usize| {
+            let index = start / chunk % OFFLOAD_SLOTS;
+            (index, slots.slice(index * chunk, chunk.min(weights.all.len() - start)))
         };
-        dev.adamw(adamw, bufs);
+        let bring = |start: usize| {
+            let (index, states) = slot(start);
+            dev.offload_in(index, &mut host(start).bufs().zip(states.bufs()));
+        };
+        // While one slot is updated, the next comes in and the one before goes out.
+        let ahead = OFFLOAD_SLOTS - 1;
+        dev.offload_begin();
+        starts.clone().take(ahead).for_each(bring);
+        for start in starts.clone() {
+            let (index, states) = slot(start);
+            dev.offload_wait(index);
+            let how = AdamW { first_element: start as u64, ..how };
+            dev.adamw(how, self.bufs(weights, states, start, states.m.len()));
+            dev.offload_out(index, &mut states.bufs().zip(host(start).bufs()));
+            let next = start + ahead * chunk;
+            if next < weights.all.len() {
+                bring(next);
+            }
+        }
+    }
+
+    /// `len` parameters from `start`, whose states are `states`.
+    fn bufs<'b>(&self, weights: &Params<'b>, states: States<'b>, start: usize, len: usize) -> AdamWBufs<'b>
+    where
+        'a: 'b,
+    {
+        let States { m, v, scales, master } = states;
+        let (weights, grad) = (weights.all.slice(start, len), self.grads.all.slice(start, len));
+        AdamWBufs { weights, grad, m, v, scales, master }
+    }
+}
+
+/// The update of step `step`, of all parameters.
+fn adamw(how: UpdateOptions, grad_scale: f32, step: u64) -> AdamW {
+    AdamW {
+        lr: how.lr,
+        beta1: how.betas.0,
+        beta2: how.betas.1,
+        eps: 1e-8,
+        weight_decay: how.weight_decay,
+        step,
+        grad_scale,
+        seed: how.seed,
+        first_element: 0,
     }
 }
 

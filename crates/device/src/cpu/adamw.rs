@@ -102,7 +102,7 @@ fn splitmix(x: u64) -> u64 {
 }
 
 pub(super) fn adamw(dev: &CpuDevice, how: AdamW, bufs: AdamWBufs<'_>) {
-    let AdamWBufs { weights, grad, m, v, master } = bufs;
+    let AdamWBufs { weights, grad, m, v, master, scales: _ } = bufs;
     assert!(how.step >= 1, "steps count from 1");
     let n = weights.len();
     assert_eq!(
@@ -142,12 +142,8 @@ simd_fn! {
                 None => load_any(s, &w[here.clone()]),
             };
             let grad = s.mul(load_any(s, &g[here.clone()]), s.splat(how.grad_scale));
-            let (mv, vv) = (load_any(s, &m[here.clone()]), load_any(s, &v[here.clone()]));
-            let mut mv = s.fma(mv, s.splat(how.beta1), s.mul(grad, s.splat(1.0 - how.beta1)));
-            let mut vv = s.fma(vv, s.splat(how.beta2), s.mul(s.mul(grad, grad), s.splat(1.0 - how.beta2)));
-            let root = s.add(s.sqrt(s.mul(vv, s.splat(how.correction2))), s.splat(how.eps));
-            let step = s.div(s.mul(mv, s.splat(-how.rate)), root);
-            let mut new = s.fma(old, s.splat(how.keep), step);
+            let moments = [load_any(s, &m[here.clone()]), load_any(s, &v[here.clone()])];
+            let (mut new, [mut mv, mut vv]) = updated(s, how, old, grad, moments);
             // What is rounded here is exact in bf16, so the rounding of the store leaves it as it is.
             let round_weights = W::DTYPE == DType::Bf16 && master.is_none();
             if round_weights || M::DTYPE == DType::Bf16 {
@@ -170,12 +166,28 @@ simd_fn! {
     }
 }
 
+/// The weight and the moments after an update, in f32. `grad` is scaled.
+#[inline(always)]
+pub(super) fn updated<S: Simd>(
+    s: S,
+    how: &Update,
+    old: S::F,
+    grad: S::F,
+    [m, v]: [S::F; 2],
+) -> (S::F, [S::F; 2]) {
+    let m = s.fma(m, s.splat(how.beta1), s.mul(grad, s.splat(1.0 - how.beta1)));
+    let v = s.fma(v, s.splat(how.beta2), s.mul(s.mul(grad, grad), s.splat(1.0 - how.beta2)));
+    let root = s.add(s.sqrt(s.mul(v, s.splat(how.correction2))), s.splat(how.eps));
+    let step = s.div(s.mul(m, s.splat(-how.rate)), root);
+    (s.fma(old, s.splat(how.keep), step), [m, v])
+}
+
 /// Three 16-bit numbers, in the low halves, for each of the elements first..first + 16.
 ///
 /// The hash `lowbias32` of the low word of the element's index and the step's key, with the index's high word and the
 /// second key mixed in between, gives 32 bits; one more hash of those gives the third number.
 #[inline(always)]
-fn random_bits<S: Simd>(s: S, keys: [u32; 2], first: u64) -> [S::U; 3] {
+pub(super) fn random_bits<S: Simd>(s: S, keys: [u32; 2], first: u64) -> [S::U; 3] {
     let low = s.count_u32(first as u32);
     let high_key = |high: u64| (high as u32).wrapping_mul(0x9e37_79b9) ^ keys[1];
     let mut second = s.splat_u32(high_key(first >> 32));

@@ -3,6 +3,7 @@
 
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
+use crate::codes::by_code;
 use crate::{Batch, KV_BLOCK, Matrix, MatrixLayout, SEGMENT_FIELDS};
 use half::bf16;
 use plimsoll_base::DType;
@@ -64,6 +65,22 @@ fn copy_in<T: Element>(out: &Shared<'_, T>, start: usize, src: &[T]) {
     unsafe { out.range(start, src.len()) }.copy_from_slice(src);
 }
 
+/// dst = src, of one dtype.
+pub(super) fn copy_bytes(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
+    fn copy<T: Element>(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
+        let (x, out) = (dev.read::<T>(src), dev.write::<T>(dst));
+        assert_eq!(x.len(), out.len(), "lengths of a copy");
+        split(dev, x.len(), 1, &|part| {
+            // SAFETY: parts are disjoint.
+            unsafe { out.range(part.start, part.len()) }.copy_from_slice(&x[part]);
+        });
+    }
+    match src.dtype() {
+        DType::E4M3 | DType::E5M3 => by_code!(src, C => copy::<C>(dev, src, dst)),
+        _ => by_dtype!(src, T => copy::<T>(dev, src, dst)),
+    }
+}
+
 pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
     fn fill<T: Element + Default>(dev: &CpuDevice, dst: Buf<'_>) {
         let out = dev.write::<T>(dst);
@@ -74,6 +91,7 @@ pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
     }
     match dst.dtype() {
         DType::U32 => fill::<u32>(dev, dst),
+        DType::E4M3 | DType::E5M3 => by_code!(dst, C => fill::<C>(dev, dst)),
         _ => by_dtype!(dst, T => fill::<T>(dev, dst)),
     }
 }

@@ -4,6 +4,7 @@
 //! change any bit. Nothing here allocates after construction.
 
 mod adamw;
+mod adamw8;
 mod attention;
 mod attention_backward;
 mod elementwise;
@@ -27,7 +28,8 @@ pub use pool::Pool;
 pub(crate) use view::{Element, Real, Shared};
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, QkNorm, QkNormBackward, Sampling,
+    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, QkNorm,
+    QkNormBackward, Sampling,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,6 +45,8 @@ pub fn takes_head_dim(head_dim: usize) -> bool {
 #[derive(Debug)]
 pub struct CpuDevice {
     arena: Mapping,
+    /// What is offloaded: other bytes of the same memory.
+    offloaded: Option<Mapping>,
     pool: Pool,
     isa: Isa,
     scratch: Option<Scratch>,
@@ -68,12 +72,21 @@ impl CpuDevice {
         assert!(isa.is_available(), "instruction path {} on a machine without it", isa.name());
         Ok(CpuDevice {
             arena: Mapping::touched(arena_bytes)?,
+            offloaded: None,
             pool: Pool::new(threads),
             isa,
             scratch: None,
             perturbed: AtomicBool::new(false),
             slots: None,
         })
+    }
+
+    /// Maps and touches memory for offloaded regions.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
+        self.offloaded = Some(Mapping::touched(bytes)?);
+        Ok(())
     }
 
     /// What the device itself needs in the arena: the resident region `device.scratch`, if the model is trained.
@@ -180,12 +193,27 @@ impl Device for CpuDevice {
     fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
         elementwise::read_rows(self, src, first_row, dst);
     }
+    fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
+        adamw8::read_codes(self, src, k, layout, first_row, dst);
+    }
+    fn write_codes(&self, src: Buf<'_>, dst: Coded<'_>) {
+        adamw8::write_codes(self, src, dst);
+    }
     fn zero(&self, dst: Buf<'_>) {
         elementwise::zero(self, dst);
     }
     fn sync(&self) {}
     fn pipeline(&self) -> Option<&dyn crate::Pipeline> {
         self.slots.is_some().then_some(self)
+    }
+
+    fn offload_begin(&self) {}
+    fn offload_in<'b>(&self, _slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        copies.for_each(|(src, dst)| elementwise::copy_bytes(self, src, dst));
+    }
+    fn offload_wait(&self, _slot: usize) {}
+    fn offload_out<'b>(&self, _slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        copies.for_each(|(src, dst)| elementwise::copy_bytes(self, src, dst));
     }
 
     fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
@@ -328,6 +356,9 @@ impl Device for CpuDevice {
         adamw::sum_squares(self, x)
     }
     fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>) {
-        adamw::adamw(self, how, bufs);
+        match bufs.scales {
+            Some(scales) => adamw8::adamw(self, how, bufs, scales),
+            None => adamw::adamw(self, how, bufs),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Buffers as typed memory: the one place where a handle becomes a pointer.
 
 use super::CpuDevice;
+use crate::codes::{E4M3, E5M3};
 use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
@@ -28,6 +29,12 @@ impl Element for bf16 {
 }
 impl Element for u32 {
     const DTYPE: DType = DType::U32;
+}
+impl Element for E4M3 {
+    const DTYPE: DType = DType::E4M3;
+}
+impl Element for E5M3 {
+    const DTYPE: DType = DType::E5M3;
 }
 
 impl Real for f32 {
@@ -114,14 +121,14 @@ impl CpuDevice {
 
     fn checked_ptr<T: Element>(&self, buf: Buf<'_>) -> *mut T {
         assert_eq!(buf.dtype(), T::DTYPE, "a buffer of {} read as {}", buf.dtype().name(), T::DTYPE.name());
+        let memory = match buf.is_offloaded() {
+            true => self.offloaded.as_ref().expect("`take_offloaded` comes before offloaded buffers"),
+            false => &self.arena,
+        };
         let end = buf.offset() + buf.len() as u64 * T::DTYPE.bytes();
-        assert!(
-            end <= self.arena.len() as u64,
-            "a buffer that ends at {end} in an arena of {}",
-            self.arena.len()
-        );
+        assert!(end <= memory.len() as u64, "a buffer that ends at {end} in a mapping of {}", memory.len());
         debug_assert_eq!(buf.offset() % T::DTYPE.bytes(), 0, "misaligned buffer");
         // SAFETY: the offset is inside the mapping by the assertion above.
-        unsafe { self.arena.base().add(buf.offset() as usize).cast() }
+        unsafe { memory.base().add(buf.offset() as usize).cast() }
     }
 }

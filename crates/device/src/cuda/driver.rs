@@ -232,6 +232,8 @@ pub(crate) struct Pinned {
 
 // SAFETY: plain memory that this value alone owns.
 unsafe impl Send for Pinned {}
+// SAFETY: sharing it shares its address only; `bytes` asks for `&mut self`.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// Errors: `host-allocation-failed`.
@@ -243,11 +245,20 @@ impl Pinned {
                 "host-allocation-failed",
                 format!("{} of pinned memory: {}", Bytes(len as u64), words(err)),
             )
-            .hint("raise the limit on locked memory (ulimit -l), or lower memory.offload")
+            .hint("raise the limit on locked memory (ulimit -l), or take an entry out of memory.offload")
         })?;
         // SAFETY: the driver gave `len` bytes.
         unsafe { std::ptr::write_bytes(base.cast::<u8>(), 0, len) };
         Ok(Pinned { base: base.cast(), len })
+    }
+
+    /// First byte: one address for the host and the card.
+    pub(crate) fn address(&self) -> u64 {
+        self.base as u64
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {

@@ -131,14 +131,19 @@ impl Kernels {
 }
 
 impl CudaDevice {
-    /// The address of a buffer's first byte.
+    /// The address of a buffer's first byte, for a kernel.
     #[track_caller]
     pub(crate) fn arg(&self, buf: Buf<'_>) -> Arg {
+        assert!(!buf.is_offloaded(), "a kernel on host memory");
         Arg::Ptr(self.address(buf))
     }
 
+    /// The same, for copies: page-locked host memory has its address on the device too.
     #[track_caller]
     pub(crate) fn address(&self, buf: Buf<'_>) -> u64 {
+        if buf.is_offloaded() {
+            return self.transfers.address(buf);
+        }
         self.check_phase(buf);
         let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
         assert!(end <= self.arena_bytes, "bytes {}..{end} of an arena of {}", buf.offset(), self.arena_bytes);

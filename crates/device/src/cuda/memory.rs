@@ -2,6 +2,7 @@
 
 use super::CudaDevice;
 use super::driver;
+use crate::codes::{CODE_BLOCK, Coded, by_code, decode_from, encode_blocks};
 use crate::{Matrix, MatrixLayout};
 use cudarc::driver::{result, sys};
 use half::bf16;
@@ -33,7 +34,7 @@ impl CudaDevice {
         self.keep(self.gpu.wait(), "copying from the device");
     }
 
-    fn keep(&self, done: std::result::Result<(), result::DriverError>, what: &str) {
+    pub(crate) fn keep(&self, done: std::result::Result<(), result::DriverError>, what: &str) {
         if let Err(err) = done {
             self.fail(driver::failed(what, err));
         }
@@ -123,6 +124,41 @@ pub(crate) fn write_rows(dev: &CudaDevice, dst: Matrix<'_>, first_row: usize, sr
 pub(crate) fn read_rows(dev: &CudaDevice, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
     assert_eq!((src.layout, dst.len() % src.k), (MatrixLayout::Rows, 0));
     read_f32(dev, src.buf, first_row * src.k, dst);
+}
+
+/// Elements that are converted at a time.
+const PART: usize = 64 * CODE_BLOCK;
+
+pub(crate) fn read_codes(dev: &CudaDevice, src: Coded<'_>, start: usize, dst: &mut [f32]) {
+    src.check();
+    by_code!(src.codes, C => {
+        let (mut codes, mut scales) = ([C::default(); PART], [0.0; PART / CODE_BLOCK + 1]);
+        for (i, values) in dst.chunks_mut(PART).enumerate() {
+            let start = start + i * PART;
+            let blocks = start / CODE_BLOCK..(start + values.len()).div_ceil(CODE_BLOCK);
+            let (codes, scales) = (&mut codes[..values.len()], &mut scales[..blocks.len()]);
+            dev.receive(element(src.codes, dev, start, codes.len()), codes);
+            dev.receive(element(src.scales, dev, blocks.start, scales.len()), scales);
+            decode_from(codes, scales, start, values);
+        }
+    });
+}
+
+pub(crate) fn write_codes(dev: &CudaDevice, src: Buf<'_>, dst: Coded<'_>) {
+    dst.check();
+    assert_eq!(src.len(), dst.codes.len(), "lengths of what becomes codes");
+    let mut values = [0.0; PART];
+    by_code!(dst.codes, C => {
+        let (mut codes, mut scales) = ([C::default(); PART], [0.0; PART / CODE_BLOCK]);
+        for start in (0..src.len()).step_by(PART) {
+            let n = PART.min(src.len() - start);
+            let (codes, scales) = (&mut codes[..n], &mut scales[..n.div_ceil(CODE_BLOCK)]);
+            read_f32(dev, src, start, &mut values[..n]);
+            encode_blocks(&values[..n], codes, scales);
+            dev.send(element(dst.codes, dev, start, n), codes);
+            dev.send(element(dst.scales, dev, start / CODE_BLOCK, scales.len()), scales);
+        }
+    });
 }
 
 pub(crate) fn zero(dev: &CudaDevice, dst: Buf<'_>) {

@@ -24,6 +24,7 @@ mod rotation;
 mod rows;
 mod sample;
 mod sgemm;
+mod transfer;
 
 pub use attention::attention_scratch_bytes;
 pub use attention_backward::attention_backward_scratch_bytes;
@@ -35,8 +36,8 @@ pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, Pipeline, QkNorm,
-    QkNormBackward, Sampling,
+    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, Pipeline,
+    QkNorm, QkNormBackward, Sampling,
 };
 use driver::Gpu;
 use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result};
@@ -89,6 +90,7 @@ impl CudaMemory {
 pub struct CudaDevice {
     // Dropped in this order: what lives on the card before the card.
     pipeline: pipeline::Queue,
+    transfers: transfer::Transfers,
     blas: blas::Blas,
     kernels: launch::Kernels,
     arena: u64,
@@ -122,9 +124,11 @@ impl CudaDevice {
         let kernels = launch::Kernels::load(&gpu, options.checked)?;
         let blas = blas::Blas::open(&gpu)?;
         let pipeline = pipeline::Queue::new(&gpu)?;
+        let transfers = transfer::Transfers::new(&gpu)?;
         let arena = gpu.allocate("the arena", arena_bytes.0.max(256))?;
         Ok(CudaDevice {
             pipeline,
+            transfers,
             blas,
             kernels,
             arena,
@@ -140,6 +144,13 @@ impl CudaDevice {
             profile: options.profile.then(|| profile::Profile::new(&gpu)).transpose()?,
             gpu,
         })
+    }
+
+    /// Takes page-locked host memory for offloaded regions: exactly so much, once.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
+        self.transfers.take(&self.gpu, bytes)
     }
 
     /// What the device itself needs in the arena: the resident region `device.scratch`, which operations use one after
@@ -242,6 +253,7 @@ impl CudaDevice {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         let _ = self.gpu.wait();
+        let _ = self.transfers.wait();
         self.gpu.free(self.arena);
     }
 }
@@ -286,11 +298,18 @@ impl Device for CudaDevice {
     fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
         memory::read_rows(self, src, first_row, dst);
     }
+    fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
+        assert_eq!(layout, MatrixLayout::Rows);
+        memory::read_codes(self, src, first_row * k, dst);
+    }
+    fn write_codes(&self, src: Buf<'_>, dst: Coded<'_>) {
+        memory::write_codes(self, src, dst);
+    }
     fn zero(&self, dst: Buf<'_>) {
         memory::zero(self, dst);
     }
     fn sync(&self) {
-        if let Err(err) = self.gpu.wait() {
+        if let Err(err) = self.gpu.wait().and_then(|()| self.transfers.wait()) {
             self.fail(driver::failed("waiting for the card", err));
         }
     }
@@ -314,6 +333,19 @@ impl Device for CudaDevice {
     }
     fn pipeline(&self) -> Option<&dyn Pipeline> {
         (!self.checked && self.profile.is_none()).then_some(self)
+    }
+
+    fn offload_begin(&self) {
+        transfer::begin(self);
+    }
+    fn offload_in<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        transfer::bring(self, slot, copies);
+    }
+    fn offload_wait(&self, slot: usize) {
+        transfer::wait(self, slot);
+    }
+    fn offload_out<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+        transfer::send_back(self, slot, copies);
     }
 
     fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
@@ -477,6 +509,9 @@ impl Device for CudaDevice {
         optimizer::sum_squares(self, x)
     }
     fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>) {
-        optimizer::adamw(self, how, bufs);
+        match bufs.scales {
+            Some(scales) => optimizer::adamw8(self, how, bufs, scales),
+            None => optimizer::adamw(self, how, bufs),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::rows::{blocks, count, wide};
 use super::{Arg, CudaDevice};
 use crate::cpu::Update;
-use crate::{AdamW, AdamWBufs};
+use crate::{AdamW, AdamWBufs, CODE_BLOCK, Coded};
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 
@@ -38,7 +38,7 @@ pub(crate) fn sum_squares(dev: &CudaDevice, x: Buf<'_>) -> f64 {
 
 /// One AdamW update.
 pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
-    let AdamWBufs { weights, grad, m, v, master } = bufs;
+    let AdamWBufs { weights, grad, m, v, master, scales: _ } = bufs;
     assert!(how.step >= 1, "steps count from 1");
     let n = weights.len();
     assert_eq!(
@@ -59,6 +59,52 @@ pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
         Arg::U64(n as u64),
         Arg::U64(update.first_element),
         Arg::U32(wide.into()),
+    ];
+    let kernel = adamw_kernel([weights, grad, m].map(|b| b.dtype()));
+    dev.launch("optimizer", kernel, blocks(n, 8 * 256, 256), &[&args[..], &constants(&update)].concat());
+}
+
+/// The same with moments of 8 bits: a warp for each block of them.
+pub(crate) fn adamw8(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [Buf<'_>; 2]) {
+    let AdamWBufs { weights, grad, m, v, master, .. } = bufs;
+    assert!(how.step >= 1, "steps count from 1");
+    assert!(master.is_none(), "8-bit moments have no master copy");
+    let n = weights.len();
+    assert_eq!([grad.len(), m.len(), v.len()], [n; 3], "lengths of a parameter");
+    assert_eq!([m.dtype(), v.dtype()], [DType::E4M3, DType::E5M3], "dtypes of the moments");
+    for (codes, scales) in [m, v].into_iter().zip(scales) {
+        Coded { codes, scales }.check();
+    }
+    assert!(wide(dev, 8, 8, &[weights, grad, m, v]), "parts of parameters start at a block");
+    let update = Update::new(how);
+    let args = [
+        dev.arg(weights),
+        dev.arg(grad),
+        dev.arg(m),
+        dev.arg(v),
+        dev.arg(scales[0]),
+        dev.arg(scales[1]),
+        Arg::U64(n as u64),
+        Arg::U64(update.first_element),
+    ];
+    let kernel = match [weights, grad].map(|b| b.dtype()) {
+        [DType::F32, DType::F32] => "adamw8_float_float",
+        [DType::F32, DType::Bf16] => "adamw8_float_bf16",
+        [DType::Bf16, DType::F32] => "adamw8_bf16_float",
+        [DType::Bf16, DType::Bf16] => "adamw8_bf16_bf16",
+        other => panic!("AdamW on {other:?}"),
+    };
+    dev.launch(
+        "optimizer",
+        kernel,
+        blocks(n, 8 * CODE_BLOCK, 256),
+        &[&args[..], &constants(&update)].concat(),
+    );
+}
+
+/// The parameters of a kernel that make its `Update`.
+fn constants(update: &Update) -> [Arg; 11] {
+    [
         Arg::F32(update.beta1),
         Arg::F32(1.0 - update.beta1),
         Arg::F32(update.beta2),
@@ -70,9 +116,7 @@ pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
         Arg::F32(update.grad_scale),
         Arg::U32(update.keys[0]),
         Arg::U32(update.keys[1]),
-    ];
-    let kernel = adamw_kernel([weights, grad, m].map(|b| b.dtype()));
-    dev.launch("optimizer", kernel, blocks(n, 8 * 256, 256), &args);
+    ]
 }
 
 /// By the dtypes of weights, gradient and moments.

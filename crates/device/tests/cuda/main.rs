@@ -5,6 +5,7 @@ mod decode;
 mod failure_2;
 mod head;
 mod matmul;
+mod offload;
 mod optimizer;
 mod rig;
 mod rotation;

@@ -68,6 +68,7 @@ fn update(
             m: part("m"),
             v: part("v"),
             master: master.then(|| part("master")),
+            scales: None,
         };
         dev.adamw(AdamW { first_element: how.first_element + start as u64, ..how }, bufs);
         start = end;
@@ -165,8 +166,14 @@ fn weights_drift_as_the_sum_of_small_updates() {
     dev.write_f32(r.buf("g"), 0, &vec![-1.0; n]);
     dev.zero(r.buf("m"));
     dev.zero(r.buf("v"));
-    let bufs =
-        AdamWBufs { weights: r.buf("w"), grad: r.buf("g"), m: r.buf("m"), v: r.buf("v"), master: None };
+    let bufs = AdamWBufs {
+        weights: r.buf("w"),
+        grad: r.buf("g"),
+        m: r.buf("m"),
+        v: r.buf("v"),
+        master: None,
+        scales: None,
+    };
     for step in 1..=steps {
         let lr = 1.0 / 128.0 / 50.0;
         dev.adamw(AdamW { lr, step, grad_scale: 1.0, weight_decay: 0.0, ..HOW }, bufs);

@@ -222,6 +222,7 @@ fn bench_adamw() {
                     grad: r.buf("g"),
                     m: r.buf("m"),
                     v: r.buf("v"),
+                    scales: None,
                     master: master.then(|| r.buf("master")),
                 };
                 let bytes = w.bytes() * if master { 1 } else { 2 }

@@ -2,6 +2,7 @@
 //! bits are its own, and threads change none.
 
 mod adamw;
+mod adamw8;
 mod attention;
 mod attention_backward;
 mod bench;

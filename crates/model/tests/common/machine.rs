@@ -60,16 +60,18 @@ impl Machine {
 
     /// A device for an arena that has the region of `scratch`.
     pub fn open(self, arena: &mut Arena, threads: usize) -> AnyDevice {
-        let bytes = Bytes(arena.map().used_bytes());
+        let (bytes, offloaded) = (Bytes(arena.map().used_bytes()), Bytes(arena.map().offloaded_bytes()));
         let scratch = arena.split().0.buf("device.scratch");
         match self {
             Machine::Cpu(isa) => {
                 let mut dev = CpuDevice::new(bytes, threads, isa).unwrap();
+                dev.take_offloaded(offloaded).unwrap();
                 dev.bind_scratch(scratch);
                 AnyDevice::Cpu(dev)
             }
             Machine::Cuda => {
                 let mut dev = CudaDevice::new(bytes, CudaOptions::default()).unwrap();
+                dev.take_offloaded(offloaded.max(Bytes(256))).unwrap();
                 dev.bind_scratch(scratch);
                 AnyDevice::Cuda(dev)
             }

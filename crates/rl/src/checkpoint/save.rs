@@ -39,7 +39,7 @@ pub struct SaveJob<'a, D: ?Sized> {
     table: ParamTable,
     layout: MatrixLayout,
     weights: Buf<'a>,
-    states: Vec<(String, Buf<'a>)>,
+    states: Vec<FlatTensors<'a>>,
     lease: ReadLease<'a>,
     staging: Bytes,
     part: PathBuf,
@@ -63,9 +63,7 @@ pub fn prepare<'a, D: Device + ?Sized>(
     let part = store.begin(step)?;
     let files = write_small(trainer.shape, model, &part, what).inspect_err(|_| store.abandon(step))?;
     let states = match (&what, &trainer.roles.optimizer) {
-        (What::Everything { .. }, Some(optimizer)) => {
-            optimizer.states().into_iter().map(|(name, buf)| (format!("{name}."), buf)).collect()
-        }
+        (What::Everything { .. }, Some(optimizer)) => optimizer.states(),
         _ => Vec::new(),
     };
     let actor = &trainer.roles.actor.params;
@@ -111,10 +109,8 @@ impl<D: Device + ?Sized> SaveJob<'_, D> {
     }
 
     fn write(mut self) -> Result<PathBuf> {
-        let weights = [FlatTensors { prefix: "", buf: self.weights }];
-        let states: Vec<FlatTensors<'_>> =
-            self.states.iter().map(|(prefix, buf)| FlatTensors { prefix, buf: *buf }).collect();
-        let files = [(WEIGHTS, &weights[..]), (OPTIMIZER, &states)];
+        let weights = [FlatTensors::weights(self.weights)];
+        let files = [(WEIGHTS, &weights[..]), (OPTIMIZER, &self.states)];
         for (name, sets) in files.into_iter().filter(|(_, sets)| !sets.is_empty()) {
             let path = self.part.join(name);
             let record = save(self.dev, &self.table, self.layout, sets, &path, self.staging)?;
@@ -160,7 +156,7 @@ fn write_small(
 
 /// Bytes of one checkpoint on the disk, from above.
 pub fn checkpoint_bytes(table: &ParamTable, weights: plimsoll_base::DType, training: &Training) -> Bytes {
-    let states = saved_bytes(table, &training.dtypes.states());
+    let states = saved_bytes(table, &training.dtypes.stored());
     Bytes(saved_bytes(table, &[weights]) + states + SMALL_FILES_BYTES)
 }
 

@@ -10,7 +10,6 @@ use crate::shape::{RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_model::Recompute;
 use plimsoll_rollout::EngineLimits;
-use plimsoll_train::OptimizerDType;
 use serde::Serialize;
 
 /// What a step does, as the run file says it; the same under every setting of the planner.
@@ -60,7 +59,7 @@ pub(super) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
     if let Some(training) = &shape.training {
         let cut = Cut::of(work, training);
         if training.reference {
-            cost.score_s = score(work, &model, &cut, rates);
+            cost.score_s = score(work, &model, training, &cut, rates);
         }
         cost.update_s = update(work, &model, training, &cut, rates);
     }
@@ -169,12 +168,15 @@ fn head_rows(work: &Work) -> f64 {
     work.prompts * work.group * work.response_tokens * work.epochs
 }
 
-fn score(work: &Work, model: &Model, cut: &Cut, rates: &Rates) -> f64 {
+fn score(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
     // The reference is scored once, whatever the epochs.
     let flops = (cut.rows * model.row(mean_context(work)) + head_rows(work) * model.head_flops) / work.epochs;
     let passes = cut.micro_batches / work.epochs;
-    flops / (rates.flops(model.dtype) * rates.update_share)
-        + passes * (model.weight_bytes / rates.bandwidth + rates.pass_s)
+    let computed = flops / (rates.flops(model.dtype) * rates.update_share)
+        + passes * (model.weight_bytes / rates.bandwidth + rates.pass_s);
+    // Layers come while others are computed: the slower of the two is seen.
+    let moved = if training.offload.reference { passes * model.weight_bytes / rates.bus() } else { 0.0 };
+    computed.max(moved)
 }
 
 fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
@@ -190,27 +192,35 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         Recompute::None => 0.0,
         Recompute::Cheap | Recompute::Layer => cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth,
     };
-    let optimizer = work.updates * optimizer_bytes(model, training) / rates.bandwidth;
+    // Offloaded states come in while others go out, behind the arithmetic.
+    let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
+    let optimizer = work.updates * moved.max(optimizer_bytes(model, training) / rates.bandwidth);
     flops / (rates.flops(model.dtype) * rates.update_share)
         + cut.micro_batches * micro_batch
         + recomputed
         + optimizer
 }
 
+/// Bytes of all states of AdamW.
+fn state_bytes(model: &Model, training: &Training) -> f64 {
+    let master = if training.dtypes.has_master() { 4.0 } else { 0.0 };
+    model.parameters * (training.dtypes.moment_bytes() + master)
+}
+
 /// Bytes that one update moves beside its micro-batches: gradients zeroed, normed and read; states read and written.
 fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
     let dtypes = training.dtypes;
-    let moment = if dtypes.optimizer == OptimizerDType::F32 { 4.0 } else { 2.0 };
     let master = if dtypes.has_master() { 8.0 } else { model.dtype.bytes() as f64 };
     let per_parameter =
-        3.0 * dtypes.grads.bytes() as f64 + 4.0 * moment + master + model.dtype.bytes() as f64;
+        3.0 * dtypes.grads.bytes() as f64 + 2.0 * dtypes.moment_bytes() + master + model.dtype.bytes() as f64;
     model.parameters * per_parameter
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_train::PackLimits;
+    use crate::shape::Offload;
+    use plimsoll_train::{OptimizerDType, PackLimits};
 
     fn work() -> Work {
         Work {
@@ -232,7 +242,8 @@ mod tests {
         };
         let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40 };
         let recompute = Recompute::None;
-        Training { dtypes, pack, recompute, reference: false, sequences: 32, response_tokens: 64 }
+        let offload = Offload::default();
+        Training { dtypes, pack, recompute, reference: false, offload, sequences: 32, response_tokens: 64 }
     }
 
     #[test]
@@ -255,6 +266,8 @@ mod tests {
         assert!(cost(training(512)) > base);
         let with = |recompute| cost(Training { recompute, ..training(4096) });
         assert!(base < with(Recompute::Cheap) && with(Recompute::Cheap) < with(Recompute::Layer));
+        let offload = Offload { optimizer: true, reference: false };
+        assert!(cost(Training { offload, ..training(4096) }) > base);
         let engine = |sequences, blocks| EngineLimits {
             sequences,
             rows: 512,

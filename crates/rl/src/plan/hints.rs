@@ -2,10 +2,13 @@
 
 use super::OF_RUN_FILE;
 use super::search::Planner;
-use crate::runfile::{Auto, ByteSize, ModelDtype, OptimizerDtype, Recompute as RunRecompute, RunFile};
+use crate::runfile::{
+    Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunFile,
+};
 use crate::session::Facts;
 use crate::shape::HostFacts;
 use plimsoll_base::{Bytes, Result};
+use plimsoll_device::DeviceKind;
 use plimsoll_memory::Limit;
 use serde::Serialize;
 
@@ -36,7 +39,9 @@ const STAGING_SMALL: Bytes = Bytes::mib(1);
 /// Verified changes: how the same is computed first, then what is computed, each by lost speed; the smallest limit last.
 pub(super) fn of(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
-    let changes: Vec<Change> = changes(run).into_iter().filter(|change| change.applies).collect();
+    let cuda = planner.kind == DeviceKind::Cuda;
+    let all = changes(run).into_iter().chain(cuda.then(|| offloads(run)).into_iter().flatten());
+    let changes: Vec<Change> = all.filter(|change| change.applies).collect();
     let mut hints = Vec::new();
     for change in &changes {
         hints.extend(verified(planner, run, base_s, &[change])?);
@@ -121,6 +126,34 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     Hint { set, why, lost_speed: None, changes_result: false }
 }
 
+/// What a card may leave to the host's memory.
+fn offloads(run: &RunFile) -> Vec<Change> {
+    let has_reference = run.loss.kl_coef != 0.0 && run.method.has_rollout();
+    let lies = |what| run.memory.offload.contains(&what);
+    let (optimizer, reference) = (lies(Offload::Optimizer), lies(Offload::Reference) || !has_reference);
+    let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
+    vec![
+        how(
+            !optimizer && (!has_reference || !reference),
+            "memory.offload=[\"optimizer\"]",
+            "AdamW's states lie in page-locked host memory and pass through the card in each update",
+            |r| r.memory.offload = vec![Offload::Optimizer],
+        ),
+        how(
+            !reference && !optimizer,
+            "memory.offload=[\"reference\"]",
+            "the reference model lies in page-locked host memory and passes through the card layer by layer",
+            |r| r.memory.offload = vec![Offload::Reference],
+        ),
+        how(
+            has_reference && !(optimizer && reference),
+            "memory.offload=[\"optimizer\",\"reference\"]",
+            "AdamW's states and the reference model lie in page-locked host memory and pass through the card in parts",
+            |r| r.memory.offload = vec![Offload::Optimizer, Offload::Reference],
+        ),
+    ]
+}
+
 /// Single changes of a run file that save memory.
 fn changes(run: &RunFile) -> Vec<Change> {
     let bf16 = run.model_options.dtype == ModelDtype::Bf16;
@@ -174,6 +207,12 @@ fn changes(run: &RunFile) -> Vec<Change> {
             "train.optimizer_dtype=bf16",
             "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
             |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
+        ),
+        what(
+            run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
+            "train.optimizer_dtype=int8",
+            "states of 8 bits with stochastic rounding, no f32 master copy: 2 bytes a parameter",
+            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
         ),
         what(run.loss.kl_coef != 0.0, "loss.kl_coef=0", "no reference model is loaded", |r| {
             r.loss.kl_coef = 0.0

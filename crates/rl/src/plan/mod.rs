@@ -227,10 +227,17 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
     if !fits || f32_weights {
         return None;
     }
-    if run.train.optimizer_dtype.is_auto() && resolved.optimizer_dtype == OptimizerDType::Bf16 {
-        return Some(
-            "optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit".into(),
-        );
+    let states = match resolved.optimizer_dtype {
+        OptimizerDType::F32 => None,
+        OptimizerDType::Bf16 => {
+            Some("optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit")
+        }
+        OptimizerDType::Int8 => {
+            Some("optimizer_dtype is int8 with stochastic rounding, because bf16 states do not fit")
+        }
+    };
+    if let Some(words) = states.filter(|_| run.train.optimizer_dtype.is_auto()) {
+        return Some(words.into());
     }
     let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
     (f32_states && run.train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)

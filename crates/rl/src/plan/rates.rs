@@ -40,7 +40,15 @@ const HALF_ROWS: f64 = 4.0;
 /// GB/s of a socket: more threads do not read faster.
 const SOCKET_BANDWIDTH: f64 = 200.0;
 
+/// Bytes a second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 of 16 lanes.
+const BUS_BANDWIDTH: f64 = 50e9;
+
 impl Rates {
+    /// Bytes a second between the device's host memory and its arena, in each direction; on a CPU both are its memory.
+    pub fn bus(&self) -> f64 {
+        BUS_BANDWIDTH.min(self.bandwidth / 2.0)
+    }
+
     /// This machine's rates: calibrated for so many threads, else built in.
     pub fn of_this_machine(threads: usize) -> Rates {
         let isa = Isa::detect().name();

@@ -9,11 +9,11 @@ use super::Resolved;
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
 use crate::runfile::{
-    Auto, ByteSize, ModelDtype, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
+    Auto, ByteSize, ModelDtype, Offload as RunOffload, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
     Recompute as RunRecompute, RunFile,
 };
 use crate::session::Facts;
-use crate::shape::{HostFacts, RunShape, Training};
+use crate::shape::{HostFacts, Offload, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cuda::Held;
@@ -297,6 +297,8 @@ impl Planner<'_> {
         let (optimizer, grads) = knobs.precision;
         let sequences = run.sequences_per_step() as usize;
         let prompts = run.rollout.prompts_per_step as usize;
+        let reference = run.has_reference();
+        let offloads = |what| run.memory.offload.contains(&what);
         Training {
             dtypes: StateDTypes { weights, grads, optimizer },
             pack: PackLimits {
@@ -305,7 +307,11 @@ impl Planner<'_> {
                 segments: PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences),
             },
             recompute: knobs.recompute,
-            reference: run.has_reference(),
+            reference,
+            offload: Offload {
+                optimizer: offloads(RunOffload::Optimizer),
+                reference: reference && offloads(RunOffload::Reference),
+            },
             sequences,
             response_tokens: response_tokens(run, self.facts),
         }
@@ -420,12 +426,15 @@ fn precisions(run: &RunFile) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
     let optimizers = match run.train.optimizer_dtype {
         Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
-        Auto::Auto if weights == DType::Bf16 => vec![OptimizerDType::F32, OptimizerDType::Bf16],
+        Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
+        Auto::Auto if weights == DType::Bf16 => {
+            vec![OptimizerDType::F32, OptimizerDType::Bf16, OptimizerDType::Int8]
+        }
         _ => vec![OptimizerDType::F32],
     };
     let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
         (Auto::Value(dtype), _) => vec![dtype.dtype()],
-        (Auto::Auto, OptimizerDType::Bf16) => vec![weights],
+        (Auto::Auto, OptimizerDType::Bf16 | OptimizerDType::Int8) => vec![weights],
         (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],
         (Auto::Auto, OptimizerDType::F32) => vec![DType::F32],
     };
@@ -460,6 +469,7 @@ impl Resolved {
         run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
             OptimizerDType::F32 => RunOptimizer::F32,
             OptimizerDType::Bf16 => RunOptimizer::Bf16,
+            OptimizerDType::Int8 => RunOptimizer::Int8,
         });
         let bf16 = self.grad_dtype == DType::Bf16;
         run.train.grad_dtype = Auto::Value(if bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 });

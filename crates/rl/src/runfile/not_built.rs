@@ -2,7 +2,7 @@
 
 use super::provenance::Provenance;
 use super::sections::{RunFile, VerbFile};
-use super::values::{Advantage, Auto, MaskHole, Method, OptimizerDtype, Signature};
+use super::values::{Advantage, MaskHole, Method, Offload, Signature};
 use plimsoll_base::{Error, Result};
 
 /// Refuses what a run file asks for and this build cannot do.
@@ -20,11 +20,8 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.run.zero_stage != 0 {
         return Err(error(at, "run.zero_stage", &run.run.zero_stage.to_string(), "0: one process"));
     }
-    if let Some(first) = run.memory.offload.first() {
-        return Err(error(at, "memory.offload", first.name(), "[]: everything stays in its pool"));
-    }
-    if run.train.optimizer_dtype == Auto::Value(OptimizerDtype::Int8) {
-        return Err(error(at, "train.optimizer_dtype", "\"int8\"", "\"f32\", \"bf16\" and \"auto\""));
+    if run.memory.offload.contains(&Offload::Gradients) {
+        return Err(error(at, "memory.offload", "\"gradients\"", "\"optimizer\" and \"reference\""));
     }
     loss(run, at)?;
     rewards(run.reward.iter(), at)?;

@@ -87,6 +87,8 @@ fn aliases_are_read_under_our_names() {
     assert_eq!((run.loss.clip_low, run.loss.clip_high, run.loss.kl_coef), (Some(0.3), Some(0.3), 0.01));
     assert_eq!(run.train.recompute, Auto::Value(Recompute::Layer));
     assert!(loaded.notes[0].contains("is ignored"), "{:?}", loaded.notes);
+    let offloaded = load_text(GOOD, &["memory.adam_offload=true"], &[]).unwrap().run.memory.offload;
+    assert_eq!(offloaded, [Offload::Optimizer]);
     let sets = ["data.prompt_tokens_max=11", "train.per_device_train_batch_size=4"];
     assert_eq!(load_text(GOOD, &sets, &[]).unwrap().run.train.micro_batch_tokens, Auto::Value(64));
 }
@@ -144,10 +146,9 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["critic.model=actor"], "not-built", "critic"),
     (&["environment.env=x"], "not-built", "environment"),
     (&["run.zero_stage=2"], "not-built", "one process"),
-    (&["memory.offload=[\"optimizer\"]"], "not-built", "optimizer"),
-    (&["memory.adam_offload=true"], "not-built", "optimizer"),
+    (&["memory.offload=[\"gradients\"]"], "not-built", "gradients"),
+    (&["memory.offload=[\"weights\"]"], "bad-value", "weights"),
     (&["memory.gpu_memory_utilization=0.9"], "not-built", "GPU"),
-    (&["train.optimizer_dtype=int8"], "not-built", "int8"),
     (&["loss.correction=tis"], "not-built", "correction"),
     (&["data.prompts=a.parquet"], "not-built", "Parquet"),
     (&["reward.0.kind=http://x"], "not-built", "HTTP"),

@@ -270,7 +270,7 @@ names!(
         F32 = "f32",
         /// bf16 states, stochastic rounding, no master copy.
         Bf16 = "bf16",
-        /// 8-bit blockwise states.
+        /// 8-bit states with a scale a block, stochastic rounding, no master copy.
         Int8 = "int8",
     }
 );

@@ -41,14 +41,29 @@ pub struct Setup {
     pub positions: usize,
     /// Bytes between regions.
     pub guard: u64,
+    /// Storage of AdamW's moments.
+    pub optimizer: OptimizerDType,
+    /// True if the states are offloaded.
+    pub offload: bool,
 }
 
 impl Setup {
     /// The fastest path, one thread, everything kept.
     pub fn new(source: &str, dtype: DType, pass: PassLimits) -> Setup {
         let (machine, recompute) = (Machine::detect(), Recompute::None);
-        let source = source.to_string();
-        Setup { source, spec: None, dtype, machine, threads: 1, recompute, pass, positions: 1024, guard: 0 }
+        Setup {
+            source: source.to_string(),
+            spec: None,
+            dtype,
+            machine,
+            threads: 1,
+            recompute,
+            pass,
+            positions: 1024,
+            guard: 0,
+            optimizer: OptimizerDType::F32,
+            offload: false,
+        }
     }
 
     pub fn target(&self) -> Target {
@@ -108,7 +123,8 @@ impl Harness {
         layout
             .arena("actor.weights", "test", pool, plimsoll_base::PhaseSet::RESIDENT, &shape, dtype)
             .unwrap();
-        layout.extend(optimizer_layout("actor", &table, dtypes(dtype), pool).unwrap());
+        let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };
+        layout.extend(optimizer_layout("actor", &table, states, pool, setup.offload).unwrap());
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
         for mode in [Mode::Score, Mode::Update(setup.recompute)] {
@@ -217,7 +233,7 @@ impl Harness {
         parts.dev.write_f32(optimizer.grads.all, 0, &grads);
         let how = UpdateOptions { lr, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
         let norm = optimizer.grad_norm(parts.dev);
-        optimizer.update(parts.dev, params, how, norm);
+        optimizer.update(parts.dev, params, None, how, norm);
     }
 }
 

@@ -1,4 +1,4 @@
-// AdamW with f32 or bf16 states, and the sum of squares for gradient clipping.
+// AdamW with f32, bf16 or 8-bit states, and the sum of squares for gradient clipping.
 //
 // The update does what the CPU's does, operation by operation, so that the two agree to the bit: one rounding where fma
 // stands, IEEE division and root, and stochastic rounding by a hash of (seed, step, index of the element).
@@ -103,6 +103,129 @@ ADAMW(bf16, float, float)
 ADAMW(bf16, float, bf16)
 ADAMW(bf16, bf16, float)
 ADAMW(bf16, bf16, bf16)
+
+// ---- moments of 8 bits: what the codes mean stands in codes.rs ------------------------------------------------------
+
+#define CODE_BLOCK 256
+
+/// First moments: a sign, four bits of exponent, three of mantissa.
+struct E4M3 {
+    static const u32 sign = 0x80, exponent_max = 15;
+};
+/// Second moments: five bits of exponent, three of mantissa.
+struct E5M3 {
+    static const u32 sign = 0, exponent_max = 31;
+};
+
+template <class C> __device__ __forceinline__ float decode(u32 bits, float scale) {
+    u32 exponent = bits >> 3 & C::exponent_max, normal = exponent > 0 ? 1 : 0;
+    float size = (float)((bits & 7) | normal << 3) * as_f32((exponent - normal + 127) << 23) * scale;
+    return as_f32(as_u32(size) | (bits & C::sign) << 24);
+}
+
+template <class C> __device__ __forceinline__ u32 encode(float x, float scale, u32 random) {
+    const float largest = as_f32((C::exponent_max - 1 + 127) << 23) * 15.0f;
+    float size = fminf(fabsf(x) * as_f32((254u << 23) - as_u32(scale)), largest);
+    bool low = size < 8.0f;
+    float shifted = size + (low ? 8.0f : 0.0f);
+    u32 code = ((as_u32(shifted) + ((random & 0xffffu) << 4)) >> 20) - ((low ? 130u : 129u) << 3);
+    if (C::sign == 0 && x > 0.0f && code == 0) code = 1;
+    return code | (as_u32(x) >> 24 & C::sign);
+}
+
+/// The scale of a warp's block. `x`: the lane's eight numbers.
+template <class C> __device__ __forceinline__ float block_scale(const float (&x)[8]) {
+    u32 largest = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) largest = max(largest, as_u32(x[i]) & 0x7fffffffu);
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, step));
+    const u32 steps = C::exponent_max + 2;
+    u32 exponent = min((largest + 0xfffffu) >> 23, 254u);
+    return as_f32((max(exponent, steps + 1) - steps) << 23);
+}
+
+/// A warp's block of codes; lanes behind the end have `count` 0.
+template <class C>
+__device__ __forceinline__ void load_codes(const u8* codes, u32 count, float scale, float (&x)[8]) {
+    u32 word[2] = {0, 0};
+    if (count == 8) {
+        uint2 both = *(const uint2*)codes;
+        word[0] = both.x;
+        word[1] = both.y;
+    } else {
+        for (u32 i = 0; i < count; i++) word[i / 4] |= (u32)codes[i] << 8 * (i % 4);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = decode<C>(word[i / 4] >> 8 * (i % 4) & 0xffu, scale);
+}
+
+__device__ __forceinline__ void store_codes(u8* codes, u32 count, const u32 (&code)[8]) {
+    if (count == 8) {
+        u32 word[2] = {0, 0};
+#pragma unroll
+        for (int i = 0; i < 8; i++) word[i / 4] |= code[i] << 8 * (i % 4);
+        *(uint2*)codes = make_uint2(word[0], word[1]);
+        return;
+    }
+    for (u32 i = 0; i < count; i++) codes[i] = (u8)code[i];
+}
+
+/// Eight elements a thread, a block of codes a warp. All arrays are aligned to 16 bytes.
+template <class W, class G>
+__device__ __forceinline__ void adamw8(const Update& how, u64 first, u64 n, W* __restrict__ w, const G* __restrict__ g,
+                                       u8* __restrict__ m, u8* __restrict__ v, float* __restrict__ m_scales,
+                                       float* __restrict__ v_scales) {
+    u64 block = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
+    u32 lane = threadIdx.x % WARP;
+    if (block * CODE_BLOCK >= n) return;
+    u64 at = block * CODE_BLOCK + lane * 8;
+    u32 count = at >= n ? 0 : n - at < 8 ? (u32)(n - at) : 8;
+    float old[8] = {}, grad[8] = {}, m8[8], v8[8];
+    load_codes<E4M3>(m + at, count, m_scales[block], m8);
+    load_codes<E5M3>(v + at, count, v_scales[block], v8);
+    if (count == 8) {
+        load8(g + at, grad);
+        load8(w + at, old);
+    } else {
+        for (u32 i = 0; i < count; i++) {
+            grad[i] = to_f32(g[at + i]);
+            old[i] = to_f32(w[at + i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) update<W, float>(how, first + at + i, false, grad[i], old[i], m8[i], v8[i]);
+    float m_scale = block_scale<E4M3>(m8), v_scale = block_scale<E5M3>(v8);
+    u32 m_codes[8], v_codes[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        u32 random[3];
+        random_bits(how.key0, how.key1, first + at + i, random);
+        m_codes[i] = encode<E4M3>(m8[i], m_scale, random[1]);
+        v_codes[i] = encode<E5M3>(v8[i], v_scale, random[2]);
+    }
+    if (count == 8) store8(w + at, old);
+    else for (u32 i = 0; i < count; i++) w[at + i] = from_f32<W>(old[i]);
+    store_codes(m + at, count, m_codes);
+    store_codes(v + at, count, v_codes);
+    if (lane == 0) {
+        m_scales[block] = m_scale;
+        v_scales[block] = v_scale;
+    }
+}
+
+#define ADAMW8(W, G)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256)                                                                \
+        adamw8_##W##_##G(W* w, const G* g, u8* m, u8* v, float* m_scales, float* v_scales, u64 n, u64 first,         \
+                         float beta1, float rest1, float beta2, float rest2, float eps, float keep, float rate,      \
+                         float correction, float grad_scale, u32 key0, u32 key1) {                                   \
+        Update how = {beta1, rest1, beta2, rest2, eps, keep, rate, correction, grad_scale, key0, key1};              \
+        adamw8<W, G>(how, first, n, w, g, m, v, m_scales, v_scales);                                                 \
+    }
+ADAMW8(float, float)
+ADAMW8(float, bf16)
+ADAMW8(bf16, float)
+ADAMW8(bf16, bf16)
 
 // ---- sum of squares -----------------------------------------------------------------------------------------------
 

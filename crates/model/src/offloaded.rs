@@ -1,0 +1,152 @@
+//! A decoder whose weights lie in the device's host memory and pass through the arena as they are needed: embedding, last
+//! norm and head once a phase, the layers one after the other through two slots, the next one while one is computed.
+//!
+//! It scores and does nothing else. It computes what a resident decoder computes, with the same operations.
+
+use crate::forward::{Decoder, Pass, layers_of};
+use crate::params::{ParamKind, ParamTable};
+use crate::weights::{LayerParams, Params};
+use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_device::{Device, MatrixLayout};
+use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
+use std::ops::Range;
+
+/// Slots of layers; behind them comes the slot of the two ends.
+const LAYER_SLOTS: usize = 2;
+
+/// The weights of `role`, as `offload.ROLE.weights`, and what they pass through in the phase Score.
+///
+/// Errors: `size-overflow`.
+pub fn layout(role: &str, table: &ParamTable, weights: DType, pool: Pool) -> Result<Layout> {
+    let mut layout = Layout::new();
+    let score = PhaseSet::of(&[Phase::Score]);
+    layout.offloaded(&format!("offload.{role}.weights"), "model", &[table.elements], weights)?;
+    let ends: u64 = ends(table).map(|end| end.end - end.start).iter().sum();
+    layout.arena(&format!("{role}.ends"), "model", pool, score, &[ends], weights)?;
+    let layer = layer(table, 0);
+    let slots = [LAYER_SLOTS as u64, layer.end - layer.start];
+    layout
+        .arena_in_turn(&format!("{role}.layers"), "model", pool, score, Turn::Layers, &slots, weights)
+        .map(|()| layout)
+}
+
+/// Elements of a layer in the flat buffer; as many of each.
+fn layer(table: &ParamTable, index: u32) -> Range<u64> {
+    let start = |index: u32| {
+        let next = table.find(ParamKind::AttnNorm, index).or_else(|| table.find(ParamKind::FinalNorm, 0));
+        next.expect("the table has every parameter of its spec").offset
+    };
+    start(index)..start(index + 1)
+}
+
+/// Elements before the first layer and behind the last.
+fn ends(table: &ParamTable) -> [Range<u64>; 2] {
+    let last = table.find(ParamKind::FinalNorm, 0).expect("every decoder has one").offset;
+    [0..layer(table, 0).start, last..table.elements]
+}
+
+/// Such a decoder in a phase: its two ends are on the device, its layers come.
+#[derive(Debug)]
+pub struct Streamed<'p> {
+    ends: Decoder<'p>,
+    /// All weights, offloaded.
+    weights: Buf<'p>,
+    /// [2, a layer's elements].
+    slots: Buf<'p>,
+    table: &'p ParamTable,
+}
+
+impl<'p> Streamed<'p> {
+    /// Begins to copy the two ends; the operations from here on come behind their arrival.
+    pub fn begin<D: Device + ?Sized>(
+        dev: &D,
+        spec: ModelSpec,
+        table: &'p ParamTable,
+        weights: Buf<'p>,
+        rope: Buf<'p>,
+        phase: &InPhase<'p>,
+        role: &str,
+    ) -> Streamed<'p> {
+        let (slots, buf) = (phase.buf(&format!("{role}.layers")), phase.buf(&format!("{role}.ends")));
+        let [first, last] = ends(table);
+        let parts = [(first.clone(), 0), (last.clone(), first.end)].map(|(part, at)| {
+            let (start, len) = (part.start as usize, (part.end - part.start) as usize);
+            (weights.slice(start, len), buf.slice(at as usize, len))
+        });
+        dev.offload_begin();
+        dev.offload_in(LAYER_SLOTS, &mut parts.into_iter());
+        dev.offload_wait(LAYER_SLOTS);
+        let params = Params::bind_ends(spec, table, weights.dtype(), buf, first.end..last.start);
+        Streamed { ends: Decoder { spec, dtype: weights.dtype(), params, rope }, weights, slots, table }
+    }
+
+    /// The decoder's two ends, which know no layers.
+    pub fn ends(&self) -> &Decoder<'p> {
+        &self.ends
+    }
+
+    /// As `forward::layers`.
+    pub fn layers<D: Device + ?Sized>(&self, dev: &D, pass: &Pass<'_>) {
+        let num_layers = self.ends.spec.layers as usize;
+        // The slots may hold what the head's turn left there.
+        dev.offload_begin();
+        self.bring(dev, 0);
+        layers_of(dev, &self.ends, pass, &mut |index| {
+            if index > 0 {
+                // The operations of the layer before are all under way: behind them its slot is free.
+                dev.offload_out((index - 1) % LAYER_SLOTS, &mut std::iter::empty());
+            }
+            if index + 1 < num_layers {
+                self.bring(dev, index + 1);
+            }
+            dev.offload_wait(index % LAYER_SLOTS);
+            self.layer_params(index)
+        });
+    }
+
+    fn slot(&self, index: usize) -> Buf<'p> {
+        let len = self.slots.len() / LAYER_SLOTS;
+        self.slots.part(index % LAYER_SLOTS, len)
+    }
+
+    fn bring<D: Device + ?Sized>(&self, dev: &D, index: usize) {
+        let Range { start, end } = layer(self.table, index as u32);
+        let from = self.weights.slice(start as usize, (end - start) as usize);
+        dev.offload_in(index % LAYER_SLOTS, &mut std::iter::once((from, self.slot(index))));
+    }
+
+    fn layer_params(&self, index: usize) -> LayerParams<'p> {
+        let start = layer(self.table, index as u32).start;
+        let layout = MatrixLayout::of_weights(self.table.device, self.weights.dtype());
+        LayerParams::bind(&self.ends.spec, self.table, layout, index as u32, |param| {
+            self.slot(index).slice((param.offset - start) as usize, param.elements as usize)
+        })
+    }
+}
+
+/// A decoder that scores, wherever its weights are.
+#[derive(Debug)]
+pub enum Scorer<'p> {
+    /// In the arena.
+    Resident(&'p Decoder<'p>),
+    /// In the device's host memory.
+    Streamed(Streamed<'p>),
+}
+
+impl<'p> Scorer<'p> {
+    /// Embedding and all layers, as `forward::layers`.
+    pub fn layers<D: Device + ?Sized>(&self, dev: &D, pass: &Pass<'_>) {
+        match self {
+            Scorer::Resident(decoder) => crate::forward::layers(dev, decoder, pass),
+            Scorer::Streamed(streamed) => streamed.layers(dev, pass),
+        }
+    }
+
+    /// What `head` takes.
+    pub fn decoder(&self) -> &Decoder<'p> {
+        match self {
+            Scorer::Resident(decoder) => decoder,
+            Scorer::Streamed(streamed) => streamed.ends(),
+        }
+    }
+}
