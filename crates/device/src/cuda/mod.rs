@@ -33,7 +33,7 @@ pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, Pipeline, QkNorm,
+    AdamW, AdamWBufs, Batch, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, NormGrads, Pipeline, QkNorm,
     QkNormBackward, Sampling,
 };
 use driver::Gpu;
@@ -408,26 +408,17 @@ impl Device for CudaDevice {
         matmul::backward_x(self, dy, w, out, add);
         self.inspect("matmul_dx", &[out]);
     }
-    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, _pack: Buf<'_>) {
-        matmul::backward_w(self, dy, x, grad);
+    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, _pack: Buf<'_>) {
+        matmul::backward_w(self, dy, x, grad, add);
         self.inspect("matmul_dw", &[grad.buf]);
     }
-    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>) {
-        rows::bias_backward(self, dy, grad);
+    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
+        rows::bias_backward(self, dy, grad, add);
         self.inspect("bias_backward", &[grad]);
     }
-    fn rms_norm_backward(
-        &self,
-        x: Buf<'_>,
-        w: Buf<'_>,
-        eps: f32,
-        dy: Buf<'_>,
-        dx: Buf<'_>,
-        dw: Buf<'_>,
-        rstd: Buf<'_>,
-    ) {
-        rows::rms_norm_backward(self, x, w, eps, dy, dx, dw, rstd);
-        self.inspect("rms_norm_backward", &[dx, dw]);
+    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, to: NormGrads<'_>) {
+        rows::rms_norm_backward(self, x, w, eps, dy, to);
+        self.inspect("rms_norm_backward", &[to.dx, to.dw]);
     }
     fn attention_backward(
         &self,
@@ -456,8 +447,15 @@ impl Device for CudaDevice {
         rotation::backward(self, dq, dkv, rope, positions, heads, norms, dqkv);
         self.inspect("rope_backward", &[dqkv]);
     }
-    fn swiglu_backward(&self, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>) {
-        rows::swiglu_backward(self, gate_up, f, dout, d_gate_up);
+    fn swiglu_backward(
+        &self,
+        gate_up: Buf<'_>,
+        f: usize,
+        dout: Buf<'_>,
+        d_gate_up: Buf<'_>,
+        out: Option<Buf<'_>>,
+    ) {
+        rows::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
         self.inspect("swiglu_backward", &[d_gate_up]);
     }
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
@@ -477,8 +475,9 @@ impl Device for CudaDevice {
         _pack: Buf<'_>,
         dx: Buf<'_>,
         grad: Matrix<'_>,
+        add: bool,
     ) {
-        let d = head::HeadGrads { dlogprobs, dentropy, dtile, dx, grad };
+        let d = head::HeadGrads { dlogprobs, dentropy, dtile, dx, grad, add };
         head::backward(self, x, w, targets, inv_temperature, tile, head_out, d);
         self.inspect("head_backward", &[dx, grad.buf]);
     }
