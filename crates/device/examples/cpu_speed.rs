@@ -117,7 +117,7 @@ fn products(report: &Report, e: DType) {
             report.line(&label("forward"), flops, || b.dev.matmul(x, w, None, y, false));
             if m == 1024 {
                 let (grad, pack) = (b.matrix("grad", n, k, e), b.buf("pack"));
-                report.line(&label("dw"), flops, || b.dev.matmul_dw(y, x, grad, pack));
+                report.line(&label("dw"), flops, || b.dev.matmul_dw(y, x, grad, true, pack));
                 report.line(&label("dx"), flops, || b.dev.matmul_dx(y, w, x, false));
             }
         }
@@ -183,6 +183,7 @@ fn head(report: &Report, e: DType) {
                     b.buf("pack"),
                     b.buf("dx"),
                     grad,
+                    true,
                 );
             });
         }

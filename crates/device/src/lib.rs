@@ -303,23 +303,13 @@ pub trait Device: Sync {
     fn cast(&self, src: Buf<'_>, dst: Buf<'_>);
     /// out = dy W, or out += when `add` (f32 only). `dy`: [M, N] e; `out`: [M, K] e or f32.
     fn matmul_dx(&self, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool);
-    /// grad += dy^T x. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as `pack_elements` says.
-    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, pack: Buf<'_>);
-    /// grad[n] += sum over rows of dy. `dy`: [M, N] e; `grad`: [N].
-    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>);
-    /// dx += gradient through the norm; dw += its weight's. `x`, `dy`, `dx`: [M, h] f32; `w`, `dw`: [h];
-    /// `rstd`: [M] f32 scratch.
-    #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
-    fn rms_norm_backward(
-        &self,
-        x: Buf<'_>,
-        w: Buf<'_>,
-        eps: f32,
-        dy: Buf<'_>,
-        dx: Buf<'_>,
-        dw: Buf<'_>,
-        rstd: Buf<'_>,
-    );
+    /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
+    /// `pack_elements` says.
+    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, pack: Buf<'_>);
+    /// grad[n] = sum over rows of dy, or grad[n] += when `add`. `dy`: [M, N] e; `grad`: [N].
+    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>, add: bool);
+    /// Gradients through the norm. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.
+    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, to: NormGrads<'_>);
     /// Gradient of attention. `dq`: [M, a d] f32, written; `dkv`: [M, 2 k d] f32, written: keys' gradients, then values'.
     /// `q`, `out`, `dout`: [M, a d] e; `lse`: [M, a]. Children of a segment are added in their order.
     #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its outputs.
@@ -348,10 +338,18 @@ pub trait Device: Sync {
         dqkv: Buf<'_>,
     );
     /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
-    fn swiglu_backward(&self, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>);
+    /// `out`: [M, f] e, if given, gets what `swiglu` gave, to the bit; it may be `dout` itself.
+    fn swiglu_backward(
+        &self,
+        gate_up: Buf<'_>,
+        f: usize,
+        dout: Buf<'_>,
+        d_gate_up: Buf<'_>,
+        out: Option<Buf<'_>>,
+    );
     /// dst[rows[r]] += src[r], r ascending. `src`: [R, h] f32; `dst`: [M, h] f32.
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>);
-    /// Gradient of the head: dx (f32 [R, h]) is written, `grad` += . `head_out.lse` and `.entropy` are the forward's;
+    /// Gradient of the head: dx (f32 [R, h]) is written, and `grad`, or grad += when `add`. `head_out.lse` and `.entropy` are the forward's;
     /// `dlogprobs`, `dentropy`: [R] f32; `dtile`: [R, HEAD_TILE] e; `pack`: as `pack_elements` says.
     #[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
     fn head_backward(
@@ -368,6 +366,7 @@ pub trait Device: Sync {
         pack: Buf<'_>,
         dx: Buf<'_>,
         grad: Matrix<'_>,
+        add: bool,
     );
     /// grad row ids[m] += d[m], m ascending. `d`: [M, h] f32.
     fn embed_backward(&self, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>);
@@ -411,6 +410,21 @@ pub struct QkNorm<'a> {
     pub k: Buf<'a>,
     /// Epsilon of both.
     pub eps: f32,
+}
+
+/// Where the gradients of a norm go.
+#[derive(Clone, Copy, Debug)]
+pub struct NormGrads<'a> {
+    /// [M, h] f32, added to.
+    pub dx: Buf<'a>,
+    /// [M, h] e: the new `dx`, rounded, as the next products read it.
+    pub rounded: Option<Buf<'a>>,
+    /// [h]: the weight's.
+    pub dw: Buf<'a>,
+    /// Whether `dw` is added to, or written.
+    pub add: bool,
+    /// [M] f32: scratch.
+    pub rstd: Buf<'a>,
 }
 
 /// What the backward pass of the head norms needs.

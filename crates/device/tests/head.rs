@@ -118,6 +118,7 @@ impl Head {
             b.buf("pack"),
             b.buf("dx"),
             grad,
+            true,
         );
         let (grad, padding_is_zero) = b.get_matrix("grad", self.case.vocab, self.case.k, self.case.e);
         assert!(padding_is_zero, "padding of the gradient");

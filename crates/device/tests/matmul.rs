@@ -97,7 +97,7 @@ fn check_shape(isa: Isa, (m, n, k): (usize, usize, usize), e: DType, out: DType)
 
     let start = normal(5, n * k, 1.0, out);
     b.set_matrix("grad", n, k, e, &start);
-    b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, e), b.buf("pack"));
+    b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, e), true, b.buf("pack"));
     let (dw, scale_dw) = product(n, k, m, |i, j, l| at(&dy, l * n + i) * at(&x, l * k + j));
     let dw: Vec<f64> = dw.iter().enumerate().map(|(i, d)| d + at(&start, i)).collect();
     let scale_dw: Vec<f64> = scale_dw.iter().enumerate().map(|(i, d)| d + at(&start, i).abs()).collect();
@@ -173,7 +173,7 @@ fn bits_of_gradients_do_not_depend_on_threads() {
                 b.set("x", &normal(1, m * k, 1.0, e));
                 b.set("dy", &normal(2, m * n, 1.0, e));
                 b.dev.zero(b.buf("grad"));
-                b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, e), b.buf("pack"));
+                b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, e), true, b.buf("pack"));
                 b.get("grad")
             };
             assert!(run(1) == run(2) && run(1) == run(5), "{} {} {}", isa.name(), e.name(), g.name());

@@ -304,11 +304,17 @@ mod tests {
 
     #[test]
     fn bf16_is_rounded_as_half_does() {
-        let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN, f32::MAX, f32::MIN_POSITIVE];
+        let special =
+            [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN, f32::MAX, f32::MIN_POSITIVE];
         let payload = f32::from_bits(0x7f80_0001);
         let spread = (0..=u32::MAX).step_by(65_521).map(f32::from_bits);
         for value in special.into_iter().chain([payload]).chain(spread) {
-            assert_eq!(to_bf16(value), half::bf16::from_f32(value).to_bits(), "{value} {:#x}", value.to_bits());
+            assert_eq!(
+                to_bf16(value),
+                half::bf16::from_f32(value).to_bits(),
+                "{value} {:#x}",
+                value.to_bits()
+            );
         }
     }
 

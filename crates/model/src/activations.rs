@@ -214,7 +214,7 @@ fn add_backward(
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
     add(Turn::Whole, "d_resid", &[m, h], DType::F32)?;
     for (name, width, dtype) in [
-        ("d_norm", h, DType::F32),
+        ("d_norm", h, weights),
         ("d_out", h, weights),
         ("d_attn", q, weights),
         ("d_q", q, DType::F32),

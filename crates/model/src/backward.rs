@@ -4,16 +4,19 @@ use crate::activations::{Backward, LayerBufs, Mode, Recompute};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
-use plimsoll_device::{Device, Heads, QkNormBackward, sizes};
+use plimsoll_device::{Device, Heads, NormGrads, QkNormBackward, sizes};
 use plimsoll_memory::Buf;
 
-/// Adds the gradients of a pass to `grads`, after `layers` and `head` of the same pass.
+/// Adds the gradients of a pass to `grads`, after `layers` and `head` of the same pass; or writes them, unless `add`: the
+/// first pass of a step need not find zeros. The bits are the same.
 ///
 /// `d_logprobs`, `d_entropy`: [R], derivative of the loss by each head row's log-probability and entropy.
+#[allow(clippy::too_many_arguments)] // A pass, its derivatives, and where gradients go.
 pub fn backward<D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
+    add: bool,
     pass: &Pass<'_>,
     inv_temperature: f32,
     d_logprobs: &[f32],
@@ -24,15 +27,21 @@ pub fn backward<D: Device + ?Sized>(
     let back = pass.acts.backward.expect("only the update runs backward");
     let d_resid = back.d_resid.slice(0, m * h);
     dev.zero(d_resid);
-    head_backward(dev, decoder, grads, pass, &back, inv_temperature, d_logprobs, d_entropy, d_resid);
+    if !add && grads.head.buf != grads.embed.buf {
+        // Rows of tokens are added to; a tied embedding has been written as the head.
+        dev.zero(grads.embed.buf);
+    }
+    head_backward(dev, decoder, grads, add, pass, &back, inv_temperature, d_logprobs, d_entropy, d_resid);
+    let d_out = back.d_out.slice(0, m * h);
+    dev.cast(d_resid, d_out);
     for l in (0..spec.layers as usize).rev() {
         let bufs = pass.acts.layer(spec, l, m);
         let w = &decoder.params.layers[l];
         if pass.acts.mode == Mode::Update(Recompute::Layer) {
-            forward::layer(dev, decoder, w, pass, &bufs);
+            forward::layer_to_gates(dev, decoder, w, pass, &bufs);
         }
-        let step =
-            LayerBackward { dev, decoder, w, g: &grads.layers[l], pass, bufs: &bufs, back: &back, d_resid };
+        let g = &grads.layers[l];
+        let step = LayerBackward { dev, decoder, w, g, add, pass, bufs: &bufs, back: &back, d_resid, d_out };
         step.ffn();
         step.attention();
     }
@@ -44,6 +53,7 @@ fn head_backward<D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
+    add: bool,
     pass: &Pass<'_>,
     back: &Backward<'_>,
     inv_temperature: f32,
@@ -54,6 +64,10 @@ fn head_backward<D: Device + ?Sized>(
     let (r, h) = (pass.head_rows, decoder.spec.hidden as usize);
     assert!(d_logprobs.len() == r && d_entropy.len() == r, "one derivative a head row");
     if r == 0 {
+        if !add {
+            dev.zero(grads.head.buf);
+            dev.zero(grads.final_norm);
+        }
         return;
     }
     dev.write_f32(back.head_d_logprobs, 0, d_logprobs);
@@ -76,69 +90,68 @@ fn head_backward<D: Device + ?Sized>(
         back.pack,
         d_norm,
         grads.head,
+        add,
     );
     dev.zero(d_input);
-    let rstd = back.head_rstd.slice(0, r);
-    dev.rms_norm_backward(
-        input,
-        decoder.params.final_norm,
-        decoder.spec.rms_eps,
-        d_norm,
-        d_input,
-        grads.final_norm,
-        rstd,
-    );
+    let to =
+        NormGrads { dx: d_input, rounded: None, dw: grads.final_norm, add, rstd: back.head_rstd.slice(0, r) };
+    dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, to);
     dev.scatter_add_rows(d_input, acts.head_rows.slice(0, r), d_resid);
 }
 
-/// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input.
+/// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input, and `d_out` the same as
+/// products read it.
 struct LayerBackward<'x, 'a, 'p, D: ?Sized> {
     dev: &'x D,
     decoder: &'x Decoder<'a>,
     w: &'x LayerParams<'a>,
     g: &'x LayerParams<'a>,
+    add: bool,
     pass: &'x Pass<'p>,
     bufs: &'x LayerBufs<'p>,
     back: &'x Backward<'p>,
     d_resid: Buf<'p>,
+    d_out: Buf<'p>,
 }
 
 impl<D: Device + ?Sized> LayerBackward<'_, '_, '_, D> {
     fn ffn(&self) {
-        let Self { dev, w, g, bufs, back, .. } = self;
+        let Self { dev, w, g, add, bufs, back, d_out, .. } = *self;
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);
-        let (d_out, d_norm) = (back.d_out.slice(0, m * h), back.d_norm.slice(0, m * h));
-        // In place: the product is not read after its weight's gradient.
-        let d_product = bufs.product;
+        let d_norm = back.d_norm.slice(0, m * h);
         if forward::recomputes(self.pass.acts.mode) {
             dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
             dev.rms_norm(bufs.mid, w.ffn_norm, self.spec().rms_eps, bufs.norm_ffn);
-            dev.swiglu(bufs.gate_up, f, bufs.product);
         }
-        dev.cast(self.d_resid, d_out);
-        dev.matmul_dw(d_out, bufs.product, g.down, back.pack);
-        dev.matmul_dx(d_out, w.down, d_product, false);
-        // In place: gate and up are not read again.
-        let d_gate_up = bufs.gate_up;
-        dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up);
-        dev.matmul_dw(d_gate_up, bufs.norm_ffn, g.gate_up, back.pack);
+        // In place: gate and up are not read again, and a product and its gradient need each other's memory only where
+        // one of them is done with.
+        let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);
+        if forward::keeps_product(self.pass.acts.mode) {
+            dev.matmul_dw(d_out, bufs.product, g.down, add, back.pack);
+            dev.matmul_dx(d_out, w.down, d_product, false);
+            dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up, None);
+        } else {
+            dev.matmul_dx(d_out, w.down, d_product, false);
+            dev.swiglu_backward(bufs.gate_up, f, d_product, d_gate_up, Some(bufs.product));
+            dev.matmul_dw(d_out, bufs.product, g.down, add, back.pack);
+        }
+        dev.matmul_dw(d_gate_up, bufs.norm_ffn, g.gate_up, add, back.pack);
         dev.matmul_dx(d_gate_up, w.gate_up, d_norm, false);
         self.norm_backward(bufs.mid, w.ffn_norm, d_norm, g.ffn_norm);
     }
 
     fn attention(&self) {
-        let Self { dev, w, g, bufs, back, .. } = self;
+        let Self { dev, w, g, add, bufs, back, d_out, .. } = *self;
         let spec = self.spec();
         let (m, h) = (self.pass.rows, spec.hidden as usize);
         let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
-        let (d_out, d_norm) = (back.d_out.slice(0, m * h), back.d_norm.slice(0, m * h));
+        let d_norm = back.d_norm.slice(0, m * h);
         let (d_attn, d_qkv) = (back.d_attn.slice(0, m * q), back.d_qkv.slice(0, m * (q + 2 * kv)));
         let (d_q, d_kv) = (back.d_q.slice(0, m * q), back.d_kv.slice(0, m * 2 * kv));
         if forward::recomputes(self.pass.acts.mode) {
             dev.rms_norm(bufs.resid, w.attn_norm, spec.rms_eps, bufs.norm_attn);
         }
-        dev.cast(self.d_resid, d_out);
-        dev.matmul_dw(d_out, bufs.attn, g.output, back.pack);
+        dev.matmul_dw(d_out, bufs.attn, g.output, add, back.pack);
         dev.matmul_dx(d_out, w.output, d_attn, false);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
         dev.attention_backward(bufs.q, bufs.kv, self.pass.batch, bufs.attn, lse, d_attn, d_q, d_kv);
@@ -152,21 +165,31 @@ impl<D: Device + ?Sized> LayerBackward<'_, '_, '_, D> {
             d_qkv,
         );
         if let Some(bias) = g.qkv_bias {
-            dev.bias_backward(d_qkv, bias);
+            dev.bias_backward(d_qkv, bias, add);
         }
-        dev.matmul_dw(d_qkv, bufs.norm_attn, g.qkv, back.pack);
+        dev.matmul_dw(d_qkv, bufs.norm_attn, g.qkv, add, back.pack);
         dev.matmul_dx(d_qkv, w.qkv, d_norm, false);
         self.norm_backward(bufs.resid, w.attn_norm, d_norm, g.attn_norm);
     }
 
     fn norm_backward(&self, x: Buf<'_>, w: Buf<'_>, dy: Buf<'_>, dw: Buf<'_>) {
-        let rstd = self.back.rstd.slice(0, self.pass.rows);
-        self.dev.rms_norm_backward(x, w, self.spec().rms_eps, dy, self.d_resid, dw, rstd);
+        let to = NormGrads {
+            dx: self.d_resid,
+            rounded: Some(self.d_out),
+            dw,
+            add: self.add,
+            rstd: self.back.rstd.slice(0, self.pass.rows),
+        };
+        self.dev.rms_norm_backward(x, w, self.spec().rms_eps, dy, to);
     }
 
     fn qk_norm(&self) -> Option<QkNormBackward<'_>> {
         let norm = qk_norm(self.decoder, self.w)?;
         let (dq_weight, dk_weight) = self.g.qk_norm?;
+        if !self.add {
+            self.dev.zero(dq_weight);
+            self.dev.zero(dk_weight);
+        }
         Some(QkNormBackward { norm, qkv: self.bufs.qkv, dq_weight, dk_weight })
     }
 

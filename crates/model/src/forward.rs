@@ -202,7 +202,20 @@ pub(crate) fn layers_of<'w, D: Device + ?Sized>(
 }
 
 /// One layer: `bufs.resid` in, `bufs.next` out.
-pub(crate) fn layer<D: Device + ?Sized>(
+fn layer<D: Device + ?Sized>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    w: &LayerParams<'_>,
+    pass: &Pass<'_>,
+    bufs: &LayerBufs<'_>,
+) {
+    layer_to_gates(dev, decoder, w, pass, bufs);
+    dev.swiglu(bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
+    dev.matmul_add(bufs.product, w.down, bufs.mid, bufs.next);
+}
+
+/// A layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its gradient.
+pub(crate) fn layer_to_gates<D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
     w: &LayerParams<'_>,
@@ -220,8 +233,6 @@ pub(crate) fn layer<D: Device + ?Sized>(
     dev.matmul_add(bufs.attn, w.output, bufs.resid, bufs.mid);
     dev.rms_norm(bufs.mid, w.ffn_norm, eps, bufs.norm_ffn);
     dev.matmul(bufs.norm_ffn, w.gate_up, None, bufs.gate_up, false);
-    dev.swiglu(bufs.gate_up, decoder.spec.ffn as usize, bufs.product);
-    dev.matmul_add(bufs.product, w.down, bufs.mid, bufs.next);
 }
 
 pub(crate) fn qk_norm<'a>(decoder: &Decoder<'_>, w: &LayerParams<'a>) -> Option<QkNorm<'a>> {
@@ -295,8 +306,13 @@ pub fn advance<D: Device + ?Sized>(dev: &D, pass: &Pass<'_>) {
     dev.advance(pass.batch, pass.ids, tokens, keys);
 }
 
-/// True if the backward pass of a layer computes norms, product and the residual after attention again; whole layers do
-/// it as part of themselves.
+/// True if the backward pass of a layer computes norms and the residual after attention again; whole layers do it as part
+/// of themselves.
 pub(crate) fn recomputes(mode: Mode) -> bool {
     matches!(mode, Mode::Update(Recompute::Cheap))
+}
+
+/// True if the products of gates and ups are kept.
+pub(crate) fn keeps_product(mode: Mode) -> bool {
+    matches!(mode, Mode::Update(Recompute::None))
 }

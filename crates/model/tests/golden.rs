@@ -75,7 +75,7 @@ fn run(
         .iter()
         .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
         .collect();
-    backward(dev, &decoder, &grads, &pass, 1.0, &d, &vec![0.0; d.len()]);
+    backward(dev, &decoder, &grads, true, &pass, 1.0, &d, &vec![0.0; d.len()]);
     check(dev, &decoder, &grads, &pass);
 }
 

@@ -11,8 +11,8 @@ use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout, Overlay};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, activations_layout, head,
-    layers, load, rope, sample,
+    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, activations_layout, head, layers, load,
+    rope, sample,
 };
 use serde_json::Value;
 

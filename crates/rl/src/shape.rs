@@ -197,8 +197,7 @@ impl RunShape {
         let (Some(training), disk) = (&self.training, self.host.disk) else { return };
         let Some(keep) = disk.keep else { return };
         let one = checkpoint_bytes(&self.table(), self.weights, training).0;
-        let kept =
-            one.saturating_mul(u64::from(keep)).min(disk.keep_bytes.map_or(u64::MAX, |n| n.max(one)));
+        let kept = one.saturating_mul(u64::from(keep)).min(disk.keep_bytes.map_or(u64::MAX, |n| n.max(one)));
         let files = kept.saturating_add(one.saturating_mul(1 + u64::from(disk.best)));
         layout.outside("checkpoint.files", "rl", Pool::Disk, Place::File, Bytes(files));
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);

@@ -173,7 +173,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
         rehearse_passes(dev, &Scorer::Resident(actor), acts, self.shape, &mut |pass, heads| {
             let zeros = vec![0.0; heads];
-            backward(dev, actor, &optimizer.grads, pass, 1.0, &zeros, &zeros);
+            backward(dev, actor, &optimizer.grads, false, pass, 1.0, &zeros, &zeros);
         })?;
         optimizer.rehearse(dev, &actor.params, optimizer.slots(&phase, "actor"));
         dev.sync();
@@ -287,7 +287,9 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
         let packer = self.packer.as_mut().expect("a training run packs");
         let mut stats = UpdateStats::default();
-        optimizer.zero_grads(self.dev);
+        if which.is_empty() {
+            optimizer.zero_grads(self.dev);
+        }
         let mut first = which.start;
         while first < which.end {
             let started = Instant::now();
@@ -309,6 +311,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
                 self.dev,
                 &self.roles.actor,
                 &optimizer.grads,
+                stats.micro_batches > 0,
                 &pass,
                 inv_temperature,
                 d_logprobs,

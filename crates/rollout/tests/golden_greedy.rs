@@ -46,11 +46,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                 let (samples, _) = world.sample(OnFull::WorstCase, &request).unwrap();
                 for i in 0..3 {
                     let theirs = reference.ids(&format!("seq{i}.greedy"));
-                    assert_eq!(
-                        samples.ids(i),
-                        theirs,
-                        "{name} {machine:?} {limits:?}, seq{i}"
-                    );
+                    assert_eq!(samples.ids(i), theirs, "{name} {machine:?} {limits:?}, seq{i}");
                     assert_eq!(samples.finish(i), Finish::Length);
                 }
             }

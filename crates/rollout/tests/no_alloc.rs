@@ -98,7 +98,16 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
                 layers(parts.dev, &parts.decoder, &pass);
                 head(parts.dev, &parts.decoder, &pass, 1.0);
                 parts.dev.read_f32(pass.head_out().logprobs, 0, &mut logprobs[..rows]);
-                backward(parts.dev, &parts.decoder, &optimizer.grads, &pass, 1.0, &d[..rows], &d[..rows]);
+                backward(
+                    parts.dev,
+                    &parts.decoder,
+                    &optimizer.grads,
+                    true,
+                    &pass,
+                    1.0,
+                    &d[..rows],
+                    &d[..rows],
+                );
                 first = batch.sequences.end;
             }
             let norm = optimizer.grad_norm(parts.dev);

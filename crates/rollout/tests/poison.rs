@@ -123,7 +123,7 @@ fn trained(h: &mut Harness, mode: Mode) {
         head(parts.dev, &parts.decoder, &pass, 0.7);
         if let Mode::Update(_) = mode {
             let d = vec![0.01; index.head_rows.len()];
-            backward(parts.dev, &parts.decoder, &optimizer.grads, &pass, 0.7, &d, &d);
+            backward(parts.dev, &parts.decoder, &optimizer.grads, true, &pass, 0.7, &d, &d);
         }
         first = end;
     }

@@ -349,15 +349,10 @@ simd_fn! {
     fn swiglu_row[T: Lanes](s: S, gate: &[T], up: &[T], out: &mut [T]) {
         let ((gate, gate_rest), (up, up_rest)) = (gate.as_chunks::<LANES>(), up.as_chunks::<LANES>());
         let (out, out_rest) = out.as_chunks_mut::<LANES>();
-        let one = s.splat(1.0);
         for ((g, u), out) in gate.iter().zip(up).zip(out) {
-            let (g, u) = (T::load(s, g), T::load(s, u));
-            let silu = s.div(g, s.add(one, s.exp(s.sub(s.splat(0.0), g))));
-            T::store(s, out, s.mul(silu, u));
+            T::store(s, out, gated(s, T::load(s, g), T::load(s, u)));
         }
-        let (g, u) = (T::load_part(s, gate_rest), T::load_part(s, up_rest));
-        let silu = s.div(g, s.add(one, s.exp(s.sub(s.splat(0.0), g))));
-        T::store_part(s, out_rest, s.mul(silu, u));
+        T::store_part(s, out_rest, gated(s, T::load_part(s, gate_rest), T::load_part(s, up_rest)));
     }
 }
 
@@ -367,21 +362,33 @@ pub(super) fn swiglu_backward(
     f: usize,
     dout: Buf<'_>,
     d_gate_up: Buf<'_>,
+    again: Option<Buf<'_>>,
 ) {
     let rows = dout.len() / f;
     assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
     assert_eq!(gate_up.len(), d_gate_up.len(), "gate and up, and their gradients");
     by_dtype!(dout, T => {
-        // Both through `write`, because they may be the same memory: no slices of it are formed.
-        let (x, d, out) = (dev.write::<T>(gate_up), dev.read::<T>(dout), dev.write::<T>(d_gate_up));
+        // All through `write`, because they may be the same memory: no slices of it are formed.
+        let (x, d, out) = (dev.write::<T>(gate_up), dev.write::<T>(dout), dev.write::<T>(d_gate_up));
+        let again = again.map(|again| dev.write::<T>(again));
         split(dev, rows, 2 * f, &|part| {
             for m in part {
-                // SAFETY: row m of [rows, 2f], which only this task touches.
-                let (x, out) = unsafe { (x.as_ptr().add(m * 2 * f), out.as_ptr().add(m * 2 * f)) };
-                swiglu_backward_row::<T>(dev.isa(), x, &d[m * f..][..f], out);
+                // SAFETY: row m of [rows, 2f] and of [rows, f], which only this task touches.
+                let (x, d, out) = unsafe {
+                    (x.as_ptr().add(m * 2 * f), d.as_ptr().add(m * f), out.as_ptr().add(m * 2 * f))
+                };
+                // SAFETY: as above.
+                let again = again.map(|again| unsafe { again.as_ptr().add(m * f) });
+                swiglu_backward_row::<T>(dev.isa(), f, x, d, out, again);
             }
         });
     });
+}
+
+/// silu(g) u.
+#[inline(always)]
+fn gated<S: Simd>(s: S, g: S::F, u: S::F) -> S::F {
+    s.mul(s.div(g, s.add(s.splat(1.0), s.exp(s.sub(s.splat(0.0), g)))), u)
 }
 
 /// Gradients of gate and up: d silu = sig (1 + g (1 - sig)).
@@ -393,35 +400,56 @@ fn swiglu_slopes<S: Simd>(s: S, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
     (s.mul(s.mul(d, u), slope), s.mul(d, s.mul(g, sig)))
 }
 
+/// The first `n` of up to 16 elements; the lanes beyond are 0.
+///
+/// # Safety
+/// `n` elements can be read at `p`.
+#[inline(always)]
+unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
+    let mut part = [T::from_f32(0.0); LANES];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n == LANES {
+            return T::load_at(s, p);
+        }
+        part.as_mut_ptr().copy_from(p, n);
+    }
+    T::load(s, &part)
+}
+
+/// The first `n` of up to 16 elements.
+///
+/// # Safety
+/// `n` elements can be written at `p`.
+#[inline(always)]
+unsafe fn store_few<S: Simd, T: Lanes>(s: S, p: *mut T, n: usize, x: S::F) {
+    let mut part = [T::from_f32(0.0); LANES];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n == LANES {
+            return T::store_at(s, p, x);
+        }
+        T::store(s, &mut part, x);
+        p.copy_from(part.as_ptr(), n);
+    }
+}
+
 simd_fn! {
-    /// `x`, `out`: 2f elements each, the same or apart.
-    fn swiglu_backward_row[T: Lanes](s: S, x: *const T, d: &[T], out: *mut T) {
-        let f = d.len();
-        let (full, rest) = d.as_chunks::<LANES>();
-        for (i, d) in full.iter().enumerate() {
-            // SAFETY: 16 i + 16 <= f, in both halves of x and out.
+    /// `x`, `out`: 2f elements each, the same or apart; `d`, `again`: f elements each, the same or apart.
+    fn swiglu_backward_row[T: Lanes](
+        s: S, f: usize, x: *const T, d: *const T, out: *mut T, again: Option<*mut T>,
+    ) {
+        for at in (0..f).step_by(LANES) {
+            let n = LANES.min(f - at);
+            // SAFETY: at + n <= f, in both halves of x and out; what is read has been read before it is written.
             unsafe {
-                let at = i * LANES;
-                let (g, u) = (T::load_at(s, x.add(at)), T::load_at(s, x.add(f + at)));
-                let (dg, du) = swiglu_slopes(s, g, u, T::load(s, d));
-                T::store_at(s, out.add(at), dg);
-                T::store_at(s, out.add(f + at), du);
-            }
-        }
-        let at = full.len() * LANES;
-        let (mut gate, mut up) = ([T::from_f32(0.0); LANES], [T::from_f32(0.0); LANES]);
-        for i in 0..rest.len() {
-            // SAFETY: at + i < f.
-            (gate[i], up[i]) = unsafe { (x.add(at + i).read(), x.add(f + at + i).read()) };
-        }
-        let (dg, du) = swiglu_slopes(s, T::load(s, &gate), T::load(s, &up), T::load_part(s, rest));
-        T::store(s, &mut gate, dg);
-        T::store(s, &mut up, du);
-        for i in 0..rest.len() {
-            // SAFETY: at + i < f.
-            unsafe {
-                out.add(at + i).write(gate[i]);
-                out.add(f + at + i).write(up[i]);
+                let (g, u) = (load_few(s, x.add(at), n), load_few(s, x.add(f + at), n));
+                let (dg, du) = swiglu_slopes(s, g, u, load_few(s, d.add(at), n));
+                if let Some(again) = again {
+                    store_few(s, again.add(at), n, gated(s, g, u));
+                }
+                store_few(s, out.add(at), n, dg);
+                store_few(s, out.add(f + at), n, du);
             }
         }
     }

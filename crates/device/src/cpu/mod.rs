@@ -28,8 +28,8 @@ pub use pool::Pool;
 pub(crate) use view::{Element, Real, Shared};
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, QkNorm,
-    QkNormBackward, Sampling,
+    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, NormGrads,
+    QkNorm, QkNormBackward, Sampling,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -64,6 +64,13 @@ struct Scratch {
 }
 
 impl CpuDevice {
+    /// Before a sum is added to a gradient that is to be written: zeros.
+    fn begin_sum(&self, grad: Buf<'_>, add: bool) {
+        if !add {
+            self.zero(grad);
+        }
+    }
+
     /// Maps and touches `arena_bytes`, and starts `threads - 1` threads beside the caller's.
     ///
     /// Errors: `host-allocation-failed`.
@@ -281,23 +288,20 @@ impl Device for CpuDevice {
     fn matmul_dx(&self, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
         matmul::backward_x(self, dy, w, out, add);
     }
-    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, pack: Buf<'_>) {
+    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, pack: Buf<'_>) {
+        self.begin_sum(grad.buf, add);
         matmul::backward_w(self, dy, x, grad, pack);
     }
-    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>) {
+    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
+        self.begin_sum(grad, add);
         norm::bias_backward(self, dy, grad);
     }
-    fn rms_norm_backward(
-        &self,
-        x: Buf<'_>,
-        w: Buf<'_>,
-        eps: f32,
-        dy: Buf<'_>,
-        dx: Buf<'_>,
-        dw: Buf<'_>,
-        rstd: Buf<'_>,
-    ) {
-        norm::rms_norm_backward(self, x, w, eps, dy, dx, dw, rstd);
+    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, to: NormGrads<'_>) {
+        self.begin_sum(to.dw, to.add);
+        norm::rms_norm_backward(self, x, w, eps, dy, to);
+        if let Some(rounded) = to.rounded {
+            self.cast(to.dx, rounded);
+        }
     }
     fn attention_backward(
         &self,
@@ -324,8 +328,15 @@ impl Device for CpuDevice {
     ) {
         rope::backward(self, dq, dkv, rope, positions, heads, norms, dqkv);
     }
-    fn swiglu_backward(&self, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>) {
-        elementwise::swiglu_backward(self, gate_up, f, dout, d_gate_up);
+    fn swiglu_backward(
+        &self,
+        gate_up: Buf<'_>,
+        f: usize,
+        dout: Buf<'_>,
+        d_gate_up: Buf<'_>,
+        out: Option<Buf<'_>>,
+    ) {
+        elementwise::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
     }
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
         elementwise::scatter_add_rows(self, src, rows, dst);
@@ -344,7 +355,9 @@ impl Device for CpuDevice {
         pack: Buf<'_>,
         dx: Buf<'_>,
         grad: Matrix<'_>,
+        add: bool,
     ) {
+        self.begin_sum(grad.buf, add);
         let d = head::HeadGrads { dlogprobs, dentropy, dtile, pack, dx, grad };
         head::backward(self, x, w, targets, inv_temperature, tile, head_out, d);
     }

@@ -6,6 +6,7 @@
 use super::CpuDevice;
 use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
+use crate::NormGrads;
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
 
@@ -76,48 +77,50 @@ simd_fn! {
     }
 }
 
-#[allow(clippy::too_many_arguments)] // As the operation.
+/// dx and the weight's gradient, both added to.
 pub(super) fn rms_norm_backward(
     dev: &CpuDevice,
     x: Buf<'_>,
     w: Buf<'_>,
     eps: f32,
     dy: Buf<'_>,
-    dx: Buf<'_>,
-    dw: Buf<'_>,
-    rstd: Buf<'_>,
+    to: NormGrads<'_>,
 ) {
+    let NormGrads { dx, dw, rstd, .. } = to;
     let h = w.len();
     let rows = x.len() / h;
     assert_eq!([x.len(), dy.len(), dx.len()], [rows * h; 3], "x, dy, dx of rows of {h}");
     assert_eq!((dw.len(), rstd.len()), (h, rows), "dw and rstd of [{rows}, {h}]");
-    let (x, dy) = (dev.read::<f32>(x), dev.read::<f32>(dy));
-    by_dtype!(w, W => {
+    let x = dev.read::<f32>(x);
+    by_dtype!(w, W => by_dtype!(dy, G => {
+        let dy = dev.read::<G>(dy);
         let (w, dx, rstd) = (dev.read::<W>(w), dev.write::<f32>(dx), dev.write::<f32>(rstd));
         split(dev, rows, 2 * h, &|part| {
             for m in part {
                 let (x, dy) = (&x[m * h..][..h], &dy[m * h..][..h]);
                 // SAFETY: rows are disjoint.
                 let (dx, rstd) = unsafe { (dx.range(m * h, h), rstd.range(m, 1)) };
-                rstd[0] = norm_backward_row::<W>(dev.isa(), x, w, eps, dy, dx);
+                rstd[0] = norm_backward_row::<W, G>(dev.isa(), x, w, eps, dy, dx);
             }
         });
-    });
+    }));
     let rstd = dev.read::<f32>(rstd);
-    by_dtype!(dw, D => {
-        let dw = dev.write::<D>(dw);
+    by_dtype!(dw, D => by_dtype!(dy, G => {
+        let (dy, dw) = (dev.read::<G>(dy), dev.write::<D>(dw));
         split(dev, h.div_ceil(LANES), rows * LANES, &|part| {
             let (start, end) = (part.start * LANES, (part.end * LANES).min(h));
             // SAFETY: tasks have their own columns.
             let dw = unsafe { dw.range(start, end - start) };
-            scaled_column_sums::<f32, D>(dev.isa(), dy, Some((x, rstd)), h, start, dw);
+            scaled_column_sums::<G, D>(dev.isa(), dy, Some((x, rstd)), h, start, dw);
         });
-    });
+    }));
 }
 
 simd_fn! {
     /// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r. Returns r.
-    fn norm_backward_row[W: Lanes](s: S, x: &[f32], w: &[W], eps: f32, dy: &[f32], dx: &mut [f32]) -> f32 {
+    fn norm_backward_row[W: Lanes, G: Lanes](
+        s: S, x: &[f32], w: &[W], eps: f32, dy: &[G], dx: &mut [f32],
+    ) -> f32 {
         let h = x.len();
         let r = reciprocal_rms(s, x, eps);
         let mut sums = [s.splat(0.0); 4];
@@ -174,7 +177,7 @@ pub(super) fn bias_backward(dev: &CpuDevice, dy: Buf<'_>, grad: Buf<'_>) {
 simd_fn! {
     /// grad[c] += sum over rows of dy[row][start + c], or of dy x rstd[row].
     fn scaled_column_sums[T: Lanes, D: Lanes](
-        s: S, dy: &[T], x: Option<(&[T], &[f32])>, width: usize, start: usize, grad: &mut [D],
+        s: S, dy: &[T], x: Option<(&[f32], &[f32])>, width: usize, start: usize, grad: &mut [D],
     ) {
         // Four vectors at a time: 256 bytes of a row, so that each line of dy is used whole.
         for (i, grad) in grad.chunks_mut(4 * LANES).enumerate() {

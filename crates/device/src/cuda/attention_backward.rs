@@ -18,6 +18,8 @@ const PARTS_OF_ROW: usize = 8;
 const BLOCKS_AT_ONCE: [usize; 2] = [132 * 3, 132 * 2];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
+/// Panels of Hopper's operands begin at multiples of it in shared memory.
+const PANEL_ALIGN: usize = 1024;
 /// Regions of the scratch begin at multiples of it.
 const ALIGN: u64 = 256;
 
@@ -113,8 +115,8 @@ pub(crate) fn backward(
     let [q, keys, values, segs, tables] =
         [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
     let [out, lse, dout, dq, dkv] = [out, lse, dout, dq, dkv].map(|b| dev.arg(b));
-    let launch =
-        |kernel, how, parts: &[&[Arg]]| dev.launch("attention_backward", kernel, how, &parts.concat());
+    let launch_of = |module, kernel, how, parts: &[&[Arg]]| dev.launch(module, kernel, how, &parts.concat());
+    let launch = |kernel, how, parts: &[&[Arg]]| launch_of("attention_backward", kernel, how, parts);
 
     let inputs = [q, keys, values, segs, tables];
     let last = Arg::F32(scale(d));
@@ -130,18 +132,31 @@ pub(crate) fn backward(
         let own = [lse, dout, of_row, delta, dkv];
         return launch(kernel, shape.warps(rows * k), &[&inputs, &own, &shape.args(), &last]);
     }
-    let kernel = shape.fast("attention_backward_queries_64", "attention_backward_queries_128");
+    let (module, queries_kernel, keys_kernel, aligned) = match dev.info().capability {
+        (9, 0) => (
+            "attention_backward_hopper",
+            shape.fast("attention_backward_hopper_queries_64", "attention_backward_hopper_queries_128"),
+            shape.fast("attention_backward_hopper_keys_64", "attention_backward_hopper_keys_128"),
+            PANEL_ALIGN,
+        ),
+        _ => (
+            "attention_backward",
+            shape.fast("attention_backward_queries_64", "attention_backward_queries_128"),
+            shape.fast("attention_backward_keys_64", "attention_backward_keys_128"),
+            0,
+        ),
+    };
     // One block more makes the plan.
-    let mut how = shape.tiles(shape.stream_bytes());
+    let mut how = shape.tiles(shape.stream_bytes() + aligned);
     how.grid[0] += 1;
-    launch(kernel, how, &[&inputs, &[out, lse, dout, delta, dq], &plan, &shape.args(), &[last]]);
+    let own = [out, lse, dout, delta, dq];
+    launch_of(module, queries_kernel, how, &[&inputs, &own, &plan, &shape.args(), &[last]]);
     // Two buffers of queries, and a tile of keys and values; log-sum-exp, delta and bound of the queries.
-    let shared = shape.stream_bytes() * 3 / 2 + 2 * 3 * UNIT * 4;
+    let shared = shape.stream_bytes() * 3 / 2 + 2 * 3 * UNIT * 4 + aligned;
     let grid = [(items_max(rows, segments) * k) as u32, 1, 1];
     let how = Launch { grid, block: THREADS as u32, shared: shared as u32 };
-    let kernel = shape.fast("attention_backward_keys_64", "attention_backward_keys_128");
     let own = [lse, dout, delta, counts, tiles, items, parts, dkv];
-    launch(kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
+    launch_of(module, keys_kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
     let widths = [rows, a * d, 2 * k * d].map(|n| Arg::U32(n as u32));
     let own = [segs, counts, of_row, firsts, tiles, parts, dq, dkv];
     launch("attention_backward_join", shape.warps(rows), &[&own, &widths]);

@@ -214,7 +214,8 @@ impl Blas {
         operands: Operands,
         workspace: (u64, u64),
     ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        let rounded = Shape { m: shape.m.next_power_of_two().max(ROWS_MIN), ..shape };
+        // Whether something is added is no part of the choice, so that the bits of a sum do not depend on it either.
+        let rounded = Shape { m: shape.m.next_power_of_two().max(ROWS_MIN), add: false, ..shape };
         let mut algorithms = self.algorithms.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(algorithm) = algorithms.get(&rounded) {
             return Ok(*algorithm);

@@ -22,10 +22,10 @@ pub struct Source {
 const COMMON: &str = include_str!("cu/common.cuh");
 
 macro_rules! sources {
-    ($($name:literal $(with $shared:literal)?),* $(,)?) => {
+    ($($name:literal $(with $($shared:literal)+)?),* $(,)?) => {
         &[$(Source {
             name: $name,
-            text: concat!($(include_str!(concat!("cu/", $shared)),)? include_str!(concat!("cu/", $name, ".cu"))),
+            text: concat!($($(include_str!(concat!("cu/", $shared)),)+)? include_str!(concat!("cu/", $name, ".cu"))),
         }),*]
     };
 }
@@ -33,7 +33,8 @@ macro_rules! sources {
 /// All kernel files.
 pub const SOURCES: &[Source] = sources![
     "attention" with "attention_tile.cuh",
-    "attention_backward" with "attention_tile.cuh",
+    "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
+    "attention_backward_hopper" with "attention_tile.cuh" "attention_plan.cuh" "hopper.cuh",
     "checks",
     "decode",
     "head",

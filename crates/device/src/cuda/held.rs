@@ -20,12 +20,8 @@ pub struct Held {
 
 /// Measured on an H200 with driver 580 and 16 cores, and rounded up. The host's numbers are those of a first start, in
 /// which the kernels are compiled: what the compiler took stays with the process.
-const TABLE: Held = Held {
-    card: Bytes::mib(640),
-    host: Bytes::mib(448),
-    files: Bytes::mib(232),
-    shared: Bytes::mib(12),
-};
+const TABLE: Held =
+    Held { card: Bytes::mib(640), host: Bytes::mib(448), files: Bytes::mib(232), shared: Bytes::mib(12) };
 const TABLE_SOURCE: &str = "from a table, measured on an H200 with driver 580";
 /// Runs differ in shapes: a plan takes so much more than the most that was noted.
 const MARGIN: u64 = 16 << 20;

@@ -86,19 +86,23 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<
     product(dev, shape, w.buf, dy, out, out, None);
 }
 
-/// grad += dy^T x.
-pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>) {
+/// grad = dy^T x, or grad += .
+pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool) {
     assert_eq!(grad.layout, MatrixLayout::Rows);
     let m = rows(dy, grad.n);
     assert_eq!(x.len(), m * grad.k, "[{m}, {}]", grad.k);
+    let by_library = by_library(dev, &[dy, x], &[grad.k, grad.n]) && dev.address(grad.buf).is_multiple_of(16);
+    if !add && (m == 0 || !by_library) {
+        super::memory::zero(dev, grad.buf);
+    }
     if m == 0 {
         return;
     }
-    if !by_library(dev, &[dy, x], &[grad.k, grad.n]) || !dev.address(grad.buf).is_multiple_of(16) {
+    if !by_library {
         return sgemm::backward_w(dev, dy, x, grad);
     }
     let out = grad.buf.dtype();
-    let shape = Shape { op: Op::BackwardW, m, n: grad.n, k: grad.k, out, add: true, bias: false };
+    let shape = Shape { op: Op::BackwardW, m, n: grad.n, k: grad.k, out, add, bias: false };
     product(dev, shape, x, dy, grad.buf, grad.buf, None);
 }
 

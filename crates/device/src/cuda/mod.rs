@@ -30,14 +30,14 @@ pub use attention::attention_scratch_bytes;
 pub use attention_backward::attention_backward_scratch_bytes;
 pub use compile::{ARCHITECTURES, SOURCES, Source, compile};
 pub use driver::GpuInfo;
-pub use held::Held;
 pub use head::{head_dtile_elements, head_tile_elements};
+pub use held::Held;
 pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, Pipeline,
-    QkNorm, QkNormBackward, Sampling,
+    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, NormGrads,
+    Pipeline, QkNorm, QkNormBackward, Sampling,
 };
 use driver::Gpu;
 use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result};
@@ -426,26 +426,17 @@ impl Device for CudaDevice {
         matmul::backward_x(self, dy, w, out, add);
         self.inspect("matmul_dx", &[out]);
     }
-    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, _pack: Buf<'_>) {
-        matmul::backward_w(self, dy, x, grad);
+    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, _pack: Buf<'_>) {
+        matmul::backward_w(self, dy, x, grad, add);
         self.inspect("matmul_dw", &[grad.buf]);
     }
-    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>) {
-        rows::bias_backward(self, dy, grad);
+    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
+        rows::bias_backward(self, dy, grad, add);
         self.inspect("bias_backward", &[grad]);
     }
-    fn rms_norm_backward(
-        &self,
-        x: Buf<'_>,
-        w: Buf<'_>,
-        eps: f32,
-        dy: Buf<'_>,
-        dx: Buf<'_>,
-        dw: Buf<'_>,
-        rstd: Buf<'_>,
-    ) {
-        rows::rms_norm_backward(self, x, w, eps, dy, dx, dw, rstd);
-        self.inspect("rms_norm_backward", &[dx, dw]);
+    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, to: NormGrads<'_>) {
+        rows::rms_norm_backward(self, x, w, eps, dy, to);
+        self.inspect("rms_norm_backward", &[to.dx, to.dw]);
     }
     fn attention_backward(
         &self,
@@ -474,8 +465,15 @@ impl Device for CudaDevice {
         rotation::backward(self, dq, dkv, rope, positions, heads, norms, dqkv);
         self.inspect("rope_backward", &[dqkv]);
     }
-    fn swiglu_backward(&self, gate_up: Buf<'_>, f: usize, dout: Buf<'_>, d_gate_up: Buf<'_>) {
-        rows::swiglu_backward(self, gate_up, f, dout, d_gate_up);
+    fn swiglu_backward(
+        &self,
+        gate_up: Buf<'_>,
+        f: usize,
+        dout: Buf<'_>,
+        d_gate_up: Buf<'_>,
+        out: Option<Buf<'_>>,
+    ) {
+        rows::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
         self.inspect("swiglu_backward", &[d_gate_up]);
     }
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
@@ -495,8 +493,9 @@ impl Device for CudaDevice {
         _pack: Buf<'_>,
         dx: Buf<'_>,
         grad: Matrix<'_>,
+        add: bool,
     ) {
-        let d = head::HeadGrads { dlogprobs, dentropy, dtile, dx, grad };
+        let d = head::HeadGrads { dlogprobs, dentropy, dtile, dx, grad, add };
         head::backward(self, x, w, targets, inv_temperature, tile, head_out, d);
         self.inspect("head_backward", &[dx, grad.buf]);
     }

@@ -176,6 +176,6 @@ pub(crate) fn backward(
     };
     dev.launch("rotation", kernel, how, &args);
     for (weight, first) in [(n.dq_weight, 0), (n.dk_weight, 4 * d as u64)] {
-        add_partials(dev, Arg::Ptr(partials + first), chunks, 2 * d, weight);
+        add_partials(dev, Arg::Ptr(partials + first), chunks, 2 * d, weight, true);
     }
 }

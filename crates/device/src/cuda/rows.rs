@@ -3,7 +3,7 @@
 //! Sums over rows go through partial sums in the scratch; how rows are cut into chunks depends on their number alone.
 
 use super::{Arg, CudaDevice, Launch};
-use crate::{Matrix, MatrixLayout};
+use crate::{Matrix, MatrixLayout, NormGrads};
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
@@ -122,22 +122,32 @@ pub(crate) fn swiglu(dev: &CudaDevice, gate_up: Buf<'_>, f: usize, out: Buf<'_>)
     dev.launch("rows", typed!("swiglu", out), blocks(items, 256, 256), &args);
 }
 
-/// Gradients of gate and up, which may take their place.
+/// Gradients of gate and up, which may take their place, and the product again, which may take its gradient's.
 pub(crate) fn swiglu_backward(
     dev: &CudaDevice,
     gate_up: Buf<'_>,
     f: usize,
     dout: Buf<'_>,
     d_gate_up: Buf<'_>,
+    out: Option<Buf<'_>>,
 ) {
     let rows = dout.len() / f;
     assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
     assert_eq!(gate_up.len(), d_gate_up.len(), "gate and up, and their gradients");
     assert_eq!([gate_up.dtype(), d_gate_up.dtype()], [dout.dtype(); 2]);
-    let wide = wide(dev, f, 8, &[gate_up, dout, d_gate_up]);
+    let again = out.unwrap_or(dout);
+    assert_eq!((again.len(), again.dtype()), (dout.len(), dout.dtype()), "the product and its gradient");
+    let wide = wide(dev, f, 8, &[gate_up, dout, d_gate_up, again]);
     let items = if wide { dout.len() / 8 } else { dout.len() };
-    let args =
-        [dev.arg(gate_up), dev.arg(dout), dev.arg(d_gate_up), count(f), count(items), Arg::U32(wide.into())];
+    let args = [
+        dev.arg(gate_up),
+        dev.arg(dout),
+        dev.arg(d_gate_up),
+        out.map_or(Arg::Ptr(0), |out| dev.arg(out)),
+        count(f),
+        count(items),
+        Arg::U32(wide.into()),
+    ];
     dev.launch("rows", typed!("swiglu_backward", dout), blocks(items, 256, 256), &args);
 }
 
@@ -158,6 +168,22 @@ fn sharing(h: usize) -> Sharing {
         0..=1024 => Sharing::Warp,
         1025..=4096 => Sharing::Block256,
         _ => Sharing::Block512,
+    }
+}
+
+/// The kernel for the weights' dtype and that of the output's gradient, which is f32 or the same.
+fn typed_two(name: &'static str, w: Buf<'_>, dy: Buf<'_>) -> &'static str {
+    let mixed = w.dtype() != dy.dtype();
+    assert!(!mixed || dy.dtype() == DType::F32, "gradients of {} of a norm", dy.dtype().name());
+    match (name, mixed) {
+        ("rms_norm_backward_warp", false) => typed!("rms_norm_backward_warp", w),
+        ("rms_norm_backward_warp", true) => "rms_norm_backward_warp_bf16_float",
+        ("rms_norm_backward_256", false) => typed!("rms_norm_backward_256", w),
+        ("rms_norm_backward_256", true) => "rms_norm_backward_256_bf16_float",
+        ("rms_norm_backward_512", false) => typed!("rms_norm_backward_512", w),
+        ("rms_norm_backward_512", true) => "rms_norm_backward_512_bf16_float",
+        (_, false) => typed!("rms_norm_backward_any", w),
+        (_, true) => "rms_norm_backward_any_bf16_float",
     }
 }
 
@@ -182,59 +208,60 @@ pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: 
     dev.launch("rows", kernel, how, &args);
 }
 
-/// dx += gradient through the norm; dw += its weight's.
-#[allow(clippy::too_many_arguments)] // As the operation.
+/// Gradients through the norm; see `Device::rms_norm_backward`.
 pub(crate) fn rms_norm_backward(
     dev: &CudaDevice,
     x: Buf<'_>,
     w: Buf<'_>,
     eps: f32,
     dy: Buf<'_>,
-    dx: Buf<'_>,
-    dw: Buf<'_>,
-    rstd: Buf<'_>,
+    to: NormGrads<'_>,
 ) {
+    let NormGrads { dx, rounded, dw, add, rstd } = to;
     let h = w.len();
     let rows = x.len() / h;
     assert_eq!([x.len(), dy.len(), dx.len()], [rows * h; 3], "x, dy, dx of rows of {h}");
     assert_eq!((dw.len(), rstd.len()), (h, rows), "dw and rstd of [{rows}, {h}]");
-    assert_eq!([x, dy, dx, rstd].map(|b| b.dtype()), [DType::F32; 4]);
+    assert_eq!([x, dx, rstd].map(|b| b.dtype()), [DType::F32; 3]);
+    let same = rounded.map_or((rows * h, w.dtype()), |b| (b.len(), b.dtype()));
+    assert_eq!(same, (rows * h, w.dtype()), "dx rounded to the weights' dtype");
     if rows == 0 {
-        return;
+        return if add { () } else { super::memory::zero(dev, dw) };
     }
     let sharing = sharing(h);
     let partials = Arg::Ptr(dev.scratch(sum_scratch_bytes(rows as u64, h as u64)));
     let [px, pw, pdy, pdx, prstd] = [x, w, dy, dx, rstd].map(|b| dev.arg(b));
+    let pout = rounded.map_or(Arg::Ptr(0), |b| dev.arg(b));
     if sharing == Sharing::Any {
-        let args = [px, pw, Arg::F32(eps), pdy, pdx, prstd, count(h)];
-        dev.launch("rows", typed!("rms_norm_backward_any", w), blocks(rows, 1, 256), &args);
-        return column_sums(dev, dy, Some((x, rstd)), dw);
+        let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, count(h)];
+        dev.launch("rows", typed_two("rms_norm_backward_any", w, dy), blocks(rows, 1, 256), &args);
+        return column_sums(dev, dy, Some((x, rstd)), dw, add);
     }
-    assert!(wide(dev, h, 4, &[x, w, dy, dx]), "rows at aligned addresses");
-    let args = [px, pw, Arg::F32(eps), pdy, pdx, prstd, partials, count(rows), count(h)];
+    assert!(wide(dev, h, 4, &[x, w, dy, dx, rounded.unwrap_or(dx)]), "rows at aligned addresses");
+    let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, partials, count(rows), count(h)];
     let (kernel, per_block, threads) = match sharing {
-        Sharing::Warp => (typed!("rms_norm_backward_warp", w), 4, 128),
-        Sharing::Block256 => (typed!("rms_norm_backward_256", w), 1, 256),
-        _ => (typed!("rms_norm_backward_512", w), 1, 512),
+        Sharing::Warp => ("rms_norm_backward_warp", 4, 128),
+        Sharing::Block256 => ("rms_norm_backward_256", 1, 256),
+        _ => ("rms_norm_backward_512", 1, 512),
     };
     let chunks = rows.div_ceil(per_block).min(CHUNKS_MAX);
-    dev.launch("rows", kernel, blocks(chunks, 1, threads), &args);
-    add_partials(dev, partials, chunks, h, dw);
+    dev.launch("rows", typed_two(kernel, w, dy), blocks(chunks, 1, threads), &args);
+    add_partials(dev, partials, chunks, h, dw, add);
 }
 
 // ---- sums over rows ----------------------------------------------------------------------------------------------
 
-/// grad[n] += sum over rows of dy.
-pub(crate) fn bias_backward(dev: &CudaDevice, dy: Buf<'_>, grad: Buf<'_>) {
+/// grad[n] = sum over rows of dy, or grad[n] += .
+pub(crate) fn bias_backward(dev: &CudaDevice, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
     assert_eq!(dy.len() % grad.len(), 0, "rows of {}", grad.len());
-    column_sums(dev, dy, None, grad);
+    column_sums(dev, dy, None, grad, add);
 }
 
-/// grad[c] += sum over rows of y[row][c], or of y x rstd[row].
-fn column_sums(dev: &CudaDevice, y: Buf<'_>, scaled: Option<(Buf<'_>, Buf<'_>)>, grad: Buf<'_>) {
+/// grad[c] = sum over rows of y[row][c], or of y x rstd[row]; or grad[c] += .
+fn column_sums(dev: &CudaDevice, y: Buf<'_>, scaled: Option<(Buf<'_>, Buf<'_>)>, grad: Buf<'_>, add: bool) {
     let (n, rows) = (grad.len(), y.len() / grad.len());
     if rows == 0 {
-        return;
+        return if add { () } else { super::memory::zero(dev, grad) };
     }
     let chunk_rows = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
     let chunks = rows.div_ceil(chunk_rows);
@@ -245,12 +272,20 @@ fn column_sums(dev: &CudaDevice, y: Buf<'_>, scaled: Option<(Buf<'_>, Buf<'_>)>,
     let args =
         [dev.arg(y), x, rstd, partials, count(rows), count(n), count(chunk_rows), Arg::U32(wide.into())];
     dev.launch("rows", typed!("column_sums", y), how, &args);
-    add_partials(dev, partials, chunks, n, grad);
+    add_partials(dev, partials, chunks, n, grad, add);
 }
 
-/// grad[c] += sum over chunks of partials[chunk][c], `stride` elements from chunk to chunk.
-pub(super) fn add_partials(dev: &CudaDevice, partials: Arg, chunks: usize, stride: usize, grad: Buf<'_>) {
-    let args = [partials, dev.arg(grad), count(chunks), count(stride), count(grad.len())];
+/// grad[c] = sum over chunks of partials[chunk][c], `stride` elements from chunk to chunk; or grad[c] += .
+pub(super) fn add_partials(
+    dev: &CudaDevice,
+    partials: Arg,
+    chunks: usize,
+    stride: usize,
+    grad: Buf<'_>,
+    add: bool,
+) {
+    let args =
+        [partials, dev.arg(grad), count(chunks), count(stride), count(grad.len()), Arg::U32(add.into())];
     dev.launch("rows", typed!("add_partials", grad), blocks(grad.len(), 32, 1024), &args);
 }
 

@@ -114,6 +114,7 @@ impl Head {
             gpu.buf("x").slice(0, 0),
             gpu.buf("dx"),
             gpu.matrix("grad", vocab, k),
+            true,
         );
         (gpu.get("dx"), gpu.get("grad"))
     }

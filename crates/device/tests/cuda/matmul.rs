@@ -33,7 +33,13 @@ fn the_three_products_agree_with_f64() {
         let weights = gpu.matrix("w", n, k);
         gpu.dev.matmul(gpu.buf("x"), weights, Some(gpu.buf("bias")), gpu.buf("out"), false);
         gpu.dev.matmul_dx(gpu.buf("dy"), weights, gpu.buf("dx"), false);
-        gpu.dev.matmul_dw(gpu.buf("dy"), gpu.buf("x"), gpu.matrix("dw", n, k), gpu.buf("bias").slice(0, 0));
+        gpu.dev.matmul_dw(
+            gpu.buf("dy"),
+            gpu.buf("x"),
+            gpu.matrix("dw", n, k),
+            true,
+            gpu.buf("bias").slice(0, 0),
+        );
         let f = |a: &[f32], i: usize| f64::from(a[i]);
         let sum = |len: usize, term: &dyn Fn(usize) -> f64| (0..len).map(term).sum::<f64>();
         let want_out: Vec<f64> = (0..m * n)

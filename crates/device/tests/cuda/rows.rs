@@ -3,8 +3,8 @@
 use crate::rig::{CpuBench, GpuBench, bits, check_norm, cpu_matrix_len, normal, round};
 use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_device::Device;
 use plimsoll_device::cuda::CudaOptions;
+use plimsoll_device::{Device, NormGrads};
 
 const BOTH: [DType; 2] = [F32, Bf16];
 /// Rows shared by a warp, by blocks of 256 and 512 threads, and rows that are no groups of four or too wide.
@@ -94,7 +94,13 @@ fn rms_norm_backward_is_close_and_repeats() {
                     gpu.set(name, x);
                 }
                 let b = |name: &str| gpu.buf(name);
-                gpu.dev.rms_norm_backward(b("x"), b("w"), EPS, b("dy"), b("dx"), b("dw"), b("rstd"));
+                gpu.dev.rms_norm_backward(
+                    b("x"),
+                    b("w"),
+                    EPS,
+                    b("dy"),
+                    NormGrads { dx: b("dx"), rounded: None, dw: b("dw"), add: true, rstd: b("rstd") },
+                );
                 results.push(["dx", "dw", "rstd"].map(|name| bits(&gpu.get(name))));
             }
             let what = format!("{e:?} rows of {h}");
@@ -130,7 +136,7 @@ fn swiglu_and_its_gradient_are_close_also_in_place() {
             gpu.set("x", &x);
             gpu.set("d", &d);
             gpu.dev.swiglu(gpu.buf("x"), f, gpu.buf("out"));
-            gpu.dev.swiglu_backward(gpu.buf("x"), f, gpu.buf("d"), gpu.buf("dx"));
+            gpu.dev.swiglu_backward(gpu.buf("x"), f, gpu.buf("d"), gpu.buf("dx"), None);
             let (mut out, mut dx) = (vec![], vec![0.0; rows * 2 * f]);
             for row in 0..rows {
                 for i in 0..f {
@@ -144,8 +150,9 @@ fn swiglu_and_its_gradient_are_close_also_in_place() {
             check_norm("swiglu", &gpu.get("out"), &out, tolerance(e));
             let apart = gpu.get("dx");
             check_norm("swiglu_backward", &apart, &dx, tolerance(e));
-            gpu.dev.swiglu_backward(gpu.buf("x"), f, gpu.buf("d"), gpu.buf("x"));
+            gpu.dev.swiglu_backward(gpu.buf("x"), f, gpu.buf("d"), gpu.buf("x"), Some(gpu.buf("d")));
             assert_eq!(bits(&gpu.get("x")), bits(&apart), "{e:?} {f}: in place");
+            assert_eq!(bits(&gpu.get("d")), bits(&gpu.get("out")), "{e:?} {f}: the product again");
             gpu.check_guards();
         }
     }
@@ -242,7 +249,7 @@ fn a_bias_gets_the_sum_of_its_column() {
             for _ in 0..2 {
                 gpu.set("dy", &dy);
                 gpu.set("grad", &grad);
-                gpu.dev.bias_backward(gpu.buf("dy"), gpu.buf("grad"));
+                gpu.dev.bias_backward(gpu.buf("dy"), gpu.buf("grad"), true);
                 results.push(gpu.get("grad"));
             }
             assert_eq!(bits(&results[0]), bits(&results[1]));

@@ -78,7 +78,13 @@ fn check_shape((m, n, k): (usize, usize, usize), e: DType, out: DType) -> Option
     let dx = |i: usize, j: usize| dy[i / k * n + j] * w[j * k + i % k];
     gpu.dev.matmul(gpu.buf("x"), weights, Some(gpu.buf("bias")), gpu.buf("y"), false);
     gpu.dev.matmul_dx(gpu.buf("dy"), weights, gpu.buf("dx"), false);
-    gpu.dev.matmul_dw(gpu.buf("dy"), gpu.buf("x"), gpu.matrix("grad", n, k), gpu.buf("bias").slice(0, 0));
+    gpu.dev.matmul_dw(
+        gpu.buf("dy"),
+        gpu.buf("x"),
+        gpu.matrix("grad", n, k),
+        true,
+        gpu.buf("bias").slice(0, 0),
+    );
     let (biased, once) = (gpu.get("y"), gpu.get("dx"));
     check(&what("forward"), &biased, out, k, |i| bias[i % n], y);
     check(&what("dx"), &once, out, n, |_| 0.0, dx);
@@ -116,7 +122,7 @@ fn gradients_of_f32_weights_may_be_kept_in_bf16() {
     gpu.set("x", &x);
     gpu.set("dy", &dy);
     gpu.dev.zero(gpu.buf("grad"));
-    gpu.dev.matmul_dw(gpu.buf("dy"), gpu.buf("x"), gpu.matrix("grad", n, k), gpu.buf("x").slice(0, 0));
+    gpu.dev.matmul_dw(gpu.buf("dy"), gpu.buf("x"), gpu.matrix("grad", n, k), true, gpu.buf("x").slice(0, 0));
     check("dw", &gpu.get("grad"), Bf16, m, |_| 0.0, |i, j| dy[j * n + i / k] * x[j * k + i % k]);
 }
 

@@ -4,7 +4,7 @@ use crate::attention::{Sequence, Shape, batch, fill_cache, write};
 use crate::fixture::{Rig, numbers};
 use plimsoll_base::DType;
 use plimsoll_device::cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{Device, KV_BLOCK, Kv, NO_PARENT, NormGrads};
 use plimsoll_memory::Resident;
 use std::time::Instant;
 
@@ -157,11 +157,17 @@ fn measure_rows(path: &str, dev: &CpuDevice, r: Resident<'_>, rows: usize, h: us
     let b = |n| r.buf(n);
     report(&name("rms_norm"), rows, rows * h * 6, || dev.rms_norm(b("x"), b("w"), 1e-5, b("out")));
     report(&name("rms_norm_backward"), rows, rows * h * 24, || {
-        dev.rms_norm_backward(b("x"), b("w"), 1e-5, b("dy"), b("dx"), b("dw"), b("rstd"));
+        dev.rms_norm_backward(
+            b("x"),
+            b("w"),
+            1e-5,
+            b("dy"),
+            NormGrads { dx: b("dx"), rounded: None, dw: b("dw"), add: true, rstd: b("rstd") },
+        );
     });
     report(&name("swiglu"), rows, rows * f * 6, || dev.swiglu(b("gate_up"), f, b("act")));
     report(&name("swiglu_backward"), rows, rows * f * 10, || {
-        dev.swiglu_backward(b("gate_up"), f, b("act"), b("gate_up"));
+        dev.swiglu_backward(b("gate_up"), f, b("act"), b("gate_up"), None);
     });
     let kv = Kv { keys: b("keys"), values: b("values"), kv_heads: 3, head_dim: 64 };
     let batch = plimsoll_device::Batch {
@@ -176,7 +182,7 @@ fn measure_rows(path: &str, dev: &CpuDevice, r: Resident<'_>, rows: usize, h: us
     report(&name("rope_backward"), rows, rows * 960 * 6, || {
         dev.rope_backward(b("dy"), b("dkv"), b("rope"), b("positions"), heads, None, b("qkv"));
     });
-    report(&name("bias_backward"), rows, rows * 960 * 2, || dev.bias_backward(b("qkv"), b("bias")));
+    report(&name("bias_backward"), rows, rows * 960 * 2, || dev.bias_backward(b("qkv"), b("bias"), true));
     report(&name("cast"), rows, rows * h * 6, || dev.cast(b("x"), b("out")));
     let table = plimsoll_device::Matrix::new(b("table"), 49152, h, plimsoll_device::MatrixLayout::Pairs);
     report(&name("embed"), rows, rows * h * 6, || dev.embed(table, b("positions"), b("x")));

@@ -2,7 +2,7 @@
 
 use crate::fixture::{Rig, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
-use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_device::{Device, Matrix, MatrixLayout, NormGrads};
 
 const BOTH: [DType; 2] = [DType::F32, DType::Bf16];
 
@@ -60,7 +60,8 @@ fn rms_norm_backward_is_the_slope_of_the_norm() {
             dev.write_f32(r.buf("dx"), 0, &vec![0.5; rows * h]);
             dev.write_f32(r.buf("dw"), 0, &vec![0.25; h]);
             let (dx, dw) = (r.buf("dx"), r.buf("dw"));
-            dev.rms_norm_backward(r.buf("x"), r.buf("w"), 1e-5, r.buf("dy"), dx, dw, r.buf("rstd"));
+            let to = NormGrads { dx, rounded: None, dw, add: true, rstd: r.buf("rstd") };
+            dev.rms_norm_backward(r.buf("x"), r.buf("w"), 1e-5, r.buf("dy"), to);
             results.push((get(dev, dx), get(dev, dw)));
         }
         assert_eq!(results[0], results[1], "{isa:?}: threads");
@@ -105,7 +106,7 @@ fn swiglu_and_its_gradient_are_close_also_in_place() {
             dev.write_f32(r.buf("x"), 0, &x);
             dev.write_f32(r.buf("d"), 0, &d);
             dev.swiglu(r.buf("x"), f, r.buf("out"));
-            dev.swiglu_backward(r.buf("x"), f, r.buf("d"), r.buf("dx"));
+            dev.swiglu_backward(r.buf("x"), f, r.buf("d"), r.buf("dx"), None);
             let (mut out, mut dx) = (vec![], vec![0.0; rows * 2 * f]);
             for row in 0..rows {
                 for i in 0..f {
@@ -120,8 +121,10 @@ fn swiglu_and_its_gradient_are_close_also_in_place() {
             close("swiglu", &get(dev, r.buf("out")), &out, 6e-5 + rounding(e, 144.0));
             let apart = get(dev, r.buf("dx"));
             close("swiglu_backward", &apart, &dx, 1e-5 + rounding(e, 16.0));
-            dev.swiglu_backward(r.buf("x"), f, r.buf("d"), r.buf("x"));
+            dev.swiglu_backward(r.buf("x"), f, r.buf("d"), r.buf("x"), Some(r.buf("d")));
             assert_eq!(bits(&get(dev, r.buf("x"))), bits(&apart), "{isa:?} {e:?}: in place");
+            let again = [r.buf("d"), r.buf("out")].map(|buf| bits(&get(dev, buf)));
+            assert_eq!(again[0], again[1], "{isa:?} {e:?}: the product again");
         }
     }
 }
@@ -235,8 +238,8 @@ fn rows_are_gathered_scattered_and_summed_in_order() {
             assert_eq!(dy, stored(DType::Bf16, &gathered), "cast rounds to nearest even");
             dev.write_f32(r.buf("bias"), 0, &vec![1.0; h]);
             dev.zero(r.buf("bias32"));
-            dev.bias_backward(r.buf("dy"), r.buf("bias"));
-            dev.bias_backward(r.buf("dy"), r.buf("bias32"));
+            dev.bias_backward(r.buf("dy"), r.buf("bias"), true);
+            dev.bias_backward(r.buf("dy"), r.buf("bias32"), true);
             let (bias, bias32) = (get(dev, r.buf("bias")), get(dev, r.buf("bias32")));
             let sums: Vec<f64> = (0..h).map(|c| (0..rows).map(|m| f64::from(dy[m * h + c])).sum()).collect();
             close("bias_backward f32", &bias32, &sums, 2e-5);

@@ -214,7 +214,7 @@ impl Harness {
                     dl.push(l);
                     de.push(e);
                 }
-                backward(parts.dev, parts.decoder, grads, pass, inv_temperature, &dl, &de);
+                backward(parts.dev, parts.decoder, grads, true, pass, inv_temperature, &dl, &de);
             })
             .unwrap();
         (read(parts.dev, parts.grads.all), sum)

@@ -146,18 +146,23 @@ __device__ __forceinline__ bool find_row(const u32* segments, u32 num_segments, 
 template <int D> __device__ __forceinline__ u32 swizzled(u32 row, u32 piece) {
     return row * D + ((piece ^ (row & 7)) * 8);
 }
+/// The same in panels of UNIT rows of 64 elements, as Hopper's products take them (hopper.cuh).
+__device__ __forceinline__ u32 in_panels(u32 row, u32 piece) {
+    return piece / 8 * UNIT * 64 + swizzled<64>(row, piece % 8);
+}
 
 /// A warp fetches `ROWS` rows of D elements to rows `first`.., a multiple of 8, of a shared buffer; those beyond the
 /// first `valid` become zeros and are not read.
-template <int D, int ROWS>
+template <int D, int ROWS, bool PANELS = false>
 __device__ __forceinline__ void fetch_rows(bf16* to, u32 first, const bf16* from, u32 valid) {
     const u32 lane = threadIdx.x % WARP;
-    to += first * D;
+    to += first * (PANELS ? 64 : D);
     from += lane * 8;
 #pragma unroll
     for (u32 i = 0; i < ROWS * D / 8 / WARP; i++) {
         u32 row = (i * WARP + lane) / (D / 8), piece = (i * WARP + lane) % (D / 8);
-        copy_async_16(to + swizzled<D>(row, piece), from + i * WARP * 8, row < valid);
+        const u32 at = PANELS ? in_panels(row, piece) : swizzled<D>(row, piece);
+        copy_async_16(to + at, from + i * WARP * 8, row < valid);
     }
 }
 
@@ -287,7 +292,7 @@ template <int WARPS> struct TileRows {
 };
 
 /// A segment's keys and values, unit by unit through two buffers: while one is used, the next one comes.
-template <int D, int WARPS> struct KeyStream {
+template <int D, int WARPS, bool PANELS = false> struct KeyStream {
     static constexpr u32 BUFFER = 2 * UNIT * D; // elements
     const bf16* keys;
     const bf16* values;
@@ -321,8 +326,8 @@ template <int D, int WARPS> struct KeyStream {
         if (!index_ok(BAD_KV_BLOCK, entry, shape.blocks)) entry = valid = 0;
         const u64 from = (shape.block(entry, kv_head) * KV_BLOCK + first % KV_BLOCK) * D;
         bf16* to = buffers + unit % 2 * BUFFER;
-        fetch_rows<D, UNIT / WARPS>(to, first, keys + from, valid);
-        fetch_rows<D, UNIT / WARPS>(to + UNIT * D, first, values + from, valid);
+        fetch_rows<D, UNIT / WARPS, PANELS>(to, first, keys + from, valid);
+        fetch_rows<D, UNIT / WARPS, PANELS>(to + UNIT * D, first, values + from, valid);
         copy_async_commit();
     }
     /// Waits for a unit, and sends for the one behind it. All threads of the block come here for every unit.

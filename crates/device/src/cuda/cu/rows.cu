@@ -116,10 +116,11 @@ template <class T> __device__ __forceinline__ void swiglu_slopes(float& g, float
     u = du;
 }
 
-/// `gate_up` and `out` may be the same memory: a thread reads its elements before it writes them.
+/// `gate_up` and `out` may be the same memory, and `d_out` and `again`, which gets the product once more, if there is
+/// one: a thread reads its elements before it writes them.
 template <class T>
-__device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* __restrict__ d_out, T* out, u32 f,
-                                                u32 items, u32 wide) {
+__device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items,
+                                                u32 wide) {
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= items) return;
     u32 width = wide ? f / 8 : f, row = i / width, c = i - row * width;
@@ -127,8 +128,9 @@ __device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* __res
     const T* dy = d_out + (u64)row * f;
     T* to = out + (u64)row * 2 * f;
     if (!wide) {
-        float g = to_f32(x[c]), u = to_f32(x[f + c]);
-        swiglu_slopes<T>(g, u, to_f32(dy[c]));
+        float g = to_f32(x[c]), u = to_f32(x[f + c]), d = to_f32(dy[c]);
+        if (again) again[(u64)row * f + c] = from_f32<T>(silu<T>(g) * u);
+        swiglu_slopes<T>(g, u, d);
         to[c] = from_f32<T>(g);
         to[f + c] = from_f32<T>(u);
         return;
@@ -137,6 +139,12 @@ __device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* __res
     load8(x + c * 8, g);
     load8(x + f + c * 8, u);
     load8(dy + c * 8, d);
+    if (again) {
+        float y[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) y[j] = silu<T>(g[j]) * u[j];
+        store8(again + (u64)row * f + c * 8, y);
+    }
 #pragma unroll
     for (int j = 0; j < 8; j++) swiglu_slopes<T>(g[j], u[j], d[j]);
     store8(to + c * 8, g);
@@ -147,9 +155,9 @@ __device__ __forceinline__ void swiglu_backward(const T* gate_up, const T* __res
     extern "C" __global__ void __launch_bounds__(256) swiglu_##T(const T* gate_up, T* out, u32 f, u32 items, u32 wide) { \
         swiglu<T>(gate_up, out, f, items, wide);                                                                     \
     }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(256) swiglu_backward_##T(const T* gate_up, const T* d_out, T* out,  \
-                                                                          u32 f, u32 items, u32 wide) {              \
-        swiglu_backward<T>(gate_up, d_out, out, f, items, wide);                                                     \
+    extern "C" __global__ void __launch_bounds__(256) swiglu_backward_##T(                                           \
+        const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items, u32 wide) {                            \
+        swiglu_backward<T>(gate_up, d_out, out, again, f, items, wide);                                              \
     }
 SWIGLU(float)
 SWIGLU(bf16)
@@ -235,12 +243,13 @@ __device__ __forceinline__ void rms_norm_any(const float* __restrict__ x, const 
 }
 
 /// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r, and the sums over this block's rows of dy xhat, which go to
-/// partials[block]. The rows of a block are those of its index modulo the number of blocks.
-template <class T, int LANES, int QUADS>
+/// partials[block]. The rows of a block are those of its index modulo the number of blocks. `rounded`, if there is one,
+/// gets the new dx too.
+template <class T, class G, int LANES, int QUADS>
 __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, const T* __restrict__ w, float eps,
-                                                  const float* __restrict__ dy, float* __restrict__ dx,
-                                                  float* __restrict__ rstd, float* __restrict__ partials, u32 rows,
-                                                  u32 h) {
+                                                  const G* __restrict__ dy, float* __restrict__ dx,
+                                                  T* __restrict__ rounded, float* __restrict__ rstd,
+                                                  float* __restrict__ partials, u32 rows, u32 h) {
     const u32 teams = LANES == WARP ? 4 : 1;  // warps of a block that have rows of their own
     u32 team = LANES == WARP ? threadIdx.x / WARP : 0, lane = LANES == WARP ? threadIdx.x % WARP : threadIdx.x;
     float dw[QUADS][4] = {};
@@ -276,6 +285,7 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
                 dw[i][j] = fma(d[i][j], v[i][j] * r, dw[i][j]);
             }
             store4(to + c, sum);
+            if (rounded) store4(rounded + (u64)row * h + c, sum);
         }
     }
     float* part = partials + (u64)blockIdx.x * h;
@@ -297,23 +307,25 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
 }
 
 /// dx and rstd alone, for rows of any width; the weight's gradient goes through `column_sums`.
-template <class T>
+template <class T, class G>
 __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ x, const T* __restrict__ w, float eps,
-                                                        const float* __restrict__ dy, float* __restrict__ dx,
-                                                        float* __restrict__ rstd, u32 h) {
+                                                        const G* __restrict__ dy, float* __restrict__ dx,
+                                                        T* __restrict__ rounded, float* __restrict__ rstd, u32 h) {
     u64 first = (u64)blockIdx.x * h;
     float square = 0.0f, dot = 0.0f;
     for (u32 c = threadIdx.x; c < h; c += ANY_LANES) {
         float v = x[first + c];
         square = fma(v, v, square);
-        dot = fma(to_f32(w[c]) * dy[first + c], v, dot);
+        dot = fma(to_f32(w[c]) * to_f32(dy[first + c]), v, dot);
     }
     float r = reciprocal_rms(row_sum<ANY_LANES>(square), h, eps);
     float slope = -row_sum<ANY_LANES>(dot) * r * r / (float)h;
     if (threadIdx.x == 0) rstd[blockIdx.x] = r;
     for (u32 c = threadIdx.x; c < h; c += ANY_LANES) {
-        float inner = fma(x[first + c], slope, to_f32(w[c]) * dy[first + c]);
-        dx[first + c] = fma(inner, r, dx[first + c]);
+        float inner = fma(x[first + c], slope, to_f32(w[c]) * to_f32(dy[first + c]));
+        float sum = fma(inner, r, dx[first + c]);
+        dx[first + c] = sum;
+        if (rounded) rounded[first + c] = from_f32<T>(sum);
     }
 }
 
@@ -321,11 +333,12 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
     extern "C" __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES)                                          \
         rms_norm_##WAY##_##T(const float* x, const T* w, float eps, T* out, u32 rows, u32 h) {                       \
         rms_norm<T, LANES, QUADS>(x, w, eps, out, rows, h);                                                          \
-    }                                                                                                                \
+    }
+#define NORM_BACKWARD_LANES(NAME, T, G, LANES, QUADS)                                                                \
     extern "C" __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES)                                          \
-        rms_norm_backward_##WAY##_##T(const float* x, const T* w, float eps, const float* dy, float* dx, float* rstd, \
-                                        float* partials, u32 rows, u32 h) {                                          \
-        rms_norm_backward<T, LANES, QUADS>(x, w, eps, dy, dx, rstd, partials, rows, h);                              \
+        rms_norm_backward_##NAME(const float* x, const T* w, float eps, const G* dy, float* dx, T* rounded,          \
+                                 float* rstd, float* partials, u32 rows, u32 h) {                                    \
+        rms_norm_backward<T, G, LANES, QUADS>(x, w, eps, dy, dx, rounded, rstd, partials, rows, h);                  \
     }
 #define NORM(T)                                                                                                      \
     NORM_LANES(T, warp, 32, 8)                                                                                       \
@@ -334,13 +347,21 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
     extern "C" __global__ void __launch_bounds__(ANY_LANES)                                                          \
         rms_norm_any_##T(const float* x, const T* w, float eps, T* out, u32 rows, u32 h) {                           \
         rms_norm_any<T>(x, w, eps, out, rows, h);                                                                    \
-    }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(ANY_LANES) rms_norm_backward_any_##T(                               \
-        const float* x, const T* w, float eps, const float* dy, float* dx, float* rstd, u32 h) {                     \
-        rms_norm_backward_any<T>(x, w, eps, dy, dx, rstd, h);                                                        \
+    }
+/// By the dtypes of the weights and of the output's gradient.
+#define NORM_BACKWARD(T, G, TYPES)                                                                                   \
+    NORM_BACKWARD_LANES(warp_##TYPES, T, G, 32, 8)                                                                   \
+    NORM_BACKWARD_LANES(256_##TYPES, T, G, 256, 4)                                                                   \
+    NORM_BACKWARD_LANES(512_##TYPES, T, G, 512, 8)                                                                   \
+    extern "C" __global__ void __launch_bounds__(ANY_LANES) rms_norm_backward_any_##TYPES(                           \
+        const float* x, const T* w, float eps, const G* dy, float* dx, T* rounded, float* rstd, u32 h) {             \
+        rms_norm_backward_any<T, G>(x, w, eps, dy, dx, rounded, rstd, h);                                            \
     }
 NORM(float)
 NORM(bf16)
+NORM_BACKWARD(float, float, float)
+NORM_BACKWARD(bf16, bf16, bf16)
+NORM_BACKWARD(bf16, float, bf16_float)
 
 // ---- sums over rows -----------------------------------------------------------------------------------------------
 
@@ -399,10 +420,10 @@ COLUMN_SUMS(bf16)
 /// Warps of a block of `add_partials`; each adds up every so-manieth chunk of the same 32 columns.
 #define PARTIAL_WARPS 32
 
-/// out[c] += sum over chunks of partials[chunk][c]; `stride` elements from chunk to chunk.
+/// out[c] = sum over chunks of partials[chunk][c], or out[c] += when `add`; `stride` elements from chunk to chunk.
 template <class T>
 __device__ __forceinline__ void add_partials(const float* __restrict__ partials, T* out, u32 chunks, u32 stride,
-                                             u32 n) {
+                                             u32 n, u32 add) {
     __shared__ float shared[PARTIAL_WARPS][WARP];
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, c = blockIdx.x * WARP + lane;
     float sum = 0.0f;
@@ -415,13 +436,13 @@ __device__ __forceinline__ void add_partials(const float* __restrict__ partials,
     if (warp > 0 || c >= n) return;
 #pragma unroll
     for (int i = 1; i < PARTIAL_WARPS; i++) sum = sum + shared[i][lane];
-    out[c] = from_f32<T>(to_f32(out[c]) + sum);
+    out[c] = from_f32<T>((add ? to_f32(out[c]) : 0.0f) + sum);
 }
 
 #define ADD_PARTIALS(T)                                                                                              \
     extern "C" __global__ void __launch_bounds__(PARTIAL_WARPS* WARP)                                                \
-        add_partials_##T(const float* partials, T* out, u32 chunks, u32 stride, u32 n) {                             \
-        add_partials<T>(partials, out, chunks, stride, n);                                                           \
+        add_partials_##T(const float* partials, T* out, u32 chunks, u32 stride, u32 n, u32 add) {                    \
+        add_partials<T>(partials, out, chunks, stride, n, add);                                                      \
     }
 ADD_PARTIALS(float)
 ADD_PARTIALS(bf16)

@@ -1,0 +1,182 @@
+// Hopper's own instructions: copies of boxes, barriers that count bytes, products by four warps together.
+//
+// Operands in shared memory are panels of rows of 128 bytes (64 elements), whose 16-byte pieces are permuted by the row,
+// as `swizzled<64>` does and the copy engine in its mode of 128 bytes; eight rows are 1,024 bytes, and panels begin at
+// multiples of that. A thread's part of a 64 x N sum is as in attention_tile.cuh: [N / 8][4], the warp's rows lane / 4 and
+// eight after it, two columns of each.
+
+/// How the copy engine finds a matrix: the driver's CUtensorMap.
+struct alignas(64) TensorMap {
+    u64 words[16];
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives, and expects as many bytes of copies.
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/// Waits for the end of the phase of this parity.
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra end;\n"
+        "bra again;\n"
+        "end:\n"
+        "}" ::"r"(barrier), "r"(parity) : "memory");
+}
+/// A box of a matrix, from column x and row y on, to shared memory; zeros beyond the matrix.
+__device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, u32 x, u32 y, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"((u64)map), "r"(x), "r"(y), "r"(barrier) : "memory");
+}
+
+/// What a product is told of an operand in shared memory; `panel_bytes` is from panel to panel, where b's columns are
+/// more than 64.
+__device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(panel_bytes >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+
+#define SUMS8(d, i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+
+// d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory; b's N rows hold 16 elements each.
+__device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, p, 1, 1, 0, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24)
+        : "l"(a), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, p, 1, 1, 0, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32),
+          SUMS8(d, 40),
+          SUMS8(d, 48),
+          SUMS8(d, 56),
+          SUMS8(d, 64),
+          SUMS8(d, 72),
+          SUMS8(d, 80),
+          SUMS8(d, 88),
+          SUMS8(d, 96),
+          SUMS8(d, 104),
+          SUMS8(d, 112),
+          SUMS8(d, 120)
+        : "l"(a), "l"(b), "r"(add));
+}
+
+// The same with a in registers: a thread's words of it as in `read_rows`.
+__device__ __forceinline__ void multiply_left(float (&d)[32], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+// d = a b, or d += where `add`: b is 16 rows of N elements, in panels.
+__device__ __forceinline__ void multiply_left_by_columns(float (&d)[32], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void multiply_left_by_columns(float (&d)[64], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n"
+        "}"
+        : SUMS8(d, 0),
+          SUMS8(d, 8),
+          SUMS8(d, 16),
+          SUMS8(d, 24),
+          SUMS8(d, 32),
+          SUMS8(d, 40),
+          SUMS8(d, 48),
+          SUMS8(d, 56)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+/// Before products: what was written to registers, and what `copied` has made seen, is in place.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+/// Products since the last call are a group.
+__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Waits until at most N groups are under way.
+template <int N> __device__ __forceinline__ void wait_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+/// What this thread wrote to shared memory is seen by products that follow a barrier.
+__device__ __forceinline__ void copied() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// A thread's sums stand still around products.
+template <int N> __device__ __forceinline__ void hold(float (&d)[N]) {
+#pragma unroll
+    for (u32 i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+#define ON_HOPPER(...) __VA_ARGS__
+#else
+#define ON_HOPPER(...)
+#endif
