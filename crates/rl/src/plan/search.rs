@@ -18,6 +18,7 @@ use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
+use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{EngineLimits, OnFull};
 use plimsoll_train::{OptimizerDType, PackLimits, StateDTypes};
 
@@ -54,8 +55,8 @@ pub(super) struct Planner<'a> {
     pub(super) limits: &'a Limits,
     pub(super) rates: &'a Rates,
     pub(super) purpose: Purpose,
-    /// The most that processes of other people's code may come to hold.
-    pub(super) workers: Bytes,
+    /// What the rewards take of the host.
+    pub(super) rewards: RewardMemory,
 }
 
 /// A setting with everything that follows from it.
@@ -334,7 +335,7 @@ impl Planner<'_> {
             truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
-            workers: self.workers,
+            rewards: self.rewards,
             host: HostFacts { staging, ..self.facts.host },
         };
         (shape, resolved)
