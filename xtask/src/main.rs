@@ -1,6 +1,6 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
-//! `bench/results/plan_truth.*`; and of the binary under faults: `cargo xtask soak`. It has no dependencies, so that it
-//! builds in a second.
+//! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; and of the verifiers under hostile text:
+//! `cargo xtask fuzz-grade`. It has no dependencies, so that it builds in a second.
 
 mod edges;
 mod length;
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         ["tidy"] => run_tidy(),
         ["kernels", "--check"] => check_kernels(),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
+        ["fuzz-grade", ..] => fuzz_grade(&arguments[1..]),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
     }
@@ -56,8 +57,20 @@ fn check_kernels() -> ExitCode {
     if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Grades mutated and random texts with every verifier, with overflow checks on.
+fn fuzz_grade(arguments: &[String]) -> ExitCode {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = std::process::Command::new(cargo)
+        .args(["run", "-q", "-p", "plimsoll-reward", "--example", "fuzz_grade", "--"])
+        .args(arguments)
+        .current_dir(repository_root())
+        .status();
+    if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn usage() -> ExitCode {
     eprintln!("usage: cargo xtask tidy | kernels --check | truth [--runs N] [--seed S]");
+    eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults]"
     );

@@ -16,6 +16,18 @@ pub fn grade_gsm8k(response: &str, ground_truth: &str) -> bool {
     }
 }
 
+/// What was read of both, in words.
+pub(crate) fn why(response: &str, ground_truth: &str) -> String {
+    let said = |text| match answer_number(text) {
+        Some(Decimal { negative, whole, fraction }) => {
+            let sign = if negative { "-" } else { "" };
+            format!("{sign}{whole:.40}{}{fraction:.40}", if fraction.is_empty() { "" } else { "." })
+        }
+        None => "no number".into(),
+    };
+    format!("the response says {}, the ground truth {}", said(response), said(ground_truth))
+}
+
 /// A decimal number in one form: no leading or trailing zeros, no sign on zero.
 #[derive(Debug, PartialEq, Eq)]
 struct Decimal {

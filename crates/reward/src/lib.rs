@@ -1,19 +1,29 @@
 //! Verifiers and reward functions: a response and its ground truth in, a number out.
 //!
 //! Built-in verifiers are pure functions with a bound on their work: hostile text costs milliseconds and is wrong.
-//! Other people's code (`python:`, `command:`) runs in worker processes; a failure of theirs is a named error or a
-//! counted `None`, never a silent 0. This crate never sees a token, a model or a device.
+//! Other people's code (`python:`, `command:`, `code`) runs in worker processes; a failure of theirs is a named error or a
+//! counted `None`, never a silent 0. This crate never sees a model or a device, and tokens only to pass them on.
 
-mod external;
+mod case;
+mod code;
+mod countdown;
 mod grade;
+mod grader;
 mod gsm8k;
+mod http;
+mod json_schema;
 pub mod math;
 mod rewards;
+mod scorer;
 mod shape;
 mod spec;
+mod tally;
 
-pub use grade::{Agreement, GraderAgreement, grade_jsonl};
+pub use case::{Case, Prompt};
+pub use grade::{Agreement, Disagreement, GraderAgreement, grade_jsonl};
 pub use gsm8k::grade_gsm8k;
-pub use rewards::{Case, Rewards, Scored};
+pub use plimsoll_worker::{Network, Signature};
+pub use rewards::{Rewards, Scored};
 pub use shape::grade_exact;
-pub use spec::{KINDS, OnError, RewardSpec};
+pub use spec::{KINDS, OnError, RewardMemory, RewardSpec};
+pub use tally::Tally;

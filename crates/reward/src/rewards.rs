@@ -1,27 +1,22 @@
 //! The rewards of a run: each scores every sample, and the weighted sum is the sample's reward.
+//!
+//! Samples are handed over as they end and graded in batches of whole groups. Which samples make a batch, which worker
+//! grades it and in which order a worker sees its batches follow from the run alone, so scores do not depend on timing.
 
-use crate::external::External;
+use crate::case::Case;
+use crate::grader::{Graded, Grader};
+use crate::scorer::column_missing;
 use crate::spec::Kind;
-use crate::{OnError, RewardSpec, grade_exact, grade_gsm8k, math};
+use crate::tally::Tally;
+use crate::{OnError, RewardSpec};
 use plimsoll_base::{Error, Result};
+use plimsoll_worker::{Scores, Stop};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, channel};
 
-/// What a reward sees of one sample.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    /// The prompt as text.
-    pub prompt: &'a str,
-    /// The response as text, special tokens left out.
-    pub response: &'a str,
-    /// Tokens of the response.
-    pub response_tokens: usize,
-    /// The limit that the response was sampled under.
-    pub max_new_tokens: usize,
-    /// False if the limit cut the response.
-    pub ended: bool,
-    /// The row's columns other than the prompt.
-    pub columns: &'a Map<String, Value>,
-}
+/// Samples of a batch, unless one group has more: enough that a call's own cost does not count.
+const BATCH_SAMPLES: usize = 8;
 
 /// The scores of one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,25 +27,46 @@ pub struct Scored {
     pub parts: Vec<Option<f32>>,
 }
 
-/// All configured rewards of a run, with their worker processes.
+/// All configured rewards of a run, with their threads and worker processes.
 pub struct Rewards {
     rewards: Vec<Reward>,
+    done: Receiver<Graded>,
+    stop: Stop,
+    round: Round,
 }
 
 struct Reward {
     name: String,
     spec: RewardSpec,
-    kind: Kind,
-    external: Option<External>,
+    needs_answer: bool,
+    has_tally: bool,
+    graders: Vec<Grader>,
+    /// Since the round began.
+    tally: Tally,
+    /// Sum and count of what the function logged in the round.
+    logged: BTreeMap<String, (f64, u64)>,
+}
+
+/// The samples under way.
+#[derive(Default)]
+struct Round {
+    steps: [u32; 2],
+    cases: Vec<Option<Case>>,
+    batch_samples: usize,
+    /// Samples that each batch still waits for.
+    missing: Vec<usize>,
 }
 
 impl Rewards {
-    /// Reads the kinds and starts the workers.
+    /// Reads the kinds, and starts threads and workers.
     ///
-    /// A worker dies with the thread that started it, so call this from one that lives as long as the run.
+    /// Errors: `unknown-reward`, `reward-bad-weight`, those of starting a worker.
     pub fn new(specs: &[RewardSpec]) -> Result<Rewards> {
+        let stop = Stop::default();
+        let (say, done) = channel();
         let mut rewards: Vec<Reward> = Vec::with_capacity(specs.len());
-        for spec in specs {
+        let mut starting = Vec::new();
+        for (index, spec) in specs.iter().enumerate() {
             if !spec.weight.is_finite() {
                 return Err(Error::usage(
                     "reward-bad-weight",
@@ -59,41 +75,125 @@ impl Rewards {
                 .hint("set `weight` in the [[reward]] table to a finite number"));
             }
             let kind = Kind::parse(spec)?;
-            let same = rewards.iter().filter(|other| other.kind.name() == kind.name()).count();
-            let name = if same == 0 { kind.name() } else { format!("{}_{}", kind.name(), same + 1) };
-            let external = External::start(&name, &kind, spec)?;
-            rewards.push(Reward { name, spec: spec.clone(), kind, external });
+            let base = kind.name();
+            let same =
+                specs[..index].iter().filter(|other| Kind::parse(other).is_ok_and(|k| k.name() == base));
+            let name = match same.count() {
+                0 => base,
+                same => format!("{base}_{}", same + 1),
+            };
+            for _ in 0..spec.graders(&kind) {
+                starting.push((index, Grader::begin(index, &name, spec, &stop, &say)?));
+            }
+            rewards.push(Reward {
+                name,
+                spec: spec.clone(),
+                needs_answer: kind.needs_answer(),
+                has_tally: matches!(kind, Kind::Python { .. } | Kind::Command { .. } | Kind::Http { .. }),
+                graders: Vec::new(),
+                tally: Tally::default(),
+                logged: BTreeMap::new(),
+            });
         }
-        Ok(Rewards { rewards })
+        for (index, grader) in starting {
+            rewards[index].graders.push(grader.ready()?);
+        }
+        Ok(Rewards { rewards, done, stop, round: Round::default() })
     }
 
-    /// Checks that a row has the answer columns; a missing one is `data-column-missing`.
+    /// Checks that a row has what the rewards read of it, and that functions can be called with its columns.
+    ///
+    /// Errors: `data-column-missing`, `reward-bad-answer`, `reward-bad-schema`, `reward-function-signature`.
     pub fn check_columns(&self, columns: &Map<String, Value>) -> Result<()> {
-        for reward in self.rewards.iter().filter(|reward| reward.kind.needs_answer()) {
-            if !columns.contains_key(&reward.spec.answer_column) {
-                return Err(column_missing(reward, columns));
+        for reward in &self.rewards {
+            let column = &reward.spec.answer_column;
+            if reward.needs_answer && !columns.contains_key(column) {
+                return Err(column_missing(&reward.name, column, columns));
             }
+            reward.graders[0].check(columns)?;
         }
         Ok(())
     }
 
-    /// Scores every case with every reward.
-    ///
-    /// The result does not depend on timing: workers take contiguous slices in order.
-    pub fn score(&mut self, cases: &[Case]) -> Result<Vec<Scored>> {
-        let mut scored = vec![Scored::default(); cases.len()];
+    /// Begins a round of `samples` samples in groups of `group`. `steps`: the step and how many there will be.
+    pub fn begin(&mut self, samples: usize, group: usize, steps: [u32; 2]) {
+        let graders = self.rewards.iter().map(|reward| reward.graders.len()).max().unwrap_or(1);
+        let groups = samples.div_ceil(group.max(1));
+        // Whole groups: enough for a batch, but no fewer batches than there are workers.
+        let in_batch = groups.div_ceil(graders).clamp(1, BATCH_SAMPLES.div_ceil(group.max(1)).max(1));
+        let batch_samples = in_batch * group.max(1);
+        let mut missing = vec![batch_samples; samples / batch_samples];
+        missing.extend(Some(samples % batch_samples).filter(|&rest| rest > 0));
+        self.round = Round { steps, cases: vec![None; samples], batch_samples, missing };
         for reward in &mut self.rewards {
-            let parts = reward.score(cases)?;
-            for (index, (case, part)) in cases.iter().zip(parts).enumerate() {
-                if let Some(score) = part {
-                    check_finite(reward, index, case, score)?;
-                    let total = scored[index].total.unwrap_or(0.0) + (score * reward.spec.weight) as f32;
-                    scored[index].total = Some(total);
-                }
-                scored[index].parts.push(part.map(|score| score as f32));
-            }
+            reward.tally = Tally::default();
+            reward.logged.clear();
         }
-        Ok(scored)
+    }
+
+    /// Hands over sample `index` of the round, which has ended. Once its batch is whole, the batch is graded.
+    pub fn submit(&mut self, index: usize, case: Case) {
+        let round = &mut self.round;
+        let batch = index / round.batch_samples;
+        let before = round.cases[index].replace(case);
+        assert!(before.is_none(), "sample {index} ended twice");
+        round.missing[batch] -= 1;
+        if round.missing[batch] > 0 {
+            return;
+        }
+        let first = batch * round.batch_samples;
+        let end = (first + round.batch_samples).min(round.cases.len());
+        let cases: std::sync::Arc<[Case]> =
+            round.cases[first..end].iter_mut().filter_map(Option::take).collect();
+        for reward in &self.rewards {
+            // By number and not by who is free: a worker sees the same batches in every run.
+            let grader = &reward.graders[batch % reward.graders.len()];
+            grader.score(batch, cases.clone(), round.steps);
+        }
+    }
+
+    /// The scores of the round, all of whose samples were submitted.
+    ///
+    /// Errors: the first failure of a reward whose `on_error` is `Stop`; what is still under way is given up then, and
+    /// nothing more can be scored.
+    pub fn finish(&mut self) -> Result<Vec<Scored>> {
+        let round = std::mem::take(&mut self.round);
+        assert!(
+            round.missing.iter().all(|&missing| missing == 0),
+            "samples are missing: {:?}",
+            round.missing
+        );
+        let mut outcomes: Vec<Vec<Option<Scores>>> =
+            vec![vec![None; round.missing.len()]; self.rewards.len()];
+        for _ in 0..self.rewards.len() * round.missing.len() {
+            let graded = self.done.recv().expect("graders live as long as their rewards");
+            let reward = &mut self.rewards[graded.reward];
+            reward.tally.add(&graded.tally);
+            let outcome = graded.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let samples = batch_range(&round, graded.batch).len();
+            outcomes[graded.reward][graded.batch] = Some(match outcome {
+                Ok(scores) => scores,
+                Err(_) if reward.spec.on_error == OnError::None => {
+                    Scores { scores: vec![None; samples], logged: Vec::new() }
+                }
+                Err(error) => {
+                    self.stop.set();
+                    return Err(error);
+                }
+            });
+        }
+        Ok(self.sum(&round, outcomes))
+    }
+
+    /// Scores all cases at once, each a group of its own.
+    ///
+    /// Errors: as `finish`.
+    pub fn score(&mut self, cases: Vec<Case>) -> Result<Vec<Scored>> {
+        self.begin(cases.len(), 1, [0, 0]);
+        for (index, case) in cases.into_iter().enumerate() {
+            self.submit(index, case);
+        }
+        self.finish()
     }
 
     /// The names of the rewards in metrics, in order; equal kinds are numbered.
@@ -101,92 +201,81 @@ impl Rewards {
         self.rewards.iter().map(|reward| reward.name.as_str()).collect()
     }
 
-    /// Times in all that a worker was started again.
-    pub fn restarts(&self) -> u64 {
-        self.rewards.iter().filter_map(|reward| reward.external.as_ref()).map(External::restarts).sum()
-    }
-}
-
-impl Reward {
-    fn score(&mut self, cases: &[Case]) -> Result<Vec<Option<f64>>> {
-        if let Some(external) = &mut self.external {
-            return external.score(cases, self.spec.on_error == OnError::None);
-        }
-        cases.iter().map(|case| self.score_one(case).map(Some)).collect()
+    /// What went wrong in the last round, by reward; rewards that cannot fail have no entry.
+    pub fn tallies(&self) -> impl Iterator<Item = (&str, Tally)> {
+        self.rewards
+            .iter()
+            .filter(|reward| reward.has_tally)
+            .map(|reward| (reward.name.as_str(), reward.tally))
     }
 
-    fn score_one(&self, case: &Case) -> Result<f64> {
-        let response = case.response;
-        Ok(match &self.kind {
-            Kind::Exact => f64::from(grade_exact(response, &self.answer(case)?)),
-            Kind::Math => f64::from(math::grade_math(response, &self.answer(case)?)),
-            Kind::Gsm8k => f64::from(grade_gsm8k(response, &self.answer(case)?)),
-            Kind::Pattern(pattern) => f64::from(pattern.matches(response)),
-            Kind::Format(format) => f64::from(format.matches(response)),
-            Kind::Length(length) => length.score(case.response_tokens, case.max_new_tokens),
-            Kind::Hash => hash(response),
-            Kind::Python { .. } | Kind::Command { .. } => unreachable!("these have an external"),
+    /// Means of what functions logged in the last round beside their scores, under `NAME/METRIC`.
+    pub fn logged(&self) -> impl Iterator<Item = (String, f64)> {
+        self.rewards.iter().flat_map(|reward| {
+            let mean = |(name, (sum, count)): (&String, &(f64, u64))| {
+                (format!("{}/{name}", reward.name), sum / (*count).max(1) as f64)
+            };
+            reward.logged.iter().map(mean)
         })
     }
 
-    fn answer(&self, case: &Case) -> Result<String> {
-        match case.columns.get(&self.spec.answer_column) {
-            Some(value) => Ok(text_of(value)),
-            None => Err(column_missing(self, case.columns)),
+    /// Sums in the order of rewards and batches, so that the bits do not depend on who was done first.
+    fn sum(&mut self, round: &Round, outcomes: Vec<Vec<Option<Scores>>>) -> Vec<Scored> {
+        let mut scored = vec![Scored::default(); round.cases.len()];
+        for (reward, batches) in self.rewards.iter_mut().zip(outcomes) {
+            for (batch, scores) in batches.into_iter().enumerate() {
+                let scores = scores.expect("every batch was graded");
+                for (sample, score) in batch_range(round, batch).zip(&scores.scores) {
+                    let (one, part) = (&mut scored[sample], score.map(|score| score as f32));
+                    one.parts.push(part);
+                    if let Some(score) = score {
+                        one.total = Some(one.total.unwrap_or(0.0) + (score * reward.spec.weight) as f32);
+                    } else {
+                        reward.tally.none += 1;
+                    }
+                }
+                for (name, sum, count) in scores.logged {
+                    let entry = reward.logged.entry(name).or_default();
+                    *entry = (entry.0 + sum, entry.1 + count);
+                }
+            }
         }
+        scored
     }
 }
 
-/// A number in [0, 1) from the text alone (FNV-1a, 64 bits).
-fn hash(text: &str) -> f64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);
-    (hash >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// A column as the text that a verifier reads: a string as it is, anything else as JSON.
-pub(crate) fn text_of(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+impl Drop for Rewards {
+    fn drop(&mut self) {
+        // A worker in the middle of a batch is not waited for.
+        self.stop.set();
     }
 }
 
-fn column_missing(reward: &Reward, columns: &Map<String, Value>) -> Error {
-    let there: Vec<&str> = columns.keys().map(String::as_str).collect();
-    Error::usage(
-        "data-column-missing",
-        format!(
-            "reward `{}` needs the column `{}`, which the data does not have",
-            reward.name, reward.spec.answer_column
-        ),
-    )
-    .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }))
-    .hint("name the column of the answer with `answer_column` in the [[reward]] table, or add it to the data")
-}
-
-fn check_finite(reward: &Reward, index: usize, case: &Case, score: f64) -> Result<()> {
-    // A score that f32 cannot hold would become infinite in the sum.
-    if score.is_finite() && (score * reward.spec.weight).abs() <= f64::from(f32::MAX) {
-        return Ok(());
-    }
-    let head: String = case.response.chars().take(80).collect();
-    Err(Error::new("reward-not-finite", format!("reward `{}` gave {score} for sample {index}", reward.name))
-        .fact(format!("the response begins {head:?}"))
-        .hint("return a finite number, or None to leave the sample out"))
+fn batch_range(round: &Round, batch: usize) -> std::ops::Range<usize> {
+    let first = batch * round.batch_samples;
+    first..(first + round.batch_samples).min(round.cases.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::Prompt;
     use serde_json::json;
+    use std::sync::Arc;
 
     fn columns(value: Value) -> Map<String, Value> {
         value.as_object().expect("a test passes an object").clone()
     }
 
-    fn case<'a>(response: &'a str, columns: &'a Map<String, Value>) -> Case<'a> {
-        Case { prompt: "p", response, response_tokens: 5, max_new_tokens: 10, ended: true, columns }
+    fn case(response: &str, columns: &Map<String, Value>) -> Case {
+        let prompt = Prompt { text: "p".into(), columns: columns.clone(), ..Prompt::default() };
+        Case {
+            prompt: Arc::new(prompt),
+            response: response.into(),
+            response_ids: vec![0; 5],
+            max_new_tokens: 10,
+            ended: true,
+        }
     }
 
     #[test]
@@ -200,9 +289,24 @@ mod tests {
         assert_eq!(rewards.names(), ["exact", "length", "regex"]);
         let row = columns(json!({"ground_truth": 42}));
         rewards.check_columns(&row).unwrap();
-        let scored = rewards.score(&[case("42", &row), case("7", &row)]).unwrap();
+        let scored = rewards.score(vec![case("42", &row), case("7", &row)]).unwrap();
         assert_eq!(scored[0], Scored { total: Some(0.75), parts: vec![Some(1.0), Some(-0.5), Some(1.0)] });
         assert_eq!(scored[1], Scored { total: Some(-0.25), parts: vec![Some(0.0), Some(-0.5), Some(0.0)] });
+    }
+
+    #[test]
+    fn samples_may_end_in_any_order() {
+        let mut rewards = Rewards::new(&[RewardSpec::of_kind("exact")]).unwrap();
+        for (samples, group) in [(1, 1), (9, 1), (12, 4), (24, 12), (7, 3)] {
+            rewards.begin(samples, group, [1, 2]);
+            for index in (0..samples).rev() {
+                let row = columns(json!({"ground_truth": index % 3}));
+                rewards.submit(index, case("1", &row));
+            }
+            let totals: Vec<f32> = rewards.finish().unwrap().iter().map(|one| one.total.unwrap()).collect();
+            let expect: Vec<f32> = (0..samples).map(|index| f32::from(index % 3 == 1)).collect();
+            assert_eq!(totals, expect, "{samples} in groups of {group}");
+        }
     }
 
     #[test]
@@ -229,7 +333,20 @@ mod tests {
     fn a_score_beyond_f32_is_not_finite() {
         let spec = RewardSpec { weight: 1e300, ..RewardSpec::of_kind("exact") };
         let row = columns(json!({"ground_truth": "1"}));
-        let error = Rewards::new(&[spec]).unwrap().score(&[case("1", &row)]).unwrap_err();
+        let error = Rewards::new(&[spec]).unwrap().score(vec![case("1", &row)]).unwrap_err();
         assert_eq!(error.slug, "reward-not-finite");
+    }
+
+    #[test]
+    fn an_answer_that_a_verifier_cannot_read_is_named() {
+        for (kind, answer, slug) in [
+            ("countdown", json!(7), "reward-bad-answer"),
+            ("code", json!(3), "reward-bad-answer"),
+            ("json-schema", json!({"type": "nothing"}), "reward-bad-schema"),
+        ] {
+            let rewards = Rewards::new(&[RewardSpec::of_kind(kind)]).unwrap();
+            let error = rewards.check_columns(&columns(json!({"ground_truth": answer}))).unwrap_err();
+            assert_eq!(error.slug, slug, "{kind}: {error}");
+        }
     }
 }

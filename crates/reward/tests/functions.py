@@ -67,3 +67,35 @@ def floods(completions, **columns):
     for _ in range(20000):
         print("x" * 100, file=sys.stderr)
     return [1.0] * len(completions)
+
+
+def wants_more(completions, difficulty):
+    return [1.0] * len(completions)
+
+
+def leaves_a_mark(completions, flag, trainer_state, **columns):
+    open(flag[0], "w").close()
+    assert trainer_state.max_steps == 9
+    return [trainer_state.global_step] * len(completions)
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert data_source == "d" and (extra_info is None or extra_info["index"] == 3)
+    return solution_str == ground_truth
+
+
+def compute_score_dict(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    return {"score": float(solution_str == ground_truth), "length": len(solution_str), "pred": solution_str}
+
+
+async def compute_score_later(data_source, solution_str, ground_truth, extra_info=None):
+    return float(solution_str == ground_truth)
+
+
+def reward_func(queries, prompts, labels):
+    return [float(q == p + l) for q, p, l in zip(queries, prompts, labels)]
+
+
+def reward_func_dict(queries, prompts, labels, **kwargs):
+    rewards = reward_func(queries, prompts, labels)
+    return {"rewards": rewards, "scores": rewards, "extra_logs": {"length": [len(l) for l in labels]}}

@@ -26,7 +26,7 @@ use plimsoll_memory::{Limits, Pool};
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::time::Instant;
 
 pub use save::save;
@@ -177,7 +177,7 @@ pub fn whole_step(
     let text = session::text_model(&bench.model, &run.data)?;
     let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
         .into_iter()
-        .map(|ids| Item { ids, text: String::new(), columns: Map::new(), completion: Vec::new() })
+        .map(|ids| Item { ids, ..Item::default() })
         .collect();
     let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
     let objective = Objective::new(&run)?;

@@ -27,12 +27,14 @@ pub struct TextModel {
 }
 
 /// One prompt with what its rewards need.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Item {
     /// Tokens.
     pub ids: Vec<u32>,
     /// Text, for rewards and samples.
     pub text: String,
+    /// The conversation, where the prompt is one.
+    pub messages: Option<Value>,
     /// The row's other columns.
     pub columns: Map<String, Value>,
     /// What a supervised run learns; empty elsewhere.
@@ -127,7 +129,17 @@ impl Dataset {
         let Source::Items(items) = &self.source else { return Bytes(0) };
         let item = |i: &Item| {
             let columns: usize = i.columns.iter().map(|(k, v)| k.len() + v.to_string().len() + 96).sum();
-            size_of::<Item>() + 4 * (i.ids.len() + i.completion.len()) + i.text.len() + columns + 64
+            // Each message is a table of two texts.
+            let messages = i
+                .messages
+                .as_ref()
+                .map_or(0, |m| m.to_string().len() + 320 * m.as_array().map_or(0, Vec::len));
+            size_of::<Item>()
+                + 4 * (i.ids.len() + i.completion.len())
+                + i.text.len()
+                + messages
+                + columns
+                + 64
         };
         Bytes(items.iter().map(item).sum::<usize>() as u64 + 4 * items.len() as u64)
     }
@@ -207,7 +219,8 @@ impl TextModel {
             self.system_prompt.as_deref(),
             self.apply_chat,
         )?;
-        Ok(Item { ids, text: prompt_text(&row.prompt), columns: row.columns, completion: Vec::new() })
+        let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
+        Ok(Item { ids, text, messages, columns: row.columns, completion: Vec::new() })
     }
 
     fn sft_item(&self, row: &SftRow) -> Result<Item> {
@@ -219,7 +232,7 @@ impl TextModel {
             self.apply_chat,
             self.eos,
         )?;
-        Ok(Item { ids, text: prompt_text(&row.prompt), columns: Map::new(), completion })
+        Ok(Item { ids, text: prompt_text(&row.prompt), completion, ..Item::default() })
     }
 }
 
@@ -269,6 +282,18 @@ fn prompt_text(prompt: &Prompt) -> String {
     match prompt {
         Prompt::Text(text) => text.clone(),
         Prompt::Messages(messages) => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
+    }
+}
+
+/// A conversation as functions of other stacks take it: a list of `{"role", "content"}`.
+fn prompt_messages(prompt: &Prompt) -> Option<Value> {
+    match prompt {
+        Prompt::Text(_) => None,
+        Prompt::Messages(messages) => {
+            let one =
+                |m: &plimsoll_text::Message| serde_json::json!({ "role": m.role, "content": m.content });
+            Some(messages.iter().map(one).collect())
+        }
     }
 }
 

@@ -2,11 +2,10 @@
 
 use crate::dataset::{Item, TextModel};
 use crate::devices;
+use crate::grading::Grading;
 use crate::plan::plan_sampling;
-use crate::responses::TextStop;
 use crate::runfile::{Rollout, RunFile, Train, VerbFile};
 use crate::session::{self, Facts};
-use crate::step::{score, texts};
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Sampling};
@@ -76,11 +75,11 @@ pub fn evaluate<D: Device + ?Sized>(
             eos: how.eos,
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
         };
-        let mut stop = TextStop::new(how.text, &how.rollout.stop, prompts.len() * how.samples)?;
-        trainer.rollout(&request, &mut stop)?;
+        let mut grading = Grading::begin(rewards, how.text, how.rollout, items, how.samples, [0, 0])?;
+        trainer.rollout(&request, &mut grading)?;
         report.tokens += trainer.samples.total_tokens();
-        let texts = texts(trainer, how.text, how.rollout);
-        let scored = score(trainer, rewards, items, how.samples, &texts, max_new_tokens)?;
+        let texts = grading.texts();
+        let scored = rewards.finish()?;
         for (g, group) in scored.chunks(how.samples).enumerate() {
             let totals: Vec<f64> = group.iter().filter_map(|s| s.total).map(f64::from).collect();
             report.num_unscored += group.len() - totals.len();
@@ -191,6 +190,9 @@ pub fn reward_specs(
             timeout_ms: r.timeout_ms,
             workers: r.workers.value().unwrap_or(1),
             worker_memory: r.worker_memory.0,
+            network: r.network.kind(),
+            signature: r.signature.kind(),
+            schema: r.schema.clone(),
             retries: r.retries,
             on_error: if r.on_error == RewardFailure::None { OnError::None } else { OnError::Stop },
             python: r.python.clone(),

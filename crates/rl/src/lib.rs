@@ -10,6 +10,7 @@ pub mod diverged;
 pub mod eval;
 pub mod events;
 pub mod generate;
+pub mod grading;
 pub mod metrics;
 pub mod objective;
 pub mod plan;

@@ -47,6 +47,14 @@ pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
     for (name, mean) in &report.reward_parts {
         metrics.insert(format!("rewards/{name}/mean"), *mean);
     }
+    for (name, value) in &report.reward_logged {
+        metrics.insert(format!("rewards/{name}"), *value);
+    }
+    // Last, so that nothing that a function logs hides what went wrong with it.
+    for (name, tally) in &report.reward_tallies {
+        let counters = tally.named().into_iter();
+        metrics.extend(counters.map(|(what, count)| (format!("rewards/{name}/{what}"), count as f64)));
+    }
     metrics
 }
 

@@ -2,7 +2,7 @@
 
 use crate::dataset::TextModel;
 use plimsoll_base::Result;
-use plimsoll_rollout::{Finish, Samples, StopCondition};
+use plimsoll_rollout::{Finish, StopCondition};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 
 /// Ends a response at a stop string, whichever tokens spell it.
@@ -47,13 +47,13 @@ impl StopCondition for TextStop<'_> {
 /// The text of a response as rewards see it: special tokens left out, cut before the stop string unless it is kept.
 pub fn response_text(
     text: &TextModel,
-    samples: &Samples,
-    sample: usize,
+    response: &[u32],
+    finish: Finish,
     stops: &[String],
     keep_stop: bool,
 ) -> String {
-    let mut out = text.tokenizer.decode(samples.ids(sample), true);
-    if samples.finish(sample) == Finish::Stop
+    let mut out = text.tokenizer.decode(response, true);
+    if finish == Finish::Stop
         && !keep_stop
         && let Some(at) = stops.iter().filter_map(|stop| out.find(stop.as_str())).min()
     {

@@ -10,6 +10,7 @@ use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{
     Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, offloaded_layout, rope,
 };
+use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_layout};
 use plimsoll_train::{PackLimits, Packer, StateDTypes, optimizer_layout};
 use serde::Serialize;
@@ -89,8 +90,8 @@ pub struct RunShape {
     pub positions: usize,
     /// Training, if any.
     pub training: Option<Training>,
-    /// The most that worker processes may come to hold.
-    pub workers: Bytes,
+    /// What the rewards take of the host.
+    pub rewards: RewardMemory,
     /// Host memory outside the arena.
     pub host: HostFacts,
     /// What a card's driver and libraries hold beside the arena; nothing on the CPU.
@@ -203,11 +204,11 @@ impl RunShape {
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
     }
 
-    /// Prompts and responses of one step as text, and the lines in which workers are asked and answer.
+    /// Prompts and responses of one step as text, and the lines in which workers and servers are asked and answer.
     fn text_bytes(&self, training: &Training) -> u64 {
         let tokens =
             training.sequences as u64 * (self.engine.prompt_tokens + training.response_tokens) as u64;
-        let copies = if self.workers > Bytes(0) { 4 } else { 2 };
+        let copies = if self.rewards.leaves_process() { 4 } else { 2 };
         tokens * TEXT_BYTES_PER_TOKEN * copies
     }
 
@@ -248,12 +249,13 @@ impl RunShape {
             row("rl.watch", "rl", Place::Heap, crate::watch::watch_bytes());
             row("process.supervisor", "process", Place::Workers, SUPERVISOR.0);
         }
-        row("reward.workers", "reward", Place::Workers, self.workers.0);
+        row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);
+        row("reward.workers", "reward", Place::Workers, self.rewards.workers.0);
         let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
         // A sum beyond 64 bits is refused by the planner, which has the words for it.
         let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
         let kernel = KERNEL_BASE.0
-            + (self.target.threads as u64 + 1) * KERNEL_STACK
+            + (self.target.threads + self.rewards.threads + 1) as u64 * KERNEL_STACK
             + mapped.div_ceil(PAGES_OF_TABLE_BYTE);
         layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, Bytes(kernel));
     }

@@ -2,8 +2,8 @@
 //! Legend: P prompts, G samples each, N response tokens of the step.
 
 use crate::dataset::{Item, TextModel};
+use crate::grading::Grading;
 use crate::objective::Objective;
-use crate::responses::{TextStop, response_text};
 use crate::runfile::{RunFile, Schedule, Train};
 use crate::status::Doing;
 use crate::trainer::{Trainer, UpdateStats, sampling};
@@ -15,7 +15,7 @@ use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
 use plimsoll_algo::shaping::{RewardMetrics, shape_rewards};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Device;
-use plimsoll_reward::{Case, Rewards, Scored};
+use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Finish, Request, RolloutStats};
 use plimsoll_train::{Sequence, UpdateOptions};
 use std::ops::Range;
@@ -44,6 +44,10 @@ pub struct StepReport {
     pub rewards: RewardMetrics,
     /// Mean of each reward, unweighted.
     pub reward_parts: Vec<(String, f64)>,
+    /// What went wrong with the rewards that are other people's code.
+    pub reward_tallies: Vec<(String, Tally)>,
+    /// Means of what they logged beside their scores.
+    pub reward_logged: Vec<(String, f64)>,
     /// The rollout's counters.
     pub rollout: RolloutStats,
     /// Sums of the policy loss over all updates.
@@ -79,7 +83,7 @@ pub struct StepReport {
 pub struct StepSeconds {
     /// Sampling.
     pub rollout: f64,
-    /// Grading.
+    /// Grading behind the rollout: what was not done by its end.
     pub reward: f64,
     /// Reference log-probs.
     pub score: f64,
@@ -97,16 +101,16 @@ pub fn step<D: Device + ?Sized>(
     let mut report = StepReport::default();
     let group = cx.run.rollout.group_size as usize;
 
-    // 1. Rollout.
+    // 1. Rollout; responses are graded as they end.
     (cx.edge)(Doing::Rollout);
     let started = Instant::now();
     roll_out(trainer, cx, items, step, &mut report)?;
     report.seconds.rollout = started.elapsed().as_secs_f64();
 
-    // 2. Reward.
+    // 2. Reward: what is still being graded.
     (cx.edge)(Doing::Reward);
     let started = Instant::now();
-    grade(trainer, cx, items, &mut report)?;
+    finish_rewards(&mut cx.rewards, &mut report)?;
     report.seconds.reward = started.elapsed().as_secs_f64();
 
     // 3. Score: log-probs of the reference, where there is one.
@@ -139,7 +143,7 @@ pub fn step<D: Device + ?Sized>(
 
 fn roll_out<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
-    cx: &StepContext<'_>,
+    cx: &mut StepContext<'_>,
     items: &[Item],
     step: u32,
     report: &mut StepReport,
@@ -155,8 +159,10 @@ fn roll_out<D: Device + ?Sized>(
         eos: cx.eos,
         first_sample_id: u64::from(step - 1) * samples as u64,
     };
-    let mut stop = TextStop::new(cx.text, &cx.run.rollout.stop, samples)?;
-    report.rollout = trainer.rollout(&request, &mut stop)?;
+    let steps = [step, cx.run.train.steps];
+    let mut grading = Grading::begin(&mut cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
+    report.rollout = trainer.rollout(&request, &mut grading)?;
+    report.texts = grading.texts();
     let out = &trainer.samples;
     report.response_tokens = out.total_tokens();
     report.mean_length = report.response_tokens as f64 / samples as f64;
@@ -165,55 +171,13 @@ fn roll_out<D: Device + ?Sized>(
     Ok(())
 }
 
-fn grade<D: Device + ?Sized>(
-    trainer: &Trainer<'_, D>,
-    cx: &mut StepContext<'_>,
-    items: &[Item],
-    report: &mut StepReport,
-) -> Result<()> {
-    let rollout = &cx.run.rollout;
-    report.texts = texts(trainer, cx.text, rollout);
-    let group = rollout.group_size as usize;
-    let scored =
-        score(trainer, &mut cx.rewards, items, group, &report.texts, rollout.max_new_tokens as usize)?;
-    report.reward_parts = mean_parts(&cx.rewards, &scored);
+fn finish_rewards(rewards: &mut Rewards, report: &mut StepReport) -> Result<()> {
+    let scored = rewards.finish()?;
+    report.reward_parts = mean_parts(rewards, &scored);
+    report.reward_tallies = rewards.tallies().map(|(name, tally)| (name.to_string(), tally)).collect();
+    report.reward_logged = rewards.logged().collect();
     report.totals = scored.iter().map(|s| s.total).collect();
     Ok(())
-}
-
-/// The text of every response of the last rollout.
-pub fn texts<D: Device + ?Sized>(
-    trainer: &Trainer<'_, D>,
-    text: &TextModel,
-    rollout: &crate::runfile::Rollout,
-) -> Vec<String> {
-    let samples = &trainer.samples;
-    (0..samples.len()).map(|s| response_text(text, samples, s, &rollout.stop, rollout.keep_stop)).collect()
-}
-
-/// Scores every response of the last rollout.
-pub fn score<D: Device + ?Sized>(
-    trainer: &Trainer<'_, D>,
-    rewards: &mut Rewards,
-    items: &[Item],
-    group: usize,
-    texts: &[String],
-    max_new_tokens: usize,
-) -> Result<Vec<Scored>> {
-    let samples = &trainer.samples;
-    let cases: Vec<Case<'_>> = texts
-        .iter()
-        .enumerate()
-        .map(|(s, response)| Case {
-            prompt: &items[s / group].text,
-            response,
-            response_tokens: samples.ids(s).len(),
-            max_new_tokens,
-            ended: samples.finish(s) != Finish::Length,
-            columns: &items[s / group].columns,
-        })
-        .collect();
-    rewards.score(&cases)
 }
 
 fn mean_parts(rewards: &Rewards, scored: &[Scored]) -> Vec<(String, f64)> {

@@ -12,6 +12,9 @@ use plimsoll_model::{Activations, Decoder, Pass, PassIndex, layers, sample};
 pub trait StopCondition {
     /// A token was drawn for `sample`; `response` ends with it. True ends the response, which keeps the token.
     fn stops(&mut self, sample: usize, response: &[u32]) -> bool;
+
+    /// `sample` has ended with `response`, while others may still run.
+    fn ended(&mut self, _sample: usize, _response: &[u32], _finish: Finish) {}
 }
 
 /// No stop condition.
@@ -182,6 +185,7 @@ impl Engine {
         };
         if let Some(finish) = finish {
             out.end(s, finish);
+            stop.ended(s, out.ids(s), finish);
             self.schedule.end(s);
         }
         Ok(finish.is_some())

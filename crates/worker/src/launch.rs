@@ -1,7 +1,9 @@
 //! How a worker is started: program, environment and the limits set between fork and exec.
 
+use crate::sandbox::{self, Network};
 use plimsoll_base::{Bytes, Error, Result};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -18,6 +20,12 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     /// Limit on the address space (RLIMIT_AS).
     pub memory: Bytes,
+    /// Whether it may reach a network.
+    pub network: Network,
+    /// Where it runs; here if none.
+    pub folder: Option<PathBuf>,
+    /// The largest file that it may write (RLIMIT_FSIZE), if that is bounded.
+    pub file: Option<Bytes>,
     /// Reads the line that the worker says before its first request, if it says one: (name, line).
     pub ready: Option<fn(&str, &str) -> Result<()>>,
 }
@@ -40,23 +48,49 @@ impl Launch {
     pub(crate) fn spawn(&self) -> Result<Child> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // No GPU by accident; one thread each, so that thread pools neither eat the address space nor the trainer's cores.
+        // No GPU by accident, and by intent neither (`sandbox.rs`); one thread each, so that thread pools neither eat the address space nor the trainer's cores.
         command.env("CUDA_VISIBLE_DEVICES", "").env("OMP_NUM_THREADS", "1").env("OPENBLAS_NUM_THREADS", "1");
         // What the worker may start in turn is no trainer of ours.
         command.env_remove(crate::status::VARIABLE);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
-        let (memory, parent) = (self.memory, rustix::process::getpid());
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        let filters = self.filters()?;
+        let (memory, file, parent) = (self.memory, self.file, rustix::process::getpid());
         // SAFETY: `limit_child` makes system calls only; it neither allocates nor takes a lock, as the gap between
         // fork and exec demands.
-        unsafe { command.pre_exec(move || limit_child(memory, parent)) };
+        unsafe { command.pre_exec(move || limit_child(memory, file, filters, parent)) };
         command.spawn().map_err(|err| {
             Error::new("reward-worker-not-started", format!("reward `{}`: starting `{}`: {err}", self.name, self.program))
                 .hint("check that the program is installed and in PATH; for Python set `python` in the [[reward]] table")
         })
     }
+
+    /// The filter to set. A kernel without filters can refuse nothing, so a worker that must not reach a network does
+    /// not start there.
+    fn filters(&self) -> Result<Option<Network>> {
+        match (sandbox::is_there(), self.network) {
+            (true, network) => Ok(Some(network)),
+            (false, Network::Allow) => Ok(None),
+            (false, Network::Deny) => Err(Error::new(
+                "reward-sandbox-missing",
+                format!(
+                    "reward `{}`: this kernel has no seccomp filters, so a worker cannot be kept off the network",
+                    self.name
+                ),
+            )
+            .hint("set network = \"allow\" in the [[reward]] table if the code may reach the network")),
+        }
+    }
 }
 
-fn limit_child(memory: Bytes, parent: rustix::process::Pid) -> std::io::Result<()> {
+fn limit_child(
+    memory: Bytes,
+    file: Option<Bytes>,
+    filters: Option<Network>,
+    parent: rustix::process::Pid,
+) -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, Signal};
     rustix::process::setsid()?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -68,5 +102,10 @@ fn limit_child(memory: Bytes, parent: rustix::process::Pid) -> std::io::Result<(
     rustix::process::setrlimit(Resource::As, Rlimit { current: bytes, maximum: bytes })?;
     // A core file of a worker is of no use and may be gigabytes.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    Ok(())
+    if let Some(file) = file {
+        let bytes = Some(file.0);
+        rustix::process::setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum: bytes })?;
+    }
+    // Last, so that it cannot refuse what stands above.
+    filters.map_or(Ok(()), sandbox::enter)
 }

@@ -7,7 +7,28 @@ use crate::process::{Flow, Process};
 use plimsoll_base::{Error, Result};
 use plimsoll_memory::host::{Host, OomWatch};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// How soon a pool that waits for its workers sees that it is to stop.
+const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// Ends the calls of pools in other threads; clones are one and the same.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// From here on every call ends at once with an error, and its workers are killed.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// True after `set`.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// What one worker is asked.
 #[derive(Clone, Debug)]
@@ -26,6 +47,7 @@ pub struct Pool {
     restarts: u64,
     /// Who was killed for lack of memory since the last death.
     oom: OomWatch,
+    stop: Stop,
 }
 
 /// A request under way at one worker.
@@ -41,9 +63,9 @@ struct Call {
 
 impl Pool {
     /// Starts all workers and waits for the line that each says first, if the launch has one.
-    pub fn start(launch: Launch, limits: Limits) -> Result<Pool> {
+    pub fn start(launch: Launch, limits: Limits, stop: Stop) -> Result<Pool> {
         let oom = OomWatch::begin(&Host::this());
-        let mut pool = Pool { launch, limits, workers: Vec::new(), restarts: 0, oom };
+        let mut pool = Pool { launch, limits, workers: Vec::new(), restarts: 0, oom, stop };
         for _ in 0..limits.workers.max(1) {
             pool.workers.push(Some(Process::start(&pool.launch)?));
         }
@@ -136,7 +158,7 @@ impl Pool {
     }
 
     fn again(&mut self, call: &Call) -> Option<Result<Call>> {
-        let attempts_left = call.attempts_left.checked_sub(1)?;
+        let attempts_left = call.attempts_left.checked_sub(1).filter(|_| !self.stop.is_set())?;
         Some(self.open(call.index, attempts_left, false))
     }
 
@@ -154,9 +176,10 @@ impl Pool {
             if !call.starting
                 && requests.get(call.index).is_some_and(|request| call.sent < request.bytes.len())
             {
-                fds.push(PollFd::from_borrowed_fd(process.input(), PollFlags::OUT));
+                fds.extend(process.open_input().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
             }
         }
+        let next = next.min(STOP_POLL);
         // One millisecond more, so that the deadline has passed when a quiet poll returns.
         let next = next + Duration::from_millis(1);
         let timeout = Timespec { tv_sec: next.as_secs() as i64, tv_nsec: i64::from(next.subsec_nanos()) };
@@ -200,6 +223,10 @@ impl Pool {
                 "reward-bad-reply",
                 format!("reward `{}`: a reply above {reply_bytes_max} bytes", self.launch.name),
             )),
+            // Nobody waits for the answer any more, so nobody reads these words.
+            Flow::Later if self.stop.is_set() => {
+                Err(Error::new("interrupted", format!("reward `{}`: the run has ended", self.launch.name)))
+            }
             Flow::Later if Instant::now() >= call.deadline => Err(match call.starting {
                 true => process.timeout(start_timeout, "took to start"),
                 false => process.timeout(timeout, "took for one batch"),

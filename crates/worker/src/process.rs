@@ -22,7 +22,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// A running worker. Dropping it kills its whole group.
 pub(crate) struct Process {
     child: Child,
-    stdin: ChildStdin,
+    /// None once it was closed.
+    stdin: Option<ChildStdin>,
     stdout: ChildStdout,
     stderr: ChildStderr,
     stderr_open: bool,
@@ -65,7 +66,7 @@ impl Process {
         }
         Ok(Process {
             child,
-            stdin,
+            stdin: Some(stdin),
             stdout,
             stderr,
             stderr_open: true,
@@ -83,8 +84,14 @@ impl Process {
         self.child.id()
     }
 
-    pub(crate) fn input(&self) -> BorrowedFd<'_> {
-        self.stdin.as_fd()
+    /// Standard input while it is open.
+    pub(crate) fn open_input(&self) -> Option<BorrowedFd<'_>> {
+        self.stdin.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The end of what there is to read.
+    pub(crate) fn close_input(&mut self) {
+        self.stdin = None;
     }
 
     pub(crate) fn output(&self) -> BorrowedFd<'_> {
@@ -99,8 +106,9 @@ impl Process {
     /// Writes what the pipe takes of `bytes`; returns how many bytes went.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> (usize, Flow) {
         let mut sent = 0;
+        let Some(stdin) = &mut self.stdin else { return (0, Flow::Closed) };
         while sent < bytes.len() {
-            match self.stdin.write(&bytes[sent..]) {
+            match stdin.write(&bytes[sent..]) {
                 Ok(0) => return (sent, Flow::Closed),
                 Ok(n) => sent += n,
                 Err(err) if err.kind() == ErrorKind::Interrupted => {}
@@ -115,6 +123,27 @@ impl Process {
     pub(crate) fn expect_reply_to(&mut self, request_bytes: usize) -> usize {
         self.reply_bytes_max = request_bytes + REPLY_BYTES_OVER;
         self.reply_bytes_max
+    }
+
+    /// Bounds what may be read.
+    pub(crate) fn bound_reply(&mut self, bytes: usize) {
+        self.reply_bytes_max = bytes;
+    }
+
+    /// Takes all that was read.
+    pub(crate) fn take_output(&mut self) -> Vec<u8> {
+        self.whole_lines = 0;
+        std::mem::take(&mut self.replies)
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// The last lines of its standard error.
+    pub(crate) fn last_lines(&self, lines: usize) -> Vec<String> {
+        self.last_words.last_lines(lines)
     }
 
     /// Reads what standard output holds.

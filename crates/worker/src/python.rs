@@ -1,44 +1,90 @@
 //! A reward function in a Python file, behind a pool of interpreters.
 //!
-//! The function has TRL's signature: `f(prompts, completions, **columns) -> list[float | None]`.
+//! Three ways to call it, so that functions written for other stacks work as they are: see [`Signature`].
 
 use crate::launch::{Launch, Limits};
-use crate::pool::{Pool, Request};
+use crate::pool::{Pool, Request, Stop};
+use crate::sandbox::Network;
 use plimsoll_base::{Bytes, Error, Result};
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::path::PathBuf;
 
 /// Serves the function; embedded, so that nothing has to be installed.
 const SERVE: &str = include_str!("serve.py");
 
+/// The columns of a row.
+pub type Columns = Map<String, Value>;
+
+/// How a Python function is called, and what it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signature {
+    /// `f(prompts, completions, completion_ids, **columns)` for a batch: a list of numbers and None (TRL).
+    #[default]
+    Trl,
+    /// `f(data_source, solution_str, ground_truth, extra_info)` for a sample: a number or a dict with `score` (verl).
+    Verl,
+    /// `f(queries, prompts, labels)` for a batch: a list, or a dict with `rewards` (OpenRLHF).
+    OpenRlhf,
+}
+
 /// A batch for a reward function: every list has one entry a sample.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Prompts as text.
-    pub prompts: Vec<String>,
+    /// Prompts as text, or as messages where the data had messages.
+    pub prompts: Vec<Value>,
+    /// Prompts as the model read them, with the template's tokens.
+    pub rendered: Vec<String>,
     /// Responses as text.
-    pub completions: Vec<String>,
-    /// Further columns by name.
-    pub columns: Map<String, Value>,
+    pub responses: Vec<String>,
+    /// Tokens of the responses.
+    pub response_ids: Vec<Vec<u32>>,
+    /// The answer column.
+    pub answers: Vec<Value>,
+    /// The columns of each row.
+    pub columns: Vec<Columns>,
+    /// The step and how many there will be; 0 outside a run.
+    pub steps: [u32; 2],
+}
+
+/// What to load and how.
+#[derive(Clone, Debug)]
+pub struct PythonSpec {
+    /// The file.
+    pub file: PathBuf,
+    /// The function in it.
+    pub function: String,
+    /// How it is called.
+    pub signature: Signature,
+    /// The interpreter; `python3` if none.
+    pub python: Option<String>,
+    /// Limit on the address space of one interpreter.
+    pub memory: Bytes,
+    /// Whether it may reach a network.
+    pub network: Network,
+}
+
+/// Scores of a batch and what the function logged beside them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scores {
+    /// One entry a sample; `None` where the function gave none, NaN and infinities as they are.
+    pub scores: Vec<Option<f64>>,
+    /// Name, sum and count.
+    pub logged: Vec<(String, f64, u64)>,
 }
 
 /// A Python function that scores batches.
 pub struct PythonFunction {
     pool: Pool,
     name: String,
+    signature: Signature,
 }
 
 impl PythonFunction {
     /// Starts `limits.workers` interpreters and loads the function in each.
     ///
     /// Errors: `reward-function-missing` if the file or the function cannot be loaded, with the traceback's last lines.
-    pub fn start(
-        file: &Path,
-        function: &str,
-        python: Option<&str>,
-        memory: Bytes,
-        limits: Limits,
-    ) -> Result<Self> {
+    pub fn start(spec: &PythonSpec, limits: Limits, stop: Stop) -> Result<Self> {
+        let (file, function) = (&spec.file, &spec.function);
         if !file.is_file() {
             return Err(Error::usage(
                 "reward-function-missing",
@@ -47,26 +93,47 @@ impl PythonFunction {
             .hint("write kind = \"python:FILE.py:FUNCTION\" with a path from where the command runs"));
         }
         let launch = Launch {
-            name: function.to_string(),
-            program: python.unwrap_or("python3").to_string(),
-            args: vec!["-c".into(), SERVE.into(), file.to_string_lossy().into_owned(), function.to_string()],
+            name: function.clone(),
+            program: spec.python.as_deref().unwrap_or("python3").to_string(),
+            args: vec!["-c".into(), SERVE.into(), file.to_string_lossy().into_owned(), function.clone()],
             env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
-            memory,
+            memory: spec.memory,
+            network: spec.network,
+            folder: None,
+            file: None,
             ready: Some(check_loaded),
         };
-        let pool = Pool::start(launch, limits)?;
-        Ok(PythonFunction { pool, name: function.to_string() })
+        let pool = Pool::start(launch, limits, stop)?;
+        Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature })
     }
 
-    /// Scores `slices`, slice `i` in worker `i`; `None` where the function gave none, NaN and infinities as they are.
-    pub fn call(&mut self, slices: &[Batch]) -> Vec<Result<Vec<Option<f64>>>> {
-        let requests: Vec<Request> = slices.iter().map(request).collect();
+    /// Holds the function's parameters against what it will be called with.
+    ///
+    /// `columns`: the data's. Errors: `reward-function-signature`; those of a worker.
+    pub fn check(&mut self, columns: &Columns) -> Result<()> {
+        let mut names: Vec<&str> = self.signature.keywords().to_vec();
+        if self.signature == Signature::Trl {
+            names.extend(columns.keys().map(String::as_str));
+        }
+        let reply = self.pool.call(&[line(&json!({ "check": names }), 1)]).remove(0)?;
+        let reply: Value = serde_json::from_str(&reply[0]).unwrap_or_default();
+        let Some(why) = reply.get("signature").and_then(Value::as_str) else { return Ok(()) };
+        let parameters = reply.get("parameters").and_then(Value::as_str).unwrap_or_default();
+        let name = &self.name;
+        Err(Error::usage("reward-function-signature", format!("reward `{name}` cannot be called: {why}"))
+            .fact(format!("it is `{name}{parameters}` and is called with {}", names.join(", ")))
+            .hint("name the parameters as the call does, or take the rest with **kwargs")
+            .hint("`signature` in the [[reward]] table chooses the call: \"trl\", \"verl\" or \"openrlhf\""))
+    }
+
+    /// Scores `slices`, slice `i` in worker `i`.
+    pub fn call(&mut self, slices: &[Batch]) -> Vec<Result<Scores>> {
+        let requests: Vec<Request> = slices.iter().map(|batch| self.request(batch)).collect();
         let outcomes = self.pool.call(&requests);
         let mut scores = Vec::with_capacity(slices.len());
         for (index, outcome) in outcomes.into_iter().enumerate() {
-            scores.push(
-                outcome.and_then(|lines| self.read_reply(index, &lines[0], slices[index].prompts.len())),
-            );
+            let samples = slices[index].responses.len();
+            scores.push(outcome.and_then(|lines| self.read_reply(index, &lines[0], samples)));
         }
         scores
     }
@@ -86,7 +153,30 @@ impl PythonFunction {
         self.pool.pids()
     }
 
-    fn read_reply(&mut self, worker: usize, line: &str, samples: usize) -> Result<Vec<Option<f64>>> {
+    fn request(&self, batch: &Batch) -> Request {
+        let request = match self.signature {
+            Signature::Trl => {
+                let mut keywords = columns_by_name(&batch.columns);
+                // Names that the call itself uses keep the call's meaning.
+                keywords.insert("prompts".into(), json!(batch.prompts));
+                keywords.insert("completions".into(), completions(batch));
+                keywords.insert("completion_ids".into(), json!(batch.response_ids));
+                json!({ "keywords": keywords, "step": batch.steps[0], "steps": batch.steps[1] })
+            }
+            Signature::Verl => json!({ "calls": verl_calls(batch) }),
+            Signature::OpenRlhf => {
+                let both = batch.rendered.iter().zip(&batch.responses);
+                let queries: Vec<String> =
+                    both.map(|(prompt, response)| format!("{prompt}{response}")).collect();
+                let keywords =
+                    json!({ "queries": queries, "prompts": batch.rendered, "labels": batch.answers });
+                json!({ "keywords": keywords, "step": batch.steps[0], "steps": batch.steps[1] })
+            }
+        };
+        line(&request, 1)
+    }
+
+    fn read_reply(&mut self, worker: usize, line: &str, samples: usize) -> Result<Scores> {
         let name = &self.name;
         let reply: Value =
             serde_json::from_str(line).map_err(|_| self.bad_reply("a line that is not JSON"))?;
@@ -112,15 +202,79 @@ impl PythonFunction {
         if list.len() != samples {
             return Err(self.bad_reply(&format!("{} scores for {samples} completions", list.len())));
         }
-        list.iter()
+        let scores: Result<Vec<Option<f64>>> = list
+            .iter()
             .map(|value| score(value).ok_or_else(|| self.bad_reply(&format!("the score {value}"))))
-            .collect()
+            .collect();
+        Ok(Scores { scores: scores?, logged: logged(&reply) })
     }
 
     fn bad_reply(&self, what: &str) -> Error {
-        Error::new("reward-bad-reply", format!("reward `{}` returned {what}", self.name))
-            .hint("return a list with one float or None a completion")
+        let hint = match self.signature {
+            Signature::Verl => "return a number, or a dict with the number `score`",
+            _ => "return a list with one float or None a completion",
+        };
+        Error::new("reward-bad-reply", format!("reward `{}` returned {what}", self.name)).hint(hint)
     }
+}
+
+impl Signature {
+    /// The keywords that a call always has.
+    fn keywords(self) -> &'static [&'static str] {
+        match self {
+            Signature::Trl => {
+                &["prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"]
+            }
+            Signature::Verl => &["data_source", "solution_str", "ground_truth", "extra_info"],
+            Signature::OpenRlhf => &["queries", "prompts", "labels"],
+        }
+    }
+}
+
+/// One list a column, with null where a row lacks it.
+fn columns_by_name(rows: &[Columns]) -> Columns {
+    let mut columns = Columns::new();
+    for name in rows.iter().flat_map(Map::keys) {
+        if !columns.contains_key(name) {
+            let values = rows.iter().map(|row| row.get(name).cloned().unwrap_or(Value::Null)).collect();
+            columns.insert(name.clone(), Value::Array(values));
+        }
+    }
+    columns
+}
+
+/// Responses in the form of their prompts: text to text, messages to a list of one message.
+fn completions(batch: &Batch) -> Value {
+    let both = batch.prompts.iter().zip(&batch.responses);
+    both.map(|(prompt, response)| match prompt {
+        Value::Array(_) => json!([{ "role": "assistant", "content": response }]),
+        _ => json!(response),
+    })
+    .collect()
+}
+
+fn verl_calls(batch: &Batch) -> Vec<Value> {
+    let rows = batch.responses.iter().zip(&batch.columns).zip(&batch.answers);
+    rows.map(|((response, columns), answer)| {
+        // verl keeps the answer in a column of its own shape; a plain answer column is taken as it is.
+        let nested = columns.get("reward_model").and_then(|column| column.get("ground_truth"));
+        json!({
+            "data_source": columns.get("data_source"), "solution_str": response,
+            "ground_truth": if answer.is_null() { nested.unwrap_or(&Value::Null) } else { answer },
+            "extra_info": columns.get("extra_info"),
+        })
+    })
+    .collect()
+}
+
+fn logged(reply: &Value) -> Vec<(String, f64, u64)> {
+    let metrics = reply.get("metrics").and_then(Value::as_object).into_iter().flatten();
+    metrics
+        .filter_map(|(name, entry)| {
+            let sum = entry.get(0)?.as_f64()?;
+            Some((name.chars().take(64).collect(), sum, entry.get(1)?.as_u64()?))
+        })
+        .collect()
 }
 
 /// Reads the first line of a worker: `{"ready": true}`, or `{"load": traceback}`.
@@ -143,11 +297,8 @@ fn score(value: &Value) -> Option<Option<f64>> {
     }
 }
 
-fn request(batch: &Batch) -> Request {
-    let mut keywords = batch.columns.clone();
-    keywords.insert("prompts".into(), json!(batch.prompts));
-    keywords.insert("completions".into(), json!(batch.completions));
-    let mut bytes = Value::Object(keywords).to_string().into_bytes();
+fn line(request: &Value, reply_lines: usize) -> Request {
+    let mut bytes = request.to_string().into_bytes();
     bytes.push(b'\n');
-    Request { bytes, reply_lines: 1 }
+    Request { bytes, reply_lines }
 }

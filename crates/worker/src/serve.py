@@ -1,6 +1,7 @@
 """Serves one reward function: a JSON line in, a JSON line out. Usage: serve.py FILE FUNCTION.
 
-Standard output belongs to the protocol, so the user's prints go to standard error.
+A line holds the keywords of one call (`keywords`), or of one call a sample (`calls`), or names to hold the function's
+signature against (`check`). Standard output belongs to the protocol, so the user's prints go to standard error.
 """
 import importlib.util
 import inspect
@@ -8,6 +9,9 @@ import json
 import os
 import sys
 import traceback
+import types
+
+METRICS_MAX = 32
 
 
 def reply(out, message):
@@ -37,6 +41,10 @@ def takes(function):
     return {p.name for p in parameters}
 
 
+def fitting(names, keywords):
+    return keywords if names is None else {k: v for k, v in keywords.items() if k in names}
+
+
 def number(value):
     """A score as JSON can carry it: a float, "nan", "inf", "-inf" or null; TypeError for anything else."""
     if value is None:
@@ -49,29 +57,98 @@ def number(value):
     return value
 
 
-def answer(function, names, line):
+class Metrics:
+    """Sums of what a function logs beside its scores; what is no number is left out."""
+
+    def __init__(self):
+        self.sums = {}
+
+    def add(self, name, value):
+        name = str(name)
+        try:
+            values = [float(v) for v in (value if hasattr(value, "__iter__") else [value])]
+        except (TypeError, ValueError):
+            return
+        if all(v - v == 0.0 for v in values) and (name in self.sums or len(self.sums) < METRICS_MAX):
+            total, count = self.sums.get(name, (0.0, 0))
+            self.sums[name] = (total + sum(values), count + len(values))
+
+
+def called(function, keywords_of_calls):
+    """What each call returned; coroutines are awaited together."""
+    results = [function(**keywords) for keywords in keywords_of_calls]
+    if any(inspect.isawaitable(result) for result in results):
+        import asyncio
+
+        async def value(result):
+            return await result if inspect.isawaitable(result) else result
+
+        async def wait():
+            return await asyncio.gather(*map(value, results))
+
+        results = asyncio.run(wait())
+    return results
+
+
+def one_score(result, metrics):
+    """verl's result for one sample: a number, or a dict with `score` and further numbers."""
+    if not isinstance(result, dict):
+        return number(result)
+    if "score" not in result:
+        raise TypeError("a dict without `score`")
+    for name, value in result.items():
+        if name != "score" and isinstance(value, (bool, int, float)):
+            metrics.add(name, value)
+    return number(result["score"])
+
+
+def all_scores(result, metrics):
+    """A result for all samples: a list, or OpenRLHF's dict with `rewards` and `extra_logs`."""
+    if isinstance(result, dict):
+        if "rewards" not in result:
+            raise TypeError("a dict without `rewards`")
+        for name, value in (result.get("extra_logs") or {}).items():
+            metrics.add(name, value)
+        result = result["rewards"]
+    if isinstance(result, (str, bytes)) or not hasattr(result, "__iter__"):
+        raise TypeError(f"a {type(result).__name__} instead of a list")
+    return [number(score) for score in result]
+
+
+def answer(function, names, request):
+    metrics = Metrics()
     try:
-        batch = json.loads(line)
-        if names is not None:
-            batch = {k: v for k, v in batch.items() if k in names}
-        scores = function(**batch)
-        if inspect.isawaitable(scores):
-            import asyncio
-
-            async def wait():
-                return await scores
-
-            scores = asyncio.run(wait())
+        if "check" in request:
+            keywords = {name: None for name in request["check"]}
+            inspect.signature(function).bind(**fitting(names, keywords))
+            return {"fits": True}
+    except TypeError as error:
+        return {"signature": str(error), "parameters": str(inspect.signature(function))}
+    try:
+        if "calls" in request:
+            results = called(function, [fitting(names, keywords) for keywords in request["calls"]])
+        else:
+            keywords = request["keywords"]
+            keywords["log_metric"] = metrics.add
+            # Further columns of the table of completions: nothing here shows one.
+            keywords["log_extra"] = lambda column, values: None
+            state = types.SimpleNamespace(global_step=request["step"], max_steps=request["steps"])
+            keywords["trainer_state"] = state
+            results = called(function, [fitting(names, keywords)])
     except MemoryError:
         return {"memory": True}
     except Exception:
         return {"raised": traceback.format_exc(limit=8)}
     try:
-        if isinstance(scores, (str, bytes, dict)):
-            raise TypeError(f"a {type(scores).__name__} instead of a list")
-        return {"scores": [number(score) for score in scores]}
-    except (TypeError, ValueError) as error:
-        return {"bad": str(error)}
+        if "calls" in request:
+            scores = [one_score(result, metrics) for result in results]
+        else:
+            scores = all_scores(results[0], metrics)
+        return {"scores": scores, "metrics": metrics.sums}
+    except MemoryError:
+        return {"memory": True}
+    except Exception as error:
+        return {"bad": str(error) or type(error).__name__}
 
 
 def main():
@@ -88,7 +165,12 @@ def main():
         return
     reply(out, {"ready": True})
     for line in sys.stdin:
-        reply(out, answer(function, names, line))
+        try:
+            request = json.loads(line)
+        except MemoryError:
+            reply(out, {"memory": True})
+            continue
+        reply(out, answer(function, names, request))
 
 
 main()

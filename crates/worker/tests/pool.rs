@@ -1,20 +1,27 @@
 //! A pool over small shell programs: order, deadlines, deaths, restarts.
 
 use plimsoll_base::Bytes;
-use plimsoll_worker::{Launch, Limits, Pool, Request};
+use plimsoll_worker::{Launch, Limits, Network, Pool, Ran, Request, RunEnd, Stop, run_once};
 use std::time::{Duration, Instant};
 
-fn pool(script: &str, workers: u32, retries: u32, timeout_ms: u64) -> Pool {
-    let launch = Launch {
+fn launch(program: &str, script: &str) -> Launch {
+    Launch {
         name: "test".into(),
-        program: "sh".into(),
+        program: program.into(),
         args: vec!["-c".into(), script.into()],
         env: vec![("WORD".into(), "yes".into())],
         memory: Bytes::mib(512),
+        network: Network::Deny,
+        folder: None,
+        file: None,
         ready: None,
-    };
+    }
+}
+
+fn pool(script: &str, workers: u32, retries: u32, timeout_ms: u64) -> Pool {
     let timeout = Duration::from_millis(timeout_ms);
-    Pool::start(launch, Limits { workers, timeout, start_timeout: timeout, retries }).expect("sh is there")
+    let limits = Limits { workers, timeout, start_timeout: timeout, retries };
+    Pool::start(launch("sh", script), limits, Stop::default()).expect("sh is there")
 }
 
 fn request(text: &str) -> Request {
@@ -57,9 +64,14 @@ fn a_silent_worker_is_killed_with_its_children() {
     assert!(start.elapsed() < Duration::from_secs(10));
     let child: i32 =
         error.facts[0].trim_start_matches("stderr: ").trim().parse().expect("the script said its child's id");
-    // A killed orphan is collected by init or stays a zombie; either way it runs no more.
-    let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-    assert!(state.is_empty() || state.contains(") Z"), "{state}");
+    // A killed orphan is collected by init or stays a zombie; either way it runs no more. On a busy machine the
+    // signal that ends it may take a moment.
+    let state = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+    let ended = |state: &str| state.is_empty() || state.contains(") Z");
+    while !ended(&state()) {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", state());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -74,4 +86,80 @@ fn a_request_larger_than_the_pipe_goes_through_while_the_worker_answers() {
 fn a_reply_without_end_is_refused() {
     let mut pool = pool("read -r line; yes | tr -d '\\n'", 1, 0, 60_000);
     assert_eq!(pool.call(&[request("x\n")]).remove(0).unwrap_err().slug, "reward-bad-reply");
+}
+
+#[test]
+fn a_stop_ends_a_call_from_another_thread() {
+    let stop = Stop::default();
+    let timeout = Duration::from_secs(60);
+    let limits = Limits { workers: 1, timeout, start_timeout: timeout, retries: 3 };
+    let mut pool = Pool::start(launch("sh", "sleep 300"), limits, stop.clone()).unwrap();
+    let start = Instant::now();
+    let error = std::thread::scope(|scope| {
+        let call = scope.spawn(|| pool.call(&[request("x\n")]).remove(0).unwrap_err());
+        std::thread::sleep(Duration::from_millis(100));
+        stop.set();
+        call.join().unwrap()
+    });
+    assert_eq!(error.slug, "interrupted");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+fn run(launch: &Launch, input: &str, timeout_ms: u64) -> Ran {
+    let timeout = Duration::from_millis(timeout_ms);
+    run_once(launch, input.as_bytes(), timeout, 1 << 16, &Stop::default()).expect("it starts")
+}
+
+#[test]
+fn a_program_runs_once_and_each_end_is_told() {
+    for (script, timeout_ms, end, output) in [
+        ("cat; exit 3", 20_000, RunEnd::Code(3), "in"),
+        ("echo early; exec 1>&-; sleep 0.1; exit 4", 20_000, RunEnd::Code(4), "early\n"),
+        ("kill -SEGV $$", 20_000, RunEnd::Signal(11), ""),
+        ("sleep 300", 200, RunEnd::Late, ""),
+    ] {
+        let ran = run(&launch("sh", script), "in", timeout_ms);
+        assert_eq!((ran.end, String::from_utf8_lossy(&ran.output).as_ref()), (end, output), "{script}");
+    }
+    assert_eq!(run(&launch("sh", "yes"), "", 20_000).end, RunEnd::TooLong);
+    let words = run(&launch("sh", "echo why >&2; exit 1"), "", 20_000).last_words;
+    assert_eq!(words, ["why"]);
+    // Input that nobody reads ends with the program.
+    assert_eq!(run(&launch("sh", "exit 0"), &"x".repeat(1 << 20), 20_000).end, RunEnd::Code(0));
+    let folder = tempfile::tempdir().unwrap();
+    let bounded =
+        Launch { folder: Some(folder.path().into()), file: Some(Bytes(4096)), ..launch("sh", "yes > big") };
+    let end = run(&bounded, "", 20_000).end;
+    assert!(matches!(end, RunEnd::Signal(25) | RunEnd::Code(_)), "{end:?}");
+    assert_eq!(std::fs::metadata(folder.path().join("big")).unwrap().len(), 4096);
+}
+
+/// What a Python program says that the kernel answered.
+fn kernel_says(program: &str, network: Network) -> Option<String> {
+    let asked = Launch { network, ..launch("python3", program) };
+    let ran = run_once(&asked, b"", Duration::from_secs(60), 1 << 16, &Stop::default()).ok()?;
+    Some(String::from_utf8_lossy(&ran.output).trim().to_string())
+}
+
+#[test]
+fn a_worker_reaches_neither_network_nor_gpu() {
+    let socket = "import socket\nfor f in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):\n  \
+                  try: socket.socket(f).close(); print('open')\n  except OSError as e: print(e.errno)";
+    let Some(denied) = kernel_says(socket, Network::Deny) else {
+        eprintln!("SKIPPED: python3 is not installed");
+        return;
+    };
+    // 13 is EACCES: refused by the filter, not for lack of a network.
+    assert_eq!(denied, "13\n13\nopen");
+    let allowed = kernel_says(socket, Network::Allow).unwrap();
+    assert!(allowed.starts_with("open"), "{allowed}");
+    // 1 is EPERM; a call of another type gets as far as the file, which knows no such call: 25 is ENOTTY.
+    let driver = "import fcntl\nfor n in (0xC00046D2, 0xC00047D2):\n  try: fcntl.ioctl(open('/dev/null'), n)\n  \
+                  except OSError as e: print(e.errno)";
+    for network in [Network::Deny, Network::Allow] {
+        assert_eq!(kernel_says(driver, network).unwrap(), "1\n25", "{network:?}");
+    }
+    let inherited = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', 'import socket; \
+                     socket.socket()'], stderr=subprocess.DEVNULL).returncode)";
+    assert_eq!(kernel_says(inherited, Network::Deny).unwrap(), "1");
 }

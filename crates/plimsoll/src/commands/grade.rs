@@ -1,8 +1,8 @@
-//! `grade --reward KIND FILE`: a verifier over given responses; scores on stdout, agreement on stderr.
+//! `grade --reward KIND FILE`: a reward over given responses; scores on stdout, agreement and disagreements on stderr.
 
 use crate::output::{self, Out};
 use plimsoll_base::{Error, Result};
-use plimsoll_reward::{Agreement, GraderAgreement, grade_jsonl};
+use plimsoll_reward::{Agreement, Disagreement, GraderAgreement, grade_jsonl};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,13 @@ use std::process::ExitCode;
 /// The flags of `grade`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-A line of FILE has `response` and `ground_truth`; `grader` overrides --reward; `correct` is compared with the score.
+A line of FILE has `response` and `ground_truth`; `grader` overrides --reward; `correct` is compared with the score,
+and each line where they differ is listed with the reason.
 
 Example:
   plimsoll grade --reward math answers.jsonl")]
 pub struct Args {
-    /// The verifier: math, gsm8k or exact.
+    /// Any kind of a [[reward]] table, such as math, gsm8k, countdown, code or python:FILE.py:FUNCTION.
     #[arg(long, value_name = "KIND")]
     reward: String,
     /// JSON lines; `-` is stdin.
@@ -61,7 +62,15 @@ fn open(path: &Path) -> Result<File> {
 fn words(agreement: &Agreement) -> String {
     let mut lines = vec![format!("{} graded", agreement.cases)];
     lines.extend(agreement.graders.iter().filter(|entry| entry.labelled > 0).map(grader_words));
+    lines.extend(agreement.disagreements.iter().map(disagreement_words));
     lines.join("\n")
+}
+
+fn disagreement_words(differs: &Disagreement) -> String {
+    let Disagreement { line, id, grader, correct, why } = differs;
+    let id = id.as_ref().map_or(String::new(), |id| format!(" ({id})"));
+    let does = if *correct { "refuses a right answer" } else { "accepts a wrong answer" };
+    format!("line {line}{id}: {grader} {does}: {why}")
 }
 
 fn grader_words(entry: &GraderAgreement) -> String {

@@ -50,6 +50,27 @@ pub fn grade_math(response: &str, ground_truth: &str) -> bool {
         || (truth.text.contains(',') && parse::parse(&truth.text, false).is_some_and(|truth| same(&truth)))
 }
 
+/// What was read of both and how far the comparison came, in words.
+pub(crate) fn why(response: &str, ground_truth: &str) -> String {
+    let (Some(answer), Some(truth)) = (read(response), read(ground_truth)) else {
+        let which = if read(response).is_none() { "response" } else { "ground truth" };
+        return format!("no answer was found in the {which}");
+    };
+    let long = |answer: &Answer| answer.text.len() > ANSWER_BYTES_MAX;
+    let how = if long(&answer) || long(&truth) {
+        "longer than what is read as an expression, so compared as text"
+    } else if parse::parse(&answer.text, true).is_none() {
+        "the response's is no expression, so compared as text"
+    } else if parse::parse(&truth.text, true).is_none() {
+        "the ground truth's is no expression, so compared as text"
+    } else if grade_math(response, ground_truth) {
+        "the same value"
+    } else {
+        "different values, or not shown to be the same within the limits of the work"
+    };
+    format!("read `{:.80}` in the response and `{:.80}` in the ground truth: {how}", answer.text, truth.text)
+}
+
 /// An answer, spelt one way.
 struct Answer {
     text: String,

@@ -23,6 +23,7 @@ use plimsoll_device::cuda::Held;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limit, Limits, Plan, Pool};
 use plimsoll_model::Recompute;
+use plimsoll_reward::{RewardMemory, RewardSpec};
 use plimsoll_train::OptimizerDType;
 use rates::Rates;
 use search::{Candidate, Planner, Purpose};
@@ -193,8 +194,8 @@ fn with_planner<T>(
         DeviceKind::Cpu => Default::default(),
         DeviceKind::Cuda => Held::known(),
     };
-    let (workers, held) = (worker_bytes(run), (held, source.as_str()));
-    work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, workers, held })
+    let (rewards, held) = (reward_memory(run), (held, source.as_str()));
+    work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, rewards, held })
 }
 
 fn report(planner: &Planner, run: &RunFile) -> Result<PlanReport> {
@@ -280,10 +281,10 @@ fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     limits
 }
 
-/// The most that processes of other people's code may come to hold.
-fn worker_bytes(run: &RunFile) -> Bytes {
+/// What the rewards take of the host, at most: processes of other people's code, threads, requests and replies.
+fn reward_memory(run: &RunFile) -> RewardMemory {
     let specs = crate::eval::reward_specs(&run.reward, &run.data.answer_column);
-    Bytes(specs.iter().map(|spec| spec.worker_bytes().0).fold(0, u64::saturating_add))
+    specs.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::add)
 }
 
 /// Reads `host=60GiB,device=139GiB` of `plan --limit`.

@@ -19,6 +19,7 @@ use plimsoll_device::DeviceKind;
 use plimsoll_device::cuda::Held;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
+use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{EngineLimits, OnFull};
 use plimsoll_train::{OptimizerDType, PackLimits, StateDTypes};
 
@@ -55,8 +56,8 @@ pub(super) struct Planner<'a> {
     pub(super) limits: &'a Limits,
     pub(super) rates: &'a Rates,
     pub(super) purpose: Purpose,
-    /// The most that processes of other people's code may come to hold.
-    pub(super) workers: Bytes,
+    /// What the rewards take of the host.
+    pub(super) rewards: RewardMemory,
     /// What a card's driver and libraries hold, and where that is from.
     pub(super) held: (Held, &'a str),
 }
@@ -343,7 +344,7 @@ impl Planner<'_> {
             truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
-            workers: self.workers,
+            rewards: self.rewards,
             host: HostFacts { staging, ..self.facts.host },
             held: self.held.0,
         };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys that change no bit of what is trained: where and how often things are written, limits, and how work is spread.
-const MAY_CHANGE: [&str; 12] = [
+const MAY_CHANGE: [&str; 13] = [
     "train.steps",
     "checkpoint.*",
     "eval.every",
@@ -19,6 +19,7 @@ const MAY_CHANGE: [&str; 12] = [
     "reward.*.workers",
     "reward.*.timeout_ms",
     "reward.*.worker_memory",
+    "reward.*.network",
 ];
 /// Keys that decide how gradients are cut and added up: `--replan` lets them change, and with them the bits.
 const REPLAN: [&str; 4] = ["train.micro_batch_tokens", "train.recompute", "train.grad_dtype", "run.device"];

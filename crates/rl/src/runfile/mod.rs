@@ -26,8 +26,8 @@ pub use sections::{
 };
 pub use values::{
     Advantage, Aggregation, Auto, ByteSize, EvalMetric, Expecting, KlEstimator, KlIn, MaskHole, Method,
-    ModelDtype, Offload, OnFull, OptimizerDtype, Overlong, Recompute, RewardFailure, RunDevice, Schedule,
-    Signature, Whiten,
+    ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Recompute, RewardFailure, RunDevice,
+    Schedule, Signature, Whiten,
 };
 
 /// Longest run file; a larger one is some other file.

@@ -2,7 +2,7 @@
 
 use super::provenance::Provenance;
 use super::sections::{RunFile, VerbFile};
-use super::values::{Advantage, MaskHole, Method, Offload, Signature};
+use super::values::{Advantage, MaskHole, Method, Offload};
 use plimsoll_base::{Error, Result};
 
 /// Refuses what a run file asks for and this build cannot do.
@@ -24,7 +24,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(error(at, "memory.offload", "\"gradients\"", "\"optimizer\" and \"reference\""));
     }
     loss(run, at)?;
-    rewards(run.reward.iter(), at)?;
     for (key, path) in [("data.prompts", &run.data.prompts), ("data.eval", &run.data.eval)] {
         parquet(path.as_deref(), key, at)?;
     }
@@ -33,7 +32,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
 
 /// The same for what `generate` and `eval` take.
 pub(super) fn check_verb(verb: &VerbFile, at: &Provenance) -> Result<()> {
-    rewards(verb.reward.iter(), at)?;
     parquet(verb.data.eval.as_deref().or(verb.data.prompts.as_deref()), "data.eval", at)
 }
 
@@ -59,20 +57,6 @@ fn loss(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     if run.loss.mask_hole == MaskHole::ZeroValue {
         return Err(error(at, "loss.mask_hole", "\"zero_value\"", "\"skip\""));
-    }
-    Ok(())
-}
-
-fn rewards<'a>(rewards: impl Iterator<Item = &'a super::Reward>, at: &Provenance) -> Result<()> {
-    for (index, reward) in rewards.enumerate() {
-        if reward.kind.starts_with("http:") || reward.kind.starts_with("https:") {
-            let built =
-                "exact, math, gsm8k, regex, format, length, python:FILE.py:FUNCTION and command:PROGRAM";
-            return Err(error(at, &format!("reward.{index}.kind"), "a reward over HTTP", built));
-        }
-        if reward.signature != Signature::Trl {
-            return Err(error(at, &format!("reward.{index}.signature"), reward.signature.name(), "\"trl\""));
-        }
     }
     Ok(())
 }

@@ -207,7 +207,8 @@ impl Default for Rollout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reward {
-    /// `exact`, `math`, `gsm8k`, `regex:PATTERN`, `format`, `length`, `python:FILE.py:FUNCTION` or `command:PROGRAM`.
+    /// `exact`, `math`, `gsm8k`, `countdown`, `code`, `json-schema`, `regex:PATTERN`, `format`, `length`,
+    /// `python:FILE.py:FUNCTION`, `command:PROGRAM` or `http://ADDRESS`.
     pub kind: String,
     /// Factor of its score in the sum.
     #[serde(default = "one")]
@@ -218,25 +219,31 @@ pub struct Reward {
     /// The regular expression of `regex` and `format`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
+    /// The file with the schema of `json-schema`; without one the answer column has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
     /// For `length`: tokens before `max_new_tokens` from which a response costs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlong_buffer: Option<u32>,
     /// How a `python:` function is called.
     #[serde(default = "trl")]
     pub signature: Signature,
-    /// The Python interpreter; `python3` if absent.
+    /// The Python interpreter of `python:` and `code`; `python3` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
-    /// Worker processes.
+    /// Worker processes, or connections of `http:`.
     #[serde(default)]
     pub workers: Auto<u32>,
-    /// Longest time for one batch, in milliseconds.
+    /// Longest time for one batch, and of `code` for one test, in milliseconds.
     #[serde(default = "ten_seconds")]
     pub timeout_ms: u64,
     /// Limit on the address space of one worker.
     #[serde(default = "two_gib")]
     pub worker_memory: ByteSize,
-    /// How often a worker that died or timed out is started again.
+    /// Whether a worker may reach a network.
+    #[serde(default = "deny")]
+    pub network: Network,
+    /// How often a batch that failed is tried again.
     #[serde(default = "one_retry")]
     pub retries: u32,
     /// What a failure does.
@@ -258,6 +265,10 @@ fn ten_seconds() -> u64 {
 
 fn two_gib() -> ByteSize {
     ByteSize(Bytes::mib(2048))
+}
+
+fn deny() -> Network {
+    Network::Deny
 }
 
 fn one_retry() -> u32 {

@@ -151,7 +151,10 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["memory.gpu_memory_utilization=0.9"], "not-built", "GPU"),
     (&["loss.correction=tis"], "not-built", "correction"),
     (&["data.prompts=a.parquet"], "not-built", "Parquet"),
-    (&["reward.0.kind=http://x"], "not-built", "HTTP"),
+    (&["reward.0.kind=http:x"], "unknown-reward", "http://HOST"),
+    (&["reward.0.kind=python:f.py"], "unknown-reward", "python:file.py:function"),
+    (&["reward.0.kind=json-schema", "reward.0.schema=/no/such.json"], "reward-bad-schema", "reward.0.kind"),
+    (&["reward.0.network=maybe"], "bad-value", "takes deny, allow"),
     (&["train.per_device_train_batch_size=4"], "missing-key", "prompt_tokens_max"),
     (&["method=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
 ];

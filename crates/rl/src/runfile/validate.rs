@@ -301,13 +301,10 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Whether the kind is known and its pattern compiles; other people's code is looked at when its workers start.
+/// Whether the kind is known and its pattern or schema can be used; code is looked at when its workers start.
 fn reward_kind(reward: &Reward, at: &Provenance, key: &str) -> Result<()> {
-    if reward.kind.starts_with("python:") || reward.kind.starts_with("command:") {
-        return Ok(());
-    }
     let specs = crate::eval::reward_specs(std::slice::from_ref(reward), "");
-    plimsoll_reward::Rewards::new(&specs).map(drop).map_err(|found| {
+    specs[0].check().map_err(|found| {
         let placed = at.error(found.slug, key, &found.message);
         let placed = found.facts.into_iter().fold(placed, Error::fact);
         found.hints.into_iter().fold(placed, Error::hint)

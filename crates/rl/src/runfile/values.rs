@@ -321,6 +321,37 @@ names!(
     }
 );
 
+impl Signature {
+    /// As the reward crate has it.
+    pub const fn kind(self) -> plimsoll_reward::Signature {
+        match self {
+            Signature::Trl => plimsoll_reward::Signature::Trl,
+            Signature::Verl => plimsoll_reward::Signature::Verl,
+            Signature::OpenRlhf => plimsoll_reward::Signature::OpenRlhf,
+        }
+    }
+}
+
+names!(
+    /// Whether a worker may reach a network.
+    Network, "\"deny\" or \"allow\"", {
+        /// Only processes of this machine.
+        Deny = "deny",
+        /// Everything that the user may reach.
+        Allow = "allow",
+    }
+);
+
+impl Network {
+    /// As the reward crate has it.
+    pub const fn kind(self) -> plimsoll_reward::Network {
+        match self {
+            Network::Deny => plimsoll_reward::Network::Deny,
+            Network::Allow => plimsoll_reward::Network::Allow,
+        }
+    }
+}
+
 names!(
     /// What a failing reward function does to the run.
     RewardFailure, "\"stop\" or \"none\"", {

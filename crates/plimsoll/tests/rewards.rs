@@ -1,0 +1,277 @@
+//! Rewards from outside: other people's code in a run, what becomes of its failures, and `grade`.
+
+mod common;
+
+use common::{plimsoll, text};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+const FUNCTIONS: &str = r#"
+import os, signal, time
+
+def right(completions, ground_truth, **kwargs):
+    return [1.0 if c == str(t) else 0.0 for c, t in zip(completions, ground_truth)]
+
+def as_trl_shows(prompts, completions, completion_ids, trainer_state, ground_truth, log_metric=None, **kwargs):
+    rewards = right(completions, ground_truth)
+    if log_metric:
+        log_metric("step", trainer_state.global_step)
+    return rewards
+
+def killed_once(completions, ground_truth, folder, trainer_state, **kwargs):
+    mark = os.path.join(folder[0], "killed")
+    if trainer_state.global_step == 2 and not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return right(completions, ground_truth)
+
+def eats(completions, ground_truth, trainer_state, **kwargs):
+    if trainer_state.global_step == 2:
+        held = [bytearray(64 << 20) for _ in range(64)]
+    return right(completions, ground_truth)
+
+def wants(completions, difficulty):
+    return [0.0] * len(completions)
+
+def raises(completions, **kwargs):
+    raise ValueError("no such thing")
+
+def wrong_length(completions, **kwargs):
+    return [0.0]
+
+def nan(completions, **kwargs):
+    return [float("nan")] * len(completions)
+
+def strings(completions, **kwargs):
+    return ["high"] * len(completions)
+
+def late(completions, **kwargs):
+    time.sleep(60)
+
+def no_network(completions, **kwargs):
+    import socket
+    socket.create_connection(("127.0.0.1", 9))
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": float(solution_str == str(ground_truth))}
+"#;
+
+fn python_is_there() -> bool {
+    let python = std::process::Command::new("python3").arg("-c").arg("").status();
+    let there = python.is_ok_and(|status| status.success());
+    if !there {
+        eprintln!("SKIPPED: python3 is not installed");
+    }
+    there
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
+        std::fs::write(folder.path("rewards.py"), FUNCTIONS).expect("a file in it");
+        let row = |(a, b): (u32, u32)| {
+            let folder = folder.0.path().display().to_string();
+            serde_json::json!({"prompt": format!("{a}+{b}="), "ground_truth": a + b, "folder": folder})
+                .to_string()
+        };
+        let rows: Vec<String> = (100..116).map(|a| row((a, a + 7))).collect();
+        std::fs::write(folder.path("data.jsonl"), rows.join("\n")).expect("a file in it");
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Three steps on the small model with one reward.
+    fn train(&self, reward: &str) -> Output {
+        let run = format!(
+            "method = \"grpo\"\nmodel = \"builtin:nano\"\n[data]\nprompts = {:?}\n[rollout]\nprompts_per_step = 8\n\
+             group_size = 4\nmax_new_tokens = 5\n[[reward]]\n{reward}\n[train]\nsteps = 3\nlearning_rate = 1e-5\n\
+             [run]\ndir = {:?}\n",
+            self.path("data.jsonl"),
+            self.path("out"),
+        );
+        let file = self.path("x.toml");
+        std::fs::write(&file, run).expect("a file in it");
+        let _ = std::fs::remove_dir_all(self.path("out"));
+        plimsoll(&["train", file.to_str().expect("UTF-8")])
+    }
+
+    fn python(&self, function: &str, more: &str) -> Output {
+        let kind = format!("python:{}:{function}", self.path("rewards.py").display());
+        self.train(&format!("kind = {kind:?}\n{more}"))
+    }
+
+    /// A metric in each step.
+    fn metric(&self, name: &str) -> Vec<f64> {
+        let events = std::fs::read_to_string(self.path("out/events.jsonl")).expect("a run leaves its events");
+        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let steps: Vec<Value> = events.filter(|event| event["event"] == "step").collect();
+        let found: Vec<f64> = steps.iter().filter_map(|event| event["metrics"][name].as_f64()).collect();
+        assert_eq!(found.len(), steps.len(), "{name} in {}", steps[0]);
+        found
+    }
+}
+
+fn check_done(output: &Output) {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_function_as_trl_shows_it_trains_and_is_the_verifiers_twin() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Folder::new();
+    check_done(&folder.python("as_trl_shows", ""));
+    let rewards = folder.metric("reward");
+    assert_eq!(folder.metric("rewards/as_trl_shows/mean"), rewards);
+    assert_eq!(folder.metric("rewards/as_trl_shows/step"), [1.0, 2.0, 3.0]);
+    assert_eq!(folder.metric("rewards/as_trl_shows/retries"), [0.0; 3]);
+    let samples = std::fs::read(last_samples(&folder.path("out/samples"))).unwrap();
+    // The same bits whoever grades, and however many do.
+    check_done(&folder.train("kind = \"exact\"\n"));
+    assert_eq!(folder.metric("reward"), rewards);
+    assert_eq!(std::fs::read(last_samples(&folder.path("out/samples"))).unwrap(), samples);
+    check_done(&folder.python("as_trl_shows", "workers = 3\n"));
+    assert_eq!(folder.metric("reward"), rewards);
+    check_done(&folder.python("compute_score", "signature = \"verl\"\n"));
+    assert_eq!(folder.metric("reward"), rewards);
+}
+
+fn last_samples(folder: &Path) -> PathBuf {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .expect("a run keeps samples")
+        .map(|entry| entry.expect("a file").path())
+        .collect();
+    files.retain(|path| !path.to_string_lossy().contains("eval"));
+    files.sort();
+    files.pop().expect("the last step's samples are kept")
+}
+
+#[test]
+fn a_worker_that_is_killed_costs_a_retry_and_a_counter() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Folder::new();
+    check_done(&folder.python("right", ""));
+    let rewards = folder.metric("reward");
+    check_done(&folder.python("killed_once", ""));
+    assert!(folder.path("killed").exists(), "the worker was not killed");
+    for (counter, expect) in [("crashes", [0.0, 1.0, 0.0]), ("retries", [0.0, 1.0, 0.0]), ("none", [0.0; 3])]
+    {
+        assert_eq!(folder.metric(&format!("rewards/killed_once/{counter}")), expect, "{counter}");
+    }
+    assert_eq!(folder.metric("reward"), rewards);
+}
+
+#[test]
+fn a_function_that_eats_memory_is_stopped_and_the_run_goes_on() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Folder::new();
+    let limit = "worker_memory = \"512MiB\"\nretries = 0\n";
+    check_done(&folder.python("eats", &format!("{limit}on_error = \"none\"\n")));
+    let over = folder.metric("rewards/eats/over_budget");
+    // 32 samples in batches of two groups.
+    assert_eq!(over, [0.0, 4.0, 0.0]);
+    assert_eq!(folder.metric("rewards/eats/none"), [0.0, 32.0, 0.0]);
+    let output = folder.python("eats", limit);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("error[reward-worker-over-budget]: ") && stderr.contains("512.0 MiB"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("hint: raise `worker_memory`"), "{stderr}");
+}
+
+#[test]
+fn each_bad_function_ends_the_run_with_its_name() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Folder::new();
+    for (function, more, code, slug, words) in [
+        ("no_such", "", 2, "reward-function-missing", "it has: "),
+        ("wants", "", 2, "reward-function-signature", "'difficulty'"),
+        ("raises", "", 1, "reward-function-raised", "ValueError: no such thing"),
+        ("wrong_length", "", 1, "reward-bad-reply", "1 scores for 8"),
+        ("nan", "", 1, "reward-not-finite", "NaN"),
+        ("strings", "", 1, "reward-bad-reply", "a str: 'high'"),
+        ("late", "timeout_ms = 300\n", 1, "reward-worker-timeout", "300 ms"),
+        ("no_network", "", 1, "reward-function-raised", "PermissionError"),
+        ("no_network", "network = \"allow\"\n", 1, "reward-function-raised", "ConnectionRefusedError"),
+    ] {
+        let output = folder.python(function, &format!("retries = 0\n{more}"));
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{function}: {stderr}");
+        assert!(stderr.contains(&format!("error[{slug}]: ")), "{function}: {stderr}");
+        assert!(stderr.contains(words) && stderr.contains("hint: "), "{function}: {stderr}");
+    }
+    let output = folder.train("kind = \"http://127.0.0.1:9/reward\"\nretries = 1\n");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("error[reward-http-failed]: ") && stderr.contains("tried 2 times"), "{stderr}");
+}
+
+#[test]
+fn the_plan_has_the_rewards_rows() {
+    let folder = Folder::new();
+    let rows = |reward: &str| -> Vec<(String, u64)> {
+        let run = format!(
+            "method = \"grpo\"\nmodel = \"builtin:nano\"\n[data]\nprompts = \"builtin:addition\"\n[rollout]\n\
+             prompts_per_step = 8\ngroup_size = 4\nmax_new_tokens = 5\n[[reward]]\n{reward}\n[train]\nsteps = 3\n\
+             learning_rate = 1e-5\n"
+        );
+        std::fs::write(folder.path("p.toml"), run).expect("a file in it");
+        let output = plimsoll(&["plan", folder.path("p.toml").to_str().expect("UTF-8"), "--json"]);
+        check_done(&output);
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let regions = plan["regions"].as_array().expect("regions").iter();
+        let named =
+            regions.map(|r| (r["name"].as_str().unwrap_or("").to_string(), r["bytes"].as_u64().unwrap_or(0)));
+        named.filter(|(name, _)| name.starts_with("reward.")).collect()
+    };
+    let row = |name: &str, mib: u64| (format!("reward.{name}"), mib << 20);
+    assert_eq!(rows("kind = \"exact\""), [row("buffers", 1)]);
+    let python = "kind = \"python:f.py:f\"\nworkers = 4\nworker_memory = \"100MiB\"";
+    assert_eq!(rows(python), [row("buffers", 12), row("workers", 400)]);
+    assert_eq!(rows("kind = \"http://localhost/\"\nworkers = 2"), [row("buffers", 18)]);
+}
+
+#[test]
+fn grade_lists_disagreements_with_their_reasons() {
+    let folder = Folder::new();
+    let lines = [
+        r#"{"id": "a", "grader": "math", "response": "\\boxed{\\frac12}", "ground_truth": "0.5", "correct": true}"#,
+        r#"{"id": "b", "grader": "math", "response": "\\boxed{3}", "ground_truth": "4", "correct": true}"#,
+        r#"{"id": "c", "grader": "gsm8k", "response": "so 7", "ground_truth": "7", "correct": false}"#,
+        r#"{"id": "d", "grader": "countdown", "response": "<answer>3+3</answer>", "ground_truth": 7, "nums": [3, 4], "correct": true}"#,
+        r#"{"id": "e", "grader": "json-schema", "response": "[1]", "ground_truth": {"type": "array"}, "correct": true}"#,
+        r#"{"grader": "exact", "response": "1", "ground_truth": "2", "correct": true, "disputed": "x"}"#,
+    ];
+    let file = folder.path("cases.jsonl");
+    std::fs::write(&file, lines.join("\n")).expect("a file in it");
+    let output = plimsoll(&["grade", "--reward", "math", file.to_str().expect("UTF-8")]);
+    check_done(&output);
+    let scores = text(&output.stdout);
+    assert_eq!(scores.lines().count(), 6, "{scores}");
+    assert!(scores.starts_with("{\"id\":\"a\",\"score\":1.0}\n{\"id\":\"b\",\"score\":0.0}\n"), "{scores}");
+    let stderr = text(&output.stderr);
+    for line in [
+        "math: 1 of 2 agree",
+        "json-schema: 1 of 1 agree (100.0 %)",
+        "line 2 (b): math refuses a right answer: read `3` in the response and `4` in the ground truth: different values",
+        "line 3 (c): gsm8k accepts a wrong answer: the response says 7, the ground truth 7",
+        "line 4 (d): countdown refuses a right answer: it uses [3, 3] and is given [3, 4]",
+    ] {
+        assert!(stderr.contains(line), "lacks {line:?}: {stderr}");
+    }
+    assert!(!stderr.contains("exact refuses"), "{stderr}");
+}

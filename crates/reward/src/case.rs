@@ -1,0 +1,86 @@
+//! What rewards see of a sample.
+
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// A prompt with the rest of its row; the samples of a group share it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// What was asked: the text, or the last message of a conversation.
+    pub text: String,
+    /// What the model read: the chat template's tokens included.
+    pub rendered: String,
+    /// The conversation, an array of messages, where the data has one.
+    pub messages: Option<Value>,
+    /// The row's columns other than the prompt.
+    pub columns: Map<String, Value>,
+}
+
+/// One sample.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its prompt.
+    pub prompt: Arc<Prompt>,
+    /// The response as text, special tokens left out.
+    pub response: String,
+    /// Its tokens.
+    pub response_ids: Vec<u32>,
+    /// The limit that it was sampled under.
+    pub max_new_tokens: usize,
+    /// False if the limit cut it.
+    pub ended: bool,
+}
+
+/// A column as the text that a verifier reads: a string as it is, anything else as JSON.
+pub(crate) fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What stands in the last `<answer>…</answer>`, if that is there.
+pub(crate) fn tagged_answer(response: &str) -> Option<&str> {
+    let (before, _) = response.rsplit_once("</answer>")?;
+    before.rsplit_once("<answer>").map(|(_, answer)| answer.trim())
+}
+
+/// The body of the last fenced block; else what follows the last `</think>`, or all of it.
+pub(crate) fn last_block(response: &str) -> &str {
+    let said = response.rsplit_once("</think>").map_or(response, |(_, said)| said);
+    fenced_blocks(said).last().unwrap_or(said.trim())
+}
+
+/// The bodies of fenced blocks, in order; one that does not close is none.
+fn fenced_blocks(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (_, opened) = rest.split_once("```")?;
+        // The word behind the marks names a language.
+        let (_, body) = opened.split_once('\n')?;
+        let (body, after) = body.split_once("```")?;
+        rest = after;
+        Some(body)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_block_counts() {
+        for (response, expect) in [
+            ("print(1)", "print(1)"),
+            ("so\n```python\na = 1\n```\nand\n```\nb = 2\n```\ndone", "b = 2\n"),
+            ("<think>```\nno\n```</think> plain ", "plain"),
+            ("```json\n{}\n```", "{}\n"),
+            ("```python\nnever closed", "```python\nnever closed"),
+            ("```", "```"),
+        ] {
+            assert_eq!(last_block(response), expect, "{response:?}");
+        }
+        assert_eq!(tagged_answer("<answer>1</answer> or <answer> 2 </answer>!"), Some("2"));
+        assert_eq!(tagged_answer("<answer>1"), None);
+    }
+}

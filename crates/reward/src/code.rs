@@ -1,0 +1,257 @@
+//! `code`: a program that the model wrote, run against tests. 1 if it passes all of them, else 0.
+//!
+//! Each test is a fresh interpreter with a limit on time, address space, output and the size of files, in a folder of its
+//! own, without network and GPU. What the program does wrong is a wrong answer and never an error of the run.
+
+use crate::case::last_block;
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_worker::{Launch, Ran, RunEnd, Stop, run_once};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most tests of a row.
+pub(crate) const TESTS_MAX: usize = 256;
+/// Longest program and longest output of a test.
+const PROGRAM_BYTES_MAX: usize = 256 << 10;
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Largest file that a program may write.
+const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
+
+/// The tests of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Tests {
+    /// What is put in and must come out: (standard input, standard output).
+    Streams(Vec<(String, String)>),
+    /// Statements that run behind the program and must not fail.
+    Statements(String),
+}
+
+impl Tests {
+    /// Reads the answer column, or the JSON text in it.
+    ///
+    /// `[{"input", "output"}]` and `{"inputs", "outputs"}`: streams. A list of texts, or a text that is no JSON: statements.
+    /// Errors: what is wrong, in words.
+    pub(crate) fn read(answer: &Value) -> std::result::Result<Tests, String> {
+        if let Value::String(text) = answer {
+            return match serde_json::from_str(text) {
+                Ok(parsed @ (Value::Array(_) | Value::Object(_))) => Tests::read(&parsed),
+                _ if text.trim().is_empty() => Err("the tests are an empty text".into()),
+                _ => Ok(Tests::Statements(text.clone())),
+            };
+        }
+        if answer.get("fn_name").is_some_and(|name| !name.is_null()) {
+            return Err(
+                "tests that call a function (`fn_name`) are not known; write assert statements".into()
+            );
+        }
+        let text = |value: &Value| value.as_str().map(str::to_string);
+        let tests = match answer {
+            Value::Object(_) => {
+                let list = |name: &str| answer.get(name).and_then(Value::as_array);
+                let (Some(inputs), Some(outputs)) = (list("inputs"), list("outputs")) else {
+                    return Err("the tests have no lists `inputs` and `outputs`".into());
+                };
+                if inputs.len() != outputs.len() {
+                    return Err(format!("{} inputs and {} outputs", inputs.len(), outputs.len()));
+                }
+                inputs.iter().zip(outputs).map(|(i, o)| Some((text(i)?, text(o)?))).collect()
+            }
+            Value::Array(list) if !list.is_empty() && list.iter().all(Value::is_string) => {
+                let statements: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+                return Ok(Tests::Statements(statements.join("\n")));
+            }
+            Value::Array(list) => {
+                let one = |test: &Value| Some((text(test.get("input")?)?, text(test.get("output")?)?));
+                list.iter().map(one).collect::<Option<Vec<_>>>()
+            }
+            other => return Err(format!("the tests are `{other:.40}`")),
+        };
+        let tests = tests.ok_or("an input or an output is no text")?;
+        if tests.is_empty() || tests.len() > TESTS_MAX {
+            return Err(format!("there are {} tests; 1 to {TESTS_MAX} are run", tests.len()));
+        }
+        Ok(Tests::Streams(tests))
+    }
+}
+
+/// Runs programs.
+pub(crate) struct Code {
+    /// The interpreter with its limits; the program's file is added for each run.
+    pub(crate) launch: Launch,
+    /// For one test.
+    pub(crate) timeout: Duration,
+    pub(crate) stop: Stop,
+}
+
+impl Code {
+    /// What starts an interpreter.
+    pub(crate) fn launch(name: &str, python: Option<&str>, memory: Bytes) -> Launch {
+        Launch {
+            name: name.to_string(),
+            program: python.unwrap_or("python3").to_string(),
+            // Isolated: neither the user's packages nor variables of the environment change what a program does.
+            args: vec!["-I".into()],
+            env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
+            memory,
+            network: plimsoll_worker::Network::Deny,
+            folder: None,
+            file: Some(FILE_BYTES_MAX),
+            ready: None,
+        }
+    }
+
+    /// Whether the program in a response passes the tests; if not, why.
+    ///
+    /// Errors: an interpreter that cannot be started, a folder that cannot be made.
+    pub(crate) fn grade(&self, response: &str, tests: &Tests) -> Result<std::result::Result<(), String>> {
+        let program = last_block(response);
+        if program.len() > PROGRAM_BYTES_MAX {
+            return Ok(Err(format!("a program of {} bytes, above {PROGRAM_BYTES_MAX}", program.len())));
+        }
+        match tests {
+            Tests::Streams(tests) => {
+                for (index, (input, expect)) in tests.iter().enumerate() {
+                    let ran = self.run(program, input)?;
+                    if let Some(why) = broke(&ran).or_else(|| differs(&ran.output, expect)) {
+                        return Ok(Err(format!("test {}: {why}", index + 1)));
+                    }
+                }
+                Ok(Ok(()))
+            }
+            Tests::Statements(statements) => {
+                let (program, token) = with_statements(program, statements);
+                let ran = self.run(&program, &format!("{token}\n"))?;
+                let answer: String = token.chars().rev().collect();
+                let says = ran.output.trim_ascii_end().ends_with(answer.as_bytes());
+                // A program that ends before the tests have run passes none.
+                let early = || (!says).then(|| "it ended before the tests had run".to_string());
+                Ok(broke(&ran).or_else(early).map_or(Ok(()), Err))
+            }
+        }
+    }
+
+    fn run(&self, program: &str, input: &str) -> Result<Ran> {
+        let folder = Folder::new()?;
+        let file = folder.0.join("main.py");
+        fs::write(&file, program).map_err(|err| Error::io("io-error", &file, &err))?;
+        let mut launch = self.launch.clone();
+        launch.args.push(file.to_string_lossy().into_owned());
+        launch.folder = Some(folder.0.clone());
+        run_once(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
+    }
+}
+
+/// The program with its tests behind it, and the token that they turn round at the end: that they did is known by an
+/// answer which the program can give neither by accident nor by printing what it reads.
+fn with_statements(program: &str, statements: &str) -> (String, String) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let seed = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed), std::time::Instant::now());
+    let token = format!("{:x}", simple_hash(format!("{seed:?}").as_bytes()));
+    let end = "import os as _os\n_os.write(1, b'\\n' + _os.read(0, 64).strip()[::-1] + b'\\n')\n";
+    (format!("{program}\n{statements}\n{end}"), token)
+}
+
+/// FNV-1a, 64 bits.
+pub(crate) fn simple_hash(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// Why a program did not come to its end.
+fn broke(ran: &Ran) -> Option<String> {
+    let last = ran.last_words.last().map_or(String::new(), |line| format!(": {line:.200}"));
+    match ran.end {
+        RunEnd::Code(0) => None,
+        RunEnd::Code(code) => Some(format!("exit code {code}{last}")),
+        RunEnd::Signal(signal) => Some(format!("signal {signal}{last}")),
+        RunEnd::Late => Some("out of time".into()),
+        RunEnd::TooLong => Some(format!("more than {OUTPUT_BYTES_MAX} bytes of output")),
+    }
+}
+
+/// Compares output line by line, white space at the ends of lines and of the whole left out.
+fn differs(output: &[u8], expect: &str) -> Option<String> {
+    let output = String::from_utf8_lossy(output);
+    let mut lines = (output.trim_end().lines(), expect.trim_end().lines());
+    loop {
+        match (lines.0.next(), lines.1.next()) {
+            (None, None) => return None,
+            (a, b) if a.map(str::trim_end) == b.map(str::trim_end) => {}
+            (a, b) => return Some(format!("`{:.60}` instead of `{:.60}`", a.unwrap_or(""), b.unwrap_or(""))),
+        }
+    }
+}
+
+/// A new folder for a program, removed behind it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path: &Path =
+            &std::env::temp_dir().join(format!("plimsoll-code-{}-{number}", std::process::id()));
+        // What an earlier process of this number left.
+        let _ = fs::remove_dir_all(path);
+        fs::create_dir(path).map_err(|err| {
+            Error::io("io-error", path, &err).hint("TMPDIR names the folder in which programs are run")
+        })?;
+        Ok(Folder(path.to_path_buf()))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder that cannot be removed costs disk and no result.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tests_are_read_in_the_forms_that_data_sets_have() {
+        let streams = Tests::Streams(vec![("1\n".into(), "2\n".into())]);
+        let statements = Tests::Statements("assert f(1) == 2".into());
+        for (answer, expect) in [
+            (json!([{"input": "1\n", "output": "2\n"}]), &streams),
+            (json!({"inputs": ["1\n"], "outputs": ["2\n"]}), &streams),
+            (json!("{\"inputs\": [\"1\\n\"], \"outputs\": [\"2\\n\"]}"), &streams),
+            (json!(["assert f(1) == 2"]), &statements),
+            (json!("assert f(1) == 2"), &statements),
+        ] {
+            assert_eq!(Tests::read(&answer).as_ref(), Ok(expect), "{answer}");
+        }
+        for answer in [
+            json!(null),
+            json!(3),
+            json!([]),
+            json!(""),
+            json!({"inputs": ["1"]}),
+            json!({"inputs": ["1"], "outputs": []}),
+            json!([{"input": 1, "output": "2"}]),
+            json!({"fn_name": "f", "inputs": [], "outputs": []}),
+        ] {
+            assert!(Tests::read(&answer).is_err(), "{answer}");
+        }
+    }
+
+    #[test]
+    fn output_is_compared_by_lines() {
+        for (output, expect, same) in [
+            ("1 2 \n3\n\n", "1 2\n3", true),
+            ("1\r\n2\n", "1\n2\n", true),
+            ("1\n\n2", "1\n2", false),
+            ("12", "1", false),
+            ("", "1", false),
+        ] {
+            assert_eq!(differs(output.as_bytes(), expect).is_none(), same, "{output:?}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! A grader: a thread that owns one scorer and grades the batches it is sent, one after the other.
+//!
+//! Batches come as soon as their samples have ended, so grading and rollout overlap. A grader counts what goes wrong and
+//! tries again as often as its reward says; what it sends back is the outcome.
+
+use crate::case::Case;
+use crate::http::pause_before;
+use crate::scorer::Scorer;
+use crate::spec::{RewardSpec, STACK_BYTES};
+use crate::tally::Tally;
+use plimsoll_base::{Error, Result};
+use plimsoll_worker::{Columns, Scores, Stop};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// What a grader is asked.
+enum Job {
+    Check(Columns, Sender<Result<()>>),
+    Score { batch: usize, cases: Arc<[Case]>, steps: [u32; 2] },
+}
+
+/// What became of a batch.
+pub(crate) struct Graded {
+    /// Index of the reward.
+    pub(crate) reward: usize,
+    /// Index of the batch.
+    pub(crate) batch: usize,
+    /// Its scores; the panic of a verifier, which is a fault of this program, is passed on.
+    pub(crate) outcome: std::result::Result<Result<Scores>, Box<dyn Any + Send>>,
+    pub(crate) tally: Tally,
+}
+
+/// The handle of a grader. Dropping it ends the thread and its worker.
+pub(crate) struct Grader {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// A request that is under way at a server cannot be called back, and there is nothing to clean up behind it.
+    is_remote: bool,
+}
+
+/// A grader that is on its way: its scorer starts.
+pub(crate) struct Starting {
+    grader: Grader,
+    started: Receiver<Result<bool>>,
+}
+
+impl Grader {
+    /// Starts the thread, which starts the scorer.
+    pub(crate) fn begin(
+        reward: usize,
+        name: &str,
+        spec: &RewardSpec,
+        stop: &Stop,
+        done: &Sender<Graded>,
+    ) -> Result<Starting> {
+        let (jobs, inbox) = channel();
+        let (say, started) = channel();
+        let (name, spec, stop, done) = (name.to_string(), spec.clone(), stop.clone(), done.clone());
+        let work = move || {
+            let scorer = match Scorer::start(&name, &spec, &stop) {
+                Ok(scorer) => scorer,
+                Err(error) => return say.send(Err(error)).unwrap_or(()),
+            };
+            let _ = say.send(Ok(scorer.is_remote()));
+            Worker { reward, name, spec, stop, scorer }.serve(&inbox, &done);
+        };
+        let builder = std::thread::Builder::new().name("grader".into()).stack_size(STACK_BYTES);
+        let thread = builder.spawn(work).map_err(|err| {
+            Error::new("thread-not-started", format!("a grader's thread: {err}"))
+                .hint("check the limits on processes and threads: ulimit -u, and pids.max of the container")
+        })?;
+        let grader = Grader { jobs: Some(jobs), thread: Some(thread), is_remote: false };
+        Ok(Starting { grader, started })
+    }
+
+    /// Holds the data's columns against the reward.
+    pub(crate) fn check(&self, columns: &Columns) -> Result<()> {
+        let (say, checked) = channel();
+        self.send(Job::Check(columns.clone(), say));
+        checked.recv().expect("a grader answers each check")
+    }
+
+    /// Sends a batch; its outcome comes through the channel that `begin` was given.
+    pub(crate) fn score(&self, batch: usize, cases: Arc<[Case]>, steps: [u32; 2]) {
+        self.send(Job::Score { batch, cases, steps });
+    }
+
+    /// The queue has no bound of its own: a step sends no more than its batches, whose texts a row of the plan holds.
+    fn send(&self, job: Job) {
+        let jobs = self.jobs.as_ref().expect("the queue is there until the grader is dropped");
+        jobs.send(job).expect("a grader lives until its queue is dropped");
+    }
+}
+
+impl Starting {
+    /// Waits until the scorer is ready.
+    pub(crate) fn ready(mut self) -> Result<Grader> {
+        self.grader.is_remote = self.started.recv().expect("a grader says how it started")?;
+        Ok(self.grader)
+    }
+}
+
+impl Drop for Grader {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take().filter(|_| !self.is_remote) {
+            // A panic of its own has been passed on with the outcome.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    reward: usize,
+    name: String,
+    spec: RewardSpec,
+    stop: Stop,
+    scorer: Scorer,
+}
+
+impl Worker {
+    fn serve(mut self, inbox: &Receiver<Job>, done: &Sender<Graded>) {
+        for job in inbox {
+            match job {
+                Job::Check(columns, say) => say.send(self.scorer.check(&columns)).unwrap_or(()),
+                Job::Score { .. } if self.stop.is_set() => {}
+                Job::Score { batch, cases, steps } => {
+                    let mut tally = Tally::default();
+                    let outcome =
+                        catch_unwind(AssertUnwindSafe(|| self.grade(batch, &cases, steps, &mut tally)));
+                    // Nobody listens any more where the run has ended.
+                    let _ = done.send(Graded { reward: self.reward, batch, outcome, tally });
+                }
+            }
+        }
+    }
+
+    fn grade(&mut self, batch: usize, cases: &[Case], steps: [u32; 2], tally: &mut Tally) -> Result<Scores> {
+        let tries = 1 + if self.scorer.may_retry() { self.spec.retries } else { 0 };
+        let mut attempt = 1;
+        loop {
+            let scored = self.scorer.score(cases, steps);
+            let error = match scored.and_then(|scores| self.finite(batch, cases, scores)) {
+                Ok(scores) => return Ok(scores),
+                Err(error) => error,
+            };
+            if self.stop.is_set() {
+                return Err(error);
+            }
+            tally.count(&error);
+            if attempt == tries {
+                return Err(if tries > 1 { error.fact(format!("tried {tries} times")) } else { error });
+            }
+            if self.scorer.is_remote() {
+                std::thread::sleep(pause_before(attempt));
+            }
+            tally.retries += 1;
+            attempt += 1;
+        }
+    }
+
+    fn finite(&self, batch: usize, cases: &[Case], scores: Scores) -> Result<Scores> {
+        for (sample, (case, score)) in cases.iter().zip(&scores.scores).enumerate() {
+            // A score that f32 cannot hold would become infinite in the sum.
+            let largest = f64::from(f32::MAX);
+            let Some(score) = score.filter(|s| !s.is_finite() || (s * self.spec.weight).abs() > largest)
+            else {
+                continue;
+            };
+            return Err(Error::new(
+                "reward-not-finite",
+                format!("reward `{}` gave {score} for sample {sample} of batch {batch}", self.name),
+            )
+            .fact(format!("the response begins {:.80?}", case.response))
+            .hint("return a finite number, or None to leave the sample out"));
+        }
+        Ok(scores)
+    }
+}

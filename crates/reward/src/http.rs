@@ -1,0 +1,99 @@
+//! `http://…` and `https://…`: a reward behind an address, in the form that OpenRLHF's remote reward models have.
+//!
+//! `POST {"query": […], "prompts": […], "labels": […]}`, answered by `{"rewards": […]}`; a query is prompt and response.
+
+use crate::case::Case;
+use plimsoll_base::{Error, Result};
+use serde_json::{Value, json};
+use std::time::Duration;
+use ureq::Agent;
+
+/// Most bytes of an answer: a score takes about 25, and a reply may log more beside them.
+pub(crate) const REPLY_BYTES_MAX: u64 = 4 << 20;
+/// First pause before a request is repeated; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// A connection to a reward.
+pub(crate) struct Http {
+    agent: Agent,
+    url: String,
+    name: String,
+    timeout: Duration,
+}
+
+impl Http {
+    /// Makes no connection yet.
+    pub(crate) fn new(url: &str, name: &str, timeout: Duration) -> Http {
+        let config = Agent::config_builder()
+            .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
+            .timeout_global(Some(timeout))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .build();
+        Http { agent: config.into(), url: url.to_string(), name: name.to_string(), timeout }
+    }
+
+    /// Asks for the scores of a batch; `answers` has its answer columns.
+    pub(crate) fn score(&self, cases: &[Case], answers: &[Value]) -> Result<Vec<Option<f64>>> {
+        let queries: Vec<String> =
+            cases.iter().map(|case| format!("{}{}", case.prompt.rendered, case.response)).collect();
+        let prompts: Vec<&str> = cases.iter().map(|case| case.prompt.rendered.as_str()).collect();
+        let body = json!({ "query": queries, "prompts": prompts, "labels": answers }).to_string();
+        let sent =
+            self.agent.post(&self.url).header("Content-Type", "application/json").send(body.as_bytes());
+        let mut response = sent.map_err(|err| self.failed(&err))?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(self.refused(status.as_u16()));
+        }
+        let reply = response.body_mut().with_config().limit(REPLY_BYTES_MAX).read_to_vec();
+        self.read(&reply.map_err(|err| self.failed(&err))?, cases.len())
+    }
+
+    fn read(&self, reply: &[u8], samples: usize) -> Result<Vec<Option<f64>>> {
+        let bad = |what: &str| {
+            Error::new("reward-bad-reply", format!("reward `{}`: {} answered {what}", self.name, self.url))
+                .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
+        };
+        let reply: Value = serde_json::from_slice(reply).map_err(|_| bad("no JSON"))?;
+        let Some(list) = reply.get("rewards").and_then(Value::as_array) else {
+            return Err(bad("without a list `rewards`"));
+        };
+        if list.len() != samples {
+            return Err(bad(&format!("{} rewards for {samples} queries", list.len())));
+        }
+        let one = |value: &Value| match value {
+            Value::Null => Ok(None),
+            Value::Number(number) => Ok(number.as_f64()),
+            other => Err(bad(&format!("the reward {other:.80}"))),
+        };
+        list.iter().map(one).collect()
+    }
+
+    fn failed(&self, err: &ureq::Error) -> Error {
+        if matches!(err, ureq::Error::Timeout(_)) {
+            let (name, url, limit) = (&self.name, &self.url, self.timeout.as_millis());
+            return Error::new(
+                "reward-http-timeout",
+                format!("reward `{name}`: {url} did not answer within {limit} ms"),
+            )
+            .hint("raise `timeout_ms` in the [[reward]] table, or give the server less at a time with more `workers`");
+        }
+        Error::new("reward-http-failed", format!("reward `{}`: {}: {err}", self.name, self.url))
+            .hint("check that the server runs and that the address is right")
+    }
+
+    fn refused(&self, status: u16) -> Error {
+        Error::new(
+            "reward-http-failed",
+            format!("reward `{}`: {} answered with status {status}", self.name, self.url),
+        )
+        .hint("look into the server's own log")
+    }
+}
+
+/// The pause before attempt `attempt`, which counts from 1.
+pub(crate) fn pause_before(attempt: u32) -> Duration {
+    PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(PAUSE_MAX)
+}

@@ -1,0 +1,76 @@
+//! What went wrong with a reward and what became of it, counted by cause.
+
+use plimsoll_base::Error;
+
+/// Counters of one reward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Workers that died, or could not be started again.
+    pub crashes: u64,
+    /// Batches that were not answered in time.
+    pub timeouts: u64,
+    /// Python functions that raised.
+    pub exceptions: u64,
+    /// Workers that ran out of their memory.
+    pub over_budget: u64,
+    /// Answers that were no scores, or no finite ones.
+    pub bad_replies: u64,
+    /// Connections that failed, and statuses other than success.
+    pub http_errors: u64,
+    /// Batches that were tried again.
+    pub retries: u64,
+    /// Samples without a score, because the reward gave none or failed.
+    pub none: u64,
+}
+
+impl Tally {
+    /// Counts a failure by its slug.
+    pub(crate) fn count(&mut self, error: &Error) {
+        *match error.slug {
+            "reward-worker-timeout" | "reward-http-timeout" => &mut self.timeouts,
+            "reward-function-raised" => &mut self.exceptions,
+            "reward-worker-over-budget" => &mut self.over_budget,
+            "reward-bad-reply" | "reward-not-finite" => &mut self.bad_replies,
+            "reward-http-failed" => &mut self.http_errors,
+            _ => &mut self.crashes,
+        } += 1;
+    }
+
+    /// Adds what another part of the work counted.
+    pub fn add(&mut self, other: &Tally) {
+        let mut other = *other;
+        for (mine, theirs) in self.fields().into_iter().zip(other.fields()) {
+            *mine += *theirs;
+        }
+    }
+
+    /// Every counter with its name in metrics.
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        let mut this = *self;
+        let names = [
+            "crashes",
+            "timeouts",
+            "exceptions",
+            "over_budget",
+            "bad_replies",
+            "http_errors",
+            "retries",
+            "none",
+        ];
+        let values = this.fields().map(|value| *value);
+        std::array::from_fn(|i| (names[i], values[i]))
+    }
+
+    fn fields(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.crashes,
+            &mut self.timeouts,
+            &mut self.exceptions,
+            &mut self.over_budget,
+            &mut self.bad_replies,
+            &mut self.http_errors,
+            &mut self.retries,
+            &mut self.none,
+        ]
+    }
+}

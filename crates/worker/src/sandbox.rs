@@ -1,0 +1,131 @@
+//! What the kernel refuses a worker: sockets that reach beyond this machine's own processes, and the GPU driver.
+//!
+//! A seccomp filter, set between fork and exec and inherited by whatever the worker starts. It needs no privilege and no
+//! namespace, so it holds in containers too. Files stay as they are: a worker is limited, it is not a virtual machine.
+
+use std::io::Error;
+
+/// What a worker may reach beside its own pipes and files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Sockets between processes of this machine (`AF_UNIX`) and no others.
+    #[default]
+    Deny,
+    /// Everything that the user may reach.
+    Allow,
+}
+
+/// One instruction of the kernel's filter machine.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Instruction {
+    code: u16,
+    jump_true: u8,
+    jump_false: u8,
+    operand: u32,
+}
+
+#[repr(C)]
+struct Program {
+    length: u16,
+    instructions: *const Instruction,
+}
+
+// SAFETY: the C library's own declaration: five words, of which an option may use fewer.
+unsafe extern "C" {
+    fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32;
+}
+
+const PR_SET_SECCOMP: i32 = 22;
+const SECCOMP_MODE_FILTER: usize = 2;
+const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_AT_LEAST: u16 = 0x35;
+const RETURN: u16 = 0x06;
+
+// Where the kernel shows the call: its number, the machine, and the low words of the first two arguments.
+const NUMBER: u32 = 0;
+const MACHINE: u32 = 4;
+const ARGUMENT_0: u32 = 16;
+const ARGUMENT_1: u32 = 24;
+
+const ALLOW: u32 = 0x7fff_0000;
+const KILL: u32 = 0x8000_0000;
+const REFUSE: u32 = 0x0005_0000;
+const EPERM: u32 = 1;
+const EACCES: u32 = 13;
+const ENOSYS: u32 = 38;
+const EFAULT: i32 = 14;
+
+const AF_UNIX: u32 = 1;
+/// Every call of the NVIDIA driver has this type in its number; without them there is no context on the card.
+const NVIDIA_IOCTL_TYPE: u32 = (b'F' as u32) << 8;
+/// Numbers from here on are the x32 calls of x86-64, which would pass by the numbers that are looked at.
+const X32_CALLS: u32 = 0x4000_0000;
+
+#[cfg(target_arch = "x86_64")]
+const CALLS: Option<Calls> = Some(Calls { machine: 0xc000_003e, socket: 41, ioctl: 16, io_uring_setup: 425 });
+#[cfg(target_arch = "aarch64")]
+const CALLS: Option<Calls> =
+    Some(Calls { machine: 0xc000_00b7, socket: 198, ioctl: 29, io_uring_setup: 425 });
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const CALLS: Option<Calls> = None;
+
+/// Numbers of system calls on one machine.
+struct Calls {
+    machine: u32,
+    socket: u32,
+    ioctl: u32,
+    io_uring_setup: u32,
+}
+
+/// True if this kernel takes filters.
+pub(crate) fn is_there() -> bool {
+    // SAFETY: the kernel reads the filter from address 0 and fails; nothing is set. A kernel without filters says EINVAL.
+    let refused = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0) };
+    CALLS.is_some() && refused == -1 && Error::last_os_error().raw_os_error() == Some(EFAULT)
+}
+
+/// Sets the filter for this process and all that it starts. Makes system calls only: it may run between fork and exec.
+pub(crate) fn enter(network: Network) -> std::io::Result<()> {
+    let Some(calls) = CALLS else { return Ok(()) };
+    // Without it the filter would need a privilege; with it a set-user-id program gives none.
+    rustix::thread::set_no_new_privs(true)?;
+    let filter = filter(&calls, network);
+    let program = Program { length: filter.len() as u16, instructions: filter.as_ptr() };
+    // SAFETY: `program` and the instructions that it names live until the call returns; the kernel copies them.
+    let set = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program as usize, 0, 0) };
+    if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+/// The filter. Jumps count instructions from the next one on.
+fn filter(calls: &Calls, network: Network) -> [Instruction; 19] {
+    let load = |operand| Instruction { code: LOAD, jump_true: 0, jump_false: 0, operand };
+    let stop = |operand| Instruction { code: RETURN, jump_true: 0, jump_false: 0, operand };
+    let test = |code, operand, jump_true, jump_false| Instruction { code, jump_true, jump_false, operand };
+    // Where sockets are allowed the test below can never hold: no call has this number.
+    let socket = if network == Network::Deny { calls.socket } else { u32::MAX };
+    [
+        load(MACHINE),
+        test(JUMP_EQUAL, calls.machine, 1, 0),
+        stop(KILL),
+        load(NUMBER),
+        test(JUMP_AT_LEAST, X32_CALLS, 0, 1),
+        stop(REFUSE | ENOSYS),
+        // A ring would make its calls past this filter.
+        test(JUMP_EQUAL, calls.io_uring_setup, 0, 1),
+        stop(REFUSE | ENOSYS),
+        test(JUMP_EQUAL, socket, 0, 3),
+        load(ARGUMENT_0),
+        test(JUMP_EQUAL, AF_UNIX, 1, 0),
+        stop(REFUSE | EACCES),
+        load(NUMBER),
+        test(JUMP_EQUAL, calls.ioctl, 0, 3),
+        load(ARGUMENT_1),
+        test(AND, 0xff00, 0, 0),
+        test(JUMP_EQUAL, NVIDIA_IOCTL_TYPE, 1, 0),
+        stop(ALLOW),
+        stop(REFUSE | EPERM),
+    ]
+}
