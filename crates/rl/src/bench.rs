@@ -1,6 +1,7 @@
 //! The verb `bench`: rollout, training, whole step and exactness on work that peers can do too, as a share of this
 //! machine's own peak.
 
+mod peak;
 mod save;
 
 use crate::dataset::Item;
@@ -16,8 +17,6 @@ use crate::step::{StepContext, step, update_options};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
-use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
-use plimsoll_device::cpu::{self, Isa};
 use plimsoll_device::cuda::CudaOptions;
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
@@ -29,6 +28,7 @@ use plimsoll_train::Sequence;
 use serde_json::{Value, json};
 use std::time::Instant;
 
+pub use peak::peak;
 pub use save::save;
 
 /// What a benchmark runs on.
@@ -65,20 +65,6 @@ pub(crate) const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// Micro-batch of `bench step` on a CPU: products are at their best from here on, and memory stays small.
 const STEP_MICRO_BATCH: usize = 1024;
-
-/// `bench peak`: arithmetic in registers and reading from memory, on all threads.
-pub fn peak(options: &BenchOptions) -> Result<Value> {
-    let (pool, isa) = (cpu::Pool::new(threads(options)), Isa::detect());
-    let gflops: Vec<f64> = (0..options.repeats).map(|_| measure_flops(&pool, isa, PEAK_SECONDS)).collect();
-    let bandwidth: Vec<f64> =
-        (0..options.repeats).map(|_| measure_bandwidth(&pool, BANDWIDTH_BYTES)).collect();
-    let mut result = spread(&gflops);
-    result["bench"] = json!("peak");
-    result["unit"] = json!("GFLOP/s");
-    result["bandwidth_gb_per_s"] = spread(&bandwidth);
-    result["share_of_peak"] = json!(1.0);
-    Ok(finish(result, isa.name(), pool.threads()))
-}
 
 /// `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {

@@ -76,10 +76,16 @@ pub fn options(run: &RunFile) -> CudaOptions {
 }
 
 /// The plan with what the driver and its libraries were measured to hold, once every shape has run: from then on nothing
-/// is taken. `before`: the process's memory before the card was opened. On the CPU the plan as it is.
+/// is taken. `before`: the process's memory before the card was opened. With `note` later plans take the measurement; a
+/// checked run's kernels are others. On the CPU the plan as it is.
 ///
 /// Errors: `device-pool-exceeded`, `host-pool-exceeded` where they take more than is left.
-pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss) -> Result<PlanReport> {
+pub fn with_measured<D: Device + ?Sized>(
+    report: &PlanReport,
+    dev: &D,
+    before: Rss,
+    note: bool,
+) -> Result<PlanReport> {
     let mut report = report.clone();
     let Some(memory) = dev.card_memory() else { return Ok(report) };
     let now = Host::this().rss();
@@ -91,7 +97,9 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss) -> Resu
         files: grown(before.file, now.file),
         shared: grown(before.shmem, now.shmem),
     };
-    held.note();
+    if note {
+        held.note();
+    }
     for region in &mut report.plan.layout.regions {
         let bytes = match region.name.as_str() {
             "device.libraries" => held.card,

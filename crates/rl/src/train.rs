@@ -22,8 +22,9 @@ use crate::watch::Watch;
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_device::cuda::CudaMemory;
 use plimsoll_device::{Device, Sampling};
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Limits, Pool};
+use plimsoll_files::OpenModel;
+use plimsoll_memory::host::{Host, Rss};
+use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_reward::Rewards;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -60,10 +61,7 @@ pub fn train(
     let run = &run;
     devices::check(run.run.device)?;
     session::check_trainable(&run.model)?;
-    let mut session = match earlier.as_ref().and_then(|earlier| earlier.checkpoint.as_ref()) {
-        Some(good) => Session::open_again(run, &good.folder, &mut say)?,
-        None => Session::open(run, true)?,
-    };
+    let mut session = open_session(run, earlier.as_ref(), &mut say)?;
     let rewards = rewards(run, &session)?;
     let report = fitting_plan(run, &session, &path)?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
@@ -80,10 +78,8 @@ pub fn train(
             take_up(&mut dir, run, &report, checkpoint, replan, &fingerprint, &mut say)?
         }
     };
-    let trainer = Trainer::new(&*dev, &mut arena, &report.shape, &session.model, run.seed);
-    let mut trainer = trainer.inspect_err(|_| dir.discard())?;
-    rehearse(run, &mut trainer).inspect_err(|_| dir.discard())?;
-    let measured = devices::with_measured(&report, &*dev, before).inspect_err(|_| dir.discard())?;
+    let ready = ready(run, &*dev, &mut arena, &report, &session.model, before);
+    let (trainer, measured) = ready.inspect_err(|_| dir.discard())?;
     dir.write_plan(&measured.to_json())?;
     let frozen = dev.card_memory();
     let eval_items = std::mem::take(&mut session.eval);
@@ -140,10 +136,29 @@ fn directory(
     Ok((dir, behind))
 }
 
-/// Runs every shape once.
-fn rehearse<D: Device + ?Sized>(run: &RunFile, trainer: &mut Trainer<'_, D>) -> Result<()> {
+/// What the run works on; where it goes on from a checkpoint, that may stand in for what is gone.
+fn open_session(run: &RunFile, earlier: Option<&Earlier>, say: &mut dyn FnMut(String)) -> Result<Session> {
+    match earlier.and_then(|earlier| earlier.checkpoint.as_ref()) {
+        Some(good) => Session::open_again(run, &good.folder, say),
+        None => Session::open(run, true),
+    }
+}
+
+/// The trainer with its weights, every shape run once, and the plan with what that took. `before`: this process's memory
+/// before the device was opened.
+fn ready<'a, D: Device + ?Sized>(
+    run: &RunFile,
+    dev: &'a D,
+    arena: &'a mut Arena,
+    report: &'a PlanReport,
+    model: &OpenModel,
+    before: Rss,
+) -> Result<(Trainer<'a, D>, PlanReport)> {
+    let mut trainer = Trainer::new(dev, arena, &report.shape, model, run.seed)?;
     let how = sampling(&run.rollout, run.seed);
-    trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])
+    trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
+    let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
+    Ok((trainer, measured))
 }
 
 /// The rewards of a run, which must find their columns in the data.

@@ -226,7 +226,10 @@ pub(crate) fn rms_norm_backward(
     let same = rounded.map_or((rows * h, w.dtype()), |b| (b.len(), b.dtype()));
     assert_eq!(same, (rows * h, w.dtype()), "dx rounded to the weights' dtype");
     if rows == 0 {
-        return if add { () } else { super::memory::zero(dev, dw) };
+        if !add {
+            super::memory::zero(dev, dw);
+        }
+        return;
     }
     let sharing = sharing(h);
     let partials = Arg::Ptr(dev.scratch(sum_scratch_bytes(rows as u64, h as u64)));
@@ -261,7 +264,10 @@ pub(crate) fn bias_backward(dev: &CudaDevice, dy: Buf<'_>, grad: Buf<'_>, add: b
 fn column_sums(dev: &CudaDevice, y: Buf<'_>, scaled: Option<(Buf<'_>, Buf<'_>)>, grad: Buf<'_>, add: bool) {
     let (n, rows) = (grad.len(), y.len() / grad.len());
     if rows == 0 {
-        return if add { () } else { super::memory::zero(dev, grad) };
+        if !add {
+            super::memory::zero(dev, grad);
+        }
+        return;
     }
     let chunk_rows = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
     let chunks = rows.div_ceil(chunk_rows);
