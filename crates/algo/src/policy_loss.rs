@@ -79,6 +79,8 @@ pub struct PolicySums {
     pub clipped_dual: f64,
     /// Sum of l_old - l.
     pub kl_to_old: f64,
+    /// Sum of rho.
+    pub ratios: f64,
     /// Smallest ratio; infinity without tokens.
     pub ratio_min: f64,
     /// Largest ratio; minus infinity without tokens.
@@ -94,6 +96,7 @@ impl Default for PolicySums {
             clipped_high: 0.0,
             clipped_dual: 0.0,
             kl_to_old: 0.0,
+            ratios: 0.0,
             ratio_min: f64::INFINITY,
             ratio_max: f64::NEG_INFINITY,
         }
@@ -109,6 +112,7 @@ impl PolicySums {
         self.clipped_high += other.clipped_high;
         self.clipped_dual += other.clipped_dual;
         self.kl_to_old += other.kl_to_old;
+        self.ratios += other.ratios;
         self.ratio_min = self.ratio_min.min(other.ratio_min);
         self.ratio_max = self.ratio_max.max(other.ratio_max);
     }
@@ -133,9 +137,15 @@ impl PolicySums {
         self.kl_to_old / self.tokens.max(1.0)
     }
 
+    /// The metric `ratio/mean`; 1 without tokens.
+    pub fn mean_ratio(&self) -> f64 {
+        if self.tokens > 0.0 { self.ratios / self.tokens } else { 1.0 }
+    }
+
     fn count(&mut self, term: &Term, m: f64, log_ratio: f64) {
         self.tokens += m;
         self.kl_to_old -= m * log_ratio;
+        self.ratios += m * term.ratio;
         self.ratio_min = self.ratio_min.min(term.ratio);
         self.ratio_max = self.ratio_max.max(term.ratio);
         match term.clip {

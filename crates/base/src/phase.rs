@@ -7,37 +7,42 @@ use serde::{Serialize, Serializer};
 pub enum Phase {
     /// Sampling responses.
     Rollout,
-    /// Forward passes without gradients: reference log-probs, values.
+    /// Forward passes without gradients: reference log-probs.
     Score,
+    /// The critic: values of the rollout, then its own forward, backward and optimizer.
+    Critic,
     /// Forward, backward and optimizer.
     Update,
 }
 
 impl Phase {
     /// All phases, in the order of a step.
-    pub const ALL: [Phase; 3] = [Phase::Rollout, Phase::Score, Phase::Update];
+    pub const ALL: [Phase; 4] = [Phase::Rollout, Phase::Score, Phase::Critic, Phase::Update];
 
     /// Lower-case name, as in `plan --json`.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Rollout => "rollout",
             Phase::Score => "score",
+            Phase::Critic => "critic",
             Phase::Update => "update",
         }
     }
 }
 
-/// The phases in which a region lives. All three together are `resident`: the contents survive phase changes.
+/// The phases in which a region lives. Resident ones live in all of them: the contents survive phase changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PhaseSet(u8);
 
 impl PhaseSet {
     /// Lives always.
-    pub const RESIDENT: PhaseSet = PhaseSet(0b1000);
+    pub const RESIDENT: PhaseSet = PhaseSet(0b1_0000);
     /// Lives in `Phase::Rollout`.
     pub const ROLLOUT: PhaseSet = PhaseSet::of(&[Phase::Rollout]);
     /// Lives in `Phase::Score`.
     pub const SCORE: PhaseSet = PhaseSet::of(&[Phase::Score]);
+    /// Lives in `Phase::Critic`.
+    pub const CRITIC: PhaseSet = PhaseSet::of(&[Phase::Critic]);
     /// Lives in `Phase::Update`.
     pub const UPDATE: PhaseSet = PhaseSet::of(&[Phase::Update]);
 
@@ -53,7 +58,7 @@ impl PhaseSet {
 
     /// True for regions that live always.
     pub const fn is_resident(self) -> bool {
-        self.0 & 0b1000 != 0
+        self.0 & Self::RESIDENT.0 != 0
     }
 
     /// True if the region occupies bytes during `phase`.

@@ -101,7 +101,7 @@ pub struct ArenaMap {
     /// In the device's host memory.
     offloaded: Vec<Binding>,
     offloaded_end: u64,
-    phases: [Vec<Binding>; 3],
+    phases: [Vec<Binding>; 4],
     overlay: u64,
     end: u64,
     guard: u64,
@@ -273,10 +273,10 @@ pub struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    /// Begins a phase. Its handles end when the returned guard does. `Update` writes resident regions, so it waits
-    /// until all leases on them are given back.
+    /// Begins a phase. Its handles end when the returned guard does. `Critic` and `Update` write resident regions, so
+    /// they wait until all leases on them are given back.
     pub fn enter(&mut self, phase: Phase) -> InPhase<'_> {
-        if phase == Phase::Update {
+        if matches!(phase, Phase::Critic | Phase::Update) {
             self.take_back();
         }
         InPhase { map: self.map, phase }

@@ -1,7 +1,7 @@
 //! The plan: all regions of a run, the peak of each pool, and the verdict against the limits.
 
 use crate::{Layout, Place, Pool};
-use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_base::{Bytes, Error, Phase, PhaseSet, Result};
 
 /// A limit and where it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,11 +65,17 @@ impl Plan {
         self.sum(|r| r.pool == pool && r.phases.contains(phase))
     }
 
+    /// The phases of a step; the critic's only where there is one.
+    pub fn phases(&self) -> impl Iterator<Item = Phase> {
+        let has_critic = self.layout.regions.iter().any(|r| r.phases == PhaseSet::CRITIC);
+        Phase::ALL.into_iter().filter(move |&phase| has_critic || phase != Phase::Critic)
+    }
+
     /// The peak of one pool.
     pub fn peak(&self, pool: Pool) -> PoolPeak {
         let resident = self.sum(|r| r.pool == pool && r.phases.is_resident());
         let mut best = (self.in_phase(pool, Phase::Rollout), Phase::Rollout);
-        for phase in [Phase::Score, Phase::Update] {
+        for phase in [Phase::Score, Phase::Critic, Phase::Update] {
             let bytes = self.in_phase(pool, phase);
             if bytes > best.0 {
                 best = (bytes, phase);

@@ -32,6 +32,8 @@ pub enum Mode {
     },
     /// Log-probs only.
     Score,
+    /// A critic: forward to values, and backward.
+    Critic(Recompute),
     /// Forward and backward.
     Update(Recompute),
 }
@@ -42,12 +44,14 @@ impl Mode {
         match self {
             Mode::Rollout { .. } => Phase::Rollout,
             Mode::Score => Phase::Score,
+            Mode::Critic(_) => Phase::Critic,
             Mode::Update(_) => Phase::Update,
         }
     }
 
-    fn recompute(self) -> Option<Recompute> {
-        if let Mode::Update(r) = self { Some(r) } else { None }
+    /// What a mode with a backward pass keeps.
+    pub(crate) fn recompute(self) -> Option<Recompute> {
+        if let Mode::Critic(r) | Mode::Update(r) = self { Some(r) } else { None }
     }
 }
 
@@ -95,7 +99,7 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
     match mode {
         Mode::Rollout { .. } => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: layers },
         Mode::Score => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 },
-        Mode::Update(recompute) => {
+        Mode::Critic(recompute) | Mode::Update(recompute) => {
             let kept = if recompute == Recompute::Layer { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
             let qkv = if spec.qk_norm { kept } else { 1 };
@@ -158,7 +162,7 @@ pub fn layout(
     }
     add_head(spec, weights, target, mode, r, &mut add_in)?;
     if mode.recompute().is_some() {
-        add_backward(spec, weights, target.kind, limits, &mut add_in)?;
+        add_backward(spec, weights, target.kind, mode, limits, &mut add_in)?;
     }
     Ok(regions)
 }
@@ -187,6 +191,9 @@ fn add_head(
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     add("head.input", &[r, h], DType::F32)?;
     add("head.norm", &[r, h], weights)?;
+    if let Mode::Critic(_) = mode {
+        return add("head.values", &[r], DType::F32);
+    }
     for name in ["head.logprobs", "head.lse", "head.entropy"] {
         add(name, &[r], DType::F32)?;
     }
@@ -206,6 +213,7 @@ fn add_backward(
     spec: &ModelSpec,
     weights: DType,
     kind: DeviceKind,
+    mode: Mode,
     limits: PassLimits,
     add: &mut impl FnMut(Turn, &str, &[usize], DType) -> Result<()>,
 ) -> Result<()> {
@@ -224,21 +232,35 @@ fn add_backward(
     ] {
         add(Turn::Layers, name, &[m, width], dtype)?;
     }
-    add(Turn::Whole, "head.d_logprobs", &[r], DType::F32)?;
-    add(Turn::Whole, "head.d_entropy", &[r], DType::F32)?;
-    let tile = sizes::head_gradient_tile(kind, r, spec.vocab as usize);
-    add(Turn::Head, "head.d_tile", &[tile as usize], weights)?;
+    let is_critic = matches!(mode, Mode::Critic(_));
+    if is_critic {
+        add(Turn::Whole, "head.d_values", &[r], DType::F32)?;
+        add(Turn::Head, "head.d_out", &[r], weights)?;
+    } else {
+        add(Turn::Whole, "head.d_logprobs", &[r], DType::F32)?;
+        add(Turn::Whole, "head.d_entropy", &[r], DType::F32)?;
+        let tile = sizes::head_gradient_tile(kind, r, spec.vocab as usize);
+        add(Turn::Head, "head.d_tile", &[tile as usize], weights)?;
+    }
     add(Turn::Head, "head.d_norm", &[r, h], DType::F32)?;
     add(Turn::Head, "head.d_input", &[r, h], DType::F32)?;
     add(Turn::Head, "head.rstd", &[r], DType::F32)?;
-    match largest_pack(spec, weights, kind, limits) {
+    let outputs = if is_critic { 1 } else { HEAD_TILE.min(spec.vocab as usize) };
+    match largest_pack(spec, weights, kind, limits, outputs) {
         0 => Ok(()),
         pack => add(Turn::Whole, "pack", &[pack as usize], weights),
     }
 }
 
-/// Elements of the packing buffer: the largest that any weight gradient of a pass asks for.
-fn largest_pack(spec: &ModelSpec, weights: DType, kind: DeviceKind, limits: PassLimits) -> u64 {
+/// Elements of the packing buffer: the largest that any weight gradient of a pass asks for. `outputs`: columns that the
+/// head's gradient takes at a time.
+fn largest_pack(
+    spec: &ModelSpec,
+    weights: DType,
+    kind: DeviceKind,
+    limits: PassLimits,
+    outputs: usize,
+) -> u64 {
     let (h, f) = (spec.hidden as usize, spec.ffn as usize);
     let (q, kv) = (spec.q_width() as usize, spec.kv_width() as usize);
     [
@@ -246,7 +268,7 @@ fn largest_pack(spec: &ModelSpec, weights: DType, kind: DeviceKind, limits: Pass
         (limits.rows, h, q),
         (limits.rows, 2 * f, h),
         (limits.rows, h, f),
-        (limits.head_rows, HEAD_TILE.min(spec.vocab as usize), h),
+        (limits.head_rows, outputs, h),
     ]
     .into_iter()
     .map(|(m, n, k)| sizes::pack(kind, m as u64, n as u64, k as u64, weights))
@@ -280,11 +302,28 @@ pub struct Activations<'p> {
     product: Buf<'p>,
     pub(crate) head_input: Buf<'p>,
     pub(crate) head_norm: Buf<'p>,
-    pub(crate) head_out: HeadOut<'p>,
-    pub(crate) head_tile: Buf<'p>,
+    pub(crate) head: HeadBufs<'p>,
     pub(crate) targets: Option<Buf<'p>>,
     pub(crate) sampler: Option<(Buf<'p>, Buf<'p>)>,
     pub(crate) backward: Option<Backward<'p>>,
+}
+
+/// What the head of a pass writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HeadBufs<'p> {
+    /// Over the vocabulary, through a tile.
+    Vocabulary { out: HeadOut<'p>, tile: Buf<'p> },
+    /// [R] f32: a critic's values.
+    Values(Buf<'p>),
+}
+
+/// What the backward pass of the head takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HeadGradBufs<'p> {
+    /// Over the vocabulary, through a tile.
+    Vocabulary { d_logprobs: Buf<'p>, d_entropy: Buf<'p>, d_tile: Buf<'p> },
+    /// [R]: derivatives by the values, in f32 and as products read them.
+    Values { d_values: Buf<'p>, d_out: Buf<'p> },
 }
 
 /// Handles that only the backward pass uses.
@@ -298,9 +337,7 @@ pub(crate) struct Backward<'p> {
     pub(crate) d_kv: Buf<'p>,
     pub(crate) d_qkv: Buf<'p>,
     pub(crate) rstd: Buf<'p>,
-    pub(crate) head_d_logprobs: Buf<'p>,
-    pub(crate) head_d_entropy: Buf<'p>,
-    pub(crate) head_d_tile: Buf<'p>,
+    pub(crate) head: HeadGradBufs<'p>,
     pub(crate) head_d_norm: Buf<'p>,
     pub(crate) head_d_input: Buf<'p>,
     pub(crate) head_rstd: Buf<'p>,
@@ -335,8 +372,14 @@ impl<'p> Activations<'p> {
         let get = |what: &str| phase.get(&format!("{name}.{what}"));
         let buf = |what: &str| phase.buf(&format!("{name}.{what}"));
         let norm = get("norm");
-        let head_out =
-            HeadOut { logprobs: buf("head.logprobs"), lse: buf("head.lse"), entropy: buf("head.entropy") };
+        let vocabulary = || HeadBufs::Vocabulary {
+            out: HeadOut {
+                logprobs: buf("head.logprobs"),
+                lse: buf("head.lse"),
+                entropy: buf("head.entropy"),
+            },
+            tile: buf("head.tile"),
+        };
         Activations {
             mode,
             limits,
@@ -361,8 +404,7 @@ impl<'p> Activations<'p> {
             product: buf("product"),
             head_input: buf("head.input"),
             head_norm: buf("head.norm"),
-            head_out,
-            head_tile: buf("head.tile"),
+            head: get("head.values").map_or_else(vocabulary, HeadBufs::Values),
             targets: get("targets"),
             sampler: get("sampler.keys").map(|keys| (keys, buf("tokens"))),
             backward: mode.recompute().map(|_| Backward::bind(&get, &buf)),
@@ -438,6 +480,12 @@ impl<'p> Activations<'p> {
 
 impl<'p> Backward<'p> {
     fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>, buf: &impl Fn(&str) -> Buf<'p>) -> Backward<'p> {
+        let vocabulary = || HeadGradBufs::Vocabulary {
+            d_logprobs: buf("head.d_logprobs"),
+            d_entropy: buf("head.d_entropy"),
+            d_tile: buf("head.d_tile"),
+        };
+        let values = |d_values| HeadGradBufs::Values { d_values, d_out: buf("head.d_out") };
         Backward {
             d_resid: buf("d_resid"),
             d_norm: buf("d_norm"),
@@ -447,13 +495,11 @@ impl<'p> Backward<'p> {
             d_kv: buf("d_kv"),
             d_qkv: buf("d_qkv"),
             rstd: buf("rstd"),
-            head_d_logprobs: buf("head.d_logprobs"),
-            head_d_entropy: buf("head.d_entropy"),
-            head_d_tile: buf("head.d_tile"),
+            head: get("head.d_values").map_or_else(vocabulary, values),
             head_d_norm: buf("head.d_norm"),
             head_d_input: buf("head.d_input"),
             head_rstd: buf("head.rstd"),
-            pack: get("pack").unwrap_or_else(|| buf("head.d_tile").slice(0, 0)),
+            pack: get("pack").unwrap_or_else(|| buf("head.d_norm").slice(0, 0)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The backward pass, written out for this decoder family; recompute per layer is an option, not another path.
 
-use crate::activations::{Backward, LayerBufs, Mode, Recompute};
+use crate::activations::{Backward, HeadGradBufs, LayerBufs, Recompute};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
@@ -22,6 +22,67 @@ pub fn backward<D: Device + ?Sized>(
     d_logprobs: &[f32],
     d_entropy: &[f32],
 ) {
+    let r = pass.head_rows;
+    assert!(d_logprobs.len() == r && d_entropy.len() == r, "one derivative a head row");
+    through_decoder(dev, decoder, grads, add, pass, &|back, norm, d_norm| {
+        let HeadGradBufs::Vocabulary { d_logprobs: dl, d_entropy: de, d_tile } = back.head else {
+            panic!("a critic's pass has no log-probabilities");
+        };
+        dev.write_f32(dl, 0, d_logprobs);
+        dev.write_f32(de, 0, d_entropy);
+        let targets = pass.acts.targets.expect("the update has targets").slice(0, r);
+        let dtile = sizes::head_gradient_tile(dev.kind(), r, decoder.spec.vocab as usize) as usize;
+        dev.head_backward(
+            norm,
+            decoder.params.head,
+            targets,
+            inv_temperature,
+            pass.head_out(),
+            dl.slice(0, r),
+            de.slice(0, r),
+            pass.vocabulary().1,
+            d_tile.slice(0, dtile),
+            back.pack,
+            d_norm,
+            grads.head,
+            add,
+        );
+    });
+}
+
+/// The same for a critic, after `layers` and `values`. `d_values`: [R], derivative of the loss by each head row's value.
+pub fn backward_values<D: Device + ?Sized>(
+    dev: &D,
+    critic: &Decoder<'_>,
+    grads: &Params<'_>,
+    add: bool,
+    pass: &Pass<'_>,
+    d_values: &[f32],
+) {
+    let r = pass.head_rows;
+    assert_eq!(d_values.len(), r, "one derivative a head row");
+    through_decoder(dev, critic, grads, add, pass, &|back, norm, d_norm| {
+        let HeadGradBufs::Values { d_values: dv, d_out } = back.head else {
+            panic!("only a critic's pass has values");
+        };
+        let (dv, d_out) = (dv.slice(0, r), d_out.slice(0, r));
+        dev.write_f32(dv, 0, d_values);
+        dev.cast(dv, d_out);
+        dev.matmul_dw(d_out, norm, grads.head, add, back.pack);
+        dev.matmul_dx(d_out, critic.params.head, d_norm, false);
+    });
+}
+
+/// The backward pass behind the head's own product, which `head` is: given the normalised head rows, it writes their
+/// gradient and that of its weights.
+fn through_decoder<D: Device + ?Sized>(
+    dev: &D,
+    decoder: &Decoder<'_>,
+    grads: &Params<'_>,
+    add: bool,
+    pass: &Pass<'_>,
+    head: &dyn Fn(&Backward<'_>, Buf<'_>, Buf<'_>),
+) {
     let spec = &decoder.spec;
     let (m, h) = (pass.rows, spec.hidden as usize);
     let back = pass.acts.backward.expect("only the update runs backward");
@@ -31,13 +92,13 @@ pub fn backward<D: Device + ?Sized>(
         // Rows of tokens are added to; a tied embedding has been written as the head.
         dev.zero(grads.embed.buf);
     }
-    head_backward(dev, decoder, grads, add, pass, &back, inv_temperature, d_logprobs, d_entropy, d_resid);
+    head_backward(dev, decoder, grads, add, pass, &back, d_resid, head);
     let d_out = back.d_out.slice(0, m * h);
     dev.cast(d_resid, d_out);
     for l in (0..spec.layers as usize).rev() {
         let bufs = pass.acts.layer(spec, l, m);
         let w = &decoder.params.layers[l];
-        if pass.acts.mode == Mode::Update(Recompute::Layer) {
+        if pass.acts.mode.recompute() == Some(Recompute::Layer) {
             forward::layer_to_gates(dev, decoder, w, pass, &bufs);
         }
         let g = &grads.layers[l];
@@ -48,7 +109,7 @@ pub fn backward<D: Device + ?Sized>(
     dev.embed_backward(d_resid, pass.ids, grads.embed);
 }
 
-#[allow(clippy::too_many_arguments)] // The arguments of `backward` and what it resolved.
+#[allow(clippy::too_many_arguments)] // The arguments of `through_decoder` and what it resolved.
 fn head_backward<D: Device + ?Sized>(
     dev: &D,
     decoder: &Decoder<'_>,
@@ -56,13 +117,10 @@ fn head_backward<D: Device + ?Sized>(
     add: bool,
     pass: &Pass<'_>,
     back: &Backward<'_>,
-    inv_temperature: f32,
-    d_logprobs: &[f32],
-    d_entropy: &[f32],
     d_resid: Buf<'_>,
+    head: &dyn Fn(&Backward<'_>, Buf<'_>, Buf<'_>),
 ) {
     let (r, h) = (pass.head_rows, decoder.spec.hidden as usize);
-    assert!(d_logprobs.len() == r && d_entropy.len() == r, "one derivative a head row");
     if r == 0 {
         if !add {
             dev.zero(grads.head.buf);
@@ -70,28 +128,10 @@ fn head_backward<D: Device + ?Sized>(
         }
         return;
     }
-    dev.write_f32(back.head_d_logprobs, 0, d_logprobs);
-    dev.write_f32(back.head_d_entropy, 0, d_entropy);
     let acts = &pass.acts;
     let (input, norm) = (acts.head_input.slice(0, r * h), acts.head_norm.slice(0, r * h));
     let (d_norm, d_input) = (back.head_d_norm.slice(0, r * h), back.head_d_input.slice(0, r * h));
-    let targets = acts.targets.expect("the update has targets").slice(0, r);
-    let dtile = sizes::head_gradient_tile(dev.kind(), r, decoder.spec.vocab as usize) as usize;
-    dev.head_backward(
-        norm,
-        decoder.params.head,
-        targets,
-        inv_temperature,
-        pass.head_out(),
-        back.head_d_logprobs.slice(0, r),
-        back.head_d_entropy.slice(0, r),
-        acts.head_tile,
-        back.head_d_tile.slice(0, dtile),
-        back.pack,
-        d_norm,
-        grads.head,
-        add,
-    );
+    head(back, norm, d_norm);
     dev.zero(d_input);
     let to =
         NormGrads { dx: d_input, rounded: None, dw: grads.final_norm, add, rstd: back.head_rstd.slice(0, r) };

@@ -1,9 +1,9 @@
 //! The forward pass, once for training, scoring, prefill and decode.
 
-use crate::activations::{Activations, LayerBufs, Mode, Recompute};
+use crate::activations::{Activations, HeadBufs, LayerBufs, Mode, Recompute};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Batch, Device, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sampling};
+use plimsoll_device::{Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sampling};
 use plimsoll_memory::Buf;
 
 /// A decoder: its shape, one role's weights, and the rotary table.
@@ -169,13 +169,29 @@ impl<'p> Pass<'p> {
         self.acts.sampler.expect("only the rollout samples").1.slice(0, self.head_rows)
     }
 
-    /// [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`.
-    pub fn head_out(&self) -> plimsoll_device::HeadOut<'p> {
-        let (out, r) = (self.acts.head_out, self.head_rows);
-        plimsoll_device::HeadOut {
+    /// [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`. Panics for a critic's pass.
+    pub fn head_out(&self) -> HeadOut<'p> {
+        let (out, r) = (self.vocabulary().0, self.head_rows);
+        HeadOut {
             logprobs: out.logprobs.slice(0, r),
             lse: out.lse.slice(0, r),
             entropy: out.entropy.slice(0, r),
+        }
+    }
+
+    /// [R] f32: what the last `values` gave. Panics for a pass that is not a critic's.
+    pub fn values(&self) -> Buf<'p> {
+        match self.acts.head {
+            HeadBufs::Values(values) => values.slice(0, self.head_rows),
+            HeadBufs::Vocabulary { .. } => panic!("only a critic's pass has values"),
+        }
+    }
+
+    /// What the head over the vocabulary writes, and its tile.
+    pub(crate) fn vocabulary(&self) -> (HeadOut<'p>, Buf<'p>) {
+        match self.acts.head {
+            HeadBufs::Vocabulary { out, tile } => (out, tile),
+            HeadBufs::Values(_) => panic!("a critic's pass has no vocabulary"),
         }
     }
 }
@@ -257,7 +273,15 @@ pub fn head<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>,
     }
     let norm = head_input(dev, decoder, pass);
     let targets = pass.acts.targets.expect("score and update have targets").slice(0, pass.head_rows);
-    dev.head(norm, decoder.params.head, targets, inv_temperature, pass.acts.head_tile, pass.head_out());
+    dev.head(norm, decoder.params.head, targets, inv_temperature, pass.vocabulary().1, pass.head_out());
+}
+
+/// The value of each head row, after `layers` of a critic: one product, in f32. `Pass::values` has them.
+pub fn values<D: Device + ?Sized>(dev: &D, critic: &Decoder<'_>, pass: &Pass<'_>) {
+    if pass.head_rows > 0 {
+        let norm = head_input(dev, critic, pass);
+        dev.matmul(norm, critic.params.head, None, pass.values(), false);
+    }
 }
 
 /// Draws a token for each head row, after `layers`. `keys`: [R, 3] sample id (low, high) and position.
@@ -295,7 +319,7 @@ pub fn draw<'p, D: Device + ?Sized>(
     }
     let norm = head_input(dev, decoder, pass);
     let keys = keys.slice(0, pass.head_rows * 3);
-    dev.sample(norm, decoder.params.head, keys, how, pass.acts.head_tile, tokens, pass.head_out());
+    dev.sample(norm, decoder.params.head, keys, how, pass.vocabulary().1, tokens, pass.head_out());
     tokens
 }
 
@@ -309,10 +333,10 @@ pub fn advance<D: Device + ?Sized>(dev: &D, pass: &Pass<'_>) {
 /// True if the backward pass of a layer computes norms and the residual after attention again; whole layers do it as part
 /// of themselves.
 pub(crate) fn recomputes(mode: Mode) -> bool {
-    matches!(mode, Mode::Update(Recompute::Cheap))
+    mode.recompute() == Some(Recompute::Cheap)
 }
 
 /// True if the products of gates and ups are kept.
 pub(crate) fn keeps_product(mode: Mode) -> bool {
-    matches!(mode, Mode::Update(Recompute::None))
+    mode.recompute() == Some(Recompute::None)
 }

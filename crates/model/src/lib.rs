@@ -14,9 +14,9 @@ mod save;
 mod weights;
 
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
-pub use backward::backward;
+pub use backward::{backward, backward_values};
 pub use forward::{
-    Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys,
+    Decoder, Pass, PassIndex, advance, draw, head, layers, rehearsal_sizes, sample, upload_keys, values,
 };
 pub use load::{STAGING_BYTES_MIN, load};
 pub use offloaded::{Scorer, Streamed, layout as offloaded_layout};

@@ -2,7 +2,7 @@
 
 use crate::params::{Param, ParamKind, ParamTable};
 use crate::weights::Params;
-use plimsoll_base::rng::{Stream, philox, unit_f32};
+use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::OpenModel;
@@ -28,7 +28,7 @@ impl Staging {
 /// Standard deviation of random weights, as transformers' `initializer_range`.
 const RANDOM_STD: f32 = 0.02;
 
-/// Fills `params` from the model's files, or from `seed` for `random:` models.
+/// Fills `params` from the model's files, or from `seed` for `random:` models. A critic's head is always of the seed.
 ///
 /// Errors: those of reading (`model-file-truncated`, ...); `model-weight-not-finite` names the tensor.
 pub fn load<D: Device + ?Sized>(
@@ -53,7 +53,7 @@ pub fn load<D: Device + ?Sized>(
             while done < part.rows as usize {
                 let rows = chunk_rows.min(part.rows as usize - done);
                 let out = &mut values[..rows * width];
-                match model.random {
+                match model.random || param.kind == ParamKind::ValueHead {
                     true => random_values(param, seed, (first + done) * width, out),
                     false => {
                         model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut stored, out)?
@@ -87,7 +87,7 @@ impl<D: Device + ?Sized> Target<'_, '_, D> {
     }
 }
 
-/// Norms are 1, biases 0, matrices uniform with standard deviation `RANDOM_STD`, keyed by their place in the table.
+/// Norms are 1, biases 0, value heads as `value_head_values` says, other matrices uniform with standard deviation `RANDOM_STD`, keyed by their place in the table.
 fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
     match param.kind {
         ParamKind::AttnNorm
@@ -98,6 +98,7 @@ fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
             return out.fill(1.0);
         }
         ParamKind::QkvBias => return out.fill(0.0),
+        ParamKind::ValueHead => return value_head_values(param, seed, first, out),
         _ => {}
     }
     let bound = RANDOM_STD * 3f32.sqrt();
@@ -119,6 +120,16 @@ fn random_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
             });
         }
     });
+}
+
+/// Normal with standard deviation 1 / (h + 1), so that a new critic's values are near 0. Source: TRL's and OpenRLHF's critics.
+fn value_head_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
+    let std = 1.0 / (param.k as f32 + 1.0);
+    for (index, value) in (first as u64..).zip(out) {
+        let bits = philox(seed, Stream::Weights, param.offset, index / 2);
+        let (even, odd) = normal_pair(bits[0], bits[1]);
+        *value = std * if index % 2 == 0 { even } else { odd };
+    }
 }
 
 fn check_finite(name: &str, values: &[f32]) -> Result<()> {

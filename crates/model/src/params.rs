@@ -37,6 +37,8 @@ pub enum ParamKind {
     FinalNorm,
     /// [V, h], untied models only
     Head,
+    /// [1, h], critics only
+    ValueHead,
 }
 
 /// A tensor on disk that is some rows of a parameter.
@@ -88,6 +90,25 @@ pub struct ParamTable {
 impl ParamTable {
     /// The table for a spec; pure.
     pub fn new(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
+        let mut table = ParamTable::body(spec, kind, weights);
+        if !spec.tied {
+            let parts = vec![("lm_head.weight".into(), spec.vocab)];
+            table.add(kind, weights, ParamKind::Head, 0, spec.hidden, parts);
+        }
+        table
+    }
+
+    /// The table of a critic: the decoder's body, and one linear map to a number in the place of its head. The map has the
+    /// name that transformers gives it in models for sequence classification.
+    pub fn critic(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
+        let mut table = ParamTable::body(spec, kind, weights);
+        let parts = vec![("score.weight".into(), 1)];
+        table.add(kind, weights, ParamKind::ValueHead, 0, spec.hidden, parts);
+        table
+    }
+
+    /// Everything but the head.
+    fn body(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
         let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
         let (v, h, d, f) = (spec.vocab, spec.hidden, spec.head_dim, spec.ffn);
         let (q, kv) = (spec.q_width(), spec.kv_width());
@@ -118,9 +139,6 @@ impl ParamTable {
             add(ParamKind::Down, layer, f, vec![(name("mlp.down_proj.weight"), h)]);
         }
         add(ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
-        if !spec.tied {
-            add(ParamKind::Head, 0, h, vec![("lm_head.weight".into(), v)]);
-        }
         table
     }
 

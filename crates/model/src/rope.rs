@@ -9,9 +9,21 @@ use plimsoll_memory::{Buf, Layout, Pool};
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
+    layout_as("rope.table", spec, positions, pool)
+}
+
+/// True if one table serves both models.
+pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
+    (a.head_dim, a.rope_theta, a.rope_scaling) == (b.head_dim, b.rope_theta, b.rope_scaling)
+}
+
+/// The same region under another name.
+///
+/// Errors: `size-overflow`.
+pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
     let mut layout = Layout::new();
     let shape = [positions as u64, u64::from(spec.head_dim) / 2, 2];
-    layout.arena("rope.table", "model", pool, PhaseSet::RESIDENT, &shape, DType::F32)?;
+    layout.arena(name, "model", pool, PhaseSet::RESIDENT, &shape, DType::F32)?;
     Ok(layout)
 }
 

@@ -38,7 +38,7 @@ pub struct Params<'a> {
     pub layers: Vec<LayerParams<'a>>,
     /// [h]
     pub final_norm: Buf<'a>,
-    /// [V, h]; the embedding itself in a tied model.
+    /// [V, h], the embedding itself in a tied model; a critic's is [1, h].
     pub head: Matrix<'a>,
 }
 
@@ -80,7 +80,12 @@ impl<'a> Params<'a> {
             Matrix::new(slice(p), p.n as usize, p.k as usize, layout)
         };
         let embed = matrix(ParamKind::Embed);
-        let head = if spec.tied { embed } else { matrix(ParamKind::Head) };
+        let is_critic = table.find(ParamKind::ValueHead, 0).is_some();
+        let head = match spec.tied {
+            _ if is_critic => matrix(ParamKind::ValueHead),
+            true => embed,
+            false => matrix(ParamKind::Head),
+        };
         let final_norm = slice(find(table, ParamKind::FinalNorm, 0));
         Params { all, embed, layers: Vec::new(), final_norm, head }
     }

@@ -90,6 +90,12 @@ impl Folder {
             .map(|file| self.read(&format!("{dir}/checkpoints/latest/{file}")))
     }
 
+    /// The critic and its states after the last step.
+    fn critic(&self, dir: &str) -> [Vec<u8>; 2] {
+        ["state/critic.safetensors", "state/critic_optimizer.safetensors"]
+            .map(|file| self.read(&format!("{dir}/checkpoints/latest/{file}")))
+    }
+
     /// A folder with a model of its own.
     fn model(&self, name: &str) -> String {
         self.train("made", &["train.steps=1"]);
@@ -115,6 +121,8 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
         ("int8", &["train.optimizer_dtype=int8"]),
         ("f32", &["model_options.dtype=f32"]),
         ("sft", &["method=sft", "train.epochs_per_rollout=1"]),
+        ("ppo", &["method=ppo", "critic.updates_per_rollout=2", "critic.warmup_steps=1", "loss.lambda=0.9"]),
+        ("ppo-int8", &["method=ppo", "loss.kl_coef=0.05", "loss.kl_in=reward", "train.optimizer_dtype=int8"]),
     ] {
         let (long, short) = (format!("{name}-long"), format!("{name}-short"));
         folder.train(&long, &[sets, &["checkpoint.every=100"]].concat());
@@ -122,6 +130,9 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
         let said = folder.train(&short, &[sets, &["--resume"]].concat());
         assert!(said.starts_with("resumes after step 2 from "), "{name}: {said}");
         assert!(folder.result(&long) == folder.result(&short), "{name}: other bits");
+        if name.starts_with("ppo") {
+            assert!(folder.critic(&long) == folder.critic(&short), "{name}: another critic");
+        }
     }
 }
 

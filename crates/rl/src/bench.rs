@@ -329,6 +329,7 @@ pub(crate) fn facts(
         prompt_tokens,
         completion_tokens: 0,
         eval_prompts: 0,
+        critic: None,
         host: crate::shape::HostFacts {
             image: session::image_bytes(),
             tokenizer: session::tokenizer_bytes(&model),

@@ -1,6 +1,7 @@
 //! Per-token arrays of one step, made once: what the losses read and write on the host.
 
 use plimsoll_algo::packed::Packed;
+use plimsoll_algo::value_loss::ValueBatch;
 use std::ops::Range;
 
 /// Arrays over the response tokens of a step, sequence after sequence.
@@ -26,16 +27,34 @@ pub struct StepBuffers {
     pub d_logprobs: Vec<f32>,
     /// Derivative of the loss by `entropy`.
     pub d_entropy: Vec<f32>,
+    /// The critic's arrays; empty without one.
+    pub critic: CriticArrays,
     /// Offsets of the micro-batch under way, from 0.
     micro_offsets: Vec<usize>,
 }
 
+/// Per-token arrays of a step that has a critic.
+#[derive(Debug, Default)]
+pub struct CriticArrays {
+    is_there: bool,
+    /// Values when the responses were made: of the state before each token.
+    pub old_values: Vec<f32>,
+    /// What the values are to become.
+    pub returns: Vec<f32>,
+    /// Of the critic that is trained.
+    pub values: Vec<f32>,
+    /// Derivative of the loss by `values`.
+    pub d_values: Vec<f32>,
+}
+
 const TOKEN_ARRAYS: u64 = 9;
+const CRITIC_ARRAYS: u64 = 4;
 
 impl StepBuffers {
     /// Room for `sequences` responses of up to `response_tokens` tokens.
-    pub fn with_capacity(sequences: usize, response_tokens: usize) -> StepBuffers {
+    pub fn with_capacity(sequences: usize, response_tokens: usize, has_critic: bool) -> StepBuffers {
         let tokens = || Vec::with_capacity(sequences * response_tokens);
+        let critic_tokens = || if has_critic { tokens() } else { Vec::new() };
         StepBuffers {
             offsets: Vec::with_capacity(sequences + 1),
             mask: tokens(),
@@ -47,14 +66,22 @@ impl StepBuffers {
             entropy: tokens(),
             d_logprobs: tokens(),
             d_entropy: tokens(),
+            critic: CriticArrays {
+                is_there: has_critic,
+                old_values: critic_tokens(),
+                returns: critic_tokens(),
+                values: critic_tokens(),
+                d_values: critic_tokens(),
+            },
             micro_offsets: Vec::with_capacity(sequences + 1),
         }
     }
 
     /// Heap bytes of that room.
-    pub fn bytes(sequences: usize, response_tokens: usize) -> u64 {
+    pub fn bytes(sequences: usize, response_tokens: usize, has_critic: bool) -> u64 {
         let tokens = sequences as u64 * response_tokens as u64;
-        TOKEN_ARRAYS * 4 * tokens + 16 * (sequences as u64 + 1)
+        let arrays = TOKEN_ARRAYS + if has_critic { CRITIC_ARRAYS } else { 0 };
+        arrays * 4 * tokens + 16 * (sequences as u64 + 1)
     }
 
     /// Begins a step with responses of these lengths; all arrays are zero, the mask is 1.
@@ -66,6 +93,8 @@ impl StepBuffers {
             total += length;
             self.offsets.push(total);
         }
+        let CriticArrays { is_there, old_values, returns, values, d_values } = &mut self.critic;
+        let critics = [old_values, returns, values, d_values].into_iter().filter(|_| *is_there);
         for array in [
             &mut self.old_logprobs,
             &mut self.ref_logprobs,
@@ -75,7 +104,10 @@ impl StepBuffers {
             &mut self.entropy,
             &mut self.d_logprobs,
             &mut self.d_entropy,
-        ] {
+        ]
+        .into_iter()
+        .chain(critics)
+        {
             array.clear();
             array.resize(total, 0.0);
         }
@@ -113,6 +145,20 @@ impl StepBuffers {
             d_logprobs: &mut self.d_logprobs[tokens.clone()],
             d_entropy: &mut self.d_entropy[tokens],
         }
+    }
+}
+
+impl StepBuffers {
+    /// The sequences of `set_micro` for the critic's loss, and where its derivatives go.
+    pub fn critic_batch(&mut self, tokens: Range<usize>) -> (ValueBatch<'_>, &mut [f32]) {
+        let critic = &mut self.critic;
+        let batch = ValueBatch {
+            packed: Packed { mask: &self.mask[tokens.clone()], seq_offsets: &self.micro_offsets },
+            values: &critic.values[tokens.clone()],
+            old_values: &critic.old_values[tokens.clone()],
+            returns: &critic.returns[tokens.clone()],
+        };
+        (batch, &mut critic.d_values[tokens])
     }
 }
 

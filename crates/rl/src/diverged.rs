@@ -34,6 +34,12 @@ pub fn prove<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
         let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
         return Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"));
     }
+    if let Some(critic) = &trainer.roles.critic
+        && !trainer.dev.sum_squares(critic.decoder.params.all).is_finite()
+    {
+        let message = "the critic's weights are not finite after an update";
+        return Err(Error::new("model-weight-not-finite", message).hint("lower critic.learning_rate"));
+    }
     let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
     let request = Request {
         prompts: &[&[0]],

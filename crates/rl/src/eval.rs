@@ -164,6 +164,7 @@ pub fn verb_facts(
         prompt_tokens: prompt_tokens.max(1),
         completion_tokens: 0,
         eval_prompts: prompts,
+        critic: None,
         host: crate::shape::HostFacts {
             image: session::image_bytes(),
             tokenizer: session::tokenizer_bytes(model),

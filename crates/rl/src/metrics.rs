@@ -4,6 +4,7 @@ use crate::dataset::Item;
 use crate::runfile::Rollout;
 use crate::sft::SftReport;
 use crate::step::StepReport;
+use crate::values::CriticReport;
 use plimsoll_base::{Bytes, ModelSpec};
 use plimsoll_memory::host::Rss;
 use plimsoll_rollout::Samples;
@@ -44,6 +45,11 @@ pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
     .into_iter()
     .map(|(name, value)| (name.to_string(), value))
     .collect();
+    if let Some(critic) = &report.critic {
+        metrics.extend(of_critic(critic).map(|(name, value)| (name.to_string(), value)));
+        metrics.insert("ratio/mean".into(), report.policy.mean_ratio());
+        metrics.insert("time/critic".into(), s.critic);
+    }
     for (name, mean) in &report.reward_parts {
         metrics.insert(format!("rewards/{name}/mean"), *mean);
     }
@@ -56,6 +62,18 @@ pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
         metrics.extend(counters.map(|(what, count)| (format!("rewards/{name}/{what}"), count as f64)));
     }
     metrics
+}
+
+/// What a critic adds: its loss is the mean of its updates, its values are those before them.
+fn of_critic(critic: &CriticReport) -> [(&'static str, f64); 6] {
+    [
+        ("loss/value", critic.sums.loss / f64::from(critic.updates.max(1))),
+        ("value/mean", critic.mean_value),
+        ("value/explained_variance", critic.explained_variance),
+        ("value/clip_ratio", critic.sums.clip_ratio()),
+        ("critic/grad_norm", critic.update.grad_norm),
+        ("critic/learning_rate", critic.learning_rate),
+    ]
 }
 
 /// The metrics of a supervised step.

@@ -1,13 +1,13 @@
 //! What a method optimises, resolved from the run file: how rewards become advantages and log-probs a loss.
 
 use crate::runfile::{Advantage, Aggregation as RunAggregation, KlIn, RunFile, Whiten as RunWhiten};
-use plimsoll_algo::advantage::Whiten;
+use plimsoll_algo::advantage::{Gae, MaskHole, Whiten};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::kl::{KlController, KlEstimator};
 use plimsoll_algo::method::Method;
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_algo::shaping::{Overlong, Shaping};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::Result;
 
 /// Rewards outside this range are cut, after shaping (algorithms: "Sample reward to token reward", step 4).
 const REWARD_CLIP: [f32; 2] = [-10.0, 10.0];
@@ -30,6 +30,8 @@ pub struct Objective {
     pub shaping: Shaping,
     /// Discount of token rewards.
     pub gamma: f64,
+    /// GAE over a critic's values; returns without one.
+    pub gae: Option<Gae>,
     /// Whitening over the step.
     pub whiten: Whiten,
     /// The loss of a token.
@@ -51,13 +53,6 @@ impl Objective {
         let loss = &run.loss;
         let group = match loss.advantage {
             None => method.shaping,
-            Some(Advantage::Gae) => {
-                return Err(Error::usage(
-                    "not-built",
-                    "loss.advantage = \"gae\" needs a critic, which is not built yet",
-                )
-                .hint("set loss.advantage = \"group_norm\" or another group baseline"));
-            }
             Some(baseline) => baseline.shaping(loss.group_norm_eps),
         };
         let max_new_tokens = run.rollout.max_new_tokens as usize;
@@ -69,6 +64,11 @@ impl Objective {
         Ok(Objective {
             shaping: Shaping { overlong, group, clip: REWARD_CLIP },
             gamma: loss.gamma,
+            gae: (loss.advantage == Some(Advantage::Gae)).then_some(Gae {
+                gamma: loss.gamma,
+                lambda: loss.lambda,
+                mask_hole: MaskHole::Skip,
+            }),
             whiten: loss.whiten.map_or(method.whiten, RunWhiten::kind),
             loss: method.loss.with_clips(loss.clip_low, loss.clip_high).with_dual_clip(loss.dual_clip),
             aggregation: loss.aggregation.map_or(method.aggregation, RunAggregation::kind),

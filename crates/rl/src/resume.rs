@@ -233,6 +233,16 @@ impl Fingerprint {
         Ok(Fingerprint { machine, build, plan: digest(plan.to_string().as_bytes()), inputs })
     }
 
+    /// The same with the shape of a critic that is a model of its own.
+    pub fn with_critic(mut self, run: &RunFile, critic: Option<&OpenModel>) -> Fingerprint {
+        if let (Some(model), Some(section)) = (critic, &run.critic) {
+            let config = config_json(&model.spec, DType::F32, &model.token_ids());
+            self.inputs
+                .insert(format!("config.json of {}", section.model), digest(config.to_string().as_bytes()));
+        }
+        self
+    }
+
     /// Requires that a run that goes on from `state` gives the same bits as if it had not stopped.
     ///
     /// Errors: `resume-differs`. With `replan` a difference is said instead. Another build is said in any case.

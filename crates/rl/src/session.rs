@@ -18,6 +18,8 @@ const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
 const BYTE_TOKENS: u64 = 259;
 /// Host bytes of a JSONL file's rows for each byte of the file: text, columns and tokens, measured on GSM8K.
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
+/// What `critic.model` says for a copy of the actor.
+const CRITIC_OF_ACTOR: &str = "actor";
 /// The largest staging buffers that `"auto"` takes.
 const STAGING_BYTES_MAX: Bytes = Bytes::mib(64);
 
@@ -32,6 +34,8 @@ pub struct Facts {
     pub completion_tokens: usize,
     /// Prompts of an evaluation.
     pub eval_prompts: usize,
+    /// The critic's shape, if there is a critic.
+    pub critic: Option<ModelSpec>,
     /// Host memory outside the arena.
     pub host: HostFacts,
 }
@@ -40,6 +44,8 @@ pub struct Facts {
 pub struct Session {
     /// The model's files.
     pub model: OpenModel,
+    /// What the critic starts from, where that is not the model itself.
+    pub critic: Option<OpenModel>,
     /// Its text side.
     pub text: TextModel,
     /// Training data.
@@ -85,6 +91,7 @@ impl Session {
 
     fn of_model(run: &RunFile, model: OpenModel) -> Result<Session> {
         let text = text_model(&model, &run.data)?;
+        let critic = critic_model(run, &model, true)?;
         let prompts = prompts_of(run)?;
         let supervised = !run.method.has_rollout();
         let data = Dataset::open(prompts, &run.data, &text, supervised, run.seed)?;
@@ -101,9 +108,10 @@ impl Session {
             prompt_tokens,
             completion_tokens: data.completion_tokens,
             eval_prompts,
-            host: host_facts(run, &model)?,
+            critic: critic_spec(run, &model, critic.as_ref()),
+            host: host_facts(run, &model, critic.as_ref())?,
         };
-        Ok(Session { model, text, data, eval, eval_name, facts })
+        Ok(Session { model, critic, text, data, eval, eval_name, facts })
     }
 
     /// The facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
@@ -112,6 +120,7 @@ impl Session {
             return Session::open(run, allow_download).map(|session| session.facts);
         };
         let model = open_model(&run.model, &run.model_options, allow_download)?;
+        let critic = critic_model(run, &model, allow_download)?;
         let prompts = prompts_of(run)?;
         if !prompts.starts_with("builtin:") && !Path::new(prompts).is_file() {
             return Err(Error::new("data-missing", format!("data.prompts: there is no file `{prompts}`"))
@@ -122,7 +131,8 @@ impl Session {
             prompt_tokens,
             completion_tokens: 0,
             eval_prompts,
-            host: host_facts(run, &model)?,
+            critic: critic_spec(run, &model, critic.as_ref()),
+            host: host_facts(run, &model, critic.as_ref())?,
         })
     }
 }
@@ -167,6 +177,46 @@ pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
     }
     check_head_dim(&model)?;
     Ok(model)
+}
+
+/// Opens what the critic starts from, where that is not the actor's own model, which must read the same tokens.
+///
+/// Errors: those of opening; `critic-tokenizer-mismatch`.
+fn critic_model(run: &RunFile, actor: &OpenModel, allow_download: bool) -> Result<Option<OpenModel>> {
+    let Some(section) = run.critic.as_ref().filter(|_| run.has_critic()) else { return Ok(None) };
+    if section.model == CRITIC_OF_ACTOR || section.model == run.model {
+        return Ok(None);
+    }
+    check_trainable(&section.model)?;
+    // A tokenizer that the run file names is that of both.
+    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    let critic = open_model(&section.model, &options, allow_download)?;
+    let mismatch = |what: String| {
+        let message = format!("critic.model = \"{}\": {what}", section.model);
+        Err(Error::new("critic-tokenizer-mismatch", message)
+            .fact(format!("the actor is {}", run.model))
+            .hint("set critic.model = \"actor\", or to another model of the actor's family"))
+    };
+    let (ours, theirs) = (actor.spec.vocab, critic.spec.vocab);
+    if theirs < ours {
+        return mismatch(format!("its embedding has {theirs} rows, the actor may sample {ours} tokens"));
+    }
+    let same_bytes = |a: &TokenizerFiles, b: &TokenizerFiles| {
+        (a.bytes && b.bytes) || (a.tokenizer_json.is_some() && a.tokenizer_json == b.tokenizer_json)
+    };
+    if critic.random || same_bytes(&critic.tokenizer, &actor.tokenizer) {
+        return Ok(Some(critic)); // Random weights have learnt no tokens.
+    }
+    let read = |model: &OpenModel| Tokenizer::from_files(&model.tokenizer, model.spec.vocab);
+    match read(actor)?.differs_from(&read(&critic)?) {
+        None => Ok(Some(critic)),
+        Some(token) => mismatch(format!("its tokenizer is not the actor's: they differ in token `{token}`")),
+    }
+}
+
+/// The critic's shape.
+fn critic_spec(run: &RunFile, model: &OpenModel, critic: Option<&OpenModel>) -> Option<ModelSpec> {
+    run.has_critic().then(|| critic.map_or(model.spec, |critic| critic.spec))
 }
 
 /// Refuses presets that are there to be planned.
@@ -228,7 +278,7 @@ fn eval_set(run: &RunFile) -> Option<&str> {
     }
 }
 
-fn host_facts(run: &RunFile, model: &OpenModel) -> Result<HostFacts> {
+fn host_facts(run: &RunFile, model: &OpenModel, critic: Option<&OpenModel>) -> Result<HostFacts> {
     let file_bytes = |name: &Option<String>| {
         let path = name.as_deref().filter(|n| !n.starts_with("builtin:"))?;
         std::fs::metadata(path).ok().map(|m| m.len())
@@ -238,7 +288,12 @@ fn host_facts(run: &RunFile, model: &OpenModel) -> Result<HostFacts> {
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
         data: Bytes(data * DATA_BYTES_PER_FILE_BYTE),
-        staging: staging_bytes(run.memory.staging, model),
+        staging: critic
+            .into_iter()
+            .chain([model])
+            .map(|model| staging_bytes(run.memory.staging, model))
+            .max()
+            .expect("there is one model at least"),
         disk: disk_facts(run),
     })
 }

@@ -2,7 +2,7 @@
 //! The planner sums what `RunShape::layout` gives; the arena binds the same.
 
 use crate::checkpoint::checkpoint_bytes;
-use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
+use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
 use plimsoll_device::cuda::{self, CudaDevice, ScratchLimits};
@@ -53,7 +53,7 @@ pub struct Offload {
 }
 
 /// What a run does with its model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Training {
     /// Storage of weights, gradients and states.
     pub dtypes: StateDTypes,
@@ -63,6 +63,8 @@ pub struct Training {
     pub recompute: Recompute,
     /// True if a reference model is scored.
     pub reference: bool,
+    /// The shape of the critic, if there is one. Its dtypes, limits and recompute are the actor's.
+    pub critic: Option<ModelSpec>,
     /// What lies in the device's host memory.
     pub offload: Offload,
     /// Sequences of one step.
@@ -125,26 +127,26 @@ impl RunShape {
         let (spec, pool) = (&self.spec, self.target.pool);
         let table = self.table();
         let mut layout = Layout::new();
-        let weights = |layout: &mut Layout, role: &str| {
-            layout.arena(
-                &format!("{role}.weights"),
-                "model",
-                pool,
-                PhaseSet::RESIDENT,
-                &[table.elements],
-                self.weights,
-            )
-        };
-        weights(&mut layout, "actor")?;
+        self.add_weights(&mut layout, "actor", &table)?;
         if let Some(training) = &self.training {
-            let offload = training.offload;
-            layout.extend(optimizer_layout("actor", &table, training.dtypes, pool, offload.optimizer)?);
+            let Offload { optimizer, reference } = training.offload;
+            layout.extend(optimizer_layout(
+                "actor",
+                &table,
+                training.dtypes,
+                pool,
+                Phase::Update,
+                optimizer,
+            )?);
             match training.reference {
-                true if offload.reference => {
+                true if reference => {
                     layout.extend(offloaded_layout("reference", &table, self.weights, pool)?);
                 }
-                true => weights(&mut layout, "reference")?,
+                true => self.add_weights(&mut layout, "reference", &table)?,
                 false => {}
+            }
+            if let Some(critic) = &training.critic {
+                self.add_critic(&mut layout, critic, training)?;
             }
         }
         layout.extend(rope::layout(spec, self.positions, pool)?);
@@ -165,8 +167,35 @@ impl RunShape {
         Ok(layout)
     }
 
+    fn add_weights(&self, layout: &mut Layout, role: &str, table: &ParamTable) -> Result<()> {
+        let (name, shape) = (format!("{role}.weights"), [table.elements]);
+        layout.arena(&name, "model", self.target.pool, PhaseSet::RESIDENT, &shape, self.weights)
+    }
+
+    /// The critic: weights with their head, gradients, states, a rotary table where the actor's does not serve, and a
+    /// phase for its passes.
+    fn add_critic(&self, layout: &mut Layout, spec: &ModelSpec, training: &Training) -> Result<()> {
+        let (table, pool) = (self.critic_table().expect("there is a critic"), self.target.pool);
+        self.add_weights(layout, "critic", &table)?;
+        let offloaded = training.offload.optimizer;
+        layout.extend(optimizer_layout("critic", &table, training.dtypes, pool, Phase::Critic, offloaded)?);
+        if !rope::same(&self.spec, spec) {
+            layout.extend(rope::layout_as("critic.rope", spec, self.positions, pool)?);
+        }
+        let mode = Mode::Critic(training.recompute);
+        layout.extend(activations_layout(spec, self.weights, self.target, mode, self.pass())?);
+        Ok(())
+    }
+
+    /// That of the model which needs the most: operations use it one after the other.
     fn scratch(&self) -> Result<Layout> {
-        let spec = &self.spec;
+        let own = self.scratch_of(&self.spec)?;
+        let Some(critic) = self.training.as_ref().and_then(|t| t.critic) else { return Ok(own) };
+        let critics = self.scratch_of(&critic)?;
+        Ok(if critics.sum(|_| true) > own.sum(|_| true) { critics } else { own })
+    }
+
+    fn scratch_of(&self, spec: &ModelSpec) -> Result<Layout> {
         match self.target.kind {
             DeviceKind::Cpu => {
                 let update = self.training.is_some();
@@ -193,11 +222,17 @@ impl RunShape {
         ParamTable::new(&self.spec, self.target.kind, self.weights)
     }
 
+    /// The critic's parameter table, if there is a critic.
+    pub fn critic_table(&self) -> Option<ParamTable> {
+        let spec = self.training.as_ref()?.critic?;
+        Some(ParamTable::critic(&spec, self.target.kind, self.weights))
+    }
+
     /// Checkpoints at their most: those kept, the best, and the one being written.
     fn disk_rows(&self, layout: &mut Layout) {
         let (Some(training), disk) = (&self.training, self.host.disk) else { return };
         let Some(keep) = disk.keep else { return };
-        let one = checkpoint_bytes(&self.table(), self.weights, training).0;
+        let one = checkpoint_bytes(self, training).0;
         let kept = one.saturating_mul(u64::from(keep)).min(disk.keep_bytes.map_or(u64::MAX, |n| n.max(one)));
         let files = kept.saturating_add(one.saturating_mul(1 + u64::from(disk.best)));
         layout.outside("checkpoint.files", "rl", Pool::Disk, Place::File, Bytes(files));
@@ -233,7 +268,7 @@ impl RunShape {
                 "rl.step",
                 "rl",
                 Place::Heap,
-                crate::buffers::StepBuffers::bytes(t.sequences, t.response_tokens),
+                crate::buffers::StepBuffers::bytes(t.sequences, t.response_tokens, t.critic.is_some()),
             );
         }
         row("rl.data", "rl", Place::Heap, host.data.0);

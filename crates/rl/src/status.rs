@@ -18,7 +18,9 @@ pub enum Doing {
     Reward,
     /// Reference log-probs.
     Score,
-    /// Forward, backward, optimizer.
+    /// Values of the critic, then its forward, backward and optimizer.
+    Critic,
+    /// Forward, backward, optimizer of the actor.
     Update,
     /// Scoring held-out prompts.
     Eval,
@@ -30,11 +32,12 @@ pub enum Doing {
 
 impl Doing {
     /// All of them.
-    pub const ALL: [Doing; 8] = [
+    pub const ALL: [Doing; 9] = [
         Doing::Start,
         Doing::Rollout,
         Doing::Reward,
         Doing::Score,
+        Doing::Critic,
         Doing::Update,
         Doing::Eval,
         Doing::Save,
@@ -48,6 +51,7 @@ impl Doing {
             Doing::Rollout => "rollout",
             Doing::Reward => "reward",
             Doing::Score => "score",
+            Doing::Critic => "critic",
             Doing::Update => "update",
             Doing::Eval => "eval",
             Doing::Save => "save",

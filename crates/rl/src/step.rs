@@ -1,12 +1,14 @@
 //! The synchronous step of the methods that sample: rollout, reward, score, advantage, update.
 //! Legend: P prompts, G samples each, N response tokens of the step.
 
+use crate::buffers::StepBuffers;
 use crate::dataset::{Item, TextModel};
 use crate::grading::Grading;
 use crate::objective::Objective;
 use crate::runfile::{RunFile, Schedule, Train};
 use crate::status::Doing;
 use crate::trainer::{Trainer, UpdateStats, sampling};
+use crate::values::{CriticReport, critic_updates, gae_advantages};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
 use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
@@ -58,6 +60,8 @@ pub struct StepReport {
     pub entropy: EntropySums,
     /// The last update's counters.
     pub update: UpdateStats,
+    /// What the critic did, where there is one.
+    pub critic: Option<CriticReport>,
     /// Largest difference between the rollout's and the trainer's log-probability before the weights moved.
     pub logprob_mismatch_max: f64,
     /// Mean response length.
@@ -87,6 +91,8 @@ pub struct StepSeconds {
     pub reward: f64,
     /// Reference log-probs.
     pub score: f64,
+    /// The critic's values and its updates.
+    pub critic: f64,
     /// Forward, backward and optimizer.
     pub update: f64,
 }
@@ -126,8 +132,15 @@ pub fn step<D: Device + ?Sized>(
         trainer.score_reference(&sequences, inv_temperature)?;
         report.seconds.score = started.elapsed().as_secs_f64();
 
-        // 4. Advantage.
+        // 4. Advantage; with a critic, over its values, and what they should have been is what it learns from.
+        let started = Instant::now();
+        if trainer.roles.critic.is_some() {
+            (cx.edge)(Doing::Critic);
+        }
+        trainer.score_values(&sequences)?;
         advantages(trainer, cx, group, &mut report)?;
+        report.critic = critic_updates(trainer, cx, &sequences, step)?;
+        report.seconds.critic = started.elapsed().as_secs_f64();
 
         // 5. Update. 6. The new weights are already where the rollout reads them.
         (cx.edge)(Doing::Update);
@@ -225,7 +238,10 @@ fn advantages<D: Device + ?Sized>(
     if objective.kl.is_some_and(|kl| kl.in_reward) {
         report.kl = sums;
     }
-    discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages);
+    match &objective.gae {
+        Some(how) => gae_advantages(how, buffers),
+        None => discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages),
+    }
     whiten(objective.whiten, &buffers.mask, &mut buffers.advantages);
     Ok(())
 }
@@ -240,6 +256,9 @@ fn updates<D: Device + ?Sized>(
     report: &mut StepReport,
 ) -> Result<()> {
     let train = &cx.run.train;
+    if cx.run.critic.as_ref().and_then(|critic| critic.warmup_steps).is_some_and(|steps| step <= steps) {
+        return Ok(()); // Only the critic learns.
+    }
     let mini_batch = train.mini_batch.map_or(sequences.len(), |n| n as usize);
     let how = update_options(train, step, cx.run.seed);
     report.learning_rate = f64::from(how.lr);
@@ -279,19 +298,17 @@ fn mini_batch_update<D: Device + ?Sized>(
     step: u32,
     report: &mut StepReport,
 ) -> Result<()> {
-    let offsets = &trainer.buffers.offsets;
-    let trained = |s: usize| trainer.buffers.mask[offsets[s]..offsets[s + 1]].iter().any(|&m| m != 0.0);
-    let total_sequences = which.clone().filter(|&s| trained(s)).count() as f64;
-    let total_tokens: f64 =
-        trainer.buffers.mask[trainer.buffers.tokens(&which)].iter().map(|&m| f64::from(m)).sum();
-    if total_tokens == 0.0 {
-        return Ok(()); // Every sample was left out: there is nothing to learn from.
-    }
+    let Some((total_tokens, total_sequences)) = mini_batch_totals(&trainer.buffers, &which) else {
+        return Ok(());
+    };
     let aggregation = objective.aggregation_of(total_tokens, total_sequences);
     let kl = objective.kl.filter(|kl| !kl.in_reward);
-    let mut loss = |buffers: &mut crate::buffers::StepBuffers, tokens: Range<usize>| -> Result<()> {
+    let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
         if on_policy {
-            report.logprob_mismatch_max = report.logprob_mismatch_max.max(mismatch(buffers, tokens.clone()));
+            let differs = mismatch(buffers, tokens.clone());
+            // No weight has moved since the rollout, so PPO's ratio is exactly 1 for every token.
+            assert!(objective.gae.is_none() || differs == 0.0, "a log-probability differs by {differs}");
+            report.logprob_mismatch_max = report.logprob_mismatch_max.max(differs);
         }
         let micro = buffers.micro_batch(tokens);
         let batch = PolicyBatch {
@@ -333,8 +350,20 @@ fn mini_batch_update<D: Device + ?Sized>(
     Ok(())
 }
 
+/// Trained tokens of some sequences, and sequences with one; `None` where every sample was left out, so that there is
+/// nothing to learn from.
+pub(crate) fn mini_batch_totals(buffers: &StepBuffers, which: &Range<usize>) -> Option<(f64, f64)> {
+    let tokens = |s: usize| -> f64 {
+        let tokens = buffers.offsets[s]..buffers.offsets[s + 1];
+        buffers.mask[tokens].iter().map(|&m| f64::from(m)).sum()
+    };
+    let sums = which.clone().map(tokens).filter(|&tokens| tokens > 0.0);
+    let (total, sequences) = sums.fold((0.0, 0.0), |(total, n), tokens| (total + tokens, n + 1.0));
+    (total > 0.0).then_some((total, sequences))
+}
+
 /// Largest |trainer - rollout| of some tokens; the promise is 0.
-fn mismatch(buffers: &crate::buffers::StepBuffers, tokens: Range<usize>) -> f64 {
+fn mismatch(buffers: &StepBuffers, tokens: Range<usize>) -> f64 {
     let pairs = buffers.logprobs[tokens.clone()].iter().zip(&buffers.old_logprobs[tokens]);
     pairs.map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
 }
@@ -350,7 +379,8 @@ pub fn update_options(train: &Train, step: u32, seed: u64) -> UpdateOptions {
     }
 }
 
-fn lr_factor(train: &Train, step: u32) -> f64 {
+/// Factor of a learning rate in a step: warm-up, then the schedule.
+pub(crate) fn lr_factor(train: &Train, step: u32) -> f64 {
     let (step, warmup, steps) = (f64::from(step), f64::from(train.warmup_steps), f64::from(train.steps));
     if step <= warmup {
         return step / warmup;

@@ -22,7 +22,6 @@ use crate::watch::Watch;
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_device::cuda::CudaMemory;
 use plimsoll_device::{Device, Sampling};
-use plimsoll_files::OpenModel;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_reward::Rewards;
@@ -71,14 +70,14 @@ pub fn train(
         devices::open(&report.shape, devices::options(run)).inspect_err(|_| dir.discard())?;
     let arena_used = arena.map().used_bytes();
     let fingerprint = Fingerprint::new(dev.machine_type(), run, &session.model, &report.resolved);
-    let fingerprint = fingerprint.inspect_err(|_| dir.discard())?;
+    let fingerprint = fingerprint.inspect_err(|_| dir.discard())?.with_critic(run, session.critic.as_ref());
     let checkpoint = match behind {
         None => None,
         Some((checkpoint, replan)) => {
             take_up(&mut dir, run, &report, checkpoint, replan, &fingerprint, &mut say)?
         }
     };
-    let ready = ready(run, &*dev, &mut arena, &report, &session.model, before);
+    let ready = ready(run, &*dev, &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| dir.discard())?;
     dir.write_plan(&measured.to_json())?;
     let frozen = dev.card_memory();
@@ -151,10 +150,11 @@ fn ready<'a, D: Device + ?Sized>(
     dev: &'a D,
     arena: &'a mut Arena,
     report: &'a PlanReport,
-    model: &OpenModel,
+    session: &Session,
     before: Rss,
 ) -> Result<(Trainer<'a, D>, PlanReport)> {
-    let mut trainer = Trainer::new(dev, arena, &report.shape, model, run.seed)?;
+    let mut trainer = Trainer::new(dev, arena, &report.shape, &session.model, run.seed)?;
+    trainer.bind_critic(session.critic.as_ref().unwrap_or(&session.model), run.seed)?;
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
     let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
@@ -241,6 +241,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         };
         self.observer.on_event(&started);
         self.trainer.restore(&folder, state.policy_version)?;
+        self.trainer.restore_critic(&folder, state.critic_updates.unwrap_or(0))?;
         check_reference(self.trainer.reference_sum, state.reference)?;
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
@@ -364,7 +365,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         mut metrics: metrics::Metrics,
     ) -> Result<()> {
         self.progress.step = n;
-        self.progress.updates = self.trainer.updates();
+        self.progress.updates = self.trainer.updates() + self.trainer.critic_updates();
         self.at = At::After(n);
         // The checkpoint of the step before is complete, or it failed; this step is done and said all the same.
         let saved = self.settle();
@@ -489,6 +490,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         let Fingerprint { machine, build, plan, inputs } = self.fingerprint.clone();
         Ok(RunState {
             policy_version: self.trainer.updates(),
+            critic_updates: self.trainer.roles.critic.as_ref().map(|critic| critic.optimizer.step),
             seed: self.run.seed,
             data_position: steps * u64::from(self.run.rollout.prompts_per_step),
             next_sample_id: steps * self.run.sequences_per_step(),
@@ -545,7 +547,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
     /// none, the weights that the run began with. A step that failed after an update leaves weights alone: the run
     /// cannot go on from the middle of a step.
     fn keep_good_weights(&mut self) -> Result<()> {
-        let whole_step = self.trainer.updates() == self.progress.updates;
+        let whole_step = self.trainer.updates() + self.trainer.critic_updates() == self.progress.updates;
         let has_checkpoint = self.progress.saved_step.is_some();
         if self.progress.saved_step == Some(self.progress.step) || (has_checkpoint && !whole_step) {
             return Ok(());

@@ -2,6 +2,7 @@
 //! arrays; what they are used for is `step.rs`.
 
 use crate::buffers::StepBuffers;
+use crate::critic::Critic;
 use crate::shape::{RunShape, Training};
 use plimsoll_base::{Error, Phase, Result};
 use plimsoll_device::{Device, Sampling};
@@ -25,6 +26,8 @@ pub struct Roles<'a> {
     pub reference: Option<Reference<'a>>,
     /// The actor's gradients and states.
     pub optimizer: Option<Optimizer<'a>>,
+    /// What the advantages of `ppo` are measured against, once `bind_critic` has bound it.
+    pub critic: Option<Critic<'a>>,
 }
 
 /// The reference model, by where its weights are.
@@ -73,10 +76,10 @@ pub struct Trainer<'a, D: ?Sized> {
     pub buffers: StepBuffers,
     /// Sum of squares of the reference model's weights: another reference has another.
     pub reference_sum: Option<f64>,
-    resident: Resident<'a>,
-    overlay: Overlay<'a>,
+    pub(crate) resident: Resident<'a>,
+    pub(crate) overlay: Overlay<'a>,
     engine: Engine,
-    packer: Option<Packer>,
+    pub(crate) packer: Option<Packer>,
 }
 
 /// What an update over some sequences did.
@@ -133,13 +136,14 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         };
         let optimizer = optimizer(dev, shape, &table, &actor, resident);
         let (sequences, tokens) = shape.training.map_or((0, 0), |t| (t.sequences, t.response_tokens));
+        let has_critic = shape.training.is_some_and(|t| t.critic.is_some());
         Ok(Trainer {
             dev,
-            roles: Roles { actor, reference, optimizer },
+            roles: Roles { actor, reference, optimizer, critic: None },
             shape,
             table,
             samples: Samples::with_capacity(shape.engine.samples, shape.engine.new_tokens),
-            buffers: StepBuffers::with_capacity(sequences, tokens),
+            buffers: StepBuffers::with_capacity(sequences, tokens, has_critic),
             reference_sum,
             resident,
             overlay,
@@ -165,13 +169,19 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             let phase = enter(self.dev, &mut self.overlay, Phase::Score);
             let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
             let scorer = reference.scorer(self.dev, &self.roles.actor, &self.table, &phase);
-            rehearse_passes(self.dev, &scorer, acts, self.shape, &mut |_, _| ())?;
+            rehearse_passes(self.dev, acts, self.shape, &mut |pass, _| {
+                scorer.layers(self.dev, pass);
+                head(self.dev, scorer.decoder(), pass, 1.0);
+            })?;
         }
+        self.rehearse_critic()?;
         let phase = enter(self.dev, &mut self.overlay, Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(training.recompute), self.shape.pass());
         let (dev, actor) = (self.dev, &self.roles.actor);
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
-        rehearse_passes(dev, &Scorer::Resident(actor), acts, self.shape, &mut |pass, heads| {
+        rehearse_passes(dev, acts, self.shape, &mut |pass, heads| {
+            layers(dev, actor, pass);
+            head(dev, actor, pass, 1.0);
             let zeros = vec![0.0; heads];
             backward(dev, actor, &optimizer.grads, false, pass, 1.0, &zeros, &zeros);
         })?;
@@ -338,18 +348,21 @@ pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
 }
 
 /// Begins a phase, and tells the device so.
-fn enter<'p, D: Device + ?Sized>(dev: &D, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
+pub(crate) fn enter<'p, D: Device + ?Sized>(
+    dev: &D,
+    overlay: &'p mut Overlay<'_>,
+    phase: Phase,
+) -> InPhase<'p> {
     dev.begin_phase(phase, overlay.bytes());
     overlay.enter(phase)
 }
 
-/// Training passes of every size that products tell apart.
-fn rehearse_passes<D: Device + ?Sized>(
+/// Training passes of every size that products tell apart; `run` is given each and its head rows.
+pub(crate) fn rehearse_passes<D: Device + ?Sized>(
     dev: &D,
-    decoder: &Scorer<'_>,
     acts: Activations<'_>,
     shape: &RunShape,
-    after: &mut dyn FnMut(&Pass<'_>, usize),
+    run: &mut dyn FnMut(&Pass<'_>, usize),
 ) -> Result<()> {
     let limits = shape.pass();
     let mut index = PassIndex::with_capacity(&limits);
@@ -357,10 +370,7 @@ fn rehearse_passes<D: Device + ?Sized>(
         let heads = rows.min(limits.head_rows);
         let block = limits.blocks as u32 - 1;
         index.rehearse(&limits, rows, shape.positions, heads, block);
-        let pass = Pass::upload(dev, acts, &index);
-        decoder.layers(dev, &pass);
-        head(dev, decoder.decoder(), &pass, 1.0);
-        after(&pass, heads);
+        run(&Pass::upload(dev, acts, &index), heads);
     }
     dev.sync();
     dev.check()
@@ -381,7 +391,11 @@ fn optimizer<'a, D: Device + ?Sized>(
 }
 
 /// Names the first tensor whose gradient is not finite.
-fn gradient_not_finite<D: Device + ?Sized>(dev: &D, table: &ParamTable, grads: &Params<'_>) -> Error {
+pub(crate) fn gradient_not_finite<D: Device + ?Sized>(
+    dev: &D,
+    table: &ParamTable,
+    grads: &Params<'_>,
+) -> Error {
     let broken =
         |p: &&Param| !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite();
     let name = table.params.iter().find(broken).map_or("their sum", |p| p.parts[0].name.as_str());

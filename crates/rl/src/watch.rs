@@ -84,17 +84,17 @@ pub struct Watch {
 #[derive(Clone, Copy, Debug, Default)]
 struct Planned {
     /// The trainer's resident memory in each phase, and the most of all.
-    phases: [Bytes; 3],
+    phases: [Bytes; 4],
     peak: Bytes,
     /// The arena's regions in each phase.
-    arena: [Bytes; 3],
+    arena: [Bytes; 4],
     arena_bytes: Bytes,
     files: Bytes,
     shmem: Bytes,
     workers: Bytes,
     supervisor: Bytes,
     /// Device memory in each phase, and the most of all.
-    card: [Bytes; 3],
+    card: [Bytes; 4],
     card_peak: Bytes,
     limit: Option<Bytes>,
 }
@@ -366,6 +366,7 @@ impl Planned {
         let phase = match doing {
             Doing::Rollout | Doing::Eval => Phase::Rollout,
             Doing::Score => Phase::Score,
+            Doing::Critic => Phase::Critic,
             Doing::Update => Phase::Update,
             Doing::Start | Doing::Reward | Doing::Save | Doing::Idle => {
                 return (self.peak, self.arena_bytes, self.card_peak);
@@ -388,7 +389,7 @@ mod tests {
 
     /// Enough for any test process.
     fn enough() -> Planned {
-        Planned { phases: [ROOM; 3], peak: ROOM, files: ROOM, shmem: ROOM, ..Planned::default() }
+        Planned { phases: [ROOM; 4], peak: ROOM, files: ROOM, shmem: ROOM, ..Planned::default() }
     }
 
     fn no_card() -> Option<CudaMemory> {

@@ -2,7 +2,7 @@
 //! is killed while it saves. The roles of that run as rows of one plan: it is refused, the save's row is named, and the
 //! changes that fit are those that the report needed.
 
-use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet};
+use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Layout, Limit, Limits, Place, Plan, Pool};
 use plimsoll_model::ParamTable;
@@ -33,7 +33,8 @@ fn plan(optimizer: OptimizerDType, grads: DType, save: Save) -> Plan {
     for (role, processes) in [("actor", ACTOR_PROCESSES), ("critic", CRITIC_PROCESSES)] {
         // The GPUs hold the weights of all four roles; the host holds what Adam works on.
         layout.extend(
-            optimizer_layout(role, &table, dtypes, Pool::Host, false).expect("sizes that can be told"),
+            optimizer_layout(role, &table, dtypes, Pool::Host, Phase::Update, false)
+                .expect("sizes that can be told"),
         );
         layout.outside(&format!("{role}.processes"), "process", Pool::Host, Place::Process, processes);
         for role in [role.to_string(), format!("{role}.frozen")] {

@@ -8,12 +8,15 @@ mod common;
 
 use common::harness::{Harness, Numbers, Setup, dtypes};
 use common::{World, sampling};
-use plimsoll_base::{DType, Family, ModelSpec, Phase};
+use plimsoll_base::{Bytes, DType, Family, ModelSpec, Phase, PhaseSet};
 use plimsoll_device::Sampling;
-use plimsoll_memory::Binding;
-use plimsoll_model::{Activations, Mode, Pass, Recompute, backward, head, layers};
+use plimsoll_memory::{Binding, Layout};
+use plimsoll_model::{
+    Activations, Decoder, Mode, ParamTable, Params, Pass, Recompute, activations_layout, backward,
+    backward_values, head, layers, load, values,
+};
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples};
-use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, UpdateOptions};
+use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, UpdateOptions, optimizer_layout};
 
 const PATTERNS: [u8; 2] = [0xA5, 0x3C];
 const GUARD: u64 = 4096;
@@ -69,7 +72,23 @@ fn world(family: Family, dtype: DType, recompute: Recompute, threads: usize, tru
     let setup = Setup::new("random:nano", dtype, pack_limits().pass());
     let setup =
         Setup { spec: Some(spec(family)), recompute, threads, positions: POSITIONS, guard: GUARD, ..setup };
-    World::truncating(setup, engine_limits(), truncates)
+    let critic = critic_layout(&setup);
+    World::with(setup, engine_limits(), truncates, critic)
+}
+
+/// A critic of the actor's shape: resident regions, and those of its phase.
+fn critic_layout(setup: &Setup) -> Layout {
+    let (spec, dtype, target) = (setup.open().spec, setup.dtype, setup.target());
+    let table = ParamTable::critic(&spec, target.kind, dtype);
+    let mut layout = Layout::new();
+    let shape = [table.elements];
+    layout.arena("critic.weights", "test", target.pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
+    layout.extend(
+        optimizer_layout("critic", &table, dtypes(dtype), target.pool, Phase::Critic, false).unwrap(),
+    );
+    layout
+        .extend(activations_layout(&spec, dtype, target, Mode::Critic(setup.recompute), setup.pass).unwrap());
+    layout
 }
 
 fn rollout(world: &mut World, how: Sampling) {
@@ -99,10 +118,18 @@ fn trained(h: &mut Harness, mode: Mode) {
         responses.iter().map(|response| Sequence { group: 0, prompt: &prompt, response }).collect();
     all.push(Sequence { group: 1, prompt: &one, response: &long });
     let limits = h.setup.pass;
-    let spec = h.spec;
+    let (spec, dtype, model) = (h.spec, h.setup.dtype, h.setup.open());
     let mut parts = h.parts();
-    let params = parts.decoder.params.clone();
-    let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, &params, parts.resident, "actor");
+    let mut decoder = parts.decoder.clone();
+    let (mut role, mut table) = ("actor", parts.table.clone());
+    if let Mode::Critic(_) = mode {
+        (role, table) = ("critic", ParamTable::critic(&spec, parts.dev.kind(), dtype));
+        let params = Params::bind(&spec, &table, dtype, parts.resident.buf("critic.weights"));
+        load(parts.dev, &model, &table, &params, 1, Bytes(4 << 20)).unwrap();
+        decoder = Decoder { params, ..decoder };
+    }
+    let params = &decoder.params;
+    let mut optimizer = Optimizer::new(parts.dev, &spec, &table, params, parts.resident, role);
     let phase = parts.overlay.enter(mode.phase());
     let acts = Activations::bind(&phase, mode, limits);
     let mut packer = Packer::new(limits);
@@ -119,19 +146,24 @@ fn trained(h: &mut Harness, mode: Mode) {
             _ => assert_eq!(index.head_rows.len(), limits.head_rows),
         }
         let pass = Pass::upload(parts.dev, acts, index);
-        layers(parts.dev, &parts.decoder, &pass);
-        head(parts.dev, &parts.decoder, &pass, 0.7);
+        layers(parts.dev, &decoder, &pass);
+        let d = vec![0.01; index.head_rows.len()];
+        if let Mode::Critic(_) = mode {
+            values(parts.dev, &decoder, &pass);
+            backward_values(parts.dev, &decoder, &optimizer.grads, true, &pass, &d);
+        } else {
+            head(parts.dev, &decoder, &pass, 0.7);
+        }
         if let Mode::Update(_) = mode {
-            let d = vec![0.01; index.head_rows.len()];
-            backward(parts.dev, &parts.decoder, &optimizer.grads, true, &pass, 0.7, &d, &d);
+            backward(parts.dev, &decoder, &optimizer.grads, true, &pass, 0.7, &d, &d);
         }
         first = end;
     }
     assert_eq!(first, CHILDREN + 1);
-    if let Mode::Update(_) = mode {
+    if let Mode::Critic(_) | Mode::Update(_) = mode {
         let how = UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 1.0, seed: 1 };
         let norm = optimizer.grad_norm(parts.dev);
-        optimizer.update(parts.dev, &params, None, how, norm);
+        optimizer.update(parts.dev, params, None, how, norm);
     }
 }
 
@@ -190,14 +222,18 @@ fn check(family: Family, dtype: DType, recompute: Recompute, truncates: bool) {
         let after = poisoned(&mut world, |world| match phase {
             Phase::Rollout => rollout(world, how),
             Phase::Score => trained(&mut world.harness, Mode::Score),
+            Phase::Critic => trained(&mut world.harness, Mode::Critic(recompute)),
             Phase::Update => trained(&mut world.harness, Mode::Update(recompute)),
         });
         let map = world.harness.arena.map();
         check_used(&after, map.phase(phase), &words, &mut wrong);
         check_guards(&after, map.phase(phase), true, &words, &mut wrong);
         check_guards(&after, map.resident(), false, &words, &mut wrong);
-        if phase == Phase::Update {
-            check_used(&after, map.resident(), &words, &mut wrong);
+        // Each role's resident regions are used up in the phase that updates it.
+        let is_critics = |region: &&Binding| region.name.starts_with("critic.");
+        let resident = map.resident().iter().filter(|region| is_critics(region) == (phase == Phase::Critic));
+        if matches!(phase, Phase::Critic | Phase::Update) {
+            check_used(&after, &resident.cloned().collect::<Vec<_>>(), &words, &mut wrong);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -84,6 +84,15 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// A token that is another id, or none, in `other`; `None` if ids mean the same in both.
+    pub fn differs_from(&self, other: &Tokenizer) -> Option<String> {
+        let (ours, theirs) = (self.inner.get_vocab(true), other.inner.get_vocab(true));
+        let differs = |a: &HashMap<String, u32>, b: &HashMap<String, u32>| {
+            a.iter().filter(|(token, id)| b.get(*token) != Some(*id)).map(|(token, _)| token.clone()).min()
+        };
+        differs(&ours, &theirs).or_else(|| differs(&theirs, &ours))
+    }
+
     /// Names the first character that is in no token. The library's offsets do not say: it counts without what it drops.
     fn unknown_character(&self, text: &str) -> Error {
         let added = self.inner.get_added_tokens_decoder();

@@ -74,7 +74,7 @@ fn slot_elements(table: &ParamTable) -> u64 {
 }
 
 /// Gradients and states of one role. Gradients are resident; states too, or they lie in the device's host memory, as
-/// `offload.ROLE.adam_m` and so on, and pass through slots in the update.
+/// `offload.ROLE.adam_m` and so on, and pass through slots in `phase`, in which the role is updated.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -82,6 +82,7 @@ pub fn layout(
     table: &ParamTable,
     dtypes: StateDTypes,
     pool: Pool,
+    phase: Phase,
     is_offloaded: bool,
 ) -> Result<Layout> {
     let (all, [m, v]) = (table.elements, dtypes.moments());
@@ -103,8 +104,7 @@ pub fn layout(
             continue;
         }
         layout.offloaded(&format!("offload.{region}"), "train", &[elements], dtype)?;
-        let (shape, update) =
-            ([OFFLOAD_SLOTS as u64, slot_elements(table) / of], PhaseSet::of(&[Phase::Update]));
+        let (shape, update) = ([OFFLOAD_SLOTS as u64, slot_elements(table) / of], PhaseSet::of(&[phase]));
         layout.arena_in_turn(&region, "train", pool, update, Turn::Optimizer, &shape, dtype)?;
     }
     Ok(layout)

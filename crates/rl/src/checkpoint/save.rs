@@ -2,7 +2,8 @@
 //! job, in this thread or beside the next rollout.
 
 use super::{
-    MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store, WEIGHTS,
+    CRITIC, CRITIC_OPTIMIZER, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE,
+    STATE_JSON, Store, WEIGHTS,
 };
 use crate::shape::{RunShape, Training};
 use crate::trainer::Trainer;
@@ -36,16 +37,22 @@ pub enum What<'s> {
 #[derive(Debug)]
 pub struct SaveJob<'a, D: ?Sized> {
     dev: &'a D,
-    table: ParamTable,
+    tensors: Vec<TensorsOf<'a>>,
     layout: MatrixLayout,
-    weights: Buf<'a>,
-    states: Vec<FlatTensors<'a>>,
     lease: ReadLease<'a>,
     staging: Bytes,
     part: PathBuf,
     store: Store,
     retention: Retention,
     manifest: Manifest,
+}
+
+/// One file of tensors.
+#[derive(Debug)]
+struct TensorsOf<'a> {
+    file: &'static str,
+    table: ParamTable,
+    sets: Vec<FlatTensors<'a>>,
 }
 
 /// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read them.
@@ -62,17 +69,10 @@ pub fn prepare<'a, D: Device + ?Sized>(
     check_space(trainer.shape, store.folder())?;
     let part = store.begin(step)?;
     let files = write_small(trainer.shape, model, &part, what).inspect_err(|_| store.abandon(step))?;
-    let states = match (&what, &trainer.roles.optimizer) {
-        (What::Everything { .. }, Some(optimizer)) => optimizer.states(),
-        _ => Vec::new(),
-    };
-    let actor = &trainer.roles.actor.params;
     Ok(SaveJob {
         dev: trainer.dev,
-        table: trainer.table.clone(),
-        layout: actor.embed.layout,
-        weights: actor.all,
-        states,
+        tensors: tensors(trainer, &what),
+        layout: trainer.roles.actor.params.embed.layout,
         lease: trainer.lease(),
         staging: trainer.shape.host.staging,
         part,
@@ -109,12 +109,10 @@ impl<D: Device + ?Sized> SaveJob<'_, D> {
     }
 
     fn write(mut self) -> Result<PathBuf> {
-        let weights = [FlatTensors::weights(self.weights)];
-        let files = [(WEIGHTS, &weights[..]), (OPTIMIZER, &self.states)];
-        for (name, sets) in files.into_iter().filter(|(_, sets)| !sets.is_empty()) {
-            let path = self.part.join(name);
-            let record = save(self.dev, &self.table, self.layout, sets, &path, self.staging)?;
-            self.manifest.files.insert(name.into(), record);
+        for TensorsOf { file, table, sets } in &self.tensors {
+            let path = self.part.join(file);
+            let record = save(self.dev, table, self.layout, sets, &path, self.staging)?;
+            self.manifest.files.insert((*file).into(), record);
         }
         drop(self.lease); // All tensors are read: the next update may begin.
         if self.manifest.resumable {
@@ -123,6 +121,25 @@ impl<D: Device + ?Sized> SaveJob<'_, D> {
         write_new(&self.part.join(MANIFEST), self.manifest.to_text().as_bytes())?;
         self.store.finish(self.manifest.step, &self.retention)
     }
+}
+
+/// The files of tensors: the actor's weights, and with everything the states and the critic.
+fn tensors<'a, D: Device + ?Sized>(trainer: &Trainer<'a, D>, what: &What<'_>) -> Vec<TensorsOf<'a>> {
+    let roles = &trainer.roles;
+    let of = |file, table: &ParamTable, sets| TensorsOf { file, table: table.clone(), sets };
+    let weights = |buf: Buf<'a>| vec![FlatTensors::weights(buf)];
+    let mut files = vec![of(WEIGHTS, &trainer.table, weights(roles.actor.params.all))];
+    if let What::Weights = what {
+        return files;
+    }
+    if let Some(optimizer) = &roles.optimizer {
+        files.push(of(OPTIMIZER, &trainer.table, optimizer.states()));
+    }
+    if let Some(critic) = &roles.critic {
+        files.push(of(CRITIC, &critic.table, weights(critic.decoder.params.all)));
+        files.push(of(CRITIC_OPTIMIZER, &critic.table, critic.optimizer.states()));
+    }
+    files
 }
 
 /// Everything but tensors and manifest.
@@ -155,9 +172,12 @@ fn write_small(
 }
 
 /// Bytes of one checkpoint on the disk, from above.
-pub fn checkpoint_bytes(table: &ParamTable, weights: plimsoll_base::DType, training: &Training) -> Bytes {
-    let states = saved_bytes(table, &training.dtypes.stored());
-    Bytes(saved_bytes(table, &[weights]) + states + SMALL_FILES_BYTES)
+pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
+    let tables = [Some(shape.table()), shape.critic_table()].into_iter().flatten();
+    let of = |table: ParamTable| {
+        saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &training.dtypes.stored())
+    };
+    Bytes(tables.map(of).sum::<u64>() + SMALL_FILES_BYTES)
 }
 
 /// The disk of `dir` must hold a checkpoint before its first byte is written.
@@ -165,7 +185,7 @@ pub fn checkpoint_bytes(table: &ParamTable, weights: plimsoll_base::DType, train
 /// Errors: `disk-full`.
 pub fn check_space(shape: &RunShape, dir: &Path) -> Result<()> {
     let training = shape.training.as_ref().expect("only training saves");
-    let needed = checkpoint_bytes(&shape.table(), shape.weights, training);
+    let needed = checkpoint_bytes(shape, training);
     let Some(free) = plimsoll_memory::host::free_disk(dir) else { return Ok(()) };
     if free >= needed {
         return Ok(());

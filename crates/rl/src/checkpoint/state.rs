@@ -25,6 +25,9 @@ pub struct Best {
 pub struct RunState {
     /// Optimizer updates that the weights have seen.
     pub policy_version: u64,
+    /// Updates of the critic, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critic_updates: Option<u64>,
     /// Key of all random numbers.
     pub seed: u64,
     /// Position of the next prompt in the data.
@@ -56,6 +59,7 @@ impl RunState {
     pub fn blank(progress: Progress) -> RunState {
         RunState {
             policy_version: 0,
+            critic_updates: None,
             seed: 0,
             data_position: 0,
             next_sample_id: 0,

@@ -6,7 +6,7 @@
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
 use super::rates::Rates;
-use crate::shape::{RunShape, Training};
+use crate::shape::{Offload, RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_model::Recompute;
 use plimsoll_rollout::EngineLimits;
@@ -29,6 +29,8 @@ pub(super) struct Work {
     pub(super) updates: f64,
     /// Passes over the sequences.
     pub(super) epochs: f64,
+    /// The same two of the critic.
+    pub(super) critic: (f64, f64),
 }
 
 /// Predicted seconds of a step, by part.
@@ -38,6 +40,8 @@ pub struct StepCost {
     pub rollout_s: f64,
     /// Log-probs of the reference.
     pub score_s: f64,
+    /// Values of the critic, its forward, backward and optimizer.
+    pub critic_s: f64,
     /// Forward, backward and optimizer.
     pub update_s: f64,
 }
@@ -45,7 +49,7 @@ pub struct StepCost {
 impl StepCost {
     /// The whole step.
     pub fn total_s(&self) -> f64 {
-        self.rollout_s + self.score_s + self.update_s
+        self.rollout_s + self.score_s + self.critic_s + self.update_s
     }
 }
 
@@ -60,6 +64,9 @@ pub(super) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         let cut = Cut::of(work, training);
         if training.reference {
             cost.score_s = score(work, &model, training, &cut, rates);
+        }
+        if let Some(spec) = &training.critic {
+            cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
         }
         cost.update_s = update(work, &model, training, &cut, rates);
     }
@@ -179,6 +186,15 @@ fn score(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rat
     computed.max(moved)
 }
 
+/// A pass for the values, and the critic's updates. Its head is a column.
+fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 {
+    let (updates, epochs) = work.critic;
+    let (work, model) = (Work { updates, epochs, ..*work }, Model { head_flops: 0.0, ..model });
+    let offload = Offload { reference: false, ..training.offload };
+    let (training, cut) = (Training { offload, ..*training }, Cut::of(&work, training));
+    score(&work, &model, &training, &cut, rates) + update(&work, &model, &training, &cut, rates)
+}
+
 fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
     // Forward, and a backward of twice its work; `layer` runs the layers forward once more. The head's logits are
     // never kept, so its backward always computes them again.
@@ -219,7 +235,6 @@ fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::Offload;
     use plimsoll_train::{OptimizerDType, PackLimits};
 
     fn work() -> Work {
@@ -231,6 +246,7 @@ mod tests {
             samples: true,
             updates: 1.0,
             epochs: 1.0,
+            critic: (0.0, 1.0),
         }
     }
 
@@ -243,7 +259,16 @@ mod tests {
         let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40 };
         let recompute = Recompute::None;
         let offload = Offload::default();
-        Training { dtypes, pack, recompute, reference: false, offload, sequences: 32, response_tokens: 64 }
+        Training {
+            dtypes,
+            pack,
+            recompute,
+            reference: false,
+            critic: None,
+            offload,
+            sequences: 32,
+            response_tokens: 64,
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A plan as people and programs read it: the table of `plan` and the object of `plan --json`.
 
 use super::{PlanReport, Setting};
-use plimsoll_base::{Bytes, Phase, Result};
+use plimsoll_base::{Bytes, Result};
 use plimsoll_memory::Pool;
 use serde_json::{Value, json};
 
@@ -26,9 +26,10 @@ impl PlanReport {
         let mut pools = serde_json::Map::new();
         for pool in Pool::ALL {
             let peak = self.plan.peak(pool);
-            let phases: serde_json::Map<_, _> = Phase::ALL
-                .iter()
-                .map(|&p| (p.name().to_string(), json!(self.plan.in_phase(pool, p))))
+            let phases: serde_json::Map<_, _> = self
+                .plan
+                .phases()
+                .map(|p| (p.name().to_string(), json!(self.plan.in_phase(pool, p))))
                 .collect();
             let entry = json!({
                 "limit_bytes": self.plan.limits.of(pool).map(|l| l.bytes),
@@ -82,7 +83,7 @@ impl PlanReport {
             let limit = self.plan.limits.of(pool);
             let limit = limit.map_or("not limited".into(), |l| format!("limit {} ({})", l.bytes, l.source));
             let phases: Vec<String> =
-                Phase::ALL.iter().map(|&p| format!("{} {}", p.name(), self.plan.in_phase(pool, p))).collect();
+                self.plan.phases().map(|p| format!("{} {}", p.name(), self.plan.in_phase(pool, p))).collect();
             line(format!(
                 "{}: peak {} in {}, resident {}; {limit}",
                 pool.name(),
@@ -112,8 +113,12 @@ impl PlanReport {
         let auto = &self.auto;
         let cost = auto.chosen.predicted;
         let mut lines = vec![format!("chosen: {}", knobs(&auto.chosen))];
+        let critic = match cost.critic_s {
+            0.0 => String::new(),
+            s => format!("critic {}, ", seconds(s)),
+        };
         lines.push(format!(
-            "  predicted step {}: rollout {}, score {}, update {} ({})",
+            "  predicted step {}: rollout {}, score {}, {critic}update {} ({})",
             seconds(cost.total_s()),
             seconds(cost.rollout_s),
             seconds(cost.score_s),

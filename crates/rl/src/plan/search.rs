@@ -309,6 +309,7 @@ impl Planner<'_> {
             },
             recompute: knobs.recompute,
             reference,
+            critic: self.facts.critic,
             offload: Offload {
                 optimizer: offloads(RunOffload::Optimizer),
                 reference: reference && offloads(RunOffload::Reference),
@@ -366,6 +367,10 @@ pub(super) fn work(run: &RunFile, facts: &Facts) -> Work {
         samples: run.method.has_rollout(),
         updates,
         epochs,
+        critic: match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
+            Some(updates) => (f64::from(updates.max(1)), 1.0),
+            None => (updates, epochs),
+        },
     }
 }
 

@@ -33,7 +33,7 @@ const MICRO_TOKENS: Becomes = Key("train.micro_batch_tokens");
 const KL: Becomes = Key("loss.kl_coef");
 
 /// (section, alias, what it becomes).
-const ALIASES: [(&str, &str, Becomes); 23] = [
+const ALIASES: [(&str, &str, Becomes); 29] = [
     ("rollout", "num_generations", GROUP),
     ("rollout", "n", GROUP),
     ("rollout", "n_samples_per_prompt", GROUP),
@@ -57,6 +57,12 @@ const ALIASES: [(&str, &str, Becomes); 23] = [
     ("loss", "beta", KL),
     ("loss", "kl_loss_coef", KL),
     ("loss", "init_kl_coef", KL),
+    ("loss", "lam", Key("loss.lambda")),
+    ("loss", "lambd", Key("loss.lambda")),
+    ("critic", "cliprange_value", Key("critic.value_clip")),
+    ("critic", "critic_learning_rate", Key("critic.learning_rate")),
+    ("critic", "critic_warmup", Key("critic.warmup_steps")),
+    ("critic", "freezing_actor_steps", Key("critic.warmup_steps")),
 ];
 
 /// Aliases of memory keys.

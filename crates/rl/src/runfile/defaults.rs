@@ -10,6 +10,9 @@ use plimsoll_algo::method as algo;
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_algo::shaping::GroupShaping;
 
+/// The value clip of TRL and Open-Reasoner-Zero.
+const VALUE_CLIP: f64 = 0.2;
+
 impl Method {
     /// The row of the method table; none for methods without a rollout.
     pub const fn algo(self) -> Option<algo::Method> {
@@ -129,6 +132,16 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
         (false, GroupShaping::Rloo) => Advantage::Rloo,
         (false, GroupShaping::None) => Advantage::None,
     });
+    if spec.needs_critic {
+        let learning_rate = run.train.learning_rate;
+        let critic = run.critic.get_or_insert_default();
+        note(critic.learning_rate.is_none(), "critic.learning_rate");
+        note(critic.value_clip.is_none(), "critic.value_clip");
+        note(critic.warmup_steps.is_none(), "critic.warmup_steps");
+        critic.learning_rate.get_or_insert(learning_rate);
+        critic.value_clip.get_or_insert(VALUE_CLIP);
+        critic.warmup_steps.get_or_insert(0);
+    }
     for key in filled {
         provenance.origins.insert(key.to_string(), Origin::Method);
     }

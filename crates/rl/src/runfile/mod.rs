@@ -143,6 +143,11 @@ impl RunFile {
         u64::from(self.rollout.prompts_per_step) * u64::from(group_size)
     }
 
+    /// True if a critic is trained beside the actor.
+    pub fn has_critic(&self) -> bool {
+        self.method == Method::Ppo
+    }
+
     /// True if the weights that the run began with are kept beside those that it trains.
     pub fn has_reference(&self) -> bool {
         self.loss.kl_coef != 0.0 && self.method.has_rollout()

@@ -2,17 +2,14 @@
 
 use super::provenance::Provenance;
 use super::sections::{RunFile, VerbFile};
-use super::values::{Advantage, MaskHole, Method, Offload};
+use super::values::{MaskHole, Method, Offload};
 use plimsoll_base::{Error, Result};
 
 /// Refuses what a run file asks for and this build cannot do.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
-    let methods = "grpo, dr_grpo, rloo, reinforce, reinforce_baseline, gspo, cispo, sapo and sft";
-    if matches!(run.method, Method::Ppo | Method::Dpo | Method::RewardModel) {
+    let methods = "grpo, dr_grpo, rloo, reinforce, reinforce_baseline, gspo, cispo, sapo, ppo and sft";
+    if matches!(run.method, Method::Dpo | Method::RewardModel) {
         return Err(error(at, "method", run.method.name(), methods));
-    }
-    if run.critic.is_some() {
-        return Err(error(at, "critic", "a critic", methods));
     }
     if run.environment.is_some() {
         return Err(error(at, "environment", "an environment", "[data] with prompts"));
@@ -46,14 +43,6 @@ fn loss(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     if run.loss.dynamic_sampling.is_some() || run.loss.dynamic_sampling_retries.is_some() {
         return Err(error(at, "loss.dynamic_sampling", "dynamic sampling", "steps that keep every group"));
-    }
-    if run.loss.advantage == Some(Advantage::Gae) {
-        return Err(error(
-            at,
-            "loss.advantage",
-            "\"gae\"",
-            "\"group_norm\", \"mean_baseline\", \"rloo\" and \"none\"",
-        ));
     }
     if run.loss.mask_hole == MaskHole::ZeroValue {
         return Err(error(at, "loss.mask_hole", "\"zero_value\"", "\"skip\""));

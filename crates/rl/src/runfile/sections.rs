@@ -372,22 +372,22 @@ impl Default for Loss {
     }
 }
 
-/// The critic of `ppo`.
+/// The critic of `ppo`. Its dtypes, betas, weight decay, gradient clip and schedule are those of `[train]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Critic {
-    /// Where it starts from: `actor` or a model.
+    /// Where its body starts from: `actor` for a copy of the actor, or a model with the same tokenizer.
     pub model: String,
-    /// Its learning rate.
+    /// Its learning rate after warm-up [`train.learning_rate`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
-    /// Its updates a rollout.
+    /// Its updates a rollout, each over an equal part of the sequences; as many as the actor's, over the same parts, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updates_per_rollout: Option<u32>,
-    /// Steps in which only it learns.
+    /// Steps at the start in which only it learns [0].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_steps: Option<u32>,
-    /// Clip of its change.
+    /// Clip of a value's move from what it was at the rollout; 0 never clips [0.2].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_clip: Option<f64>,
 }

@@ -27,6 +27,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
         batches(run, at)?;
     }
     loss(&run.loss, run.method, at)?;
+    critic(run, at)?;
     if run.method.has_rollout() {
         group(run, at)?;
     }
@@ -254,6 +255,66 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
         return Err(
             contradiction(at, "loss.gamma", &message).hint("set loss.gamma = 1.0, or method = \"reinforce\"")
         );
+    }
+    Ok(())
+}
+
+/// Whether the critic's keys belong to a method that has one, and are in range.
+fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
+    if !run.has_critic() {
+        return no_critic(run, at);
+    }
+    if run.loss.advantage.is_some_and(|advantage| advantage != Advantage::Gae) {
+        let message = "method `ppo` has a critic, whose values are the baseline: its advantage is \"gae\"";
+        return Err(contradiction(at, "loss.advantage", message)
+            .hint("remove loss.advantage, or set method = \"grpo\", which has a group baseline"));
+    }
+    let Some(critic) = &run.critic else { return Ok(()) };
+    if critic.model.is_empty() {
+        return Err(at
+            .error("bad-value", "critic.model", "`critic.model` is empty")
+            .hint("set critic.model = \"actor\""));
+    }
+    for (key, value) in
+        [("critic.learning_rate", critic.learning_rate), ("critic.value_clip", critic.value_clip)]
+    {
+        finite_from_zero(value.unwrap_or(0.0), at, key)?;
+    }
+    not_zero(critic.updates_per_rollout, at, "critic.updates_per_rollout")?;
+    let (steps, warmup) = (run.train.steps, critic.warmup_steps.unwrap_or(0));
+    if warmup > steps {
+        let message = format!("critic.warmup_steps = {warmup} is more than train.steps = {steps}");
+        return Err(contradiction(at, "critic.warmup_steps", &message)
+            .hint(format!("set critic.warmup_steps to at most {steps}")));
+    }
+    let sequences = run.sequences_per_step();
+    match critic.updates_per_rollout.map(u64::from) {
+        Some(updates) if !sequences.is_multiple_of(updates) => {
+            let message = format!(
+                "critic.updates_per_rollout = {updates} does not divide the {sequences} sequences of a step"
+            );
+            let below = (1..updates).rev().find(|&n| sequences.is_multiple_of(n)).unwrap_or(1);
+            Err(contradiction(at, "critic.updates_per_rollout", &message)
+                .hint(format!("set critic.updates_per_rollout = {below}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what only a critic has a use for.
+fn no_critic(run: &RunFile, at: &Provenance) -> Result<()> {
+    let refuse = |key: &str, what: &str| {
+        let message = format!("{what}, but method `{}` has no critic", run.method);
+        Err(contradiction(at, key, &message).hint(format!("set method = \"ppo\", or remove {key}")))
+    };
+    if run.critic.is_some() {
+        return refuse("critic", "[critic] is set");
+    }
+    if run.loss.advantage == Some(Advantage::Gae) {
+        return refuse("loss.advantage", "loss.advantage = \"gae\" is over a critic's values");
+    }
+    if run.loss.lambda != 1.0 {
+        return refuse("loss.lambda", &format!("loss.lambda = {} is of GAE", run.loss.lambda));
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ pub mod harness;
 use harness::{Harness, Setup};
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::Sampling;
+use plimsoll_memory::Layout;
 use plimsoll_model::{Activations, Mode};
 use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, RolloutStats, Samples, layout};
 use plimsoll_train::Sequence;
@@ -25,8 +26,14 @@ impl World {
     }
 
     pub fn truncating(setup: Setup, limits: EngineLimits, truncates: bool) -> World {
+        World::with(setup, limits, truncates, Layout::new())
+    }
+
+    /// With more regions in the arena.
+    pub fn with(setup: Setup, limits: EngineLimits, truncates: bool, more: Layout) -> World {
         let spec = setup.open().spec;
-        let extra = layout(&spec, setup.dtype, setup.target(), &limits, truncates).unwrap();
+        let mut extra = layout(&spec, setup.dtype, setup.target(), &limits, truncates).unwrap();
+        extra.extend(more);
         let mut harness = Harness::new(setup, extra);
         if limits.ahead {
             harness.run_ahead();

@@ -124,7 +124,7 @@ impl Harness {
             .arena("actor.weights", "test", pool, plimsoll_base::PhaseSet::RESIDENT, &shape, dtype)
             .unwrap();
         let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };
-        layout.extend(optimizer_layout("actor", &table, states, pool, setup.offload).unwrap());
+        layout.extend(optimizer_layout("actor", &table, states, pool, Phase::Update, setup.offload).unwrap());
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
         for mode in [Mode::Score, Mode::Update(setup.recompute)] {
