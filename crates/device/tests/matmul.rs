@@ -8,10 +8,11 @@ use plimsoll_base::ModelSpec;
 use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, pack_elements};
 
-/// (M, N, K): tiny, odd K, N that fills no panel, several panel groups, and more rows than a block.
+/// (M, N, K): tiny, a single output (the value head), odd K, N that fills no panel, several panel groups, and more rows than a block.
 const SHAPES: &[(usize, usize, usize)] = &[
     (1, 1, 1),
     (1, 15, 128),
+    (130, 1, 64),
     (3, 17, 7),
     (7, 48, 33),
     (9, 49, 64),

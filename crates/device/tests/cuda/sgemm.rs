@@ -8,6 +8,7 @@ use plimsoll_device::Device;
 const SHAPES: &[(usize, usize, usize)] = &[
     (1, 1, 1),
     (1, 15, 128),
+    (130, 1, 64),
     (3, 17, 7),
     (7, 48, 33),
     (64, 64, 64),
