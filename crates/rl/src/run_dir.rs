@@ -245,13 +245,21 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Files that a run opens by name. Through a link it would write somewhere else.
+/// Files that a run opens by name. Through a link it would write somewhere else; a pipe it would wait for.
 fn refuse_links(path: &Path) -> Result<()> {
-    let names = [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"];
-    let link = names.map(|name| path.join(name)).into_iter().find(|file| file.is_symlink());
-    let Some(link) = link else { return Ok(()) };
-    Err(Error::new("symlink-refused", format!("{}: a symbolic link in place of a file", link.display()))
-        .hint("put the file itself in its place, or start in another directory"))
+    for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"] {
+        let file = path.join(name);
+        let Ok(meta) = file.symlink_metadata() else { continue };
+        if meta.is_symlink() {
+            let message = format!("{}: a symbolic link in place of a file", file.display());
+            return Err(Error::new("symlink-refused", message)
+                .hint("put the file itself in its place, or start in another directory"));
+        }
+        if !meta.is_file() {
+            return Err(damaged(&file, "it is no regular file"));
+        }
+    }
+    Ok(())
 }
 
 /// Removes temporary names of files that were not finished.

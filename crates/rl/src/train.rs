@@ -60,10 +60,7 @@ pub fn train(
     let run = &run;
     devices::check(run.run.device)?;
     session::check_trainable(&run.model)?;
-    let mut session = match earlier.as_ref().and_then(|earlier| earlier.checkpoint.as_ref()) {
-        Some(good) => Session::open_again(run, &good.folder, &mut say)?,
-        None => Session::open(run, true)?,
-    };
+    let mut session = opened(run, earlier.as_ref(), &mut say)?;
     let rewards = rewards(run, &session)?;
     let report = fitting_plan(run, &session)?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
@@ -111,6 +108,14 @@ pub fn train(
         let result = training.go_on_from(checkpoint, notes).and_then(|()| training.run(signal));
         result.map_err(|error| training.last_words(error))
     })
+}
+
+/// What a run works on, new or behind a checkpoint.
+fn opened(run: &RunFile, earlier: Option<&Earlier>, say: &mut dyn FnMut(String)) -> Result<Session> {
+    match earlier.and_then(|earlier| earlier.checkpoint.as_ref()) {
+        Some(good) => Session::open_again(run, &good.folder, say),
+        None => Session::open(run, true),
+    }
 }
 
 /// The plan of a run, which fits.
