@@ -265,7 +265,18 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
         folder.check_refused("out", &["--resume"], 1, &[slug, "it is no regular file"]);
         fs::rename(folder.path("aside"), folder.path(name)).expect("it is there");
     }
+    // Checkpoints on a disk that is not mounted: a run that had them does not begin anew over its log.
     let events = folder.read("out/events.jsonl");
+    fs::rename(folder.path("out/checkpoints"), folder.path("aside")).expect("it is there");
+    symlink(folder.path("not-mounted"), folder.path("out/checkpoints")).expect("a link");
+    folder.check_refused(
+        "out",
+        &["--resume"],
+        1,
+        &["error[run-dir-damaged]: ", "checkpoints: No such", "mount the"],
+    );
+    assert!(folder.read("out/events.jsonl") == events, "a refusal cut the log");
+    fs::rename(folder.path("aside"), folder.path("not-mounted")).expect("it is there");
     fs::write(folder.path("out/events.jsonl"), &events[..40]).expect("a file");
     folder.check_fails("out", &["--resume"], 1, &["error[run-dir-damaged]: ", "40 bytes"]);
     fs::write(folder.path("out/events.jsonl"), &events).expect("a file");

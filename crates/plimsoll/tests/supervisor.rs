@@ -175,6 +175,14 @@ fn exit_codes_and_words_of_the_trainer_pass_through() {
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let summary: Value = serde_json::from_slice(&done.stdout).expect("one object");
     assert!(summary["supervisor_rss_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{summary}");
+    // A limit on a file's size, in blocks: the signal is the kernel's, and the hint says which limit.
+    let small = format!("{dir}-small");
+    let args = ["-c", "ulimit -f \"$0\"; exec \"$@\"", "1000", env!("CARGO_BIN_EXE_plimsoll"), "train", path];
+    let sets = ["--set", &small, "--set", "train.steps=2"];
+    let output = Command::new("sh").args(args).args(sets).output().expect("sh is everywhere");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
+    assert!(stderr.contains("error[trainer-killed]: SIGXFSZ, ") && stderr.contains("ulimit -f"), "{stderr}");
     // Without a supervisor it is one process, and a kill is nobody's to tell.
     let alone = plimsoll(&[
         "train",
