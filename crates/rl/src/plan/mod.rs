@@ -15,7 +15,7 @@ pub use hints::Hint;
 use crate::devices;
 use crate::runfile::{Auto, ByteSize, RunFile};
 use crate::session::{Facts, Session};
-use crate::shape::RunShape;
+use crate::shape::{Offload, RunShape};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::host::Host;
@@ -53,6 +53,8 @@ pub struct Resolved {
     pub threads: usize,
     /// The most that the buffers between files and weights take.
     pub staging: Bytes,
+    /// What lies in the device's host memory.
+    pub offload: Offload,
 }
 
 /// A setting that the planner weighed.
