@@ -28,6 +28,7 @@ pub struct Roles<'a> {
 }
 
 /// The reference model, by where its weights are.
+#[allow(clippy::large_enum_variant)] // One a run.
 pub enum Reference<'a> {
     /// In the arena.
     Resident(Decoder<'a>),
