@@ -157,7 +157,7 @@ impl RewardMemory {
     }
 
     /// Both together.
-    pub fn add(self, other: RewardMemory) -> RewardMemory {
+    pub fn with(self, other: RewardMemory) -> RewardMemory {
         RewardMemory {
             workers: Bytes(self.workers.0.saturating_add(other.workers.0)),
             buffers: Bytes(self.buffers.0.saturating_add(other.buffers.0)),
