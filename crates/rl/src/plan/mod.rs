@@ -286,7 +286,7 @@ fn limits_of(run: &RunFile, given: &Limits) -> Limits {
 /// What the rewards take of the host, at most: processes of other people's code, threads, requests and replies.
 fn reward_memory(run: &RunFile) -> RewardMemory {
     let specs = crate::eval::reward_specs(&run.reward, &run.data.answer_column);
-    specs.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::add)
+    specs.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
 }
 
 /// Reads `host=60GiB,device=139GiB` of `plan --limit`.

@@ -234,6 +234,9 @@ pub struct Reward {
     /// Worker processes, or connections of `http:`.
     #[serde(default)]
     pub workers: Auto<u32>,
+    /// Samples of one call, rounded up to whole groups.
+    #[serde(default)]
+    pub batch_size: Auto<u32>,
     /// Longest time for one batch, and of `code` for one test, in milliseconds.
     #[serde(default = "ten_seconds")]
     pub timeout_ms: u64,
