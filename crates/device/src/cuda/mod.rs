@@ -11,6 +11,7 @@ mod checked;
 mod compile;
 mod driver;
 mod head;
+mod hopper;
 mod launch;
 mod library;
 mod matmul;
