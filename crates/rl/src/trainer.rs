@@ -173,8 +173,9 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let (dev, actor) = (self.dev, &self.roles.actor);
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
         rehearse_passes(dev, &Scorer::Resident(actor), acts, self.shape, &mut |pass, heads| {
-            let zeros = vec![0.0; heads];
-            backward(dev, actor, &optimizer.grads, false, pass, 1.0, &zeros, &zeros);
+            // Not zeros: algorithms are compared by what they make of these gradients.
+            let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
+            backward(dev, actor, &optimizer.grads, false, pass, 1.0, &ones, &zeros);
         })?;
         optimizer.rehearse(dev, &actor.params, optimizer.slots(&phase, "actor"));
         dev.sync();

@@ -12,6 +12,7 @@ mod compile;
 mod driver;
 mod head;
 mod held;
+mod hopper;
 mod launch;
 mod library;
 mod matmul;
