@@ -75,6 +75,8 @@ static ALIGNMENT: u32 = 16;
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     algorithms: Mutex<HashMap<Shape, sys::cublasLtMatmulAlgo_t>>,
+    /// False where speed is no concern: the reference is taken untried, which gives the same bits.
+    tunes: bool,
     /// The library's version, such as 130100.
     pub(crate) version: usize,
 }
@@ -150,13 +152,13 @@ impl Description {
 
 impl Blas {
     /// Errors: `cuda-library-missing`, `cuda-failed`.
-    pub(crate) fn open(gpu: &Gpu) -> Result<Blas> {
+    pub(crate) fn open(gpu: &Gpu, tunes: bool) -> Result<Blas> {
         library::open(Lib::CublasLt)?;
         gpu.bind();
         let handle = result::create_handle().map_err(|err| failed("making a handle", err))?;
         // SAFETY: the library is open.
         let version = unsafe { sys::cublasLtGetVersion() };
-        Ok(Blas { handle, algorithms: Mutex::default(), version })
+        Ok(Blas { handle, algorithms: Mutex::default(), tunes, version })
     }
 
     /// Puts a product on the stream. `workspace`: (address, bytes).
@@ -226,6 +228,8 @@ impl Blas {
             return Ok(*algorithm);
         }
         let algorithm = match (shape.op, rounded.m <= TUNED_ROWS_MAX, shape.add) {
+            (Op::Forward, _, _) if !self.tunes => self.reference(&rounded, workspace.1)?,
+            _ if !self.tunes => self.choices(&rounded, workspace.1, 1)?[0],
             (Op::Forward, true, _) => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
             // What the output holds is not read, and will be written: it may be written several times.
             (Op::Forward | Op::BackwardX, false, false) => {
@@ -237,6 +241,12 @@ impl Blas {
         Ok(algorithm)
     }
 
+    /// The algorithm whose bits those of every number of rows are.
+    fn reference(&self, rounded: &Shape, workspace: u64) -> Status<sys::cublasLtMatmulAlgo_t> {
+        let many = Shape { m: REFERENCE_ROWS, ..*rounded };
+        Ok(self.choices(&many, workspace, 1)?[0])
+    }
+
     /// The fastest of the library's choices whose bits are those of the reference.
     fn fastest(
         &self,
@@ -246,8 +256,7 @@ impl Blas {
         operands: Operands,
         workspace: (u64, u64),
     ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        let many = Shape { m: REFERENCE_ROWS, ..*rounded };
-        let reference = self.choices(&many, workspace.1, 1)?[0];
+        let reference = self.reference(rounded, workspace.1)?;
         let mut candidates = vec![reference];
         for (m, most) in [(rounded.m, CANDIDATES), (2 * rounded.m, CANDIDATES / 2), (256, CANDIDATES / 2)] {
             // A size for which the library has no choice offers none.
@@ -272,7 +281,7 @@ impl Blas {
     ) -> Status<sys::cublasLtMatmulAlgo_t> {
         let mut candidates = self.choices(rounded, workspace.1, LARGE_CANDIDATES)?;
         let reference = match shape.op {
-            Op::Forward => self.choices(&Shape { m: REFERENCE_ROWS, ..*rounded }, workspace.1, 1)?[0],
+            Op::Forward => self.reference(rounded, workspace.1)?,
             _ => candidates[0],
         };
         if candidates.iter().all(|c| c.data != reference.data) {
