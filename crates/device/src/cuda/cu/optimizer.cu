@@ -211,8 +211,10 @@ __device__ __forceinline__ void adamw8(const Update& how, u64 first, u64 n, W* _
             old[i] = to_f32(w[at + i]);
         }
     }
+    bool free = true;
 #pragma unroll
-    for (int i = 0; i < 8; i++) update<W, float>(how, first + at + i, false, grad[i], old[i], m8[i], v8[i]);
+    for (int i = 0; i < 8; i++)
+        update<W, float, false>(how, first + at + i, false, grad[i], old[i], m8[i], v8[i], free);
     float m_scale = block_scale<E4M3>(m8), v_scale = block_scale<E5M3>(v8);
     u32 m_codes[8], v_codes[8];
 #pragma unroll
