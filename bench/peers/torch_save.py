@@ -1,20 +1,24 @@
-"""Save the state of a training step as a peer does: weights, master copy and both moments with torch.save.
+"""Save the state of a training step as PyTorch does: weights in bf16, master copy and both moments in f32.
 
-Prints one JSON object: seconds, bytes, and how far anonymous memory grew. Run it in a container whose limit is a tenth above
-what the state takes, and the kernel ends it where a checkpoint that streams goes through:
+Prints one JSON object: seconds, bytes, and how far anonymous memory grew.
 
-    systemd-run --scope -p MemoryMax=BYTES python bench/peers/torch_save.py --parameters 134515008
+    plain     torch.save to a file, while nothing else goes on
+    gathered  every tensor is cloned first, as trainers do that gather a state for its save
+    async     torch.distributed.checkpoint.async_save, which lets the training go on: it copies the state before it returns
+
+Run by ../save.py in a container whose limit is a tenth above what the state and its training take.
 """
 
 import argparse
 import json
 import os
+import shutil
 import time
 
 import torch
 
 
-def anonymous_bytes() -> int:
+def anonymous_bytes():
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("RssAnon:"):
@@ -22,28 +26,47 @@ def anonymous_bytes() -> int:
     return 0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def save_file(state, out):
+    """torch.save, to the disk; the bytes written."""
+    with open(out, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    return os.path.getsize(out)
+
+
+def save_gathered(state, out):
+    return save_file({name: tensor.clone() for name, tensor in state.items()}, out)
+
+
+def save_async(state, out):
+    """The bytes of a folder that was written while the caller could have gone on."""
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dcp.async_save(state, checkpoint_id=out).result()
+    return sum(entry.stat().st_size for entry in os.scandir(out))
+
+
+HOW = {"plain": save_file, "gathered": save_gathered, "async": save_async}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=134_515_008, help="SmolLM2-135M")
     parser.add_argument("--out", default="torch_save.pt")
-    parser.add_argument("--gathered", action="store_true", help="clone every tensor first, as sharded trainers do")
+    parser.add_argument("--how", choices=HOW, default="plain")
     args = parser.parse_args()
     state = {"weights": torch.zeros(args.parameters, dtype=torch.bfloat16)}
     for name in ("master", "exp_avg", "exp_avg_sq"):
         state[name] = torch.zeros(args.parameters)
     for tensor in state.values():
-        tensor.add_(1)  # touched, as a trained state is
-    before = anonymous_bytes()
-    started = time.monotonic()
-    saved = {name: tensor.clone() for name, tensor in state.items()} if args.gathered else state
-    with open(args.out, "wb") as file:
-        torch.save(saved, file)
-        file.flush()
-        os.fsync(file.fileno())
-    seconds = time.monotonic() - started
-    grown = anonymous_bytes() - before
-    size = os.path.getsize(args.out)
-    os.remove(args.out)
+        tensor.add_(1)  # Touched, as a trained state is.
+    before, started = anonymous_bytes(), time.monotonic()
+    size = HOW[args.how](state, args.out)
+    seconds, grown = time.monotonic() - started, anonymous_bytes() - before
+    shutil.rmtree(args.out) if os.path.isdir(args.out) else os.remove(args.out)
     print(json.dumps({"seconds": seconds, "bytes": size, "anonymous_growth_bytes": grown, "torch": torch.__version__}))
 
 

@@ -126,6 +126,7 @@ impl<'p> Streamed<'p> {
 
 /// A decoder that scores, wherever its weights are.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // One a phase, on the stack.
 pub enum Scorer<'p> {
     /// In the arena.
     Resident(&'p Decoder<'p>),

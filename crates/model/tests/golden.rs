@@ -160,3 +160,33 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
         }
     }
 }
+
+#[test]
+fn the_first_pass_of_a_step_writes_what_adding_to_zeros_gives() {
+    for name in MODELS {
+        let reference = Reference::open(name);
+        let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
+        let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut f = open(name, dtype, Recompute::Cheap, Machine::detect());
+            let table = f.table.clone();
+            run(&mut f, Recompute::Cheap, &sequences, |dev, decoder, grads, pass| {
+                let added = read(dev, grads.all);
+                for param in &table.params {
+                    let buf = grads.all.slice(param.offset as usize, param.elements as usize);
+                    dev.write_f32(buf, 0, &vec![f32::NAN; buf.len()]);
+                }
+                layers(dev, decoder, pass);
+                head(dev, decoder, pass, 1.0);
+                let count = sequences.iter().map(|s| s.len() - 1).sum::<usize>() as f32;
+                let d: Vec<f32> = sequences
+                    .iter()
+                    .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
+                    .collect();
+                backward(dev, decoder, grads, false, pass, 1.0, &d, &vec![0.0; d.len()]);
+                // Equal, not of equal bits: a sum may be minus zero.
+                assert!(read(dev, grads.all) == added, "{name} {dtype:?}");
+            });
+        }
+    }
+}

@@ -82,6 +82,6 @@ fn wanted() -> Vec<i32> {
 }
 
 fn refused(err: &std::io::Error) -> Error {
-    Error::new("internal", format!("SIGINT and SIGTERM cannot be taken: {err}"))
-        .hint("check the limit on threads: ulimit -u")
+    Error::new("io-error", format!("SIGINT and SIGTERM cannot be taken: {err}"))
+        .hint("check the limits on open files and on threads: ulimit -n, ulimit -u")
 }

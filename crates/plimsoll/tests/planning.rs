@@ -260,4 +260,10 @@ fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
         refused["hints"].as_array().expect("a list").iter().filter_map(|hint| hint["set"].as_str()).collect();
     assert!(hints.contains(&both), "{hints:?}");
     assert_eq!(plan(&tight, &[both, micro_batch[0]]).0, 0, "the hint holds");
+    // Left open, nothing moves as long as it fits, and then what must.
+    let open = |limit: &str| plan(limit, &["memory.offload=auto", micro_batch[0]]);
+    let (code, fits) = open(roomy);
+    assert_eq!((code, &fits["resolved"]["offload"]["optimizer"]), (0, &Value::Bool(false)));
+    let (code, fits) = open(&tight);
+    assert_eq!((code, &fits["resolved"]["offload"]["optimizer"]), (0, &Value::Bool(true)));
 }

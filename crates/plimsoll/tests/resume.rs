@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 const RUN: &str = r#"method = "grpo"
@@ -280,7 +281,31 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
         fs::remove_file(folder.path(name)).expect("a link");
         fs::rename(folder.path("aside"), folder.path(name)).expect("it is there");
     }
+    // A pipe in place of a file is named, not waited for.
+    for (name, slug) in [
+        ("out/lock", "run-dir-damaged"),
+        ("out/events.jsonl", "run-dir-damaged"),
+        ("out/checkpoints/step-000003/manifest.json", "checkpoint-damaged"),
+        ("out/checkpoints/step-000003/config.json", "checkpoint-damaged"),
+    ] {
+        fs::rename(folder.path(name), folder.path("aside")).expect("it is there");
+        let made = Command::new("mkfifo").arg(folder.path(name)).status().expect("coreutils");
+        assert!(made.success());
+        folder.check_refused("out", &["--resume"], 1, &[slug, "it is no regular file"]);
+        fs::rename(folder.path("aside"), folder.path(name)).expect("it is there");
+    }
+    // Checkpoints on a disk that is not mounted: a run that had them does not begin anew over its log.
     let events = folder.read("out/events.jsonl");
+    fs::rename(folder.path("out/checkpoints"), folder.path("aside")).expect("it is there");
+    symlink(folder.path("not-mounted"), folder.path("out/checkpoints")).expect("a link");
+    folder.check_refused(
+        "out",
+        &["--resume"],
+        1,
+        &["error[run-dir-damaged]: ", "checkpoints: No such", "mount the"],
+    );
+    assert!(folder.read("out/events.jsonl") == events, "a refusal cut the log");
+    fs::rename(folder.path("aside"), folder.path("not-mounted")).expect("it is there");
     fs::write(folder.path("out/events.jsonl"), &events[..40]).expect("a file");
     folder.check_fails("out", &["--resume"], 1, &["error[run-dir-damaged]: ", "40 bytes"]);
     fs::write(folder.path("out/events.jsonl"), &events).expect("a file");

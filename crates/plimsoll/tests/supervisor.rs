@@ -175,6 +175,14 @@ fn exit_codes_and_words_of_the_trainer_pass_through() {
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let summary: Value = serde_json::from_slice(&done.stdout).expect("one object");
     assert!(summary["supervisor_rss_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{summary}");
+    // A limit on a file's size, in blocks: the signal is the kernel's, and the hint says which limit.
+    let small = format!("{dir}-small");
+    let args = ["-c", "ulimit -f \"$0\"; exec \"$@\"", "1000", env!("CARGO_BIN_EXE_plimsoll"), "train", path];
+    let sets = ["--set", &small, "--set", "train.steps=2"];
+    let output = Command::new("sh").args(args).args(sets).output().expect("sh is everywhere");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
+    assert!(stderr.contains("error[trainer-killed]: SIGXFSZ, ") && stderr.contains("ulimit -f"), "{stderr}");
     // Without a supervisor it is one process, and a kill is nobody's to tell.
     let alone = plimsoll(&[
         "train",
@@ -197,9 +205,7 @@ fn a_container_made_too_small_is_named_and_with_more_memory_the_run_goes_on_bit_
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut run = Live::start_in(folder, Some(&group), &["checkpoint.every=1"]);
-    let at = |name: &str| run.folder.path().join(name);
-    let (latest, run_file) = (at("out/checkpoints/latest"), at("x.toml"));
-    let dirs = ["out", "whole"].map(|name| format!("run.dir={}", at(name).display()));
+    let latest = run.folder.path().join("out/checkpoints/latest");
     let until = Instant::now() + Duration::from_secs(60);
     while !latest.exists() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
@@ -238,29 +244,32 @@ fn a_container_made_too_small_is_named_and_with_more_memory_the_run_goes_on_bit_
 
     // With more memory it goes on from the checkpoint before, to the weights of a run that was never killed.
     assert!(group.set_limit(512 << 20));
-    let step = fs::read_link(&latest).expect("a link to the newest");
-    let done: u32 = step.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).expect("step-N");
-    let (steps, run_file) = (format!("train.steps={}", done + 3), run_file.to_str().expect("UTF-8"));
-    let train = |dir: &str, flag: &[&str]| {
-        let sets = ["--set", dir, "--set", &steps, "--set", "checkpoint.every=1"];
-        let args = [&["train", run_file], &sets[..], flag].concat();
+    check_goes_on(&run, &group);
+}
+
+/// Takes the run up for three more steps, makes one of that length beside it, and compares weights and states.
+fn check_goes_on(run: &Live, group: &Group) {
+    let at = |name: &str| run.folder.path().join(name);
+    let newest = fs::read_link(at("out/checkpoints/latest")).expect("a link to the newest");
+    let done: u32 = newest.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).expect("step-N");
+    let (steps, file) = (format!("train.steps={}", done + 3), at("x.toml"));
+    let train = |name: &str, flag: &[&str]| {
+        let dir = format!("run.dir={}", at(name).display());
+        let sets = ["--set", &dir, "--set", &steps, "--set", "checkpoint.every=1"];
+        let args = [&["train", file.to_str().expect("UTF-8")], &sets[..], flag].concat();
         let output = group.plimsoll(&args).output().expect("sh is everywhere");
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{stderr}");
-        stderr
+        let manifest = fs::read(at(name).join("checkpoints/latest/manifest.json")).expect("a file");
+        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+        let sums = ["model.safetensors", "state/optimizer.safetensors"]
+            .map(|file| manifest["files"][file]["sha256"].as_str().expect("a SHA-256").to_string());
+        (stderr, sums)
     };
-    let said = train(&dirs[0], &["--resume"]);
+    let (said, resumed) = train("out", &["--resume"]);
     assert!(said.contains(&format!("resumes after step {done} from ")), "{said}");
-    assert!(!run.folder.path().join("out/crash.json").exists(), "it is no crash any more");
-    train(&dirs[1], &[]);
-    let files = |dir: &str| {
-        let manifest = run.folder.path().join(dir).join("checkpoints/latest/manifest.json");
-        let manifest: Value = serde_json::from_slice(&fs::read(manifest).expect("a file")).expect("JSON");
-        ["model.safetensors", "state/optimizer.safetensors"]
-            .map(|file| manifest["files"][file]["sha256"].clone())
-    };
-    assert!(files("out")[0].is_string(), "a SHA-256");
-    assert_eq!(files("out"), files("whole"));
+    assert!(!at("out/crash.json").exists(), "it is no crash any more");
+    assert_eq!(resumed, train("whole", &[]).1);
 }
 
 #[test]

@@ -128,8 +128,8 @@ fn grade_row(
         row.get("disputed").is_some_and(|value| !value.is_null() && *value != Value::Bool(false));
     let (response, prompt) = (text("response"), text("prompt"));
     let prompt = Prompt { rendered: prompt.clone(), text: prompt, messages: None, columns: row };
-    let case =
-        Case { prompt: Arc::new(prompt), response, response_ids: Vec::new(), max_new_tokens: 0, ended: true };
+    let prompt = Arc::new(prompt);
+    let case = Arc::new(Case { prompt, response, response_ids: Vec::new(), max_new_tokens: 0, ended: true });
     let score = scorer.score(std::slice::from_ref(&case), [0, 0])?.scores[0];
     let right = score.is_some_and(|score| score >= 0.5);
     agreement.cases += 1;

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 /// What a grader is asked.
 enum Job {
     Check(Columns, Sender<Result<()>>),
-    Score { batch: usize, cases: Arc<[Case]>, steps: [u32; 2] },
+    Score { batch: usize, cases: Arc<[Arc<Case>]>, steps: [u32; 2] },
 }
 
 /// What became of a batch.
@@ -84,7 +84,7 @@ impl Grader {
     }
 
     /// Sends a batch; its outcome comes through the channel that `begin` was given.
-    pub(crate) fn score(&self, batch: usize, cases: Arc<[Case]>, steps: [u32; 2]) {
+    pub(crate) fn score(&self, batch: usize, cases: Arc<[Arc<Case>]>, steps: [u32; 2]) {
         self.send(Job::Score { batch, cases, steps });
     }
 
@@ -138,7 +138,13 @@ impl Worker {
         }
     }
 
-    fn grade(&mut self, batch: usize, cases: &[Case], steps: [u32; 2], tally: &mut Tally) -> Result<Scores> {
+    fn grade(
+        &mut self,
+        batch: usize,
+        cases: &[Arc<Case>],
+        steps: [u32; 2],
+        tally: &mut Tally,
+    ) -> Result<Scores> {
         let tries = 1 + if self.scorer.may_retry() { self.spec.retries } else { 0 };
         let mut attempt = 1;
         loop {
@@ -162,7 +168,7 @@ impl Worker {
         }
     }
 
-    fn finite(&self, batch: usize, cases: &[Case], scores: Scores) -> Result<Scores> {
+    fn finite(&self, batch: usize, cases: &[Arc<Case>], scores: Scores) -> Result<Scores> {
         for (sample, (case, score)) in cases.iter().zip(&scores.scores).enumerate() {
             // A score that f32 cannot hold would become infinite in the sum.
             let largest = f64::from(f32::MAX);

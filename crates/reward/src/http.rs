@@ -5,6 +5,7 @@
 use crate::case::Case;
 use plimsoll_base::{Error, Result};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 use ureq::Agent;
 
@@ -35,7 +36,7 @@ impl Http {
     }
 
     /// Asks for the scores of a batch; `answers` has its answer columns.
-    pub(crate) fn score(&self, cases: &[Case], answers: &[Value]) -> Result<Vec<Option<f64>>> {
+    pub(crate) fn score(&self, cases: &[Arc<Case>], answers: &[Value]) -> Result<Vec<Option<f64>>> {
         let queries: Vec<String> =
             cases.iter().map(|case| format!("{}{}", case.prompt.rendered, case.response)).collect();
         let prompts: Vec<&str> = cases.iter().map(|case| case.prompt.rendered.as_str()).collect();

@@ -13,9 +13,11 @@ use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Scores, Stop};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-/// Samples of a batch, unless one group has more: enough that a call's own cost does not count.
+/// Samples of a batch where the run file does not say, unless one group has more: few, so that grading begins early.
 const BATCH_SAMPLES: usize = 8;
 
 /// The scores of one sample.
@@ -41,6 +43,8 @@ struct Reward {
     needs_answer: bool,
     has_tally: bool,
     graders: Vec<Grader>,
+    /// The batches of the round.
+    batches: Batches,
     /// Since the round began.
     tally: Tally,
     /// Sum and count of what the function logged in the round.
@@ -51,8 +55,13 @@ struct Reward {
 #[derive(Default)]
 struct Round {
     steps: [u32; 2],
-    cases: Vec<Option<Case>>,
-    batch_samples: usize,
+    cases: Vec<Option<Arc<Case>>>,
+}
+
+/// How a round is cut for one reward: consecutive samples, whole groups.
+#[derive(Default)]
+struct Batches {
+    samples: usize,
     /// Samples that each batch still waits for.
     missing: Vec<usize>,
 }
@@ -91,6 +100,7 @@ impl Rewards {
                 needs_answer: kind.needs_answer(),
                 has_tally: matches!(kind, Kind::Python { .. } | Kind::Command { .. } | Kind::Http { .. }),
                 graders: Vec::new(),
+                batches: Batches::default(),
                 tally: Tally::default(),
                 logged: BTreeMap::new(),
             });
@@ -117,38 +127,30 @@ impl Rewards {
 
     /// Begins a round of `samples` samples in groups of `group`. `steps`: the step and how many there will be.
     pub fn begin(&mut self, samples: usize, group: usize, steps: [u32; 2]) {
-        let graders = self.rewards.iter().map(|reward| reward.graders.len()).max().unwrap_or(1);
-        let groups = samples.div_ceil(group.max(1));
-        // Whole groups: enough for a batch, but no fewer batches than there are workers.
-        let in_batch = groups.div_ceil(graders).clamp(1, BATCH_SAMPLES.div_ceil(group.max(1)).max(1));
-        let batch_samples = in_batch * group.max(1);
-        let mut missing = vec![batch_samples; samples / batch_samples];
-        missing.extend(Some(samples % batch_samples).filter(|&rest| rest > 0));
-        self.round = Round { steps, cases: vec![None; samples], batch_samples, missing };
+        self.round = Round { steps, cases: vec![None; samples] };
         for reward in &mut self.rewards {
+            reward.batches =
+                Batches::cut(samples, group.max(1), reward.spec.batch_size, reward.graders.len());
             reward.tally = Tally::default();
             reward.logged.clear();
         }
     }
 
-    /// Hands over sample `index` of the round, which has ended. Once its batch is whole, the batch is graded.
+    /// Hands over sample `index` of the round, which has ended. A batch that is whole with it is graded.
     pub fn submit(&mut self, index: usize, case: Case) {
         let round = &mut self.round;
-        let batch = index / round.batch_samples;
-        let before = round.cases[index].replace(case);
+        let before = round.cases[index].replace(Arc::new(case));
         assert!(before.is_none(), "sample {index} ended twice");
-        round.missing[batch] -= 1;
-        if round.missing[batch] > 0 {
-            return;
-        }
-        let first = batch * round.batch_samples;
-        let end = (first + round.batch_samples).min(round.cases.len());
-        let cases: std::sync::Arc<[Case]> =
-            round.cases[first..end].iter_mut().filter_map(Option::take).collect();
-        for reward in &self.rewards {
+        for reward in &mut self.rewards {
+            let batch = index / reward.batches.samples;
+            reward.batches.missing[batch] -= 1;
+            if reward.batches.missing[batch] > 0 {
+                continue;
+            }
+            let cases = &round.cases[reward.batches.range(batch, round.cases.len())];
+            let cases: Arc<[Arc<Case>]> = cases.iter().flatten().cloned().collect();
             // By number and not by who is free: a worker sees the same batches in every run.
-            let grader = &reward.graders[batch % reward.graders.len()];
-            grader.score(batch, cases.clone(), round.steps);
+            reward.graders[batch % reward.graders.len()].score(batch, cases, round.steps);
         }
     }
 
@@ -157,24 +159,21 @@ impl Rewards {
     /// Errors: the first failure of a reward whose `on_error` is `Stop`; what is still under way is given up then, and
     /// nothing more can be scored.
     pub fn finish(&mut self) -> Result<Vec<Scored>> {
-        let round = std::mem::take(&mut self.round);
-        assert!(
-            round.missing.iter().all(|&missing| missing == 0),
-            "samples are missing: {:?}",
-            round.missing
-        );
+        let samples = std::mem::take(&mut self.round).cases.len();
+        let batches = || self.rewards.iter().map(|reward| &reward.batches.missing);
+        assert!(batches().flatten().all(|&missing| missing == 0), "samples are missing");
         let mut outcomes: Vec<Vec<Option<Scores>>> =
-            vec![vec![None; round.missing.len()]; self.rewards.len()];
-        for _ in 0..self.rewards.len() * round.missing.len() {
+            batches().map(|missing| vec![None; missing.len()]).collect();
+        for _ in 0..outcomes.iter().map(Vec::len).sum() {
             let graded = self.done.recv().expect("graders live as long as their rewards");
             let reward = &mut self.rewards[graded.reward];
             reward.tally.add(&graded.tally);
             let outcome = graded.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let samples = batch_range(&round, graded.batch).len();
+            let in_batch = reward.batches.range(graded.batch, samples).len();
             outcomes[graded.reward][graded.batch] = Some(match outcome {
                 Ok(scores) => scores,
                 Err(_) if reward.spec.on_error == OnError::None => {
-                    Scores { scores: vec![None; samples], logged: Vec::new() }
+                    Scores { scores: vec![None; in_batch], logged: Vec::new() }
                 }
                 Err(error) => {
                     self.stop.set();
@@ -182,7 +181,7 @@ impl Rewards {
                 }
             });
         }
-        Ok(self.sum(&round, outcomes))
+        Ok(self.sum(samples, outcomes))
     }
 
     /// Scores all cases at once, each a group of its own.
@@ -220,12 +219,12 @@ impl Rewards {
     }
 
     /// Sums in the order of rewards and batches, so that the bits do not depend on who was done first.
-    fn sum(&mut self, round: &Round, outcomes: Vec<Vec<Option<Scores>>>) -> Vec<Scored> {
-        let mut scored = vec![Scored::default(); round.cases.len()];
+    fn sum(&mut self, samples: usize, outcomes: Vec<Vec<Option<Scores>>>) -> Vec<Scored> {
+        let mut scored = vec![Scored::default(); samples];
         for (reward, batches) in self.rewards.iter_mut().zip(outcomes) {
             for (batch, scores) in batches.into_iter().enumerate() {
                 let scores = scores.expect("every batch was graded");
-                for (sample, score) in batch_range(round, batch).zip(&scores.scores) {
+                for (sample, score) in reward.batches.range(batch, samples).zip(&scores.scores) {
                     let (one, part) = (&mut scored[sample], score.map(|score| score as f32));
                     one.parts.push(part);
                     if let Some(score) = score {
@@ -251,9 +250,26 @@ impl Drop for Rewards {
     }
 }
 
-fn batch_range(round: &Round, batch: usize) -> std::ops::Range<usize> {
-    let first = batch * round.batch_samples;
-    first..(first + round.batch_samples).min(round.cases.len())
+impl Batches {
+    /// Whole groups: as many as make `asked` samples; where that is not said, few, but no more batches than are needed to
+    /// give each grader one.
+    fn cut(samples: usize, group: usize, asked: Option<usize>, graders: usize) -> Batches {
+        let groups = samples.div_ceil(group);
+        let in_batch = match asked {
+            Some(asked) => asked.div_ceil(group).max(1),
+            None => groups.div_ceil(graders).clamp(1, BATCH_SAMPLES.div_ceil(group)),
+        };
+        let in_batch = in_batch * group;
+        let mut missing = vec![in_batch; samples / in_batch];
+        missing.extend(Some(samples % in_batch).filter(|&rest| rest > 0));
+        Batches { samples: in_batch, missing }
+    }
+
+    /// The samples of a batch.
+    fn range(&self, batch: usize, samples: usize) -> Range<usize> {
+        let first = batch * self.samples;
+        first..(first + self.samples).min(samples)
+    }
 }
 
 #[cfg(test)]
@@ -261,7 +277,6 @@ mod tests {
     use super::*;
     use crate::case::Prompt;
     use serde_json::json;
-    use std::sync::Arc;
 
     fn columns(value: Value) -> Map<String, Value> {
         value.as_object().expect("a test passes an object").clone()
@@ -306,6 +321,27 @@ mod tests {
             let totals: Vec<f32> = rewards.finish().unwrap().iter().map(|one| one.total.unwrap()).collect();
             let expect: Vec<f32> = (0..samples).map(|index| f32::from(index % 3 == 1)).collect();
             assert_eq!(totals, expect, "{samples} in groups of {group}");
+        }
+    }
+
+    #[test]
+    fn batches_are_whole_groups() {
+        for (samples, group, asked, graders, expect) in [
+            (12, 4, None, 1, vec![8, 4]),
+            (12, 4, None, 3, vec![4, 4, 4]),
+            (24, 12, None, 1, vec![12, 12]),
+            (23, 1, None, 3, vec![8, 8, 7]),
+            (6, 1, None, 3, vec![2, 2, 2]),
+            (1, 1, None, 4, vec![1]),
+            (32, 4, Some(32), 2, vec![32]),
+            (32, 4, Some(1000), 2, vec![32]),
+            (32, 4, Some(9), 2, vec![12, 12, 8]),
+            (0, 1, None, 1, vec![]),
+        ] {
+            let batches = Batches::cut(samples, group, asked, graders);
+            assert_eq!(batches.missing, expect, "{samples} {group} {asked:?} {graders}");
+            let covered: Vec<usize> = (0..expect.len()).flat_map(|b| batches.range(b, samples)).collect();
+            assert_eq!(covered, (0..samples).collect::<Vec<_>>());
         }
     }
 

@@ -13,6 +13,7 @@ use plimsoll_worker::{
 };
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest time from start to ready: an interpreter may import large packages.
@@ -89,15 +90,15 @@ impl Scorer {
     }
 
     /// Scores a batch, which is not empty; one entry a case.
-    pub(crate) fn score(&mut self, cases: &[Case], steps: [u32; 2]) -> Result<Scores> {
+    pub(crate) fn score(&mut self, cases: &[Arc<Case>], steps: [u32; 2]) -> Result<Scores> {
         let plain = |scores| Scores { scores, logged: Vec::new() };
         match self {
             Scorer::Here { kind, name, answer_column } => {
-                let one = |case: &Case| score_here(kind, name, answer_column, case).map(Some);
+                let one = |case: &Arc<Case>| score_here(kind, name, answer_column, case).map(Some);
                 cases.iter().map(one).collect::<Result<_>>().map(plain)
             }
             Scorer::Code { code, name, answer_column } => {
-                let one = |case: &Case| {
+                let one = |case: &Arc<Case>| {
                     let tests = tests(name, answer(case, answer_column))?;
                     code.grade(&case.response, &tests).map(|verdict| Some(f64::from(verdict.is_ok())))
                 };
@@ -222,7 +223,7 @@ pub(crate) fn column_missing(name: &str, column: &str, columns: &Columns) -> Err
         .hint("name the column of the answer with `answer_column` in the [[reward]] table, or add it to the data")
 }
 
-fn batch(cases: &[Case], answer_column: &str, steps: [u32; 2]) -> Batch {
+fn batch(cases: &[Arc<Case>], answer_column: &str, steps: [u32; 2]) -> Batch {
     let prompts = cases.iter().map(|case| &case.prompt);
     Batch {
         prompts: prompts.clone().map(|p| p.messages.clone().unwrap_or_else(|| json!(p.text))).collect(),
@@ -236,7 +237,7 @@ fn batch(cases: &[Case], answer_column: &str, steps: [u32; 2]) -> Batch {
 }
 
 /// A line a case: `{"prompt", "completion", "ended", "columns": {…}}`.
-fn lines(cases: &[Case]) -> Request {
+fn lines(cases: &[Arc<Case>]) -> Request {
     let mut bytes = Vec::new();
     for case in cases {
         let line = json!({

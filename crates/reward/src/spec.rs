@@ -58,6 +58,8 @@ pub struct RewardSpec {
     pub timeout_ms: u64,
     /// Worker processes, or connections of `http:`; each takes its share of the batches.
     pub workers: u32,
+    /// Samples of one call, rounded up to whole groups; none: 8, or fewer where there are many workers.
+    pub batch_size: Option<usize>,
     /// Limit on the address space of one worker.
     pub worker_memory: Bytes,
     /// Whether a worker may reach a network.
@@ -86,6 +88,7 @@ impl Default for RewardSpec {
             answer_column: "ground_truth".into(),
             timeout_ms: 10_000,
             workers: 1,
+            batch_size: None,
             worker_memory: Bytes::mib(2048),
             network: Network::Deny,
             retries: 1,
@@ -157,7 +160,7 @@ impl RewardMemory {
     }
 
     /// Both together.
-    pub fn add(self, other: RewardMemory) -> RewardMemory {
+    pub fn with(self, other: RewardMemory) -> RewardMemory {
         RewardMemory {
             workers: Bytes(self.workers.0.saturating_add(other.workers.0)),
             buffers: Bytes(self.buffers.0.saturating_add(other.buffers.0)),

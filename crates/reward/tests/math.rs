@@ -28,6 +28,8 @@ fn hostile() -> Vec<String> {
         "9".repeat(1 << 20),
         "{".repeat(1 << 20),
         "\\boxed{".repeat(50_000),
+        "\\boxed".repeat(50_000),
+        "\\boxed-".repeat(50_000),
         nested("{", "}", 100_000),
         nested("(", ")", 8000),
         nested("\\left(", "\\right)", 4000),
@@ -82,6 +84,20 @@ fn hostile_text_comes_back_soon() {
                 assert!(start.elapsed() < Duration::from_secs(5), "{:?} for {head}", start.elapsed());
             }
         }
+    }
+}
+
+/// A box without braces was taken to reach over a box within it, and the text between the two was cut backwards.
+#[test]
+fn r_boxes_without_braces_overlapped() {
+    for (response, truth, expect) in [
+        ("\\boxed9{\\dbinom{\\boxed{3}6}{2}}", "3", true),
+        ("\\boxed{\\boxed 3}x5", "3", true),
+        ("so {\\boxed 3}, right", "3", true),
+        ("\\boxed -5\\boxed{4}", "4", true),
+        ("\\boxed 5.", "5", true),
+    ] {
+        assert_eq!(grade_math(response, truth), expect, "{response}");
     }
 }
 

@@ -62,7 +62,8 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         rehearse_passes(dev, acts, self.shape, &mut |pass, heads| {
             layers(dev, decoder, pass);
             values(dev, decoder, pass);
-            backward_values(dev, decoder, &critic.optimizer.grads, false, pass, &vec![0.0; heads]);
+            // As with the actor: algorithms are compared by what they make of these gradients.
+            backward_values(dev, decoder, &critic.optimizer.grads, false, pass, &vec![1.0; heads]);
         })?;
         critic.optimizer.rehearse(dev, &decoder.params, critic.optimizer.slots(&phase, "critic"));
         dev.sync();

@@ -190,6 +190,7 @@ pub fn reward_specs(
             answer_column: r.answer_column.clone().unwrap_or_else(|| answer_column.to_string()),
             timeout_ms: r.timeout_ms,
             workers: r.workers.value().unwrap_or(1),
+            batch_size: r.batch_size.value().map(|n| n as usize),
             worker_memory: r.worker_memory.0,
             network: r.network.kind(),
             signature: r.signature.kind(),

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const LOCK: &str = "lock";
+const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
 /// How long a directory is waited for whose run was killed: a trainer gives its memory back after its supervisor is gone.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
 /// How often it is looked at meanwhile.
@@ -83,6 +84,7 @@ impl RunDir {
                 }
             };
         }
+        check_folders(path)?;
         for folder in [path.to_path_buf(), path.join("samples")] {
             remove_parts(&folder)?;
         }
@@ -102,13 +104,13 @@ impl RunDir {
     ///
     /// Errors: `run-dir-damaged` if the log is shorter; `run-dir-unwritable`, `disk-full`.
     pub fn go_on(&mut self, resolved: &RunFile, plan: &Value, events_bytes: u64) -> Result<()> {
-        self.events.rewind(events_bytes)?;
-        write_atomic(&self.path.join("run.toml"), resolved.to_toml().as_bytes())?;
-        write_json(&self.path.join("plan.json"), plan)?;
-        for name in ["samples", "checkpoints"] {
+        for name in FOLDERS {
             let folder = self.path.join(name);
             fs::create_dir_all(&folder).map_err(|err| unwritable(&folder, &err))?;
         }
+        self.events.rewind(events_bytes)?;
+        write_atomic(&self.path.join("run.toml"), resolved.to_toml().as_bytes())?;
+        write_json(&self.path.join("plan.json"), plan)?;
         for name in ["summary.json", "crash.json"] {
             let _ = fs::remove_file(self.path.join(name));
         }
@@ -229,7 +231,7 @@ pub fn step_name(step: u32) -> String {
 }
 
 fn fill(path: &Path, resolved: &RunFile, plan: &Value) -> Result<EventLog> {
-    for name in ["samples", "checkpoints"] {
+    for name in FOLDERS {
         fs::create_dir(path.join(name)).map_err(|err| unwritable(path, &err))?;
     }
     write_json(&path.join("plan.json"), plan)?;
@@ -245,13 +247,33 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Files that a run opens by name. Through a link it would write somewhere else.
+/// Files that a run opens by name. Through a link it would write somewhere else; a pipe it would wait for.
 fn refuse_links(path: &Path) -> Result<()> {
-    let names = [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"];
-    let link = names.map(|name| path.join(name)).into_iter().find(|file| file.is_symlink());
-    let Some(link) = link else { return Ok(()) };
-    Err(Error::new("symlink-refused", format!("{}: a symbolic link in place of a file", link.display()))
-        .hint("put the file itself in its place, or start in another directory"))
+    for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"] {
+        let file = path.join(name);
+        let Ok(meta) = file.symlink_metadata() else { continue };
+        if meta.is_symlink() {
+            let message = format!("{}: a symbolic link in place of a file", file.display());
+            return Err(Error::new("symlink-refused", message)
+                .hint("put the file itself in its place, or start in another directory"));
+        }
+        if !meta.is_file() {
+            return Err(damaged(&file, "it is no regular file"));
+        }
+    }
+    Ok(())
+}
+
+/// A folder that is there and cannot be read is not an empty one: checkpoints may lie on a disk that is not mounted.
+fn check_folders(path: &Path) -> Result<()> {
+    for folder in FOLDERS.map(|name| path.join(name)) {
+        if folder.symlink_metadata().is_ok() {
+            fs::read_dir(&folder).map_err(|err| {
+                damaged(&folder, &err.to_string()).hint("mount the disk that it lies on, or make it readable")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes temporary names of files that were not finished.
@@ -376,7 +398,7 @@ fn empty(path: &Path, made: bool) {
     for name in ["run.toml", "plan.json", "events.jsonl", LOCK] {
         let _ = fs::remove_file(path.join(name));
     }
-    for name in ["samples", "checkpoints"] {
+    for name in FOLDERS {
         let _ = fs::remove_dir(path.join(name));
     }
     remove_if(made, path);

@@ -163,11 +163,7 @@ pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
                 model.eos_token_ids = other.eos_token_ids;
                 (model.bos_token_id, model.pad_token_id) = (other.bos_token_id, other.pad_token_id);
             } else {
-                let json = std::fs::read(path).map_err(|err| {
-                    Error::io("tokenizer-missing", path, &err).hint(
-                        "set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"",
-                    )
-                })?;
+                let json = tokenizer_json(path)?;
                 model.tokenizer = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
             }
         }
@@ -217,6 +213,16 @@ fn critic_model(run: &RunFile, actor: &OpenModel, allow_download: bool) -> Resul
 /// The critic's shape.
 fn critic_spec(run: &RunFile, model: &OpenModel, critic: Option<&OpenModel>) -> Option<ModelSpec> {
     run.has_critic().then(|| critic.map_or(model.spec, |critic| critic.spec))
+}
+
+/// The bytes of a `tokenizer.json`. Another thing than a file is not opened: a pipe would be waited for.
+fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
+    let is_other = std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+    let read = if is_other { Err(std::io::ErrorKind::InvalidInput.into()) } else { std::fs::read(path) };
+    read.map_err(|err| {
+        Error::io("tokenizer-missing", path, &err)
+            .hint("set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"")
+    })
 }
 
 /// Refuses presets that are there to be planned.

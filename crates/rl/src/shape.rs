@@ -52,6 +52,18 @@ pub struct Offload {
     pub reference: bool,
 }
 
+impl Offload {
+    /// `optimizer and reference`, for people.
+    pub const fn words(self) -> &'static str {
+        match (self.optimizer, self.reference) {
+            (false, false) => "nothing",
+            (true, false) => "optimizer",
+            (false, true) => "reference",
+            (true, true) => "optimizer and reference",
+        }
+    }
+}
+
 /// What a run does with its model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Training {

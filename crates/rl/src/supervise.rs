@@ -21,6 +21,8 @@ const SIGABRT: i32 = 6;
 const SIGBUS: i32 = 7;
 const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
+const SIGXCPU: i32 = 24;
+const SIGXFSZ: i32 = 25;
 /// Signals of which a program dies by a fault of its own.
 const CRASHES: [(i32, &str); 7] = [
     (4, "SIGILL"),
@@ -176,8 +178,7 @@ impl Death<'_> {
                     "{} from outside killed the trainer, pid {pid}, {place}{doubt}",
                     signal_name(self.signal)
                 );
-                Error::new("trainer-killed", message)
-                    .hint("find who sent it: a job scheduler's time or memory limit, a monitor, or a person")
+                Error::new("trainer-killed", message).hint(kill_hint(self.signal))
             }
             Cause::Crashed(name) => {
                 let message = format!("the trainer, pid {pid}, died of {name} {place}");
@@ -305,9 +306,17 @@ fn signal_name(signal: i32) -> String {
         SIGINT => "SIGINT".into(),
         SIGKILL => "SIGKILL".into(),
         15 => "SIGTERM".into(),
-        24 => "SIGXCPU, the limit on processor time,".into(),
-        25 => "SIGXFSZ, the limit on a file's size,".into(),
+        SIGXCPU => "SIGXCPU, the limit on processor time,".into(),
+        SIGXFSZ => "SIGXFSZ, the limit on a file's size,".into(),
         other => format!("signal {other}"),
+    }
+}
+
+fn kill_hint(signal: i32) -> &'static str {
+    match signal {
+        SIGXCPU => "raise the limit on processor time: ulimit -t",
+        SIGXFSZ => "raise the limit on a file's size: ulimit -f; `plimsoll plan RUN` shows it as `file size`",
+        _ => "find who sent it: a job scheduler's time or memory limit, a monitor, or a person",
     }
 }
 

@@ -31,6 +31,7 @@ pub struct Roles<'a> {
 }
 
 /// The reference model, by where its weights are.
+#[allow(clippy::large_enum_variant)] // One a run.
 pub enum Reference<'a> {
     /// In the arena.
     Resident(Decoder<'a>),
@@ -182,8 +183,9 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         rehearse_passes(dev, acts, self.shape, &mut |pass, heads| {
             layers(dev, actor, pass);
             head(dev, actor, pass, 1.0);
-            let zeros = vec![0.0; heads];
-            backward(dev, actor, &optimizer.grads, false, pass, 1.0, &zeros, &zeros);
+            // Not zeros: algorithms are compared by what they make of these gradients.
+            let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
+            backward(dev, actor, &optimizer.grads, false, pass, 1.0, &ones, &zeros);
         })?;
         optimizer.rehearse(dev, &actor.params, optimizer.slots(&phase, "actor"));
         dev.sync();

@@ -28,7 +28,9 @@ fn allocations(work: impl FnOnce()) -> usize {
 
 fn main() {
     assert!(allocations(|| drop(std::hint::black_box(vec![0u8; 100]))) > 0, "the allocator counts");
-    for (source, dtype) in [("qwen3", DType::Bf16), ("qwen2", DType::F32)] {
+    for (source, dtype, offload) in
+        [("qwen3", DType::Bf16, false), ("qwen2", DType::F32, false), ("qwen2", DType::Bf16, true)]
+    {
         let limits = EngineLimits {
             sequences: 6,
             rows: 20,
@@ -39,8 +41,8 @@ fn main() {
             ahead: false,
         };
         let pack = PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15 };
-        let setup =
-            Setup { threads: 2, recompute: Recompute::Cheap, ..Setup::new(source, dtype, pack.pass()) };
+        let recompute = Recompute::Cheap;
+        let setup = Setup { threads: 2, recompute, offload, ..Setup::new(source, dtype, pack.pass()) };
         let mut world = World::truncating(setup, limits, true);
         // A thread's start allocates: wait until both have run a task.
         let both = std::sync::Barrier::new(2);
@@ -52,7 +54,9 @@ fn main() {
         let mut out = Samples::with_capacity(12, 24);
         roll_out(&mut world, &prompts, &mut out);
         update(&mut world, &prompts, &out);
-        println!("a rollout and an update of {source} in {dtype:?} allocate nothing ... ok");
+        println!(
+            "a rollout and an update of {source} in {dtype:?} allocate nothing, offload {offload} ... ok"
+        );
     }
 }
 
@@ -86,6 +90,7 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
     let mut packer = Packer::new(limits);
     let phase = parts.overlay.enter(Phase::Update);
     let acts = Activations::bind(&phase, Mode::Update(Recompute::Cheap), limits);
+    let slots = optimizer.slots(&phase, "actor");
     let (mut logprobs, d) = (vec![0.0; limits.head_rows], vec![0.01; limits.head_rows]);
     for step in 0..3 {
         let count = allocations(|| {
@@ -111,7 +116,7 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
                 first = batch.sequences.end;
             }
             let norm = optimizer.grad_norm(parts.dev);
-            optimizer.update(parts.dev, &params, None, how, norm);
+            optimizer.update(parts.dev, &params, slots, how, norm);
         });
         assert!(step == 0 || count == 0, "step {step}: {count} allocations");
     }

@@ -2,6 +2,7 @@
 
 use crate::sandbox::{self, Network};
 use plimsoll_base::{Bytes, Error, Result};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +23,7 @@ pub struct Launch {
     pub memory: Bytes,
     /// Whether it may reach a network.
     pub network: Network,
-    /// Where it runs; here if none.
+    /// Where it runs, and the only place where it may write (where the kernel has Landlock); here and anywhere if none.
     pub folder: Option<PathBuf>,
     /// The largest file that it may write (RLIMIT_FSIZE), if that is bounded.
     pub file: Option<Bytes>,
@@ -57,10 +58,13 @@ impl Launch {
             command.current_dir(folder);
         }
         let filters = self.filters()?;
+        // Open until the child has started, which inherits the descriptor and closes it as it becomes the program.
+        let rules = self.folder.as_deref().and_then(sandbox::writes_in);
+        let rules_fd = rules.as_ref().map(AsRawFd::as_raw_fd);
         let (memory, file, parent) = (self.memory, self.file, rustix::process::getpid());
         // SAFETY: `limit_child` makes system calls only; it neither allocates nor takes a lock, as the gap between
         // fork and exec demands.
-        unsafe { command.pre_exec(move || limit_child(memory, file, filters, parent)) };
+        unsafe { command.pre_exec(move || limit_child(memory, file, rules_fd, filters, parent)) };
         command.spawn().map_err(|err| {
             Error::new("reward-worker-not-started", format!("reward `{}`: starting `{}`: {err}", self.name, self.program))
                 .hint("check that the program is installed and in PATH; for Python set `python` in the [[reward]] table")
@@ -88,6 +92,7 @@ impl Launch {
 fn limit_child(
     memory: Bytes,
     file: Option<Bytes>,
+    rules: Option<i32>,
     filters: Option<Network>,
     parent: rustix::process::Pid,
 ) -> std::io::Result<()> {
@@ -106,6 +111,7 @@ fn limit_child(
         let bytes = Some(file.0);
         rustix::process::setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum: bytes })?;
     }
+    rules.map_or(Ok(()), sandbox::confine)?;
     // Last, so that it cannot refuse what stands above.
     filters.map_or(Ok(()), sandbox::enter)
 }

@@ -1,9 +1,13 @@
 //! What the kernel refuses a worker: sockets that reach beyond this machine's own processes, and the GPU driver.
 //!
 //! A seccomp filter, set between fork and exec and inherited by whatever the worker starts. It needs no privilege and no
-//! namespace, so it holds in containers too. Files stay as they are: a worker is limited, it is not a virtual machine.
+//! namespace, so it holds in containers too. A program that is run in a folder of its own may write there only, where the
+//! kernel has Landlock. Everything else stays as it is: a worker is limited, it is not a virtual machine.
 
+use rustix::fs::{Mode, OFlags};
 use std::io::Error;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 /// What a worker may reach beside its own pipes and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,9 +35,26 @@ struct Program {
     instructions: *const Instruction,
 }
 
-// SAFETY: the C library's own declaration: five words, of which an option may use fewer.
+// SAFETY: the C library's own declarations: words, of which a call may use fewer.
 unsafe extern "C" {
     fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32;
+    fn syscall(number: i64, ...) -> i64;
+}
+
+// Landlock has the same numbers on every machine.
+const LANDLOCK_CREATE_RULESET: i64 = 444;
+const LANDLOCK_ADD_RULE: i64 = 445;
+const LANDLOCK_RESTRICT_SELF: i64 = 446;
+const RULE_PATH_BENEATH: usize = 1;
+const WRITE_FILE: u64 = 1 << 1;
+/// Writing, removing and making files of every kind: bits 1 and 4 to 12, moving between folders, cutting off.
+const WRITES: u64 = WRITE_FILE | 0x1ff0 | 1 << 13 | 1 << 14;
+
+/// A path of a ruleset and what is allowed beneath it.
+#[repr(C, packed)]
+struct Beneath {
+    allowed: u64,
+    folder: i32,
 }
 
 const PR_SET_SECCOMP: i32 = 22;
@@ -96,6 +117,44 @@ pub(crate) fn enter(network: Network) -> std::io::Result<()> {
     let program = Program { length: filter.len() as u16, instructions: filter.as_ptr() };
     // SAFETY: `program` and the instructions that it names live until the call returns; the kernel copies them.
     let set = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program as usize, 0, 0) };
+    if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+/// A ruleset under which files may be written in `folder` only, and none elsewhere; none where the kernel has no Landlock.
+pub(crate) fn writes_in(folder: &Path) -> Option<OwnedFd> {
+    // SAFETY: asks for the version, which reads nothing.
+    let version = unsafe { syscall(LANDLOCK_CREATE_RULESET, 0usize, 0usize, 1usize) };
+    // Version 2 knows moves between folders, version 3 cutting files off.
+    let known = match version {
+        ..1 => return None,
+        1 => WRITES & ((1 << 13) - 1),
+        2 => WRITES & ((1 << 14) - 1),
+        _ => WRITES,
+    };
+    // SAFETY: the kernel reads the eight bytes of `known` and gives a descriptor that is ours alone.
+    let rules = unsafe { syscall(LANDLOCK_CREATE_RULESET, &raw const known, size_of::<u64>(), 0usize) };
+    let rules = i32::try_from(rules).ok().filter(|&fd| fd >= 0)?;
+    // SAFETY: as above.
+    let rules = unsafe { OwnedFd::from_raw_fd(rules) };
+    for (path, allowed) in [(folder, known), (Path::new("/dev/null"), WRITE_FILE)] {
+        let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let rule = Beneath { allowed, folder: place.as_raw_fd() };
+        // SAFETY: the kernel reads `rule`, whose descriptor is open until the call has returned.
+        let added = unsafe {
+            syscall(LANDLOCK_ADD_RULE, rules.as_raw_fd() as usize, RULE_PATH_BENEATH, &raw const rule, 0usize)
+        };
+        if added != 0 {
+            return None;
+        }
+    }
+    Some(rules)
+}
+
+/// Puts this process and all that it starts under a ruleset. Makes system calls only.
+pub(crate) fn confine(rules: i32) -> std::io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    // SAFETY: takes a descriptor and no memory.
+    let set = unsafe { syscall(LANDLOCK_RESTRICT_SELF, rules as usize, 0usize) };
     if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 

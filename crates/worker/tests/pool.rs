@@ -134,6 +134,27 @@ fn a_program_runs_once_and_each_end_is_told() {
     assert_eq!(std::fs::metadata(folder.path().join("big")).unwrap().len(), 4096);
 }
 
+#[test]
+fn a_program_in_a_folder_of_its_own_writes_nowhere_else() {
+    let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let kept = outside.path().join("kept");
+    std::fs::write(&kept, "kept").unwrap();
+    let script = format!(
+        "echo a > in; cat in; rm in; echo b > {0}; rm {0}; echo c > /dev/null && echo null",
+        kept.display()
+    );
+    let confined = Launch { folder: Some(inside.path().into()), ..launch("sh", &script) };
+    let ran = run(&confined, "", 20_000);
+    // The kernel's own word: the version of Landlock, or -1.
+    let version = kernel_says("import ctypes; print(ctypes.CDLL(None).syscall(444, 0, 0, 1))", Network::Deny);
+    if !version.is_some_and(|version| version.parse::<i32>().is_ok_and(|version| version > 0)) {
+        eprintln!("SKIPPED: this kernel has no Landlock");
+        return;
+    }
+    assert_eq!(String::from_utf8_lossy(&ran.output), "a\nnull\n", "{:?}", ran.last_words);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept");
+}
+
 /// What a Python program says that the kernel answered.
 fn kernel_says(program: &str, network: Network) -> Option<String> {
     let asked = Launch { network, ..launch("python3", program) };

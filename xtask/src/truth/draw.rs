@@ -64,10 +64,11 @@ pub fn draw(rng: &mut Rng) -> Drawn {
     let (prompt, response) = (rng.between(2, prompt_max), rng.between(2, response_max));
     let (prompts, group) = (rng.between(1, 12), rng.between(2, 8));
     let dtype = rng.one(&["bf16", "bf16", "f32"]);
-    let optimizer = if dtype == "f32" { "f32" } else { rng.one(&["f32", "bf16", "auto"]) };
+    let optimizer = if dtype == "f32" { "f32" } else { rng.one(&["f32", "bf16", "int8", "auto"]) };
     let grads = if dtype == "f32" { "auto" } else { rng.one(&["auto", "bf16", "f32"]) };
     let recompute = rng.one(&["none", "cheap", "layer", "auto"]);
     let threads = rng.between(1, 4);
+    let offload = rng.one(&["[]", "[]", "[\"optimizer\"]", "[\"optimizer\", \"reference\"]"]);
     // At least the longest sequence; the step's rows may take several.
     let micro_batch = match rng.between(0, 2) {
         0 => "\"auto\"".to_string(),
@@ -98,14 +99,15 @@ pub fn draw(rng: &mut Rng) -> Drawn {
         run,
         "[train]\nsteps = 2\nlearning_rate = 1e-5\nmicro_batch_tokens = {micro_batch}\nrecompute = \"{recompute}\"\n\
          optimizer_dtype = \"{optimizer}\"\ngrad_dtype = \"{grads}\"\n\
-         [memory]\nstaging = {}\n[run]\nthreads = {threads}\ndir = \"out\"\n",
+         [memory]\noffload = {offload}\nstaging = {}\n[run]\nthreads = {threads}\ndir = \"out\"\n",
         rng.one(&["\"auto\"", "\"1MiB\"", "\"8MiB\"", "\"64MiB\""])
     );
     let words = shape.as_ref().map_or("builtin:nano".into(), Shape::words);
     let what = format!(
-        "{method} {words} {dtype}, {prompts} x {} of {prompt}+{response}, micro {}, {recompute}, states {optimizer}, grads {grads}, {threads} threads",
+        "{method} {words} {dtype}, {prompts} x {} of {prompt}+{response}, micro {}, {recompute}, states {optimizer}, grads {grads}, offload {offload}, {threads} threads",
         if method == "sft" { 1 } else { group },
-        micro_batch.trim_matches('"')
+        micro_batch.trim_matches('"'),
+        offload = offload.replace('"', "")
     );
     let column = if method == "sft" { "completion" } else { "ground_truth" };
     let data = data(rng, column, [3 * prompts, prompt, response], shape.is_some());

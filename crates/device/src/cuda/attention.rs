@@ -14,6 +14,8 @@ use plimsoll_memory::Buf;
 const TILE: usize = 16;
 /// Keys that are taken together.
 pub(super) const UNIT: usize = 64;
+/// Panels of Hopper's operands begin at multiples of it in shared memory.
+const PANEL_ALIGN: usize = 1024;
 /// Threads of a block.
 pub(super) const THREADS: usize = 128;
 /// Rows of a block.
@@ -117,6 +119,11 @@ impl Shape {
     }
 }
 
+/// Shared memory that a block loses before its first panel on Hopper, at most; other cards have no panels.
+pub(super) fn panel_bytes(dev: &CudaDevice) -> usize {
+    if dev.info().capability == (9, 0) { PANEL_ALIGN } else { 0 }
+}
+
 /// 1/sqrt(d).
 pub(super) fn scale(d: usize) -> f32 {
     1.0 / (d as f32).sqrt()
@@ -170,9 +177,12 @@ pub(crate) fn forward(
     }
     // Each thread's part of the chunks before: half its warp's row elements, and the sums of two rows.
     let totals = if shape.keys_max > ATTENTION_CHUNK { (shape.d / 2 + 4) * THREADS * 4 } else { 0 };
-    let kernel = shape.fast("attention_tiles_64", "attention_tiles_128");
+    let kernel = match dev.info().capability {
+        (9, 0) => shape.fast("attention_hopper_tiles_64", "attention_hopper_tiles_128"),
+        _ => shape.fast("attention_tiles_64", "attention_tiles_128"),
+    };
     let args = [&before[..], &shape.args(), &[log_scale]].concat();
-    dev.launch("attention", kernel, shape.tiles(shape.stream_bytes() + totals), &args);
+    dev.launch("attention", kernel, shape.tiles(shape.stream_bytes() + totals + panel_bytes(dev)), &args);
 }
 
 /// Segments of one row each. `before`: the parameters up to lse.

@@ -4,7 +4,7 @@
 //! of all pieces but a tile's first. Pieces are as long as their results fit: [12288, 2 k d] at most, or [M, 2 k d] where
 //! M is larger, or [8 M, 2 k d] where it is smaller.
 
-use super::attention::{Shape, THREADS, UNIT, scale};
+use super::attention::{Shape, THREADS, UNIT, panel_bytes, scale};
 use super::{Arg, CudaDevice, Launch};
 use crate::{Batch, Kv};
 use plimsoll_base::DType;
@@ -18,8 +18,6 @@ const PARTS_OF_ROW: usize = 8;
 const BLOCKS_AT_ONCE: [usize; 2] = [132 * 3, 132 * 2];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
-/// Panels of Hopper's operands begin at multiples of it in shared memory.
-const PANEL_ALIGN: usize = 1024;
 /// Regions of the scratch begin at multiples of it.
 const ALIGN: u64 = 256;
 
@@ -82,6 +80,22 @@ pub fn attention_backward_scratch_bytes(
     Scratch::new(rows as usize, segments as usize, heads as usize, kv_heads as usize, head_dim as usize).end
 }
 
+/// Module and names of the queries' and the keys' kernels on tensor cores.
+fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
+    match dev.info().capability {
+        (9, 0) => [
+            "attention_backward_hopper",
+            shape.fast("attention_backward_hopper_queries_64", "attention_backward_hopper_queries_128"),
+            shape.fast("attention_backward_hopper_keys_64", "attention_backward_hopper_keys_128"),
+        ],
+        _ => [
+            "attention_backward",
+            shape.fast("attention_backward_queries_64", "attention_backward_queries_128"),
+            shape.fast("attention_backward_keys_64", "attention_backward_keys_128"),
+        ],
+    }
+}
+
 /// Gradient of attention; see `Device::attention_backward`.
 #[allow(clippy::too_many_arguments)] // As the operation.
 pub(crate) fn backward(
@@ -132,20 +146,8 @@ pub(crate) fn backward(
         let own = [lse, dout, of_row, delta, dkv];
         return launch(kernel, shape.warps(rows * k), &[&inputs, &own, &shape.args(), &last]);
     }
-    let (module, queries_kernel, keys_kernel, aligned) = match dev.info().capability {
-        (9, 0) => (
-            "attention_backward_hopper",
-            shape.fast("attention_backward_hopper_queries_64", "attention_backward_hopper_queries_128"),
-            shape.fast("attention_backward_hopper_keys_64", "attention_backward_hopper_keys_128"),
-            PANEL_ALIGN,
-        ),
-        _ => (
-            "attention_backward",
-            shape.fast("attention_backward_queries_64", "attention_backward_queries_128"),
-            shape.fast("attention_backward_keys_64", "attention_backward_keys_128"),
-            0,
-        ),
-    };
+    let [module, queries_kernel, keys_kernel] = fast_kernels(dev, &shape);
+    let aligned = panel_bytes(dev);
     // One block more makes the plan.
     let mut how = shape.tiles(shape.stream_bytes() + aligned);
     how.grid[0] += 1;

@@ -2,8 +2,8 @@
 //!
 //! Exactness: an output element's order of accumulation must depend on K alone. cuBLASLt keeps to it when split-K is
 //! masked out and products of few rows use the algorithm of sixteen (with one row it picks a vector kernel that adds up
-//! in another order). Algorithms are therefore chosen for M rounded up to a power of two, and `self_test` compares
-//! the bits of every chosen algorithm with those of the largest M before a run begins.
+//! in another order). Algorithms are therefore chosen for M rounded up to a power of two. Where candidates are timed, those
+//! whose bits are not the reference's are dropped: the clock decides how fast a run is, not what it computes.
 
 use super::driver::{Gpu, Mark};
 use super::library::{self, Lib};
@@ -54,14 +54,19 @@ pub(crate) struct Operands {
 
 /// Fewest rows for which an algorithm is chosen.
 const ROWS_MIN: usize = 16;
-/// Rows up to which candidates are timed: those of decode passes and their neighbours.
+/// Rows up to which candidates are timed in the scratch: those of decode passes and their neighbours.
 const TUNED_ROWS_MAX: usize = 512;
 /// Rows for which the reference is the library's first choice.
 const REFERENCE_ROWS: usize = 4096;
 /// Choices asked of the library for one size.
 const CANDIDATES: usize = 12;
+/// Of them, those that are timed where the product is large: the best is among the first.
+const LARGE_CANDIDATES: usize = 8;
 /// Products of a timing.
 const TIMED: u32 = 8;
+const LARGE_TIMED: u32 = 3;
+/// Bytes of a large output that are compared.
+const COMPARED_BYTES: u64 = 8 << 20;
 /// Every pointer is a multiple of it: rows of matrices are.
 static ALIGNMENT: u32 = 16;
 
@@ -70,6 +75,8 @@ static ALIGNMENT: u32 = 16;
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     algorithms: Mutex<HashMap<Shape, sys::cublasLtMatmulAlgo_t>>,
+    /// False where speed is no concern: the reference is taken untried, which gives the same bits.
+    tunes: bool,
     /// The library's version, such as 130100.
     pub(crate) version: usize,
 }
@@ -145,13 +152,13 @@ impl Description {
 
 impl Blas {
     /// Errors: `cuda-library-missing`, `cuda-failed`.
-    pub(crate) fn open(gpu: &Gpu) -> Result<Blas> {
+    pub(crate) fn open(gpu: &Gpu, tunes: bool) -> Result<Blas> {
         library::open(Lib::CublasLt)?;
         gpu.bind();
         let handle = result::create_handle().map_err(|err| failed("making a handle", err))?;
         // SAFETY: the library is open.
         let version = unsafe { sys::cublasLtGetVersion() };
-        Ok(Blas { handle, algorithms: Mutex::default(), version })
+        Ok(Blas { handle, algorithms: Mutex::default(), tunes, version })
     }
 
     /// Puts a product on the stream. `workspace`: (address, bytes).
@@ -220,13 +227,24 @@ impl Blas {
         if let Some(algorithm) = algorithms.get(&rounded) {
             return Ok(*algorithm);
         }
-        let tuned = shape.op == Op::Forward && rounded.m <= TUNED_ROWS_MAX;
-        let algorithm = match tuned {
-            true => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
-            false => self.choices(&rounded, workspace.1, 1)?[0],
+        let algorithm = match (shape.op, rounded.m <= TUNED_ROWS_MAX, shape.add) {
+            (Op::Forward, _, _) if !self.tunes => self.reference(&rounded, workspace.1)?,
+            _ if !self.tunes => self.choices(&rounded, workspace.1, 1)?[0],
+            (Op::Forward, true, _) => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
+            // What the output holds is not read, and will be written: it may be written several times.
+            (Op::Forward | Op::BackwardX, false, false) => {
+                self.fastest_in_place(gpu, &rounded, &shape, operands, workspace)?
+            }
+            _ => self.choices(&rounded, workspace.1, 1)?[0],
         };
         algorithms.insert(rounded, algorithm);
         Ok(algorithm)
+    }
+
+    /// The algorithm whose bits those of every number of rows are.
+    fn reference(&self, rounded: &Shape, workspace: u64) -> Status<sys::cublasLtMatmulAlgo_t> {
+        let many = Shape { m: REFERENCE_ROWS, ..*rounded };
+        Ok(self.choices(&many, workspace, 1)?[0])
     }
 
     /// The fastest of the library's choices whose bits are those of the reference.
@@ -238,8 +256,7 @@ impl Blas {
         operands: Operands,
         workspace: (u64, u64),
     ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        let many = Shape { m: REFERENCE_ROWS, ..*rounded };
-        let reference = self.choices(&many, workspace.1, 1)?[0];
+        let reference = self.reference(rounded, workspace.1)?;
         let mut candidates = vec![reference];
         for (m, most) in [(rounded.m, CANDIDATES), (2 * rounded.m, CANDIDATES / 2), (256, CANDIDATES / 2)] {
             // A size for which the library has no choice offers none.
@@ -250,13 +267,27 @@ impl Blas {
                 }
             }
         }
-        let trial = Trial::new(self, gpu, shape, operands, workspace)?;
-        let mut timed: Vec<(f64, sys::cublasLtMatmulAlgo_t)> =
-            candidates.into_iter().filter_map(|c| Some((trial.seconds(&c)?, c))).collect();
-        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let wanted = trial.bits(&reference);
-        let same = |choice: &sys::cublasLtMatmulAlgo_t| wanted.is_some() && trial.bits(choice) == wanted;
-        Ok(timed.into_iter().map(|(_, choice)| choice).find(same).unwrap_or(reference))
+        Ok(Trial::new(self, gpu, shape, operands, workspace)?.best(reference, candidates))
+    }
+
+    /// The same for a product of many rows, whose output is large: candidates write it where it will be.
+    fn fastest_in_place(
+        &self,
+        gpu: &Gpu,
+        rounded: &Shape,
+        shape: &Shape,
+        operands: Operands,
+        workspace: (u64, u64),
+    ) -> Status<sys::cublasLtMatmulAlgo_t> {
+        let mut candidates = self.choices(rounded, workspace.1, LARGE_CANDIDATES)?;
+        let reference = match shape.op {
+            Op::Forward => self.reference(rounded, workspace.1)?,
+            _ => candidates[0],
+        };
+        if candidates.iter().all(|c| c.data != reference.data) {
+            candidates.push(reference);
+        }
+        Ok(Trial::in_place(self, gpu, shape, operands, workspace)?.best(reference, candidates))
     }
 
     /// The library's choices without split-K, its best first; at least one.
@@ -312,14 +343,17 @@ impl Blas {
     }
 }
 
-/// Comparing algorithms on the operands at hand, with the output in the scratch.
+/// Comparing algorithms on the operands at hand, with the output in the scratch or in its place.
 struct Trial<'x> {
     blas: &'x Blas,
     gpu: &'x Gpu,
-    /// As many rows as the scratch holds.
+    /// In the scratch, of as many rows as it holds.
     description: Description,
     operands: Operands,
+    workspace: (u64, u64),
+    /// Bytes of the output that are compared.
     out_bytes: u64,
+    timed: u32,
     begin: Mark,
     end: Mark,
 }
@@ -344,15 +378,54 @@ impl<'x> Trial<'x> {
             gpu,
             description: Description::new(&Shape { m, ..*shape }, operands.bias)?,
             operands: Operands { added: scratch.0, out: scratch.0, ..operands },
+            // It would lie in the output. Algorithms that need one are not taken.
+            workspace: (0, 0),
             out_bytes: m as u64 * row_bytes,
+            timed: TIMED,
             begin: mark()?,
             end: mark()?,
         })
     }
 
+    fn in_place(
+        blas: &'x Blas,
+        gpu: &'x Gpu,
+        shape: &Shape,
+        operands: Operands,
+        workspace: (u64, u64),
+    ) -> Status<Trial<'x>> {
+        let width = if shape.op == Op::BackwardX { shape.k } else { shape.n };
+        let unsupported = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
+        let mark = || Mark::new(gpu).map_err(|_| unsupported);
+        Ok(Trial {
+            blas,
+            gpu,
+            description: Description::new(shape, operands.bias)?,
+            operands,
+            workspace,
+            out_bytes: (shape.m as u64 * width as u64 * shape.out.bytes()).min(COMPARED_BYTES),
+            timed: LARGE_TIMED,
+            begin: mark()?,
+            end: mark()?,
+        })
+    }
+
+    /// The fastest of the candidates that gives the reference's bits.
+    fn best(
+        &self,
+        reference: sys::cublasLtMatmulAlgo_t,
+        candidates: Vec<sys::cublasLtMatmulAlgo_t>,
+    ) -> sys::cublasLtMatmulAlgo_t {
+        let mut timed: Vec<(f64, sys::cublasLtMatmulAlgo_t)> =
+            candidates.into_iter().filter_map(|c| Some((self.seconds(&c)?, c))).collect();
+        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let wanted = self.bits(&reference);
+        let same = |choice: &sys::cublasLtMatmulAlgo_t| wanted.is_some() && self.bits(choice) == wanted;
+        timed.into_iter().map(|(_, choice)| choice).find(same).unwrap_or(reference)
+    }
+
     fn put(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<()> {
-        // No workspace: it would lie in the output. Algorithms that need one are not taken.
-        self.blas.put(self.gpu, &self.description, self.operands, 0.0, algorithm, (0, 0)).ok()
+        self.blas.put(self.gpu, &self.description, self.operands, 0.0, algorithm, self.workspace).ok()
     }
 
     /// Seconds of a candidate, if it runs.
@@ -361,13 +434,13 @@ impl<'x> Trial<'x> {
         // SAFETY: the events and the stream are alive; the second is waited for before the time is read.
         unsafe {
             cuda::event::record(self.begin.0, self.gpu.stream).ok()?;
-            for _ in 0..TIMED {
+            for _ in 0..self.timed {
                 self.put(candidate)?;
             }
             cuda::event::record(self.end.0, self.gpu.stream).ok()?;
             cuda::event::synchronize(self.end.0).ok()?;
             let milliseconds = cuda::event::elapsed(self.begin.0, self.end.0).ok()?;
-            Some(f64::from(milliseconds) * 1e-3 / f64::from(TIMED))
+            Some(f64::from(milliseconds) * 1e-3 / f64::from(self.timed))
         }
     }
 
@@ -376,7 +449,7 @@ impl<'x> Trial<'x> {
         self.put(algorithm)?;
         self.gpu.wait().ok()?;
         let mut bytes = vec![0u8; self.out_bytes as usize];
-        // SAFETY: the scratch holds as many bytes.
+        // SAFETY: the output has as many bytes.
         unsafe { cuda::memcpy_dtoh_sync(&mut bytes, self.operands.out) }.ok()?;
         Some(bytes)
     }

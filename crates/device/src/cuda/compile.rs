@@ -32,12 +32,13 @@ macro_rules! sources {
 
 /// All kernel files.
 pub const SOURCES: &[Source] = sources![
-    "attention" with "attention_tile.cuh",
+    "attention" with "attention_tile.cuh" "hopper.cuh" "attention_hopper.cuh",
     "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
-    "attention_backward_hopper" with "attention_tile.cuh" "attention_plan.cuh" "hopper.cuh",
+    "attention_backward_hopper" with "attention_tile.cuh" "attention_plan.cuh" "hopper.cuh" "attention_hopper.cuh",
     "checks",
     "decode",
-    "head",
+    "head" with "head_parts.cuh",
+    "head_hopper" with "head_parts.cuh" "hopper.cuh",
     "optimizer",
     "rotation",
     "rows",

@@ -2,10 +2,11 @@
 //!
 //! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed for
 //! some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns; so a row's
-//! bits are the same however many rows stand beside it, and whether it is scored or sampled.
+//! bits are the same however many rows stand beside it, and whether it is scored or sampled. On Hopper bf16 logits of rows
+//! that are not truncated are never written: `head_hopper.cu` reduces a product's tile where it was made.
 
 use super::rows::count;
-use super::{Arg, CudaDevice, Launch, matmul};
+use super::{Arg, CudaDevice, Launch, hopper, matmul};
 use crate::{HeadOut, Matrix, MatrixLayout};
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
@@ -61,9 +62,9 @@ fn chunk_rows(rows: usize, vocab: usize, full: bool) -> usize {
     rows.min((logits / width(vocab, full)).clamp(1, ROWS_MAX))
 }
 
-/// Rows of the backward pass that are taken at once, where logits of `most` have room: whole tiles of a product, so that
-/// none is computed for a few rows (4,096 rows are two of 2,048, not 2,071 and 2,025: 28% less time for the first).
-fn gradient_rows(rows: usize, most: usize) -> usize {
+/// Rows that are taken at once, where `most` have room: whole tiles of a product, so that none is computed for a few rows
+/// (4,096 rows of the backward pass are two of 2,048, not 2,071 and 2,025: 28% less time for the first).
+fn product_rows(rows: usize, most: usize) -> usize {
     let whole = if most > PRODUCT_ROWS { most / PRODUCT_ROWS * PRODUCT_ROWS } else { most };
     rows.min(whole).min(ROWS_MAX)
 }
@@ -101,6 +102,8 @@ pub(super) struct Head<'a> {
     out: HeadOut<'a>,
     /// All logits of a chunk stand in `tile`, instead of a tile's.
     full: bool,
+    /// Logits are reduced where they are made.
+    at_once: bool,
     /// Rows of a chunk.
     chunk: usize,
 }
@@ -140,7 +143,23 @@ impl<'a> Head<'a> {
         let needed = chunk * row_words(w.n, full);
         assert!(tile.len() >= needed, "a head tile of {}, needed {needed}", tile.len());
         assert_eq!(tile.dtype(), DType::F32);
-        Head { dev, x, w, inv_temperature, tile, out, full, chunk }
+        let at_once = hopper::takes(dev, x, w);
+        let chunk = match at_once && !full {
+            // Statistics alone take far less room than logits.
+            true => product_rows(rows, tile.len() / (w.n.div_ceil(hopper::PART) * PART_WORDS)),
+            false => chunk,
+        };
+        Head { dev, x, w, inv_temperature, tile, out, full, at_once, chunk }
+    }
+
+    /// Columns of a part.
+    fn part(&self) -> usize {
+        if self.at_once { hopper::PART } else { PART }
+    }
+
+    /// Parts of a row.
+    fn parts(&self) -> usize {
+        self.w.n.div_ceil(self.part())
     }
 
     /// V.
@@ -159,9 +178,24 @@ impl<'a> Head<'a> {
         self.tile.slice(start, chunk.rows * cols)
     }
 
+    /// Behind the logits, or in their place where they are not needed any more.
     fn stats(&self, chunk: Chunk) -> Buf<'a> {
-        let words = self.w.n.div_ceil(PART) * PART_WORDS;
-        self.tile.slice(chunk.rows * width(self.w.n, self.full), chunk.rows * words)
+        let start = if self.at_once { 0 } else { chunk.rows * width(self.w.n, self.full) };
+        self.tile.slice(start, chunk.rows * self.parts() * PART_WORDS)
+    }
+
+    /// The statistics of all parts of a chunk. Where all its logits stand in `tile`, they may be overwritten.
+    pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
+        if self.at_once {
+            let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
+            return product.parts(self.inv_temperature, chunk, pick, self.stats(chunk));
+        }
+        for (first, cols) in tiles(self.w.n, TILE) {
+            if !self.full {
+                self.compute(chunk, first, cols);
+            }
+            self.reduce(chunk, first, cols, pick);
+        }
     }
 
     /// Computes a tile's logits.
@@ -171,12 +205,12 @@ impl<'a> Head<'a> {
     }
 
     /// Reduces a tile's logits to the statistics of its parts.
-    pub(super) fn reduce(&self, chunk: Chunk, first: usize, cols: usize, pick: Pick<'_>) {
+    fn reduce(&self, chunk: Chunk, first: usize, cols: usize, pick: Pick<'_>) {
         let mut args = vec![
             self.dev.arg(self.logits(chunk, first, cols)),
             count(cols),
             count(first),
-            count(self.w.n.div_ceil(PART)),
+            count(self.parts()),
             Arg::F32(self.inv_temperature),
         ];
         let kernel = match pick {
@@ -198,7 +232,7 @@ impl<'a> Head<'a> {
     /// Merges the parts' statistics: what is known of `targets`.
     pub(super) fn finish_targets(&self, chunk: Chunk, targets: Buf<'_>) {
         let mut args = self.merge_args(chunk);
-        args.extend([count(self.w.n), self.dev.arg(chunk.of(targets, 1))]);
+        args.extend([count(self.part()), count(self.w.n), self.dev.arg(chunk.of(targets, 1))]);
         self.finish("rows_of_targets", chunk, args);
     }
 
@@ -214,7 +248,7 @@ impl<'a> Head<'a> {
     }
 
     fn merge_args(&self, chunk: Chunk) -> Vec<Arg> {
-        vec![self.dev.arg(self.stats(chunk)), count(chunk.rows), count(self.w.n.div_ceil(PART))]
+        vec![self.dev.arg(self.stats(chunk)), count(chunk.rows), count(self.parts())]
     }
 
     fn finish(&self, kernel: &'static str, chunk: Chunk, mut args: Vec<Arg>) {
@@ -237,10 +271,7 @@ pub(crate) fn forward(
 ) {
     let head = Head::new(dev, x, w, targets.len(), inv_temperature, tile, out, false);
     for chunk in head.chunks() {
-        for (first, cols) in tiles(w.n, TILE) {
-            head.compute(chunk, first, cols);
-            head.reduce(chunk, first, cols, Pick::Targets(targets));
-        }
+        head.fill_stats(chunk, Pick::Targets(targets));
         head.finish_targets(chunk, targets);
     }
 }
@@ -287,16 +318,22 @@ pub(crate) fn backward(
     let width = w.n.min(GRADIENT_TILE);
     assert!(d.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", d.dtile.len());
     assert_eq!(d.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
-    let chunk = gradient_rows(rows, tile.len() / width);
+    let chunk = product_rows(rows, tile.len() / width);
     assert!(rows == 0 || chunk > 0, "a head tile of {} elements", tile.len());
+    let at_once = (rows > 0 && hopper::takes(dev, x, w) && w.n.is_multiple_of(8))
+        .then(|| hopper::HeadProduct::new(dev, x, w));
     for (first, cols) in tiles(w.n, GRADIENT_TILE) {
         let part = matrix_rows(w, first, cols);
         let dtile = d.dtile.slice(0, rows * cols);
-        for row in (0..rows).step_by(chunk.max(1)) {
-            let here = Chunk { first: row, rows: chunk.min(rows - row) };
-            let logits = tile.slice(0, here.rows * cols);
-            matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
-            gradients(dev, here, logits, first, inv_temperature, targets, out, d, here.of(dtile, cols));
+        if let Some(at_once) = &at_once {
+            at_once.gradients(first, cols, inv_temperature, targets, out, &d, dtile);
+        } else {
+            for row in (0..rows).step_by(chunk.max(1)) {
+                let here = Chunk { first: row, rows: chunk.min(rows - row) };
+                let logits = tile.slice(0, here.rows * cols);
+                matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
+                gradients(dev, here, logits, first, inv_temperature, targets, out, d, here.of(dtile, cols));
+            }
         }
         matmul::backward_x(dev, dtile, part, d.dx, first > 0);
         matmul::backward_w(dev, dtile, x, matrix_rows(d.grad, first, cols), d.add);

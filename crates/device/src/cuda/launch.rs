@@ -3,6 +3,7 @@
 use super::CudaDevice;
 use super::compile::{self, SOURCES};
 use super::driver::{self, Gpu};
+use super::hopper::TensorMap;
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Error, Result};
 use plimsoll_memory::Buf;
@@ -18,6 +19,8 @@ pub(crate) enum Arg {
     U32(u32),
     U64(u64),
     F32(f32),
+    /// By value.
+    Map(TensorMap),
 }
 
 /// Shape of a launch.
@@ -164,11 +167,16 @@ impl CudaDevice {
         let mut params: [*mut c_void; 32] = [std::ptr::null_mut(); 32];
         assert!(args.len() <= words.len(), "{kernel} has {} parameters", args.len());
         for (i, arg) in args.iter().enumerate() {
-            words[i] = match *arg {
-                Arg::Ptr(address) => address,
-                Arg::U32(x) => u64::from(x),
-                Arg::U64(x) => x,
+            words[i] = match arg {
+                Arg::Ptr(address) => *address,
+                Arg::U32(x) => u64::from(*x),
+                Arg::U64(x) => *x,
                 Arg::F32(x) => u64::from(x.to_bits()),
+                Arg::Map(map) => {
+                    // The driver only reads it.
+                    params[i] = map.0.as_ptr().cast_mut().cast();
+                    continue;
+                }
             };
             params[i] = (&raw mut words[i]).cast();
         }

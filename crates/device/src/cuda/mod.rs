@@ -12,6 +12,7 @@ mod compile;
 mod driver;
 mod head;
 mod held;
+mod hopper;
 mod launch;
 mod library;
 mod matmul;
@@ -122,7 +123,7 @@ impl CudaDevice {
     pub fn new(arena_bytes: Bytes, options: CudaOptions) -> Result<CudaDevice> {
         let (gpu, others) = Gpu::open()?;
         let kernels = launch::Kernels::load(&gpu, options.checked)?;
-        let blas = blas::Blas::open(&gpu)?;
+        let blas = blas::Blas::open(&gpu, !options.checked)?;
         let pipeline = pipeline::Queue::new(&gpu)?;
         let transfers = transfer::Transfers::new(&gpu)?;
         let arena = gpu.allocate("the arena", arena_bytes.0.max(256))?;

@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 
 /// Chunks of rows of a sum, at most.
 const CHUNKS_MAX: usize = 512;
+/// Widest row of which 256 threads hold eight elements each in a norm's backward pass: more blocks run at once.
+const SHORT_WIDTH_MAX: usize = 2048;
 /// Rows of a chunk of `column_sums`, at least: eight for each of a block's warps.
 const CHUNK_ROWS: usize = 64;
 /// Widest row that a block holds in registers: 512 threads with 32 elements.
@@ -178,6 +180,8 @@ fn typed_two(name: &'static str, w: Buf<'_>, dy: Buf<'_>) -> &'static str {
     match (name, mixed) {
         ("rms_norm_backward_warp", false) => typed!("rms_norm_backward_warp", w),
         ("rms_norm_backward_warp", true) => "rms_norm_backward_warp_bf16_float",
+        ("rms_norm_backward_short", false) => typed!("rms_norm_backward_short", w),
+        ("rms_norm_backward_short", true) => "rms_norm_backward_short_bf16_float",
         ("rms_norm_backward_256", false) => typed!("rms_norm_backward_256", w),
         ("rms_norm_backward_256", true) => "rms_norm_backward_256_bf16_float",
         ("rms_norm_backward_512", false) => typed!("rms_norm_backward_512", w),
@@ -244,6 +248,7 @@ pub(crate) fn rms_norm_backward(
     let args = [px, pw, Arg::F32(eps), pdy, pdx, pout, prstd, partials, count(rows), count(h)];
     let (kernel, per_block, threads) = match sharing {
         Sharing::Warp => ("rms_norm_backward_warp", 4, 128),
+        Sharing::Block256 if h <= SHORT_WIDTH_MAX => ("rms_norm_backward_short", 1, 256),
         Sharing::Block256 => ("rms_norm_backward_256", 1, 256),
         _ => ("rms_norm_backward_512", 1, 512),
     };

@@ -39,10 +39,7 @@ pub(crate) fn sample(
     }
     let pick = if how.temperature > 0.0 { Pick::Draw(keys, how.seed) } else { Pick::Largest };
     for chunk in head.chunks() {
-        for (first, cols) in tiles(w.n, TILE) {
-            head.compute(chunk, first, cols);
-            head.reduce(chunk, first, cols, pick);
-        }
+        head.fill_stats(chunk, pick);
         head.finish_tokens(chunk, pick, tokens);
     }
 }
@@ -75,9 +72,7 @@ fn truncated(head: &Head<'_>, keys: Buf<'_>, how: Sampling, tokens: Buf<'_>) {
         ];
         let launch = Launch { grid: [chunk.rows as u32, 1, 1], block: 1024, shared: 0 };
         dev.launch("sampler", "draw_truncated", launch, &args);
-        for (first, cols) in tiles(vocab, TILE) {
-            head.reduce(chunk, first, cols, Pick::Targets(tokens));
-        }
+        head.fill_stats(chunk, Pick::Targets(tokens));
         head.finish_targets(chunk, tokens);
     }
 }

@@ -392,7 +392,8 @@ fn kept_by_sorting(logits: &[f32], how: &Sampling) -> Vec<u32> {
 #[test]
 fn planned_buffers_are_used_to_the_end() {
     for (rows, vocab) in [(1, 15), (70, 264), (5, 20_008)] {
-        let Some(mut head) = Head::new(Case { rows, vocab, k: 64, e: Bf16 }) else { return };
+        // Rows of no whole 16-byte units, so that logits are written on Hopper too.
+        let Some(mut head) = Head::new(Case { rows, vocab, k: 60, e: Bf16 }) else { return };
         head.forward(0, rows, 1.0);
         head.backward(1.0, &vec![1.0; rows], &vec![0.0; rows]);
         head.sample(0, rows, Sampling { top_k: 3, ..plain(1.0) });

@@ -54,6 +54,11 @@ fn the_three_products_agree_with_f64() {
         check_norm("out", &gpu.get("out"), &want_out, tolerance);
         check_norm("dx", &gpu.get("dx"), &want_dx, tolerance);
         check_norm("dw", &gpu.get("dw"), &want_dw, tolerance);
+        gpu.set("dw", &vec![f32::NAN; n * k]);
+        let none = gpu.buf("bias").slice(0, 0);
+        gpu.dev.matmul_dw(gpu.buf("dy"), gpu.buf("x"), gpu.matrix("dw", n, k), false, none);
+        let written: Vec<f64> = want_dw.iter().zip(&dw).map(|(sum, &dw)| sum - f64::from(dw)).collect();
+        check_norm("dw written", &gpu.get("dw"), &written, tolerance);
         if out == F32 {
             gpu.dev.matmul(gpu.buf("x"), weights, None, gpu.buf("out"), true);
             let twice: Vec<f64> = (0..m * n).map(|i| 2.0 * want_out[i] - f(&bias, i % n)).collect();

@@ -129,7 +129,7 @@ fn run8(dev: &dyn Device, buf: &dyn Fn(&str) -> Buf<'static>, ends: &[usize]) ->
             start = end;
         }
     }
-    let mut all = vec![vec![0.0; N], vec![0.0; N], vec![0.0; N], vec![0.0; N.div_ceil(CODE_BLOCK)]];
+    let mut all = [vec![0.0; N], vec![0.0; N], vec![0.0; N], vec![0.0; N.div_ceil(CODE_BLOCK)]];
     dev.read_f32(buf("w"), 0, &mut all[0]);
     dev.read_codes(coded("m"), 1, MatrixLayout::Rows, 0, &mut all[1]);
     dev.read_codes(coded("v"), 1, MatrixLayout::Rows, 0, &mut all[2]);

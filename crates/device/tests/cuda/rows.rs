@@ -73,39 +73,40 @@ fn perturbed_norms_have_other_bits_somewhere() {
 
 #[test]
 fn rms_norm_backward_is_close_and_repeats() {
-    for e in BOTH {
+    for (e, g) in [(F32, F32), (Bf16, F32), (Bf16, Bf16)] {
         for h in WIDTHS {
             // More rows than chunks, where that is little work.
             let rows = if h <= 64 { 2600 } else { 37 };
             let sizes = [
                 ("x", F32, rows * h),
                 ("w", e, h),
-                ("dy", F32, rows * h),
+                ("dy", g, rows * h),
                 ("dx", F32, rows * h),
+                ("rounded", e, rows * h),
                 ("dw", e, h),
                 ("rstd", F32, rows),
             ];
             let Some(mut gpu) = GpuBench::new(&sizes) else { return };
-            let (x, dy) = (normal(1, rows * h, 1.0, F32), normal(3, rows * h, 1.0, F32));
+            let (x, dy) = (normal(1, rows * h, 1.0, F32), normal(3, rows * h, 1.0, g));
             let (w, dx, dw) = (normal(2, h, 1.0, e), normal(4, rows * h, 1.0, F32), normal(5, h, 1.0, e));
-            let mut results = vec![];
-            for _ in 0..2 {
+            let run = |gpu: &mut GpuBench, add: bool, rounded: bool| {
                 for (name, x) in [("x", &x), ("w", &w), ("dy", &dy), ("dx", &dx), ("dw", &dw)] {
                     gpu.set(name, x);
                 }
                 let b = |name: &str| gpu.buf(name);
-                gpu.dev.rms_norm_backward(
-                    b("x"),
-                    b("w"),
-                    EPS,
-                    b("dy"),
-                    NormGrads { dx: b("dx"), rounded: None, dw: b("dw"), add: true, rstd: b("rstd") },
-                );
-                results.push(["dx", "dw", "rstd"].map(|name| bits(&gpu.get(name))));
-            }
-            let what = format!("{e:?} rows of {h}");
-            assert_eq!(results[0], results[1], "{what}: two runs");
-            let (mut want_dx, mut want_dw) = (f64s(&dx), f64s(&dw));
+                let rounded = rounded.then(|| b("rounded"));
+                let to = NormGrads { dx: b("dx"), rounded, dw: b("dw"), add, rstd: b("rstd") };
+                gpu.dev.rms_norm_backward(b("x"), b("w"), EPS, b("dy"), to);
+                ["dx", "dw", "rstd"].map(|name| gpu.get(name))
+            };
+            let what = format!("{e:?} {g:?} rows of {h}");
+            let (first, second, written) =
+                (run(&mut gpu, true, false), run(&mut gpu, true, true), run(&mut gpu, false, true));
+            assert_eq!(first.clone().map(|x| bits(&x)), second.map(|x| bits(&x)), "{what}: two runs");
+            assert_eq!(bits(&first[0]), bits(&written[0]), "{what}: dx whether dw is added to");
+            let want: Vec<f32> = first[0].iter().map(|&x| round(x, e)).collect();
+            assert_eq!(bits(&gpu.get("rounded")), bits(&want), "{what}: dx rounded");
+            let (mut want_dx, mut want_dw) = (f64s(&dx), vec![0.0; h]);
             for row in 0..rows {
                 let at = row * h..(row + 1) * h;
                 let (x, dy) = (&x[at.clone()], f64s(&dy[at]));
@@ -117,8 +118,10 @@ fn rms_norm_backward_is_close_and_repeats() {
                     want_dw[i] += dy[i] * xhat[i];
                 }
             }
-            check_norm(&what, &gpu.get("dx"), &want_dx, 1e-6);
-            check_norm(&what, &gpu.get("dw"), &want_dw, tolerance(e));
+            check_norm(&what, &first[0], &want_dx, 1e-6);
+            check_norm(&what, &written[1], &want_dw, tolerance(e));
+            let sums: Vec<f64> = want_dw.iter().zip(&dw).map(|(sum, &dw)| sum + f64::from(dw)).collect();
+            check_norm(&what, &first[1], &sums, tolerance(e));
             gpu.check_guards();
         }
     }
@@ -253,6 +256,11 @@ fn a_bias_gets_the_sum_of_its_column() {
                 results.push(gpu.get("grad"));
             }
             assert_eq!(bits(&results[0]), bits(&results[1]));
+            gpu.dev.bias_backward(gpu.buf("dy"), gpu.buf("grad"), false);
+            let written = gpu.get("grad");
+            gpu.set("grad", &vec![0.0; n]);
+            gpu.dev.bias_backward(gpu.buf("dy"), gpu.buf("grad"), true);
+            assert!(gpu.get("grad") == written, "{e:?} [{rows}, {n}]: written or added to zeros");
             let mut want = f64s(&grad);
             for (i, &d) in dy.iter().enumerate() {
                 want[i % n] += f64::from(d);

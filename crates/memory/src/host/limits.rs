@@ -82,6 +82,7 @@ impl Host {
         for (name, key, words) in [
             ("address space", "Max address space", "ulimit -v"),
             ("locked memory", "Max locked memory", "ulimit -l"),
+            ("file size", "Max file size", "ulimit -f"),
             ("open files", "Max open files", "ulimit -n"),
             ("processes", "Max processes", "ulimit -u"),
         ] {

@@ -18,6 +18,9 @@ pub(crate) enum Found {
     Nothing,
 }
 
+/// Longest answer of a box without braces.
+const TOKEN_BYTES_MAX: usize = 39;
+
 /// Finds the answer.
 pub(crate) fn answer(text: &str) -> Found {
     let text = before_markers(text);
@@ -158,10 +161,34 @@ fn boxes(text: &str) -> (Vec<Span>, Option<usize>) {
 fn unbraced(text: &str, after: usize) -> Option<(usize, usize)> {
     let rest = &text[after..];
     let start = after + rest.len() - rest.trim_start_matches(' ').len();
-    let length = text[start..].find(|c: char| c.is_whitespace() || c == '$').unwrap_or(text.len() - start);
-    let token = text[start..start + length].trim_end_matches(['.', ',']);
-    let readable = token.starts_with(|c: char| c.is_ascii_digit() || c == '-') && token.len() < 40;
+    // A longer token is not read, so there is no need to look for its end, which would be done again for each box.
+    let near = &text[start..text.floor_char_boundary(start + TOKEN_BYTES_MAX + 1)];
+    let length = near.find(|c: char| c.is_whitespace() || c == '$').unwrap_or(near.len());
+    let token = balanced(&near[..length]).trim_end_matches(['.', ',']);
+    let readable =
+        token.starts_with(|c: char| c.is_ascii_digit() || c == '-') && token.len() <= TOKEN_BYTES_MAX;
     readable.then_some((start, start + token.len()))
+}
+
+/// The part before the first brace that closes nothing here and before the next box; before the first brace if that part
+/// leaves one open. So a box without braces neither holds another nor reaches out of one.
+fn balanced(token: &str) -> &str {
+    let (mut depth, mut first_brace) = (0usize, token.len());
+    for (at, byte) in token.bytes().enumerate() {
+        match byte {
+            b'{' => {
+                first_brace = first_brace.min(at);
+                depth += 1;
+            }
+            b'}' if depth == 0 => return &token[..at],
+            b'}' => depth -= 1,
+            b'\\' if ["\\boxed", "\\fbox", "\\framebox"].iter().any(|name| token[at..].starts_with(name)) => {
+                return &token[..if depth == 0 { at } else { first_brace }];
+            }
+            _ => {}
+        }
+    }
+    if depth == 0 { token } else { &token[..first_brace] }
 }
 
 /// True if boxes with this between them are one answer: a comma, `and`, `or`, and marks that show nothing.

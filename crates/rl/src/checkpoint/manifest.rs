@@ -57,6 +57,10 @@ impl Manifest {
         let path = folder.join(MANIFEST);
         refuse_link(folder, "the checkpoint")?;
         let meta = refuse_link(&path, "it")?;
+        if !meta.is_file() {
+            // A pipe would be waited for.
+            return Err(damaged(&path, "it is no regular file"));
+        }
         if meta.len() > MANIFEST_BYTES_MAX {
             return Err(damaged(&path, &format!("{} bytes, the limit is {MANIFEST_BYTES_MAX}", meta.len())));
         }
@@ -196,6 +200,9 @@ mod tests {
         let error = Manifest::read(&path).unwrap_err();
         assert_eq!(error.slug, "checkpoint-newer");
         assert!(error.message.contains("9.0.0"), "{error}");
+        fs::remove_file(path.join(MANIFEST)).unwrap();
+        fs::create_dir(path.join(MANIFEST)).unwrap();
+        assert!(Manifest::read(&path).unwrap_err().message.ends_with("it is no regular file"));
         let outside = FileRecord { bytes: 0, sha256: String::new() };
         assert!(check(&path, "../x", &outside).unwrap_err().contains("outside"));
     }

@@ -208,9 +208,9 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         Recompute::None => 0.0,
         Recompute::Cheap | Recompute::Layer => cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth,
     };
-    // Offloaded states come in while others go out, behind the arithmetic.
+    // Offloaded states come in while others go out. Beside that a card's arithmetic on them is nothing; a CPU copies first.
     let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
-    let optimizer = work.updates * moved.max(optimizer_bytes(model, training) / rates.bandwidth);
+    let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth);
     flops / (rates.flops(model.dtype) * rates.update_share)
         + cut.micro_batches * micro_batch
         + recomputed

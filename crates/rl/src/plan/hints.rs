@@ -129,27 +129,30 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
 /// What a card may leave to the host's memory.
 fn offloads(run: &RunFile) -> Vec<Change> {
     let has_reference = run.loss.kl_coef != 0.0 && run.method.has_rollout();
-    let lies = |what| run.memory.offload.contains(&what);
-    let (optimizer, reference) = (lies(Offload::Optimizer), lies(Offload::Reference) || !has_reference);
+    if run.memory.offload == Auto::Auto {
+        return Vec::new();
+    }
+    let optimizer = run.memory.offloads(Offload::Optimizer);
+    let reference = run.memory.offloads(Offload::Reference) || !has_reference;
     let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
     vec![
         how(
             !optimizer && (!has_reference || !reference),
             "memory.offload=[\"optimizer\"]",
             "AdamW's states lie in page-locked host memory and pass through the card in each update",
-            |r| r.memory.offload = vec![Offload::Optimizer],
+            |r| r.memory.offload = Auto::Value(vec![Offload::Optimizer]),
         ),
         how(
             !reference && !optimizer,
             "memory.offload=[\"reference\"]",
             "the reference model lies in page-locked host memory and passes through the card layer by layer",
-            |r| r.memory.offload = vec![Offload::Reference],
+            |r| r.memory.offload = Auto::Value(vec![Offload::Reference]),
         ),
         how(
             has_reference && !(optimizer && reference),
             "memory.offload=[\"optimizer\",\"reference\"]",
             "AdamW's states and the reference model lie in page-locked host memory and pass through the card in parts",
-            |r| r.memory.offload = vec![Offload::Optimizer, Offload::Reference],
+            |r| r.memory.offload = Auto::Value(vec![Offload::Optimizer, Offload::Reference]),
         ),
     ]
 }

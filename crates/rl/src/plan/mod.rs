@@ -16,7 +16,7 @@ use crate::checkpoint::Store;
 use crate::devices;
 use crate::runfile::{Auto, ByteSize, RunFile};
 use crate::session::{Facts, Session};
-use crate::shape::RunShape;
+use crate::shape::{Offload, RunShape};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cuda::Held;
@@ -58,6 +58,8 @@ pub struct Resolved {
     pub threads: usize,
     /// The most that the buffers between files and weights take.
     pub staging: Bytes,
+    /// What lies in the device's host memory.
+    pub offload: Offload,
 }
 
 /// A setting that the planner weighed.
@@ -284,7 +286,7 @@ fn limits_of(run: &RunFile, given: &Limits) -> Limits {
 /// What the rewards take of the host, at most: processes of other people's code, threads, requests and replies.
 fn reward_memory(run: &RunFile) -> RewardMemory {
     let specs = crate::eval::reward_specs(&run.reward, &run.data.answer_column);
-    specs.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::add)
+    specs.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
 }
 
 /// Reads `host=60GiB,device=139GiB` of `plan --limit`.

@@ -151,6 +151,7 @@ fn named(setting: &Setting) -> Vec<(&'static str, String)> {
         ("sequences_max", r.sequences_max.to_string()),
         ("kv_blocks", r.kv_blocks.to_string()),
         ("staging", r.staging.to_string()),
+        ("offload", r.offload.words().to_string()),
         ("threads", r.threads.to_string()),
     ]
 }

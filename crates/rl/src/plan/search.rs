@@ -79,12 +79,14 @@ pub(super) struct Solution {
     pub(super) fits: bool,
 }
 
-/// Where a setting stands on each axis: precision, recompute, micro-batch, sequences, staging.
-type Point = [usize; 5];
+/// Where a setting stands on each axis: precision, recompute, micro-batch, sequences, staging, offload.
+type Point = [usize; 6];
 /// The axis that changes what is computed: a later choice is taken only where no earlier one fits.
 const PRECISION: usize = 0;
 /// The axis that no step feels.
 const STAGING: usize = 4;
+/// The axis that moves bytes from one pool to another: its choices stand from the most device memory to the least.
+const OFFLOAD: usize = 5;
 
 /// The choices of every knob, each from the most memory to the least; one where the run file says it.
 struct Axes {
@@ -93,6 +95,7 @@ struct Axes {
     micro_batch_tokens: Vec<usize>,
     sequences: Vec<usize>,
     staging: Vec<Bytes>,
+    offload: Vec<Offload>,
 }
 
 /// One choice of every knob.
@@ -102,12 +105,14 @@ struct Knobs {
     micro_batch_tokens: usize,
     sequences: usize,
     staging: Bytes,
+    offload: Offload,
 }
 
 impl Axes {
     fn lengths(&self) -> Point {
-        let Axes { precision, recompute, micro_batch_tokens, sequences, staging } = self;
-        [precision.len(), recompute.len(), micro_batch_tokens.len(), sequences.len(), staging.len()]
+        let Axes { precision, recompute, micro_batch_tokens, sequences, staging, offload } = self;
+        let (batch, staging) = (micro_batch_tokens.len(), staging.len());
+        [precision.len(), recompute.len(), batch, sequences.len(), staging, offload.len()]
     }
 
     fn at(&self, point: Point) -> Knobs {
@@ -116,7 +121,8 @@ impl Axes {
             recompute: self.recompute[point[1]],
             micro_batch_tokens: self.micro_batch_tokens[point[2]],
             sequences: self.sequences[point[3]],
-            staging: self.staging[point[4]],
+            staging: self.staging[point[STAGING]],
+            offload: self.offload[point[OFFLOAD]],
         }
     }
 
@@ -125,7 +131,7 @@ impl Axes {
         let lengths = self.lengths();
         let count: usize = lengths.iter().product();
         (0..count).map(move |mut n| {
-            let mut point = [0; 5];
+            let mut point = [0; 6];
             for axis in (0..lengths.len()).rev() {
                 point[axis] = n % lengths[axis];
                 n /= lengths[axis];
@@ -230,6 +236,24 @@ impl Planner<'_> {
                 Auto::Value(ByteSize(bytes)) => vec![bytes],
                 Auto::Auto => STAGING_MIB.map(Bytes::mib).to_vec(),
             },
+            offload: self.offloads(run),
+        }
+    }
+
+    /// What `"auto"` may leave to the host's memory: on a CPU nothing, because that is its own.
+    fn offloads(&self, run: &RunFile) -> Vec<Offload> {
+        let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
+        let reference = run.has_reference();
+        match (&run.memory.offload, self.kind) {
+            (Auto::Value(list), _) => {
+                let lies = |what| list.contains(&what);
+                vec![of(lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
+            }
+            (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],
+            (Auto::Auto, DeviceKind::Cuda) if reference => {
+                vec![of(false, false), of(false, true), of(true, false), of(true, true)]
+            }
+            (Auto::Auto, DeviceKind::Cuda) => vec![of(false, false), of(true, false)],
         }
     }
 
@@ -299,7 +323,6 @@ impl Planner<'_> {
         let sequences = run.sequences_per_step() as usize;
         let prompts = run.rollout.prompts_per_step as usize;
         let reference = run.has_reference();
-        let offloads = |what| run.memory.offload.contains(&what);
         Training {
             dtypes: StateDTypes { weights, grads, optimizer },
             pack: PackLimits {
@@ -310,10 +333,7 @@ impl Planner<'_> {
             recompute: knobs.recompute,
             reference,
             critic: self.facts.critic,
-            offload: Offload {
-                optimizer: offloads(RunOffload::Optimizer),
-                reference: reference && offloads(RunOffload::Reference),
-            },
+            offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
         }
@@ -335,6 +355,7 @@ impl Planner<'_> {
             prompt_tokens_max: engine.prompt_tokens,
             threads: self.threads,
             staging: knobs.staging,
+            offload: knobs.offload,
         };
         let shape = RunShape {
             spec: self.facts.spec,
@@ -403,9 +424,9 @@ fn check_sizes(run: &RunFile, facts: &Facts) -> Result<()> {
     ))
 }
 
-/// True if `point` takes at least the memory of `other` on every axis.
+/// True if `point` takes at least the memory of `other` on every axis, in every pool.
 fn takes_at_least(point: Point, other: Point) -> bool {
-    point.iter().zip(other).all(|(&at, other)| at <= other)
+    point[OFFLOAD] == other[OFFLOAD] && point.iter().zip(other).all(|(&at, other)| at <= other)
 }
 
 /// True if a candidate computes the same as the fastest one and is predicted to be as fast.
@@ -482,6 +503,12 @@ impl Resolved {
         run.rollout.sequences_max = Auto::Value(self.sequences_max as u32);
         run.rollout.kv_blocks = Auto::Value(self.kv_blocks as u32);
         run.memory.staging = Auto::Value(ByteSize(self.staging));
+        let offload = [
+            (self.offload.optimizer, RunOffload::Optimizer),
+            (self.offload.reference, RunOffload::Reference),
+        ];
+        run.memory.offload =
+            Auto::Value(offload.into_iter().filter_map(|(lies, what)| lies.then_some(what)).collect());
         run.run.threads = Auto::Value(self.threads as u32);
         run
     }

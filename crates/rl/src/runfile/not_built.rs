@@ -17,7 +17,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.run.zero_stage != 0 {
         return Err(error(at, "run.zero_stage", &run.run.zero_stage.to_string(), "0: one process"));
     }
-    if run.memory.offload.contains(&Offload::Gradients) {
+    if run.memory.offloads(Offload::Gradients) {
         return Err(error(at, "memory.offload", "\"gradients\"", "\"optimizer\" and \"reference\""));
     }
     loss(run, at)?;

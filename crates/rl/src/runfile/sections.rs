@@ -234,6 +234,9 @@ pub struct Reward {
     /// Worker processes, or connections of `http:`.
     #[serde(default)]
     pub workers: Auto<u32>,
+    /// Samples of one call, rounded up to whole groups.
+    #[serde(default)]
+    pub batch_size: Auto<u32>,
     /// Longest time for one batch, and of `code` for one test, in milliseconds.
     #[serde(default = "ten_seconds")]
     pub timeout_ms: u64,
@@ -491,8 +494,8 @@ pub struct Memory {
     pub host: Auto<ByteSize>,
     /// Device memory of the run.
     pub device: Auto<ByteSize>,
-    /// What may live in pinned host memory.
-    pub offload: Vec<Offload>,
+    /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits so.
+    pub offload: Auto<Vec<Offload>>,
     /// The buffer through which files are read and written.
     pub staging: Auto<ByteSize>,
     /// Refuse a limit that comes from free memory instead of a container.
@@ -502,7 +505,15 @@ pub struct Memory {
 impl Default for Memory {
     fn default() -> Memory {
         let staging = Auto::Value(ByteSize(Bytes::mib(64)));
-        Memory { host: Auto::Auto, device: Auto::Auto, offload: Vec::new(), staging, strict: false }
+        let offload = Auto::Value(Vec::new());
+        Memory { host: Auto::Auto, device: Auto::Auto, offload, staging, strict: false }
+    }
+}
+
+impl Memory {
+    /// True if the run file says that it lives in host memory.
+    pub fn offloads(&self, what: Offload) -> bool {
+        matches!(&self.offload, Auto::Value(list) if list.contains(&what))
     }
 }
 

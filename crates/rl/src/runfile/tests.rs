@@ -88,7 +88,8 @@ fn aliases_are_read_under_our_names() {
     assert_eq!(run.train.recompute, Auto::Value(Recompute::Layer));
     assert!(loaded.notes[0].contains("is ignored"), "{:?}", loaded.notes);
     let offloaded = load_text(GOOD, &["memory.adam_offload=true"], &[]).unwrap().run.memory.offload;
-    assert_eq!(offloaded, [Offload::Optimizer]);
+    assert_eq!(offloaded, Auto::Value(vec![Offload::Optimizer]));
+    assert_eq!(load_text(GOOD, &["memory.offload=auto"], &[]).unwrap().run.memory.offload, Auto::Auto);
     let sets = ["data.prompt_tokens_max=11", "train.per_device_train_batch_size=4"];
     assert_eq!(load_text(GOOD, &sets, &[]).unwrap().run.train.micro_batch_tokens, Auto::Value(64));
 }
@@ -160,6 +161,8 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["run.zero_stage=2"], "not-built", "one process"),
     (&["memory.offload=[\"gradients\"]"], "not-built", "gradients"),
     (&["memory.offload=[\"weights\"]"], "bad-value", "weights"),
+    (&["memory.offload=optimizer"], "bad-type", "\"auto\" or a list"),
+    (&["train.micro_batch_tokens=[1]"], "bad-type", "\"auto\" or a whole number"),
     (&["memory.gpu_memory_utilization=0.9"], "not-built", "GPU"),
     (&["loss.correction=tis"], "not-built", "correction"),
     (&["data.prompts=a.parquet"], "not-built", "Parquet"),

@@ -357,6 +357,7 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
             return Err(bad_value(at, &key("timeout_ms"), 0, "a number of milliseconds above 0"));
         }
         not_zero(reward.workers.value(), at, &key("workers"))?;
+        not_zero(reward.batch_size.value(), at, &key("batch_size"))?;
         reward_kind(reward, at, &key("kind"))?;
     }
     Ok(())

@@ -14,6 +14,9 @@ pub trait Expecting {
 
     /// Whether some strings are values, so that a wrong string is a wrong value rather than a wrong type.
     const TAKES_TEXT: bool = true;
+
+    /// Whether some lists are values.
+    const TAKES_LIST: bool = false;
 }
 
 /// A value that the planner may choose.
@@ -79,6 +82,13 @@ impl<'de, T: Deserialize<'de> + Expecting> Visitor<'de> for AutoVisitor<T> {
             true => E::invalid_value(Unexpected::Str(text), &self),
             false => E::invalid_type(Unexpected::Str(text), &self),
         })
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Auto<T>, A::Error> {
+        if !T::TAKES_LIST {
+            return Err(de::Error::invalid_type(Unexpected::Seq, &self));
+        }
+        T::deserialize(de::value::SeqAccessDeserializer::new(list)).map(Auto::Value)
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Auto<T>, E> {
@@ -479,3 +489,9 @@ names!(
         Gradients = "gradients",
     }
 );
+
+impl Expecting for Vec<Offload> {
+    const EXPECTING: &'static str = "a list of \"optimizer\" and \"reference\"";
+    const TAKES_TEXT: bool = false;
+    const TAKES_LIST: bool = true;
+}

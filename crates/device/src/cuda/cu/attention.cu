@@ -245,18 +245,21 @@ __device__ __forceinline__ void join_parts(const float* parts, const u32* segmen
 // ---- tiles: segments of any number of rows -----------------------------------------------------------------------------
 
 /// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. Behind
-/// the keys in shared memory, where there is more than one chunk, stands each thread's part of the chunks before.
-template <int D, int WARPS>
+/// the keys in shared memory, where there is more than one chunk, stands each thread's part of the chunks before. HOPPER:
+/// four warps multiply together; an element is the same chain, and has the same bits.
+template <int D, int WARPS, bool HOPPER>
 __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                       const u32* tables, bf16* out, float* lse, const Shape& shape, float scale) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
+    u8* shared = dynamic_shared;
+    if constexpr (HOPPER) shared += (PANEL_ALIGN - shared_address(shared) % PANEL_ALIGN) % PANEL_ALIGN;
     const u32 index = blockIdx.x / shape.kv_heads, kv_head = blockIdx.x % shape.kv_heads;
     u32 of, place;
     if (!find_tile(segments, shape.segments, shape.group(), WARPS * TILE, index, of, place)) return;
     const Segment segment = segment_at(segments, of);
     if (!segment_ok(segment, shape)) return;
     const TileRows<WARPS> tile(segment, shape, kv_head, place);
-    KeyStream<D, WARPS> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, dynamic_shared);
+    KeyStream<D, WARPS, HOPPER> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, shared);
     u32 rows[D / STEP][4];
     tile.template read<D>(rows, q);
 
@@ -265,17 +268,26 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
     Sum sum[2];
     for (u32 unit = 0; unit < stream.num_units; unit++) {
         stream.arrive(unit);
-        if (unit * UNIT >= tile.warp_keys) continue;
+        // Warps without keys go along where all multiply together.
+        if (!HOPPER && unit * UNIT >= tile.warp_keys) continue;
         float s[2][4][4], fresh[D / 8][4] = {};
-        dot_half<D>(s[0], rows, stream.keys_of(unit));
-        dot_half<D>(s[1], rows, stream.keys_of(unit) + HALF * D);
+        if constexpr (HOPPER) {
+            dot_unit<D>(s, rows, stream.keys_of(unit));
+        } else {
+            dot_half<D>(s[0], rows, stream.keys_of(unit));
+            dot_half<D>(s[1], rows, stream.keys_of(unit) + HALF * D);
+        }
         const Sum fresh_sum[2] = {unit_weights<0>(s, seen_of(tile.row_keys[0], unit), scale),
                                   unit_weights<1>(s, seen_of(tile.row_keys[1], unit), scale)};
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            u32 weights[2][4];
-            as_left(weights, s[half]);
-            sum_half<D>(fresh, weights, stream.values_of(unit) + half * HALF * D);
+        u32 weights[2][2][4];
+        as_left(weights[0], s[0]);
+        as_left(weights[1], s[1]);
+        if constexpr (HOPPER) {
+            values_of_unit<D>(fresh, weights, stream.values_of(unit));
+            if (unit * UNIT >= tile.warp_keys) continue;
+        } else {
+            sum_half<D>(fresh, weights[0], stream.values_of(unit));
+            sum_half<D>(fresh, weights[1], stream.values_of(unit) + HALF * D);
         }
 #pragma unroll
         for (u32 r = 0; r < 2; r++) {
@@ -346,7 +358,12 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
     extern "C" __global__ void __launch_bounds__(128, RESIDENT)                                                          \
         attention_tiles_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,                    \
                             const u32* tables, bf16* out, float* lse, ATTENTION_SHAPE, float scale) {                    \
-        tiles<D, 4>(q, keys, values, segments, tables, out, lse, SHAPE, scale);                                          \
+        tiles<D, 4, false>(q, keys, values, segments, tables, out, lse, SHAPE, scale);                                   \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(128, RESIDENT)                                                          \
+        attention_hopper_tiles_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,             \
+                                   const u32* tables, bf16* out, float* lse, ATTENTION_SHAPE, float scale) {             \
+        ON_HOPPER(tiles<D, 4, true>(q, keys, values, segments, tables, out, lse, SHAPE, scale);)                         \
     }
 ATTENTION_KERNELS(64, 4, 3)
 ATTENTION_KERNELS(128, 2, 2)

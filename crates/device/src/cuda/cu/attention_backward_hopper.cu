@@ -3,37 +3,6 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Bytes from panel to panel of UNIT rows, and of a step of 16 rows.
-#define PANEL_BYTES (UNIT * 128)
-#define STEP_BYTES (STEP * 128)
-
-/// Step t along D of UNIT rows in panels, as rows of an operand.
-__device__ __forceinline__ u64 rows_operand(u32 panels, u32 t) {
-    return operand(panels + t / 4 * PANEL_BYTES + t % 4 * 32);
-}
-/// Step t of 16 rows, as an operand of D columns.
-__device__ __forceinline__ u64 columns_operand(u32 panels, u32 t) { return operand(panels + t * STEP_BYTES, PANEL_BYTES); }
-
-/// Sums of 64 columns as the left operand of the next products, four steps.
-__device__ __forceinline__ void as_left(u32 (&to)[UNIT / STEP][4], const float (&from)[UNIT / 2]) {
-#pragma unroll
-    for (u32 t = 0; t < UNIT / STEP; t++)
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) to[t][i] = pack_bf16(from[8 * t + 2 * i], from[8 * t + 2 * i + 1]);
-}
-
-/// sum += left . UNIT rows of D columns.
-template <int D>
-__device__ __forceinline__ void sum_unit(float (&sum)[D / 2], const u32 (&left)[UNIT / STEP][4], u32 panels) {
-#pragma unroll
-    for (u32 t = 0; t < UNIT / STEP; t++) multiply_left_by_columns(sum, left[t], columns_operand(panels, t), 1);
-}
-
-__device__ __forceinline__ u8* aligned_shared() {
-    extern __shared__ __align__(16) u8 dynamic_shared[];
-    return dynamic_shared + (1024 - shared_address(dynamic_shared) % 1024) % 1024;
-}
-
 // ---- dQ ------------------------------------------------------------------------------------------------------------------
 
 /// As `backward_queries` in attention_backward.cu.
@@ -68,10 +37,7 @@ __device__ __forceinline__ void hopper_queries(const bf16* q, const bf16* keys, 
     KeyStream<D, 4, true> stream(keys, values, tables + segment.table, shape, kv_head, tile.num_keys, aligned_shared());
     float sum[D / 2] = {};
     for (u32 unit = 0; unit < stream.num_units; unit++) {
-        copy_async_wait<0>();
-        copied();
-        __syncthreads();
-        if (unit + 1 < stream.num_units) stream.fetch(unit + 1);
+        stream.arrive(unit);
         const u32 keys_at = shared_address(stream.keys_of(unit)), values_at = shared_address(stream.values_of(unit));
         float s[UNIT / 2], d[UNIT / 2];
         begin_products();

@@ -241,6 +241,13 @@ __device__ __forceinline__ void sum_half(float (&out)[D / 8][4], const u32 (&lef
     }
 }
 
+/// What this thread's copies brought to shared memory is seen by Hopper's products that follow a barrier.
+__device__ __forceinline__ void copied() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 /// Products of 32 columns, two bf16 in a word, as the left operand of the next product.
 __device__ __forceinline__ void as_left(u32 (&to)[2][4], const float (&from)[4][4]) {
 #pragma unroll
@@ -333,6 +340,7 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
     /// Waits for a unit, and sends for the one behind it. All threads of the block come here for every unit.
     __device__ __forceinline__ void arrive(u32 unit) {
         copy_async_wait<0>();
+        if (PANELS) copied();
         __syncthreads();
         if (unit + 1 < num_units) fetch(unit + 1);
     }

@@ -12,18 +12,6 @@
 #define PART_THREADS 256
 /// Vectors of four columns that a thread has of a part: 256 threads x 4 x 4.
 #define PART_VECTORS 4
-/// In products with e^x below it e^x counts as 0: -infinity times 0 would not be.
-#define EXP_MIN -87.3f
-#define MINUS_INFINITY as_f32(0xff800000u)
-
-/// What a part of a row comes to. Logits are scaled.
-struct PartStats {
-    float max;
-    float sum;      // of exp(x - max); NaN if any logit is NaN or plus infinity
-    float weighted; // sum of (x - max) exp(x - max)
-    float logit;    // of the target, if it stands in this part, or of `token`
-    u32 token;      // drawn among the part's
-};
 
 /// True if lines of `cols` elements of 4 bytes can be read 16 bytes at a time.
 __device__ __forceinline__ bool is_wide(const float* x, u32 cols) { return ((u64)x | (u64)cols * 4) % 16 == 0; }
@@ -199,12 +187,6 @@ parts_of_largest(const float* __restrict__ tile, u32 cols, u32 first, u32 parts,
     }
 }
 
-/// The four numbers of a row: `keys` [rows, 3] is its sample id (low, high) and position.
-__device__ __forceinline__ uint4 row_numbers(const u32* keys, u32 row, u64 seed) {
-    const u32* key = keys + (u64)row * 3;
-    return philox(seed, STREAM_SAMPLER, (u64)key[1] << 32 | key[0], key[2]);
-}
-
 /// As `parts_of_targets`, with a token of the part drawn by its mass.
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
 parts_of_draws(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, float inv_t, const u32* __restrict__ keys,
@@ -306,10 +288,11 @@ struct HeadOut {
 /// Rows of a block: a warp each.
 #define ROW_WARPS 4
 
-/// Log-probability of targets, log-sum-exp, entropy: NaN where the row is not finite. stats: [rows, parts].
+/// Log-probability of targets, log-sum-exp, entropy: NaN where the row is not finite. stats: [rows, parts] of `part`
+/// columns.
 extern "C" __global__ void __launch_bounds__(ROW_WARPS * WARP)
-rows_of_targets(const PartStats* __restrict__ stats, u32 rows, u32 parts, u32 vocab, const u32* __restrict__ targets,
-                float* logprobs, float* lse, float* entropy) {
+rows_of_targets(const PartStats* __restrict__ stats, u32 rows, u32 parts, u32 part, u32 vocab,
+                const u32* __restrict__ targets, float* logprobs, float* lse, float* entropy) {
     u32 row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
     if (row >= rows) return;
     const PartStats* mine = stats + (u64)row * parts;
@@ -320,7 +303,7 @@ rows_of_targets(const PartStats* __restrict__ stats, u32 rows, u32 parts, u32 vo
     u32 target = targets[row];
     // A target beyond the vocabulary is told by --checked, and is NaN without it.
     if (!index_ok(BAD_TOKEN, target, vocab) || target >= vocab) return out.set_not_finite(row);
-    out.set(row, merged, mine[target / PART].logit);
+    out.set(row, merged, mine[target / part].logit);
 }
 
 /// The first part whose maximum is the row's.
@@ -383,12 +366,6 @@ rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u3
 
 /// Columns of a block of `gradients`: eight a thread.
 #define GRADIENT_COLUMNS 2048
-
-/// Per row of the backward pass, [rows] each.
-struct GradientRows {
-    const u32* targets;
-    const float *lse, *entropy, *dlogprobs, *dentropy;
-};
 
 /// d[r, v] = inv_t (dlogp (delta - p) - dH p (ln p + H)) with ln p = x - lse, rounded to T. tile, d: [rows, cols].
 template <class T>

@@ -160,7 +160,7 @@ __device__ __forceinline__ void multiply_left_by_columns(float (&d)[64], const u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-/// Before products: what was written to registers, and what `copied` has made seen, is in place.
+/// Before products: what was written to registers is in place.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 /// Products since the last call are a group.
 __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -168,8 +168,6 @@ __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_grou
 template <int N> __device__ __forceinline__ void wait_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/// What this thread wrote to shared memory is seen by products that follow a barrier.
-__device__ __forceinline__ void copied() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// A thread's sums stand still around products.
 template <int N> __device__ __forceinline__ void hold(float (&d)[N]) {

@@ -34,13 +34,26 @@ __device__ __forceinline__ float round_stochastically(float x, u32 random) {
     return as_f32(((up & exponent) == exponent ? bits : up) & 0xffff0000u);
 }
 
+/// Up to it, and down to minus it, numbers stay finite whatever is added below the bits that bf16 keeps.
+#define ROUNDS_FREELY as_f32(0x7f7f0000u)
+
+/// The same of a number that is no larger; `free` becomes false of others, whose results are not to be used. Comparisons
+/// and selections would be a fifth of an update's instructions.
+__device__ __forceinline__ float round_freely(float x, u32 random, bool& free) {
+    free = free && fabsf(x) <= ROUNDS_FREELY;
+    return as_f32((as_u32(x) + (random & 0xffffu)) & 0xffff0000u);
+}
+
 template <class T> struct IsBf16 { static const bool value = false; };
 template <> struct IsBf16<bf16> { static const bool value = true; };
 
-/// One element: `old` becomes the new weight; the moments are rounded as they are stored.
-template <class W, class M>
+/// One element: `old` becomes the new weight; the moments are rounded as they are stored. QUICK: as `round_freely`.
+template <class W, class M, bool QUICK>
 __device__ __forceinline__ void update(const Update& how, u64 element, bool master, float grad, float& old, float& m,
-                                       float& v) {
+                                       float& v, bool& free) {
+    auto round = [&](float x, u32 random) {
+        return QUICK ? round_freely(x, random, free) : round_stochastically(x, random);
+    };
     grad = grad * how.grad_scale;
     m = fma(m, how.beta1, grad * how.rest1);
     v = fma(v, how.beta2, grad * grad * how.rest2);
@@ -50,10 +63,10 @@ __device__ __forceinline__ void update(const Update& how, u64 element, bool mast
     if (!round_weight && !IsBf16<M>::value) return;
     u32 random[3];
     random_bits(how.key0, how.key1, element, random);
-    if (round_weight) old = round_stochastically(old, random[0]);
+    if (round_weight) old = round(old, random[0]);
     if (IsBf16<M>::value) {
-        m = round_stochastically(m, random[1]);
-        v = round_stochastically(v, random[2]);
+        m = round(m, random[1]);
+        v = round(v, random[2]);
     }
 }
 
@@ -69,17 +82,22 @@ __device__ __forceinline__ void adamw(const Update& how, u64 first, u64 n, W* __
         load8(v + at, v8);
         if (master) load8(master + at, old);
         else load8(w + at, old);
+        bool free = true;
 #pragma unroll
-        for (int i = 0; i < 8; i++) update<W, M>(how, first + at + i, master != nullptr, grad[i], old[i], m8[i], v8[i]);
-        if (master) store8(master + at, old);
-        store8(w + at, old);
-        store8(m + at, m8);
-        store8(v + at, v8);
-        return;
+        for (int i = 0; i < 8; i++)
+            update<W, M, true>(how, first + at + i, master != nullptr, grad[i], old[i], m8[i], v8[i], free);
+        if (free) {
+            if (master) store8(master + at, old);
+            store8(w + at, old);
+            store8(m + at, m8);
+            store8(v + at, v8);
+            return;
+        }
     }
     for (u64 end = at + 8 < n ? at + 8 : n; at < end; at++) {
         float old = master ? master[at] : to_f32(w[at]), m1 = to_f32(m[at]), v1 = to_f32(v[at]);
-        update<W, M>(how, first + at, master != nullptr, to_f32(g[at]), old, m1, v1);
+        bool free = true;
+        update<W, M, false>(how, first + at, master != nullptr, to_f32(g[at]), old, m1, v1, free);
         if (master) master[at] = old;
         w[at] = from_f32<W>(old);
         m[at] = from_f32<M>(m1);
@@ -193,8 +211,10 @@ __device__ __forceinline__ void adamw8(const Update& how, u64 first, u64 n, W* _
             old[i] = to_f32(w[at + i]);
         }
     }
+    bool free = true;
 #pragma unroll
-    for (int i = 0; i < 8; i++) update<W, float>(how, first + at + i, false, grad[i], old[i], m8[i], v8[i]);
+    for (int i = 0; i < 8; i++)
+        update<W, float, false>(how, first + at + i, false, grad[i], old[i], m8[i], v8[i], free);
     float m_scale = block_scale<E4M3>(m8), v_scale = block_scale<E5M3>(v8);
     u32 m_codes[8], v_codes[8];
 #pragma unroll

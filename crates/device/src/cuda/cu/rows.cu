@@ -254,9 +254,11 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
     u32 team = LANES == WARP ? threadIdx.x / WARP : 0, lane = LANES == WARP ? threadIdx.x % WARP : threadIdx.x;
     float dw[QUADS][4] = {};
     for (u32 row = blockIdx.x * teams + team; row < rows; row += gridDim.x * teams) {
-        float v[QUADS][4], d[QUADS][4];
+        // All that is read comes before the sums are waited for.
+        float v[QUADS][4], d[QUADS][4], old[QUADS][4];
         load_row<LANES, QUADS>(x + (u64)row * h, lane, h, v);
         load_row<LANES, QUADS>(dy + (u64)row * h, lane, h, d);
+        load_row<LANES, QUADS>(dx + (u64)row * h, lane, h, old);
         float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int i = 0; i < QUADS; i++) {
@@ -276,16 +278,15 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
         for (int i = 0; i < QUADS; i++) {
             u32 c = (lane + i * LANES) * 4;
             if (c >= h) continue;
-            float g[4], sum[4];
+            float g[4];
             load4(w + c, g);
-            load4(to + c, sum);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                sum[j] = fma(fma(v[i][j], slope, g[j] * d[i][j]), r, sum[j]);
+                old[i][j] = fma(fma(v[i][j], slope, g[j] * d[i][j]), r, old[i][j]);
                 dw[i][j] = fma(d[i][j], v[i][j] * r, dw[i][j]);
             }
-            store4(to + c, sum);
-            if (rounded) store4(rounded + (u64)row * h + c, sum);
+            store4(to + c, old[i]);
+            if (rounded) store4(rounded + (u64)row * h + c, old[i]);
         }
     }
     float* part = partials + (u64)blockIdx.x * h;
@@ -351,6 +352,7 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
 /// By the dtypes of the weights and of the output's gradient.
 #define NORM_BACKWARD(T, G, TYPES)                                                                                   \
     NORM_BACKWARD_LANES(warp_##TYPES, T, G, 32, 8)                                                                   \
+    NORM_BACKWARD_LANES(short_##TYPES, T, G, 256, 2)                                                                 \
     NORM_BACKWARD_LANES(256_##TYPES, T, G, 256, 4)                                                                   \
     NORM_BACKWARD_LANES(512_##TYPES, T, G, 512, 8)                                                                   \
     extern "C" __global__ void __launch_bounds__(ANY_LANES) rms_norm_backward_any_##TYPES(                           \

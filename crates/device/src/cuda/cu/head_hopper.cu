@@ -1,0 +1,319 @@
+// What logits come to, and their gradients, straight from the product by Hopper's own instructions: the logits stay in
+// registers. A row's part is the 256 columns of a tile here; its statistics are a function of its logits alone, summed
+// by the four lanes that hold the row, in their order.
+//
+// A block takes 128 rows and 256 columns of the vocabulary at a time. One thread of its first four warps sends for both
+// operands, 64 elements of K a step, through STAGES buffers (the copy engine writes rows of 128 bytes in the swizzled
+// order that the product reads); the eight other warps multiply, 64 rows four, and make of the sums what is wanted.
+// Elsewhere the file is empty, and `head.cu` does the same from logits in memory.
+
+#define BLOCK_M 128
+#define BLOCK_N 256
+#define BLOCK_K 64
+#define STAGES 4
+/// Bytes of a stage: rows, then columns.
+#define ROWS_BYTES (BLOCK_M * BLOCK_K * 2)
+#define STAGE_BYTES (ROWS_BYTES + BLOCK_N * BLOCK_K * 2)
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Four words of each of four neighbouring lanes, transposed: lane i gets word i of each.
+__device__ __forceinline__ void transpose4(u32 (&x)[4]) {
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    // Lanes exchange words 0 and 1, and 2 and 3, in pairs; then pairs of words, two lanes apart.
+    u32 a = __shfl_xor_sync(ALL_LANES, odd ? x[0] : x[1], 1), b = __shfl_xor_sync(ALL_LANES, odd ? x[2] : x[3], 1);
+    const u32 y[4] = {odd ? a : x[0], odd ? x[1] : a, odd ? b : x[2], odd ? x[3] : b};
+    a = __shfl_xor_sync(ALL_LANES, high ? y[0] : y[2], 2);
+    b = __shfl_xor_sync(ALL_LANES, high ? y[1] : y[3], 2);
+    x[0] = high ? a : y[0];
+    x[1] = high ? b : y[1];
+    x[2] = high ? y[2] : a;
+    x[3] = high ? y[3] : b;
+}
+
+/// Gradients of a thread's logits of one row, in twos, as `gradients` in `head.cu` has them: `HALF` 0 has row lane / 4 of
+/// the warp's, 1 the eighth after. `first`: the tile's first column in the vocabulary.
+template <int HALF>
+__device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&sums)[128], const GradientRows& rows, u32 row,
+                                              u32 num_rows, u32 first, float inv_t) {
+    const bool here = row < num_rows;
+    const float dlogp = here ? inv_t * rows.dlogprobs[row] : 0.0f, minus_dh = here ? -inv_t * rows.dentropy[row] : 0.0f;
+    const float shift = here ? rows.lse[row] * -1.44269504f : 0.0f, scale = inv_t * 1.44269504f;
+    const u32 target = here ? rows.targets[row] - first : BLOCK_N;
+    if (dlogp == 0.0f && minus_dh == 0.0f) {
+        // Where nothing flows back nothing does, whatever the row holds.
+#pragma unroll
+        for (u32 j = 0; j < 32; j++) packed[j] = 0;
+    } else if (minus_dh == 0.0f && target >= BLOCK_N) {
+#pragma unroll
+        for (u32 j = 0; j < 32; j++) {
+            const float low = exp2_fast(fma(sums[4 * j + 2 * HALF], scale, shift));
+            const float high = exp2_fast(fma(sums[4 * j + 2 * HALF + 1], scale, shift));
+            packed[j] = pack_bf16(low * -dlogp, high * -dlogp);
+        }
+    } else {
+        const float entropy = rows.entropy[row];
+        const u32 mine = target - threadIdx.x % 4 * 2;
+#pragma unroll
+        for (u32 j = 0; j < 32; j++) {
+            float y[2];
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                const float log2_p = fma(sums[4 * j + 2 * HALF + i], scale, shift);
+                // ln p is cut off where p counts as 0: minus infinity times 0 would not be.
+                const float ln_p = fmaxf(log2_p * 0.69314718f, -87.3f);
+                y[i] = exp2_fast(log2_p) * fma(minus_dh, ln_p + entropy, -dlogp);
+                if (mine == 8 * j + i) y[i] = y[i] + dlogp;
+            }
+            packed[j] = pack_bf16(y[0], y[1]);
+        }
+    }
+}
+
+/// Puts one row's gradients away, 16 bytes a thread at a time. All lanes come here.
+__device__ __forceinline__ void put_row(const u32 (&packed)[32], bf16* to, bool here, u32 cols) {
+#pragma unroll
+    for (u32 j = 0; j < 32; j += 4) {
+        u32 x[4] = {packed[j], packed[j + 1], packed[j + 2], packed[j + 3]};
+        transpose4(x);
+        const u32 column = (j + threadIdx.x % 4) * 8;
+        if (here && column < cols) *(uint4*)(to + column) = make_uint4(x[0], x[1], x[2], x[3]);
+    }
+}
+
+/// What a block of the kernel goes through.
+struct Work {
+    u32 rows, cols, steps; // of K
+    __device__ __forceinline__ u32 row_tiles() const { return (rows + BLOCK_M - 1) / BLOCK_M; }
+    __device__ __forceinline__ u32 tiles() const { return row_tiles() * ((cols + BLOCK_N - 1) / BLOCK_N); }
+};
+
+/// Sends for both operands, step by step.
+__device__ __forceinline__ void produce(const Work& work, const TensorMap* x_map, const TensorMap* w_map, u32 first,
+                                        u32 stages, u32 full, u32 empty) {
+    u32 stage = 0, parity = 1; // the buffers are empty
+    for (u32 tile = blockIdx.x; tile < work.tiles(); tile += gridDim.x) {
+        const u32 row = tile % work.row_tiles() * BLOCK_M, column = first + tile / work.row_tiles() * BLOCK_N;
+        for (u32 step = 0; step < work.steps; step++) {
+            barrier_wait(empty + stage * 8, parity);
+            barrier_expect(full + stage * 8, STAGE_BYTES);
+            const u32 to = stages + stage * STAGE_BYTES;
+            copy_box(to, x_map, step * BLOCK_K, row, full + stage * 8);
+            copy_box(to + ROWS_BYTES, w_map, step * BLOCK_K, column, full + stage * 8);
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+    }
+}
+
+/// Four warps: 64 rows of every tile, which `make` takes: a thread's sums, the first of its two rows (the other is eight
+/// on), the tile's first column and its number among the columns' tiles.
+template <class Make>
+__device__ __forceinline__ void consume(const Work& work, u32 group, u32 stages, u32 full, u32 empty, const Make& make) {
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x % 128 / WARP;
+    u32 stage = 0, parity = 0;
+    float sums[128];
+    for (u32 tile = blockIdx.x; tile < work.tiles(); tile += gridDim.x) {
+        u32 before = 0;
+        for (u32 step = 0; step < work.steps; step++) {
+            barrier_wait(full + stage * 8, parity);
+            const u32 a = stages + stage * STAGE_BYTES + group * 64 * BLOCK_K * 2;
+            const u32 b = stages + stage * STAGE_BYTES + ROWS_BYTES;
+            hold(sums);
+            begin_products();
+#pragma unroll
+            for (u32 k = 0; k < BLOCK_K / 16; k++)
+                multiply(sums, operand(a + k * 32), operand(b + k * 32), step + k > 0);
+            end_products();
+            // The step before is done with when only this one is under way.
+            wait_products<1>();
+            if (step > 0 && lane == 0) barrier_arrive(empty + before * 8);
+            before = stage;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+        wait_products<0>();
+        hold(sums);
+        if (lane == 0) barrier_arrive(empty + before * 8);
+        const u32 row = tile % work.row_tiles() * BLOCK_M + group * 64 + warp * 16 + lane / 4;
+        make(sums, row, tile / work.row_tiles());
+    }
+}
+
+/// Makes the barriers, and gives each warp its role.
+template <class Make>
+__device__ __forceinline__ void run(const Work& work, const TensorMap* x_map, const TensorMap* w_map, u32 first,
+                                    const Make& make) {
+    extern __shared__ __align__(16) u8 dynamic_shared[];
+    __shared__ u64 barriers[2 * STAGES];
+    const u32 stages = (shared_address(dynamic_shared) + 1023) / 1024 * 1024;
+    const u32 full = shared_address(barriers), empty = full + STAGES * 8;
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < STAGES; i++) {
+            barrier_init(full + i * 8, 1);
+            barrier_init(empty + i * 8, 8); // a lane of each multiplying warp
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) produce(work, x_map, w_map, first, stages, full, empty);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        consume(work, threadIdx.x / 128 - 1, stages, full, empty, make);
+    }
+}
+
+// ---- parts -------------------------------------------------------------------------------------------------------------
+
+/// Of the four lanes of a row.
+__device__ __forceinline__ float four_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+__device__ __forceinline__ float four_sum(float x) {
+    x = x + __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+/// e^x for x of 0 at most.
+__device__ __forceinline__ float mass_of(float x) { return exp2_fast(x * 1.44269504f); }
+
+/// Element `i` of a thread's 64 of a row, and its column in the tile.
+#define OF_ROW(sums, i) (sums)[(i) / 2 * 4 + 2 * HALF + (i) % 2]
+#define COLUMN_OF(i) ((i) / 2 * 8 + threadIdx.x % 4 * 2 + (i) % 2)
+
+enum Pick { TARGET, LARGEST, DRAW };
+
+/// The statistics of a part; a thread's sums become scaled logits. `target`: in the tile, or beyond it; `uniform()`: the
+/// row's number.
+template <int HALF, Pick PICK, class Uniform>
+__device__ __forceinline__ PartStats part_stats(float (&sums)[128], float inv_t, u32 width, u32 target,
+                                                const Uniform& uniform) {
+    PartStats part = {MINUS_INFINITY, 0.0f, 0.0f, 0.0f, 0};
+#pragma unroll
+    for (u32 i = 0; i < 64; i++) {
+        float& x = OF_ROW(sums, i);
+        x = COLUMN_OF(i) < width ? x * inv_t : MINUS_INFINITY;
+        part.max = fmaxf(part.max, x);
+    }
+    part.max = four_max(part.max);
+    float mass[2] = {}, weighted[2] = {};
+#pragma unroll
+    for (u32 i = 0; i < 64; i++) {
+        const float d = OF_ROW(sums, i) - part.max, y = mass_of(d);
+        mass[i % 2] = mass[i % 2] + y;
+        // The comparison is false for NaN, which so reaches the sums.
+        weighted[i % 2] = fma(d < EXP_MIN ? EXP_MIN : d, y, weighted[i % 2]);
+    }
+    const float mine = mass[0] + mass[1];
+    part.sum = four_sum(mine);
+    part.weighted = four_sum(weighted[0] + weighted[1]);
+    if (PICK == TARGET) {
+        if (__any_sync(ALL_LANES, target < BLOCK_N)) {
+#pragma unroll
+            for (u32 i = 0; i < 64; i++)
+                if (COLUMN_OF(i) == target) part.logit = OF_ROW(sums, i);
+            part.logit = four_sum(part.logit);
+        }
+    } else if (PICK == LARGEST) {
+        u32 lowest = BLOCK_N;
+#pragma unroll
+        for (u32 i = 64; i-- > 0;)
+            if (OF_ROW(sums, i) == part.max) lowest = COLUMN_OF(i);
+        lowest = min(lowest, __shfl_xor_sync(ALL_LANES, lowest, 1));
+        part.token = min(lowest, __shfl_xor_sync(ALL_LANES, lowest, 2));
+        part.logit = part.max;
+    } else {
+        // The token at which the running sum of masses passes `uniform` times the whole, lane by lane.
+        const u32 lane = threadIdx.x % WARP, four = lane & ~3u;
+        double before = 0.0, total = 0.0, rest = 0.0;
+        float masses[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) total += (double)(masses[i] = __shfl_sync(ALL_LANES, mine, four + i));
+        const double wanted = uniform() * total;
+        u32 owner = 0;
+        bool passed = false;
+        // Rounding may leave `wanted` at the very end: then the last that has a mass is it. So below.
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            if (!passed && masses[i] > 0.0f) owner = i, rest = wanted - before;
+            before += (double)masses[i];
+            passed = passed || before > wanted;
+        }
+        if (lane == four + owner) {
+            const float upto = (float)rest;
+            float sum = 0.0f;
+            bool found = false;
+#pragma unroll
+            for (u32 i = 0; i < 64; i++) {
+                const float x = OF_ROW(sums, i), y = mass_of(x - part.max);
+                if (!found && y > 0.0f) part.token = COLUMN_OF(i), part.logit = x;
+                sum = sum + y;
+                found = found || sum > upto;
+            }
+        }
+        part.token = __shfl_sync(ALL_LANES, part.token, four + owner);
+        part.logit = __shfl_sync(ALL_LANES, part.logit, four + owner);
+    }
+    return part;
+}
+
+/// Where rows' parts go, and what rows bring along.
+struct Parts {
+    u32 rows, vocab, parts;
+    float inv_t;
+    const u32 *targets, *keys;
+    u64 seed;
+    PartStats* stats; // [rows, parts]
+
+    template <int HALF, Pick PICK> __device__ __forceinline__ void row(float (&sums)[128], u32 row, u32 tile) const {
+        const u32 first = tile * BLOCK_N, target = PICK == TARGET && row < rows ? targets[row] - first : BLOCK_N;
+        auto uniform = [&] {
+            const uint4 numbers = row < rows ? row_numbers(keys, row, seed) : make_uint4(0, 0, 0, 0);
+            return unit_f64(numbers.z, numbers.w);
+        };
+        PartStats part = part_stats<HALF, PICK>(sums, inv_t, vocab - first, target, uniform);
+        part.token = PICK == TARGET ? 0 : first + part.token;
+        if (row < rows && threadIdx.x % 4 == 0) stats[(u64)row * parts + tile] = part;
+    }
+};
+#endif
+
+/// stats: [rows, parts] of the logits x w^T of a vocabulary, in parts of 256 columns. `x_map`: [rows, K], `w_map`: [V, K],
+/// boxes of 64 x 128 and 64 x 256. Blocks take tiles in turn, as many as the card runs at once.
+#define HEAD_PARTS(NAME, PICK)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
+        head_parts_of_##NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,           \
+                             u32 num_rows, u32 vocab, u32 steps, float inv_t, const u32* targets, const u32* keys,       \
+                             u64 seed, PartStats* stats) {                                                               \
+        ON_HOPPER(const Work work = {num_rows, vocab, steps}; const Parts parts = {                                      \
+                      num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, targets, keys, seed, stats};              \
+                  run(work, &x_map, &w_map, 0, [&](float(&sums)[128], u32 row, u32 tile) {                               \
+                      parts.row<0, PICK>(sums, row, tile);                                                               \
+                      parts.row<1, PICK>(sums, row + 8, tile);                                                           \
+                  });)                                                                                                   \
+    }
+HEAD_PARTS(targets, TARGET)
+HEAD_PARTS(largest, LARGEST)
+HEAD_PARTS(draws, DRAW)
+
+// ---- gradients ---------------------------------------------------------------------------------------------------------
+
+/// d: [rows, cols] bf16, gradients of the logits of vocabulary columns `first..first + cols`; cols % 8 == 0. The rest as above.
+extern "C" __global__ void __launch_bounds__(384, 1)
+    head_gradients(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, u32 num_rows, u32 cols,
+                   u32 steps, u32 first, float inv_t, const u32* targets, const float* lse, const float* entropy,
+                   const float* dlogprobs, const float* dentropy, bf16* d) {
+    ON_HOPPER(
+        const Work work = {num_rows, cols, steps};
+        const GradientRows rows = {targets, lse, entropy, dlogprobs, dentropy};
+        run(work, &x_map, &w_map, first, [&](float(&sums)[128], u32 row, u32 tile) {
+            const u32 column = tile * BLOCK_N;
+            bf16* to = d + (u64)row * cols + column;
+            u32 packed[32];
+            row_gradients<0>(packed, sums, rows, row, num_rows, first + column, inv_t);
+            put_row(packed, to, row < num_rows, cols - column);
+            row_gradients<1>(packed, sums, rows, row + 8, num_rows, first + column, inv_t);
+            put_row(packed, to + (u64)8 * cols, row + 8 < num_rows, cols - column);
+        });)
+}

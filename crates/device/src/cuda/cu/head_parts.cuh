@@ -1,0 +1,26 @@
+// What the kernels of the head share: a part's statistics, and what rows bring along.
+
+/// In products with e^x below it e^x counts as 0: -infinity times 0 would not be.
+#define EXP_MIN -87.3f
+#define MINUS_INFINITY as_f32(0xff800000u)
+
+/// What a part of a row comes to. Logits are scaled.
+struct PartStats {
+    float max;
+    float sum;      // of exp(x - max); NaN if any logit is NaN or plus infinity
+    float weighted; // sum of (x - max) exp(x - max)
+    float logit;    // of the target, if it stands in this part, or of `token`
+    u32 token;      // drawn among the part's
+};
+
+/// The four numbers of a row: `keys` [rows, 3] is its sample id (low, high) and position.
+__device__ __forceinline__ uint4 row_numbers(const u32* keys, u32 row, u64 seed) {
+    const u32* key = keys + (u64)row * 3;
+    return philox(seed, STREAM_SAMPLER, (u64)key[1] << 32 | key[0], key[2]);
+}
+
+/// Per row of the backward pass, [rows] each.
+struct GradientRows {
+    const u32* targets;
+    const float *lse, *entropy, *dlogprobs, *dentropy;
+};
