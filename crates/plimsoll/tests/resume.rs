@@ -123,7 +123,16 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
         ("f32", &["model_options.dtype=f32"]),
         ("sft", &["method=sft", "train.epochs_per_rollout=1"]),
         ("ppo", &["method=ppo", "critic.updates_per_rollout=2", "critic.warmup_steps=1", "loss.lambda=0.9"]),
-        ("ppo-int8", &["method=ppo", "loss.kl_coef=0.05", "loss.kl_in=reward", "train.optimizer_dtype=int8"]),
+        (
+            "ppo-int8",
+            &[
+                "method=ppo",
+                "loss.kl_coef=0.05",
+                "loss.kl_in=reward",
+                "loss.kl_target=0.01",
+                "train.optimizer_dtype=int8",
+            ],
+        ),
     ] {
         let (long, short) = (format!("{name}-long"), format!("{name}-short"));
         folder.train(&long, &[sets, &["checkpoint.every=100"]].concat());

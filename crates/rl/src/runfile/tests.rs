@@ -253,6 +253,30 @@ fn a_verb_takes_the_sections_it_knows() {
 }
 
 #[test]
+fn a_critic_has_defaults_and_the_names_of_other_stacks() {
+    let loaded = load_text(GOOD, &["method=ppo"], &[]).unwrap();
+    let critic = loaded.run.critic.clone().expect("ppo has one");
+    assert_eq!(
+        (critic.model.as_str(), critic.warmup_steps, critic.value_clip),
+        ("actor", Some(0), Some(0.2))
+    );
+    assert_eq!(critic.learning_rate, Some(loaded.run.train.learning_rate));
+    assert_eq!(loaded.provenance.describe("critic.value_clip"), "default of the method");
+    assert_eq!(loaded.run.loss.advantage, Some(Advantage::Gae));
+    let sets = [
+        "method=ppo",
+        "loss.lam=0.95",
+        "critic.cliprange_value=0.5",
+        "critic.critic_learning_rate=3e-6",
+        "critic.freezing_actor_steps=2",
+    ];
+    let run = load_text(GOOD, &sets, &[]).unwrap().run;
+    let critic = run.critic.expect("ppo has one");
+    assert_eq!((run.loss.lambda, critic.value_clip), (0.95, Some(0.5)));
+    assert_eq!((critic.learning_rate, critic.warmup_steps), (Some(3e-6), Some(2)));
+}
+
+#[test]
 fn the_schema_lists_every_section() {
     let schema = json_schema();
     assert!(
