@@ -140,6 +140,10 @@ fn a_step_says_what_the_critic_did_and_a_warm_up_moves_it_alone() {
     assert!(weights("moved") != weights("longer"));
     let moved = folder.metrics("moved");
     assert!(moved.iter().all(|m| m["rollout/logprob_mismatch_max"] == 0.0), "{moved:?}");
+    // With one update a rollout every ratio is exactly 1; a second mini-batch sees weights that have moved.
+    folder.train("once", &["train.mini_batch=8"], &[]);
+    assert!(folder.metrics("once").iter().all(|m| m["ratio/mean"] == 1.0));
+    assert!(moved.iter().any(|m| m["ratio/mean"] != 1.0), "{moved:?}");
 }
 
 #[test]
