@@ -38,24 +38,45 @@ impl Rss {
 /// Bytes of a /proc/self/status: about 1.5 KiB, more with many CPUs.
 const STATUS_BYTES: usize = 16 << 10;
 
-/// Reads this process's memory again and again, through one open file and one buffer.
+/// Reads this process's memory again and again, through open files and one buffer.
 #[derive(Debug)]
 pub struct RssReader {
-    file: Option<File>,
+    status: Option<File>,
+    statm: Option<File>,
     buffer: Vec<u8>,
 }
 
 impl RssReader {
     /// For this process. Without /proc every reading is 0.
     pub fn new() -> RssReader {
-        RssReader { file: File::open("/proc/self/status").ok(), buffer: vec![0; STATUS_BYTES] }
+        let open = |name: &str| File::open(format!("/proc/self/{name}")).ok();
+        RssReader { status: open("status"), statm: open("statm"), buffer: vec![0; STATUS_BYTES] }
     }
 
     /// Now.
     pub fn read(&mut self) -> Rss {
-        let Some(file) = &self.file else { return Rss::default() };
+        let Some(file) = &self.status else { return Rss::default() };
         let length = file.read_at(&mut self.buffer, 0).unwrap_or(0);
         std::str::from_utf8(&self.buffer[..length]).map_or_else(|_| Rss::default(), Rss::parse)
+    }
+
+    /// The same at a tenth of the cost, for a process that `read` said `last` of: shared memory is taken to be as it was,
+    /// and the peak to be no lower.
+    pub fn read_again(&mut self, last: &Rss) -> Rss {
+        let Some(file) = &self.statm else { return self.read() };
+        let length = file.read_at(&mut self.buffer, 0).unwrap_or(0);
+        let text = std::str::from_utf8(&self.buffer[..length]).unwrap_or_default();
+        let page = rustix::param::page_size() as u64;
+        let mut pages = text.split_ascii_whitespace().skip(1).map_while(|n| n.parse::<u64>().ok());
+        let (Some(now), Some(shared)) = (pages.next(), pages.next()) else { return self.read() };
+        let (now, shared) = (Bytes(now * page), Bytes(shared * page));
+        Rss {
+            now,
+            peak: last.peak.max(now),
+            anon: Bytes(now.0.saturating_sub(shared.0)),
+            file: Bytes(shared.0.saturating_sub(last.shmem.0)),
+            shmem: last.shmem,
+        }
     }
 }
 
@@ -77,5 +98,9 @@ mod tests {
         let after = reader.read();
         assert!(after.anon.0 >= before.anon.0 + (7 << 20), "{before:?} {after:?} {}", held[4096]);
         assert!(after.peak >= after.now && after.file > Bytes(0));
+        let again = reader.read_again(&after);
+        assert!(again.now.0.abs_diff(after.now.0) < 1 << 20, "{again:?} {after:?}");
+        assert!(again.anon.0.abs_diff(after.anon.0) < 1 << 20 && again.shmem == after.shmem, "{again:?}");
+        assert_eq!(again.anon + again.file + again.shmem, again.now);
     }
 }
