@@ -14,6 +14,7 @@ pub mod entropy;
 pub mod kl;
 pub mod method;
 pub mod packed;
+pub mod pass_at_k;
 pub mod policy_loss;
 pub mod preference;
 pub mod shaping;

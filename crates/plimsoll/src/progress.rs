@@ -4,6 +4,7 @@ use crate::sparkline::sparkline;
 use crate::terminal;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::Bytes;
+use plimsoll_rl::eval::pass_words;
 use plimsoll_rl::events::{EvalResult, Event, Observer, Started, StepResult};
 use std::io::Write;
 
@@ -86,8 +87,7 @@ impl Progress {
     fn eval(&mut self, eval: &EvalResult) {
         self.evals.push((eval.step, eval.score));
         bound(&mut self.evals);
-        let EvalResult { step, set, score, num_samples, seconds } = eval;
-        self.say(&format!("eval at step {step}: {score:.3} on {num_samples} of {set}, {seconds:.1} s"));
+        self.say(&eval_line(eval));
     }
 
     fn step(&mut self, step: &StepResult) {
@@ -164,6 +164,16 @@ fn bound<T: Copy>(curve: &mut Vec<T>) {
 fn is_shown(step: u32, steps: u32) -> bool {
     let part = |step: u32| u64::from(step) * u64::from(PIPE_LINES) / u64::from(steps.max(1));
     step <= 1 || step >= steps || part(step) > part(step - 1)
+}
+
+/// With one sample a prompt, pass@1 says no more than the score.
+fn eval_line(eval: &EvalResult) -> String {
+    let EvalResult { step, set, score, pass_at_k, num_samples, seconds } = eval;
+    let pass = match pass_at_k.len() {
+        0 | 1 => String::new(),
+        _ => format!(", {}", pass_words(pass_at_k, 3)),
+    };
+    format!("eval at step {step}: {score:.3} on {num_samples} of {set}{pass}, {seconds:.1} s")
 }
 
 fn step_line(step: &StepResult) -> String {
@@ -256,6 +266,18 @@ mod tests {
         };
         let expect = "step 7/60  reward 0.500  accuracy 0.250  rollout tok/s 9000  memory 40.0 MiB of 48.0 MiB  1 min 23 s left";
         assert_eq!(step_line(&step), expect);
+    }
+
+    #[test]
+    fn an_evaluation_of_several_samples_says_pass_at_k() {
+        let mut eval =
+            EvalResult { step: 3, set: "t".into(), score: 0.25, num_samples: 8, ..EvalResult::default() };
+        eval.pass_at_k.insert(1, 0.25);
+        assert_eq!(eval_line(&eval), "eval at step 3: 0.250 on 8 of t, 0.0 s");
+        eval.pass_at_k.insert(2, 0.4);
+        eval.pass_at_k.insert(16, 1.0);
+        let expect = "eval at step 3: 0.250 on 8 of t, pass@1 0.250, pass@2 0.400, pass@16 1.000, 0.0 s";
+        assert_eq!(eval_line(&eval), expect);
     }
 
     #[test]

@@ -172,11 +172,16 @@ fn a_run_that_is_over_and_one_that_never_began_say_so() {
     assert!(said.contains("is finished: 4 of 4 steps are done"), "{said}");
     assert!(!said.contains("step 4/4"), "it trained again: {said}");
     // Killed after its last step, before its summary.
+    let pass_at_k = || {
+        let summary: Value = serde_json::from_slice(&folder.read("out/summary.json")).expect("an object");
+        ["pass_at_k_before", "pass_at_k_after"].map(|key| summary[key]["1"].as_f64().expect("a number"))
+    };
+    let pass_before = pass_at_k();
     fs::remove_file(folder.path("out/summary.json")).expect("it is there");
     let before = folder.read("out/samples/eval-000004.jsonl");
     let said = folder.train("out", &["--resume"]);
     assert!(said.contains("resumes after step 4") && !said.contains("eval at step"), "{said}");
-    assert!(folder.path("out/summary.json").is_file());
+    assert_eq!(pass_at_k(), pass_before);
     assert_eq!(folder.read("out/samples/eval-000004.jsonl"), before);
     // Killed before its first checkpoint.
     fs::remove_dir_all(folder.path("out/checkpoints")).expect("it is there");

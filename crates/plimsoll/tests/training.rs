@@ -3,7 +3,7 @@
 mod common;
 
 use common::{check_refused, plimsoll, text};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -214,6 +214,82 @@ fn eval_prints_a_score() {
         2,
         &["error[unknown-task]: "],
     );
+}
+
+#[test]
+fn eval_of_several_samples_prints_pass_at_k() {
+    let args =
+        "eval --model builtin:nano --data builtin:addition --prompts-max 6 --max-new-tokens 5 --samples 4";
+    let args: Vec<&str> = args.split(' ').collect();
+    let output = plimsoll(&[&args[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!((&found["samples"], &found["samples_per_prompt"]), (&json!(24), &json!(4)));
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let pass: Vec<f64> = ["1", "2", "4"].iter().map(|k| number(&found["pass_at_k"][k])).collect();
+    // `exact` gives 0 or 1: one sample is right as often as the mean says, four if the best of them is.
+    assert!((pass[0] - number(&found["score"])).abs() < 1e-12, "{found}");
+    assert!((pass[2] - number(&found["best"])).abs() < 1e-12, "{found}");
+    assert!(pass[0] < pass[1] && pass[1] < pass[2], "{found}");
+    let words = text(&plimsoll(&args).stdout);
+    let expect = format!("pass@1 {:.4}, pass@2 {:.4}, pass@4 {:.4}, best of 4 ", pass[0], pass[1], pass[2]);
+    assert!(words.contains(&expect), "{words}");
+}
+
+#[test]
+fn all_samples_of_kept_prompts_are_kept_and_give_the_pass_at_k_that_was_said() {
+    let folder = Folder::new();
+    let sets = ["eval.samples=4", "eval.temperature=1.0", "eval.prompts_max=8"];
+    let output = plimsoll(&refs(&folder.train_args("out", &sets)));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let summary = read_json(&folder.path("out/summary.json"));
+    let events = std::fs::read_to_string(folder.path("out/events.jsonl")).expect("events");
+    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object a line"));
+    let evals: Vec<Value> = events.filter(|event| event["event"] == "eval").collect();
+    assert_eq!(evals.len(), 2);
+    for (eval, key) in evals.iter().zip(["pass_at_k_before", "pass_at_k_after"]) {
+        assert_eq!(summary[key], eval["pass_at_k"]);
+        let name = format!("out/samples/eval-{:06}.jsonl", eval["step"].as_u64().expect("a step"));
+        let rows = std::fs::read_to_string(folder.path(&name)).expect("samples");
+        let rows: Vec<Value> =
+            rows.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+        assert_eq!(rows.len(), 32);
+        let mut any = 0;
+        for group in rows.chunks(4) {
+            assert!(
+                group.iter().all(|row| row["prompt"] == group[0]["prompt"] && row["step"] == eval["step"])
+            );
+            any += u32::from(group.iter().any(|row| row["reward"] == 1.0));
+        }
+        for row in &rows {
+            let logprobs = row["logprobs"].as_array().expect("log-probs").len();
+            assert_eq!(row["response_tokens"], logprobs, "{row}");
+        }
+        assert_eq!(eval["pass_at_k"]["4"], f64::from(any) / 8.0);
+        assert!(stderr.contains(&format!(", pass@4 {:.3}, ", f64::from(any) / 8.0)), "{stderr}");
+    }
+}
+
+#[test]
+fn samples_that_an_evaluation_keeps_are_planned() {
+    let folder = Folder::new();
+    let bytes = |samples: &str| {
+        let (run, samples) = (folder.text_path("x.toml"), format!("eval.samples={samples}"));
+        let output = plimsoll(&["plan", &run, "--json", "--set", &samples, "--set", "eval.temperature=1.0"]);
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        let rows = plan["regions"].as_array().expect("regions").clone();
+        ["rl.kept", "rl.records", "rl.text"].map(|name| {
+            let row = rows.iter().find(|row| row["name"] == name);
+            row.map_or(0, |row| row["bytes"].as_u64().expect("bytes"))
+        })
+    };
+    let [few, many, more] = ["4", "512", "1024"].map(bytes);
+    assert_eq!(few[0], 0);
+    assert!(many[0] > 0 && more[0] > 2 * many[0], "{many:?} {more:?}");
+    assert!(few[1] < many[1] && many[1] < more[1], "{few:?} {many:?} {more:?}");
+    // 8 prompts of 4 samples go together, and as few as one of more than 256.
+    assert_eq!((many[2], more[2]), (512 / 32 * few[2], 1024 / 32 * few[2]));
 }
 
 #[test]

@@ -335,6 +335,7 @@ pub(crate) fn facts(
             tokenizer: session::tokenizer_bytes(&model),
             data: Bytes(0),
             staging: session::staging_bytes(run.memory.staging, &model),
+            rows_kept: 0,
             disk: Default::default(),
         },
     };

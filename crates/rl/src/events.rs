@@ -73,6 +73,8 @@ pub struct EvalResult {
     pub set: String,
     /// Mean of `eval.metric`.
     pub score: f64,
+    /// pass@k by k.
+    pub pass_at_k: BTreeMap<u32, f64>,
     /// Responses scored.
     pub num_samples: usize,
     /// How long it took.

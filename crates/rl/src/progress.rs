@@ -1,7 +1,8 @@
 //! How far a run has come: what its summary is made of and what a checkpoint carries from one process to the next.
 
-use crate::checkpoint::{Best, exact, exact_option};
+use crate::checkpoint::{Best, exact, exact_map, exact_option};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What the summary is made of. Every number survives a checkpoint with its bits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,12 @@ pub struct Progress {
     /// Evaluation after the last step.
     #[serde(with = "exact_option")]
     pub eval_after: Option<f64>,
+    /// pass@k before the first step, by k; empty without an evaluation.
+    #[serde(with = "exact_map", default)]
+    pub pass_at_k_before: BTreeMap<u32, f64>,
+    /// The same after the last step.
+    #[serde(with = "exact_map", default)]
+    pub pass_at_k_after: BTreeMap<u32, f64>,
     /// True when the evaluation after the last step is done, or there is none to do.
     pub evaluated_at_end: bool,
     /// The last evaluation.

@@ -2,8 +2,55 @@
 
 use crate::dataset::TextModel;
 use plimsoll_base::Result;
-use plimsoll_rollout::{Finish, StopCondition};
+use plimsoll_rollout::{Finish, Samples, StopCondition};
 use plimsoll_text::{StopMatcher, StreamDecoder};
+use serde::Serialize;
+
+/// A response that is kept for people: a line of `samples/*.jsonl`.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeptSample {
+    /// Steps done.
+    pub step: u32,
+    /// As the data has it.
+    pub prompt: String,
+    /// As the rewards saw it.
+    pub response: String,
+    /// Weighted sum of the rewards; null if none gave a score.
+    pub reward: Option<f32>,
+    /// Its tokens.
+    pub response_tokens: usize,
+    /// Why it ended.
+    pub finish: Finish,
+    /// One entry a token, as the rollout recorded it.
+    pub logprobs: Vec<f32>,
+}
+
+/// Bytes of its line, at most: a token has up to 32 bytes of text and log-prob.
+pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
+    512 + 32 * tokens
+}
+
+impl KeptSample {
+    /// Sample `index` of `samples`.
+    pub fn new(
+        step: u32,
+        prompt: &str,
+        response: &str,
+        reward: Option<f32>,
+        samples: &Samples,
+        index: usize,
+    ) -> KeptSample {
+        KeptSample {
+            step,
+            prompt: prompt.to_string(),
+            response: response.to_string(),
+            reward,
+            response_tokens: samples.ids(index).len(),
+            finish: samples.finish(index),
+            logprobs: samples.logprobs(index).to_vec(),
+        }
+    }
+}
 
 /// Ends a response at a stop string, whichever tokens spell it.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use crate::checkpoint::Store;
 use crate::runfile::RunFile;
 use plimsoll_base::{Error, Result};
 use plimsoll_files::write_atomic;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -135,15 +136,15 @@ impl RunDir {
     }
 
     /// Writes `samples/step-000010.jsonl`, one row a line.
-    pub fn write_samples(&self, step: u32, rows: &[Value]) -> Result<()> {
+    pub fn write_samples<T: Serialize>(&self, step: u32, rows: &[T]) -> Result<()> {
         self.write_samples_named(&step_name(step), rows)
     }
 
     /// Writes `samples/NAME.jsonl`, one row a line.
-    pub fn write_samples_named(&self, name: &str, rows: &[Value]) -> Result<()> {
+    pub fn write_samples_named<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<()> {
         let mut text = String::new();
         for row in rows {
-            text.push_str(&row.to_string());
+            text.push_str(&serde_json::to_string(row).expect("rows are plain data"));
             text.push('\n');
         }
         write_atomic(&self.path.join("samples").join(format!("{name}.jsonl")), text.as_bytes())

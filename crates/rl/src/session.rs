@@ -2,8 +2,11 @@
 //! only those that it needs.
 
 use crate::dataset::{Dataset, Item, TextModel};
+use crate::eval::samples_kept;
+use crate::responses::line_bytes_max;
 use crate::runfile::{Auto, ByteSize, Data, ModelOptions, RunFile};
 use crate::shape::{DiskFacts, HostFacts};
+use crate::train::SAMPLES_KEPT;
 use plimsoll_base::{Bytes, Error, ModelSpec, PLAN_ONLY, Result};
 use plimsoll_files::{OpenModel, TokenizerFiles};
 use plimsoll_memory::host::Host;
@@ -300,6 +303,7 @@ fn host_facts(run: &RunFile, model: &OpenModel, critic: Option<&OpenModel>) -> R
             .map(|model| staging_bytes(run.memory.staging, model))
             .max()
             .expect("there is one model at least"),
+        rows_kept: rows_kept(run),
         disk: disk_facts(run),
     })
 }
@@ -307,17 +311,24 @@ fn host_facts(run: &RunFile, model: &OpenModel, critic: Option<&OpenModel>) -> R
 /// What a run writes beside its checkpoints: an event a step of 1.5 KB, measured, and samples with their log-probs.
 pub(crate) fn disk_facts(run: &RunFile) -> DiskFacts {
     let steps = u64::from(run.train.steps);
-    let text = u64::from(run.rollout.max_new_tokens) + u64::from(run.data.prompt_tokens_max.unwrap_or(1024));
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
-    // Twenty steps show samples, and the first and the last; a token has up to 32 bytes of text and log-prob.
-    let samples = (22 + evals) * crate::train::SAMPLES_KEPT as u64 * (512 + 32 * text);
+    // Twenty steps show samples, and the first and the last.
+    let rows = (22 * SAMPLES_KEPT as u64).saturating_add(evals.saturating_mul(rows_kept(run) as u64));
+    let prompt_tokens = run.data.prompt_tokens_max.unwrap_or(1024);
+    let tokens = u64::from(run.rollout.max_new_tokens) + u64::from(prompt_tokens);
+    let samples = rows.saturating_mul(line_bytes_max(tokens));
     DiskFacts {
         // Without `every` a run saves once, where there is nothing to keep beside it.
         keep: Some(if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 0 }),
         keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
         best: run.checkpoint.every.is_some() && eval_set(run).is_some(),
-        records: Bytes(4096 * (steps + evals) + samples),
+        records: Bytes(samples.saturating_add(4096 * (steps + evals))),
     }
+}
+
+/// Responses that an evaluation keeps, and what a step keeps where that is more.
+pub(crate) fn rows_kept(run: &RunFile) -> usize {
+    samples_kept(run.eval.samples.max(1) as usize).max(SAMPLES_KEPT)
 }
 
 /// Bytes of the binary and its libraries that come to be resident: three quarters of what is mapped. Training,

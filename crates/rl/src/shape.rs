@@ -2,6 +2,8 @@
 //! The planner sums what `RunShape::layout` gives; the arena binds the same.
 
 use crate::checkpoint::checkpoint_bytes;
+use crate::responses::line_bytes_max;
+use crate::train::SAMPLES_KEPT;
 use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
@@ -26,6 +28,8 @@ pub struct HostFacts {
     pub data: Bytes,
     /// Both buffers through which weights are read and written.
     pub staging: Bytes,
+    /// Responses that a step or an evaluation keeps for people.
+    pub rows_kept: usize,
     /// What the run directory may hold.
     pub disk: DiskFacts,
 }
@@ -251,12 +255,27 @@ impl RunShape {
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
     }
 
-    /// Prompts and responses of one step as text, and the lines in which workers and servers are asked and answer.
-    fn text_bytes(&self, training: &Training) -> u64 {
-        let tokens =
-            training.sequences as u64 * (self.engine.prompt_tokens + training.response_tokens) as u64;
+    /// Prompts and responses as text, of a step or of what an evaluation samples at once, and the lines in which workers
+    /// and servers are asked and answer.
+    fn text_bytes(&self) -> u64 {
+        let tokens = |samples: usize, response: usize| {
+            (samples as u64).saturating_mul((self.engine.prompt_tokens + response) as u64)
+        };
+        let step = self.training.as_ref().map_or(0, |t| tokens(t.sequences, t.response_tokens));
+        let graded = match self.rewards.threads {
+            0 => 0,
+            _ => tokens(self.engine.samples, self.engine.new_tokens),
+        };
         let copies = if self.rewards.leaves_process() { 4 } else { 2 };
-        tokens * TEXT_BYTES_PER_TOKEN * copies
+        step.max(graded).saturating_mul(TEXT_BYTES_PER_TOKEN * copies)
+    }
+
+    /// Responses that an evaluation keeps, beyond the few that every run keeps of a step: as they are, and as the text of
+    /// their file, which grows by doubling.
+    fn kept_bytes(&self) -> u64 {
+        let rows = self.host.rows_kept.saturating_sub(SAMPLES_KEPT) as u64;
+        let tokens = (self.engine.prompt_tokens + self.engine.new_tokens) as u64;
+        rows.saturating_mul(3 * line_bytes_max(tokens))
     }
 
     fn host_rows(&self, layout: &mut Layout) {
@@ -275,7 +294,6 @@ impl RunShape {
         );
         if let Some(t) = &self.training {
             row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
-            row("rl.text", "rl", Place::Heap, self.text_bytes(t));
             row(
                 "rl.step",
                 "rl",
@@ -283,7 +301,9 @@ impl RunShape {
                 crate::buffers::StepBuffers::bytes(t.sequences, t.response_tokens, t.critic.is_some()),
             );
         }
+        row("rl.text", "rl", Place::Heap, self.text_bytes());
         row("rl.data", "rl", Place::Heap, host.data.0);
+        row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
         row("files.staging", "files", Place::Heap, host.staging.0);
         row("process.image", "process", Place::Process, host.image.0);

@@ -10,6 +10,7 @@ use crate::metrics;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, check_micro_batch, machine_limits, plan_with};
 use crate::progress::Progress;
+use crate::responses::KeptSample;
 use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
 use crate::run_dir::RunDir;
 use crate::runfile::{Loaded, RunFile};
@@ -26,6 +27,7 @@ use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_reward::Rewards;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
@@ -236,7 +238,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         });
         let Some(Good { folder, state }) = checkpoint else {
             self.say(&started)?;
-            self.progress.eval_before = self.evaluate(0)?;
+            (self.progress.eval_before, self.progress.pass_at_k_before) = self.evaluate(0)?;
             return Ok(());
         };
         self.observer.on_event(&started);
@@ -281,7 +283,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             }
         }
         if !self.progress.evaluated_at_end {
-            self.progress.eval_after = self.evaluate(steps)?;
+            (self.progress.eval_after, self.progress.pass_at_k_after) = self.evaluate(steps)?;
             self.progress.evaluated_at_end = true;
         }
         self.save()?;
@@ -393,10 +395,10 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         saved
     }
 
-    /// Scores the held-out prompts; `None` without an evaluation set.
-    fn evaluate(&mut self, step: u32) -> Result<Option<f64>> {
+    /// Scores the held-out prompts, with pass@k by k; `None` and nothing without an evaluation set.
+    fn evaluate(&mut self, step: u32) -> Result<(Option<f64>, BTreeMap<u32, f64>)> {
         if self.eval_items.is_empty() {
-            return Ok(None);
+            return Ok((None, BTreeMap::new()));
         }
         self.begin(Doing::Eval, step);
         let mut how = sampling(&self.run.rollout, self.run.seed);
@@ -407,6 +409,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             eos: &self.session.model.eos_token_ids,
             sampling: how,
             samples: self.run.eval.samples.max(1) as usize,
+            step,
         };
         let rewards = self.rewards.as_mut().expect("rewards come back after each step");
         let report: EvalReport = evaluate(&mut self.trainer, &how, rewards, &self.eval_items)?;
@@ -417,10 +420,11 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             step,
             set: self.session.eval_name.clone(),
             score: report.score,
+            pass_at_k: report.pass_at_k.clone(),
             num_samples: report.num_samples,
             seconds: report.seconds,
         }))?;
-        Ok(Some(report.score))
+        Ok((Some(report.score), report.pass_at_k))
     }
 
     fn keep_samples(&mut self, n: u32, items: &[Item], report: &crate::step::StepReport) -> Result<()> {
@@ -430,12 +434,9 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         }
         let group = self.run.rollout.group_size as usize;
         let samples = &self.trainer.samples;
-        let rows: Vec<Value> = (0..samples.len().min(SAMPLES_KEPT))
+        let rows: Vec<KeptSample> = (0..samples.len().min(SAMPLES_KEPT))
             .map(|s| {
-                json!({
-                    "step": n, "prompt": items[s / group].text, "response": report.texts[s], "reward": report.totals[s],
-                    "response_tokens": samples.ids(s).len(), "finish": samples.finish(s), "logprobs": samples.logprobs(s),
-                })
+                KeptSample::new(n, &items[s / group].text, &report.texts[s], report.totals[s], samples, s)
             })
             .collect();
         self.dir.write_samples(n, &rows)
@@ -594,6 +595,8 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             "steps": p.step,
             "eval_before": p.eval_before,
             "eval_after": p.eval_after,
+            "pass_at_k_before": p.pass_at_k_before,
+            "pass_at_k_after": p.pass_at_k_after,
             "reward_first": p.reward_first,
             "reward_last": p.reward_last,
             "seconds": self.seconds(),

@@ -1,9 +1,11 @@
-//! `eval --model M --data F`: the mean reward of a model on prompts, and the best of several samples.
+//! `eval --model M --data F`: the mean reward of a model on prompts, and pass@k of several samples.
 
 use super::layers::{Sets, flag, text_flag};
 use crate::output;
 use plimsoll_base::Result;
+use plimsoll_rl::eval::pass_words;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// The flags of `eval`.
@@ -24,7 +26,7 @@ pub struct Args {
     /// What scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...
     #[arg(long, value_name = "KIND", default_value = "exact")]
     reward: String,
-    /// Samples a prompt; the best of them is pass@k.
+    /// Samples a prompt, for pass@k: a response succeeds if --reward gives it 1 or more.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     samples: Option<u32>,
     /// At most so many prompts.
@@ -71,10 +73,12 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 
 fn words(found: &Value) -> String {
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
-    let (score, prompts, k) = (number("score"), number("prompts"), number("k"));
+    let (score, prompts, samples) = (number("score"), number("prompts"), number("samples_per_prompt"));
     let mut text = format!("score {score:.4} on {prompts} prompts");
-    if k > 1.0 {
-        text += &format!(", best of {k} {:.4}", number("pass_at_k"));
+    if samples > 1.0 {
+        let pass: BTreeMap<u32, f64> =
+            serde_json::from_value(found["pass_at_k"].clone()).expect("numbers by number");
+        text += &format!(", {}, best of {samples} {:.4}", pass_words(&pass, 4), number("best"));
     }
     if number("unscored") > 0.0 {
         text += &format!(", {} without a score", number("unscored"));

@@ -16,7 +16,7 @@ mod store;
 pub mod verbs;
 
 pub use manifest::{FORMAT, MANIFEST, Manifest};
-pub use numbers::{exact, exact_option};
+pub use numbers::{exact, exact_map, exact_option};
 pub use retention::Retention;
 pub use save::{SaveJob, What, check_space, checkpoint_bytes, prepare};
 pub use saver::Saver;

@@ -34,6 +34,26 @@ pub mod exact_option {
     }
 }
 
+/// `#[serde(with = "exact_map")]` on numbers by number.
+pub mod exact_map {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    #[derive(Serialize, Deserialize)]
+    struct Exact(#[serde(with = "super::exact")] f64);
+
+    /// Each as text.
+    pub fn serialize<S: Serializer>(map: &BTreeMap<u32, f64>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(map.iter().map(|(key, &value)| (key, Exact(value))))
+    }
+
+    /// Each from text.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, f64>, D::Error> {
+        let map = BTreeMap::<u32, Exact>::deserialize(deserializer)?;
+        Ok(map.into_iter().map(|(key, Exact(value))| (key, value)).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde::{Deserialize, Serialize};
@@ -44,6 +64,8 @@ mod tests {
         a: f64,
         #[serde(with = "super::exact_option")]
         b: Option<f64>,
+        #[serde(with = "super::exact_map", default)]
+        c: std::collections::BTreeMap<u32, f64>,
     }
 
     #[test]
@@ -51,10 +73,13 @@ mod tests {
         let bits =
             [0x3fb9_9999_9999_999a, 1, 0x7ff0_0000_0000_0000, 0x8000_0000_0000_0000, 0x400c_cccc_cccc_cccd];
         for bits in bits.into_iter().chain((0..200).map(|i| 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(i) >> 2)) {
-            let text =
-                serde_json::to_string(&Numbers { a: f64::from_bits(bits), b: Some(f64::from_bits(bits)) });
+            let number = f64::from_bits(bits);
+            let c = [(1, number), (16, number)].into();
+            let text = serde_json::to_string(&Numbers { a: number, b: Some(number), c });
             let back: Numbers = serde_json::from_str(&text.unwrap()).unwrap();
             assert_eq!((back.a.to_bits(), back.b.map(f64::to_bits)), (bits, Some(bits)));
+            let c: Vec<(u32, u64)> = back.c.iter().map(|(&k, value)| (k, value.to_bits())).collect();
+            assert_eq!(c, [(1, bits), (16, bits)]);
         }
         let back: Numbers = serde_json::from_str("{\"a\": \"NaN\", \"b\": null}").unwrap();
         assert!(back.a.is_nan() && back.b.is_none());

@@ -102,6 +102,7 @@ fn cell(
             tokenizer: session::tokenizer_bytes_of(&spec),
             data: Bytes(0),
             staging: session::staging_bytes_of(run.memory.staging, &spec),
+            rows_kept: session::rows_kept(&run),
             disk: session::disk_facts(&run),
         },
     };
