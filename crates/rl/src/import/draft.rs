@@ -568,6 +568,9 @@ pub(super) fn schedule(draft: &mut Draft, scheduler: &str, ratio: &str) {
     let steps = draft.count("train.steps").unwrap_or(0);
     if let Some((ratio, taken)) = draft.take_number(ratio) {
         match (0.0..=1.0).contains(&ratio) {
+            _ if draft.get("train.warmup_steps").is_some() => {
+                draft.leave(&taken, "a number of steps is set too, which counts");
+            }
             true => {
                 let warmup = (ratio * steps as f64).ceil();
                 draft.set_toml("train.warmup_steps", format!("{warmup}"), &taken.from);

@@ -221,8 +221,11 @@ fn lengths(draft: &mut Draft) {
     let whole = draft.take_count("max_len");
     let prompt = draft.count("data.prompt_tokens_max");
     match (draft.take_count("generate_max_len"), &whole) {
-        (Some((tokens, taken)), _) => {
-            draft.set_toml("rollout.max_new_tokens", tokens.to_string(), &taken.from)
+        (Some((tokens, taken)), whole) => {
+            draft.set_toml("rollout.max_new_tokens", tokens.to_string(), &taken.from);
+            if let Some((_, whole)) = whole {
+                draft.leave(whole, "prompt and response have a limit each here");
+            }
         }
         (None, Some((tokens, taken))) => {
             let rest = tokens - prompt.unwrap_or(0).min(tokens - 1);

@@ -122,7 +122,9 @@ impl Shell {
                 c if c.is_whitespace() => self.at += 1,
                 _ => {
                     let word = self.word();
-                    if !(words.is_empty() && self.assigns(&word)) && word.text != "export" {
+                    if !(words.is_empty() && self.assigns(&word))
+                        && !(words.is_empty() && word.text == "export")
+                    {
                         words.push(word);
                     }
                 }
@@ -155,7 +157,7 @@ impl Shell {
                     word.text.push(c);
                 }
                 (_, '\\') if self.peek(0) == Some('\n') => self.at += 1,
-                (None, '\\') => {
+                (_, '\\') if quote.is_none() || self.peek(0).is_some_and(|c| "\"\\$`".contains(c)) => {
                     word.text.extend(self.peek(0));
                     self.at += 1;
                 }
@@ -398,7 +400,7 @@ fn literal(key: &str, value: &str) -> Given {
     let value = value.split(" if not DEBUG_MODE else ").next().unwrap_or_default().trim();
     let inner =
         value.strip_prefix("ListConfig(").and_then(|rest| rest.strip_suffix(')')).unwrap_or(value).trim();
-    let is_text = |text: &str| unquote(text) != text && !unquote(text).contains(['"', '\'']);
+    let is_text = |text: &str| unquote(text) != text && !unquote(text).contains(['"', '\'', '\\']);
     let is_atom =
         |text: &str| is_text(text) || number(text).is_some() || matches!(text, "True" | "False" | "None");
     let bracketed = inner.starts_with(['[', '(']) && inner.ends_with([']', ')']);

@@ -154,7 +154,6 @@ fn combine(draft: &mut Draft) -> Result<()> {
     }
     let updates = batches(draft);
     steps(draft, updates);
-    super::draft::schedule(draft, "lr_scheduler_type", "warmup_ratio");
     for (name, key) in [
         ("warmup_steps", "train.warmup_steps"),
         ("save_steps", "checkpoint.every"),
@@ -162,6 +161,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     ] {
         per_update(draft, name, key, updates);
     }
+    super::draft::schedule(draft, "lr_scheduler_type", "warmup_ratio");
     if let (Some(first), Some(second)) = (draft.take_number("adam_beta1"), draft.take_number("adam_beta2")) {
         draft.set_toml("train.betas", format!("[{:?}, {:?}]", first.0, second.0), &second.1.from);
     }
@@ -191,12 +191,11 @@ fn method(draft: &mut Draft) -> Result<()> {
             draft.set_text("loss.aggregation", aggregation, &loss.from);
         }
     }
-    if let Some(level) = draft.take("importance_sampling_level")
-        && level.value == "sequence"
-    {
-        match method {
-            "grpo" => method = "gspo",
-            _ => draft.leave(&level, "only with a clipped ratio"),
+    if let Some(level) = draft.take("importance_sampling_level") {
+        match (level.value.as_str(), method) {
+            ("token", _) => {}
+            ("sequence", "grpo") => method = "gspo",
+            _ => draft.leave(&level, "no method here joins this ratio and this loss"),
         }
     }
     if method == "cispo" {

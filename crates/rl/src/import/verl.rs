@@ -322,10 +322,14 @@ fn rewards(draft: &mut Draft) {
         }
     }
     let function = draft.take("custom_reward_function.name");
-    if let Some(path) = draft.take("custom_reward_function.path") {
-        let name = function.map_or("compute_score".to_string(), |taken| taken.value);
-        let kind = quoted(&format!("python:{}:{name}", path.value));
-        draft.add_reward(vec![("kind", kind), ("signature", quoted("verl"))]);
+    match (draft.take("custom_reward_function.path"), function) {
+        (Some(path), function) => {
+            let name = function.map_or("compute_score".to_string(), |taken| taken.value);
+            let kind = quoted(&format!("python:{}:{name}", path.value));
+            draft.add_reward(vec![("kind", kind), ("signature", quoted("verl"))]);
+        }
+        (None, Some(function)) => draft.leave(&function, "the function has no file"),
+        (None, None) => {}
     }
     super::draft::no_reward(draft);
 }
