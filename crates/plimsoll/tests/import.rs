@@ -141,12 +141,29 @@ fn check_plans(run: &str) {
     assert!(text(&output.stdout).contains("actor.weights"), "{run}: {}", text(&output.stdout));
 }
 
+/// What stands before `=` and `:` and behind `--` in a file; the address is of `ray`.
+fn keys(content: &str) -> impl Iterator<Item = &str> {
+    let is_key = |key: &&str| {
+        !key.is_empty()
+            && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c))
+    };
+    let lines = content.lines().filter(|line| !line.starts_with('#'));
+    lines.flat_map(|line| line.split([' ', '('])).filter_map(move |word| match word.strip_prefix("--") {
+        Some(flag) => Some(flag).filter(is_key),
+        None => word.strip_suffix(':').or(word.split_once('=').map(|(key, _)| key)).filter(is_key),
+    })
+}
+
 /// Imports `content`: the run file must hold `lines`, its end and stderr `remarks`, and it must plan.
 fn check(stack: &str, name: &str, content: &str, lines: &[&str], remarks: &[&str]) {
     let folder = Folder::new();
     let output = plimsoll(&["import", stack, &folder.write(name, content)]);
     let (run, notes) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{notes}");
+    // No key is dropped silently: each stands in the run file, as a key's origin or as a remark.
+    for key in keys(content) {
+        assert!(run.contains(key), "{key} is gone: {run}");
+    }
     for line in lines {
         assert!(
             run.lines().any(|have| have == *line || have.starts_with(&format!("{line}  # "))),

@@ -99,8 +99,8 @@ pub(super) struct Draft {
     names: &'static Names,
     entries: Vec<Entry>,
     settings: Vec<Setting>,
-    /// Each reward's lines.
-    rewards: Vec<Vec<(&'static str, String)>>,
+    /// Where each reward came from, and its lines.
+    rewards: Vec<(String, Vec<(&'static str, String)>)>,
     /// What the file does not say and a run file must.
     chosen: Vec<String>,
 }
@@ -302,14 +302,14 @@ impl Draft {
         self.settings.push(Setting { key: key.into(), value: value.into(), from: from.into() });
     }
 
-    pub fn add_reward(&mut self, lines: Vec<(&'static str, String)>) {
-        self.rewards.push(lines);
+    pub fn add_reward(&mut self, from: &str, lines: Vec<(&'static str, String)>) {
+        self.rewards.push((from.into(), lines));
     }
 
     /// The weights of the rewards, in their order.
-    pub fn weigh_rewards(&mut self, weights: &[f64]) {
-        for (reward, weight) in self.rewards.iter_mut().zip(weights) {
-            reward.push(("weight", format!("{weight:?}")));
+    pub fn weigh_rewards(&mut self, weights: &[f64], from: &str) {
+        for ((_, reward), weight) in self.rewards.iter_mut().zip(weights) {
+            reward.push(("weight", format!("{weight:?}  # {}", one_line(from))));
         }
     }
 
@@ -431,8 +431,8 @@ impl Draft {
         for section in SECTIONS.into_iter().chain(["run"]) {
             self.section(section, &mut text);
             if section == "rollout" {
-                for reward in &self.rewards {
-                    text += "\n[[reward]]\n";
+                for (from, reward) in &self.rewards {
+                    text += &format!("\n[[reward]]  # {}\n", one_line(from));
                     reward.iter().for_each(|(key, value)| text += &format!("{key} = {value}\n"));
                 }
             }
@@ -441,6 +441,19 @@ impl Draft {
         if !remarks.is_empty() {
             text += &format!("\n# What is not as it was in {}:\n", one_line(file));
             remarks.iter().for_each(|remark| text += &format!("#   {remark}\n"));
+        }
+        // What set no key by itself is named too, so that every key of theirs stands somewhere.
+        let carried = |entry: &&Entry| matches!(entry.fate, Fate::Carried) && !entry.is_default;
+        let unnamed: Vec<String> = self
+            .entries
+            .iter()
+            .filter(carried)
+            .filter(|entry| !text.contains(&one_line(&entry.given.key)))
+            .map(|entry| shown(&entry.given))
+            .collect();
+        if !unnamed.is_empty() {
+            text += "\n# Taken into account, or the same here without a key:\n";
+            unnamed.iter().for_each(|setting| text += &format!("#   {setting}\n"));
         }
         Imported { run_file: text, remarks }
     }
@@ -461,10 +474,6 @@ impl Draft {
     }
 
     fn remarks(&self) -> Vec<String> {
-        let shown = |given: &Given| match given.value.is_empty() {
-            true => one_line(&given.key),
-            false => format!("{} = {}", one_line(&given.key), one_line(&given.value)),
-        };
         let mut remarks: Vec<String> = self.chosen.iter().map(|what| format!("chosen: {what}")).collect();
         for entry in self.entries.iter().filter(|entry| !entry.is_default) {
             if let Fate::Changed(how) = &entry.fate {
@@ -479,6 +488,13 @@ impl Draft {
             }
         }
         remarks
+    }
+}
+
+fn shown(given: &Given) -> String {
+    match given.value.is_empty() {
+        true => one_line(&given.key),
+        false => format!("{} = {}", one_line(&given.key), one_line(&given.value)),
     }
 }
 
@@ -598,7 +614,7 @@ pub(super) fn micro_batch(draft: &mut Draft, name: &str) {
 /// A verifier where the file names none.
 pub(super) fn no_reward(draft: &mut Draft) {
     if !draft.has_reward() {
-        draft.add_reward(vec![("kind", quoted("math"))]);
+        draft.add_reward("chosen", vec![("kind", quoted("math"))]);
         draft.choose("[[reward]] kind = \"math\": the file names no reward that can be called");
     }
 }

@@ -252,7 +252,7 @@ fn rewards(draft: &mut Draft) {
         if is_python {
             reward.push(("signature", quoted("openrlhf")));
         }
-        draft.add_reward(reward);
+        draft.add_reward(&taken.from, reward);
     }
     super::draft::no_reward(draft);
 }

@@ -110,7 +110,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
         draft.set_text("loss.whiten", if on { "full" } else { "off" }, &taken.from);
     }
     kl(draft);
-    draft.add_reward(vec![("kind", quoted("math"))]);
+    draft.add_reward("chosen", vec![("kind", quoted("math"))]);
     draft.choose(
         "[[reward]] kind = \"math\": its reward is code, 1 for a correct answer that ended by itself",
     );

@@ -122,9 +122,8 @@ impl Shell {
                 c if c.is_whitespace() => self.at += 1,
                 _ => {
                     let word = self.word();
-                    if !(words.is_empty() && self.assigns(&word))
-                        && !(words.is_empty() && word.text == "export")
-                    {
+                    let is_head = words.is_empty();
+                    if !(is_head && (word.text == "export" || self.assigns(&word))) {
                         words.push(word);
                     }
                 }

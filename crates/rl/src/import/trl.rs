@@ -163,7 +163,11 @@ fn combine(draft: &mut Draft) -> Result<()> {
     }
     super::draft::schedule(draft, "lr_scheduler_type", "warmup_ratio");
     if let (Some(first), Some(second)) = (draft.take_number("adam_beta1"), draft.take_number("adam_beta2")) {
-        draft.set_toml("train.betas", format!("[{:?}, {:?}]", first.0, second.0), &second.1.from);
+        draft.set_toml(
+            "train.betas",
+            format!("[{:?}, {:?}]", first.0, second.0),
+            &format!("{}, {}", first.1.from, second.1.from),
+        );
     }
     super::draft::micro_batch(draft, "per_device_train_batch_size");
     rewards(draft);
@@ -290,15 +294,18 @@ fn rewards(draft: &mut Draft) {
     for name in &names {
         match name.rsplit_once('.') {
             _ if name == "accuracy_reward" || name == "reasoning_accuracy_reward" => {
-                draft.add_reward(vec![("kind", quoted("math")), ("answer_column", quoted("solution"))]);
+                draft.add_reward(
+                    "reward_funcs",
+                    vec![("kind", quoted("math")), ("answer_column", quoted("solution"))],
+                );
             }
             _ if name == "think_format_reward" => {
-                draft.add_reward(vec![("kind", quoted("regex:(?s)^<think>.*</think>"))]);
+                draft.add_reward("reward_funcs", vec![("kind", quoted("regex:(?s)^<think>.*</think>"))]);
                 remarks.push(format!("{name} is a regular expression here, which allows a second <think>"));
             }
             Some((module, function)) => {
                 let kind = format!("python:{}.py:{function}", module.replace('.', "/"));
-                draft.add_reward(vec![("kind", quoted(&kind))]);
+                draft.add_reward("reward_funcs", vec![("kind", quoted(&kind))]);
                 remarks.push(format!("{name} is a file here, from the folder that the run starts in"));
             }
             None => {
@@ -314,7 +321,7 @@ fn rewards(draft: &mut Draft) {
         let values: Vec<f64> =
             read::list(&weights.value).iter().filter_map(|text| read::number(text)).collect();
         match complete && values.len() == names.len() {
-            true => draft.weigh_rewards(&values),
+            true => draft.weigh_rewards(&values, &weights.from),
             false => draft.leave(&weights, "not one weight for each reward that was carried over"),
         }
     }

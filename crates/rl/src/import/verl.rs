@@ -326,7 +326,7 @@ fn rewards(draft: &mut Draft) {
         (Some(path), function) => {
             let name = function.map_or("compute_score".to_string(), |taken| taken.value);
             let kind = quoted(&format!("python:{}:{name}", path.value));
-            draft.add_reward(vec![("kind", kind), ("signature", quoted("verl"))]);
+            draft.add_reward(&path.from, vec![("kind", kind), ("signature", quoted("verl"))]);
         }
         (None, Some(function)) => draft.leave(&function, "the function has no file"),
         (None, None) => {}
