@@ -12,6 +12,7 @@ pub mod eval;
 pub mod events;
 pub mod generate;
 pub mod grading;
+pub mod import;
 pub mod metrics;
 pub mod objective;
 pub mod plan;

@@ -7,6 +7,7 @@ mod eval;
 mod explain;
 mod generate;
 mod grade;
+mod import;
 mod layers;
 mod plan;
 mod train;
@@ -28,6 +29,8 @@ pub enum Command {
     Eval(eval::Args),
     /// Grade given responses with a verifier, a JSON object a line.
     Grade(grade::Args),
+    /// Make a run file from an OpenRLHF, verl, TRL or Open-Reasoner-Zero configuration.
+    Import(import::Args),
     /// List, verify or export the checkpoints of a run.
     Checkpoint(checkpoint::Args),
     /// Measure this machine's peak, and how near to it the engine comes.
@@ -47,6 +50,7 @@ impl Command {
             Command::Generate(args) => generate::run(&args, quiet),
             Command::Eval(args) => eval::run(&args, quiet),
             Command::Grade(args) => grade::run(&args, quiet),
+            Command::Import(args) => import::run(&args, quiet),
             Command::Checkpoint(args) => checkpoint::run(&args),
             Command::Bench(args) => bench::run(&args, quiet),
             Command::Explain(args) => explain::run(&args),
