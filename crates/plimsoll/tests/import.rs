@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{check_refused, command, plimsoll, text};
-use std::path::{Path, PathBuf};
+use common::{Folder, check_refused, command, plimsoll, text};
+use std::path::Path;
 
 const OPENRLHF: &str = r#"#!/bin/bash
 # GRPO on two nodes
@@ -111,20 +111,6 @@ class PPOExpConfig(BasePPOExpConfig):
     def train(self):
         actor_learning_rate = 5
 "#;
-
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().expect("a temporary folder"))
-    }
-
-    fn write(&self, name: &str, content: &str) -> String {
-        let path: PathBuf = self.0.path().join(name);
-        std::fs::write(&path, content).expect("a file in it");
-        path.to_str().expect("UTF-8").to_string()
-    }
-}
 
 /// Plans `run` with another model and other data; what the plan refuses beyond its size fails the test.
 fn check_plans(run: &str) {
@@ -353,7 +339,7 @@ fn orz_class() {
 #[test]
 fn output_is_never_overwritten() {
     let folder = Folder::new();
-    let (file, out) = (folder.write("t.yaml", TRL_YAML), folder.0.path().join("out.toml"));
+    let (file, out) = (folder.write("t.yaml", TRL_YAML), folder.path("out.toml"));
     let out = out.to_str().expect("UTF-8");
     let first = plimsoll(&["import", "trl", &file, "--output", out, "--quiet"]);
     assert_eq!((first.status.code(), first.stdout.len(), first.stderr.len()), (Some(0), 0, 0));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{check_refused, plimsoll, text};
+use common::{Folder, check_refused, plimsoll, text};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -25,21 +25,9 @@ mini_batch = 4
 prompts_max = 8
 "#;
 
-struct Folder(tempfile::TempDir);
-
 impl Folder {
-    fn new() -> Folder {
-        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
-        fs::write(folder.0.path().join("x.toml"), RUN).expect("a file in it");
-        folder
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().expect("UTF-8").to_string()
-    }
-
     fn args(&self, verb: &str, sets: &[&str], flags: &[&str]) -> Vec<String> {
-        let mut args = vec![verb.to_string(), self.text("x.toml")];
+        let mut args = vec![verb.to_string(), self.text_path("x.toml")];
         for set in sets {
             args.extend(["--set".to_string(), set.to_string()]);
         }
@@ -55,7 +43,7 @@ impl Folder {
     }
 
     fn train(&self, dir: &str, sets: &[&str], flags: &[&str]) {
-        let dir = format!("run.dir={}", self.text(dir));
+        let dir = format!("run.dir={}", self.text_path(dir));
         let args = self.args("train", &[sets, &[&dir]].concat(), flags);
         let output = plimsoll(&args.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(0), "{sets:?}: {}", text(&output.stderr));
@@ -68,13 +56,13 @@ impl Folder {
 
     /// Metrics of each step of a run.
     fn metrics(&self, dir: &str) -> Vec<Value> {
-        let events = fs::read_to_string(self.text(&format!("{dir}/events.jsonl"))).expect("a log");
+        let events = fs::read_to_string(self.text_path(&format!("{dir}/events.jsonl"))).expect("a log");
         let events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
         events.map(|event| event["metrics"].clone()).filter(Value::is_object).collect()
     }
 
     fn checkpoint(&self, dir: &str, file: &str) -> Vec<u8> {
-        fs::read(self.text(&format!("{dir}/checkpoints/latest/{file}"))).expect("a checkpoint has it")
+        fs::read(self.text_path(&format!("{dir}/checkpoints/latest/{file}"))).expect("a checkpoint has it")
     }
 }
 
@@ -86,7 +74,7 @@ fn golden(name: &str) -> String {
 
 #[test]
 fn the_plan_has_actor_critic_and_both_optimizers() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let plan = folder.json("plan", &[]);
     let region = |plan: &Value, name: &str| {
         let regions = plan["regions"].as_array().expect("a list").clone();
@@ -120,7 +108,7 @@ fn the_plan_has_actor_critic_and_both_optimizers() {
 
 #[test]
 fn a_step_says_what_the_critic_did_and_a_warm_up_moves_it_alone() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.train("out", &["critic.warmup_steps=2", "train.steps=2"], &[]);
     let metrics = folder.metrics("out");
     assert_eq!(metrics.len(), 2);
@@ -148,7 +136,7 @@ fn a_step_says_what_the_critic_did_and_a_warm_up_moves_it_alone() {
 
 #[test]
 fn offloaded_states_of_a_critic_change_no_bit() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.train("resident", &[], &[]);
     folder.train("offloaded", &["memory.offload=[\"optimizer\"]"], &[]);
     for file in ["model.safetensors", "state/critic.safetensors", "state/critic_optimizer.safetensors"] {
@@ -158,7 +146,7 @@ fn offloaded_states_of_a_critic_change_no_bit() {
 
 #[test]
 fn a_critic_of_another_model_trains_and_resumes() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let (actor, critic) =
         (format!("model={}", golden("qwen3")), format!("critic.model={}", golden("llama3_rope")));
     let sets = [&actor, &critic, "model_options.tokenizer=bytes", "checkpoint.every=1"];
@@ -176,10 +164,10 @@ fn a_critic_of_another_model_trains_and_resumes() {
 
 #[test]
 fn a_critic_of_other_tokens_is_refused() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.train("made", &["method=grpo", "train.steps=1"], &[]);
-    let model = folder.text("model");
-    let exported = plimsoll(&["checkpoint", "export", &folder.text("made"), "--to", &model]);
+    let model = folder.text_path("model");
+    let exported = plimsoll(&["checkpoint", "export", &folder.text_path("made"), "--to", &model]);
     assert_eq!(exported.status.code(), Some(0), "{}", text(&exported.stderr));
     let critic = format!("critic.model={model}");
     folder.json("plan", &[&critic]);

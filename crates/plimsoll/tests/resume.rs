@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{check_error, check_refused, plimsoll, text};
+use common::{Folder, check_error, check_refused, plimsoll, text};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -30,27 +30,11 @@ every = 1
 keep = 3
 "#;
 
-struct Folder(tempfile::TempDir);
-
 impl Folder {
-    fn new() -> Folder {
-        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
-        fs::write(folder.path("x.toml"), RUN).expect("a file in it");
-        folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().expect("UTF-8").to_string()
-    }
-
     /// `train x.toml` into `dir` with these flags; what has an equals sign is for `--set`.
     fn args(&self, dir: &str, flags: &[&str]) -> Vec<String> {
-        let mut args = vec!["train".to_string(), self.text("x.toml")];
-        args.extend(["--set".to_string(), format!("run.dir={}", self.text(dir))]);
+        let mut args = vec!["train".to_string(), self.text_path("x.toml")];
+        args.extend(["--set".to_string(), format!("run.dir={}", self.text_path(dir))]);
         for flag in flags {
             if !flag.starts_with("--") {
                 args.push("--set".into());
@@ -100,7 +84,7 @@ impl Folder {
     /// A folder with a model of its own.
     fn model(&self, name: &str) -> String {
         self.train("made", &["train.steps=1"]);
-        let (run, to) = (self.text("made"), self.text(name));
+        let (run, to) = (self.text_path("made"), self.text_path(name));
         assert_eq!(plimsoll(&["checkpoint", "export", &run, "--to", &to]).status.code(), Some(0));
         to
     }
@@ -115,7 +99,7 @@ impl Folder {
 
 #[test]
 fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     for (name, sets) in [
         ("master", &["loss.kl_coef=0.05", "loss.kl_target=0.01", "train.mini_batch=4"][..]),
         ("bf16", &["train.optimizer_dtype=bf16"]),
@@ -149,7 +133,7 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
 /// Where states and the reference lie changes no bit, not even in the middle of a run.
 #[test]
 fn an_offloaded_run_equals_a_resident_one() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     for dtype in ["f32", "bf16", "int8"] {
         let optimizer = format!("train.optimizer_dtype={dtype}");
         let sets = ["loss.kl_coef=0.05", "train.mini_batch=4", &optimizer];
@@ -165,7 +149,7 @@ fn an_offloaded_run_equals_a_resident_one() {
 
 #[test]
 fn a_run_that_is_over_and_one_that_never_began_say_so() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let said = folder.train("out", &["--resume"]);
     assert!(said.contains("no run is there to resume; it starts at step 0"), "{said}");
     let said = folder.train("out", &["--resume", "--json"]);
@@ -203,7 +187,7 @@ fn a_run_that_is_over_and_one_that_never_began_say_so() {
 
 #[test]
 fn changed_keys_are_refused_by_name_and_some_may_change() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.train("out", &["train.steps=2"]);
     let resolved = folder.read("out/run.toml");
     folder.check_refused(
@@ -229,7 +213,7 @@ fn changed_keys_are_refused_by_name_and_some_may_change() {
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_passed_over_when_told_so() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.train("whole", &[]);
     folder.train("out", &["train.steps=3"]);
     let newest = "out/checkpoints/step-000003";
@@ -238,7 +222,7 @@ fn a_damaged_checkpoint_is_named_and_passed_over_when_told_so() {
         ["error[checkpoint-damaged]: ", "optimizer.safetensors: SHA-256", "step-000002, which is good"];
     folder.check_refused("out", &["--resume"], 1, &named);
     let (run, json) =
-        (folder.text("out"), plimsoll(&["checkpoint", "verify", &folder.text("out"), "--json"]));
+        (folder.text_path("out"), plimsoll(&["checkpoint", "verify", &folder.text_path("out"), "--json"]));
     assert_eq!(json.status.code(), Some(1));
     let found: Value = serde_json::from_slice(&json.stdout).expect("one object");
     let damage = |i: usize| found["checkpoints"][i]["damage"].is_string();
@@ -263,7 +247,7 @@ fn a_damaged_checkpoint_is_named_and_passed_over_when_told_so() {
 
 #[test]
 fn newer_forms_links_short_logs_and_other_times_of_day() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.train("out", &["train.steps=2"]);
     // The clock went back: what is newest is a matter of steps.
     let set_time = |name: &str, time: SystemTime| {
@@ -281,7 +265,11 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
     fs::write(&manifest, good.replace("\"format\": 1", "\"format\": 2")).expect("a file");
     let newer = ["error[checkpoint-newer]: ", "format 2", "up to 1"];
     folder.check_refused("out", &["--resume"], 1, &newer);
-    check_refused(&["checkpoint", "export", &folder.text("out"), "--to", &folder.text("x")], 1, &newer);
+    check_refused(
+        &["checkpoint", "export", &folder.text_path("out"), "--to", &folder.text_path("x")],
+        1,
+        &newer,
+    );
     fs::write(&manifest, good).expect("a file");
 
     for (name, code, contains) in [
@@ -328,11 +316,11 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
 
 #[test]
 fn data_that_changed_is_refused_and_replan_takes_it() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let row = |sum: u32| format!("{{\"prompt\": \"1+{sum}=\", \"ground_truth\": \"{}\"}}\n", 1 + sum);
     let rows: String = (1..9).map(row).collect();
     fs::write(folder.path("d.jsonl"), &rows).expect("a file");
-    let data = format!("data.prompts={}", folder.text("d.jsonl"));
+    let data = format!("data.prompts={}", folder.text_path("d.jsonl"));
     folder.train("out", &[&data, "train.steps=2"]);
     fs::write(folder.path("d.jsonl"), rows + &row(9)).expect("a file");
     let differs = ["error[resume-differs]: ", "d.jsonl has other contents", "--replan"];
@@ -343,10 +331,10 @@ fn data_that_changed_is_refused_and_replan_takes_it() {
 
 #[test]
 fn a_model_that_went_away_is_not_missed_but_for_a_reference() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let path = folder.model("m");
     let model = format!("model={path}");
-    let (tokenizer, template) = (folder.text("t.json"), "data.chat_template={{ messages[0].content }}");
+    let (tokenizer, template) = (folder.text_path("t.json"), "data.chat_template={{ messages[0].content }}");
     fs::copy(folder.path("m/tokenizer.json"), &tokenizer).expect("a file");
     let tokenizer = format!("model_options.tokenizer={tokenizer}");
     let away = |is_away: bool| {
@@ -389,7 +377,7 @@ fn a_model_that_went_away_is_not_missed_but_for_a_reference() {
 
 #[test]
 fn a_tokenizer_a_template_or_a_shape_that_changed_is_refused_by_name() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let path = folder.model("m");
     let model = format!("model={path}");
     folder.train("out", &[&model, "train.steps=2"]);
@@ -415,9 +403,9 @@ fn a_tokenizer_a_template_or_a_shape_that_changed_is_refused_by_name() {
 
 #[test]
 fn as_many_are_kept_as_there_are_bytes_for_and_the_best_with_them() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let listed = |run: &str| {
-        let output = plimsoll(&["checkpoint", "list", &folder.text(run), "--json"]);
+        let output = plimsoll(&["checkpoint", "list", &folder.text_path(run), "--json"]);
         let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
         found["checkpoints"].as_array().expect("a list").clone()
     };
@@ -442,9 +430,9 @@ fn as_many_are_kept_as_there_are_bytes_for_and_the_best_with_them() {
 
 #[test]
 fn checkpoints_are_listed_verified_and_exported() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.train("out", &["eval.every=1", "checkpoint.keep=1"]);
-    let (run, to) = (folder.text("out"), folder.text("models/mine"));
+    let (run, to) = (folder.text_path("out"), folder.text_path("models/mine"));
     let output = plimsoll(&["checkpoint", "list", &run, "--json"]);
     let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
     let last = found["checkpoints"].as_array().expect("a list").last().expect("one");
@@ -453,8 +441,8 @@ fn checkpoints_are_listed_verified_and_exported() {
         found["checkpoints"].as_array().expect("a list").iter().filter(|c| c["best"] == true).count(),
         1
     );
-    let one = folder.text("out/checkpoints/latest");
-    for dir in [&run, &one, &folder.text("out/checkpoints")] {
+    let one = folder.text_path("out/checkpoints/latest");
+    for dir in [&run, &one, &folder.text_path("out/checkpoints")] {
         let output = plimsoll(&["checkpoint", "verify", dir]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("whole, latest"), "{}", text(&output.stdout));
@@ -478,6 +466,10 @@ fn checkpoints_are_listed_verified_and_exported() {
     assert_eq!(plimsoll(&eval).status.code(), Some(0));
     check_refused(&["checkpoint", "export", &run, "--to", &to], 2, &["error[export-exists]: ", "mine"]);
     for verb in ["list", "verify"] {
-        check_refused(&["checkpoint", verb, &folder.text("models")], 1, &["error[checkpoint-missing]: "]);
+        check_refused(
+            &["checkpoint", verb, &folder.text_path("models")],
+            1,
+            &["error[checkpoint-missing]: "],
+        );
     }
 }

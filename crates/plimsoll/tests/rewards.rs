@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{plimsoll, text};
+use common::{Folder, plimsoll, text};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -66,26 +66,19 @@ fn python_is_there() -> bool {
     there
 }
 
-struct Folder(tempfile::TempDir);
+/// A folder with reward functions and data.
+fn folder() -> Folder {
+    let folder = Folder::with("rewards.py", FUNCTIONS);
+    let here = folder.text_path(".");
+    let row = |(a, b): (u32, u32)| {
+        serde_json::json!({"prompt": format!("{a}+{b}="), "ground_truth": a + b, "folder": here}).to_string()
+    };
+    let rows: Vec<String> = (100..116).map(|a| row((a, a + 7))).collect();
+    folder.write("data.jsonl", &rows.join("\n"));
+    folder
+}
 
 impl Folder {
-    fn new() -> Folder {
-        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
-        std::fs::write(folder.path("rewards.py"), FUNCTIONS).expect("a file in it");
-        let row = |(a, b): (u32, u32)| {
-            let folder = folder.0.path().display().to_string();
-            serde_json::json!({"prompt": format!("{a}+{b}="), "ground_truth": a + b, "folder": folder})
-                .to_string()
-        };
-        let rows: Vec<String> = (100..116).map(|a| row((a, a + 7))).collect();
-        std::fs::write(folder.path("data.jsonl"), rows.join("\n")).expect("a file in it");
-        folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     /// Three steps on the small model with one reward.
     fn train(&self, reward: &str) -> Output {
         let run = format!(
@@ -126,7 +119,7 @@ fn a_function_as_trl_shows_it_trains_and_is_the_verifiers_twin() {
     if !python_is_there() {
         return;
     }
-    let folder = Folder::new();
+    let folder = folder();
     check_done(&folder.python("as_trl_shows", ""));
     let rewards = folder.metric("reward");
     assert_eq!(folder.metric("rewards/as_trl_shows/mean"), rewards);
@@ -158,7 +151,7 @@ fn a_worker_that_is_killed_costs_a_retry_and_a_counter() {
     if !python_is_there() {
         return;
     }
-    let folder = Folder::new();
+    let folder = folder();
     check_done(&folder.python("right", ""));
     let rewards = folder.metric("reward");
     check_done(&folder.python("killed_once", ""));
@@ -175,7 +168,7 @@ fn a_function_that_eats_memory_is_stopped_and_the_run_goes_on() {
     if !python_is_there() {
         return;
     }
-    let folder = Folder::new();
+    let folder = folder();
     let limit = "worker_memory = \"512MiB\"\nretries = 0\n";
     check_done(&folder.python("eats", &format!("{limit}on_error = \"none\"\n")));
     let over = folder.metric("rewards/eats/over_budget");
@@ -197,7 +190,7 @@ fn each_bad_function_ends_the_run_with_its_name() {
     if !python_is_there() {
         return;
     }
-    let folder = Folder::new();
+    let folder = folder();
     for (function, more, code, slug, words) in [
         ("no_such", "", 2, "reward-function-missing", "it has: "),
         ("wants", "", 2, "reward-function-signature", "'difficulty'"),
@@ -222,7 +215,7 @@ fn each_bad_function_ends_the_run_with_its_name() {
 
 #[test]
 fn the_plan_has_the_rewards_rows() {
-    let folder = Folder::new();
+    let folder = folder();
     let rows = |reward: &str| -> Vec<(String, u64)> {
         let run = format!(
             "method = \"grpo\"\nmodel = \"builtin:nano\"\n[data]\nprompts = \"builtin:addition\"\n[rollout]\n\
@@ -247,7 +240,7 @@ fn the_plan_has_the_rewards_rows() {
 
 #[test]
 fn grade_lists_disagreements_with_their_reasons() {
-    let folder = Folder::new();
+    let folder = folder();
     let lines = [
         r#"{"id": "a", "grader": "math", "response": "\\boxed{\\frac12}", "ground_truth": "0.5", "correct": true}"#,
         r#"{"id": "b", "grader": "math", "response": "\\boxed{3}", "ground_truth": "4", "correct": true}"#,

@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::{check_refused, plimsoll, text};
+use common::{Folder, check_refused, plimsoll, text};
 use serde_json::Value;
-use std::path::PathBuf;
 
 const GOOD: &str = r#"method = "grpo"
 model = "random:smollm2-135m"
@@ -23,20 +22,6 @@ learning_rate = 1e-5
 host = "3GiB"
 staging = "4MiB"
 "#;
-
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().expect("a temporary folder"))
-    }
-
-    fn write(&self, name: &str, content: &str) -> String {
-        let path: PathBuf = self.0.path().join(name);
-        std::fs::write(&path, content).expect("a file in it");
-        path.to_str().expect("UTF-8").to_string()
-    }
-}
 
 /// (what is replaced in the good file, by what, the slug, what stderr must contain).
 const BAD: &[(&str, &str, &str, &[&str])] = &[
@@ -103,7 +88,7 @@ fn a_bad_set_or_limit_is_refused_too() {
         check_refused(&[&["plan", &path], args].concat(), 2, &[&format!("error[{slug}]: ")]);
     }
     check_refused(&["plan", "no/such.toml"], 2, &["error[run-file-missing]: "]);
-    check_refused(&["plan", folder.0.path().to_str().expect("UTF-8")], 2, &["error[run-file-unreadable]: "]);
+    check_refused(&["plan", &folder.text_path(".")], 2, &["error[run-file-unreadable]: "]);
 }
 
 fn plan(path: &str, extra: &[&str]) -> (i32, Value, String) {

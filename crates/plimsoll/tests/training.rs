@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{check_refused, plimsoll, text};
+use common::{Folder, check_refused, plimsoll, text};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 const RUN: &str = r#"method = "grpo"
@@ -25,28 +25,7 @@ learning_rate = 1e-5
 prompts_max = 8
 "#;
 
-struct Folder(tempfile::TempDir);
-
 impl Folder {
-    fn new() -> Folder {
-        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
-        folder.write("x.toml", RUN);
-        folder
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text_path(&self, name: &str) -> String {
-        self.path(name).to_str().expect("UTF-8").to_string()
-    }
-
-    fn write(&self, name: &str, content: &str) -> String {
-        std::fs::write(self.path(name), content).expect("a file in it");
-        self.text_path(name)
-    }
-
     /// `train x.toml` into `dir`, with further `--set`.
     fn train_args(&self, dir: &str, sets: &[&str]) -> Vec<String> {
         let mut args = vec!["train".to_string(), self.text_path("x.toml")];
@@ -67,7 +46,7 @@ fn read_json(path: &Path) -> Value {
 
 #[test]
 fn a_run_leaves_its_directory_and_one_object_on_stdout() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let args = [folder.train_args("out", &[]), vec!["--json".into()]].concat();
     let output = plimsoll(&refs(&args));
     let stderr = text(&output.stderr);
@@ -100,7 +79,7 @@ fn a_run_leaves_its_directory_and_one_object_on_stdout() {
 
 #[test]
 fn a_place_that_cannot_be_written_is_refused() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     folder.write("file", "x");
     check_refused(&refs(&folder.train_args("file/out", &[])), 1, &["error[run-dir-unwritable]: "]);
     check_refused(&refs(&folder.train_args("file", &[])), 1, &["error[run-dir-unwritable]: "]);
@@ -109,7 +88,7 @@ fn a_place_that_cannot_be_written_is_refused() {
 
 #[test]
 fn an_interrupted_run_saves_and_a_live_one_is_locked() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(folder.train_args("out", &["train.steps=100000"]))
         .stderr(Stdio::piped())
@@ -135,7 +114,7 @@ fn an_interrupted_run_saves_and_a_live_one_is_locked() {
 
 #[test]
 fn hostile_data_is_named_and_leaves_no_directory() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let good = "{\"prompt\": \"1+2=\", \"ground_truth\": \"3\"}\n";
     for (data, sets, slug, contains) in [
         ("", &[][..], "data-empty", "data.jsonl"),
@@ -165,7 +144,7 @@ fn hostile_data_is_named_and_leaves_no_directory() {
 
 #[test]
 fn a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_weights() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     // Every weight overflows at the first update; the second step meets it.
     let output = plimsoll(&refs(
         &folder.train_args("out", &["train.learning_rate=1e38", "train.steps=4", "train.grad_clip=0"]),
@@ -178,7 +157,7 @@ fn a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_weights() {
 
 #[test]
 fn a_run_that_does_not_fit_is_refused_before_anything_is_made() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let output = plimsoll(&refs(&folder.train_args("out", &["memory.host=20MiB"])));
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
@@ -238,7 +217,7 @@ fn eval_of_several_samples_prints_pass_at_k() {
 
 #[test]
 fn all_samples_of_kept_prompts_are_kept_and_give_the_pass_at_k_that_was_said() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let sets = ["eval.samples=4", "eval.temperature=1.0", "eval.prompts_max=8"];
     let output = plimsoll(&refs(&folder.train_args("out", &sets)));
     let stderr = text(&output.stderr);
@@ -273,7 +252,7 @@ fn all_samples_of_kept_prompts_are_kept_and_give_the_pass_at_k_that_was_said() {
 
 #[test]
 fn samples_that_an_evaluation_keeps_are_planned() {
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let bytes = |samples: &str| {
         let (run, samples) = (folder.text_path("x.toml"), format!("eval.samples={samples}"));
         let output = plimsoll(&["plan", &run, "--json", "--set", &samples, "--set", "eval.temperature=1.0"]);
@@ -325,7 +304,7 @@ fn exactness_finds_no_mismatch_and_sees_a_perturbed_order() {
 #[test]
 fn a_run_with_8_bit_moments_learns_and_its_plan_counts_them() {
     const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/first.toml");
-    let folder = Folder::new();
+    let folder = Folder::with("x.toml", RUN);
     let dir = format!("run.dir={}", folder.text_path("out"));
     let sets = ["--set", "train.optimizer_dtype=int8", "--set", "train.steps=40", "--set", &dir];
     let plan = plimsoll(&[&["plan", FIRST, "--json"], &sets[..]].concat());

@@ -8,7 +8,7 @@ use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_device::cuda::{self, CudaDevice, CudaOptions, Held};
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_memory::host::{Host, Rss};
-use plimsoll_memory::{Arena, ArenaMap, Limit, Limits};
+use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Place};
 
 /// What driver and libraries may come to touch of the host's memory after their measurement: pages of code that only a
 /// first step runs.
@@ -88,15 +88,8 @@ pub fn with_measured<D: Device + ?Sized>(
 ) -> Result<PlanReport> {
     let mut report = report.clone();
     let Some(memory) = dev.card_memory() else { return Ok(report) };
-    let now = Host::this().rss();
-    let grown = |then: Bytes, now: Bytes| Bytes(now.0.saturating_sub(then.0));
-    // Of the host's anonymous memory, a part is what the run's own rows hold already: rather too much than too little.
-    let held = Held {
-        card: memory.libraries,
-        host: grown(before.anon, now.anon),
-        files: grown(before.file, now.file),
-        shared: grown(before.shmem, now.shmem),
-    };
+    let offloaded = report.plan.layout.sum(|r| r.place == Place::Offloaded);
+    let held = held_of(memory.libraries, before, Host::this().rss(), offloaded);
     if note {
         held.note();
     }
@@ -113,4 +106,44 @@ pub fn with_measured<D: Device + ?Sized>(
     report.held_source = "measured by this run before its first step".into();
     report.plan.refusal()?;
     Ok(report)
+}
+
+/// What driver and libraries hold, by how this process grew. `offloaded`: bytes of what lies in pinned memory, which has
+/// rows of its own; drivers show them as one kind or the other.
+///
+/// Of the host's anonymous memory, a part is what the run's own rows hold already: rather too much than too little.
+fn held_of(card: Bytes, before: Rss, now: Rss, offloaded: Bytes) -> Held {
+    let grown = |then: Bytes, now: Bytes| now.0.saturating_sub(then.0);
+    let (host, shared) = (grown(before.anon, now.anon), grown(before.shmem, now.shmem));
+    let of_host = offloaded.0.min(host);
+    Held {
+        card,
+        host: Bytes(host - of_host),
+        files: Bytes(grown(before.file, now.file)),
+        shared: Bytes(shared.saturating_sub(offloaded.0 - of_host)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offloaded_bytes_are_no_part_of_what_the_driver_holds() {
+        let rss = |anon, file, shmem| {
+            let [anon, file, shmem] = [anon, file, shmem].map(Bytes::mib);
+            Rss { anon, file, shmem, ..Rss::default() }
+        };
+        let (before, card) = (rss(30, 15, 0), Bytes::mib(500));
+        let held = |host, files, shared| {
+            let [host, files, shared] = [host, files, shared].map(Bytes::mib);
+            Held { card, host, files, shared }
+        };
+        assert_eq!(held_of(card, before, rss(330, 205, 10), Bytes(0)), held(300, 190, 10));
+        // 8 GiB of states, as anonymous or as shared memory: counted in their own rows, and not here.
+        let states = Bytes::mib(8 << 10);
+        assert_eq!(held_of(card, before, rss(330 + (8 << 10), 205, 10), states), held(300, 190, 10));
+        let as_shared = held_of(card, before, rss(330, 205, 10 + (8 << 10)), states);
+        assert_eq!(as_shared.host + as_shared.shared, Bytes::mib(310));
+    }
 }

@@ -4,7 +4,38 @@
 
 pub mod cgroup;
 
+use std::path::PathBuf;
 use std::process::{Command, Output};
+
+/// A folder that goes with the test.
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Folder {
+        Folder(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    /// One with a file in it.
+    pub fn with(name: &str, content: &str) -> Folder {
+        let folder = Folder::new();
+        folder.write(name, content);
+        folder
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn text_path(&self, name: &str) -> String {
+        self.path(name).to_str().expect("UTF-8").to_string()
+    }
+
+    /// Writes a file; its path.
+    pub fn write(&self, name: &str, content: &str) -> String {
+        std::fs::write(self.path(name), content).expect("a file in it");
+        self.text_path(name)
+    }
+}
 
 /// The binary with arguments, not yet started.
 pub fn command(args: &[&str]) -> Command {
