@@ -128,7 +128,7 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
 
 /// What a card may leave to the host's memory.
 fn offloads(run: &RunFile) -> Vec<Change> {
-    let has_reference = run.loss.kl_coef != 0.0 && run.method.has_rollout();
+    let has_reference = run.has_reference();
     if run.memory.offload == Auto::Auto {
         return Vec::new();
     }
