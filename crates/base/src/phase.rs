@@ -7,6 +7,8 @@ use serde::{Serialize, Serializer};
 pub enum Phase {
     /// Sampling responses.
     Rollout,
+    /// The reward model: one score for each response.
+    Reward,
     /// Forward passes without gradients: reference log-probs.
     Score,
     /// The critic: values of the rollout, then its own forward, backward and optimizer.
@@ -17,12 +19,13 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in the order of a step.
-    pub const ALL: [Phase; 4] = [Phase::Rollout, Phase::Score, Phase::Critic, Phase::Update];
+    pub const ALL: [Phase; 5] = [Phase::Rollout, Phase::Reward, Phase::Score, Phase::Critic, Phase::Update];
 
     /// Lower-case name, as in `plan --json`.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Rollout => "rollout",
+            Phase::Reward => "reward",
             Phase::Score => "score",
             Phase::Critic => "critic",
             Phase::Update => "update",
@@ -36,9 +39,11 @@ pub struct PhaseSet(u8);
 
 impl PhaseSet {
     /// Lives always.
-    pub const RESIDENT: PhaseSet = PhaseSet(0b1_0000);
+    pub const RESIDENT: PhaseSet = PhaseSet(0b1000_0000);
     /// Lives in `Phase::Rollout`.
     pub const ROLLOUT: PhaseSet = PhaseSet::of(&[Phase::Rollout]);
+    /// Lives in `Phase::Reward`.
+    pub const REWARD: PhaseSet = PhaseSet::of(&[Phase::Reward]);
     /// Lives in `Phase::Score`.
     pub const SCORE: PhaseSet = PhaseSet::of(&[Phase::Score]);
     /// Lives in `Phase::Critic`.

@@ -19,6 +19,14 @@ pub enum Stream {
     Task = 5,
     /// Benchmarks and tests.
     Bench = 6,
+    /// Episodes of text environments: counter = (episode index, draw).
+    Episode = 7,
+    /// Seeds of environments: counter = (environment, episode).
+    EnvReset = 20,
+    /// Actions drawn by a policy: counter = (environment and episode, step and block of four numbers).
+    EnvAct = 21,
+    /// What is drawn from a replay ring: counter = (draw, item).
+    Replay = 22,
 }
 
 /// Four independent 32-bit numbers for a counter.

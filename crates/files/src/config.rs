@@ -22,10 +22,31 @@ pub struct TokenIds {
     pub pad: Option<u32>,
 }
 
-/// Reads the shape of a model; `file` is what messages call the configuration.
+/// What stands on a decoder's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Head {
+    /// Logits over the vocabulary: a causal language model.
+    #[default]
+    Vocabulary,
+    /// `score.weight`, one linear map of the last token: a model for sequence classification.
+    Score,
+}
+
+/// Reads the shape of a causal language model; `file` is what messages call the configuration.
 ///
 /// Errors: `model-config-invalid` (absent, of the wrong type, out of range), `model-unsupported`.
 pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
+    match model_from_config(config, file)? {
+        (spec, Head::Vocabulary) => Ok(spec),
+        (spec, Head::Score) => {
+            let built = family_names(spec.family).0;
+            Err(unsupported(file, "architectures", &config["architectures"], built))
+        }
+    }
+}
+
+/// The same for either kind of head.
+pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec, Head)> {
     let map = config.as_object().ok_or_else(|| {
         Error::new(
             "model-config-invalid",
@@ -34,7 +55,7 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
         .hint("fetch the model again")
     })?;
     let config = Config { map, file };
-    let family = config.family()?;
+    let (family, head) = config.family()?;
     config.refuse_what_is_not_built(family)?;
     let hidden = config.size("hidden_size", WIDTH_MAX)?;
     let heads = config.size("num_attention_heads", HEADS_MAX)?;
@@ -63,7 +84,7 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
     };
     check_spec(&spec, file)?;
     config.refuse_sliding_window(&spec)?;
-    Ok(spec)
+    Ok((spec, head))
 }
 
 /// Requires what the decoder's arithmetic relies on, whatever file the spec came from.
@@ -161,6 +182,19 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     config
 }
 
+/// The `config.json` of a reward model: sequence classification with one label, whose score transformers reads at the
+/// last token that is no padding. A token that ends a text is therefore never said to be padding.
+pub fn score_config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
+    let pad = ids.pad.filter(|pad| !ids.eos.contains(pad));
+    let mut config = config_json(spec, dtype, &TokenIds { pad, ..ids.clone() });
+    let map = config.as_object_mut().expect("a configuration is an object");
+    map.insert("architectures".into(), json!([score_architecture(spec.family)]));
+    map.insert("num_labels".into(), 1.into());
+    map.insert("id2label".into(), json!({ "0": "LABEL_0" }));
+    map.insert("label2id".into(), json!({ "LABEL_0": 0 }));
+    config
+}
+
 /// A `generation_config.json` that transformers opens.
 pub fn generation_config_json(ids: &TokenIds) -> Value {
     let mut map = Map::new();
@@ -179,26 +213,26 @@ impl Config<'_> {
         self.map.get(key).filter(|v| !v.is_null())
     }
 
-    fn family(&self) -> Result<Family> {
+    fn family(&self) -> Result<(Family, Head)> {
         let built = "llama, qwen2, qwen3 or mistral";
         let key = if self.present("model_type").is_some() { "model_type" } else { "architectures" };
         let absent = || self.invalid(format!("`model_type` is absent; {built} is wanted"));
         let value = self.present(key).ok_or_else(absent)?;
         let name = value.as_str().or_else(|| value.get(0).and_then(Value::as_str));
         let family = match name {
-            Some("llama" | "LlamaForCausalLM") => Family::Llama,
-            Some("qwen2" | "Qwen2ForCausalLM") => Family::Qwen2,
-            Some("qwen3" | "Qwen3ForCausalLM") => Family::Qwen3,
-            Some("mistral" | "MistralForCausalLM") => Family::Mistral,
+            Some("llama" | "LlamaForCausalLM" | "LlamaForSequenceClassification") => Family::Llama,
+            Some("qwen2" | "Qwen2ForCausalLM" | "Qwen2ForSequenceClassification") => Family::Qwen2,
+            Some("qwen3" | "Qwen3ForCausalLM" | "Qwen3ForSequenceClassification") => Family::Qwen3,
+            Some("mistral" | "MistralForCausalLM" | "MistralForSequenceClassification") => Family::Mistral,
             _ => return Err(unsupported(self.file, key, value, built)),
         };
         let architecture = family_names(family).0;
-        match self.present("architectures") {
-            // A classifier has the same model_type and another head.
-            Some(list) if list.get(0).and_then(Value::as_str) != Some(architecture) => {
-                Err(unsupported(self.file, "architectures", list, architecture))
-            }
-            _ => Ok(family),
+        let Some(list) = self.present("architectures") else { return Ok((family, Head::Vocabulary)) };
+        // A classifier has the same model_type and another head.
+        match list.get(0).and_then(Value::as_str) {
+            Some(name) if name == architecture => Ok((family, Head::Vocabulary)),
+            Some(name) if name == score_architecture(family) => Ok((family, Head::Score)),
+            _ => Err(unsupported(self.file, "architectures", list, architecture)),
         }
     }
 
@@ -368,6 +402,10 @@ const fn family_names(family: Family) -> (&'static str, &'static str) {
         Family::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
         Family::Mistral => ("MistralForCausalLM", "mistral"),
     }
+}
+
+fn score_architecture(family: Family) -> String {
+    family_names(family).0.replace("CausalLM", "SequenceClassification")
 }
 
 fn rope_json(scaling: &RopeScaling) -> Value {

@@ -20,12 +20,15 @@ mod tensor_file;
 mod tensors;
 mod writer;
 
-pub use config::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
+pub use config::{
+    Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,
+};
 pub use gguf_model::GgufTokenizer;
 pub use open::{OpenModel, TokenizerFiles};
 pub use source::{Local, Source, resolve};
 pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, check_against, expected_tensors};
 pub use writer::{
-    FileRecord, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic, write_new,
+    ArrayDecl, ArrayElement, FileRecord, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of,
+    write_atomic, write_new, write_new_lines,
 };

@@ -1,7 +1,7 @@
 //! An open model: its shape, its checked tensors, its tokenizer files, and rows of weights on demand.
 //! Opening reads headers only. Rows pass through the caller's buffer, so memory does not grow with the model.
 
-use crate::config::{TokenIds, spec_from_config, token_ids};
+use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
 use crate::gguf::Gguf;
 use crate::gguf_model::{self, GgufTokenizer};
 use crate::source::{Local, resolve};
@@ -25,6 +25,8 @@ pub struct OpenModel {
     pub source: String,
     /// Its shape.
     pub spec: ModelSpec,
+    /// What its head gives.
+    pub head: Head,
     /// Its tensors under Hugging Face names; empty for `random:`.
     pub tensors: Vec<TensorInfo>,
     /// What a tokenizer is built from.
@@ -138,10 +140,11 @@ impl OpenModel {
     }
 
     fn assemble(source: &str, parts: Parts) -> OpenModel {
-        let Parts { spec, files, tensors, tokenizer, ids, path } = parts;
+        let Parts { spec, head, files, tensors, tokenizer, ids, path } = parts;
         OpenModel {
             source: source.to_string(),
             spec,
+            head,
             tokenizer,
             eos_token_ids: ids.eos,
             bos_token_id: ids.bos,
@@ -166,6 +169,7 @@ fn stored_row(row: u64, head_dim: u64) -> u64 {
 /// What every kind of source comes down to.
 struct Parts {
     spec: ModelSpec,
+    head: Head,
     files: Vec<Storage>,
     tensors: Vec<TensorInfo>,
     tokenizer: TokenizerFiles,
@@ -194,7 +198,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let config =
         parse_json(&config_path.display().to_string(), &read_small(&config_path, CONFIG_BYTES_MAX)?)?;
     let generation = optional_json(&dir.join("generation_config.json"))?;
-    let spec = spec_from_config(&config, &config_path.display().to_string())?;
+    let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
     let tokenizer_config_json = optional_json(&dir.join("tokenizer_config.json"))?;
     let template_path = dir.join("chat_template.jinja");
@@ -213,7 +217,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     };
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());
-    Ok(OpenModel::assemble(source, Parts { spec, files, tensors, tokenizer, ids, path }))
+    Ok(OpenModel::assemble(source, Parts { spec, head, files, tensors, tokenizer, ids, path }))
 }
 
 fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {
@@ -227,6 +231,7 @@ fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {
     };
     let parts = Parts {
         spec: model.spec,
+        head: Head::Vocabulary,
         files: vec![storage],
         tensors: model.tensors,
         tokenizer,
@@ -243,6 +248,7 @@ fn open_builtin(source: &str, name: &str) -> Result<OpenModel> {
     let storage = Storage::Memory { name: "builtin model.safetensors", data: builtin.weights };
     let parts = Parts {
         spec: spec_from_config(&config, "builtin config.json")?,
+        head: Head::Vocabulary,
         tensors: safetensors_dir::read_header(&storage, 0)?,
         files: vec![storage],
         tokenizer: builtin_tokenizer(builtin)?,
@@ -275,7 +281,8 @@ fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
             (TokenizerFiles { bytes: true, ..TokenizerFiles::default() }, ids)
         }
     };
-    let parts = Parts { spec, files: Vec::new(), tensors: Vec::new(), tokenizer, ids, path: None };
+    let head = Head::Vocabulary;
+    let parts = Parts { spec, head, files: Vec::new(), tensors: Vec::new(), tokenizer, ids, path: None };
     Ok(OpenModel { random: true, ..OpenModel::assemble(source, parts) })
 }
 

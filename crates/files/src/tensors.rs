@@ -3,7 +3,7 @@
 //!
 //! Legend: V vocab, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
-use crate::OpenModel;
+use crate::{Head, OpenModel};
 use plimsoll_base::{Error, ModelSpec, Result};
 use std::collections::HashMap;
 
@@ -119,6 +119,9 @@ pub struct TensorInfo {
     pub row_order: RowOrder,
 }
 
+/// The head of a model for sequence classification.
+const SCORE: &str = "score.weight";
+
 /// Names and shapes of the tensors that a model of this spec has, in the order in which they are saved.
 ///
 /// A tied head is not listed: it is the embedding.
@@ -164,12 +167,17 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
         return Ok(());
     }
     let mut wanted: HashMap<String, Vec<u64>> = expected_tensors(&model.spec).into_iter().collect();
+    if model.head == Head::Score {
+        wanted.remove("lm_head.weight");
+        check_score(model)?;
+    }
     let mut unexpected = Vec::new();
     for tensor in &model.tensors {
         match wanted.remove(&tensor.name) {
             Some(shape) if shape == tensor.shape => {}
             Some(shape) => return Err(bad_shape(model, tensor, &shape)),
             None if is_ignorable(&tensor.name, &model.spec) => {}
+            None if model.head == Head::Score && tensor.name == SCORE => {}
             None => unexpected.push(tensor.name.as_str()),
         }
     }
@@ -186,6 +194,29 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
         return Err(Error::new("model-tensor-unexpected", message).hint(
             "config.json does not describe this file; an adapter must be merged into its model first",
         ));
+    }
+    Ok(())
+}
+
+/// A reward model gives one number: `score.weight` is there, and has one row.
+///
+/// Errors: `reward-model-head-missing`, `reward-model-labels`.
+fn check_score(model: &OpenModel) -> Result<()> {
+    let Some(tensor) = model.tensor(SCORE) else {
+        let message = format!("{}: a model for sequence classification without `{SCORE}`", model.source);
+        return Err(Error::new("reward-model-head-missing", message)
+            .hint("fetch the model again; a head in a file of its own must be merged into the model"));
+    };
+    let shape = &tensor.shape;
+    if shape.len() == 2 && shape[1] != u64::from(model.spec.hidden) {
+        return Err(bad_shape(model, tensor, &[1, u64::from(model.spec.hidden)]));
+    }
+    if shape.len() != 2 || shape[0] != 1 {
+        let labels = shape[0];
+        let message =
+            format!("{}: num_labels = {labels}, a reward model has 1 (`{SCORE}` is {shape:?})", model.source);
+        return Err(Error::new("reward-model-labels", message)
+            .hint("take a reward model: a classifier of several labels has no score to learn from"));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +37,52 @@ pub struct TensorDecl {
     pub shape: Vec<u64>,
 }
 
+/// Elements of arrays that are no weights, under the format's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names say it.
+pub enum ArrayElement {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F32,
+    F64,
+}
+
+/// An array to be written: a column of recorded experience, for example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArrayDecl {
+    /// Name in the header.
+    pub name: String,
+    /// Type of an element.
+    pub element: ArrayElement,
+    /// Slowest axis first.
+    pub shape: Vec<u64>,
+}
+
+impl ArrayElement {
+    const fn name_and_bytes(self) -> (&'static str, u64) {
+        match self {
+            ArrayElement::Bool => ("BOOL", 1),
+            ArrayElement::I8 => ("I8", 1),
+            ArrayElement::I16 => ("I16", 2),
+            ArrayElement::I32 => ("I32", 4),
+            ArrayElement::I64 => ("I64", 8),
+            ArrayElement::U8 => ("U8", 1),
+            ArrayElement::U16 => ("U16", 2),
+            ArrayElement::U32 => ("U32", 4),
+            ArrayElement::U64 => ("U64", 8),
+            ArrayElement::F32 => ("F32", 4),
+            ArrayElement::F64 => ("F64", 8),
+        }
+    }
+}
+
 /// A safetensors file being written, its tensors in the order of the declaration.
 #[derive(Debug)]
 pub struct SafetensorsWriter {
@@ -59,7 +105,27 @@ impl SafetensorsWriter {
         tensors: &[TensorDecl],
         metadata: &[(String, String)],
     ) -> Result<SafetensorsWriter> {
-        let (header, data_bytes) = header(tensors, metadata)?;
+        let entries =
+            tensors.iter().map(|t| (t.name.as_str(), stored_name(t.dtype), t.dtype.bytes(), &t.shape[..]));
+        SafetensorsWriter::start(path, header(entries, metadata)?)
+    }
+
+    /// The same for arrays that are no weights.
+    ///
+    /// Errors: `disk-full`, `write-failed`, `size-overflow`.
+    pub fn create_arrays(
+        path: &Path,
+        arrays: &[ArrayDecl],
+        metadata: &[(String, String)],
+    ) -> Result<SafetensorsWriter> {
+        let entries = arrays.iter().map(|array| {
+            let (name, bytes) = array.element.name_and_bytes();
+            (array.name.as_str(), name, bytes, &array.shape[..])
+        });
+        SafetensorsWriter::start(path, header(entries, metadata)?)
+    }
+
+    fn start(path: &Path, (header, data_bytes): (Vec<u8>, u64)) -> Result<SafetensorsWriter> {
         let file = File::create(path).map_err(|e| write_error(path, &e))?;
         let sha256 = Sha256::new();
         let mut writer = SafetensorsWriter {
@@ -181,6 +247,25 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<FileRecord> {
     Ok(FileRecord { bytes: bytes.len() as u64, sha256: digest(bytes) })
 }
 
+/// The same of a file that is made line by line, of which one is held at a time.
+///
+/// Errors: as `write_new`.
+pub fn write_new_lines(path: &Path, lines: impl Iterator<Item = String>) -> Result<FileRecord> {
+    let (mut sha256, mut bytes) = (Sha256::new(), 0);
+    let write = || {
+        let mut file = BufWriter::new(OpenOptions::new().write(true).create_new(true).open(path)?);
+        for mut line in lines {
+            line.push('\n');
+            file.write_all(line.as_bytes())?;
+            sha256.update(line.as_bytes());
+            bytes += line.len() as u64;
+        }
+        file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
+    };
+    write().map_err(|e| write_error(path, &e))?;
+    Ok(FileRecord { bytes, sha256: hex(&sha256.finalize()) })
+}
+
 /// SHA-256 of some bytes, in hex.
 pub fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
@@ -240,23 +325,30 @@ pub(crate) fn write_error(path: &Path, err: &std::io::Error) -> Error {
     }
 }
 
-fn header(tensors: &[TensorDecl], metadata: &[(String, String)]) -> Result<(Vec<u8>, u64)> {
+const fn stored_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::Bf16 => "BF16",
+        DType::U32 => "U32",
+        DType::U8 | DType::E4M3 | DType::E5M3 => "U8",
+    }
+}
+
+/// The header of entries (name, stored type, bytes of an element, shape), and the bytes of their data.
+fn header<'a>(
+    entries: impl Iterator<Item = (&'a str, &'static str, u64, &'a [u64])>,
+    metadata: &[(String, String)],
+) -> Result<(Vec<u8>, u64)> {
     let mut notes = Map::from_iter([("format".to_string(), json!("pt"))]);
     notes.extend(metadata.iter().map(|(key, value)| (key.clone(), json!(value))));
     let mut map = Map::from_iter([("__metadata__".to_string(), notes.into())]);
     let mut offset = 0u64;
-    for tensor in tensors {
-        let bytes = Bytes::checked(&tensor.shape, tensor.dtype.bytes())?.0;
+    for (name, dtype, element_bytes, shape) in entries {
+        let bytes = Bytes::checked(shape, element_bytes)?.0;
         let end = Bytes::checked(&[offset.saturating_add(bytes)], 1)?.0;
-        let dtype = match tensor.dtype {
-            DType::F32 => "F32",
-            DType::Bf16 => "BF16",
-            DType::U32 => "U32",
-            DType::U8 | DType::E4M3 | DType::E5M3 => "U8",
-        };
-        let entry = json!({ "dtype": dtype, "shape": tensor.shape, "data_offsets": [offset, end] });
-        let twice = map.insert(tensor.name.clone(), entry).is_some();
-        assert!(!twice, "tensor `{}` is declared twice", tensor.name);
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] });
+        let twice = map.insert(name.to_string(), entry).is_some();
+        assert!(!twice, "tensor `{name}` is declared twice");
         offset = end;
     }
     let mut text = serde_json::to_vec(&map).expect("a map of plain values is JSON");

@@ -101,7 +101,7 @@ pub struct ArenaMap {
     /// In the device's host memory.
     offloaded: Vec<Binding>,
     offloaded_end: u64,
-    phases: [Vec<Binding>; 4],
+    phases: [Vec<Binding>; Phase::ALL.len()],
     overlay: u64,
     end: u64,
     guard: u64,

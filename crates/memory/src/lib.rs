@@ -8,10 +8,12 @@ mod arena;
 pub mod host;
 mod layout;
 mod mapping;
+mod piece;
 mod plan;
 pub mod trend;
 
 pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, ReadLease, Resident};
 pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region, Turn};
 pub use mapping::Mapping;
+pub use piece::{PIECE_ALIGN, Piece, Plain};
 pub use plan::{Limit, Limits, Plan, PoolPeak};
