@@ -1,0 +1,16 @@
+//! Environments: what they observe and take (spaces, flattened into slots of fixed bytes), how they are reset and
+//! stepped, the seeds of their episodes, and native ones with Gymnasium's exact dynamics.
+//!
+//! An environment is a value that one thread owns. Nothing here starts a thread or a process, and nothing here knows
+//! who steps it: that is `collect`.
+
+mod environment;
+pub mod flags;
+pub mod native;
+pub mod seed;
+mod slot;
+mod space;
+
+pub use environment::{Environment, Spec, Step};
+pub use slot::{Domain, Leaf, OutOfSpace, SLOT_BYTES_MAX, Slot};
+pub use space::{ElementType, Space};

@@ -1,0 +1,110 @@
+//! Native environments, with Gymnasium's dynamics to the bit (1.4.0, on glibc x86-64; elsewhere to 1e-5).
+//!
+//! They are the only code of this project that calls the C library's sine and cosine: parity with Gymnasium counts here.
+
+mod acrobot;
+mod cart_pole;
+mod mountain_car;
+mod numpy_random;
+mod pendulum;
+mod table;
+
+pub use acrobot::Acrobot;
+pub use cart_pole::CartPole;
+pub use mountain_car::{MountainCar, MountainCarContinuous};
+pub use numpy_random::NumpyRandom;
+pub use pendulum::Pendulum;
+pub use table::TableEnvironment;
+
+use crate::Environment;
+use plimsoll_base::{Error, Result};
+use serde_json::{Map, Value};
+
+/// Options of an environment, as Gymnasium's `make` takes them by name.
+pub type Options = Map<String, Value>;
+
+/// Names of the native environments.
+pub const IDS: [&str; 8] = [
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "FrozenLake-v1",
+    "CliffWalking-v1",
+    "Taxi-v4",
+];
+
+/// Work on an environment whose type is known where it is compiled: its step is inlined into the caller's loop.
+pub trait Visitor {
+    /// What comes of it.
+    type Output;
+
+    /// Takes the maker of an environment; each call of `make` makes one.
+    fn visit<E: Environment + 'static>(self, make: impl Fn() -> E + Send + 'static) -> Self::Output;
+}
+
+/// Hands the maker of the environment called `id` to `visitor`.
+///
+/// Errors: `unknown-environment`, `env-bad-option`.
+pub fn visit<V: Visitor>(id: &str, options: &Options, visitor: V) -> Result<V::Output> {
+    let mut rest = options.clone();
+    let table = match id {
+        "FrozenLake-v1" => Some(table::frozen_lake(&mut rest)?),
+        "CliffWalking-v1" => Some(table::cliff_walking()),
+        "Taxi-v4" => Some(table::taxi()),
+        id if IDS.contains(&id) => None,
+        id => return Err(unknown(id)),
+    };
+    if let Some(name) = rest.keys().next() {
+        return Err(Error::usage("env-bad-option", format!("{id} has no option `{name}`"))
+            .hint("remove it from `env_options`; FrozenLake-v1 takes `is_slippery` and `map_name`"));
+    }
+    Ok(match (table, id) {
+        (Some(table), _) => visitor.visit(move || TableEnvironment::new(&table)),
+        (None, "CartPole-v1") => visitor.visit(CartPole::default),
+        (None, "Acrobot-v1") => visitor.visit(Acrobot::default),
+        (None, "MountainCar-v0") => visitor.visit(MountainCar::default),
+        (None, "MountainCarContinuous-v0") => visitor.visit(MountainCarContinuous::default),
+        (None, "Pendulum-v1") => visitor.visit(Pendulum::default),
+        (None, _) => return Err(unknown(id)),
+    })
+}
+
+fn unknown(id: &str) -> Error {
+    let known = format!("native are {}", IDS.join(", "));
+    let error = Error::usage("unknown-environment", format!("there is no environment `{id}`")).fact(known);
+    let lower = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
+    let nearest = IDS.iter().min_by_key(|name| strsim::damerau_levenshtein(&lower(id), &lower(name)));
+    let near = |name: &&&str| strsim::damerau_levenshtein(&lower(id), &lower(name)) <= name.len() / 3;
+    match nearest.filter(near) {
+        Some(name) => error.hint(format!("did you mean `{name}`?")),
+        None => error.hint(format!("a Python environment is `gym:{id}` or `python:file.py:make`")),
+    }
+}
+
+/// Writes `values` as f32 slots.
+fn write_f32<const N: usize>(values: [f32; N], observation: &mut [u8]) {
+    for (element, value) in observation.chunks_exact_mut(4).zip(values) {
+        element.copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+/// The choice in the slot of a Discrete.
+fn choice(action: &[u8]) -> i64 {
+    i64::from_ne_bytes(*action.first_chunk().expect("the slot of a Discrete has 8 bytes"))
+}
+
+/// The number in the slot of a Box of one f32.
+fn number(action: &[u8]) -> f32 {
+    f32::from_ne_bytes(*action.first_chunk().expect("the slot of a Box of one f32 has 4 bytes"))
+}
+
+/// numpy's square of an f64 scalar: the C library's `pow`, whose last bit may differ from that of `x * x`.
+fn power_2(x: f64) -> f64 {
+    // Hidden from the compiler, which would multiply.
+    x.powf(std::hint::black_box(2.0))
+}
+
+#[cfg(test)]
+mod golden_tests;
