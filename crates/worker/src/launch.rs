@@ -1,6 +1,6 @@
 //! How a worker is started: program, environment and the limits set between fork and exec.
 
-use crate::sandbox::{self, Network};
+use crate::sandbox::{self, Gpu, Network};
 use plimsoll_base::{Bytes, Error, Result};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -113,5 +113,5 @@ fn limit_child(
     }
     rules.map_or(Ok(()), sandbox::confine)?;
     // Last, so that it cannot refuse what stands above.
-    filters.map_or(Ok(()), sandbox::enter)
+    filters.map_or(Ok(()), |network| sandbox::enter(network, Gpu::Deny))
 }

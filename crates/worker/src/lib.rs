@@ -4,22 +4,35 @@
 //! with the thread that started it. It answers lines of text on its standard output. What it does wrong becomes a named failure with the
 //! last words of its standard error; it is killed with its whole group, and started again a bounded number of times.
 //! The supervisor of a run is here too: it starts the trainer, passes signals on and says how it ended.
-//! Nothing here waits without a deadline, and nothing here knows what the lines mean, `python.rs` excepted.
+//! Workers of environments are sessions (`session.rs`): a socket of whole messages, shared memory, and a verb of our own binary
+//! (`enter.rs`) that becomes the user's interpreter.
+//! Nothing here waits without a deadline, and nothing here knows what the lines mean, `python.rs` and `episodes.rs` excepted.
 
+mod bell;
+mod enter;
+mod episodes;
 mod launch;
 mod once;
 mod pool;
 mod process;
+pub mod procs;
 mod python;
 mod ring;
 mod sandbox;
+pub mod session;
+mod shared;
 mod status;
 mod supervisor;
 
+pub use bell::Bell;
+pub use enter::{Confined, ENV_WORKER, become_env_worker};
+pub use episodes::{EpisodesSpec, Messages, PythonEpisodes, Turn};
 pub use launch::{Launch, Limits};
 pub use once::{Ran, RunEnd, run_once};
 pub use pool::{Pool, Request, Stop};
 pub use python::{Batch, Columns, PythonFunction, PythonSpec, Scores, Signature};
-pub use sandbox::Network;
+pub use sandbox::{Gpu, Network};
+pub use session::{Session, find_python};
+pub use shared::SharedMemory;
 pub use status::{STATUS_BYTES, StatusNote, run_pid, supervisor_pid};
 pub use supervisor::{Ended, SignalPipe, supervise, terminal_columns};

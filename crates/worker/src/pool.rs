@@ -83,6 +83,11 @@ impl Pool {
         self.workers.len()
     }
 
+    /// Changes the time for one request, from the next one on.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.limits.timeout = timeout;
+    }
+
     /// Times that a worker was started again.
     pub fn restarts(&self) -> u64 {
         self.restarts

@@ -1,6 +1,7 @@
 //! The last bytes of a stream: what a worker said before it died.
 
 /// Keeps the last `capacity` bytes that were pushed.
+#[derive(Debug)]
 pub(crate) struct Ring {
     bytes: Vec<u8>,
     capacity: usize,

@@ -19,6 +19,16 @@ pub enum Network {
     Allow,
 }
 
+/// Whether a worker may use a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gpu {
+    /// No call of the NVIDIA driver succeeds.
+    #[default]
+    Deny,
+    /// As any other process, for environments that render there.
+    Allow,
+}
+
 /// One instruction of the kernel's filter machine.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -109,11 +119,11 @@ pub(crate) fn is_there() -> bool {
 }
 
 /// Sets the filter for this process and all that it starts. Makes system calls only: it may run between fork and exec.
-pub(crate) fn enter(network: Network) -> std::io::Result<()> {
+pub(crate) fn enter(network: Network, gpu: Gpu) -> std::io::Result<()> {
     let Some(calls) = CALLS else { return Ok(()) };
     // Without it the filter would need a privilege; with it a set-user-id program gives none.
     rustix::thread::set_no_new_privs(true)?;
-    let filter = filter(&calls, network);
+    let filter = filter(&calls, network, gpu);
     let program = Program { length: filter.len() as u16, instructions: filter.as_ptr() };
     // SAFETY: `program` and the instructions that it names live until the call returns; the kernel copies them.
     let set = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program as usize, 0, 0) };
@@ -159,12 +169,13 @@ pub(crate) fn confine(rules: i32) -> std::io::Result<()> {
 }
 
 /// The filter. Jumps count instructions from the next one on.
-fn filter(calls: &Calls, network: Network) -> [Instruction; 19] {
+fn filter(calls: &Calls, network: Network, gpu: Gpu) -> [Instruction; 19] {
     let load = |operand| Instruction { code: LOAD, jump_true: 0, jump_false: 0, operand };
     let stop = |operand| Instruction { code: RETURN, jump_true: 0, jump_false: 0, operand };
     let test = |code, operand, jump_true, jump_false| Instruction { code, jump_true, jump_false, operand };
-    // Where sockets are allowed the test below can never hold: no call has this number.
+    // Where something is allowed its test below can never hold: no call has this number.
     let socket = if network == Network::Deny { calls.socket } else { u32::MAX };
+    let ioctl = if gpu == Gpu::Deny { calls.ioctl } else { u32::MAX };
     [
         load(MACHINE),
         test(JUMP_EQUAL, calls.machine, 1, 0),
@@ -180,7 +191,7 @@ fn filter(calls: &Calls, network: Network) -> [Instruction; 19] {
         test(JUMP_EQUAL, AF_UNIX, 1, 0),
         stop(REFUSE | EACCES),
         load(NUMBER),
-        test(JUMP_EQUAL, calls.ioctl, 0, 3),
+        test(JUMP_EQUAL, ioctl, 0, 3),
         load(ARGUMENT_1),
         test(AND, 0xff00, 0, 0),
         test(JUMP_EQUAL, NVIDIA_IOCTL_TYPE, 1, 0),

@@ -1,0 +1,49 @@
+//! Wakes a thread that sleeps in a poll over descriptors.
+
+use rustix::event::EventfdFlags;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// A descriptor that is readable from `ring` to `quiet`; clones are one and the same.
+#[derive(Clone, Debug)]
+pub struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    /// A quiet bell.
+    pub fn new() -> std::io::Result<Bell> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Bell(Arc::new(rustix::event::eventfd(0, flags)?)))
+    }
+
+    /// Makes it readable.
+    pub fn ring(&self) {
+        // It fails only where it rang 2^64 times unheard.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable until it is rung again; true if it was rung.
+    pub fn quiet(&self) -> bool {
+        rustix::io::read(&*self.0, &mut [0u8; 8]).is_ok()
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bell_is_heard_once_however_often_it_rang() {
+        let bell = Bell::new().unwrap();
+        assert!(!bell.quiet());
+        let other = bell.clone();
+        other.ring();
+        other.ring();
+        assert!(bell.quiet() && !bell.quiet());
+    }
+}

@@ -1,0 +1,101 @@
+//! What the processes of a worker's session hold: memory, and the GPU if they got to it. Reads /proc; judges nothing.
+
+use plimsoll_base::Bytes;
+use plimsoll_memory::host::Host;
+use std::fs;
+
+/// Paths of GPU devices begin so.
+pub const GPU_DEVICES: [&str; 2] = ["/dev/nvidia", "/dev/kfd"];
+
+/// What a process has of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuUse {
+    /// The device file that it has open or mapped, if one.
+    pub device: Option<String>,
+    /// The driver's library that it has mapped, if so; without a device it holds no context.
+    pub library: Option<String>,
+}
+
+/// The processes of sessions: (session, process).
+pub fn of_sessions(sessions: &[u32]) -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let session = session_of(&stat)?;
+        sessions.contains(&session).then_some((session, pid))
+    })
+    .collect()
+}
+
+/// The session of a living process, from its /proc/PID/stat; its name may hold spaces and brackets.
+fn session_of(stat: &str) -> Option<u32> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let session = fields.nth(2)?.parse().ok()?;
+    (state != "Z" && state != "X").then_some(session)
+}
+
+/// Anonymous memory of processes, together.
+pub fn anonymous_bytes(pids: &[u32]) -> Bytes {
+    resident_bytes(pids).0
+}
+
+/// Resident memory of processes, together: (anonymous, of files). Pages of files that they share count once each.
+pub fn resident_bytes(pids: &[u32]) -> (Bytes, Bytes) {
+    let host = Host::this();
+    let all = pids.iter().filter_map(|&pid| host.rss_of(pid));
+    let (anon, file) = all.fold((0, 0), |(anon, file), rss| (anon + rss.anon.0, file + rss.file.0));
+    (Bytes(anon), Bytes(file))
+}
+
+/// What a process has of devices whose paths begin with one of `devices`.
+pub fn gpu_use(pid: u32, devices: &[&str]) -> GpuUse {
+    let is_device = |path: &str| devices.iter().any(|device| path.starts_with(device));
+    let mut found = GpuUse::default();
+    for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
+        let Some(path) = line.split_ascii_whitespace().nth(5) else { continue };
+        if is_device(path) {
+            found.device.get_or_insert_with(|| path.to_string());
+        } else if path.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so")) {
+            found.library.get_or_insert_with(|| path.to_string());
+        }
+    }
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let open = open.filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.to_str()?.to_string()));
+    found.device = found.device.or_else(|| open.into_iter().find(|path| is_device(path)));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_read_behind_any_name() {
+        let stat = |name: &str, state: &str| format!("7 ({name}) {state} 1 7 5 0 -1");
+        assert_eq!(session_of(&stat("python3", "S")), Some(5));
+        assert_eq!(session_of(&stat("a) Z 1 (b", "R")), Some(5));
+        assert_eq!((session_of(&stat("gone", "Z")), session_of("")), (None, None));
+    }
+
+    #[test]
+    fn an_open_device_and_a_mapped_library_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nvidia0");
+        let prefix = dir.path().join("nvidia").display().to_string();
+        let pid = std::process::id();
+        assert_eq!(gpu_use(pid, &[&prefix]), GpuUse::default());
+        let held = fs::File::create(&path).unwrap();
+        assert_eq!(gpu_use(pid, &[&prefix]).device, Some(path.display().to_string()));
+        drop(held);
+        assert_eq!(gpu_use(pid, &[&prefix]), GpuUse::default());
+    }
+
+    #[test]
+    fn memory_that_was_written_is_counted() {
+        let pid = std::process::id();
+        let held = vec![1u8; 64 << 20];
+        assert!(anonymous_bytes(&[pid]) >= Bytes::mib(64), "{} bytes are held", held.len());
+    }
+}

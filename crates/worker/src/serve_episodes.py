@@ -1,0 +1,114 @@
+"""Serves episodes of one environment class: a JSON line in, a JSON line out. Usage: serve_episodes.py FILE CLASS.
+
+{"reset": slot, "seed": n} begins an episode, {"step": slot, "response": text} is the model's turn in it. A slot keeps its
+object from episode to episode; one that raised is made anew. Standard output belongs to the protocol, so the user's prints
+go to standard error.
+"""
+import importlib.util
+import json
+import os
+import sys
+import traceback
+
+
+def reply(out, message):
+    out.write(json.dumps(message) + "\n")
+    out.flush()
+
+
+def load(path, name):
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    made = getattr(module, name, None)
+    if not callable(made):
+        known = [k for k, v in vars(module).items() if isinstance(v, type)]
+        raise LookupError(f"`{path}` has no class `{name}`; it has: {', '.join(known) or 'none'}")
+    for method in ("reset", "step"):
+        if isinstance(made, type) and not callable(getattr(made, method, None)):
+            raise LookupError(f"`{name}` has no method `{method}`")
+    return made
+
+
+def one_message(said):
+    if isinstance(said, str):
+        return ["user", said]
+    if isinstance(said, dict) and isinstance(said.get("role"), str) and isinstance(said.get("content"), str):
+        return [said["role"], said["content"]]
+    raise TypeError(f"a message is a string or a dict with `role` and `content`, not {said!r:.80}")
+
+
+def messages(said):
+    return [one_message(one) for one in said] if isinstance(said, (list, tuple)) else [one_message(said)]
+
+
+def first_messages(said):
+    said = messages(said)
+    if not said or not any(content for _, content in said):
+        raise TypeError("reset gave no text")
+    return {"messages": said}
+
+
+def turn(result):
+    if not isinstance(result, tuple) or len(result) != 3:
+        raise TypeError(f"step returns (messages, reward, done), not {result!r:.80}")
+    said, reward, done = result
+    if isinstance(reward, (str, bytes)) or not hasattr(reward, "__float__"):
+        raise TypeError(f"the reward is a {type(reward).__name__}: {reward!r:.80}")
+    reward = float(reward)
+    if reward - reward != 0.0:
+        raise TypeError(f"the reward is {reward}")
+    said = [] if said is None else messages(said)
+    if not done and not any(content for _, content in said):
+        raise TypeError("step gave no text, and the episode is not done")
+    return {"messages": said, "reward": reward, "done": bool(done)}
+
+
+def answer(make, slots, request):
+    slot = request.get("reset", request.get("step"))
+    try:
+        if "reset" in request:
+            if slot not in slots:
+                slots[slot] = make()
+            result, read = slots[slot].reset(request["seed"]), first_messages
+        elif slot in slots:
+            result, read = slots[slot].step(request["response"]), turn
+        else:
+            return {"lost": True}
+    except MemoryError:
+        return {"memory": True}
+    except Exception:
+        slots.pop(slot, None)
+        return {"raised": traceback.format_exc(limit=-8)}
+    try:
+        return read(result)
+    except Exception as error:
+        slots.pop(slot, None)
+        return {"bad": str(error) or type(error).__name__}
+
+
+def main():
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    try:
+        make = load(sys.argv[1], sys.argv[2])
+    except BaseException:
+        reply(out, {"load": traceback.format_exc(limit=8)})
+        # The parent reads why and ends us; waiting here keeps the message from racing with the exit.
+        sys.stdin.readline()
+        return
+    reply(out, {"ready": True})
+    slots = {}
+    for line in sys.stdin:
+        try:
+            request = json.loads(line)
+        except MemoryError:
+            reply(out, {"memory": True})
+            continue
+        reply(out, answer(make, slots, request))
+
+
+main()
