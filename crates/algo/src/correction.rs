@@ -58,6 +58,10 @@ pub struct CorrectionSums {
     pub mismatch_max: f64,
     /// Trained tokens.
     pub tokens: f64,
+    /// Sum of the factors as they are applied.
+    pub weights: f64,
+    /// Trained tokens whose factor is 0.
+    pub masked: f64,
 }
 
 impl CorrectionSums {
@@ -68,9 +72,21 @@ impl CorrectionSums {
         self.kl_to_rollout += other.kl_to_rollout;
         self.mismatch_max = self.mismatch_max.max(other.mismatch_max);
         self.tokens += other.tokens;
+        self.weights += other.weights;
+        self.masked += other.masked;
     }
 
-    /// Share of units outside the band.
+    /// Mean factor of a trained token; the metric `correction/mean`. 1 without tokens.
+    pub fn mean_weight(&self) -> f64 {
+        if self.tokens > 0.0 { self.weights / self.tokens } else { 1.0 }
+    }
+
+    /// Share of trained tokens that the correction leaves out; the metric `correction/masked_share`.
+    pub fn masked_share(&self) -> f64 {
+        self.masked / self.tokens.max(1.0)
+    }
+
+    /// Share of units outside the band; the metric `correction/outside_share`.
     pub fn outside_ratio(&self) -> f64 {
         self.outside / self.units.max(1.0)
     }
@@ -119,6 +135,8 @@ pub fn correction_weights(
                 Correction::DropSequence { .. } if !keep_sequence => 0.0,
                 Correction::DropSequence { .. } => weight as f32,
             };
+            sums.weights += f64::from(weights[t]);
+            sums.masked += if weights[t] == 0.0 { 1.0 } else { 0.0 };
         }
     }
     sums
@@ -157,6 +175,7 @@ mod tests {
             let sums = correction_weights(correction, batch, &logp, &logp, &mut weights);
             assert_eq!(weights, [1.0, 1.0, 0.0, 1.0], "{correction:?}");
             assert_eq!((sums.outside, sums.mismatch_max), (0.0, 0.0));
+            assert_eq!((sums.mean_weight(), sums.masked_share()), (1.0, 0.0));
         }
     }
 
@@ -170,6 +189,7 @@ mod tests {
             let sums = correction_weights(correction, batch, &old, &roll, &mut weights);
             assert_eq!(sums.outside == 0.0, kept, "{statistic:?}");
             assert_eq!(weights[0] != 0.0, kept, "{statistic:?}");
+            assert_eq!(sums.masked_share(), if kept { 0.0 } else { 1.0 }, "{statistic:?}");
         }
     }
 }

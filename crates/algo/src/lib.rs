@@ -7,6 +7,7 @@
 //! on the machine. Nothing here allocates; functions that run per micro-batch write into the caller's slices.
 //! This crate refuses to know of tensors, devices, tokens or text. `docs/methods.md` lists the formulas with sources.
 
+pub mod action;
 pub mod advantage;
 pub mod aggregation;
 pub mod correction;
@@ -20,3 +21,7 @@ pub mod preference;
 pub mod shaping;
 pub mod supervised;
 pub mod value_loss;
+
+/// What OpenRLHF 0.11.2 and Open-Reasoner-Zero give for inputs chosen by hand, as JSON: the numbers that `tests/golden.rs` and
+/// `plimsoll bench methods` hold the formulas against.
+pub const GOLDEN: &str = include_str!("../tests/golden/rl_formulas.json");

@@ -137,10 +137,29 @@ pub fn overlong_penalty(options: &Overlong, length: usize) -> f64 {
     if excess == 0 { 0.0 } else { excess as f64 / options.buffer as f64 * options.factor }
 }
 
-/// Whether dynamic sampling keeps a group: lo < mean < hi (DAPO). A group without rewards is not kept.
-pub fn keeps_group(rewards: &[Option<f32>], low: f64, high: f64) -> bool {
-    let stats = group_stats(rewards);
-    stats.count > 0 && low < stats.mean && stats.mean < high
+/// Which groups dynamic sampling keeps (DAPO, arXiv 2503.14476, equation 11).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GroupFilter {
+    /// Those whose rewards differ, whatever their range (verl's `filter_groups`).
+    Mixed,
+    /// Those with low < mean < high (OpenRLHF's `dynamic_filtering`).
+    Mean {
+        /// Lower bound, not itself kept.
+        low: f64,
+        /// Upper bound, not itself kept.
+        high: f64,
+    },
+}
+
+impl GroupFilter {
+    /// Whether the group with these rewards, before any shaping, is kept. A group without rewards is not.
+    pub fn keeps(self, rewards: &[Option<f32>]) -> bool {
+        let stats = group_stats(rewards);
+        match self {
+            GroupFilter::Mixed => stats.std >= ZERO_STD,
+            GroupFilter::Mean { low, high } => stats.count > 0 && low < stats.mean && stats.mean < high,
+        }
+    }
 }
 
 fn penalty(options: &Shaping, lengths: &[usize], sample: usize) -> f64 {
@@ -237,13 +256,18 @@ mod tests {
 
     #[test]
     fn dynamic_sampling_keeps_mixed_groups() {
-        for (rewards, kept) in [
-            (vec![Some(1.0), Some(0.0)], true),
-            (vec![Some(1.0), Some(1.0)], false),
-            (vec![Some(0.0), None], false),
-            (vec![None, None], false),
+        let unit = GroupFilter::Mean { low: 0.0, high: 1.0 };
+        for (rewards, mixed, within) in [
+            (vec![Some(1.0), Some(0.0)], true, true),
+            (vec![Some(1.0), Some(1.0)], false, false),
+            (vec![Some(0.0), None], false, false),
+            (vec![None, None], false, false),
+            // Rewards of another range: whether they differ does not depend on it.
+            (vec![Some(1.0), Some(-1.0), Some(-1.0)], true, false),
+            (vec![Some(0.5), Some(0.5)], false, true),
         ] {
-            assert_eq!(keeps_group(&rewards, 0.0, 1.0), kept, "{rewards:?}");
+            assert_eq!(GroupFilter::Mixed.keeps(&rewards), mixed, "{rewards:?}");
+            assert_eq!(unit.keeps(&rewards), within, "{rewards:?}");
         }
     }
 }

@@ -122,6 +122,15 @@ pub struct AdamWBufs<'a> {
     pub master: Option<Buf<'a>>,
 }
 
+/// What bends the output of a small network's layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// tanh x.
+    Tanh,
+    /// max(x, 0).
+    Relu,
+}
+
 /// What the head computes for each row.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadOut<'a> {
@@ -214,6 +223,11 @@ pub trait Device: Sync {
     fn check(&self) -> Result<()> {
         Ok(())
     }
+    /// Runs two sequences of operations that share no buffer which either writes, side by side where the device can.
+    fn both(&self, a: &(dyn Fn() + Sync), b: &(dyn Fn() + Sync)) {
+        a();
+        b();
+    }
     /// How results come back while later operations run; `None` where operations have ended when they return.
     fn pipeline(&self) -> Option<&dyn Pipeline> {
         None
@@ -265,6 +279,8 @@ pub trait Device: Sync {
     fn attention(&self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Option<Buf<'_>>);
     /// out = silu(gate) * up. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
     fn swiglu(&self, gate_up: Buf<'_>, f: usize, out: Buf<'_>);
+    /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
+    fn activate(&self, how: Activation, x: Buf<'_>, out: Buf<'_>);
     /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
     fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>);
     /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
@@ -347,6 +363,8 @@ pub trait Device: Sync {
         d_gate_up: Buf<'_>,
         out: Option<Buf<'_>>,
     );
+    /// dx = dy f'(x), where `y` = f(x) is the forward's output; `dx` may be `dy` itself. All e.
+    fn activate_backward(&self, how: Activation, y: Buf<'_>, dy: Buf<'_>, dx: Buf<'_>);
     /// dst[rows[r]] += src[r], r ascending. `src`: [R, h] f32; `dst`: [M, h] f32.
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>);
     /// Gradient of the head: dx (f32 [R, h]) is written, and `grad`, or grad += when `add`. `head_out.lse` and `.entropy` are the forward's;

@@ -30,12 +30,16 @@ pub enum Mode {
         /// True if top-k, top-p or min-p cut the vocabulary.
         truncates: bool,
     },
+    /// Scores of whole sequences: a reward model, forward only.
+    Reward,
     /// Log-probs only.
     Score,
     /// A critic: forward to values, and backward.
     Critic(Recompute),
     /// Forward and backward.
     Update(Recompute),
+    /// The same of a model whose head gives a score.
+    UpdateScore(Recompute),
 }
 
 impl Mode {
@@ -43,15 +47,24 @@ impl Mode {
     pub fn phase(self) -> Phase {
         match self {
             Mode::Rollout { .. } => Phase::Rollout,
+            Mode::Reward => Phase::Reward,
             Mode::Score => Phase::Score,
             Mode::Critic(_) => Phase::Critic,
-            Mode::Update(_) => Phase::Update,
+            Mode::Update(_) | Mode::UpdateScore(_) => Phase::Update,
         }
     }
 
     /// What a mode with a backward pass keeps.
     pub(crate) fn recompute(self) -> Option<Recompute> {
-        if let Mode::Critic(r) | Mode::Update(r) = self { Some(r) } else { None }
+        match self {
+            Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
+            Mode::Rollout { .. } | Mode::Reward | Mode::Score => None,
+        }
+    }
+
+    /// True if the head is one column, in the place of the vocabulary's.
+    fn has_values(self) -> bool {
+        matches!(self, Mode::Reward | Mode::Critic(_) | Mode::UpdateScore(_))
     }
 }
 
@@ -98,8 +111,8 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
     let layers = spec.layers as usize;
     match mode {
         Mode::Rollout { .. } => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: layers },
-        Mode::Score => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 },
-        Mode::Critic(recompute) | Mode::Update(recompute) => {
+        Mode::Reward | Mode::Score => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 },
+        Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
             let kept = if recompute == Recompute::Layer { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
             let qkv = if spec.qk_norm { kept } else { 1 };
@@ -191,7 +204,7 @@ fn add_head(
     let mut add = |name: &str, shape: &[usize], dtype: DType| add_in(Turn::Whole, name, shape, dtype);
     add("head.input", &[r, h], DType::F32)?;
     add("head.norm", &[r, h], weights)?;
-    if let Mode::Critic(_) = mode {
+    if mode.has_values() {
         return add("head.values", &[r], DType::F32);
     }
     for name in ["head.logprobs", "head.lse", "head.entropy"] {
@@ -232,8 +245,7 @@ fn add_backward(
     ] {
         add(Turn::Layers, name, &[m, width], dtype)?;
     }
-    let is_critic = matches!(mode, Mode::Critic(_));
-    if is_critic {
+    if mode.has_values() {
         add(Turn::Whole, "head.d_values", &[r], DType::F32)?;
         add(Turn::Head, "head.d_out", &[r], weights)?;
     } else {
@@ -245,7 +257,7 @@ fn add_backward(
     add(Turn::Head, "head.d_norm", &[r, h], DType::F32)?;
     add(Turn::Head, "head.d_input", &[r, h], DType::F32)?;
     add(Turn::Head, "head.rstd", &[r], DType::F32)?;
-    let outputs = if is_critic { 1 } else { HEAD_TILE.min(spec.vocab as usize) };
+    let outputs = if mode.has_values() { 1 } else { HEAD_TILE.min(spec.vocab as usize) };
     match largest_pack(spec, weights, kind, limits, outputs) {
         0 => Ok(()),
         pack => add(Turn::Whole, "pack", &[pack as usize], weights),
@@ -313,7 +325,7 @@ pub struct Activations<'p> {
 pub(crate) enum HeadBufs<'p> {
     /// Over the vocabulary, through a tile.
     Vocabulary { out: HeadOut<'p>, tile: Buf<'p> },
-    /// [R] f32: a critic's values.
+    /// [R] f32: a critic's values, or scores.
     Values(Buf<'p>),
 }
 

@@ -26,7 +26,7 @@ pub fn backward<D: Device + ?Sized>(
     assert!(d_logprobs.len() == r && d_entropy.len() == r, "one derivative a head row");
     through_decoder(dev, decoder, grads, add, pass, &|back, norm, d_norm| {
         let HeadGradBufs::Vocabulary { d_logprobs: dl, d_entropy: de, d_tile } = back.head else {
-            panic!("a critic's pass has no log-probabilities");
+            panic!("this pass ends in values");
         };
         dev.write_f32(dl, 0, d_logprobs);
         dev.write_f32(de, 0, d_entropy);
@@ -50,7 +50,7 @@ pub fn backward<D: Device + ?Sized>(
     });
 }
 
-/// The same for a critic, after `layers` and `values`. `d_values`: [R], derivative of the loss by each head row's value.
+/// The same for a critic or a reward model, after `layers` and `values`. `d_values`: [R], derivative of the loss by each head row's value.
 pub fn backward_values<D: Device + ?Sized>(
     dev: &D,
     critic: &Decoder<'_>,
@@ -63,7 +63,7 @@ pub fn backward_values<D: Device + ?Sized>(
     assert_eq!(d_values.len(), r, "one derivative a head row");
     through_decoder(dev, critic, grads, add, pass, &|back, norm, d_norm| {
         let HeadGradBufs::Values { d_values: dv, d_out } = back.head else {
-            panic!("only a critic's pass has values");
+            panic!("this pass ends in a vocabulary");
         };
         let (dv, d_out) = (dv.slice(0, r), d_out.slice(0, r));
         dev.write_f32(dv, 0, d_values);

@@ -169,7 +169,7 @@ impl<'p> Pass<'p> {
         self.acts.sampler.expect("only the rollout samples").1.slice(0, self.head_rows)
     }
 
-    /// [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`. Panics for a critic's pass.
+    /// [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`. Panics for a pass that ends in values.
     pub fn head_out(&self) -> HeadOut<'p> {
         let (out, r) = (self.vocabulary().0, self.head_rows);
         HeadOut {
@@ -179,11 +179,11 @@ impl<'p> Pass<'p> {
         }
     }
 
-    /// [R] f32: what the last `values` gave. Panics for a pass that is not a critic's.
+    /// [R] f32: what the last `values` gave. Panics for one over a vocabulary.
     pub fn values(&self) -> Buf<'p> {
         match self.acts.head {
             HeadBufs::Values(values) => values.slice(0, self.head_rows),
-            HeadBufs::Vocabulary { .. } => panic!("only a critic's pass has values"),
+            HeadBufs::Vocabulary { .. } => panic!("this pass ends in a vocabulary"),
         }
     }
 
@@ -191,7 +191,7 @@ impl<'p> Pass<'p> {
     pub(crate) fn vocabulary(&self) -> (HeadOut<'p>, Buf<'p>) {
         match self.acts.head {
             HeadBufs::Vocabulary { out, tile } => (out, tile),
-            HeadBufs::Values(_) => panic!("a critic's pass has no vocabulary"),
+            HeadBufs::Values(_) => panic!("this pass ends in values"),
         }
     }
 }
@@ -276,7 +276,7 @@ pub fn head<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>,
     dev.head(norm, decoder.params.head, targets, inv_temperature, pass.vocabulary().1, pass.head_out());
 }
 
-/// The value of each head row, after `layers` of a critic: one product, in f32. `Pass::values` has them.
+/// The value of each head row, after `layers` of a critic or a reward model: one product, in f32. `Pass::values` has them.
 pub fn values<D: Device + ?Sized>(dev: &D, critic: &Decoder<'_>, pass: &Pass<'_>) {
     if pass.head_rows > 0 {
         let norm = head_input(dev, critic, pass);

@@ -7,6 +7,7 @@ mod activations;
 mod backward;
 mod forward;
 mod load;
+pub mod mlp;
 mod offloaded;
 mod params;
 pub mod rope;

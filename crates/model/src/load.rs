@@ -28,7 +28,8 @@ impl Staging {
 /// Standard deviation of random weights, as transformers' `initializer_range`.
 const RANDOM_STD: f32 = 0.02;
 
-/// Fills `params` from the model's files, or from `seed` for `random:` models. A critic's head is always of the seed.
+/// Fills `params` from the model's files, or from `seed` for `random:` models. A value head is of the
+/// seed too where the files have none: they are a reward model's, or have another head.
 ///
 /// Errors: those of reading (`model-file-truncated`, ...); `model-weight-not-finite` names the tensor.
 pub fn load<D: Device + ?Sized>(
@@ -49,11 +50,13 @@ pub fn load<D: Device + ?Sized>(
         assert!(chunk_rows > 0, "staging of {} values for rows of {width}", values.len());
         let mut first = 0;
         for part in &param.parts {
+            let is_made =
+                model.random || (param.kind == ParamKind::ValueHead && model.tensor(&part.name).is_none());
             let mut done = 0;
             while done < part.rows as usize {
                 let rows = chunk_rows.min(part.rows as usize - done);
                 let out = &mut values[..rows * width];
-                match model.random || param.kind == ParamKind::ValueHead {
+                match is_made {
                     true => random_values(param, seed, (first + done) * width, out),
                     false => {
                         model.read_rows(&part.name, done as u64..(done + rows) as u64, &mut stored, out)?

@@ -37,8 +37,18 @@ pub enum ParamKind {
     FinalNorm,
     /// [V, h], untied models only
     Head,
-    /// [1, h], critics only
+    /// [1, h], critics and reward models only
     ValueHead,
+    /// [n, k], a linear map of an MLP's actor; `layer` counts them
+    ActorLinear,
+    /// [n]
+    ActorBias,
+    /// [n, k], of its critic
+    CriticLinear,
+    /// [n]
+    CriticBias,
+    /// [A], Gaussian actors only
+    LogStd,
 }
 
 /// A tensor on disk that is some rows of a parameter.
@@ -98,7 +108,7 @@ impl ParamTable {
         table
     }
 
-    /// The table of a critic: the decoder's body, and one linear map to a number in the place of its head. The map has the
+    /// The table of a critic or a reward model: the decoder's body, and one linear map to a number in the place of its head. The map has the
     /// name that transformers gives it in models for sequence classification.
     pub fn critic(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
         let mut table = ParamTable::body(spec, kind, weights);
@@ -142,7 +152,7 @@ impl ParamTable {
         table
     }
 
-    fn add(
+    pub(crate) fn add(
         &mut self,
         kind: DeviceKind,
         weights: DType,

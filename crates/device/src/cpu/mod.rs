@@ -3,6 +3,7 @@
 //! Operations run synchronously. An operation splits its outputs into tasks; which thread takes which task does not
 //! change any bit. Nothing here allocates after construction.
 
+mod activation;
 mod adamw;
 mod adamw8;
 mod attention;
@@ -28,8 +29,8 @@ pub use pool::Pool;
 pub(crate) use view::{Element, Real, Shared};
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, NormGrads,
-    QkNorm, QkNormBackward, Sampling,
+    Activation, AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout,
+    NormGrads, QkNorm, QkNormBackward, Sampling,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -109,6 +110,17 @@ impl CpuDevice {
         Ok(layout)
     }
 
+    /// The same for matrices `[n, k]` of f32 weights, whatever they belong to.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<Layout> {
+        let each = matrices.iter().map(|&(n, k)| matmul::transpose_elements(n, k, DType::F32));
+        let shape = [threads as u64, each.max().unwrap_or(0)];
+        let mut layout = Layout::new();
+        layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, DType::F32)?;
+        Ok(layout)
+    }
+
     /// Takes the region `device.scratch`. Without it the backward operations panic.
     pub fn bind_scratch(&mut self, buf: Buf<'_>) {
         self.scratch = Some(Scratch { offset: buf.offset(), len: buf.len(), dtype: buf.dtype() });
@@ -182,6 +194,10 @@ impl Device for CpuDevice {
         self.perturbed.store(on, Ordering::Relaxed);
     }
 
+    fn both(&self, a: &(dyn Fn() + Sync), b: &(dyn Fn() + Sync)) {
+        self.pool.run(2, &|task, _| if task == 0 { a() } else { b() });
+    }
+
     fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {
         elementwise::write_u32(self, dst, start, src);
     }
@@ -251,6 +267,9 @@ impl Device for CpuDevice {
     }
     fn swiglu(&self, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
         elementwise::swiglu(self, gate_up, f, out);
+    }
+    fn activate(&self, how: Activation, x: Buf<'_>, out: Buf<'_>) {
+        activation::activate(self, how, x, out);
     }
     fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
         elementwise::gather_rows(self, x, rows, out);
@@ -337,6 +356,9 @@ impl Device for CpuDevice {
         out: Option<Buf<'_>>,
     ) {
         elementwise::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
+    }
+    fn activate_backward(&self, how: Activation, y: Buf<'_>, dy: Buf<'_>, dx: Buf<'_>) {
+        activation::activate_backward(self, how, y, dy, dx);
     }
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
         elementwise::scatter_add_rows(self, src, rows, dst);

@@ -37,8 +37,8 @@ pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;
 
 use crate::{
-    AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout, NormGrads,
-    Pipeline, QkNorm, QkNormBackward, Sampling,
+    Activation, AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout,
+    NormGrads, Pipeline, QkNorm, QkNormBackward, Sampling,
 };
 use driver::Gpu;
 use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result};
@@ -388,6 +388,10 @@ impl Device for CudaDevice {
         rows::swiglu(self, gate_up, f, out);
         self.inspect("swiglu", &[out]);
     }
+    fn activate(&self, how: Activation, x: Buf<'_>, out: Buf<'_>) {
+        rows::activate(self, how, x, out);
+        self.inspect("activate", &[out]);
+    }
     fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
         rows::gather_rows(self, x, rows, out);
         self.inspect("gather_rows", &[out]);
@@ -476,6 +480,10 @@ impl Device for CudaDevice {
     ) {
         rows::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
         self.inspect("swiglu_backward", &[d_gate_up]);
+    }
+    fn activate_backward(&self, how: Activation, y: Buf<'_>, dy: Buf<'_>, dx: Buf<'_>) {
+        rows::activate_backward(self, how, y, dy, dx);
+        self.inspect("activate_backward", &[dx]);
     }
     fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
         rows::scatter_add_rows(self, src, rows, dst);

@@ -3,7 +3,7 @@
 //! Sums over rows go through partial sums in the scratch; how rows are cut into chunks depends on their number alone.
 
 use super::{Arg, CudaDevice, Launch};
-use crate::{Matrix, MatrixLayout, NormGrads};
+use crate::{Activation, Matrix, MatrixLayout, NormGrads};
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
@@ -151,6 +151,29 @@ pub(crate) fn swiglu_backward(
         Arg::U32(wide.into()),
     ];
     dev.launch("rows", typed!("swiglu_backward", dout), blocks(items, 256, 256), &args);
+}
+
+// ---- activations -------------------------------------------------------------------------------------------------
+
+/// out = f(x); they may be the same memory.
+pub(crate) fn activate(dev: &CudaDevice, how: Activation, x: Buf<'_>, out: Buf<'_>) {
+    assert_eq!((x.len(), x.dtype()), (out.len(), out.dtype()), "an activation and what it is of");
+    let relu = Arg::U32((how == Activation::Relu).into());
+    let args = [dev.arg(x), dev.arg(out), Arg::U64(x.len() as u64), relu];
+    dev.launch("rows", typed!("activate", out), blocks(x.len(), 256, 256), &args);
+}
+
+/// dx = dy times the slope at output y; they may be the same memory.
+pub(crate) fn activate_backward(dev: &CudaDevice, how: Activation, y: Buf<'_>, dy: Buf<'_>, dx: Buf<'_>) {
+    assert_eq!((y.len(), y.dtype()), (dy.len(), dy.dtype()), "an activation and its gradient");
+    assert_eq!(
+        (y.len(), y.dtype()),
+        (dx.len(), dx.dtype()),
+        "an activation and the gradient of what it is of"
+    );
+    let relu = Arg::U32((how == Activation::Relu).into());
+    let args = [dev.arg(y), dev.arg(dy), dev.arg(dx), Arg::U64(y.len() as u64), relu];
+    dev.launch("rows", typed!("activate_backward", dx), blocks(y.len(), 256, 256), &args);
 }
 
 // ---- norms -------------------------------------------------------------------------------------------------------

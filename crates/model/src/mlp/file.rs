@@ -1,0 +1,139 @@
+//! Policy files: safetensors under the names of `torch.nn.Sequential`, as PyTorch scripts save an actor-critic. The
+//! widths are read from the shapes; what does not match the spaces of an environment is refused by name.
+
+use super::{MlpHead, MlpParams, MlpSpec};
+use crate::params::{Param, ParamTable};
+use plimsoll_base::{Error, Result};
+use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_files::TensorFile;
+use std::path::{Path, PathBuf};
+
+/// Hidden maps of a policy, at most.
+const HIDDEN_MAX: usize = 16;
+/// Bytes that pass through at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// An open policy file.
+#[derive(Debug)]
+pub struct PolicyFile {
+    file: TensorFile,
+    path: PathBuf,
+    /// What the actor's tensors begin with: `actor`, or CleanRL's `actor_mean` for continuous actions.
+    actor: &'static str,
+}
+
+impl PolicyFile {
+    /// Opens `path`: a file, or a folder with `model.safetensors` in it, such as a checkpoint.
+    ///
+    /// Errors: `policy-shape-mismatch` where there is no actor; those of `TensorFile::open`.
+    pub fn open(path: &Path) -> Result<PolicyFile> {
+        let path = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
+        let file = TensorFile::open(&path)?;
+        let names = ["actor", "actor_mean"];
+        let actor = names.into_iter().find(|name| file.tensor(&format!("{name}.0.weight")).is_some());
+        let actor = actor.ok_or_else(|| {
+            let message = format!("{}: no tensor `actor.0.weight`", path.display());
+            Error::new("policy-shape-mismatch", message).hint(
+                "name the tensors actor.0.weight, actor.0.bias, actor.2.weight, .. and critic.0.weight, ..",
+            )
+        })?;
+        Ok(PolicyFile { file, path, actor })
+    }
+
+    /// Widths of the hidden maps.
+    ///
+    /// Errors: `policy-shape-mismatch` where maps do not follow each other.
+    pub fn hidden(&self) -> Result<Vec<u32>> {
+        let rows = |i: usize| {
+            let tensor = self.file.tensor(&format!("{}.{}.weight", self.actor, 2 * i))?;
+            (tensor.shape.len() == 2).then_some(tensor.shape[0] as u32)
+        };
+        let widths: Vec<u32> = (0..=HIDDEN_MAX).map_while(rows).collect();
+        match widths.split_last() {
+            Some((_, hidden)) if widths.len() <= HIDDEN_MAX => Ok(hidden.to_vec()),
+            _ => Err(self.mismatch(format!("its actor has no matrices, or more than {HIDDEN_MAX}"))),
+        }
+    }
+
+    /// Requires the tensors of `spec`, each of its shape.
+    ///
+    /// Errors: `policy-shape-mismatch` names the first that is missing or of another shape.
+    pub fn check(&self, spec: &MlpSpec, table: &ParamTable) -> Result<()> {
+        for param in &table.params {
+            let (name, wanted) = (self.name(param), shape(param));
+            match self.file.tensor(&name) {
+                None => return Err(self.mismatch(format!("no tensor `{name}`, which {} needs", words(spec)))),
+                Some(tensor) if !same(&tensor.shape, &wanted) => {
+                    let what =
+                        format!("tensor `{name}` is {:?}, {} needs {wanted:?}", tensor.shape, words(spec));
+                    return Err(self.mismatch(what));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `params` after `check`.
+    ///
+    /// Errors: `policy-shape-mismatch`; `model-weight-not-finite`; those of reading.
+    pub fn load<D: Device + ?Sized>(
+        &self,
+        dev: &D,
+        spec: &MlpSpec,
+        table: &ParamTable,
+        params: &MlpParams<'_>,
+    ) -> Result<()> {
+        self.check(spec, table)?;
+        dev.zero(params.all);
+        let layout = MatrixLayout::of_weights(table.device, params.all.dtype());
+        let mut stored = vec![0u8; CHUNK_BYTES];
+        for param in &table.params {
+            let (name, width) = (self.name(param), param.k.max(1) as usize);
+            let mut values = vec![0f32; param.n as usize * width];
+            self.file.read(&name, 0, &mut stored, &mut values)?;
+            if let Some(bad) = values.iter().find(|x| !x.is_finite()) {
+                let message = format!("{}: tensor `{name}` holds {bad}", self.path.display());
+                return Err(Error::new("model-weight-not-finite", message));
+            }
+            let buf = params.all.slice(param.offset as usize, param.elements as usize);
+            match param.is_vector() {
+                true => dev.write_f32(buf, 0, &values),
+                false => dev.write_rows(Matrix::new(buf, param.n as usize, width, layout), 0, &values),
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensor's name in this file.
+    fn name(&self, param: &Param) -> String {
+        let name = &param.parts[0].name;
+        match name.strip_prefix("actor.") {
+            Some(rest) => format!("{}.{rest}", self.actor),
+            None => name.clone(),
+        }
+    }
+
+    fn mismatch(&self, what: String) -> Error {
+        Error::new("policy-shape-mismatch", format!("{}: {what}", self.path.display()))
+            .hint("give the policy of this environment, or another environment")
+    }
+}
+
+fn shape(param: &Param) -> Vec<u64> {
+    if param.is_vector() { vec![param.n.into()] } else { vec![param.n.into(), param.k.into()] }
+}
+
+/// PyTorch scripts keep vectors as `[1, A]` too.
+fn same(found: &[u64], wanted: &[u64]) -> bool {
+    found == wanted || (wanted.len() == 1 && found == [1, wanted[0]])
+}
+
+/// `a policy of 4 numbers with 2 choices`.
+fn words(spec: &MlpSpec) -> String {
+    let head = match &spec.head {
+        MlpHead::Categorical(sizes) => format!("choices among {sizes:?}"),
+        MlpHead::Gaussian(dims) => format!("{dims} continuous actions"),
+    };
+    format!("a policy of {} observed numbers, hidden {:?}, with {head}", spec.inputs, spec.hidden)
+}
