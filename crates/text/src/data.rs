@@ -1,8 +1,9 @@
-//! Prompt data: JSON lines, read one line at a time. A row that is wrong is named by file, line and column; none is
-//! skipped. Columns that are not the prompt travel to the reward as they are.
+//! Prompt data: JSON lines, read one line at a time, or Parquet. A row that is wrong is named by file, line and column;
+//! none is skipped. Columns that are not the prompt travel to the reward as they are.
 
+use crate::parquet_file::{bad_parquet, each_row, is_parquet, reading};
 use crate::{ChatTemplate, Message, Tokenizer};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Bytes, Error, Result};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -38,20 +39,95 @@ pub struct SftRow {
     pub completion: String,
 }
 
-/// Reads prompts from JSON lines.
+/// Reads prompts from JSON lines or Parquet, and gives each row to `visit` with its number, counted from 0.
 ///
-/// Errors: `data-missing`, `data-empty`, `data-bad-json`, `data-column-missing`, `data-bad-prompt`.
-pub fn load_jsonl(path: &Path, prompt_column: &str) -> Result<Vec<Row>> {
-    load(path, |mut object, place| {
+/// Errors: `data-missing`, `data-empty`, `data-bad-json`, `data-bad-parquet`, `data-column-missing`, `data-bad-prompt`;
+/// those of `visit`.
+pub fn each_prompt(
+    path: &Path,
+    prompt_column: &str,
+    mut visit: impl FnMut(usize, Row) -> Result<()>,
+) -> Result<()> {
+    let mut index = 0;
+    each_object(path, |mut object, place| {
         let value = take(&mut object, prompt_column, place)?;
-        Ok(Row { prompt: prompt_of(value, prompt_column, place)?, columns: object })
+        visit(index, Row { prompt: prompt_of(value, prompt_column, place)?, columns: object })?;
+        index += 1;
+        Ok(())
     })
 }
 
-/// Reads supervised rows from JSON lines: `messages`, of which the last one is learned, or `prompt` and `completion`.
+/// How large a file of rows is, by what memory goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileSize {
+    /// Its rows as JSON lines.
+    pub json: Bytes,
+    /// Objects in them, the rows themselves among these.
+    pub objects: u64,
+    /// Entries of all objects.
+    pub entries: u64,
+    /// What reading it takes beside its rows.
+    pub reading: Bytes,
+}
+
+/// The size of a data file, which is read through for it.
 ///
-/// Errors: as `load_jsonl`.
-pub fn load_sft_jsonl(path: &Path) -> Result<Vec<SftRow>> {
+/// Errors: `data-missing`, `data-bad-parquet`.
+pub fn file_size(path: &Path) -> Result<FileSize> {
+    let (file, is_packed) = open(path)?;
+    if !is_packed {
+        return size_of_lines(file).map_err(|err| missing(path, &err));
+    }
+    let again = file.try_clone().map_err(|err| missing(path, &err))?;
+    let mut size = FileSize { reading: Bytes(reading(path, again)?), ..FileSize::default() };
+    each_row(path, file, ROWS_MAX, |_, object| {
+        let row = Value::Object(object);
+        size.json.0 += row.to_string().len() as u64 + 1;
+        size.count(&row);
+        Ok(())
+    })?;
+    Ok(size)
+}
+
+impl FileSize {
+    fn count(&mut self, value: &Value) {
+        match value {
+            Value::Object(object) => {
+                self.objects += 1;
+                self.entries += object.len() as u64;
+                object.values().for_each(|value| self.count(value));
+            }
+            Value::Array(list) => list.iter().for_each(|value| self.count(value)),
+            _ => {}
+        }
+    }
+}
+
+/// Objects and entries by what they are written with, from above: a quote within a text has a backslash before it.
+fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
+    let (mut size, mut buffer, mut before) = (FileSize::default(), vec![0; 64 << 10], [0u8; 2]);
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(size);
+        }
+        size.json.0 += read as u64;
+        for &byte in buffer[..read].iter().filter(|byte| !byte.is_ascii_whitespace()) {
+            match (before[1], byte) {
+                (b'{', b'"') => size.objects += 1,
+                (b'"', b':') if before[0] != b'\\' => size.entries += 1,
+                _ => {}
+            }
+            before = [before[1], byte];
+        }
+    }
+}
+
+/// Reads supervised rows from JSON lines or Parquet: `messages`, of which the last one is learned, or `prompt` and
+/// `completion`.
+///
+/// Errors: as `each_prompt`.
+pub fn load_sft(path: &Path) -> Result<Vec<SftRow>> {
     load(path, |mut object, place| {
         if object.contains_key("messages") {
             let value = take(&mut object, "messages", place)?;
@@ -155,28 +231,79 @@ fn required(template: Option<&ChatTemplate>) -> Result<&ChatTemplate> {
 
 /// Where a row stands, for messages.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+pub(crate) struct Place<'a> {
     path: &'a Path,
+    /// A line, or a row of a file that has no lines; counted from 1.
     line: usize,
 }
 
-fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Result<T>) -> Result<Vec<T>> {
-    let missing = |e: std::io::Error| {
-        Error::io("data-missing", path, &e)
-            .hint("check data.prompts in the run file; paths are relative to where you are")
-    };
+impl Place<'_> {
+    pub(crate) fn words(&self) -> String {
+        format!("{}:{}", self.path.display(), self.line)
+    }
+}
+
+fn missing(path: &Path, err: &std::io::Error) -> Error {
+    Error::io("data-missing", path, err)
+        .hint("check data.prompts in the run file; paths are relative to where you are")
+}
+
+/// A data file, and whether it is Parquet.
+fn open(path: &Path) -> Result<(File, bool)> {
+    let missing = |err: std::io::Error| missing(path, &err);
     if !std::fs::metadata(path).map_err(missing)?.is_file() {
         let message = format!("{}: not a regular file", path.display());
-        return Err(
-            Error::new("data-missing", message).hint("data.prompts names a JSONL file or builtin:TASK")
-        );
+        return Err(Error::new("data-missing", message)
+            .hint("data.prompts names a JSONL or Parquet file or builtin:TASK"));
     }
-    let mut reader = BufReader::new(File::open(path).map_err(missing)?);
-    let (mut rows, mut bytes) = (Vec::new(), Vec::new());
+    let mut file = File::open(path).map_err(missing)?;
+    let is_packed = is_parquet(&mut file).map_err(missing)?;
+    if !is_packed && path.extension().is_some_and(|end| end == "parquet") {
+        return Err(bad_parquet(path, "it does not begin as a Parquet file does"));
+    }
+    Ok((file, is_packed))
+}
+
+pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Result<T>) -> Result<Vec<T>> {
+    let mut rows = Vec::new();
+    each_object(path, |object, place| {
+        rows.push(row(object, place)?);
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
+/// Calls `visit` with each row of a file, of which there must be one.
+fn each_object(path: &Path, mut visit: impl FnMut(Map<String, Value>, Place) -> Result<()>) -> Result<()> {
+    let (file, is_packed) = open(path)?;
+    let mut rows = 0;
+    let mut count = |object: Map<String, Value>, place: Place<'_>| {
+        rows += 1;
+        visit(object, place)
+    };
+    match is_packed {
+        true => each_row(path, file, ROWS_MAX, |line, object| count(object, Place { path, line }))?,
+        false => each_line(path, file, &mut count)?,
+    }
+    if rows == 0 {
+        return Err(Error::new("data-empty", format!("{}: no rows", path.display()))
+            .hint("write one JSON object a line, such as {\"prompt\": \"2+2=\", \"ground_truth\": \"4\"}"));
+    }
+    Ok(())
+}
+
+fn each_line(
+    path: &Path,
+    file: File,
+    visit: &mut impl FnMut(Map<String, Value>, Place) -> Result<()>,
+) -> Result<()> {
+    let mut reader = BufReader::new(file);
+    let (mut rows, mut bytes) = (0, Vec::new());
     for line in 1.. {
         let place = Place { path, line };
         bytes.clear();
-        let read = (&mut reader).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut bytes).map_err(missing)?;
+        let read = (&mut reader).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut bytes);
+        let read = read.map_err(|err| missing(path, &err))?;
         if read == 0 {
             break;
         }
@@ -188,16 +315,13 @@ fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Result<T>) ->
         if text.is_empty() {
             continue;
         }
-        if rows.len() == ROWS_MAX {
+        if rows == ROWS_MAX {
             return Err(bad_json(place, &format!("more than {ROWS_MAX} rows")));
         }
-        rows.push(row(parse(text, place)?, place)?);
+        rows += 1;
+        visit(parse(text, place)?, place)?;
     }
-    if rows.is_empty() {
-        return Err(Error::new("data-empty", format!("{}: no rows", path.display()))
-            .hint("write one JSON object a line, such as {\"prompt\": \"2+2=\", \"ground_truth\": \"4\"}"));
-    }
-    Ok(rows)
+    Ok(())
 }
 
 fn parse(text: &[u8], place: Place) -> Result<Map<String, Value>> {
@@ -208,7 +332,7 @@ fn parse(text: &[u8], place: Place) -> Result<Map<String, Value>> {
     }
 }
 
-fn take(object: &mut Map<String, Value>, column: &str, place: Place) -> Result<Value> {
+pub(crate) fn take(object: &mut Map<String, Value>, column: &str, place: Place) -> Result<Value> {
     if let Some(value) = object.shift_remove(column) {
         return Ok(value);
     }
@@ -219,7 +343,7 @@ fn take(object: &mut Map<String, Value>, column: &str, place: Place) -> Result<V
         .hint("set data.prompt_column to the column with the prompt"))
 }
 
-fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prompt> {
+pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prompt> {
     match value {
         Value::String(text) => Ok(Prompt::Text(text)),
         Value::Array(list) if !list.is_empty() => {
@@ -238,7 +362,7 @@ fn bad_json(place: Place, why: &str) -> Error {
         .hint("write one JSON object a line, in UTF-8")
 }
 
-fn bad_prompt(place: Place, column: &str, why: &str) -> Error {
+pub(crate) fn bad_prompt(place: Place, column: &str, why: &str) -> Error {
     Error::new(
         "data-bad-prompt",
         format!("{}:{}: column `{column}`: {why}", place.path.display(), place.line),

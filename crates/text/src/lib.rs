@@ -7,6 +7,9 @@ mod chat;
 mod data;
 mod files_to_save;
 mod gguf;
+mod pairs;
+mod parquet_file;
+mod parquet_pages;
 mod stop;
 mod stream;
 mod strftime;
@@ -14,8 +17,12 @@ mod tasks;
 mod tokenizer;
 
 pub use chat::{ChatTemplate, Message};
-pub use data::{Prompt, Row, SftRow, load_jsonl, load_sft_jsonl, tokenize_prompt, tokenize_sft};
+pub use data::{
+    FileSize, Prompt, Row, SftRow, each_prompt, file_size, load_sft, tokenize_prompt, tokenize_sft,
+};
 pub use files_to_save::files_to_save;
+pub use pairs::{PairRow, PairTokens, load_pairs, tokenize_pair};
+pub use parquet_file::PARQUET_THREAD;
 pub use stop::{StopMatch, StopMatcher};
 pub use stream::StreamDecoder;
 pub use tasks::{TASKS, Task};

@@ -1,7 +1,7 @@
 //! Tasks that make their own data: an endless training stream by index, and a fixed test set that no training row
 //! ever meets, whatever the seed. A row is a pure function of task, seed and index.
 
-use crate::{Message, Prompt, Row, SftRow};
+use crate::{Message, PairRow, Prompt, Row, SftRow};
 use plimsoll_base::rng::{Stream, below, philox, unit_f32};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -75,11 +75,36 @@ impl Task {
         self.test.iter().map(|&(a, b)| self.row(a, b, a + b)).collect()
     }
 
+    /// Row `index` of the test set, which begins again behind its last.
+    pub fn test_row(&self, index: u64) -> Row {
+        let (a, b) = self.test[(index % self.test.len() as u64) as usize];
+        self.row(a, b, a + b)
+    }
+
     /// Row `index` of the training stream as a supervised row.
     pub fn sft_row(&self, seed: u64, index: u64) -> SftRow {
         let Row { prompt, columns } = self.train_row(seed, index);
         let text = columns.get("completion").or(columns.get("ground_truth")).and_then(Value::as_str);
         SftRow { prompt, completion: text.expect("every row has an answer").to_string() }
+    }
+
+    /// Row `index` of the training stream as a pair: the right sum against one with a digit changed.
+    pub fn pair_row(&self, seed: u64, index: u64) -> PairRow {
+        self.pair(self.train_row(seed, index), seed, index)
+    }
+
+    /// The test set as pairs, the same for every seed.
+    pub fn test_pairs(&self) -> Vec<PairRow> {
+        let rows = self.test_rows().into_iter().zip(0..);
+        rows.map(|(row, index)| self.pair(row, TEST_SEED, index)).collect()
+    }
+
+    fn pair(&self, row: Row, seed: u64, index: u64) -> PairRow {
+        let Row { prompt, columns } = row;
+        let chosen = columns["ground_truth"].as_str().expect("every row has an answer").to_string();
+        let r = philox(seed, Stream::Task, index, u64::MAX - 1);
+        let rejected = with_a_digit_changed(&chosen, r[0], r[1]);
+        PairRow { prompt, chosen, rejected, margin: 0.0, columns }
     }
 
     fn row(&self, a: u64, b: u64, completion: u64) -> Row {
@@ -111,6 +136,16 @@ fn forget(mut a: u64, mut b: u64) -> u64 {
     sum
 }
 
+/// The number with another digit in one place; it keeps its length.
+fn with_a_digit_changed(number: &str, which: u32, by: u32) -> String {
+    let place = which as usize % number.len();
+    let digit = u32::from(number.as_bytes()[place] - b'0');
+    // Of the first place 1 to 9, of others 0 to 9: one of those that are not there.
+    let (low, digits) = if place == 0 { (1, 9) } else { (0, 10) };
+    let other = low + (digit - low + 1 + by % (digits - 1)) % digits;
+    format!("{}{other}{}", &number[..place], &number[place + 1..])
+}
+
 fn unknown_task(name: &str) -> Error {
     let shared = |task: &&str| task.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
     let nearest = TASKS.iter().max_by_key(|task| (shared(task), std::cmp::Reverse(task.len())));
@@ -130,6 +165,26 @@ mod tests {
         {
             assert_eq!(forget(a, b), expect, "{a} {b}");
         }
+    }
+
+    #[test]
+    fn a_changed_number_differs_in_one_digit() {
+        for which in 0..8 {
+            for by in 0..20 {
+                let other = with_a_digit_changed("1905", which, by);
+                let differ = other.bytes().zip("1905".bytes()).filter(|(a, b)| a != b).count();
+                assert!(differ == 1 && other.len() == 4 && !other.starts_with('0'), "{which} {by}: {other}");
+            }
+        }
+        let task = Task::parse("builtin:addition").unwrap();
+        let (pair, row) = (task.pair_row(3, 7), task.train_row(3, 7));
+        assert_eq!((&pair.prompt, json!(pair.chosen)), (&row.prompt, row.columns["ground_truth"].clone()));
+        let places: HashSet<usize> = (0..100)
+            .map(|i| task.pair_row(3, i))
+            .map(|p| p.chosen.bytes().zip(p.rejected.bytes()).position(|(a, b)| a != b).unwrap())
+            .collect();
+        assert!(places.len() >= 3, "{places:?}");
+        assert_eq!(task.test_pairs().len(), 1000);
     }
 
     #[test]

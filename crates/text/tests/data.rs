@@ -1,12 +1,22 @@
 //! JSON lines: rows of both kinds, and every way in which a file can be wrong.
 
-use plimsoll_base::Error;
+use plimsoll_base::Result;
 use plimsoll_files::OpenModel;
 use plimsoll_text::{
-    ChatTemplate, Message, Prompt, SftRow, Tokenizer, load_jsonl, load_sft_jsonl, tokenize_prompt,
+    ChatTemplate, Message, Prompt, Row, SftRow, Tokenizer, each_prompt, file_size, load_sft, tokenize_prompt,
     tokenize_sft,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+fn load_prompts(path: &Path, column: &str) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    each_prompt(path, column, |index, row| {
+        assert_eq!(index, rows.len());
+        rows.push(row);
+        Ok(())
+    })?;
+    Ok(rows)
+}
 
 fn file(dir: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
     let path = dir.path().join("d.jsonl");
@@ -18,13 +28,22 @@ fn file(dir: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
 fn rows_keep_their_other_columns() {
     let dir = tempfile::tempdir().unwrap();
     let text = "\u{feff}{\"prompt\": \"1+1=\", \"ground_truth\": \"2\", \"n\": [1]}\n\n  \r\n{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}]}";
-    let rows = load_jsonl(&file(&dir, text.as_bytes()), "prompt").unwrap();
+    let rows = load_prompts(&file(&dir, text.as_bytes()), "prompt").unwrap();
     assert_eq!(rows.len(), 2);
     assert_eq!(rows[0].prompt, Prompt::Text("1+1=".into()));
     assert_eq!(serde_json::to_string(&rows[0].columns).unwrap(), r#"{"ground_truth":"2","n":[1]}"#);
     assert_eq!(rows[1].prompt, Prompt::Messages(vec![Message::new("user", "hi")]));
-    let rows = load_jsonl(&file(&dir, b"{\"q\": \"a\", \"prompt\": 1}"), "q").unwrap();
+    let rows = load_prompts(&file(&dir, b"{\"q\": \"a\", \"prompt\": 1}"), "q").unwrap();
     assert_eq!(rows[0].columns["prompt"], 1);
+}
+
+#[test]
+fn a_file_is_measured_by_its_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "{\"prompt\": \"\\\\frac{1}{2} \\\"a\\\": {\\\"b\\\"\", \"x\": { \"y\" : [{\"z\": 1}]}}\n{\"prompt\":\"\"}\n";
+    let size = file_size(&file(&dir, text.repeat(5000).as_bytes())).unwrap();
+    let size = (size.json.0, size.objects, size.entries, size.reading.0);
+    assert_eq!(size, (5000 * text.len() as u64, 5000 * 4, 5000 * 5, 0));
 }
 
 #[test]
@@ -51,14 +70,14 @@ fn every_wrong_file_is_named_by_line_and_column() {
         (b"{\"prompt\": [{\"role\": \"user\"}]}".to_vec(), "data-bad-prompt", "missing field `content`"),
         (vec![b'x'; (16 << 20) + 2], "data-bad-json", ":1: longer than"),
     ] {
-        let error = load_jsonl(&file(&dir, &bytes), "prompt").unwrap_err();
+        let error = load_prompts(&file(&dir, &bytes), "prompt").unwrap_err();
         assert_eq!(error.slug, slug, "{error}");
         assert!(error.message.contains(words), "{error}");
     }
-    let error = load_jsonl(&file(&dir, b"{\"question\": 1, \"b\": 2}"), "prompt").unwrap_err();
+    let error = load_prompts(&file(&dir, b"{\"question\": 1, \"b\": 2}"), "prompt").unwrap_err();
     assert_eq!(error.facts, ["columns there: `question`, `b`"]);
     for path in [dir.path().join("absent"), dir.path().to_path_buf()] {
-        assert_eq!(load_jsonl(&path, "prompt").unwrap_err().slug, "data-missing");
+        assert_eq!(load_prompts(&path, "prompt").unwrap_err().slug, "data-missing");
     }
 }
 
@@ -70,7 +89,7 @@ fn supervised_rows_have_three_forms() {
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n",
         "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n",
     );
-    let rows = load_sft_jsonl(&file(&dir, text.as_bytes())).unwrap();
+    let rows = load_sft(&file(&dir, text.as_bytes())).unwrap();
     let chat = SftRow { prompt: Prompt::Messages(vec![Message::new("user", "a")]), completion: "b".into() };
     assert_eq!(
         rows,
@@ -83,7 +102,7 @@ fn supervised_rows_have_three_forms() {
         ("{\"prompt\": \"a\"}", "data-column-missing"),
         ("{\"prompt\": \"a\", \"completion\": 4}", "data-bad-prompt"),
     ] {
-        assert_eq!(load_sft_jsonl(&file(&dir, text.as_bytes())).unwrap_err().slug, slug, "{text}");
+        assert_eq!(load_sft(&file(&dir, text.as_bytes())).unwrap_err().slug, slug, "{text}");
     }
 }
 
@@ -95,7 +114,7 @@ fn prompt_text(
     system: Option<&str>,
     apply_chat: bool,
     with_template: bool,
-) -> Result<String, Error> {
+) -> Result<String> {
     let model = OpenModel::open("random:smollm2-135m", None, false)?;
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
     let template = ChatTemplate::new(TEMPLATE, &[])?;
