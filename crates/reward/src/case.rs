@@ -3,6 +3,11 @@
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
+/// The column of the answer unless a run file names another.
+pub(crate) const ANSWER: &str = "ground_truth";
+/// The same in verl's data.
+const VERL_ANSWER: &str = "reward_model.ground_truth";
+
 /// A prompt with the rest of its row; the samples of a group share it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompt {
@@ -31,6 +36,17 @@ pub struct Case {
     pub ended: bool,
 }
 
+/// A column by its name. `a.b` is the entry `b` of the column `a`, and the `ground_truth` of data without such a column is
+/// that of `reward_model`, where verl's data has it.
+pub fn column<'c>(columns: &'c Map<String, Value>, name: &str) -> Option<&'c Value> {
+    let within = |path: &str| {
+        let (first, rest) = path.split_once('.')?;
+        rest.split('.').try_fold(columns.get(first)?, |value, key| value.get(key))
+    };
+    let found = columns.get(name).or_else(|| within(name));
+    found.or_else(|| within(VERL_ANSWER).filter(|_| name == ANSWER))
+}
+
 /// A column as the text that a verifier reads: a string as it is, anything else as JSON.
 pub(crate) fn text_of(value: &Value) -> String {
     match value {
@@ -51,6 +67,11 @@ pub(crate) fn last_block(response: &str) -> &str {
     fenced_blocks(said).last().unwrap_or(said.trim())
 }
 
+/// The body of the last fenced block, if there is one.
+pub fn fenced_block(response: &str) -> Option<&str> {
+    fenced_blocks(response).last()
+}
+
 /// The bodies of fenced blocks, in order; one that does not close is none.
 fn fenced_blocks(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
@@ -67,6 +88,7 @@ fn fenced_blocks(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_last_block_counts() {
@@ -82,5 +104,27 @@ mod tests {
         }
         assert_eq!(tagged_answer("<answer>1</answer> or <answer> 2 </answer>!"), Some("2"));
         assert_eq!(tagged_answer("<answer>1"), None);
+    }
+
+    #[test]
+    fn a_column_within_a_column_is_found_by_its_path() {
+        let verl = json!({"reward_model": {"style": "rule", "ground_truth": "4", "a.b": 1}, "a.b": 2, "a": {"b": 3}});
+        let plain = json!({"ground_truth": "5", "reward_model": {"ground_truth": "6"}});
+        for (columns, name, expect) in [
+            (&verl, "reward_model.ground_truth", json!("4")),
+            (&verl, "ground_truth", json!("4")),
+            (&plain, "ground_truth", json!("5")),
+            (&plain, "reward_model.ground_truth", json!("6")),
+            // A column of that very name comes first.
+            (&verl, "a.b", json!(2)),
+        ] {
+            let columns = columns.as_object().unwrap();
+            assert_eq!(column(columns, name), Some(&expect), "{name}");
+        }
+        for name in
+            ["answer", "reward_model.answer", "reward_model.style.x", "reward_model.", ".", "ground_truth.x"]
+        {
+            assert_eq!(column(verl.as_object().unwrap(), name), None, "{name}");
+        }
     }
 }

@@ -77,6 +77,27 @@ impl Tests {
     }
 }
 
+/// Runs programs that a model wrote, outside of a reward: a tool.
+pub struct Programs(Code);
+
+impl Programs {
+    /// Interpreters of `python` within `memory` of address space, each for `timeout` at most.
+    pub fn new(name: &str, python: Option<&str>, memory: Bytes, timeout: Duration, stop: Stop) -> Programs {
+        Programs(Code { launch: Code::launch(name, python, memory), timeout, stop })
+    }
+
+    /// What a program printed, and why it did not come to its end, if so.
+    ///
+    /// Errors: an interpreter that cannot be started, a folder that cannot be made.
+    pub fn run(&self, program: &str) -> Result<(String, Option<String>)> {
+        if program.len() > PROGRAM_BYTES_MAX {
+            return Ok((String::new(), Some(format!("a program of {} bytes", program.len()))));
+        }
+        let ran = self.0.run(program, "")?;
+        Ok((String::from_utf8_lossy(&ran.output).into_owned(), broke(&ran)))
+    }
+}
+
 /// Runs programs.
 pub(crate) struct Code {
     /// The interpreter with its limits; the program's file is added for each run.

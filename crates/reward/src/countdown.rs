@@ -45,6 +45,11 @@ impl Puzzle {
     }
 }
 
+/// Whether the response's last `<answer>` makes `target` of all `numbers`; if not, why.
+pub fn solves_countdown(response: &str, numbers: &[i64], target: i64) -> Result<(), String> {
+    grade_countdown(response, &Puzzle { target, numbers: numbers.to_vec() })
+}
+
 /// Whether the response's last `<answer>` solves the puzzle; if not, why.
 pub(crate) fn grade_countdown(response: &str, puzzle: &Puzzle) -> Result<(), String> {
     let answer = tagged_answer(response).ok_or("no <answer>…</answer>")?;

@@ -19,7 +19,9 @@ mod shape;
 mod spec;
 mod tally;
 
-pub use case::{Case, Prompt};
+pub use case::{Case, Prompt, column, fenced_block};
+pub use code::Programs;
+pub use countdown::solves_countdown;
 pub use grade::{Agreement, Disagreement, GraderAgreement, grade_jsonl};
 pub use gsm8k::grade_gsm8k;
 pub use plimsoll_worker::{Network, Signature};

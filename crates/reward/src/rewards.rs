@@ -3,7 +3,7 @@
 //! Samples are handed over as they end and graded in batches of whole groups. Which samples make a batch, which worker
 //! grades it and in which order a worker sees its batches follow from the run alone, so scores do not depend on timing.
 
-use crate::case::Case;
+use crate::case::{Case, column};
 use crate::grader::{Graded, Grader};
 use crate::scorer::column_missing;
 use crate::spec::Kind;
@@ -116,9 +116,9 @@ impl Rewards {
     /// Errors: `data-column-missing`, `reward-bad-answer`, `reward-bad-schema`, `reward-function-signature`.
     pub fn check_columns(&self, columns: &Map<String, Value>) -> Result<()> {
         for reward in &self.rewards {
-            let column = &reward.spec.answer_column;
-            if reward.needs_answer && !columns.contains_key(column) {
-                return Err(column_missing(&reward.name, column, columns));
+            let name = &reward.spec.answer_column;
+            if reward.needs_answer && column(columns, name).is_none() {
+                return Err(column_missing(&reward.name, name, columns));
             }
             reward.graders[0].check(columns)?;
         }

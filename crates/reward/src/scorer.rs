@@ -1,6 +1,6 @@
 //! What scores one batch: a verifier in the process, or one interpreter, one program, one connection.
 
-use crate::case::{Case, text_of};
+use crate::case::{Case, column, text_of};
 use crate::code::{Code, Tests, simple_hash};
 use crate::countdown::{Puzzle, grade_countdown};
 use crate::http::Http;
@@ -75,7 +75,7 @@ impl Scorer {
         match self {
             Scorer::Python { function, .. } => function.check(columns),
             Scorer::Here { kind, name, answer_column } => {
-                let answer = columns.get(answer_column.as_str()).unwrap_or(&Value::Null);
+                let answer = column(columns, answer_column).unwrap_or(&Value::Null);
                 match kind {
                     Kind::Countdown => puzzle(name, answer, columns).map(drop),
                     Kind::JsonSchema(None) => schema_of(answer).map(drop),
@@ -83,7 +83,7 @@ impl Scorer {
                 }
             }
             Scorer::Code { name, answer_column, .. } => {
-                tests(name, columns.get(answer_column.as_str()).unwrap_or(&Value::Null)).map(drop)
+                tests(name, column(columns, answer_column).unwrap_or(&Value::Null)).map(drop)
             }
             Scorer::Command { .. } | Scorer::Http { .. } => Ok(()),
         }
@@ -164,8 +164,8 @@ impl Scorer {
     }
 }
 
-fn answer<'c>(case: &'c Case, column: &str) -> &'c Value {
-    case.prompt.columns.get(column).unwrap_or(&Value::Null)
+fn answer<'c>(case: &'c Case, name: &str) -> &'c Value {
+    column(&case.prompt.columns, name).unwrap_or(&Value::Null)
 }
 
 fn score_here(kind: &Kind, name: &str, column: &str, case: &Case) -> Result<f64> {

@@ -85,7 +85,7 @@ impl Default for RewardSpec {
         RewardSpec {
             kind: String::new(),
             weight: 1.0,
-            answer_column: "ground_truth".into(),
+            answer_column: crate::case::ANSWER.into(),
             timeout_ms: 10_000,
             workers: 1,
             batch_size: None,
