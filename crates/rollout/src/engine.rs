@@ -3,18 +3,37 @@
 use crate::ahead;
 use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
-use crate::schedule::Schedule;
+use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, PassIndex, layers, sample};
 
 /// Decides when a response ends, beside end-of-text and length; implemented where there is text.
 pub trait StopCondition {
-    /// A token was drawn for `sample`; `response` ends with it. True ends the response, which keeps the token.
-    fn stops(&mut self, sample: usize, response: &[u32]) -> bool;
+    /// A token was drawn for `sample`; `turn`, the response so far or its last turn, ends with it. True ends the turn,
+    /// which keeps the token.
+    fn stops(&mut self, sample: usize, turn: &[u32]) -> bool;
 
-    /// `sample` has ended with `response`, while others may still run.
+    /// `sample` has ended with `response`, while others may still run. `finish` is `Length` where an answer had no room.
     fn ended(&mut self, _sample: usize, _response: &[u32], _finish: Finish) {}
+
+    /// True if the end of a turn is not the end of its response: `turn_ended` is told of it, and `answer` says what
+    /// follows. Decode passes then do not run ahead of the host.
+    fn has_turns(&self) -> bool {
+        false
+    }
+
+    /// A turn of `sample` has ended; its keys and values are kept until the answer. `turn`: its tokens.
+    fn turn_ended(&mut self, _sample: usize, _turn: &[u32], _finish: Finish) {}
+
+    /// Takes the answer to one turn that has ended: its sample, and in `tokens`, which is empty, what stands behind the
+    /// turn. No token ends the response. With `wait` nothing else can run, and an answer must come; without, `None` if
+    /// none has come yet. Which answer comes first moves no bit of a response.
+    ///
+    /// Errors: those of who answers; they end the rollout.
+    fn answer(&mut self, _wait: bool, _tokens: &mut Vec<u32>) -> Result<Option<usize>> {
+        Ok(None)
+    }
 }
 
 /// No stop condition.
@@ -34,7 +53,7 @@ pub struct Request<'a> {
     pub prompts: &'a [&'a [u32]],
     /// Responses a prompt.
     pub group_size: usize,
-    /// Responses are cut here.
+    /// Turns are cut here; a response without an environment is one turn.
     pub max_new_tokens: usize,
     /// How tokens are drawn.
     pub sampling: Sampling,
@@ -69,6 +88,8 @@ pub struct Engine {
     pub(crate) entropy: Vec<f32>,
     /// Rows of passes that run ahead whose response has ended.
     pub(crate) ended: Vec<bool>,
+    /// What an environment said last.
+    answer: Vec<u32>,
 }
 
 impl Engine {
@@ -86,12 +107,17 @@ impl Engine {
             logprobs: vec![0.0; rows],
             entropy: vec![0.0; rows],
             ended: Vec::with_capacity(rows),
+            answer: Vec::new(),
         }
     }
 
     /// Heap bytes of an engine with these limits.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
-        Schedule::bytes(limits) + PassIndex::bytes(&limits.pass()) + 25 * limits.pass().head_rows as u64
+        let answer = 8 * limits.new_tokens as u64; // A vector that grows by doubling.
+        Schedule::bytes(limits)
+            + PassIndex::bytes(&limits.pass())
+            + 25 * limits.pass().head_rows as u64
+            + answer
     }
 
     /// Samples responses to all prompts into `out`.
@@ -110,9 +136,13 @@ impl Engine {
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
         let (mut stats, mut entropy) = (RolloutStats::default(), 0.0);
+        let has_turns = stop.has_turns();
         loop {
+            if has_turns {
+                self.take_answers(false, stop, out)?;
+            }
             let ran = match dev.pipeline() {
-                Some(pipeline) if self.limits.ahead => {
+                Some(pipeline) if self.limits.ahead && !has_turns => {
                     let mut run = ahead::Run { pipeline, dev, decoder, acts, request };
                     self.run_ahead(&mut run, stop, out, &mut stats, &mut entropy)?
                 }
@@ -121,8 +151,13 @@ impl Engine {
             if ran {
                 continue;
             }
-            if !self.schedule.next_pass(request.prompts, out, &mut self.index) {
-                break;
+            match self.schedule.next_pass(request.prompts, out, &mut self.index) {
+                Next::Pass => {}
+                Next::Answer => {
+                    self.take_answers(true, stop, out)?;
+                    continue;
+                }
+                Next::Nothing => break,
             }
             stats.passes += 1;
             stats.rows += self.index.ids.len() as u64;
@@ -134,7 +169,7 @@ impl Engine {
             }
         }
         stats.preemptions = self.schedule.preemptions;
-        stats.mean_entropy = entropy / out.total_tokens().max(1) as f64;
+        stats.mean_entropy = entropy / out.sampled_tokens().max(1) as f64;
         Ok(stats)
     }
 
@@ -161,7 +196,29 @@ impl Engine {
         dev.read_f32(pass.head_out().entropy, 0, &mut self.entropy[..r]);
     }
 
-    /// Takes what was drawn in a head row. True if the response has ended.
+    /// Takes the answers that are there; with `wait` at least one.
+    fn take_answers(&mut self, wait: bool, stop: &mut dyn StopCondition, out: &mut Samples) -> Result<()> {
+        let mut wait = wait;
+        loop {
+            self.answer.clear();
+            let Some(s) = stop.answer(wait, &mut self.answer)? else {
+                assert!(!wait, "every turn has an answer");
+                return Ok(());
+            };
+            wait = false;
+            let has_room = out.ids(s).len() + self.answer.len() < self.limits.new_tokens;
+            if !self.answer.is_empty() && has_room {
+                out.append(s, &self.answer);
+                self.schedule.go_on(s);
+                continue;
+            }
+            let finish = if has_room || self.answer.is_empty() { out.finish(s) } else { Finish::Length };
+            stop.ended(s, out.ids(s), finish);
+            self.schedule.end(s);
+        }
+    }
+
+    /// Takes what was drawn in a head row. True if its turn has ended.
     pub(crate) fn take_token(
         &mut self,
         row: usize,
@@ -176,19 +233,24 @@ impl Engine {
         out.push(s, token, logprob);
         let finish = if request.eos.contains(&token) {
             Some(Finish::Eos)
-        } else if stop.stops(s, out.ids(s)) {
+        } else if stop.stops(s, out.turn(s)) {
             Some(Finish::Stop)
-        } else if out.ids(s).len() == request.max_new_tokens {
+        } else if out.turn(s).len() == request.max_new_tokens || out.ids(s).len() == self.limits.new_tokens {
             Some(Finish::Length)
         } else {
             None
         };
-        if let Some(finish) = finish {
-            out.end(s, finish);
+        let Some(finish) = finish else { return Ok(false) };
+        if stop.has_turns() {
+            stop.turn_ended(s, out.turn(s), finish);
+            self.schedule.pause(s);
+            out.end_turn(s, finish);
+        } else {
+            out.end_turn(s, finish);
             stop.ended(s, out.ids(s), finish);
             self.schedule.end(s);
         }
-        Ok(finish.is_some())
+        Ok(true)
     }
 
     fn check(&self, request: &Request<'_>) -> Result<()> {

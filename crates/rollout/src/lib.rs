@@ -2,7 +2,7 @@
 //! blocks it holds; the arithmetic is the model's.
 //!
 //! It refuses requests beyond its limits, and stops with a name when a logit is not a number. It allocates nothing
-//! while it runs.
+//! while it runs, but what an environment says between two turns, whose bound is the longest response.
 
 mod ahead;
 mod blocks;
@@ -14,4 +14,4 @@ mod schedule;
 pub use blocks::BlockPool;
 pub use engine::{Engine, NeverStop, Request, RolloutStats, StopCondition};
 pub use limits::{EngineLimits, OnFull, layout};
-pub use samples::{Finish, Samples};
+pub use samples::{Finish, Samples, Turn};

@@ -14,31 +14,67 @@ pub enum Finish {
     Length,
 }
 
+/// Tokens of a response that were drawn one after the other; what stands between two turns an environment said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// First token, an index into the response.
+    pub start: u32,
+    /// One past the last token.
+    pub end: u32,
+    /// Why it ended.
+    pub finish: Finish,
+}
+
+impl Turn {
+    /// Its tokens, as indices into the response.
+    pub fn tokens(&self) -> std::ops::Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
 /// Responses of one request. Sample s belongs to prompt s / group_size.
 #[derive(Clone, Debug)]
 pub struct Samples {
     new_tokens: usize,
+    turns_max: usize,
     ids: Vec<u32>,
     logprobs: Vec<f32>,
     lens: Vec<u32>,
     finish: Vec<Finish>,
+    /// Turns that have ended, `turns_max` places a sample.
+    turns: Vec<Turn>,
+    num_turns: Vec<u32>,
+    /// Where the turn under way began.
+    turn_start: Vec<u32>,
 }
 
+const NO_TURN: Turn = Turn { start: 0, end: 0, finish: Finish::Length };
+
 impl Samples {
-    /// Room for `samples` responses of up to `new_tokens` tokens.
+    /// Room for `samples` responses of one turn of up to `new_tokens` tokens.
     pub fn with_capacity(samples: usize, new_tokens: usize) -> Samples {
+        Samples::with_turns(samples, new_tokens, 1)
+    }
+
+    /// Room for `samples` responses of up to `turns_max` turns, with what stands between them `new_tokens` tokens.
+    pub fn with_turns(samples: usize, new_tokens: usize, turns_max: usize) -> Samples {
         Samples {
             new_tokens,
+            turns_max,
             ids: vec![0; samples * new_tokens],
             logprobs: vec![0.0; samples * new_tokens],
             lens: Vec::with_capacity(samples),
             finish: Vec::with_capacity(samples),
+            turns: vec![NO_TURN; samples * turns_max],
+            num_turns: Vec::with_capacity(samples),
+            turn_start: Vec::with_capacity(samples),
         }
     }
 
     /// Heap bytes of that room.
-    pub fn bytes(samples: usize, new_tokens: usize) -> u64 {
-        samples as u64 * (new_tokens as u64 * 8 + 5)
+    pub fn bytes(samples: usize, new_tokens: usize, turns_max: usize) -> u64 {
+        let turns = (turns_max * size_of::<Turn>()) as u64;
+        samples as u64 * (new_tokens as u64 * 8 + turns + 13)
     }
 
     /// Begins a request of `samples` responses.
@@ -52,6 +88,10 @@ impl Samples {
         self.lens.resize(samples, 0);
         self.finish.clear();
         self.finish.resize(samples, Finish::Length);
+        for counts in [&mut self.num_turns, &mut self.turn_start] {
+            counts.clear();
+            counts.resize(samples, 0);
+        }
     }
 
     pub(crate) fn push(&mut self, sample: usize, token: u32, logprob: f32) {
@@ -62,8 +102,56 @@ impl Samples {
         self.lens[sample] += 1;
     }
 
-    pub(crate) fn end(&mut self, sample: usize, finish: Finish) {
+    /// Puts an environment's words behind a turn. They were not drawn, so they have no log-probability: NaN, which must
+    /// not reach a number.
+    pub(crate) fn append(&mut self, sample: usize, tokens: &[u32]) {
+        let len = self.lens[sample] as usize;
+        assert!(len + tokens.len() < self.new_tokens, "no room for a turn behind {} tokens", tokens.len());
+        let at = sample * self.new_tokens + len;
+        self.ids[at..at + tokens.len()].copy_from_slice(tokens);
+        self.logprobs[at..at + tokens.len()].fill(f32::NAN);
+        self.lens[sample] += tokens.len() as u32;
+        self.turn_start[sample] = self.lens[sample];
+    }
+
+    /// The turn under way has ended.
+    pub(crate) fn end_turn(&mut self, sample: usize, finish: Finish) {
+        let n = self.num_turns[sample] as usize;
+        assert!(n < self.turns_max, "sample {sample} has more than {} turns", self.turns_max);
+        self.turns[sample * self.turns_max + n] =
+            Turn { start: self.turn_start[sample], end: self.lens[sample], finish };
+        self.num_turns[sample] += 1;
         self.finish[sample] = finish;
+    }
+
+    /// Tokens of the turn under way.
+    pub(crate) fn turn(&self, sample: usize) -> &[u32] {
+        &self.ids(sample)[self.turn_start[sample] as usize..]
+    }
+
+    /// Forgets all responses.
+    pub fn clear(&mut self) {
+        self.reset(0);
+    }
+
+    /// True if another response of `tokens` tokens has room.
+    pub fn has_room(&self, tokens: usize) -> bool {
+        tokens <= self.new_tokens && (self.len() + 1) * self.new_tokens <= self.ids.len()
+    }
+
+    /// Adds a response of one turn that has ended. Panics beyond the room that was made.
+    pub fn push_response(&mut self, ids: &[u32], logprobs: &[f32], finish: Finish) {
+        let (sample, tokens) = (self.len(), ids.len());
+        assert!(self.has_room(tokens), "no room for sample {sample} of {tokens} tokens");
+        assert_eq!(tokens, logprobs.len(), "one log-probability a token");
+        let at = sample * self.new_tokens;
+        self.ids[at..at + tokens].copy_from_slice(ids);
+        self.logprobs[at..at + tokens].copy_from_slice(logprobs);
+        self.lens.push(tokens as u32);
+        self.finish.push(finish);
+        self.num_turns.push(0);
+        self.turn_start.push(0);
+        self.end_turn(sample, finish);
     }
 
     /// Number of responses.
@@ -81,17 +169,27 @@ impl Samples {
         &self.ids[sample * self.new_tokens..][..self.lens[sample] as usize]
     }
 
-    /// Log-probabilities of its tokens: of the untruncated policy at the sampling temperature.
+    /// Log-probabilities of its tokens: of the untruncated policy at the sampling temperature. NaN between turns.
     pub fn logprobs(&self, sample: usize) -> &[f32] {
         &self.logprobs[sample * self.new_tokens..][..self.lens[sample] as usize]
     }
 
-    /// Why it ended.
+    /// Why its last turn ended.
     pub fn finish(&self, sample: usize) -> Finish {
         self.finish[sample]
     }
 
-    /// Tokens of all responses.
+    /// The turns of a response, in order: the tokens that were drawn. A response without an environment is one turn.
+    pub fn turns(&self, sample: usize) -> &[Turn] {
+        &self.turns[sample * self.turns_max..][..self.num_turns[sample] as usize]
+    }
+
+    /// Tokens of all responses that were drawn.
+    pub fn sampled_tokens(&self) -> usize {
+        (0..self.len()).flat_map(|s| self.turns(s)).map(|turn| turn.tokens().len()).sum()
+    }
+
+    /// Tokens of all responses, between turns too.
     pub fn total_tokens(&self) -> usize {
         self.lens.iter().map(|&n| n as usize).sum()
     }

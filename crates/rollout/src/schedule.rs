@@ -3,6 +3,9 @@
 //! A sequence shares the full blocks of its group's prompt and owns the blocks behind them; the prompt's last,
 //! partial block is copied into the first own one. A preempted sequence keeps its tokens and computes their keys
 //! again. Nothing here depends on time, so a request schedules alike on every machine.
+//!
+//! A sequence whose turn has ended is paused: it leaves the passes and keeps its blocks until it goes on with the
+//! answer, whose rows are computed behind them like those of a prompt. It may be preempted as others may.
 
 use crate::limits::own_blocks;
 use crate::{BlockPool, EngineLimits, OnFull, Samples};
@@ -26,7 +29,22 @@ pub(crate) struct Group {
 enum State {
     Waiting,
     Running,
+    /// A turn has ended, and its answer has not come.
+    Paused,
+    /// It goes on as soon as there is room.
+    Ready,
     Done,
+}
+
+/// What `next_pass` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// A pass.
+    Pass,
+    /// Everyone who has not ended waits for an answer.
+    Answer,
+    /// Every sequence has ended.
+    Nothing,
 }
 
 /// A response under way.
@@ -53,6 +71,8 @@ pub(crate) struct Schedule {
     num_sequences: usize,
     /// Running sequences, ascending.
     running: Vec<usize>,
+    num_paused: usize,
+    num_ready: usize,
     /// Blocks promised to running sequences under `OnFull::WorstCase`.
     promised: usize,
     pub(crate) preemptions: u64,
@@ -77,6 +97,8 @@ impl Schedule {
             num_groups: 0,
             num_sequences: 0,
             running: Vec::with_capacity(limits.sequences + 1),
+            num_paused: 0,
+            num_ready: 0,
             promised: 0,
             preemptions: 0,
             head_samples: Vec::with_capacity(limits.sequences),
@@ -97,6 +119,7 @@ impl Schedule {
         self.num_groups = prompt_lens.len();
         self.num_sequences = self.num_groups * group_size;
         (self.promised, self.preemptions) = (0, 0);
+        (self.num_paused, self.num_ready) = (0, 0);
         self.running.clear();
         // A request that ended with an error may have left blocks behind.
         for group in &mut self.groups {
@@ -115,17 +138,18 @@ impl Schedule {
         }
     }
 
-    /// Fills `index` with the rows of the next pass. False when every sequence has ended.
-    pub(crate) fn next_pass(&mut self, prompts: &[&[u32]], samples: &Samples, index: &mut PassIndex) -> bool {
+    /// Fills `index` with the rows of the next pass, if there is one.
+    pub(crate) fn next_pass(&mut self, prompts: &[&[u32]], samples: &Samples, index: &mut PassIndex) -> Next {
         index.clear();
         self.head_samples.clear();
-        self.admit();
+        self.admit(samples);
         if self.running.is_empty() {
+            let done = |s: &Sequence| s.state == State::Done || s.state == State::Paused;
             assert!(
-                self.sequences[..self.num_sequences].iter().all(|s| s.state == State::Done),
+                self.num_paused > 0 || self.sequences[..self.num_sequences].iter().all(done),
                 "nothing can run"
             );
-            return false;
+            return if self.num_paused > 0 { Next::Answer } else { Next::Nothing };
         }
         self.grow(samples);
         let mut at = 0;
@@ -143,7 +167,7 @@ impl Schedule {
                 at += 1;
             }
         }
-        true
+        Next::Pass
     }
 
     /// Fills `index` with the rows of a run of decode passes and gives their blocks out. Returns the number of passes, or
@@ -159,7 +183,7 @@ impl Schedule {
     ) -> usize {
         index.clear();
         self.head_samples.clear();
-        self.admit();
+        self.admit(samples);
         if self.running.is_empty() || !self.running.iter().all(|&s| self.only_decodes(s, samples)) {
             return 0;
         }
@@ -265,36 +289,69 @@ impl Schedule {
         }
     }
 
-    /// Starts waiting sequences in order while there is room.
-    fn admit(&mut self) {
-        for s in 0..self.num_sequences {
-            if self.running.len() == self.limits.sequences {
-                return;
-            }
-            if self.sequences[s].state != State::Waiting {
-                continue;
-            }
-            while !self.has_room_for(s) {
-                // With nobody running, prompts of idle groups may hold the blocks.
-                if !self.running.is_empty() || !self.give_up_idle_prompt(s / self.group_size) {
-                    return;
-                }
-            }
-            let g = s / self.group_size;
-            if self.on_full == OnFull::WorstCase {
-                self.promised += self.own_blocks_max(g) + self.prompt_blocks_to_promise(g);
-            }
-            self.take_prompt_blocks(g);
-            self.sequences[s].state = State::Running;
-            self.groups[g].running += 1;
-            let place = self.running.partition_point(|&r| r < s);
-            self.running.insert(place, s);
-        }
+    /// A running sequence waits for an answer; its blocks stay.
+    pub(crate) fn pause(&mut self, s: usize) {
+        self.stop_running(s);
+        self.sequences[s].state = State::Paused;
+        self.num_paused += 1;
     }
 
-    fn has_room_for(&self, s: usize) -> bool {
+    /// A paused sequence has more tokens and goes on.
+    pub(crate) fn go_on(&mut self, s: usize) {
+        assert_eq!(self.sequences[s].state, State::Paused, "only a paused sequence goes on");
+        self.sequences[s].state = State::Ready;
+        self.num_paused -= 1;
+        self.num_ready += 1;
+    }
+
+    /// Starts sequences in order while there is room: those that go on, then those that have not begun.
+    fn admit(&mut self, samples: &Samples) {
+        if self.num_ready > 0 && !self.admit_all(State::Ready, samples) {
+            return;
+        }
+        self.admit_all(State::Waiting, samples);
+    }
+
+    /// False if one of them has no room.
+    fn admit_all(&mut self, state: State, samples: &Samples) -> bool {
+        for s in 0..self.num_sequences {
+            if self.running.len() == self.limits.sequences {
+                return false;
+            }
+            if self.sequences[s].state != state {
+                continue;
+            }
+            while !self.has_room_for(s, samples) {
+                // With nobody running, prompts of idle groups and paused sequences may hold the blocks.
+                let nobody = self.running.is_empty();
+                if !nobody || !(self.give_up_idle_prompt(s / self.group_size) || self.give_up_paused(s)) {
+                    return false;
+                }
+            }
+            self.start(s);
+        }
+        true
+    }
+
+    fn start(&mut self, s: usize) {
         let g = s / self.group_size;
+        if self.sequences[s].state == State::Ready {
+            self.num_ready -= 1; // What was promised to it before its pause still is.
+        } else if self.on_full == OnFull::WorstCase {
+            self.promised += self.own_blocks_max(g) + self.prompt_blocks_to_promise(g);
+        }
+        self.take_prompt_blocks(g);
+        self.sequences[s].state = State::Running;
+        self.groups[g].running += 1;
+        let place = self.running.partition_point(|&r| r < s);
+        self.running.insert(place, s);
+    }
+
+    fn has_room_for(&self, s: usize, samples: &Samples) -> bool {
+        let g = s / self.group_size;
+        let goes_on = self.sequences[s].state == State::Ready;
         match self.on_full {
+            OnFull::WorstCase if goes_on => true,
             OnFull::WorstCase => {
                 let wanted = self.own_blocks_max(g) + self.prompt_blocks_to_promise(g);
                 self.promised + wanted <= self.pool.total()
@@ -302,8 +359,11 @@ impl Schedule {
             // One block for the next token of everyone who runs, so that a newcomer does not preempt at once.
             OnFull::Preempt => {
                 let prompt = if self.groups[g].blocks.is_empty() { self.prompt_blocks(g) } else { 0 };
-                let spare = if self.running.is_empty() { 0 } else { self.running.len() };
-                prompt + 1 + spare <= self.pool.free()
+                let own = match goes_on {
+                    true => self.wanted_blocks(s, samples).saturating_sub(self.sequences[s].blocks.len()),
+                    false => 1,
+                };
+                prompt + own + self.running.len() <= self.pool.free()
             }
         }
     }
@@ -335,9 +395,7 @@ impl Schedule {
         let mut at = 0;
         while at < self.running.len() {
             let s = self.running[at];
-            let prompt = self.groups[s / self.group_size].prompt_tokens;
-            let tokens = samples.ids(s).len();
-            let wanted = if tokens == 0 { 0 } else { (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK) };
+            let wanted = self.wanted_blocks(s, samples);
             while self.sequences[s].blocks.len() < wanted && self.sequences[s].state == State::Running {
                 match self.pool.take() {
                     Some(block) => self.sequences[s].blocks.push(block),
@@ -348,9 +406,17 @@ impl Schedule {
         }
     }
 
-    /// Frees at least one block: prompts of groups that do not run first, else the youngest sequence.
+    /// Own blocks for the tokens that a sequence has.
+    fn wanted_blocks(&self, s: usize, samples: &Samples) -> usize {
+        let prompt = self.groups[s / self.group_size].prompt_tokens;
+        let tokens = samples.ids(s).len();
+        if tokens == 0 { 0 } else { (prompt % KV_BLOCK + tokens).div_ceil(KV_BLOCK) }
+    }
+
+    /// Frees at least one block: prompts of groups that do not run first, then who waits for an answer, else the
+    /// youngest sequence.
     fn make_room(&mut self) {
-        if self.give_up_idle_prompt(usize::MAX) {
+        if self.give_up_idle_prompt(usize::MAX) || self.give_up_paused(usize::MAX) {
             return;
         }
         assert!(self.running.len() > 1, "{} blocks do not hold one sequence", self.pool.total());
@@ -371,17 +437,42 @@ impl Schedule {
         true
     }
 
-    fn leave(&mut self, s: usize, state: State) {
-        let g = s / self.group_size;
-        let place = self.running.binary_search(&s).expect("only a running sequence leaves");
-        self.running.remove(place);
-        self.groups[g].running -= 1;
-        if self.on_full == OnFull::WorstCase {
-            self.promised -= self.own_blocks_max(g);
+    /// Frees the own blocks of the youngest sequence that does not run, `keep` aside. False if there is none.
+    fn give_up_paused(&mut self, keep: usize) -> bool {
+        if self.on_full == OnFull::WorstCase || self.num_paused + self.num_ready == 0 {
+            return false;
         }
+        let rests = |s: &Sequence| matches!(s.state, State::Paused | State::Ready) && !s.blocks.is_empty();
+        let found = |&s: &usize| s != keep && rests(&self.sequences[s]);
+        let Some(s) = (0..self.num_sequences).rev().find(found) else { return false };
+        self.forget_keys(s);
+        self.preemptions += 1;
+        true
+    }
+
+    fn stop_running(&mut self, s: usize) {
+        let place = self.running.binary_search(&s).expect("a running sequence stands among them");
+        self.running.remove(place);
+        self.groups[s / self.group_size].running -= 1;
+    }
+
+    /// Takes a sequence out of the passes, or out of its pause, without its blocks.
+    fn leave(&mut self, s: usize, state: State) {
+        match self.sequences[s].state {
+            State::Paused => self.num_paused -= 1,
+            _ => self.stop_running(s),
+        }
+        if self.on_full == OnFull::WorstCase {
+            self.promised -= self.own_blocks_max(s / self.group_size);
+        }
+        self.forget_keys(s);
+        self.sequences[s].state = state;
+    }
+
+    fn forget_keys(&mut self, s: usize) {
         let sequence = &mut self.sequences[s];
         self.pool.give_back(&mut sequence.blocks);
-        (sequence.state, sequence.computed, sequence.has_tail) = (state, 0, false);
+        (sequence.computed, sequence.has_tail) = (0, false);
     }
 
     /// Rows of a group's prompt for its sequences without a token, which stand together from `running[at]` on: they

@@ -88,6 +88,8 @@ fn critic_layout(setup: &Setup) -> Layout {
     );
     layout
         .extend(activations_layout(&spec, dtype, target, Mode::Critic(setup.recompute), setup.pass).unwrap());
+    // A reward model's weights are of the critic's shape, and here they are the critic's.
+    layout.extend(activations_layout(&spec, dtype, target, Mode::Reward, setup.pass).unwrap());
     layout
 }
 
@@ -122,7 +124,7 @@ fn trained(h: &mut Harness, mode: Mode) {
     let mut parts = h.parts();
     let mut decoder = parts.decoder.clone();
     let (mut role, mut table) = ("actor", parts.table.clone());
-    if let Mode::Critic(_) = mode {
+    if let Mode::Critic(_) | Mode::Reward = mode {
         (role, table) = ("critic", ParamTable::critic(&spec, parts.dev.kind(), dtype));
         let params = Params::bind(&spec, &table, dtype, parts.resident.buf("critic.weights"));
         load(parts.dev, &model, &table, &params, 1, Bytes(4 << 20)).unwrap();
@@ -148,11 +150,13 @@ fn trained(h: &mut Harness, mode: Mode) {
         let pass = Pass::upload(parts.dev, acts, index);
         layers(parts.dev, &decoder, &pass);
         let d = vec![0.01; index.head_rows.len()];
-        if let Mode::Critic(_) = mode {
+        if let Mode::Critic(_) | Mode::Reward = mode {
             values(parts.dev, &decoder, &pass);
-            backward_values(parts.dev, &decoder, &optimizer.grads, true, &pass, &d);
         } else {
             head(parts.dev, &decoder, &pass, 0.7);
+        }
+        if let Mode::Critic(_) = mode {
+            backward_values(parts.dev, &decoder, &optimizer.grads, true, &pass, &d);
         }
         if let Mode::Update(_) = mode {
             backward(parts.dev, &decoder, &optimizer.grads, true, &pass, 0.7, &d, &d);
@@ -221,6 +225,7 @@ fn check(family: Family, dtype: DType, recompute: Recompute, truncates: bool) {
     for phase in Phase::ALL {
         let after = poisoned(&mut world, |world| match phase {
             Phase::Rollout => rollout(world, how),
+            Phase::Reward => trained(&mut world.harness, Mode::Reward),
             Phase::Score => trained(&mut world.harness, Mode::Score),
             Phase::Critic => trained(&mut world.harness, Mode::Critic(recompute)),
             Phase::Update => trained(&mut world.harness, Mode::Update(recompute)),

@@ -9,4 +9,4 @@ mod packing;
 pub use optimizer::{
     Optimizer, OptimizerDType, StateDTypes, States, UpdateOptions, layout as optimizer_layout,
 };
-pub use packing::{HeadRow, MicroBatch, PackLimits, Packer, Sequence};
+pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};

@@ -3,6 +3,8 @@
 //! A prompt is a root segment; each response is a child that attends to the prompt's blocks and its own. The last
 //! token of a response is predicted but never read, so it has no row. The row before a token predicts it: the
 //! prompt's last row predicts the first token of every response of its group.
+//!
+//! A model that scores whole sequences reads every token: there the last token has a row, the only one with a head.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{KV_BLOCK, NO_PARENT};
@@ -19,13 +21,32 @@ pub struct Sequence<'a> {
     pub response: &'a [u32],
 }
 
-/// Which token a head row predicts.
+/// Which token a head row predicts; with `Heads::End`, the last one, which it stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRow {
     /// Index into the sequences.
     pub sequence: u32,
     /// Index into its response.
     pub token: u32,
+}
+
+/// Which rows go through the head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heads {
+    /// One for each response token: the row that predicts it.
+    #[default]
+    Tokens,
+    /// One a sequence: that of its last token.
+    End,
+}
+
+/// How sequences become micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packing {
+    /// Which rows go through the head.
+    pub heads: Heads,
+    /// True if the sequences of a group stand in one micro-batch, because their loss needs all of them.
+    pub whole_groups: bool,
 }
 
 /// What limits a micro-batch, in the words of the run file.
@@ -59,6 +80,15 @@ impl PackLimits {
         }
     }
 
+    /// The same of a pass with these heads: one a sequence needs no more rows than there are responses.
+    pub fn pass_of(&self, heads: Heads) -> PassLimits {
+        let pass = self.pass();
+        match heads {
+            Heads::Tokens => pass,
+            Heads::End => PassLimits { head_rows: pass.copies.min(pass.head_rows), ..pass },
+        }
+    }
+
     /// Segments that a step of `groups` prompts with `sequences` responses can fill.
     pub fn segments_of(micro_batch_tokens: usize, groups: usize, sequences: usize) -> usize {
         (groups + sequences).min(micro_batch_tokens).max(2)
@@ -85,7 +115,8 @@ pub struct Packer {
     next_block: usize,
 }
 
-/// What adding a sequence takes.
+/// What adding sequences takes.
+#[derive(Default)]
 struct Need {
     prompt_rows: usize,
     rows: usize,
@@ -111,24 +142,38 @@ impl Packer {
     ///
     /// Errors: `sequence-too-long` when not even the first fits.
     pub fn pack(&mut self, sequences: &[Sequence<'_>], first: usize) -> Result<MicroBatch<'_>> {
+        self.pack_as(Packing::default(), sequences, first)
+    }
+
+    /// The same in another way. With `whole_groups`, `first` begins a group.
+    ///
+    /// Errors: `sequence-too-long` when not even the first sequence, or group, fits.
+    pub fn pack_as(
+        &mut self,
+        how: Packing,
+        sequences: &[Sequence<'_>],
+        first: usize,
+    ) -> Result<MicroBatch<'_>> {
         self.index.clear();
         self.head.clear();
         self.next_block = 0;
         // (group, first row, first block) of the prompt that stands in this micro-batch.
         let mut root: Option<(usize, usize, usize)> = None;
         let mut end = first;
-        while let Some(sequence) = sequences.get(end) {
-            let open = root.filter(|&(group, ..)| group == sequence.group);
-            let need = need(sequence, open.is_some());
-            if !self.fits(&need) {
+        while end < sequences.len() {
+            let unit = unit(how, &sequences[end..]);
+            let open = root.filter(|&(group, ..)| group == unit[0].group);
+            if !self.fits(&need(how.heads, unit, open.is_some())) {
                 break;
             }
-            let (_, row, block) = *root.insert(open.unwrap_or_else(|| self.push_prompt(sequence)));
-            self.push_response(sequence, end, row, block);
-            end += 1;
+            let (_, row, block) = *root.insert(open.unwrap_or_else(|| self.push_prompt(&unit[0])));
+            for sequence in unit {
+                self.push_response(how.heads, sequence, end, row, block);
+                end += 1;
+            }
         }
         if end == first {
-            return Err(self.too_long(&sequences[first]));
+            return Err(self.too_long(unit(how, &sequences[first..])));
         }
         Ok(MicroBatch { index: &self.index, head: &self.head, sequences: first..end })
     }
@@ -142,10 +187,11 @@ impl Packer {
             && self.next_block + need.blocks <= max.blocks
     }
 
-    fn too_long(&self, sequence: &Sequence<'_>) -> Error {
-        let tokens = sequence.prompt.len() + sequence.response.len();
+    fn too_long(&self, unit: &[Sequence<'_>]) -> Error {
+        let tokens = unit[0].prompt.len() + unit.iter().map(|s| s.response.len()).sum::<usize>();
         let limit = self.limits.rows;
-        Error::new("sequence-too-long", format!("a sequence of {tokens} tokens exceeds train.micro_batch_tokens = {limit}"))
+        let what = if unit.len() == 1 { "a sequence" } else { "a pair" };
+        Error::new("sequence-too-long", format!("{what} of {tokens} tokens exceeds train.micro_batch_tokens = {limit}"))
             .hint(format!("set train.micro_batch_tokens to at least {tokens}, or lower data.prompt_tokens_max or rollout.max_new_tokens"))
     }
 
@@ -163,9 +209,16 @@ impl Packer {
         (sequence.group, row, block)
     }
 
-    fn push_response(&mut self, sequence: &Sequence<'_>, which: usize, root_row: usize, root_block: usize) {
+    fn push_response(
+        &mut self,
+        heads: Heads,
+        sequence: &Sequence<'_>,
+        which: usize,
+        root_row: usize,
+        root_block: usize,
+    ) {
         let prompt = sequence.prompt.len();
-        let rows = sequence.response.len() - 1;
+        let rows = own_rows(heads, sequence);
         let first_row = self.index.ids.len();
         if rows > 0 {
             let (shared, tail) = (prompt / KV_BLOCK, prompt % KV_BLOCK);
@@ -179,12 +232,19 @@ impl Packer {
             self.index.tables.extend(root_block as u32..(root_block + shared) as u32);
             self.index.tables.extend(block as u32..(block + blocks) as u32);
         }
+        if heads == Heads::End {
+            return self.push_head(first_row + rows - 1, 0, which, rows - 1);
+        }
         for (token, &target) in sequence.response.iter().enumerate() {
             let row = if token == 0 { root_row + prompt - 1 } else { first_row + token - 1 };
-            self.index.head_rows.push(row as u32);
-            self.index.targets.push(target);
-            self.head.push(HeadRow { sequence: which as u32, token: token as u32 });
+            self.push_head(row, target, which, token);
         }
+    }
+
+    fn push_head(&mut self, row: usize, target: u32, sequence: usize, token: usize) {
+        self.index.head_rows.push(row as u32);
+        self.index.targets.push(target);
+        self.head.push(HeadRow { sequence: sequence as u32, token: token as u32 });
     }
 
     /// Adds rows and the segment's record; the caller adds the table, of which `block` is the first own block.
@@ -207,19 +267,41 @@ impl Packer {
     }
 }
 
-fn need(sequence: &Sequence<'_>, prompt_is_there: bool) -> Need {
-    let prompt = sequence.prompt.len();
-    let rows = sequence.response.len() - 1;
-    let own_blocks = if rows > 0 { (prompt % KV_BLOCK + rows).div_ceil(KV_BLOCK) } else { 0 };
-    let prompt_blocks = if prompt_is_there { 0 } else { prompt.div_ceil(KV_BLOCK) };
-    Need {
-        prompt_rows: if prompt_is_there { 0 } else { prompt },
-        rows,
-        head_rows: rows + 1,
-        segments: usize::from(!prompt_is_there) + usize::from(rows > 0),
-        table_entries: prompt_blocks + if rows > 0 { prompt / KV_BLOCK + own_blocks } else { 0 },
-        blocks: prompt_blocks + own_blocks,
+/// What goes into a micro-batch together: the first sequence, or its whole group.
+fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [Sequence<'a>] {
+    let group = sequences[0].group;
+    let end = match how.whole_groups {
+        true => sequences.iter().position(|s| s.group != group).unwrap_or(sequences.len()),
+        false => 1,
+    };
+    &sequences[..end]
+}
+
+/// Rows of a response.
+fn own_rows(heads: Heads, sequence: &Sequence<'_>) -> usize {
+    sequence.response.len() - usize::from(heads == Heads::Tokens)
+}
+
+/// What sequences of one group take together.
+fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -> Need {
+    let prompt = unit[0].prompt.len();
+    let mut need = Need::default();
+    if !prompt_is_there {
+        let blocks = prompt.div_ceil(KV_BLOCK);
+        need = Need { prompt_rows: prompt, segments: 1, table_entries: blocks, blocks, ..need };
     }
+    for sequence in unit {
+        let rows = own_rows(heads, sequence);
+        need.rows += rows;
+        need.head_rows += if heads == Heads::Tokens { rows + 1 } else { 1 };
+        if rows > 0 {
+            let blocks = (prompt % KV_BLOCK + rows).div_ceil(KV_BLOCK);
+            need.segments += 1;
+            need.table_entries += prompt / KV_BLOCK + blocks;
+            need.blocks += blocks;
+        }
+    }
+    need
 }
 
 #[cfg(test)]
@@ -293,6 +375,50 @@ mod tests {
             }
             assert_eq!(head, responses.iter().map(Vec::len).sum::<usize>());
         }
+    }
+
+    #[test]
+    fn a_scored_sequence_has_one_head_on_its_last_token() {
+        let prompts = vec![(0..20).collect::<Vec<u32>>(), (100..117).collect()];
+        let responses: Vec<Vec<u32>> = (0..4).map(|i| (200..201 + 3 * i).collect()).collect();
+        let all = sequences(&prompts, &responses, 2);
+        let how = Packing { heads: Heads::End, whole_groups: false };
+        let mut packer = Packer::new(limits(128));
+        let batch = packer.pack_as(how, &all, 0).unwrap();
+        assert_eq!(batch.index.ids.len(), 20 + 17 + responses.iter().map(Vec::len).sum::<usize>());
+        let last = |row: &u32| batch.index.ids[*row as usize];
+        let ends: Vec<u32> = batch.index.head_rows.iter().map(last).collect();
+        assert_eq!(ends, responses.iter().map(|r| *r.last().unwrap()).collect::<Vec<u32>>());
+        let of = |h: &HeadRow| (h.sequence as usize, h.token as usize + 1);
+        assert!(batch.head.iter().map(of).eq(responses.iter().map(Vec::len).enumerate()));
+    }
+
+    #[test]
+    fn whole_groups_are_never_cut() {
+        let prompts: Vec<Vec<u32>> = (0..8).map(|i| (0..10 + i).collect()).collect();
+        let responses: Vec<Vec<u32>> = (0..16).map(|i| (0..1 + i % 7).collect()).collect();
+        let all = sequences(&prompts, &responses, 2);
+        for (tokens, heads) in [32, 64, 200].into_iter().flat_map(|n| [(n, Heads::Tokens), (n, Heads::End)]) {
+            let mut packer = Packer::new(limits(tokens));
+            let (mut first, mut rows) = (0, 0);
+            while first < all.len() {
+                let batch = packer.pack_as(Packing { heads, whole_groups: true }, &all, first).unwrap();
+                assert!(
+                    batch.index.ids.len() <= tokens && batch.sequences.end.is_multiple_of(2),
+                    "{tokens} {heads:?}"
+                );
+                rows += batch.index.ids.len();
+                first = batch.sequences.end;
+            }
+            // Each prompt stands once.
+            let unread = if heads == Heads::Tokens { all.len() } else { 0 };
+            let total = prompts.iter().chain(&responses).map(Vec::len).sum::<usize>();
+            assert_eq!(rows, total - unread, "{tokens} {heads:?}");
+        }
+        // Each half fits alone, the pair does not.
+        let how = Packing { whole_groups: true, heads: Heads::End };
+        let error = Packer::new(limits(21)).pack_as(how, &all[4..6], 0).unwrap_err();
+        assert!(error.slug == "sequence-too-long" && error.message.contains("a pair of 23"), "{error}");
     }
 
     #[test]

@@ -10,7 +10,9 @@ use plimsoll_base::{Phase, Result};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Activations, Mode};
-use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, RolloutStats, Samples, layout};
+use plimsoll_rollout::{
+    Engine, EngineLimits, NeverStop, OnFull, Request, RolloutStats, Samples, StopCondition, layout,
+};
 use plimsoll_train::Sequence;
 
 /// A harness whose arena has an engine's regions too.
@@ -55,10 +57,20 @@ impl World {
         request: &Request<'_>,
         out: &mut Samples,
     ) -> Result<RolloutStats> {
+        self.sample_until(engine, request, &mut NeverStop, out)
+    }
+
+    pub fn sample_until(
+        &mut self,
+        engine: &mut Engine,
+        request: &Request<'_>,
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+    ) -> Result<RolloutStats> {
         let mut parts = self.harness.parts();
         let phase = parts.overlay.enter(Phase::Rollout);
         let acts = Activations::bind(&phase, Mode::Rollout { truncates: self.truncates }, self.limits.pass());
-        engine.run(parts.dev, &parts.decoder, acts, request, &mut NeverStop, out)
+        engine.run(parts.dev, &parts.decoder, acts, request, stop, out)
     }
 }
 
