@@ -1,0 +1,90 @@
+//! A batch as a learner sees it, and the pool of rows that it comes from and goes back to.
+
+use crate::{Row, RowLayout};
+use plimsoll_worker::Stop;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How soon a thread that waits for rows sees that it is to stop.
+pub(crate) const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// Rows of T frames, one an environment in the synchronous modes. Its memory goes back to the collector when it is
+/// dropped, and environments wait while all of it is held.
+#[derive(Debug)]
+pub struct Batch {
+    /// Counted from 0.
+    pub index: u64,
+    /// Where the columns of each row are.
+    pub layout: Arc<RowLayout>,
+    /// The oldest and the newest version of the policy that chose a delivered frame; none without frames.
+    pub versions: Option<(u64, u64)>,
+    /// Frames that are neither invalid nor resets.
+    pub num_frames: u64,
+    rows: Vec<Row>,
+    pool: Arc<RowPool>,
+}
+
+impl Batch {
+    pub(crate) fn new(index: u64, layout: Arc<RowLayout>, rows: Vec<Row>, pool: Arc<RowPool>) -> Batch {
+        let mut batch = Batch { index, layout, versions: None, num_frames: 0, rows, pool };
+        batch.num_frames = batch.rows.iter().map(|row| row.count_frames(&batch.layout)).sum();
+        batch.versions = batch.version_range();
+        batch
+    }
+
+    /// The rows: by ascending environment in the synchronous modes, where row `e` lies `Piece::stride` bytes after row
+    /// `e - 1`; in the order in which they were full in `async`, where `Row::env_index` says whose each is.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    fn version_range(&self) -> Option<(u64, u64)> {
+        let ranges = self.rows.iter().filter_map(|row| row.version_range(&self.layout));
+        ranges.reduce(|(low, high), (a, b)| (low.min(a), high.max(b)))
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.pool.give(std::mem::take(&mut self.rows));
+    }
+}
+
+/// Rows that nobody fills or reads.
+#[derive(Debug, Default)]
+pub(crate) struct RowPool {
+    free: Mutex<VecDeque<Row>>,
+    returned: Condvar,
+}
+
+impl RowPool {
+    pub fn give(&self, rows: Vec<Row>) {
+        self.lock().extend(rows);
+        self.returned.notify_all();
+    }
+
+    /// Exactly `count` rows in the order in which they came back; none if there are fewer.
+    pub fn take_all(&self, count: usize) -> Option<Vec<Row>> {
+        let mut free = self.lock();
+        (free.len() >= count).then(|| free.drain(..count).collect())
+    }
+
+    /// Up to `count` rows; waits for the first one if `waits`, until `stop` is set.
+    pub fn take(&self, count: usize, waits: bool, stop: &Stop) -> Vec<Row> {
+        let mut free = self.lock();
+        while waits && free.is_empty() && !stop.is_set() {
+            free = match self.returned.wait_timeout(free, STOP_POLL) {
+                Ok((free, _)) => free,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        let count = count.min(free.len());
+        free.drain(..count).collect()
+    }
+
+    /// Rows are whole at any instant, so a thread that panicked while it held them left them as they were.
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Row>> {
+        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

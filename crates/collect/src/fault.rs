@@ -1,0 +1,140 @@
+//! What goes wrong in an environment, as values: kinds, counters, and how often an environment may be made again.
+
+use plimsoll_base::{Error, Result};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How an environment failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Its process ended.
+    Death,
+    /// It did not answer within its time.
+    Timeout,
+    /// It raised an exception, or panicked.
+    Exception,
+    /// It took more memory than it may.
+    OverBudget,
+    /// It answered with what its spaces or the protocol do not hold, or with a reward that is not a number.
+    BadOutput,
+}
+
+/// One failure of one environment, or of a worker with all of its environments.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// The environment; the first of a worker's.
+    pub env_index: u32,
+    /// How it failed.
+    pub kind: FaultKind,
+    /// What happened, in words.
+    pub error: Error,
+}
+
+/// What a collector counts; all since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Environments and workers that were made again.
+    pub restarts: u64,
+    /// Exceptions and panics.
+    pub exceptions: u64,
+    /// Steps and resets that took too long.
+    pub timeouts: u64,
+    /// Workers that took too much memory.
+    pub over_budget: u64,
+    /// Frames that were made and given up: the step in flight of an environment that failed, and dropped ones.
+    pub frames_aborted: u64,
+    /// Episodes that ended in their own terms or were truncated.
+    pub episodes: u64,
+}
+
+impl Counters {
+    /// Counts a fault, after which something was made again.
+    pub fn add(&mut self, kind: FaultKind) {
+        self.restarts += 1;
+        match kind {
+            FaultKind::Exception => self.exceptions += 1,
+            FaultKind::Timeout => self.timeouts += 1,
+            FaultKind::OverBudget => self.over_budget += 1,
+            FaultKind::Death | FaultKind::BadOutput => {}
+        }
+    }
+
+    /// The sum of two.
+    pub fn plus(self, other: Counters) -> Counters {
+        Counters {
+            restarts: self.restarts + other.restarts,
+            exceptions: self.exceptions + other.exceptions,
+            timeouts: self.timeouts + other.timeouts,
+            over_budget: self.over_budget + other.over_budget,
+            frames_aborted: self.frames_aborted + other.frames_aborted,
+            episodes: self.episodes + other.episodes,
+        }
+    }
+}
+
+/// How often an environment may fail within a time before the run stops.
+#[derive(Debug)]
+pub struct RestartLimit {
+    restarts_max: u32,
+    window: Duration,
+    /// Times of the last failures, at most `restarts_max + 1` an environment.
+    failures: BTreeMap<u32, VecDeque<Instant>>,
+    first: Option<Error>,
+}
+
+impl RestartLimit {
+    /// The time over which failures are counted.
+    pub const WINDOW: Duration = Duration::from_secs(600);
+
+    /// At most `restarts_max` failures of an environment within `window`.
+    pub fn new(restarts_max: u32, window: Duration) -> RestartLimit {
+        RestartLimit { restarts_max, window, failures: BTreeMap::new(), first: None }
+    }
+
+    /// Notes that `env_index` failed at `now` and would be made again.
+    ///
+    /// Errors: `env-failing-repeatedly`, with the first failure of the run, once it failed too often.
+    pub fn note(&mut self, env_index: u32, now: Instant, error: &Error) -> Result<()> {
+        let first = self.first.get_or_insert_with(|| error.clone());
+        let times = self.failures.entry(env_index).or_default();
+        while times.front().is_some_and(|&time| now.duration_since(time) > self.window) {
+            times.pop_front();
+        }
+        times.push_back(now);
+        if times.len() as u64 <= u64::from(self.restarts_max) {
+            return Ok(());
+        }
+        let message = format!(
+            "environment {env_index} failed {} times within {} s, and `restarts_max` is {}",
+            times.len(),
+            self.window.as_secs(),
+            self.restarts_max
+        );
+        let mut stop = Error::new("env-failing-repeatedly", message);
+        stop.facts.push(format!("the first failure of the run: {}: {}", first.slug, first.message));
+        stop.facts.extend(first.facts.iter().cloned());
+        Err(stop.hint("mend the environment, or raise `restarts_max` if its failures are known and rare"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_may_fail_so_often_within_the_window() {
+        let mut limit = RestartLimit::new(2, Duration::from_secs(10));
+        let start = Instant::now();
+        let error = |n: u32| Error::new("env-bad-output", format!("failure {n}"));
+        let mut fail = |env: u32, second: u64, n: u32| {
+            limit.note(env, start + Duration::from_secs(second), &error(n)).err()
+        };
+        assert_eq!([fail(0, 0, 1), fail(0, 1, 2), fail(1, 1, 3)], [None, None, None]);
+        // The first failure of environment 0 is too long ago by now.
+        assert_eq!([fail(0, 11, 4), fail(1, 2, 5)], [None, None]);
+        let stop = fail(0, 11, 6).expect("three failures within ten seconds");
+        assert_eq!(stop.slug, "env-failing-repeatedly");
+        assert!(stop.message.starts_with("environment 0 failed 3 times within 10 s"), "{stop}");
+        assert!(stop.facts[0].ends_with("env-bad-output: failure 1"), "{stop}");
+    }
+}

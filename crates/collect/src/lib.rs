@@ -1,0 +1,34 @@
+//! Collectors: many environments stepped at once into batches that were allocated at start.
+//!
+//! Environments are stepped in groups by a `Stepper`: threads of this process for native ones, worker processes for
+//! Python. A thread (`lane.rs`) owns steppers, a policy and the rows that it fills, and hands rows over by value; nothing
+//! is shared but counters. This crate never reaches a device; a policy is a trait that others implement.
+
+mod batch;
+mod collector;
+mod export;
+mod fault;
+mod group;
+mod lane;
+mod native;
+mod plan;
+mod policy;
+mod python;
+mod replay;
+mod row;
+mod stepper;
+mod trajectories;
+
+pub use batch::Batch;
+pub use collector::{Collector, LANE_STACK_BYTES, Mode, Settings, Stats, process_cpu_seconds};
+pub use export::write_batches;
+pub use fault::{Counters, Fault, FaultKind, RestartLimit};
+pub use group::{OnAbort, Underway};
+pub use native::{Autoreset, GroupOptions, NativeGroup, native_steppers};
+pub use plan::{Limits, layout, native_bytes};
+pub use policy::{ActionBatch, Beyond, Extras, ObservationBatch, Policy, Random};
+pub use python::{ENV_WORKER, Measured, PythonEnvs, PythonStepper, become_env_worker, children_cpu_seconds};
+pub use replay::{NStep, Replay, Transition};
+pub use row::{Final, Row, RowLayout};
+pub use stepper::{Ask, Request, Results, Stepper};
+pub use trajectories::{Episode, Trajectories};

@@ -1,0 +1,78 @@
+//! The rows that a collector adds to the plan: batches, groups, environments, and what keeps frames longer.
+
+use crate::group::Group;
+use crate::{LANE_STACK_BYTES, NativeGroup, Replay, RowLayout, Trajectories};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_env::{Environment, native};
+use plimsoll_memory::{Layout, Piece, Place, Pool};
+
+/// The counts on which the bytes of a collector depend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// E.
+    pub num_envs: u64,
+    /// Batches in memory: those that are filled, held, or waiting to be written.
+    pub batches: u64,
+    /// Threads that step environments.
+    pub threads: u64,
+    /// Bytes of the environments and their slots, in this process.
+    pub environment_bytes: u64,
+    /// Episodes handed out at a time, and the frames of the longest; none hands out frames.
+    pub trajectories: Option<(u64, u64)>,
+    /// Frames of each environment in the replay ring.
+    pub replay_frames: Option<u64>,
+}
+
+/// Touched stack of a thread of ours: loops over slices, and a panic's backtrace.
+const STACK_TOUCHED: u64 = 128 << 10;
+
+/// The rows of a collector over rows of `row`.
+pub fn layout(limits: &Limits, row: &RowLayout) -> Layout {
+    let mut layout = Layout::new();
+    let mut add = |name: &str, place: Place, bytes: u64| {
+        if bytes > 0 {
+            layout.outside(name, "collect", Pool::Host, place, Bytes(bytes));
+        }
+    };
+    let rows = limits.num_envs.saturating_mul(limits.batches);
+    add("collect.batches", Place::Heap, rows.saturating_mul(Piece::stride(row.bytes) as u64));
+    // The rows' own records, where they are queued and where they are filled.
+    let records = rows.saturating_mul(2 * size_of::<crate::Row>() as u64);
+    add("collect.groups", Place::Heap, Group::bytes(limits.num_envs as usize, row).saturating_add(records));
+    add("collect.environments", Place::Heap, limits.environment_bytes);
+    if let Some((episodes, frames)) = limits.trajectories {
+        let bytes = Trajectories::bytes(limits.num_envs, episodes, frames, row);
+        add("collect.trajectories", Place::Heap, bytes.0);
+    }
+    if let Some(frames) = limits.replay_frames {
+        add("collect.replay", Place::Heap, Replay::bytes(limits.num_envs, frames, row).0);
+    }
+    let stack = STACK_TOUCHED.min(LANE_STACK_BYTES as u64);
+    add("collect.stacks", Place::Process, limits.threads.saturating_mul(stack));
+    layout
+}
+
+/// Bytes of `num_envs` native environments called `id`, their slots included.
+///
+/// Errors: `unknown-environment`, `env-bad-option`.
+pub fn native_bytes(
+    id: &str,
+    options: &native::Options,
+    num_envs: u64,
+    observation_bytes: usize,
+) -> Result<u64> {
+    native::visit(id, options, Sized { num_envs, observation_bytes })
+}
+
+struct Sized {
+    num_envs: u64,
+    observation_bytes: usize,
+}
+
+impl native::Visitor for Sized {
+    type Output = u64;
+
+    fn visit<E: Environment + 'static>(self, _: impl Fn() -> E + Send + 'static) -> u64 {
+        NativeGroup::<E, fn() -> E>::bytes(1, self.observation_bytes).saturating_mul(self.num_envs)
+    }
+}

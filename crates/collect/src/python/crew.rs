@@ -1,0 +1,626 @@
+//! The thread that watches workers: it starts them, listens to them, holds them to their limits, and says how they end.
+//!
+//! It never touches a step: those go between the collector's thread and the workers. A worker dies with the thread that
+//! started it, so all are started here. What ends a worker is told once; whether it is started again is decided by who
+//! is told.
+
+use super::slots::SlotMap;
+use super::words::{Failed, Known, Word, bad};
+use super::{PythonEnvs, Share, share};
+use crate::FaultKind;
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_memory::host::{Host, OomWatch};
+use plimsoll_worker::session::{self, MESSAGE_BYTES_MAX, Received};
+use plimsoll_worker::{Bell, Confined, Session, SharedMemory, procs};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde_json::json;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+/// How soon a death is seen that closed nothing.
+const TICK: Duration = Duration::from_millis(50);
+/// How often memory is looked at.
+const MEMORY_EVERY: Duration = Duration::from_millis(250);
+/// How often the processes of all sessions are listed anew: a look at every process of the machine.
+const LIST_EVERY: Duration = Duration::from_secs(2);
+/// How often a worker is held against the promise that it has no GPU.
+const GPU_EVERY: Duration = Duration::from_secs(10);
+/// From the question for its stack to the end of a worker that hangs.
+const STACK_TIME: Duration = Duration::from_millis(200);
+/// Time for environments to close.
+const CLOSE_TIME: Duration = Duration::from_millis(500);
+/// Lines of standard error in a message.
+const LAST_LINES: usize = 16;
+/// What the launcher ends with where it could not become the interpreter.
+const NOT_STARTED: i32 = 126;
+const SIGKILL: i32 = 9;
+
+/// What all workers have in common once the first has said what its environment is.
+#[derive(Debug)]
+pub(super) struct Shape {
+    pub known: Known,
+    pub shares: Vec<Share>,
+}
+
+/// A worker that is ready: by these it is asked and answers.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub socket: OwnedFd,
+    pub memory: SharedMemory,
+    pub pid: u32,
+}
+
+/// What the crew is told. Orders for a worker that is gone already do nothing.
+pub(super) enum Order {
+    /// Starts a worker.
+    Start { worker: usize, at: Instant },
+    /// Ends a worker because of what it did.
+    End { worker: usize, life: u64, why: Why },
+    /// A worker has made its first step.
+    Stepped { worker: usize },
+    /// Ends all workers, and the thread.
+    Close,
+}
+
+/// Why a worker is ended.
+pub(super) enum Why {
+    /// It was in `doing` for longer than `limit`.
+    Late { doing: &'static str, limit: Duration },
+    /// Its socket is closed: it died, or soon will.
+    Closed,
+    /// As the error says.
+    Fault(FaultKind, Error),
+}
+
+/// What the crew tells.
+pub(super) enum News {
+    /// A worker can be asked. `life` counts the starts of all workers.
+    Ready { worker: usize, life: u64, link: Link, shape: Arc<Shape> },
+    /// A worker is gone.
+    Lost { worker: usize, kind: FaultKind, error: Error },
+    /// A worker did what is allowed and seldom meant.
+    Warning(Error),
+}
+
+enum Stage {
+    Gone,
+    Hello,
+    Spec,
+    Attach(SharedMemory),
+    Ready,
+}
+
+/// The place of one worker.
+struct Post {
+    session: Option<Session>,
+    stage: Stage,
+    life: u64,
+    start_at: Option<Instant>,
+    /// Until then it must be ready.
+    deadline: Instant,
+    dying: Option<(Instant, Why)>,
+    /// Processes of its session when they were last listed.
+    pids: Vec<u32>,
+    look_at_gpu: bool,
+    warned: bool,
+}
+
+pub(super) struct Crew {
+    envs: Arc<PythonEnvs>,
+    python: PathBuf,
+    program: PathBuf,
+    orders: Receiver<Order>,
+    ordered: Bell,
+    news: Sender<News>,
+    told: Bell,
+    posts: Vec<Post>,
+    shape: Option<Arc<Shape>>,
+    lives: u64,
+    oom: OomWatch,
+    memory_at: Instant,
+    list_at: Instant,
+    gpu_at: Instant,
+}
+
+/// Both ends of the talk with the crew.
+pub(super) struct Lines {
+    pub orders: Receiver<Order>,
+    pub ordered: Bell,
+    pub news: Sender<News>,
+    pub told: Bell,
+}
+
+impl Crew {
+    pub fn new(
+        envs: Arc<PythonEnvs>,
+        python: PathBuf,
+        program: PathBuf,
+        workers: usize,
+        lines: Lines,
+    ) -> Crew {
+        let now = Instant::now();
+        let post = || Post {
+            session: None,
+            stage: Stage::Gone,
+            life: 0,
+            start_at: Some(now),
+            deadline: now,
+            dying: None,
+            pids: Vec::new(),
+            look_at_gpu: false,
+            warned: false,
+        };
+        let Lines { orders, ordered, news, told } = lines;
+        Crew {
+            envs,
+            python,
+            program,
+            orders,
+            ordered,
+            news,
+            told,
+            posts: (0..workers).map(|_| post()).collect(),
+            shape: None,
+            lives: 0,
+            oom: OomWatch::begin(&Host::this()),
+            memory_at: now,
+            list_at: now,
+            gpu_at: now + GPU_EVERY,
+        }
+    }
+
+    /// Until it is told to close, or nobody is left who could.
+    pub fn run(mut self) {
+        loop {
+            self.ordered.quiet();
+            loop {
+                match self.orders.try_recv() {
+                    Ok(Order::Close) | Err(std::sync::mpsc::TryRecvError::Disconnected) => {
+                        return self.close();
+                    }
+                    Ok(order) => self.obey(order),
+                    Err(std::sync::mpsc::TryRecvError::Empty) => break,
+                }
+            }
+            for worker in 0..self.posts.len() {
+                self.attend(worker);
+            }
+            self.look_around();
+            self.sleep();
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Start { worker, at } => self.posts[worker].start_at = Some(at),
+            Order::End { worker, life, why } => {
+                let post = &mut self.posts[worker];
+                if let (Some(session), true, None) = (&post.session, post.life == life, &post.dying) {
+                    let late = matches!(why, Why::Late { .. });
+                    if late {
+                        session.ask_for_stack();
+                    }
+                    post.dying = Some((Instant::now() + if late { STACK_TIME } else { Duration::ZERO }, why));
+                }
+            }
+            Order::Stepped { worker } => self.posts[worker].look_at_gpu = true,
+            Order::Close => unreachable!("closing ends the loop that obeys"),
+        }
+    }
+
+    /// One look at one worker.
+    fn attend(&mut self, worker: usize) {
+        let now = Instant::now();
+        if self.posts[worker].start_at.is_some_and(|at| now >= at) {
+            self.posts[worker].start_at = None;
+            if let Err(error) = self.start(worker) {
+                return self.lost(worker, FaultKind::Death, error);
+            }
+        }
+        if self.posts[worker].session.is_none() {
+            return;
+        }
+        // In this order: what it said before it died is heard before it is buried.
+        let end = self.posts[worker].session.as_mut().and_then(Session::ended);
+        if let Some(session) = &mut self.posts[worker].session {
+            session.listen();
+        }
+        if !matches!(self.posts[worker].stage, Stage::Ready) && self.posts[worker].dying.is_none() {
+            if let Err((kind, error)) = self.handshake(worker) {
+                return self.bury(worker, Why::Fault(kind, error));
+            }
+            let post = &mut self.posts[worker];
+            if post.session.is_some() && !matches!(post.stage, Stage::Ready) && now >= post.deadline {
+                let why = Why::Late { doing: "make", limit: self.envs.reset_timeout };
+                let life = post.life;
+                self.obey(Order::End { worker, life, why });
+            }
+        }
+        let post = &mut self.posts[worker];
+        if post.dying.as_ref().is_some_and(|(at, _)| now >= *at) {
+            let (_, why) = post.dying.take().expect("it was just seen");
+            self.bury(worker, why);
+        } else if post.session.is_some() && end.is_some() {
+            match post.dying.take() {
+                Some((_, why)) => self.bury(worker, why),
+                None => self.died(worker, end),
+            }
+        } else if std::mem::take(&mut post.look_at_gpu) {
+            self.list();
+            self.look_at_gpu(worker);
+        }
+    }
+
+    fn start(&mut self, worker: usize) -> Result<()> {
+        let confined = Confined {
+            python: self.python.clone(),
+            memory: self.envs.worker_memory,
+            network: self.envs.network,
+            gpu: self.envs.gpu,
+        };
+        let session = Session::start(&self.program, &confined, &[])?;
+        self.lives += 1;
+        let post = &mut self.posts[worker];
+        post.pids = vec![session.pid()];
+        post.session = Some(session);
+        post.stage = Stage::Hello;
+        post.life = self.lives;
+        post.deadline = Instant::now() + self.envs.reset_timeout;
+        Ok(())
+    }
+
+    /// Takes the words of a worker until it is ready: from there on its socket belongs to the stepper alone, who may have
+    /// asked for a step already.
+    fn handshake(&mut self, worker: usize) -> std::result::Result<(), (FaultKind, Error)> {
+        let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
+        while !matches!(self.posts[worker].stage, Stage::Ready) {
+            let post = &mut self.posts[worker];
+            let Some(session) = &post.session else { return Ok(()) };
+            let length = match session::receive(session.socket(), &mut buffer) {
+                Received::Message(length) => length,
+                Received::Later => return Ok(()),
+                Received::Closed => {
+                    self.bury(worker, Why::Closed);
+                    return Ok(());
+                }
+            };
+            let Ok(word) = serde_json::from_slice::<Word>(&buffer[..length]) else {
+                let said = String::from_utf8_lossy(&buffer[..length.min(200)]).into_owned();
+                return Err((
+                    FaultKind::BadOutput,
+                    bad(&format!("worker {worker} said `{said}` before it was ready")),
+                ));
+            };
+            self.hear(worker, word).map_err(|error| match error.slug {
+                "env-worker-over-budget" => (FaultKind::OverBudget, error),
+                "env-exception" | "env-not-made" => (FaultKind::Exception, error),
+                _ => (FaultKind::BadOutput, error),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, worker: usize, word: Word) -> Result<()> {
+        let stage = std::mem::replace(&mut self.posts[worker].stage, Stage::Gone);
+        let next = match (stage, word) {
+            (Stage::Hello, Word::Hello(hello)) => {
+                hello.check()?;
+                let ask = json!({ "spec": { "env": self.envs.env, "kwargs": self.envs.kwargs } });
+                self.say(worker, ask.to_string().as_bytes(), None)?;
+                Stage::Spec
+            }
+            (Stage::Spec, Word::Spec(said)) => {
+                let shape = self.shape_of(Known::new(*said)?)?;
+                let Some(share) = shape.shares.get(worker) else {
+                    // Vector environments are not split: there may be fewer of them than workers.
+                    self.posts[worker].session = None;
+                    return Ok(());
+                };
+                let map = share.map(&shape.known);
+                let (memory, fd) = SharedMemory::new(Bytes(map.bytes as u64))?;
+                let Known { observation, action, .. } = &shape.known;
+                let attach = map.attach(observation, action, &share.local_groups(), self.envs.reseed);
+                self.say(worker, attach.to_string().as_bytes(), Some(fd))?;
+                Stage::Attach(memory)
+            }
+            (Stage::Attach(memory), Word::Attached(envs)) => {
+                self.ready(worker, memory, envs as usize)?;
+                Stage::Ready
+            }
+            (_, Word::Failed(failed)) => return Err(self.failed(&failed)),
+            (_, word) => return Err(bad(&format!("worker {worker} said {word:?} out of turn"))),
+        };
+        self.posts[worker].stage = next;
+        Ok(())
+    }
+
+    fn failed(&self, failed: &Failed) -> Error {
+        failed.error(&self.envs.env, &self.python.display().to_string())
+    }
+
+    fn say(&self, worker: usize, word: &[u8], fd: Option<OwnedFd>) -> Result<()> {
+        let session = self.posts[worker].session.as_ref().expect("who speaks is there");
+        let sent = match fd {
+            Some(fd) => session::send_with(session.socket(), word, fd.as_fd()),
+            None => session::send(session.socket(), word),
+        };
+        sent.map_err(|err| {
+            Error::new(
+                "env-worker-crashed",
+                format!("worker {worker} (pid {}) does not listen: {err}", session.pid()),
+            )
+        })
+    }
+
+    /// The shape that the first worker sets and all others keep.
+    fn shape_of(&mut self, known: Known) -> Result<Arc<Shape>> {
+        if let Some(shape) = &self.shape {
+            if known.said != shape.known.said {
+                let (old, new) = (&shape.known.said, &known.said);
+                let message = format!("workers make different environments: {old:?}, and {new:?}");
+                return Err(Error::new("env-spaces-changed", message)
+                    .hint("let what is made follow from `env` and `env_options` alone"));
+            }
+            return Ok(shape.clone());
+        }
+        let mut shares = share(self.envs.num_envs, self.envs.num_workers, known.said.vector)?;
+        let largest = shares.iter().map(|share| share.map(&known).bytes as u64).sum();
+        super::check_room(Bytes(largest), self.envs.num_envs)?;
+        // Where one worker is started to be measured, the others are not.
+        shares.truncate(self.posts.len());
+        let shape = Arc::new(Shape { known, shares });
+        self.shape = Some(shape.clone());
+        Ok(shape)
+    }
+
+    fn ready(&mut self, worker: usize, memory: SharedMemory, envs: usize) -> Result<()> {
+        let shape = self.shape.clone().expect("it was said before");
+        let share = shape.shares[worker].envs.len();
+        if envs != share {
+            return Err(bad(&format!("worker {worker} made {envs} of its {share} environments")));
+        }
+        let post = &mut self.posts[worker];
+        let session = post.session.as_ref().expect("who is ready is there");
+        let socket = session.socket_clone().map_err(|err| {
+            Error::new(
+                "env-worker-not-started",
+                format!("a second descriptor of worker {worker}'s socket: {err}"),
+            )
+            .hint("raise the limit on open files: `ulimit -n`")
+        })?;
+        let link = Link { socket, memory, pid: session.pid() };
+        post.look_at_gpu = true;
+        let life = post.life;
+        self.tell(News::Ready { worker, life, link, shape });
+        Ok(())
+    }
+
+    /// Ends a worker for a reason and says so.
+    fn bury(&mut self, worker: usize, why: Why) {
+        let session = self.posts[worker].session.as_mut().expect("who is buried was there");
+        session.listen();
+        if let Why::Closed = why {
+            // A socket closes a moment before its process can be waited for.
+            if let Some(status) = session.wait_until(Instant::now() + STACK_TIME) {
+                return self.died(worker, Some(status));
+            }
+        }
+        session.kill();
+        session.listen();
+        let pid = session.pid();
+        let (kind, error, lines) = match why {
+            Why::Late { doing, limit } => {
+                let message = format!(
+                    "worker {worker} (pid {pid}) was in {doing} longer than {} ms and was killed",
+                    limit.as_millis()
+                );
+                let error = Error::new("env-worker-timeout", message).hint(
+                    "the stack below `stderr` shows where it was; raise `step_timeout_ms` or `reset_timeout_ms` if that is its pace",
+                );
+                (FaultKind::Timeout, error, LAST_LINES)
+            }
+            Why::Closed => (
+                FaultKind::BadOutput,
+                bad(&format!("worker {worker} (pid {pid}) closed its socket and went on")),
+                LAST_LINES,
+            ),
+            Why::Fault(kind, error) => (kind, error, 0),
+        };
+        let error = with_words(error, session, lines);
+        self.lost(worker, kind, error);
+    }
+
+    /// Says what a worker died of by itself.
+    fn died(&mut self, worker: usize, status: Option<ExitStatus>) {
+        let session = self.posts[worker].session.as_mut().expect("who died was there");
+        session.kill();
+        session.listen();
+        let pid = session.pid();
+        let how = session::ending(status);
+        let name =
+            self.python.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut kind = FaultKind::Death;
+        let oom_line = (status.and_then(|status| status.signal()) == Some(SIGKILL))
+            .then(|| self.oom.evidence())
+            .and_then(|seen| oom_killed(&seen, pid, &name));
+        self.oom = OomWatch::begin(&Host::this());
+        let session = self.posts[worker].session.as_ref().expect("as above");
+        let starved = session.last_words(LAST_LINES).iter().any(|line| {
+            ["MemoryError", "Cannot allocate memory", "bad_alloc"].iter().any(|words| line.contains(words))
+        });
+        let error = if let Some(reason) = oom_line {
+            kind = FaultKind::OverBudget;
+            Error::new(
+                "env-worker-oom-killed",
+                format!("{reason} and the kernel killed worker {worker} (pid {pid})"),
+            )
+            .hint("lower `num_workers` or `worker_memory`, or raise the container's limit")
+        } else if starved {
+            kind = FaultKind::OverBudget;
+            over_budget(worker, pid, self.envs.worker_memory, &how)
+        } else if status.and_then(|status| status.code()) == Some(NOT_STARTED) {
+            Error::new(
+                "env-worker-not-started",
+                format!("worker {worker} (pid {pid}) did not become {}", self.python.display()),
+            )
+            .hint("run the interpreter by hand; `python` names another")
+        } else {
+            Error::new("env-worker-crashed", format!("worker {worker} (pid {pid}) {how}"))
+                .hint("run the environment alone with `python -X faulthandler`; a crash in native code shows its stack there")
+        };
+        let error = with_words(error, session, LAST_LINES);
+        self.lost(worker, kind, error);
+    }
+
+    fn lost(&mut self, worker: usize, kind: FaultKind, error: Error) {
+        let post = &mut self.posts[worker];
+        post.session = None;
+        post.stage = Stage::Gone;
+        post.dying = None;
+        post.pids.clear();
+        self.tell(News::Lost { worker, kind, error });
+    }
+
+    fn tell(&self, news: News) {
+        // Nobody who listens is somebody who closes; the loop ends with the next look at the orders.
+        let _ = self.news.send(news);
+        self.told.ring();
+    }
+
+    /// What is looked at by the clock: memory, processes, the GPU.
+    fn look_around(&mut self) {
+        let now = Instant::now();
+        if now >= self.list_at {
+            self.list_at = now + LIST_EVERY;
+            self.list();
+        }
+        if now >= self.memory_at {
+            self.memory_at = now + MEMORY_EVERY;
+            for worker in 0..self.posts.len() {
+                self.look_at_memory(worker);
+            }
+        }
+        if now >= self.gpu_at {
+            self.gpu_at = now + GPU_EVERY;
+            for worker in 0..self.posts.len() {
+                self.look_at_gpu(worker);
+            }
+        }
+    }
+
+    /// Lists the processes of each session anew.
+    fn list(&mut self) {
+        let sessions: Vec<u32> =
+            self.posts.iter().filter_map(|post| post.session.as_ref()).map(Session::pid).collect();
+        let found = procs::of_sessions(&sessions);
+        for post in &mut self.posts {
+            let Some(session) = &post.session else { continue };
+            let own = session.pid();
+            post.pids = found.iter().filter(|(session, _)| *session == own).map(|&(_, pid)| pid).collect();
+        }
+    }
+
+    fn look_at_memory(&mut self, worker: usize) {
+        let post = &mut self.posts[worker];
+        let (Some(session), None) = (&post.session, &post.dying) else { return };
+        let held = procs::anonymous_bytes(&post.pids);
+        if held > self.envs.worker_memory {
+            let how = format!("holds {held} in {} processes", post.pids.len());
+            let error = over_budget(worker, session.pid(), self.envs.worker_memory, &how);
+            post.dying = Some((Instant::now(), Why::Fault(FaultKind::OverBudget, error)));
+        }
+    }
+
+    fn look_at_gpu(&mut self, worker: usize) {
+        if self.envs.gpu == plimsoll_worker::Gpu::Allow {
+            return;
+        }
+        let post = &mut self.posts[worker];
+        let (Some(session), None) = (&post.session, &post.dying) else { return };
+        let pid = session.pid();
+        let mut library = None;
+        for &one in &post.pids {
+            let found = procs::gpu_use(one, &procs::GPU_DEVICES);
+            if let Some(device) = found.device {
+                let message = format!("worker {worker} (pid {one}) has opened {device} and was killed");
+                let error = Error::new("env-worker-touched-gpu", message)
+                    .hint("environments run on the CPU, so that workers take nothing from the card: drop `.cuda()` and `device=\"cuda\"` from them")
+                    .hint("an environment that renders on the card needs gpu = \"allow\"");
+                post.dying = Some((Instant::now(), Why::Fault(FaultKind::Death, error)));
+                return;
+            }
+            library = library.or(found.library);
+        }
+        if let (Some(library), false) = (library, post.warned) {
+            post.warned = true;
+            let message = format!("worker {worker} (pid {pid}) has mapped {library}; it has no device open");
+            let warning = Error::new("env-worker-maps-cuda", message)
+                .hint("torch does that when it is imported; it costs address space, and no byte on the card");
+            self.tell(News::Warning(warning));
+        }
+    }
+
+    /// Sleeps until somebody speaks, a start is due or a tick has passed.
+    fn sleep(&self) {
+        let mut fds = vec![PollFd::new(&self.ordered, PollFlags::IN)];
+        for post in &self.posts {
+            let Some(session) = &post.session else { continue };
+            fds.extend(session.errors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            if !matches!(post.stage, Stage::Ready) {
+                fds.push(PollFd::from_borrowed_fd(session.socket(), PollFlags::IN));
+            }
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+        // An interrupted poll is a poll that found nothing: everything is looked at anyway.
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    }
+
+    /// Lets environments close for a moment, then ends what is left.
+    fn close(mut self) {
+        let ready = |post: &&mut Post| matches!(post.stage, Stage::Ready);
+        let deadline = Instant::now() + CLOSE_TIME;
+        for session in self.posts.iter_mut().filter(ready).filter_map(|post| post.session.as_ref()) {
+            let _ = session::send(session.socket(), br#"{"close": true}"#);
+        }
+        for session in self.posts.iter_mut().filter(ready).filter_map(|post| post.session.as_mut()) {
+            session.wait_until(deadline);
+        }
+    }
+}
+
+impl Share {
+    pub(super) fn map(&self, known: &Known) -> SlotMap {
+        SlotMap::new(self.envs.len(), known.action.bytes, known.observation.bytes)
+    }
+}
+
+fn with_words(error: Error, session: &Session, lines: usize) -> Error {
+    session.last_words(lines).into_iter().fold(error, |error, line| error.fact(format!("stderr: {line}")))
+}
+
+fn over_budget(worker: usize, pid: u32, limit: Bytes, how: &str) -> Error {
+    Error::new(
+        "env-worker-over-budget",
+        format!("worker {worker} (pid {pid}) {how}; `worker_memory` is {limit}"),
+    )
+    .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")
+}
+
+/// The reason, if the kernel killed process `pid` for lack of memory.
+fn oom_killed(seen: &plimsoll_memory::host::OomEvidence, pid: u32, name: &str) -> Option<String> {
+    let line = seen.line_about(pid, name);
+    if line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
+        return None;
+    }
+    let by_container = line.map_or(seen.hit_group().is_some(), |line| line.container);
+    Some(match (by_container, seen.hit_group().and_then(|group| group.limit)) {
+        (true, Some(limit)) => format!("the container's limit of {limit} was reached"),
+        (true, None) => "the container's limit was reached".into(),
+        (false, _) => "the machine ran out of memory".into(),
+    })
+}

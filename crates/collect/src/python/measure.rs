@@ -1,0 +1,83 @@
+//! What Python environments take of the host, known before they start: one worker is started, measured and ended.
+
+use super::{PythonEnvs, PythonStepper};
+use crate::{Ask, Request, Stepper};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_env::{Slot, Spec};
+use plimsoll_memory::{Layout, Place, Pool};
+use plimsoll_worker::{Stop, procs};
+
+/// What a worker may come to hold beyond what it held after its first resets: one part in so many, and a constant.
+const GROWTH_PART: u64 = 4;
+const GROWTH: Bytes = Bytes::mib(4);
+
+/// One worker with its whole share of the environments, after their first resets.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// What the environments are.
+    pub spec: Spec,
+    /// Workers that will be started: vector environments may be fewer than workers were asked for.
+    pub workers: u32,
+    /// Environments of the worker that was measured.
+    pub worker_envs: u32,
+    /// Anonymous memory of a worker's processes.
+    pub anonymous: Bytes,
+    /// Pages of files that it has mapped; all workers share them.
+    pub files: Bytes,
+}
+
+impl Measured {
+    /// Starts one worker of `envs`, resets its environments, and reads what it holds.
+    ///
+    /// Errors: those of `PythonStepper::start`; `env-failing-repeatedly`.
+    pub fn of(envs: &PythonEnvs, stop: &Stop) -> Result<Measured> {
+        let mut stepper = PythonStepper::start_some(envs.clone(), 1, stop)?;
+        let groups = stepper.groups().to_vec();
+        let spec = stepper.spec().clone();
+        let action = Slot::of(&spec.action)?;
+        for (group, range) in groups.iter().enumerate() {
+            let (asks, actions) = (vec![Ask::Reset; range.len()], vec![0; action.bytes * range.len()]);
+            stepper
+                .submit(group, Request { asks: &asks, actions: &actions, seeds: &vec![0; range.len()] })?;
+        }
+        for _ in &groups {
+            stepper.wait(stop)?;
+        }
+        let worker_envs = groups.iter().map(|range| range.len() as u32).sum::<u32>().max(1);
+        let sessions = procs::of_sessions(&stepper.pids());
+        let pids: Vec<u32> = sessions.into_iter().map(|(_, pid)| pid).collect();
+        let (anonymous, files) = procs::resident_bytes(&pids);
+        let workers = envs.num_workers.clamp(1, envs.num_envs.div_ceil(worker_envs).max(1));
+        Ok(Measured { spec, workers, worker_envs, anonymous, files })
+    }
+
+    /// The rows of `num_envs` environments in their workers: slots that both sides hold, our own buffers, and the
+    /// workers themselves.
+    ///
+    /// Errors: `env-space-unsupported`.
+    pub fn layout(&self, num_envs: u32) -> Result<Layout> {
+        let (observation, action) = (Slot::of(&self.spec.observation)?, Slot::of(&self.spec.action)?);
+        let workers = u64::from(self.workers);
+        let share = u64::from(num_envs).div_ceil(workers);
+        let (buffers, shared) = PythonStepper::bytes(share, &observation, &action);
+        let own = self.anonymous.0 + self.anonymous.0 / GROWTH_PART + GROWTH.0;
+        let mut layout = Layout::new();
+        let mut row = |name: &str, place: Place, bytes: u64| {
+            layout.outside(name, "collect", Pool::Host, place, Bytes(bytes));
+        };
+        row("env.slots", Place::Heap, workers * shared);
+        row("env.buffers", Place::Heap, workers * buffers);
+        row("env.workers", Place::Workers, workers * own);
+        row("env.worker_files", Place::Workers, self.files.0);
+        Ok(layout)
+    }
+}
+
+/// Seconds of CPU time of processes that were started by this one and have ended, their starts included.
+pub fn children_cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_ascii_whitespace();
+    // cutime and cstime, the 16th and 17th of the line.
+    let ticks: u64 = fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}

@@ -1,0 +1,251 @@
+//! Python environments: any of Gymnasium's, or a function of the user's that makes one, in worker processes.
+//!
+//! A worker is the user's interpreter on a script that this binary carries (`worker.py`), several environments each.
+//! Words go over a socket, data lies in memory that both hold (`slots.rs`), a thread watches (`crew.rs`), and
+//! `PythonStepper` asks and answers for all of them. A worker that fails is a value, never the end of the run.
+
+mod crew;
+mod measure;
+mod slots;
+mod stepper;
+mod words;
+
+pub use measure::{Measured, children_cpu_seconds};
+pub use plimsoll_worker::ENV_WORKER;
+pub use stepper::PythonStepper;
+
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_memory::host::Host;
+use plimsoll_worker::{Gpu, Network};
+use rustix::process::Resource;
+use serde_json::{Map, Value};
+use std::ffi::OsString;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The script, embedded so that nothing has to be installed.
+const SCRIPT: &str = include_str!("worker.py");
+/// Descriptors that a worker takes of ours: two of its socket, its words, and its memory while it starts.
+const FDS_OF_A_WORKER: u64 = 4;
+/// Descriptors that the rest of a run may take.
+const FDS_OF_A_RUN: u64 = 64;
+/// A group below this size is not worth a message of its own.
+const GROUP_ENVS_MIN: usize = 4;
+
+/// What to make, how many, and within which limits.
+#[derive(Clone, Debug)]
+pub struct PythonEnvs {
+    /// `gym:ID`, or `python:FILE.py:FUNCTION` where the function returns an environment.
+    pub env: String,
+    /// Arguments by name.
+    pub kwargs: Map<String, Value>,
+    /// Environments.
+    pub num_envs: u32,
+    /// Processes.
+    pub num_workers: u32,
+    /// The interpreter, or the folder of a virtual environment; `$VIRTUAL_ENV` or `python3` if none.
+    pub python: Option<String>,
+    /// A binary with the verb `env-worker`; this one if none.
+    pub program: Option<PathBuf>,
+    /// Most memory of a worker.
+    pub worker_memory: Bytes,
+    /// Most time in which nothing of a worker's steps goes on.
+    pub step_timeout: Duration,
+    /// The same while it makes or resets an environment.
+    pub reset_timeout: Duration,
+    /// Failures of one environment within ten minutes, above which the run stops.
+    pub restarts_max: u32,
+    /// The share of workers that must not be in a loop of crashes.
+    pub workers_alive_min: f64,
+    /// Wait before something is made again, which doubles up to the second.
+    pub backoff: [Duration; 2],
+    /// Whether workers may reach a network.
+    pub network: Network,
+    /// Whether workers may reach a GPU.
+    pub gpu: Gpu,
+    /// Whether each episode has a seed of its own; otherwise the first of an environment alone.
+    pub reseed: bool,
+}
+
+impl PythonEnvs {
+    /// `num_envs` of `env` in `num_workers` processes, with the limits that hold where nothing else is said.
+    pub fn new(env: &str, num_envs: u32, num_workers: u32) -> PythonEnvs {
+        PythonEnvs {
+            env: env.to_string(),
+            kwargs: Map::new(),
+            num_envs,
+            num_workers,
+            python: None,
+            program: None,
+            worker_memory: Bytes(2 << 30),
+            step_timeout: Duration::from_secs(60),
+            reset_timeout: Duration::from_secs(300),
+            restarts_max: 5,
+            workers_alive_min: 0.5,
+            backoff: [Duration::from_millis(100), Duration::from_secs(30)],
+            network: Network::Deny,
+            gpu: Gpu::Deny,
+            reseed: true,
+        }
+    }
+
+    /// Errors: `unknown-environment` for a name that is neither form, or a file that is not there; `env-ulimit-too-low`.
+    pub fn check(&self) -> Result<()> {
+        check_name(&self.env)?;
+        let nofile = rustix::process::getrlimit(Resource::Nofile).current;
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
+        check_open_files(u64::from(self.num_workers), open, nofile)
+    }
+}
+
+/// What the verb `env-worker` of a binary does: it becomes a worker. `arguments` are those behind the verb.
+pub fn become_env_worker(arguments: &[OsString]) -> ExitCode {
+    plimsoll_worker::become_env_worker(arguments, SCRIPT)
+}
+
+/// The environments of one worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Share {
+    /// Counted over the run.
+    envs: Range<u32>,
+    /// The same, group by group.
+    groups: Vec<Range<u32>>,
+}
+
+impl Share {
+    /// The groups, counted within the worker.
+    fn local_groups(&self) -> Vec<Range<usize>> {
+        let local = |env: u32| (env - self.envs.start) as usize;
+        self.groups.iter().map(|group| local(group.start)..local(group.end)).collect()
+    }
+}
+
+/// Shares environments out: static ranges, ascending, a vector environment of `vector` never split, two groups a
+/// worker where each has enough to do.
+///
+/// Errors: `env-vector-size` if the environments are no multiple of a vector environment's.
+fn share(num_envs: u32, num_workers: u32, vector: u32) -> Result<Vec<Share>> {
+    let unit = vector.max(1);
+    if !num_envs.is_multiple_of(unit) || num_envs == 0 {
+        let message = format!("`num_envs` is {num_envs}, and a vector environment steps {unit} at once");
+        return Err(Error::usage("env-vector-size", message).hint(format!(
+            "set num_envs to a multiple of {unit}, or make vector environments of another size"
+        )));
+    }
+    let units = num_envs / unit;
+    let workers = num_workers.clamp(1, units);
+    // Widened: the product of two numbers of 32 bits.
+    let start = |worker: u32| (u64::from(worker) * u64::from(units) / u64::from(workers)) as u32;
+    let of = |worker: u32| {
+        let (first, last) = (start(worker), start(worker + 1));
+        let middle = first + (last - first).div_ceil(2);
+        let halves = (last - middle) as usize * unit as usize >= GROUP_ENVS_MIN;
+        let bounds = if halves { vec![first, middle, last] } else { vec![first, last] };
+        let groups = bounds.windows(2).map(|pair| pair[0] * unit..pair[1] * unit).collect();
+        Share { envs: first * unit..last * unit, groups }
+    };
+    Ok((0..workers).map(of).collect())
+}
+
+fn check_name(env: &str) -> Result<()> {
+    let not_found = |message: String| {
+        Error::usage("unknown-environment", message)
+            .hint("a Python environment is \"gym:ID\" or \"python:FILE.py:FUNCTION\", with a path from where the command runs")
+    };
+    if let Some(id) = env.strip_prefix("gym:") {
+        return if id.is_empty() { Err(not_found("`gym:` without an id".into())) } else { Ok(()) };
+    }
+    let parts = env.strip_prefix("python:").and_then(|rest| rest.rsplit_once(':'));
+    match parts {
+        Some((file, function)) if !file.is_empty() && !function.is_empty() => match Path::new(file).is_file()
+        {
+            true => Ok(()),
+            false => Err(not_found(format!("`{file}` is not a file"))),
+        },
+        _ => Err(not_found(format!("`{env}` names no Python environment"))),
+    }
+}
+
+fn check_open_files(workers: u64, open: u64, limit: Option<u64>) -> Result<()> {
+    let needed = open + workers * FDS_OF_A_WORKER + FDS_OF_A_RUN;
+    match limit {
+        Some(limit) if limit < needed => {
+            let message = format!(
+                "{workers} workers need {needed} open files ({FDS_OF_A_WORKER} each, {open} are open, {FDS_OF_A_RUN} for the run), the limit is {limit}"
+            );
+            Err(Error::new("env-ulimit-too-low", message).hint(format!(
+                "`ulimit -n {needed}`, or fewer `num_workers`: each steps several environments"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Room for the memory that workers share with us, before any of it is taken. It is counted against the container's
+/// memory, and not against /dev/shm: it lies in no file system.
+fn check_room(bytes: Bytes, num_envs: u32) -> Result<()> {
+    let Some(limit) = Host::this().memory_limit() else { return Ok(()) };
+    if bytes <= limit.bytes {
+        return Ok(());
+    }
+    let message = format!(
+        "the slots of {num_envs} environments take {bytes} of shared memory, {} are left ({})",
+        limit.bytes, limit.source
+    );
+    Err(Error::does_not_fit("env-shared-memory-full", message)
+        .hint("lower `num_envs`, or observe less: fewer elements, or uint8 in the place of float32"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_whole_ascending_and_keep_vectors_together() {
+        for (envs, workers, vector) in
+            [(1, 1, 0), (7, 3, 0), (64, 8, 0), (8, 16, 0), (12, 5, 4), (4096, 7, 2)]
+        {
+            let shares = share(envs, workers, vector).unwrap();
+            assert!(shares.len() as u32 <= workers && shares.iter().all(|share| !share.envs.is_empty()));
+            let groups: Vec<_> = shares.iter().flat_map(|share| share.groups.clone()).collect();
+            let mut next = 0;
+            for group in &groups {
+                assert_eq!((group.start, group.len() as u32 % vector.max(1)), (next, 0), "{shares:?}");
+                next = group.end;
+            }
+            assert_eq!(next, envs);
+        }
+        assert_eq!(share(64, 8, 0).unwrap()[1].local_groups(), [0..4, 4..8]);
+        assert_eq!(share(10, 2, 4).unwrap_err().slug, "env-vector-size");
+    }
+
+    #[test]
+    fn too_few_open_files_are_named_with_their_numbers() {
+        assert!(check_open_files(64, 10, Some(1024)).is_ok() && check_open_files(64, 10, None).is_ok());
+        let error = check_open_files(64, 10, Some(256)).unwrap_err();
+        assert_eq!(error.slug, "env-ulimit-too-low");
+        assert!(
+            error.message.contains("need 330 open files") && error.message.contains("the limit is 256"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn more_room_than_the_machine_has_is_refused_before_it_is_taken() {
+        let error = check_room(Bytes(1 << 50), 7).unwrap_err();
+        assert_eq!(error.slug, "env-shared-memory-full", "{error}");
+        assert!(check_room(Bytes(4096), 7).is_ok());
+    }
+
+    #[test]
+    fn a_name_says_what_it_is() {
+        for (name, is_one) in
+            [("gym:CartPole-v1", true), ("gym:", false), ("CartPole-v1", false), ("python:x.py", false)]
+        {
+            assert_eq!(check_name(name).is_ok(), is_one, "{name}");
+        }
+        assert!(check_name("python:none.py:make").unwrap_err().message.contains("`none.py` is not a file"));
+    }
+}
