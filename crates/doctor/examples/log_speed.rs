@@ -1,0 +1,105 @@
+//! How fast logs are read: makes a log of a run with progress bars, tracebacks, colours and one death at its end, reads it
+//! several times, and prints bytes a second, least and median, and the memory that reading took.
+//!
+//!     cargo run --release -p plimsoll-doctor --example log_speed -- [MIB] [READS] [FOLDER]
+
+use plimsoll_doctor::log::{Input, diagnose};
+use plimsoll_memory::host::RssReader;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default: u64| arguments.get(at).map_or(Ok(default), |text| text.parse());
+    let (mib, reads) = (number(0, 1024)?, number(1, 5)?.max(1));
+    let folder = arguments.get(2).map_or_else(std::env::temp_dir, PathBuf::from);
+    let path = folder.join(format!("plimsoll-log-speed-{}.log", std::process::id()));
+    let bytes = write(&path, mib << 20)?;
+    let mut reader = RssReader::new();
+    let before = reader.read();
+    let (mut rates, mut own) = (Vec::new(), Vec::new());
+    for _ in 0..reads {
+        let (start, busy) = (Instant::now(), processor_seconds());
+        let diagnosis = diagnose(vec![Input::Path(path.clone())])?;
+        rates.push(bytes as f64 / start.elapsed().as_secs_f64() / 1e6);
+        own.push(bytes as f64 / (processor_seconds() - busy) / 1e6);
+        assert_eq!((diagnosis.slug.as_str(), diagnosis.evidence.len()), ("cuda-oom-logits", 1));
+    }
+    std::fs::remove_file(&path)?;
+    rates.sort_by(f64::total_cmp);
+    own.sort_by(f64::total_cmp);
+    let after = reader.read();
+    println!(
+        "{bytes} bytes, {reads} reads: least {:.0} MB/s, median {:.0} MB/s",
+        rates[0],
+        rates[rates.len() / 2]
+    );
+    println!("of its own processor time: least {:.0} MB/s, median {:.0} MB/s", own[0], own[own.len() / 2]);
+    println!("peak of the process {}, before {}", after.peak, before.now);
+    Ok(())
+}
+
+/// Seconds that this thread was on a processor: on a busy machine the better clock.
+fn processor_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9
+}
+
+/// A step's lines: metrics, a bar with carriage returns, coloured prefixes, a harmless traceback now and then.
+fn step(number: u64, text: &mut String) -> std::fmt::Result {
+    let (loss, reward) = (1.0 / (1.0 + number as f64), 0.5 + (number % 97) as f64 / 200.0);
+    let (hour, minute, second) = (number / 3600 % 24, number / 60 % 60, number % 60);
+    for rank in 0..4 {
+        writeln!(
+            text,
+            "\x1b[36m(WorkerDict pid={})\x1b[0m INFO 03-02 {hour:02}:{minute:02}:{second:02} [trainer.py:{}] step:{number} - actor/loss:{loss:.6} - reward/mean:{reward:.4} - perf/max_memory_allocated_gb:41.27 - timing/step:12.137",
+            4000 + rank,
+            100 + rank
+        )?;
+    }
+    write!(text, "Processed prompts:   0%|          | 0/512 [00:00<?, ?it/s]")?;
+    for part in 1..20 {
+        write!(
+            text,
+            "\rProcessed prompts: {:3}%|{:<10}| {}/512 [00:0{}<00:0{}, {}.{}it/s]",
+            part * 5,
+            "#".repeat(part / 2),
+            part * 25,
+            part / 3,
+            6 - part / 3,
+            80 + part,
+            part
+        )?;
+    }
+    writeln!(text)?;
+    if number.is_multiple_of(50) {
+        writeln!(
+            text,
+            "2026-03-02 {hour:02}:{minute:02}:{second:02},137 - reward - WARNING - no boxed answer in sample {number}, error ignored, retried"
+        )?;
+        writeln!(text, "Saving model checkpoint to out/global_step_{number}")?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, bytes: u64) -> Result<u64, Box<dyn std::error::Error>> {
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    let (mut written, mut text) = (0, String::new());
+    for number in 0.. {
+        if written >= bytes {
+            break;
+        }
+        text.clear();
+        step(number, &mut text)?;
+        file.write_all(text.as_bytes())?;
+        written += text.len() as u64;
+    }
+    let death = "Traceback (most recent call last):\n  File \"a.py\", line 1, in entropy_from_logits\n    pd = softmax(logits)\n\
+                 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 13.91 GiB.\n";
+    file.write_all(death.as_bytes())?;
+    file.flush()?;
+    Ok(written + death.len() as u64)
+}

@@ -1,0 +1,77 @@
+//! What is said of logs: the slug, the lines that show it, what follows from it, what stays unproven.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The slug of a death that no class describes.
+pub const UNKNOWN: &str = "unknown";
+
+/// A line of a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// The file as it was named, or `-`; within an archive or a folder its path.
+    pub file: String,
+    /// Line, from 1, as `sed -n` counts.
+    pub line: u64,
+    /// The line without colours and control characters, cut to 400 characters.
+    pub text: String,
+}
+
+/// A later event that the first cause explains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Follow {
+    /// Its class.
+    pub slug: String,
+    /// Where it stands first.
+    #[serde(flatten)]
+    pub at: Evidence,
+    /// How many lines of the class there are, at most; a lower bound for files that hold very many.
+    pub count: u64,
+}
+
+/// The verdict over all logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// The class, which has a page in docs/errors; `unknown` if none matches.
+    pub slug: String,
+    /// Lines that show it, the first one first. For `unknown` the first suspicious line; empty if there is none.
+    pub evidence: Vec<Evidence>,
+    /// What the numbers and frames in the lines say.
+    pub reasons: Vec<String>,
+    /// Later events of other classes.
+    pub follows: Vec<Follow>,
+    /// What the logs do not show.
+    pub unproven: Vec<String>,
+    /// What to try first, for this case, before the remedies of the page.
+    pub first_steps: Vec<String>,
+    /// Files read, with bytes.
+    pub files_read: u64,
+    /// Bytes of text read, after unpacking.
+    pub bytes_read: u64,
+    /// What could not be read, and why.
+    pub not_read: Vec<String>,
+}
+
+impl Diagnosis {
+    /// True if there is something to show: a class, or a suspicious line.
+    pub fn found(&self) -> bool {
+        self.slug != UNKNOWN || !self.evidence.is_empty()
+    }
+
+    /// The object of `--json`; `remedies` are those of the page.
+    pub fn to_json(&self, remedies: &[String]) -> Value {
+        let mut all = self.first_steps.clone();
+        all.extend(remedies.iter().cloned());
+        json!({
+            "slug": self.slug,
+            "evidence": self.evidence,
+            "reasons": self.reasons,
+            "follows": self.follows,
+            "unproven": self.unproven,
+            "remedies": all,
+            "files_read": self.files_read,
+            "bytes_read": self.bytes_read,
+            "not_read": self.not_read,
+        })
+    }
+}

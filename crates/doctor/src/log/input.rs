@@ -1,0 +1,289 @@
+//! Where logs come from: files, folders (Ray session folders among them), standard input; plain, gzipped or UTF-16.
+//!
+//! It refuses to follow links out of a folder and to read what is no log (weights, archives of other kinds).
+
+use flate2::read::MultiGzDecoder;
+use plimsoll_base::{Error, Result};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// Files of folders that are read; a Ray session of a week has some thousands.
+const FILES_MAX: usize = 10_000;
+/// Folders within folders.
+const DEPTH_MAX: usize = 8;
+/// Bytes that are looked at to tell what a stream is.
+const HEAD_BYTES: usize = 4096;
+
+/// What to read.
+pub enum Input {
+    /// A file or a folder.
+    Path(PathBuf),
+    /// A stream, with the name to show.
+    Stream(String, Box<dyn Read>),
+}
+
+/// One stream of bytes.
+pub struct Source {
+    /// Name as it is shown.
+    pub name: String,
+    /// Text as UTF-8, or junk.
+    pub read: Box<dyn Read>,
+    /// Why nothing is read of it.
+    pub refused: Option<String>,
+}
+
+/// The streams of `inputs`, folders as the files in them, by name.
+///
+/// Errors: `log-missing`, `log-unreadable`.
+pub fn expand(inputs: Vec<Input>) -> Result<impl Iterator<Item = Source>> {
+    let mut sources: Vec<Box<dyn FnOnce() -> Source>> = Vec::new();
+    for input in inputs {
+        match input {
+            Input::Stream(name, read) => sources.push(Box::new(move || Source::new(name, Ok(read)))),
+            Input::Path(path) if path.is_dir() => {
+                let mut files = Vec::new();
+                walk(&path, 0, &mut files)?;
+                files.sort();
+                sources.extend(
+                    files.into_iter().map(|file| Box::new(|| open(file)) as Box<dyn FnOnce() -> Source>),
+                );
+            }
+            Input::Path(path) => {
+                // What was named must be there; what a folder holds may go away while it is read.
+                File::open(&path).map_err(|err| not_opened(&path, &err))?;
+                sources.push(Box::new(|| open(path)));
+            }
+        }
+    }
+    Ok(sources.into_iter().map(|source| source()))
+}
+
+fn not_opened(path: &Path, err: &io::Error) -> Error {
+    match err.kind() {
+        io::ErrorKind::NotFound => {
+            Error::usage("log-missing", format!("{}: there is no such file", path.display()))
+                .hint("name log files or folders; `-` reads standard input")
+        }
+        _ => Error::io("log-unreadable", path, err).hint("check its permissions"),
+    }
+}
+
+fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(err) if depth == 0 => return Err(not_opened(folder, &err)),
+        Err(_) => return Ok(()),
+    };
+    for entry in entries.flatten() {
+        let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
+        if kind.is_dir() && depth < DEPTH_MAX {
+            walk(&path, depth + 1, files)?;
+        } else if kind.is_file() && is_log(&path) && files.len() < FILES_MAX {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file of a folder may be a log, by its name.
+fn is_log(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    match name.rsplit_once('.') {
+        Some((_, end)) => {
+            ["log", "out", "err", "txt", "stderr", "stdout", "old", "dmesg", "output"].contains(&end)
+                || end.chars().all(|c| c.is_ascii_digit())
+                || name.contains(".log")
+        }
+        None => true,
+    }
+}
+
+fn open(path: PathBuf) -> Source {
+    let name = path.display().to_string();
+    let file = File::open(&path).map(|file| Box::new(file) as Box<dyn Read>);
+    Source::new(name, file)
+}
+
+impl Source {
+    fn new(name: String, read: io::Result<Box<dyn Read>>) -> Source {
+        let nothing = |name, why: String| Source { name, read: Box::new(io::empty()), refused: Some(why) };
+        let mut read = match read {
+            Ok(read) => read,
+            Err(err) => return nothing(name, err.to_string()),
+        };
+        let head = match head(&mut read) {
+            Ok(head) => head,
+            Err(err) => return nothing(name, err.to_string()),
+        };
+        match head.get(..4).unwrap_or(&head) {
+            [0x1f, 0x8b, ..] => {
+                let mut unpacked =
+                    MultiGzDecoder::new(BufReader::with_capacity(1 << 16, Chained { head, at: 0, read }));
+                match self::head(&mut unpacked) {
+                    Ok(head) => Source { name, read: text_of(head, Box::new(unpacked)), refused: None },
+                    Err(err) => nothing(name, format!("gzip: {err}")),
+                }
+            }
+            [0x28, 0xb5, 0x2f, 0xfd] => nothing(name, "compressed with zstd: unpack it first".into()),
+            [0xfd, b'7', b'z', b'X'] => nothing(name, "compressed with xz: unpack it first".into()),
+            [b'B', b'Z', b'h', _] => nothing(name, "compressed with bzip2: unpack it first".into()),
+            [b'P', b'K', 3, 4] => nothing(name, "a zip archive: unpack it first".into()),
+            _ => Source { name, read: text_of(head, read), refused: None },
+        }
+    }
+}
+
+/// The first bytes of a stream; fewer only at its end.
+fn head(read: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    read.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// The stream as UTF-8, `head` first.
+fn text_of(head: Vec<u8>, read: Box<dyn Read>) -> Box<dyn Read> {
+    let order = utf16(&head);
+    let whole = Chained { head, at: 0, read };
+    match order {
+        Some(little) => Box::new(Utf16 {
+            read: BufReader::with_capacity(1 << 16, whole),
+            little,
+            high: None,
+            pending: Vec::new(),
+        }),
+        None => Box::new(whole),
+    }
+}
+
+/// Byte order of UTF-16, if the text is that: a mark, or zeros in every other byte.
+fn utf16(head: &[u8]) -> Option<bool> {
+    match head {
+        [0xff, 0xfe, ..] => return Some(true),
+        [0xfe, 0xff, ..] => return Some(false),
+        _ => {}
+    }
+    let zeros = |odd: usize| head.iter().skip(odd).step_by(2).filter(|byte| **byte == 0).count();
+    let (even, odd, pairs) = (zeros(0), zeros(1), head.len() / 2);
+    let most = |count: usize| pairs >= 8 && count * 10 >= pairs * 9;
+    match (most(even), most(odd)) {
+        (false, true) => Some(true),
+        (true, false) => Some(false),
+        _ => None,
+    }
+}
+
+/// Bytes that were read ahead, then the rest.
+struct Chained<R> {
+    head: Vec<u8>,
+    at: usize,
+    read: R,
+}
+
+impl<R: Read> Read for Chained<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.head.len() {
+            return self.read.read(buffer);
+        }
+        let length = buffer.len().min(self.head.len() - self.at);
+        buffer[..length].copy_from_slice(&self.head[self.at..self.at + length]);
+        self.at += length;
+        Ok(length)
+    }
+}
+
+/// UTF-16 as UTF-8, unit by unit.
+struct Utf16<R> {
+    read: R,
+    little: bool,
+    high: Option<u16>,
+    pending: Vec<u8>,
+}
+
+impl<R: Read> Utf16<R> {
+    fn push(&mut self, unit: u16) {
+        let mut put = |c: char| self.pending.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+        match (self.high.take(), unit) {
+            (Some(high), 0xdc00..=0xdfff) => {
+                put(char::decode_utf16([high, unit]).next().and_then(|c| c.ok()).unwrap_or('\u{fffd}'));
+            }
+            (high, _) => {
+                if high.is_some() {
+                    put('\u{fffd}');
+                }
+                match unit {
+                    0xfeff => {}
+                    0xd800..=0xdbff => self.high = Some(unit),
+                    _ => put(char::from_u32(u32::from(unit)).unwrap_or('\u{fffd}')),
+                }
+            }
+        }
+    }
+}
+
+impl<R: Read> Read for Utf16<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut chunk = [0; 8192];
+        while self.pending.is_empty() {
+            let mut length = 0;
+            while length < chunk.len() {
+                match self.read.read(&mut chunk[length..])? {
+                    0 => break,
+                    count => length += count,
+                }
+            }
+            if length == 0 {
+                return Ok(0);
+            }
+            for pair in chunk[..length].chunks_exact(2) {
+                let pair = [pair[0], pair[1]];
+                self.push(if self.little { u16::from_le_bytes(pair) } else { u16::from_be_bytes(pair) });
+            }
+        }
+        let length = buffer.len().min(self.pending.len());
+        buffer[..length].copy_from_slice(&self.pending[..length]);
+        self.pending.drain(..length);
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: Vec<u8>) -> String {
+        let mut text = Vec::new();
+        let mut source = Source::new("x".into(), Ok(Box::new(io::Cursor::new(bytes))));
+        assert_eq!(source.refused, None);
+        source.read.read_to_end(&mut text).expect("memory can be read");
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    #[test]
+    fn utf16_of_both_orders_with_and_without_a_mark() {
+        let words = "CUDA out of memory \u{1f600}\r\nnext line\n";
+        let units: Vec<u16> = words.encode_utf16().collect();
+        let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+        let big: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+        assert_eq!(read(little.clone()), words);
+        assert_eq!(read(big.clone()), words);
+        assert_eq!(read([&[0xff, 0xfe], &little[..]].concat()), words);
+        assert_eq!(read([&[0xfe, 0xff], &big[..]].concat()), words);
+    }
+
+    #[test]
+    fn which_files_of_a_folder_are_logs() {
+        for (name, expect) in [
+            ("worker-01.out", true),
+            ("raylet.err", true),
+            ("train.log.1.gz", true),
+            ("messages", true),
+            ("model.safetensors", false),
+            ("config.json", false),
+            ("a.py", false),
+        ] {
+            assert_eq!(is_log(Path::new(name)), expect, "{name}");
+        }
+    }
+}

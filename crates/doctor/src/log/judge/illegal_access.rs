@@ -1,0 +1,66 @@
+//! A fault on the card. The line says where it surfaced, not where it began: kernels run behind the host. What can be
+//! told from a log is whether memory went away under running work.
+
+use super::Verdict;
+use crate::log::scan::{FileState, Moment};
+use crate::log::signatures::Mark;
+use crate::log::text::regex;
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// Lines after a change of phase in which a fault is taken to belong to it.
+const LINES_AFTER_CHANGE: u64 = 400;
+
+static TRAINING: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"\.backward\(|autograd/__init__\.py|optimizer\.step|torch/optim/|loss\.backward")
+});
+static ROLLOUT: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"(?i)vllm|sglang|rollout|sampl|generat|EngineCore|execute_model|_init_sampling_tensors")
+});
+static SLEEP_CALL: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"\.sleep\(|in sleep\b|release_memory_occupation"));
+
+/// The class of a fault on the card.
+pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
+    let recent = |mark: Mark| state.mark(mark).filter(|line| moment.line - line <= LINES_AFTER_CHANGE);
+    let (slept, woke) = (recent(Mark::Sleep), recent(Mark::Wake));
+    let is_asleep = slept.is_some() && woke.is_none_or(|woke| Some(woke) < slept);
+    if moment.text.contains("Dumping input data") {
+        // The engine prints this whenever a step fails; only after a sleep does it say why.
+        return is_asleep.then(|| sleeping(slept));
+    }
+    let around = format!("{}\n{}", moment.before().join("\n"), moment.near());
+    if is_asleep || SLEEP_CALL.is_match(&moment.innermost(6)) {
+        return Some(sleeping(slept));
+    }
+    let in_rollout = ROLLOUT.is_match(&around) || state.mark(Mark::Rollout).is_some();
+    if TRAINING.is_match(&around) && !in_rollout {
+        return None;
+    }
+    let verdict = Verdict::of("cuda-illegal-access-rollout");
+    let changes = [
+        (woke, "a wake-up"),
+        (recent(Mark::CacheRelease), "a release of cached memory"),
+        (recent(Mark::Capture), "a capture of graphs"),
+    ];
+    let last = changes.into_iter().filter_map(|(line, name)| Some((line?, name))).max();
+    let verdict = match last {
+        Some((line, name)) => verdict
+            .because(format!("{name} in line {line} went before: memory may have gone away under running work"))
+            .first("put a barrier and a device synchronisation behind every wake-up, and sleep only when no request is left"),
+        None => verdict
+            .because("no sleep, wake-up, release or capture is near: the place of the traceback is where the fault surfaced, not where it began")
+            .first("run once with CUDA_LAUNCH_BLOCKING=1 in the engine's own process (Ray actors take it from runtime_env), or under compute-sanitizer"),
+    };
+    let verdict = verdict.not_shown("which kernel faulted: only a synchronous run or compute-sanitizer says");
+    Some(match in_rollout {
+        true => verdict,
+        false => verdict.not_shown("that it was the rollout: the log names no engine"),
+    })
+}
+
+fn sleeping(slept: Option<u64>) -> Verdict {
+    let place = slept.map_or(String::new(), |line| format!(" in line {line}"));
+    Verdict::of("vllm-sleep-while-running")
+        .because(format!("the engine was put to sleep{place} and not woken before work ran on its memory"))
+}

@@ -1,0 +1,109 @@
+//! Judgements where words do not decide: numbers in the line, frames before it, marks that went before. One file each.
+
+mod cuda_oom;
+mod illegal_access;
+mod kernel_kill;
+mod no_space;
+
+use super::scan::{FileState, Moment};
+use super::signatures::{Judge, Mark};
+use super::text::regex;
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// The class of an event, and what shows it.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// The class; empty where a sign of the class itself matched.
+    pub slug: &'static str,
+    /// What numbers and frames say.
+    pub reasons: Vec<String>,
+    /// What they do not say.
+    pub unproven: Vec<String>,
+    /// What to try first in this case.
+    pub first_steps: Vec<String>,
+}
+
+impl Verdict {
+    /// A class without reasons yet.
+    pub fn of(slug: &'static str) -> Verdict {
+        Verdict { slug, ..Verdict::default() }
+    }
+
+    /// Adds a reason.
+    pub fn because(mut self, reason: impl Into<String>) -> Verdict {
+        self.reasons.push(reason.into());
+        self
+    }
+
+    /// Adds what is not shown.
+    pub fn not_shown(mut self, what: impl Into<String>) -> Verdict {
+        self.unproven.push(what.into());
+        self
+    }
+
+    /// Adds a step to try first.
+    pub fn first(mut self, step: impl Into<String>) -> Verdict {
+        self.first_steps.push(step.into());
+        self
+    }
+}
+
+/// What a judgement says of a line; `None` if it is nothing after all.
+pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Verdict> {
+    match judge {
+        Judge::CudaOom => cuda_oom::judge(moment, state),
+        Judge::IllegalAccess => illegal_access::judge(moment, state),
+        Judge::NoSpace => no_space::judge(moment),
+        Judge::KernelKill => kernel_kill::judge(moment, state),
+        Judge::Aborted => Some(aborted(moment, state)),
+        Judge::SharedCard => state.readings.card_row(&moment.text),
+        Judge::SleepResidue => sleep_residue(&moment.text),
+        Judge::OomCounter => state.readings.oom_counter(&moment.text),
+        Judge::Reading => {
+            state.readings.read(&moment.text, moment.line);
+            None
+        }
+    }
+}
+
+/// Python's handler says only that native code gave up. With expandable segments in a rollout engine that is a known pair.
+fn aborted(moment: &Moment, state: &FileState) -> Verdict {
+    let cancelled = moment.before().iter().any(|line| line.contains("RuntimeError: cancelled"));
+    let expandable = state.mark(Mark::Expandable).is_some();
+    match expandable && state.mark(Mark::Rollout).is_some() || cancelled {
+        true => Verdict::of("expandable-vs-vllm")
+            .because(match expandable {
+                true => "the log sets expandable_segments:True, and a rollout engine's process aborted in native code",
+                false => "the engine's work was cancelled and its process aborted in native code",
+            })
+            .not_shown("that the setting is the cause: a run with expandable_segments:False shows it"),
+        false => Verdict::of("worker-abort").because("the abort came from native code, seen by Python's fault handler"),
+    }
+}
+
+/// What a sleeping engine may keep: context, NCCL, graphs, workspaces. About 0.8 to 1.2 GiB at one card; beyond 2 GiB
+/// something outside its pool stays.
+const RESIDUE_GIB: f64 = 2.0;
+
+static RESIDUE: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"[Ss]leep mode freed ([\d.]+) GiB memory, ([\d.]+) GiB memory is still in use"));
+
+fn sleep_residue(line: &str) -> Option<Verdict> {
+    let found = RESIDUE.captures(line)?;
+    let (freed, left): (f64, f64) = (found[1].parse().ok()?, found[2].parse().ok()?);
+    if left < RESIDUE_GIB {
+        return None;
+    }
+    let verdict = Verdict::of("sleep-residue")
+        .because(format!("sleep freed {freed} GiB and left {left} GiB; up to {RESIDUE_GIB} GiB is usual"))
+        .not_shown(
+            "whose memory it is: the number counts the whole card, a trainer on the same card with it",
+        );
+    Some(match freed < 0.05 * left {
+        true => verdict
+            .because("next to nothing was freed, as with expandable segments under a memory pool")
+            .first("unset expandable_segments in the rollout process"),
+        false => verdict,
+    })
+}

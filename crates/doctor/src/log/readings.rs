@@ -1,0 +1,222 @@
+//! Readings of memory over a log: whether the card's grow at each save, whether the host's stay up after a wake-up; rows
+//! of a card's process table; counts of kills of a container. A bounded state a file.
+
+use super::judge::Verdict;
+use super::scan::Event;
+use super::text::{regex, shown};
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// Series of readings that are kept, by their label.
+const SERIES_MAX: usize = 16;
+/// Saves that a series remembers.
+const SAVES_MAX: usize = 64;
+/// Lines that are all read for numbers; of later ones, one of so many. Runs that print memory in every line would make
+/// reading slow, and a rise shows in samples too.
+const LINES_ALL: u64 = 2_000;
+const LINES_SAMPLED: u64 = 256;
+/// What a reading must grow by at each save, and in all, in GiB.
+const LEAK_STEP_GIB: f64 = 0.25;
+const LEAK_GIB: f64 = 1.0;
+/// What must stay on the host after a wake-up, in GiB.
+const COPY_GIB: f64 = 1.0;
+/// A process with no more than a context, in MiB, and how many of them on one card are workers.
+const CONTEXT_MIB: f64 = 700.0;
+const CONTEXTS_MIN: usize = 8;
+
+static CARD: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+    [
+        regex(r"()(\d+(?:\.\d+)?)\s*(MiB)\s*/\s*\d+\s*MiB"),
+        regex(
+            r"(?i)(gpu mem\w*|vram|memory_allocated|max_memory_allocated|allocated memory|reserved memory|memory/[\w()]+|device_mem\w*)[^0-9\n]{0,48}?([\d.]+)\s?(GiB|GB|MiB|MB|bytes)?",
+        ),
+    ]
+});
+static HOST: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+    [
+        regex(
+            r"(?i)\b(rss|cpu mem\w*|cpu virtual memory|host mem\w*|process memory|ram used|system memory)\b[^0-9\n]{0,48}?([\d.]+)\s?(GiB|GB|MiB|MB|bytes)?",
+        ),
+        regex(r"^()Mem:\s+\S+\s+([\d.]+)(Gi|G|Mi|M)?\s"),
+    ]
+});
+static BEFORE_SLEEP: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)before (the )?(first )?sleep"));
+static AFTER_WAKE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)after (the )?(first )?(wake|waking)"));
+static CARD_ROW: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"^\|\s+(\d+)\s+(?:N/A\s+N/A\s+)?\d+\s+C(?:\+G)?\s+(\S.*?)\s+(\d+)MiB \|"));
+static COUNTER: LazyLock<Regex> = LazyLock::new(|| regex(r"\boom_kill (\d+)"));
+
+/// What was read of one file so far.
+#[derive(Debug, Default)]
+pub struct Readings {
+    card: Vec<Series>,
+    host_before: Option<(f64, u64)>,
+    host_after: Option<(f64, u64, String)>,
+    has_slept: bool,
+    has_woken: bool,
+    contexts: Vec<(u32, usize)>,
+    oom_kills: Option<u64>,
+    lines: u64,
+}
+
+/// Readings under one label, the highest between two saves.
+#[derive(Debug)]
+struct Series {
+    label: String,
+    /// (GiB, line) of each span between saves.
+    spans: Vec<(f64, u64)>,
+    now: Option<(f64, u64)>,
+}
+
+impl Readings {
+    /// Whether the next line with a reading is looked at.
+    pub fn wants_more(&mut self) -> bool {
+        self.lines += 1;
+        self.lines <= LINES_ALL || self.lines.is_multiple_of(LINES_SAMPLED)
+    }
+
+    /// Takes what a line says of memory.
+    pub fn read(&mut self, text: &str, line: u64) {
+        if let Some((label, gib)) = reading(&*CARD, text) {
+            self.read_card(label, gib, line);
+        }
+        if let Some((_, gib)) = reading(&*HOST, text) {
+            let (before, after) = (BEFORE_SLEEP.is_match(text), AFTER_WAKE.is_match(text));
+            if before || !self.has_slept && !after {
+                self.host_before = Some((gib, line));
+            } else if after || self.has_woken {
+                self.host_after = Some((gib, line, shown(text)));
+            }
+        }
+    }
+
+    fn read_card(&mut self, label: String, gib: f64, line: u64) {
+        let index = self.card.iter().position(|series| series.label == label);
+        let index = match index {
+            Some(index) => index,
+            None if self.card.len() < SERIES_MAX => {
+                self.card.push(Series { label, spans: Vec::new(), now: None });
+                self.card.len() - 1
+            }
+            None => return,
+        };
+        let series = &mut self.card[index];
+        if series.now.is_none_or(|(highest, _)| gib > highest) {
+            series.now = Some((gib, line));
+        }
+    }
+
+    /// A checkpoint was saved.
+    pub fn saved(&mut self) {
+        for series in &mut self.card {
+            if series.spans.len() < SAVES_MAX {
+                series.spans.extend(series.now.take());
+            }
+        }
+    }
+
+    /// An engine went to sleep.
+    pub fn slept(&mut self) {
+        self.has_slept = true;
+    }
+
+    /// An engine woke up.
+    pub fn woke(&mut self) {
+        self.has_woken = self.has_slept;
+    }
+
+    /// True if the card's memory rose at each save so far.
+    pub fn grows_at_saves(&self) -> bool {
+        self.card.iter().any(|series| series.growth().is_some())
+    }
+
+    /// A row of the table of a card's processes.
+    pub fn card_row(&mut self, text: &str) -> Option<Verdict> {
+        let found = CARD_ROW.captures(text)?;
+        let (card, mib): (u32, f64) = (found[1].parse().ok()?, found[3].parse().ok()?);
+        if mib > CONTEXT_MIB || !found[2].contains("python") && !found[2].contains("ray") {
+            return None;
+        }
+        let index = self.contexts.iter().position(|(known, _)| *known == card).unwrap_or_else(|| {
+            self.contexts.push((card, 0));
+            self.contexts.len() - 1
+        });
+        let count = &mut self.contexts[index].1;
+        *count += 1;
+        (*count == CONTEXTS_MIN).then(|| {
+            Verdict::of("cuda-context-per-worker")
+                .because(format!("{CONTEXTS_MIN} or more processes on card {card} hold at most {CONTEXT_MIB} MiB each, a bare context"))
+        })
+    }
+
+    /// A count of kills: a rise is proof, a count alone is not of this run.
+    pub fn oom_counter(&mut self, text: &str) -> Option<Verdict> {
+        let count: u64 = COUNTER.captures(text)?[1].parse().ok()?;
+        let before = self.oom_kills.replace(count);
+        match (before, count) {
+            (Some(before), count) if count > before => Some(
+                Verdict::of("cgroup-oom-kill")
+                    .because(format!("the container's oom_kill rose from {before} to {count}")),
+            ),
+            (None, 1..) => {
+                Some(Verdict::of("worker-sigkill-unknown").because(format!(
+                    "the container counts {count} kills for lack of memory since it was made"
+                )))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the readings say at the end of a file, with the class's slug.
+    pub fn finish(mut self) -> Vec<(&'static str, Event)> {
+        self.saved();
+        let mut events = Vec::new();
+        if let Some((from, to, line, saves)) = self.card.iter().find_map(Series::growth) {
+            let reason =
+                format!("the card's memory rose at each of {saves} saves, from {from:.1} to {to:.1} GiB");
+            events.push(event("gpu-leak-at-checkpoint", line, reason.clone(), reason));
+        }
+        if let (Some((before, _)), Some((after, line, text))) = (self.host_before, self.host_after)
+            && after >= before * 1.1 + COPY_GIB
+        {
+            let reason = format!(
+                "the host held {before:.1} GiB before the engine slept and {after:.1} GiB after it woke"
+            );
+            events.push(event("sleep-host-copy", line, text, reason));
+        }
+        events
+    }
+}
+
+impl Series {
+    /// (first, last, line of the second, saves) if every span is above the one before.
+    fn growth(&self) -> Option<(f64, f64, u64, usize)> {
+        let (first, last) = (self.spans.first()?, self.spans.last()?);
+        let rises = self.spans.windows(2).all(|pair| pair[1].0 >= pair[0].0 + LEAK_STEP_GIB);
+        (self.spans.len() >= 3 && rises && last.0 - first.0 >= LEAK_GIB)
+            .then(|| (first.0, last.0, self.spans[1].1, self.spans.len() - 1))
+    }
+}
+
+fn event(slug: &'static str, line: u64, text: String, reason: String) -> (&'static str, Event) {
+    let verdict = Verdict::of(slug).because(reason);
+    // The class and file are the scanner's to set.
+    (slug, Event { class: 0, file: 0, line, text, stamp: None, verdict })
+}
+
+/// (label, GiB) of a line.
+fn reading(patterns: &[Regex], text: &str) -> Option<(String, f64)> {
+    let found = patterns.iter().find_map(|pattern| pattern.captures(text))?;
+    let label = found[1].to_ascii_lowercase();
+    let number: f64 = found[2].parse().ok()?;
+    let unit = found.get(3).map_or("", |unit| unit.as_str());
+    let gib = match unit.to_ascii_uppercase().chars().next() {
+        Some('M') => number / 1024.0,
+        Some('B') => number / (1u64 << 30) as f64,
+        Some(_) => number,
+        // Without a unit: bytes if it is that large.
+        None if number > 1e7 => number / (1u64 << 30) as f64,
+        None => number,
+    };
+    Some((label, gib))
+}

@@ -1,0 +1,111 @@
+//! Our own examples, each read as a log of its own: the confusion table of the classes.
+//!
+//! `data/examples.txt` holds them: `=== CLASS | EXPECTED | name`, then the lines. With EXPECTED the class it is a positive
+//! example, otherwise a near miss of the class: it must be named EXPECTED.
+
+use super::input::Input;
+use super::signatures::Signatures;
+use super::{Diagnosis, diagnose};
+use plimsoll_base::Result;
+use std::collections::BTreeMap;
+use std::io::Cursor;
+
+const EXAMPLES: &str = include_str!("../../data/examples.txt");
+
+/// One example.
+#[derive(Clone, Copy, Debug)]
+pub struct Example {
+    /// The class that it is about.
+    pub class: &'static str,
+    /// What must be named.
+    pub expected: &'static str,
+    /// What it shows.
+    pub name: &'static str,
+    /// Its lines.
+    pub text: &'static str,
+}
+
+impl Example {
+    /// True if it must be named by its class.
+    pub fn is_positive(&self) -> bool {
+        self.class == self.expected
+    }
+
+    /// What is said of it.
+    pub fn diagnose(&self) -> Result<Diagnosis> {
+        diagnose(vec![Input::Stream("example".into(), Box::new(Cursor::new(self.text)))])
+    }
+}
+
+/// All examples, in the order of the file.
+pub fn examples() -> impl Iterator<Item = Example> {
+    EXAMPLES.split("\n=== ").skip(1).filter_map(|part| {
+        let (head, text) = part.split_once('\n')?;
+        let mut fields = head.splitn(3, " | ");
+        let (class, expected, name) = (fields.next()?, fields.next()?, fields.next()?);
+        Some(Example { class, expected, name, text })
+    })
+}
+
+/// How often each expectation was named what.
+#[derive(Debug, Default)]
+pub struct Confusion {
+    /// (expected, named) and how often; only pairs that occur.
+    pub cells: BTreeMap<(String, String), u64>,
+    /// Examples that were named otherwise than expected.
+    pub wrong: Vec<(Example, String)>,
+    /// (positive examples, near misses) of each class.
+    pub sizes: BTreeMap<String, (u64, u64)>,
+}
+
+impl Confusion {
+    /// Reads every example.
+    pub fn run() -> Result<Confusion> {
+        let mut confusion = Confusion::default();
+        for slug in Signatures::embedded().slugs() {
+            confusion.sizes.insert(slug.into(), (0, 0));
+        }
+        for example in examples() {
+            let named = example.diagnose()?.slug;
+            *confusion.cells.entry((example.expected.into(), named.clone())).or_default() += 1;
+            let size = confusion.sizes.entry(example.class.into()).or_default();
+            match example.is_positive() {
+                true => size.0 += 1,
+                false => size.1 += 1,
+            }
+            if named != example.expected {
+                confusion.wrong.push((example, named));
+            }
+        }
+        Ok(confusion)
+    }
+
+    /// The table, a row a class: its examples, its near misses, what was named right, and what was not.
+    pub fn table(&self) -> String {
+        let mut text =
+            format!("{:<30} {:>8} {:>6}  {:>5}  otherwise\n", "expected", "examples", "misses", "right");
+        let mut names: Vec<&String> =
+            self.cells.keys().map(|(expected, _)| expected).chain(self.sizes.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
+            let (positive, near) = self.sizes.get(name).copied().unwrap_or_default();
+            let of = self.cells.iter().filter(|((expected, _), _)| expected == name);
+            let (right, wrong): (Vec<_>, Vec<_>) = of.partition(|((expected, named), _)| expected == named);
+            let right: u64 = right.iter().map(|(_, count)| **count).sum();
+            let wrong: Vec<String> =
+                wrong.iter().map(|((_, named), count)| format!("{named} {count}")).collect();
+            let wrong = if wrong.is_empty() { "-".to_string() } else { wrong.join(", ") };
+            text += &format!("{name:<30} {positive:>8} {near:>6}  {right:>5}  {wrong}\n");
+        }
+        let total: u64 = self.cells.values().sum();
+        text += &format!("{} of {total} examples on the diagonal\n", total - self.wrong.len() as u64);
+        for (example, named) in &self.wrong {
+            text += &format!(
+                "wrong: {} | {} | {}: named {named}\n",
+                example.class, example.expected, example.name
+            );
+        }
+        text
+    }
+}

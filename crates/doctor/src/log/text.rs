@@ -1,0 +1,109 @@
+//! A line of a log without what loggers put in front of it, and whose line it is.
+
+use regex::Regex;
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+/// Characters of a line that are shown.
+const SHOWN_CHARS: usize = 400;
+
+/// What may stand before a message: launchers, container runtimes, loggers, clocks, boxes around tracebacks.
+static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
+    regex(concat!(
+        r"^(?:\s*(?:",
+        r"\([A-Za-z_][\w.:<>*/\- ]*(?:pid|ip)=[^)]*\)", // (WorkerDict pid=12, ip=10.0.0.1)
+        r"|\((?:raylet|autoscaler|gcs_server|driver)\b[^)]*\)", // (raylet)
+        r"|\[(?:rank ?\d+|default\d+|node[\w-]*|worker[\w-]*)\]:?|\[\d{1,4}\]:", // [rank0]: [3]:
+        r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?: [A-Z] \d+ \d+)?\]?",
+        r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)? ?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ [\w@./-]+(?:\[\d+\])?:",
+        r"|(?:stdout|stderr) [FP]",
+        r"|\(?\b(?:INFO|ERROR|WARNING|WARN|DEBUG|CRITICAL|FATAL)\b\)?:?(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: \[?[\w/.\-]+\.\w+:\d+\]?)?",
+        r"|\[[\w/.\-]+\.(?:py|cc|cpp|cu):\d+(?::\w+)?\]:?",
+        r"|\d{1,4}: ", // srun -l
+        r"|[│┃](?: |$)|E(?: {3,})",
+        r"))+",
+    ))
+});
+/// Who wrote a line, where several processes write one log.
+static TAG: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"^[^(\[]{0,40}(\([A-Za-z_][\w.:<>*/\- ]*pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
+});
+/// Colours whose escape character a copy has lost.
+static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| regex(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
+
+/// A regex that is part of the program.
+pub fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a pattern of ours compiles")
+}
+
+/// Bytes of a log as text: broken UTF-8 replaced, control characters and colours dropped.
+pub fn clean(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text: Cow<str> = match text.contains('m') && text.contains('[') {
+        true => BARE_COLOUR.replace_all(&text, ""),
+        false => text,
+    };
+    text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
+}
+
+/// The message without what stands before it.
+pub fn message(line: &str) -> &str {
+    match PREFIX.find(line) {
+        Some(found) => line[found.end()..].trim_start(),
+        None => line.trim_start(),
+    }
+}
+
+/// The process that wrote the line, as far as the line says.
+pub fn tag(line: &str) -> Option<&str> {
+    TAG.captures(line).and_then(|found| found.get(1)).map(|found| found.as_str())
+}
+
+/// As it is shown to people.
+pub fn shown(line: &str) -> String {
+    line.trim().chars().take(SHOWN_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_lose_what_loggers_put_before_them() {
+        for (line, expect) in [
+            ("Killed", "Killed"),
+            ("(WorkerDict pid=71876, ip=10.0.0.2) RuntimeError: x", "RuntimeError: x"),
+            ("[rank3]: torch.OutOfMemoryError: x", "torch.OutOfMemoryError: x"),
+            ("(EngineCore_DP0 pid=17) ERROR 09-28 15:47:24 [core.py:718] ValueError: x", "ValueError: x"),
+            ("2026-03-01T10:11:12.123456789Z stderr F Killed", "Killed"),
+            (
+                "(raylet) [2026-03-01 10:11:12,219 E 393 393] (raylet) node_manager.cc:3277: x",
+                "node_manager.cc:3277: x",
+            ),
+            (
+                "Mar 10 01:33:03 node-6 kernel: Out of memory: Killed process 1 (a)",
+                "Out of memory: Killed process 1 (a)",
+            ),
+            ("│ RuntimeError: x", "RuntimeError: x"),
+            (
+                "[2026-03-01 10:11:12,123] [INFO] [launch.py:319:sigkill_handler] x",
+                "[INFO] [launch.py:319:sigkill_handler] x",
+            ),
+        ] {
+            assert_eq!(message(line), expect, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_tag_names_the_process() {
+        assert_eq!(tag("(WorkerDict pid=71876, ip=10.0.0.2) x"), Some("(WorkerDict pid=71876"));
+        assert_eq!(tag("[rank0]:[E219 12:14:43.351647859 x] y"), Some("[rank0]"));
+        assert_eq!(tag("RuntimeError: x"), None);
+    }
+
+    #[test]
+    fn text_is_clean_whatever_the_bytes() {
+        assert_eq!(clean(b"[36m(A pid=1)[0m x\x07\xff\ty"), "(A pid=1) x\u{fffd} y");
+        assert_eq!(clean(b"a[0] = m"), "a[0] = m");
+    }
+}

@@ -1,0 +1,201 @@
+//! Cards: what the binary knows of them, what the system shows of them, and who holds them. Device files and links of
+//! /proc are read; no library is opened here.
+
+use super::{Check, Machine, State};
+use plimsoll_base::Bytes;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// Processes that are looked at, and descriptors of each.
+const PROCESSES_MAX: usize = 8192;
+const DESCRIPTORS_MAX: usize = 4096;
+/// Holders that are named.
+const NAMED_MAX: usize = 5;
+/// Of a card: more in use than this before a run is someone else's work.
+const BUSY_SHARE: f64 = 0.05;
+
+/// A card that the binary has opened no context on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Card {
+    /// Product.
+    pub name: String,
+    /// All memory.
+    pub total: Bytes,
+    /// Free memory, where the driver says.
+    pub free: Option<Bytes>,
+}
+
+/// What the binary knows of cards; this crate opens none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GpuFacts {
+    /// Cards that CUDA shows to this process.
+    pub cards: Vec<Card>,
+    /// The driver and where its library is.
+    pub driver: Option<String>,
+    /// Why there is none: the words of the driver's error.
+    pub missing: Option<String>,
+    /// Libraries that could not be opened, with the reason.
+    pub libraries_missing: Vec<String>,
+    /// Whether memory of a card can be handed to another process, by a probe; `None` if there was none.
+    pub hand_over: Option<Result<String, String>>,
+}
+
+pub fn checks(machine: &Machine) -> Vec<Check> {
+    vec![driver(machine), cards(machine), holders(machine), hand_over(machine)]
+}
+
+/// Numbers of the device files /dev/nvidia0, /dev/nvidia1, ...
+fn device_files(machine: &Machine) -> Vec<u32> {
+    let number = |name: String| name.strip_prefix("nvidia")?.parse().ok();
+    let mut numbers: Vec<u32> = machine.names("dev").into_iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn driver(machine: &Machine) -> Check {
+    const SLUG: &str = "machine-gpu-driver";
+    let module = machine.read("proc/driver/nvidia/version");
+    let module = module.as_deref().and_then(|text| text.lines().next()).map(|line| {
+        let version = line
+            .split_ascii_whitespace()
+            .find(|word| word.split('.').count() >= 2 && word.starts_with(|c: char| c.is_ascii_digit()));
+        version.unwrap_or("unknown").to_string()
+    });
+    let facts = &machine.gpu;
+    match (&facts.driver, &module) {
+        (Some(driver), _) if facts.libraries_missing.is_empty() => {
+            let module = module.map_or(String::new(), |version| format!(", kernel module {version}"));
+            Check::new(SLUG, State::Fine, format!("{driver}{module}"))
+        }
+        (Some(driver), _) => Check::new(
+            SLUG,
+            State::Bites,
+            format!("{driver}; missing: {}", facts.libraries_missing.join("; ")),
+        ),
+        (None, Some(version)) => {
+            let why = facts.missing.as_deref().unwrap_or("CUDA was not asked");
+            Check::new(
+                SLUG,
+                State::Bites,
+                format!("the kernel module {version} is loaded, and CUDA does not work: {why}"),
+            )
+        }
+        (None, None) => {
+            Check::new(SLUG, State::Unknown, "there is no NVIDIA driver here: nothing of a card was checked")
+        }
+    }
+}
+
+fn cards(machine: &Machine) -> Check {
+    const SLUG: &str = "machine-gpu-cards";
+    let files = device_files(machine).len();
+    let shown = machine.variable("CUDA_VISIBLE_DEVICES");
+    let visible = shown.map_or(String::new(), |value| format!("; CUDA_VISIBLE_DEVICES={value}"));
+    let cards = &machine.gpu.cards;
+    if cards.is_empty() {
+        let state = if files > 0 && shown.is_none() { State::Bites } else { State::Unknown };
+        return Check::new(SLUG, state, format!("no card is usable; {files} device files{visible}"));
+    }
+    let busy = |card: &Card| {
+        card.free.is_some_and(|free| {
+            (card.total.0 - free.0.min(card.total.0)) as f64 > BUSY_SHARE * card.total.0 as f64
+        })
+    };
+    let words: Vec<String> = cards
+        .iter()
+        .map(|card| match card.free {
+            Some(free) => format!("{}: {free} of {} free", card.name, card.total),
+            None => format!("{}: {}", card.name, card.total),
+        })
+        .collect();
+    let state = match cards.iter().any(busy) {
+        true => State::Bites,
+        false if cards.len() < files => State::Note,
+        false => State::Fine,
+    };
+    Check::new(SLUG, state, format!("{}; {files} device files{visible}", words.join(", ")))
+}
+
+/// A process that has a device file of a card open.
+struct Holder {
+    pid: u32,
+    name: String,
+    user: u32,
+}
+
+fn holders(machine: &Machine) -> Check {
+    const SLUG: &str = "machine-gpu-holders";
+    if device_files(machine).is_empty() {
+        return Check::new(SLUG, State::Unknown, "there are no device files of cards");
+    }
+    let (mut by_card, mut hidden): (BTreeMap<u32, Vec<Holder>>, usize) = (BTreeMap::new(), 0);
+    let pids = machine.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+    for pid in pids.filter(|pid| *pid != std::process::id()).take(PROCESSES_MAX) {
+        match cards_of(machine, pid) {
+            None => hidden += 1,
+            Some(cards) => {
+                for card in cards {
+                    by_card.entry(card).or_default().push(holder(machine, pid));
+                }
+            }
+        }
+    }
+    let unseen = if hidden > 0 {
+        format!("; {hidden} processes of others could not be looked at")
+    } else {
+        String::new()
+    };
+    if by_card.is_empty() {
+        let state = if hidden > 0 { State::Unknown } else { State::Fine };
+        return Check::new(SLUG, state, format!("no process holds a card{unseen}"));
+    }
+    let words: Vec<String> = by_card
+        .iter()
+        .map(|(card, holders)| {
+            let named: Vec<String> = holders
+                .iter()
+                .take(NAMED_MAX)
+                .map(|holder| format!("pid {} ({}) of user {}", holder.pid, holder.name, holder.user))
+                .collect();
+            let more = holders.len().saturating_sub(NAMED_MAX);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("card {card}: {}{more}", named.join(", "))
+        })
+        .collect();
+    Check::new(SLUG, State::Bites, format!("{}{unseen}", words.join("; ")))
+}
+
+/// Cards whose device file the process has open; `None` if it may not be looked at.
+fn cards_of(machine: &Machine, pid: u32) -> Option<Vec<u32>> {
+    let entries = match fs::read_dir(machine.root.join(format!("proc/{pid}/fd"))) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Some(Vec::new()),
+        Err(_) => return None,
+    };
+    let links = entries.flatten().take(DESCRIPTORS_MAX).filter_map(|entry| fs::read_link(entry.path()).ok());
+    let card = |link: std::path::PathBuf| link.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok();
+    let mut cards: Vec<u32> = links.filter_map(card).collect();
+    cards.sort_unstable();
+    cards.dedup();
+    Some(cards)
+}
+
+fn holder(machine: &Machine, pid: u32) -> Holder {
+    let user = fs::metadata(machine.root.join(format!("proc/{pid}"))).map_or(0, |meta| meta.uid());
+    Holder { pid, name: machine.word(&format!("proc/{pid}/comm")).unwrap_or_default(), user }
+}
+
+fn hand_over(machine: &Machine) -> Check {
+    const SLUG: &str = "machine-gpu-hand-over";
+    match (&machine.gpu.hand_over, machine.gpu.cards.is_empty()) {
+        (Some(Ok(words)), _) => Check::new(SLUG, State::Fine, words),
+        (Some(Err(words)), _) => Check::new(SLUG, State::Bites, words),
+        (None, true) => Check::new(SLUG, State::Unknown, "not probed: there is no card here"),
+        (None, false) => Check::new(
+            SLUG,
+            State::Unknown,
+            "not probed by this build; see machine-kernel-calls and machine-ptrace",
+        ),
+    }
+}
