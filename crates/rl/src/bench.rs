@@ -1,11 +1,15 @@
 //! The verb `bench`: rollout, training, whole step and exactness on work that peers can do too, as a share of this
 //! machine's own peak.
 
+mod errors;
+mod methods;
 mod peak;
 mod save;
 
 use crate::dataset::Item;
 use crate::devices;
+use crate::gather::Cursor;
+use crate::held::Held;
 use crate::metrics;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, plan_sampling, plan_with};
@@ -28,6 +32,8 @@ use plimsoll_train::Sequence;
 use serde_json::{Value, json};
 use std::time::Instant;
 
+pub use errors::{MethodError, dpo_error, method_error, reward_model_error};
+pub use methods::{methods, words as methods_words};
 pub use peak::peak;
 pub use save::save;
 
@@ -167,16 +173,26 @@ pub fn whole_step(
         .collect();
     let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
     let objective = Objective::new(&run)?;
-    let mut cx = StepContext { run: &run, text: &text, eos: &[], objective, rewards, edge: &mut |_| {} };
-    let (mut times, mut mismatch, mut last) = (Vec::new(), 0.0f64, Default::default());
+    let mut cx = StepContext {
+        run: &run,
+        text: &text,
+        eos: &[],
+        objective,
+        rewards,
+        episodes: None,
+        prompts: &mut |_, _| Ok(items.clone()),
+        cursor: Cursor::default(),
+        held: Held::default(),
+        edge: &mut |_| {},
+    };
+    let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);
     for repeat in 0..=options.repeats {
         let started = Instant::now();
-        let report = step(&mut trainer, &mut cx, &items, repeat as u32 + 1)?;
+        let report = step(&mut trainer, &mut cx, repeat as u32 + 1)?;
         times.push(started.elapsed().as_secs_f64());
         mismatch = mismatch.max(report.logprob_mismatch_max);
-        last = report.seconds;
+        (last, flops) = (report.seconds, report.flops);
     }
-    let flops = metrics::step_flops(&bench.spec(), &items, &trainer.samples, &run.rollout);
     let mut result = spread(&times[1..]);
     result["share_of_peak"] = json!(flops / median(&times[1..]) / bench.peak(&*dev));
     result["peak_bytes"] = json!(Host::this().rss().peak);
@@ -330,6 +346,7 @@ pub(crate) fn facts(
         completion_tokens: 0,
         eval_prompts: 0,
         critic: None,
+        reward: None,
         host: crate::shape::HostFacts {
             image: session::image_bytes(),
             tokenizer: session::tokenizer_bytes(&model),

@@ -4,14 +4,16 @@
 use crate::buffers::StepBuffers;
 use crate::checkpoint::{CRITIC, CRITIC_OPTIMIZER};
 use crate::trainer::{Trainer, UpdateStats, enter, gradient_not_finite, rehearse_passes};
-use plimsoll_base::{Phase, Result};
+use crate::value_passes::ValuePasses;
+use plimsoll_base::{ModelSpec, Phase, Result};
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
+use plimsoll_memory::Buf;
 use plimsoll_model::{
-    Activations, Decoder, FlatTensors, Mode, ParamTable, Params, Pass, backward_values, layers, load,
-    restore, rope, values,
+    Activations, Decoder, FlatTensors, Mode, ParamTable, Params, backward_values, layers, load, restore,
+    rope, values,
 };
-use plimsoll_train::{Optimizer, Sequence, UpdateOptions};
+use plimsoll_train::{Optimizer, Packing, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -38,13 +40,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             return Ok(());
         };
         let (dev, resident, dtype) = (self.dev, self.resident, self.shape.weights);
-        let rope_table = match resident.get("critic.rope") {
-            None => self.roles.actor.rope,
-            Some(own) => {
-                rope::fill(dev, &spec, own);
-                own
-            }
-        };
+        let rope_table = self.rope_of("critic", &spec);
         let params = Params::bind(&spec, &table, dtype, resident.buf("critic.weights"));
         load(dev, model, &table, &params, seed, self.shape.host.staging)?;
         let optimizer = Optimizer::new(dev, &spec, &table, &params, resident, "critic");
@@ -53,13 +49,24 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         Ok(())
     }
 
+    /// The rotary table of another role: its own where the actor's does not serve.
+    pub(crate) fn rope_of(&self, role: &str, spec: &ModelSpec) -> Buf<'a> {
+        match self.resident.get(&format!("{role}.rope")) {
+            None => self.roles.actor.rope,
+            Some(own) => {
+                rope::fill(self.dev, spec, own);
+                own
+            }
+        }
+    }
+
     /// The critic's part of `rehearse`.
     pub(crate) fn rehearse_critic(&mut self) -> Result<()> {
         let (Some(critic), Some(training)) = (&self.roles.critic, self.shape.training) else { return Ok(()) };
         let (dev, decoder) = (self.dev, &critic.decoder);
         let phase = enter(dev, &mut self.overlay, Phase::Critic);
         let acts = Activations::bind(&phase, Mode::Critic(training.recompute), self.shape.pass());
-        rehearse_passes(dev, acts, self.shape, &mut |pass, heads| {
+        rehearse_passes(dev, acts, self.shape, self.shape.pass(), &mut |pass, heads| {
             layers(dev, decoder, pass);
             values(dev, decoder, pass);
             // As with the actor: algorithms are compared by what they make of these gradients.
@@ -79,18 +86,12 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let phase = enter(self.dev, &mut self.overlay, Phase::Critic);
         let acts = Activations::bind(&phase, Mode::Critic(training.recompute), self.shape.pass());
         let packer = self.packer.as_mut().expect("a training run packs");
-        let mut first = 0;
-        while first < sequences.len() {
-            let batch = packer.pack(sequences, first)?;
-            let pass = Pass::upload(self.dev, acts, batch.index);
-            layers(self.dev, &critic.decoder, &pass);
-            values(self.dev, &critic.decoder, &pass);
-            let tokens = self.buffers.tokens(&batch.sequences);
-            self.dev.read_f32(pass.values(), 0, &mut self.buffers.critic.old_values[tokens]);
-            self.dev.check()?;
-            first = batch.sequences.end;
-        }
-        Ok(())
+        let (dev, decoder, buffers) = (self.dev, &critic.decoder, &mut self.buffers);
+        let mut passes = ValuePasses { dev, decoder, acts, packer, packing: Packing::default() };
+        passes.score(sequences, &mut |batch, values| {
+            let tokens = buffers.tokens(&batch);
+            dev.read_f32(values, 0, &mut buffers.critic.old_values[tokens]);
+        })
     }
 
     /// Forward, loss and backward of the critic over some sequences, then one step of its optimizer: phase Critic.
@@ -133,30 +134,9 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let acts = Activations::bind(&phase, Mode::Critic(training.recompute), self.shape.pass());
         let critic = self.roles.critic.as_ref().expect("a critic is updated");
         let packer = self.packer.as_mut().expect("a training run packs");
-        let mut stats = UpdateStats::default();
-        let mut first = which.start;
-        while first < which.end {
-            let started = Instant::now();
-            let batch = packer.pack(&sequences[..which.end], first)?;
-            let pass = Pass::upload(self.dev, acts, batch.index);
-            layers(self.dev, &critic.decoder, &pass);
-            values(self.dev, &critic.decoder, &pass);
-            let tokens = self.buffers.tokens(&batch.sequences);
-            self.dev.read_f32(pass.values(), 0, &mut self.buffers.critic.values[tokens.clone()]);
-            self.dev.check()?;
-            self.buffers.set_micro(&batch.sequences);
-            loss(&mut self.buffers, tokens.clone())?;
-            stats.forward_s += started.elapsed().as_secs_f64();
-            let started = Instant::now();
-            let d_values = &self.buffers.critic.d_values[tokens];
-            let add = stats.micro_batches > 0;
-            backward_values(self.dev, &critic.decoder, &critic.optimizer.grads, add, &pass, d_values);
-            stats.backward_s += started.elapsed().as_secs_f64();
-            stats.micro_batches += 1;
-            stats.rows += batch.index.ids.len() as u64;
-            first = batch.sequences.end;
-        }
-        Ok(stats)
+        let packing = Packing::default();
+        let mut passes = ValuePasses { dev: self.dev, decoder: &critic.decoder, acts, packer, packing };
+        passes.gradients(&critic.optimizer.grads, &mut self.buffers, sequences, which, loss)
     }
 
     /// The critic's weights and states from a checkpoint, bit for bit, after `updates` updates. Does nothing without one.

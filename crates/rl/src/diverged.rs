@@ -4,8 +4,10 @@
 use crate::trainer::Trainer;
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{Device, Sampling};
+use plimsoll_files::Head;
 use plimsoll_model::Param;
 use plimsoll_rollout::{NeverStop, Request};
+use plimsoll_train::Sequence;
 
 /// True for an error that says that the weights no longer give numbers.
 pub fn is_divergence(error: &Error) -> bool {
@@ -40,6 +42,9 @@ pub fn prove<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
         let message = "the critic's weights are not finite after an update";
         return Err(Error::new("model-weight-not-finite", message).hint("lower critic.learning_rate"));
     }
+    if trainer.shape.head == Head::Score {
+        return prove_score(trainer);
+    }
     let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
     let request = Request {
         prompts: &[&[0]],
@@ -50,6 +55,17 @@ pub fn prove<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
         first_sample_id: 0,
     };
     trainer.rollout(&request, &mut NeverStop).map(|_| ())
+}
+
+/// A reward model samples nothing: it must give a finite score.
+fn prove_score<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
+    let mut scores = Vec::with_capacity(1);
+    trainer.scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }], &mut scores)?;
+    match scores[0].is_finite() {
+        true => Ok(()),
+        false => Err(Error::new("loss-not-finite", format!("the score of a token is {}", scores[0]))
+            .hint("lower train.learning_rate")),
+    }
 }
 
 fn sum_squares<D: Device + ?Sized>(trainer: &Trainer<'_, D>, param: &Param) -> f64 {

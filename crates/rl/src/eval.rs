@@ -3,12 +3,16 @@
 //! The score is the mean reward. Beside it stands pass@k, for which a response succeeds if the first reward gives it 1 or
 //! more, before its weight: other rewards, such as a price for length, do not make a right answer wrong.
 
-use crate::dataset::{Item, TextModel};
+use crate::dataset::{Dataset, Item, TextModel};
 use crate::devices;
+use crate::eval_metric::mean_over_sets;
 use crate::grading::Grading;
+use crate::model_reward::{ModelReward, names_with};
+use crate::pairs::{self, PairScore};
+use crate::pass_rates;
 use crate::plan::plan_sampling;
-use crate::responses::KeptSample;
-use crate::runfile::{Rollout, RunFile, Train, VerbFile};
+use crate::responses::{Kept, KeptSample};
+use crate::runfile::{Data, DataSets, Rollout, RunFile, Train, VerbFile};
 use crate::session::{self, Facts};
 use crate::train::SAMPLES_KEPT;
 use crate::trainer::Trainer;
@@ -20,10 +24,45 @@ use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Request;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 /// Evaluation samples draw from numbers that training never uses.
-const EVAL_SAMPLE_IDS: u64 = 1 << 62;
+pub(crate) const EVAL_SAMPLE_IDS: u64 = 1 << 62;
+
+/// Held-out prompts under their name.
+#[derive(Clone, Debug, Default)]
+pub struct EvalSet {
+    /// In events, samples and metrics.
+    pub name: String,
+    /// The prompts.
+    pub items: Vec<Item>,
+}
+
+impl EvalSet {
+    /// Sets of episodes, whose prompts their environment makes.
+    pub fn of_episodes(sets: Vec<(String, String)>) -> Vec<EvalSet> {
+        sets.into_iter().map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
+    }
+
+    /// Opens sets, each a name and a path, of prompts or of pairs; at most `max` of each.
+    pub fn open_all(
+        sets: Vec<(String, String)>,
+        data: &Data,
+        text: &TextModel,
+        max: Option<u32>,
+        has_pairs: bool,
+    ) -> Result<Vec<EvalSet>> {
+        let open = |(name, path): (String, String)| {
+            let items = match has_pairs {
+                true => pairs::test_items(&path, data, text, max)?,
+                false => Dataset::test_items(&path, data, text, max)?,
+            };
+            Ok(EvalSet { name, items })
+        };
+        sets.into_iter().map(open).collect()
+    }
+}
 
 /// How to evaluate.
 pub struct EvalHow<'s> {
@@ -39,6 +78,8 @@ pub struct EvalHow<'s> {
     pub samples: usize,
     /// Steps done, for the responses that are kept.
     pub step: u32,
+    /// The reward model among the rewards, if there is one.
+    pub model_reward: Option<ModelReward>,
 }
 
 /// What an evaluation found.
@@ -61,6 +102,10 @@ pub struct EvalReport {
     pub seconds: f64,
     /// Every response to the first few prompts, for people.
     pub examples: Vec<KeptSample>,
+    /// What was found over held-out pairs, for methods that learn from them.
+    pub pairs: Option<PairScore>,
+    /// The share of each prompt's responses that succeeded.
+    pub pass_rates: Vec<f32>,
 }
 
 /// Most prompts whose responses are kept.
@@ -78,10 +123,12 @@ pub fn evaluate<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     how: &EvalHow<'_>,
     rewards: &mut Rewards,
-    items: &[Item],
+    set: &EvalSet,
 ) -> Result<EvalReport> {
     let started = Instant::now();
-    let mut report = EvalReport::default();
+    let items = &set.items;
+    let mut report = EvalReport { pass_rates: Vec::with_capacity(items.len()), ..EvalReport::default() };
+    let names: Vec<String> = names_with(rewards, how.model_reward).into_iter().map(str::to_string).collect();
     let at_once = (trainer.shape.engine.samples / how.samples).max(1);
     let kept = samples_kept(how.samples);
     let max_new_tokens = how.rollout.max_new_tokens as usize;
@@ -99,14 +146,17 @@ pub fn evaluate<D: Device + ?Sized>(
         trainer.rollout(&request, &mut grading)?;
         report.tokens += trainer.samples.total_tokens();
         let texts = grading.texts();
-        let scored = rewards.finish()?;
+        let mut scored = rewards.finish()?;
+        if let Some(model) = &how.model_reward {
+            model.add(trainer, items, how.samples, &mut scored)?;
+        }
+        let version = trainer.updates();
+        let rows = Kept { step: how.step, names: &names, samples: &trainer.samples, policy_version: version };
         for (g, group) in scored.chunks(how.samples).enumerate() {
             report.add(group);
             for (s, one) in (g * how.samples..).zip(group) {
                 if report.examples.len() < kept {
-                    let row =
-                        KeptSample::new(how.step, &items[g].text, &texts[s], one.total, &trainer.samples, s);
-                    report.examples.push(row);
+                    report.examples.push(rows.sample(s, &set.name, &items[g].text, &texts[s], one));
                 }
             }
         }
@@ -120,7 +170,7 @@ pub fn evaluate<D: Device + ?Sized>(
 
 impl EvalReport {
     /// Adds the samples of one prompt; means are sums until the last.
-    fn add(&mut self, group: &[Scored]) {
+    pub(crate) fn add(&mut self, group: &[Scored]) {
         let totals = group.iter().filter_map(|s| s.total).map(f64::from);
         self.num_samples += group.len();
         self.num_unscored += group.len() - totals.clone().count();
@@ -128,6 +178,7 @@ impl EvalReport {
         self.best += totals.reduce(f64::max).unwrap_or(0.0);
         let succeeds = |s: &&Scored| s.parts.first().copied().flatten().is_some_and(|score| score >= SUCCESS);
         let (n, successes) = (group.len() as u32, group.iter().filter(succeeds).count() as u32);
+        self.pass_rates.push((f64::from(successes) / f64::from(n.max(1))) as f32);
         for k in powers_up_to(n) {
             *self.pass_at_k.entry(k).or_default() += pass_at_k(n, successes, k);
         }
@@ -140,17 +191,24 @@ pub fn pass_words(pass_at_k: &BTreeMap<u32, f64>, digits: usize) -> String {
     words.join(", ")
 }
 
-/// The verb `eval`: a model, a data set and rewards, without training.
-pub fn eval(verb: &VerbFile) -> Result<Value> {
+/// The verb `eval`: a model, data sets and rewards, without training. `rows_to`: a file for the prompts with their pass
+/// rates, as JSON lines.
+pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     devices::check(verb.run.device)?;
     let model = session::open_model(&verb.model, &verb.model_options, true)?;
     let text = session::text_model(&model, &verb.data)?;
-    let name = verb.data.eval.as_deref().or(verb.data.prompts.as_deref()).unwrap_or("builtin:addition");
-    let items = crate::dataset::Dataset::test_items(name, &verb.data, &text, verb.eval.prompts_max)?;
+    let mut named = verb.data.eval_sets();
+    if named.is_empty() {
+        let prompts = verb.data.prompts.iter().flat_map(DataSets::named);
+        named = prompts.map(|(name, set)| (name, set.path.clone())).collect();
+    }
+    let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, false)?;
     let mut rewards = Rewards::new(&reward_specs(&verb.reward, &verb.data.answer_column))?;
-    rewards.check_columns(&items[0].columns)?;
+    sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
     let run = as_run(verb);
-    let facts = verb_facts(&run, &model, items.iter().map(|i| i.ids.len()).max().unwrap_or(1), items.len());
+    let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);
+    let largest = sets.iter().map(|set| set.items.len()).max().unwrap_or(0);
+    let facts = verb_facts(&run, &model, longest, largest);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
@@ -163,14 +221,55 @@ pub fn eval(verb: &VerbFile) -> Result<Value> {
         sampling,
         samples: verb.eval.samples.max(1) as usize,
         step: 0,
+        model_reward: None,
     };
-    let found = evaluate(&mut trainer, &how, &mut rewards, &items)?;
-    Ok(json!({
-        "model": verb.model, "data": name, "score": found.score, "pass_at_k": found.pass_at_k, "best": found.best,
-        "samples_per_prompt": how.samples, "prompts": items.len(), "samples": found.num_samples, "unscored": found.num_unscored, "tokens": found.tokens,
-        "seconds": found.seconds, "tokens_per_second": found.tokens as f64 / found.seconds, "examples": found.examples,
-        "arena_bytes": report.plan.arena_bytes(), "rss_peak_bytes": Host::this().rss().peak,
-    }))
+    let mut found = Vec::with_capacity(sets.len());
+    for set in &sets {
+        found.push(evaluate(&mut trainer, &how, &mut rewards, set)?);
+    }
+    if let Some(path) = rows_to {
+        pass_rates::write(path, &verb.data, &sets, &found)?;
+    }
+    let mut value = verb_report(&sets, &found);
+    value["model"] = json!(verb.model);
+    value["samples_per_prompt"] = json!(how.samples);
+    value["arena_bytes"] = json!(report.plan.arena_bytes());
+    value["rss_peak_bytes"] = json!(Host::this().rss().peak);
+    Ok(value)
+}
+
+/// What the verb says of its sets: the lone one, or means over the sets and each of them.
+fn verb_report(sets: &[EvalSet], found: &[EvalReport]) -> Value {
+    let one = |set: &EvalSet, found: &EvalReport| {
+        json!({
+            "data": set.name, "score": found.score, "pass_at_k": found.pass_at_k, "best": found.best,
+            "prompts": set.items.len(), "samples": found.num_samples, "unscored": found.num_unscored,
+            "tokens": found.tokens, "seconds": found.seconds,
+            "tokens_per_second": found.tokens as f64 / found.seconds, "examples": found.examples,
+        })
+    };
+    let mut each: Vec<Value> = sets.iter().zip(found).map(|(set, found)| one(set, found)).collect();
+    if each.len() == 1 {
+        return each.remove(0);
+    }
+    let sum = |of: fn(&EvalReport) -> f64| found.iter().map(of).sum::<f64>();
+    let (tokens, seconds) = (sum(|r| r.tokens as f64), sum(|r| r.seconds));
+    json!({
+        "data": sets.iter().map(|set| set.name.as_str()).collect::<Vec<_>>(),
+        "score": mean_over_sets(found.iter().map(|r| r.score)), "pass_at_k": mean_pass_at_k(found),
+        "best": mean_over_sets(found.iter().map(|r| r.best)),
+        "prompts": sets.iter().map(|set| set.items.len()).sum::<usize>(),
+        "samples": sum(|r| r.num_samples as f64) as u64, "unscored": sum(|r| r.num_unscored as f64) as u64,
+        "tokens": tokens as u64, "seconds": seconds, "tokens_per_second": tokens / seconds,
+        "sets": each,
+    })
+}
+
+/// pass@k, the mean over sets, which all have as many samples a prompt.
+pub fn mean_pass_at_k(reports: &[EvalReport]) -> BTreeMap<u32, f64> {
+    let ks = reports.first().into_iter().flat_map(|report| report.pass_at_k.keys().copied());
+    ks.map(|k| (k, mean_over_sets(reports.iter().map(|r| r.pass_at_k.get(&k).copied().unwrap_or(0.0)))))
+        .collect()
 }
 
 /// A run file that holds what a verb needs; its method and training are never used.
@@ -207,6 +306,7 @@ pub fn verb_facts(
         completion_tokens: 0,
         eval_prompts: prompts,
         critic: None,
+        reward: None,
         host: crate::shape::HostFacts {
             image: session::image_bytes(),
             tokenizer: session::tokenizer_bytes(model),
@@ -218,7 +318,7 @@ pub fn verb_facts(
     }
 }
 
-/// The rewards of a run file as the reward crate takes them.
+/// The rewards of a run file as the reward crate takes them; a reward model is not among them, the run has it.
 pub fn reward_specs(
     rewards: &[crate::runfile::Reward],
     answer_column: &str,
@@ -227,6 +327,7 @@ pub fn reward_specs(
     use plimsoll_reward::{OnError, RewardSpec};
     rewards
         .iter()
+        .filter(|r| !r.is_model())
         .map(|r| RewardSpec {
             kind: r.kind.clone(),
             weight: r.weight,

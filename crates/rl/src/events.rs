@@ -1,5 +1,6 @@
 //! What a run tells whoever watches it. The same events go to `events.jsonl`; a watcher never changes a run.
 
+use crate::pairs::PairScore;
 use crate::status::Doing;
 use plimsoll_base::Error;
 use plimsoll_memory::trend::Verdict;
@@ -75,6 +76,9 @@ pub struct EvalResult {
     pub score: f64,
     /// pass@k by k.
     pub pass_at_k: BTreeMap<u32, f64>,
+    /// Over held-out pairs, where the run has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PairScore>,
     /// Responses scored.
     pub num_samples: usize,
     /// How long it took.
@@ -103,6 +107,9 @@ pub struct StepResult {
     /// Tokens a second of the update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_update: Option<f64>,
+    /// Frames of environments a second, rollouts and updates together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames_per_second: Option<f64>,
     /// Resident memory now.
     pub rss_bytes: u64,
     /// The load line.

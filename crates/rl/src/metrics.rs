@@ -1,14 +1,18 @@
 //! The metrics of a step under their names, and the work that a step is counted as.
 
-use crate::dataset::Item;
-use crate::runfile::Rollout;
+use crate::held::HeldGroup;
+use crate::pairs::PairReport;
 use crate::sft::SftReport;
 use crate::step::StepReport;
+use crate::turns::RoundReport;
 use crate::values::CriticReport;
 use plimsoll_base::{Bytes, ModelSpec};
 use plimsoll_memory::host::Rss;
-use plimsoll_rollout::Samples;
+use plimsoll_train::Sequence;
 use std::collections::BTreeMap;
+
+/// Turns of an episode that have metrics of their own.
+const TURNS_TOLD: usize = 8;
 
 /// Metric name to value; the names are TRL's where TRL has one.
 pub type Metrics = BTreeMap<String, f64>;
@@ -35,7 +39,7 @@ pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
         ("time/reward", s.reward),
         ("time/score", s.score),
         ("time/update", s.update),
-        ("tokens_per_second/rollout", report.response_tokens as f64 / s.rollout.max(1e-9)),
+        ("tokens_per_second/rollout", report.sampled_tokens as f64 / s.rollout.max(1e-9)),
         ("tokens_per_second/update", report.update_rows as f64 / s.update.max(1e-9)),
         ("rollout/preemptions", report.rollout.preemptions as f64),
         ("rollout/passes", report.rollout.passes as f64),
@@ -50,11 +54,15 @@ pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
         metrics.insert("ratio/mean".into(), report.policy.mean_ratio());
         metrics.insert("time/critic".into(), s.critic);
     }
+    metrics.extend(of_samples(report).map(|(name, value)| (name.to_string(), value)));
     for (name, mean) in &report.reward_parts {
         metrics.insert(format!("rewards/{name}/mean"), *mean);
     }
     for (name, value) in &report.reward_logged {
         metrics.insert(format!("rewards/{name}"), *value);
+    }
+    if let Some(episodes) = &report.episodes {
+        metrics.extend(of_episodes(episodes));
     }
     // Last, so that nothing that a function logs hides what went wrong with it.
     for (name, tally) in &report.reward_tallies {
@@ -62,6 +70,61 @@ pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
         metrics.extend(counters.map(|(what, count)| (format!("rewards/{name}/{what}"), count as f64)));
     }
     metrics
+}
+
+/// What an environment adds. Turns are told one by one up to the eighth.
+fn of_episodes(report: &RoundReport) -> Metrics {
+    let mut metrics: Metrics =
+        [("episode/turns_mean", report.turns_mean), ("episode/return", report.return_mean)]
+            .into_iter()
+            .map(|(name, value)| (name.to_string(), value))
+            .collect();
+    for (t, (share, reward)) in (1..=TURNS_TOLD).zip(&report.by_turn) {
+        metrics.insert(format!("episode/turn_{t}/share"), *share);
+        metrics.insert(format!("episode/turn_{t}/reward"), *reward);
+    }
+    let counters = report.tally.named().into_iter();
+    metrics.extend(counters.map(|(what, count)| (format!("environment/{what}"), count as f64)));
+    metrics
+}
+
+/// Where prompts come from several sets: the mean reward of each, and its share of the prompts. A set without a reward in
+/// this step has no mean.
+pub fn add_sets(metrics: &mut Metrics, names: &[&str], groups: &[HeldGroup]) {
+    if names.len() < 2 || groups.is_empty() {
+        return;
+    }
+    for (set, name) in names.iter().enumerate() {
+        let of_set = || groups.iter().filter(|group| group.item.set == set);
+        let rewards =
+            of_set().flat_map(|group| &group.scored).filter_map(|scored| scored.total.map(f64::from));
+        let count = rewards.clone().count();
+        if count > 0 {
+            metrics.insert(format!("sets/{name}/reward"), rewards.sum::<f64>() / count as f64);
+        }
+        metrics.insert(format!("sets/{name}/share"), of_set().count() as f64 / groups.len() as f64);
+    }
+}
+
+/// What tells of older samples, and of groups that were not kept. In a step without a rollout of its own nothing was sampled.
+fn of_samples(report: &StepReport) -> impl Iterator<Item = (&'static str, f64)> {
+    let filtered = report.gathered.filter(|_| report.filters).map(|gathered| {
+        [
+            ("dynamic_sampling/rounds", f64::from(gathered.rounds)),
+            ("dynamic_sampling/kept_share", gathered.kept_share()),
+            ("dynamic_sampling/missing", gathered.missing as f64),
+            ("dynamic_sampling/reward", gathered.mean_reward()),
+        ]
+    });
+    let corrected = report.correction.map(|sums| {
+        [
+            ("correction/mean", sums.mean_weight()),
+            ("correction/masked_share", sums.masked_share()),
+            ("correction/outside_share", sums.outside_ratio()),
+        ]
+    });
+    let lag = [("rollout/policy_lag", f64::from(report.policy_lag))];
+    lag.into_iter().chain(filtered.into_iter().flatten()).chain(corrected.into_iter().flatten())
 }
 
 /// What a critic adds: its loss is the mean of its updates, its values are those before them.
@@ -89,6 +152,28 @@ pub fn of_sft(report: &SftReport) -> Metrics {
     .collect()
 }
 
+/// The metrics of a step over pairs; rewards are those before the update.
+pub fn of_pairs(report: &PairReport) -> Metrics {
+    let (sums, pairs) = (&report.sums, report.sums.pairs.max(1.0));
+    let mut metrics: Metrics = [
+        ("loss", sums.loss),
+        ("rewards/chosen", sums.reward_chosen / pairs),
+        ("rewards/rejected", sums.reward_rejected / pairs),
+        ("rewards/accuracies", sums.accuracy()),
+        ("rewards/margins", sums.mean_margin()),
+        ("grad_norm", report.update.grad_norm),
+        ("learning_rate", report.learning_rate),
+        ("update/micro_batches", f64::from(report.update.micro_batches)),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_string(), value))
+    .collect();
+    for (name, value) in ["logps/chosen", "logps/rejected"].iter().zip(report.logps.iter().flatten()) {
+        metrics.insert(name.to_string(), *value);
+    }
+    metrics
+}
+
 /// Host readings and the time of a step.
 pub fn add_host(metrics: &mut Metrics, rss: &Rss, planned: Bytes, seconds: f64) {
     for (name, value) in [
@@ -103,13 +188,10 @@ pub fn add_host(metrics: &mut Metrics, rss: &Rss, planned: Bytes, seconds: f64) 
     }
 }
 
-/// Floating-point operations of a step as the work is defined: each prompt once, recompute not counted.
-pub fn step_flops(spec: &ModelSpec, items: &[Item], samples: &Samples, rollout: &Rollout) -> f64 {
-    let group = rollout.group_size as usize;
-    let sequences = (0..samples.len()).map(|s| (items[s / group].ids.len(), samples.ids(s).len()));
-    let prompts = items.iter().map(|i| i.ids.len());
-    // Sampled once, then trained: a forward pass and a backward of twice its work.
-    4.0 * forward_flops(spec, prompts, sequences)
+/// Operations of one forward pass over the sequences of a step: each prompt once, recompute not counted.
+pub fn step_flops(spec: &ModelSpec, sequences: &[Sequence<'_>]) -> f64 {
+    let prompts = sequences.chunk_by(|a, b| a.group == b.group).map(|group| group[0].prompt.len());
+    forward_flops(spec, prompts, sequences.iter().map(|s| (s.prompt.len(), s.response.len())))
 }
 
 /// Operations of one forward pass, in sampling and in training alike: prompts once, each response token but the last,

@@ -2,9 +2,11 @@
 
 use crate::dataset::TextModel;
 use plimsoll_base::Result;
+use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Samples, StopCondition};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A response that is kept for people: a line of `samples/*.jsonl`.
 #[derive(Clone, Debug, Serialize)]
@@ -15,38 +17,61 @@ pub struct KeptSample {
     pub prompt: String,
     /// As the rewards saw it.
     pub response: String,
+    /// The data set of the prompt.
+    pub set: String,
     /// Weighted sum of the rewards; null if none gave a score.
     pub reward: Option<f32>,
+    /// The score of each reward, by its name, before its weight.
+    pub rewards: BTreeMap<String, Option<f32>>,
     /// Its tokens.
     pub response_tokens: usize,
     /// Why it ended.
     pub finish: Finish,
+    /// Optimizer updates that the weights had seen which sampled it.
+    pub policy_version: u64,
     /// One entry a token, as the rollout recorded it.
     pub logprobs: Vec<f32>,
 }
 
-/// Bytes of its line, at most: a token has up to 32 bytes of text and log-prob.
+/// Bytes of its line, at most: a token has up to 32 bytes of text and log-prob, and 20 rewards with their names fit.
 pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
-    512 + 32 * tokens
+    2048 + 32 * tokens
 }
 
-impl KeptSample {
-    /// Sample `index` of `samples`.
-    pub fn new(
-        step: u32,
+/// What the samples of a file have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'s> {
+    /// Steps done.
+    pub step: u32,
+    /// Names of the rewards.
+    pub names: &'s [String],
+    /// The rollout's samples.
+    pub samples: &'s Samples,
+    /// Optimizer updates that the weights had seen which sampled them.
+    pub policy_version: u64,
+}
+
+impl Kept<'_> {
+    /// Sample `index`: a response to a prompt of `set`, and what it got.
+    pub fn sample(
+        &self,
+        index: usize,
+        set: &str,
         prompt: &str,
         response: &str,
-        reward: Option<f32>,
-        samples: &Samples,
-        index: usize,
+        scored: &Scored,
     ) -> KeptSample {
+        let samples = self.samples;
         KeptSample {
-            step,
+            step: self.step,
             prompt: prompt.to_string(),
             response: response.to_string(),
-            reward,
+            set: set.to_string(),
+            reward: scored.total,
+            rewards: self.names.iter().cloned().zip(scored.parts.iter().copied()).collect(),
             response_tokens: samples.ids(index).len(),
             finish: samples.finish(index),
+            policy_version: self.policy_version,
             logprobs: samples.logprobs(index).to_vec(),
         }
     }

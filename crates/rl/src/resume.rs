@@ -138,11 +138,12 @@ fn newest(dir: &RunDir, previous_good: bool, say: &mut dyn FnMut(String)) -> Res
             Err(error) => return Err(with_way_out(error, dir, step)),
         }
     }
-    if let Some((step, _)) = &good {
+    if let Some((step, good)) = &good {
         // Only now: without a good one nothing is moved.
         for damaged in passed_over {
             store.set_aside(damaged)?;
         }
+        store.point_best(good.state.progress.best.map(|best| best.step))?;
         store.point_latest(*step)?;
     } else if !passed_over.is_empty() {
         let message = format!("{}: all {} checkpoints are damaged", dir.path().display(), passed_over.len());
@@ -214,8 +215,11 @@ impl Fingerprint {
         resolved: &Resolved,
     ) -> Result<Fingerprint> {
         let mut inputs = text_side(run, model)?;
-        let names = [run.data.prompts.as_deref(), run.data.eval.as_deref()].into_iter().flatten();
-        for name in names.filter(|name| !name.starts_with("builtin:") && *name != "none") {
+        let environment = run.environment.as_ref().and_then(|section| {
+            let place = section.env.strip_prefix("python:")?;
+            place.rsplit_once(':').map(|(file, _)| file)
+        });
+        for name in run.data.files().chain(environment) {
             let record =
                 record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
             inputs.insert(name.to_string(), record.sha256);
@@ -227,10 +231,15 @@ impl Fingerprint {
             resolved.optimizer_dtype,
             resolved.grad_dtype
         ]);
+        Ok(Fingerprint::of(machine, &plan, inputs))
+    }
+
+    /// That of this process, for a plan and inputs that are known.
+    pub fn of(machine: String, plan: &Value, inputs: BTreeMap<String, String>) -> Fingerprint {
         // Without /proc the binary is not known; then it counts as another one.
         let build =
             record_of(Path::new("/proc/self/exe")).map_or_else(|_| "unknown".into(), |record| record.sha256);
-        Ok(Fingerprint { machine, build, plan: digest(plan.to_string().as_bytes()), inputs })
+        Fingerprint { machine, build, plan: digest(plan.to_string().as_bytes()), inputs }
     }
 
     /// The same with the shape of a critic that is a model of its own.

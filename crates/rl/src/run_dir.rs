@@ -1,7 +1,7 @@
 //! The run directory: one live run owns it, every file in it is whole or absent, and its event log only grows.
 //!
-//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest`, `summary.json`, and
-//! `crash.json` after a failure. It refuses a directory that another run uses, one that another run used unless it is
+//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `summary.json` and
+//! `curves.svg` at the end, and `crash.json` after a failure. It refuses a directory that another run uses, one that another run used unless it is
 //! taken up again, and a symbolic link in place of a file. It knows no tensors.
 
 use crate::checkpoint::Store;
@@ -148,6 +148,11 @@ impl RunDir {
             text.push('\n');
         }
         write_atomic(&self.path.join("samples").join(format!("{name}.jsonl")), text.as_bytes())
+    }
+
+    /// Writes a text file by its path within the directory.
+    pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
+        write_atomic(&self.path.join(name), text.as_bytes())
     }
 
     /// Writes `plan.json` again: the plan with what was measured since.

@@ -1,17 +1,19 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan and the run open the same things, the plan
 //! only those that it needs.
 
-use crate::dataset::{Dataset, Item, TextModel};
-use crate::eval::samples_kept;
+use crate::dataset::{Dataset, Rows, TextModel};
+use crate::eval::{EvalSet, samples_kept};
+use crate::pairs;
 use crate::responses::line_bytes_max;
-use crate::runfile::{Auto, ByteSize, Data, ModelOptions, RunFile};
+use crate::runfile::{Auto, ByteSize, Data, DataSet, DataSets, Method, ModelOptions, RunFile};
 use crate::shape::{DiskFacts, HostFacts};
 use crate::train::SAMPLES_KEPT;
+use crate::turns;
 use plimsoll_base::{Bytes, Error, ModelSpec, PLAN_ONLY, Result};
-use plimsoll_files::{OpenModel, TokenizerFiles};
+use plimsoll_files::{Head, OpenModel, TokenizerFiles};
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
-use plimsoll_text::{ChatTemplate, Tokenizer};
+use plimsoll_text::{ChatTemplate, Tokenizer, file_size};
 use std::path::Path;
 
 /// Host bytes of a tokenizer for each token of its vocabulary: both maps, merges and the decoding table, measured
@@ -19,8 +21,14 @@ use std::path::Path;
 const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
 /// Tokens of the byte tokenizer: each byte, and three with a meaning.
 const BYTE_TOKENS: u64 = 259;
-/// Host bytes of a JSONL file's rows for each byte of the file: text, columns and tokens, measured on GSM8K.
+/// Host bytes of a data file's rows for each byte of them as JSON: text and tokens, measured on GSM8K.
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
+/// The same for each object of a row: a table has room for four entries at least, and the row itself its lengths.
+const DATA_BYTES_PER_OBJECT: u64 = 576;
+/// The same for each entry of an object: its place in the table, and what its key takes alone.
+const DATA_BYTES_PER_ENTRY: u64 = 128;
+/// On the disk: `curves.svg` and `samples/side_by_side.md`, which have so many points and letters at most.
+const REPORT_BYTES: u64 = 1 << 20;
 /// What `critic.model` says for a copy of the actor.
 const CRITIC_OF_ACTOR: &str = "actor";
 /// The largest staging buffers that `"auto"` takes.
@@ -39,6 +47,8 @@ pub struct Facts {
     pub eval_prompts: usize,
     /// The critic's shape, if there is a critic.
     pub critic: Option<ModelSpec>,
+    /// The reward model's shape, if there is a reward model.
+    pub reward: Option<ModelSpec>,
     /// Host memory outside the arena.
     pub host: HostFacts,
 }
@@ -49,14 +59,14 @@ pub struct Session {
     pub model: OpenModel,
     /// What the critic starts from, where that is not the model itself.
     pub critic: Option<OpenModel>,
+    /// The reward model, if there is one among the rewards.
+    pub reward: Option<OpenModel>,
     /// Its text side.
     pub text: TextModel,
     /// Training data.
     pub data: Dataset,
-    /// Evaluation prompts; empty without an evaluation.
-    pub eval: Vec<Item>,
-    /// Name of the evaluation set.
-    pub eval_name: String,
+    /// What is evaluated; empty without an evaluation.
+    pub eval: Vec<EvalSet>,
     /// What the plan needs to know of them.
     pub facts: Facts,
 }
@@ -64,7 +74,7 @@ pub struct Session {
 impl Session {
     /// Opens everything that `run` names.
     pub fn open(run: &RunFile, allow_download: bool) -> Result<Session> {
-        Session::of_model(run, open_model(&run.model, &run.model_options, allow_download)?)
+        Session::of_model(run, trained_model(run, &run.model, &run.model_options, allow_download)?)
     }
 
     /// The same for a run that goes on from `checkpoint`, which holds all of the model but the weights of a reference:
@@ -72,21 +82,24 @@ impl Session {
     ///
     /// Errors: those of `open`.
     pub fn open_again(run: &RunFile, checkpoint: &Path, say: &mut dyn FnMut(String)) -> Result<Session> {
-        let error = match open_model(&run.model, &run.model_options, true) {
+        let error = match trained_model(run, &run.model, &run.model_options, true) {
             Ok(model) => return Session::of_model(run, model),
             Err(error) => error,
         };
         if run.has_reference() {
-            let coef = run.loss.kl_coef;
+            let why = match run.method.has_pairs() {
+                true => format!("method `{}`", run.method),
+                false => format!("loss.kl_coef = {}", run.loss.kl_coef),
+            };
             return Err(error
-                .fact(format!("missing are the weights of the reference model (loss.kl_coef = {coef})"))
+                .fact(format!("missing are the weights of the reference model ({why})"))
                 .fact(format!("everything else is in {}", checkpoint.display()))
                 .hint("put the model back as it was, and resume again"));
         }
         say(format!("{}; weights, configuration and tokenizer are the checkpoint's", error.message));
         let tokenizer = run.model_options.tokenizer.clone().filter(|name| name == "bytes");
         let options = ModelOptions { tokenizer, revision: None, ..run.model_options.clone() };
-        let mut model = open_model(&checkpoint.display().to_string(), &options, false)?;
+        let mut model = trained_model(run, &checkpoint.display().to_string(), &options, false)?;
         // Later checkpoints name what the run began with, as earlier ones did.
         model.source = run.model.clone();
         Session::of_model(run, model)
@@ -95,26 +108,43 @@ impl Session {
     fn of_model(run: &RunFile, model: OpenModel) -> Result<Session> {
         let text = text_model(&model, &run.data)?;
         let critic = critic_model(run, &model, true)?;
-        let prompts = prompts_of(run)?;
-        let supervised = !run.method.has_rollout();
-        let data = Dataset::open(prompts, &run.data, &text, supervised, run.seed)?;
-        let eval_name = eval_set(run).unwrap_or_default().to_string();
-        let eval = match eval_name.as_str() {
-            "" => Vec::new(),
-            name => Dataset::test_items(name, &run.data, &text, run.eval.prompts_max)?,
+        let reward = reward_model(run, &model, true)?;
+        let data = match run.environment {
+            Some(_) => Dataset::none(turns::first_prompt_tokens(run, &text)?),
+            None => Dataset::open(prompts_of(run)?, &run.data, &text, Rows::of(run.method), run.seed)?,
         };
-        let longest_eval = eval.iter().map(|i| i.ids.len()).max().unwrap_or(0);
+        let eval = match &run.environment {
+            Some(_) => EvalSet::of_episodes(run.eval_sets()),
+            None => EvalSet::open_all(
+                run.eval_sets(),
+                &run.data,
+                &text,
+                run.eval.prompts_max,
+                run.method.has_pairs(),
+            )?,
+        };
+        if run.method.has_pairs() {
+            let held_out = eval.iter().map(|set| (set.name.as_str(), set.items.as_slice()));
+            data.items()
+                .chain(held_out)
+                .try_for_each(|(name, items)| pairs::check_length(run, name, items))?;
+        }
+        let longest_eval = eval.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(0);
+        // Sets are evaluated one after another.
+        let largest_eval = eval.iter().map(|set| set.items.len()).max().unwrap_or(0);
+        let largest_eval = largest_eval.max(turns::eval_episodes(run));
         let (prompt_tokens, eval_prompts) =
-            limits_of_data(run).unwrap_or((data.prompt_tokens.max(longest_eval), eval.len()));
+            limits_of_data(run).unwrap_or((data.prompt_tokens.max(longest_eval), largest_eval));
         let facts = Facts {
             spec: model.spec,
             prompt_tokens,
-            completion_tokens: data.completion_tokens,
-            eval_prompts,
+            completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
+            eval_prompts: if run.method.has_pairs() && run.reward.is_empty() { 0 } else { eval_prompts },
             critic: critic_spec(run, &model, critic.as_ref()),
-            host: host_facts(run, &model, critic.as_ref())?,
+            reward: reward.as_ref().map(|model| model.spec),
+            host: host_facts(run, [Some(&model), critic.as_ref(), reward.as_ref()])?,
         };
-        Ok(Session { model, critic, text, data, eval, eval_name, facts })
+        Ok(Session { model, critic, reward, text, data, eval, facts })
     }
 
     /// The facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
@@ -124,10 +154,15 @@ impl Session {
         };
         let model = open_model(&run.model, &run.model_options, allow_download)?;
         let critic = critic_model(run, &model, allow_download)?;
-        let prompts = prompts_of(run)?;
-        if !prompts.starts_with("builtin:") && !Path::new(prompts).is_file() {
-            return Err(Error::new("data-missing", format!("data.prompts: there is no file `{prompts}`"))
-                .hint("set data.prompts to a JSONL file or a built-in task, such as builtin:addition"));
+        let reward = reward_model(run, &model, allow_download)?;
+        check_environment(run)?;
+        let sets = if run.environment.is_some() { &[] } else { prompts_of(run)?.sets() };
+        let is_missing = |set: &&DataSet| !set.is_builtin() && !Path::new(&set.path).is_file();
+        if let Some(set) = sets.iter().find(is_missing) {
+            let message = format!("data.prompts: there is no file `{}`", set.path);
+            return Err(Error::new("data-missing", message).hint(
+                "set data.prompts to a JSONL or Parquet file or a built-in task, such as builtin:addition",
+            ));
         }
         Ok(Facts {
             spec: model.spec,
@@ -135,7 +170,8 @@ impl Session {
             completion_tokens: 0,
             eval_prompts,
             critic: critic_spec(run, &model, critic.as_ref()),
-            host: host_facts(run, &model, critic.as_ref())?,
+            reward: reward.as_ref().map(|model| model.spec),
+            host: host_facts(run, [Some(&model), critic.as_ref(), reward.as_ref()])?,
         })
     }
 }
@@ -144,15 +180,58 @@ impl Session {
 /// and not by what the data happens to hold, so that its plan is the same with and without the data at hand.
 fn limits_of_data(run: &RunFile) -> Option<(usize, usize)> {
     let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.method.has_rollout())?;
-    let eval_prompts = match eval_set(run) {
-        None => 0,
-        Some(_) => run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
+    let eval_prompts = match run.eval_sets().is_empty() {
+        true => 0,
+        false if run.environment.is_some() => turns::eval_episodes(run),
+        false => run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
     };
     Some((prompt_tokens.max(1) as usize, eval_prompts))
 }
 
-/// Opens a model by the words of a run file.
+/// Tokens of the longest answer of held-out pairs.
+fn longest_answer(sets: &[EvalSet]) -> usize {
+    sets.iter()
+        .flat_map(|set| &set.items)
+        .map(|i| i.completion.len().max(i.rejected.len()))
+        .max()
+        .unwrap_or(0)
+}
+
+/// Opens what a run trains: a reward model may go on from a reward model, everything else samples or predicts tokens.
+fn trained_model(
+    run: &RunFile,
+    name: &str,
+    options: &ModelOptions,
+    allow_download: bool,
+) -> Result<OpenModel> {
+    match run.method {
+        Method::RewardModel => open_any_model(name, options, allow_download),
+        _ => open_model(name, options, allow_download),
+    }
+}
+
+/// Opens a causal language model by the words of a run file.
+///
+/// Errors: those of opening; `model-unsupported` for a model for sequence classification.
 pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
+    let model = open_any_model(name, options, allow_download);
+    let is_score = match &model {
+        Ok(model) => model.head == Head::Score,
+        // What is wrong with its head does not matter here.
+        Err(error) => error.slug.starts_with("reward-model-"),
+    };
+    if !is_score {
+        return model;
+    }
+    let message =
+        format!("{name} is a reward model (*ForSequenceClassification): it scores, it predicts no tokens");
+    Err(Error::new("model-unsupported", message)
+        .hint("set `model` to a causal language model")
+        .hint("a reward model is named in [[reward]] with kind = \"model\""))
+}
+
+/// Opens a model with either kind of head.
+fn open_any_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
     let mut model = OpenModel::open(name, options.revision.as_deref(), allow_download)?;
     match options.tokenizer.as_deref() {
         None => {}
@@ -189,28 +268,57 @@ fn critic_model(run: &RunFile, actor: &OpenModel, allow_download: bool) -> Resul
     check_trainable(&section.model)?;
     // A tokenizer that the run file names is that of both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
-    let critic = open_model(&section.model, &options, allow_download)?;
-    let mismatch = |what: String| {
-        let message = format!("critic.model = \"{}\": {what}", section.model);
-        Err(Error::new("critic-tokenizer-mismatch", message)
+    let critic = open_any_model(&section.model, &options, allow_download)?;
+    match other_tokens(actor, &critic)? {
+        None => Ok(Some(critic)),
+        Some(what) => {
+            let message = format!("critic.model = \"{}\": {what}", section.model);
+            Err(Error::new("critic-tokenizer-mismatch", message)
+                .fact(format!("the actor is {}", run.model))
+                .hint("set critic.model = \"actor\", or to another model of the actor's family"))
+        }
+    }
+}
+
+/// Opens the reward model that scores responses, if there is one: it must read the tokens that the actor samples.
+///
+/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
+fn reward_model(run: &RunFile, actor: &OpenModel, allow_download: bool) -> Result<Option<OpenModel>> {
+    let Some(name) = run.model_reward().and_then(|reward| reward.model.as_deref()) else { return Ok(None) };
+    // A tokenizer that the run file names is that of both.
+    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    let model = open_any_model(name, &options, allow_download)?;
+    if model.head != Head::Score {
+        let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
+        return Err(Error::new("reward-model-head-missing", message)
+            .hint("train one with method = \"reward_model\", and name its checkpoint")
+            .hint(
+                "or name a model for sequence classification (*ForSequenceClassification) with one label",
+            ));
+    }
+    match other_tokens(actor, &model)? {
+        None => Ok(Some(model)),
+        Some(what) => Err(Error::new("reward-tokenizer-mismatch", format!("reward model {name}: {what}"))
             .fact(format!("the actor is {}", run.model))
-            .hint("set critic.model = \"actor\", or to another model of the actor's family"))
-    };
-    let (ours, theirs) = (actor.spec.vocab, critic.spec.vocab);
+            .hint("train the reward model from a model of the actor's family")),
+    }
+}
+
+/// How `other` reads other tokens than the actor samples, if it does.
+fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<String>> {
+    let (ours, theirs) = (actor.spec.vocab, other.spec.vocab);
     if theirs < ours {
-        return mismatch(format!("its embedding has {theirs} rows, the actor may sample {ours} tokens"));
+        return Ok(Some(format!("its embedding has {theirs} rows, the actor may sample {ours} tokens")));
     }
     let same_bytes = |a: &TokenizerFiles, b: &TokenizerFiles| {
         (a.bytes && b.bytes) || (a.tokenizer_json.is_some() && a.tokenizer_json == b.tokenizer_json)
     };
-    if critic.random || same_bytes(&critic.tokenizer, &actor.tokenizer) {
-        return Ok(Some(critic)); // Random weights have learnt no tokens.
+    if other.random || same_bytes(&other.tokenizer, &actor.tokenizer) {
+        return Ok(None); // Random weights have learnt no tokens.
     }
     let read = |model: &OpenModel| Tokenizer::from_files(&model.tokenizer, model.spec.vocab);
-    match read(actor)?.differs_from(&read(&critic)?) {
-        None => Ok(Some(critic)),
-        Some(token) => mismatch(format!("its tokenizer is not the actor's: they differ in token `{token}`")),
-    }
+    let differs = read(actor)?.differs_from(&read(other)?);
+    Ok(differs.map(|token| format!("its tokenizer is not the actor's: they differ in token `{token}`")))
 }
 
 /// The critic's shape.
@@ -270,36 +378,46 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     })
 }
 
-fn prompts_of(run: &RunFile) -> Result<&str> {
-    run.data.prompts.as_deref().ok_or_else(|| {
+/// Requires that a user's environment is there.
+///
+/// Errors: `text-environment-missing`.
+fn check_environment(run: &RunFile) -> Result<()> {
+    let Some(section) = &run.environment else { return Ok(()) };
+    match turns::Kind::parse(&section.env)? {
+        turns::Kind::Python { file, .. } if !file.is_file() => {
+            let message = format!("`{}` is not a file", file.display());
+            Err(Error::usage("text-environment-missing", message)
+                .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn prompts_of(run: &RunFile) -> Result<&DataSets> {
+    run.data.prompts.as_ref().ok_or_else(|| {
         Error::usage("missing-key", "data.prompts is missing")
             .hint("set data.prompts to a JSONL file or a built-in task")
     })
 }
 
-/// The evaluation set: the one named, else a task's own test set.
-fn eval_set(run: &RunFile) -> Option<&str> {
-    match (&run.data.eval, &run.data.prompts) {
-        (Some(eval), _) if eval == "none" => None,
-        (Some(eval), _) => Some(eval),
-        (None, Some(prompts)) if prompts.starts_with("builtin:") && !run.reward.is_empty() => Some(prompts),
-        _ => None,
+/// `models`: the actor, and what else is read.
+fn host_facts(run: &RunFile, models: [Option<&OpenModel>; 3]) -> Result<HostFacts> {
+    let model = models[0].expect("every run has a model");
+    let (mut rows, mut reading) = (0, 0);
+    for path in run.data.files().filter(|path| Path::new(path).is_file()) {
+        // Files are read one after another, and all rows stay.
+        let size = file_size(Path::new(path))?;
+        let tables = size.objects * DATA_BYTES_PER_OBJECT + size.entries * DATA_BYTES_PER_ENTRY;
+        rows += size.json.0 * DATA_BYTES_PER_FILE_BYTE + tables;
+        reading = size.reading.0.max(reading);
     }
-}
-
-fn host_facts(run: &RunFile, model: &OpenModel, critic: Option<&OpenModel>) -> Result<HostFacts> {
-    let file_bytes = |name: &Option<String>| {
-        let path = name.as_deref().filter(|n| !n.starts_with("builtin:"))?;
-        std::fs::metadata(path).ok().map(|m| m.len())
-    };
-    let data = file_bytes(&run.data.prompts).unwrap_or(0) + file_bytes(&run.data.eval).unwrap_or(0);
     Ok(HostFacts {
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
-        data: Bytes(data * DATA_BYTES_PER_FILE_BYTE),
-        staging: critic
+        data: Bytes(rows + reading),
+        staging: models
             .into_iter()
-            .chain([model])
+            .flatten()
             .map(|model| staging_bytes(run.memory.staging, model))
             .max()
             .expect("there is one model at least"),
@@ -313,16 +431,20 @@ pub(crate) fn disk_facts(run: &RunFile) -> DiskFacts {
     let steps = u64::from(run.train.steps);
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
     // Twenty steps show samples, and the first and the last.
-    let rows = (22 * SAMPLES_KEPT as u64).saturating_add(evals.saturating_mul(rows_kept(run) as u64));
+    let sets = run.eval_sets().len() as u64;
+    let rows =
+        (22 * SAMPLES_KEPT as u64).saturating_add((evals * sets).saturating_mul(rows_kept(run) as u64));
     let prompt_tokens = run.data.prompt_tokens_max.unwrap_or(1024);
-    let tokens = u64::from(run.rollout.max_new_tokens) + u64::from(prompt_tokens);
+    // An episode's line has its tokens and its mask beside its texts.
+    let lines = if run.environment.is_some() { 2 } else { 1 };
+    let tokens = lines * (run.response_tokens_max() as u64 + u64::from(prompt_tokens));
     let samples = rows.saturating_mul(line_bytes_max(tokens));
     DiskFacts {
         // Without `every` a run saves once, where there is nothing to keep beside it.
         keep: Some(if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 0 }),
         keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
-        best: run.checkpoint.every.is_some() && eval_set(run).is_some(),
-        records: Bytes(samples.saturating_add(4096 * (steps + evals))),
+        best: run.checkpoint.every.is_some() && sets > 0,
+        records: Bytes(samples.saturating_add(4096 * (steps + evals * sets) + REPORT_BYTES)),
     }
 }
 

@@ -1,20 +1,23 @@
 //! The shape of a run: every number that its memory depends on, and the one function that turns them into regions.
 //! The planner sums what `RunShape::layout` gives; the arena binds the same.
 
+use crate::buffers::{StepArrays, StepBuffers};
 use crate::checkpoint::checkpoint_bytes;
 use crate::responses::line_bytes_max;
 use crate::train::SAMPLES_KEPT;
+use crate::turns::EpisodeMemory;
 use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
 use plimsoll_device::cuda::{self, CudaDevice, ScratchLimits};
+use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{
     Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, offloaded_layout, rope,
 };
 use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_layout};
-use plimsoll_train::{PackLimits, Packer, StateDTypes, optimizer_layout};
+use plimsoll_train::{Heads, PackLimits, Packer, Packing, StateDTypes, optimizer_layout};
 use serde::Serialize;
 
 /// Bytes of host memory outside the arena that do not follow from the run's own limits.
@@ -75,18 +78,50 @@ pub struct Training {
     pub dtypes: StateDTypes,
     /// Limits of a micro-batch.
     pub pack: PackLimits,
+    /// How the update's sequences become micro-batches.
+    pub packing: Packing,
     /// What the backward pass computes again.
     pub recompute: Recompute,
     /// True if a reference model is scored.
     pub reference: bool,
     /// The shape of the critic, if there is one. Its dtypes, limits and recompute are the actor's.
     pub critic: Option<ModelSpec>,
+    /// The shape of the reward model that scores responses, if there is one. Its dtype and limits are the actor's.
+    pub reward: Option<ModelSpec>,
     /// What lies in the device's host memory.
     pub offload: Offload,
     /// Sequences of one step.
     pub sequences: usize,
     /// Longest response of one step.
     pub response_tokens: usize,
+    /// Further steps that one rollout serves.
+    pub policy_lag: usize,
+    /// True if what a rollout kept has a buffer of its own.
+    pub holds_samples: bool,
+    /// True if token losses are weighted by the age of their samples.
+    pub corrects: bool,
+}
+
+impl Training {
+    /// Sequences of one rollout.
+    pub fn rollout_sequences(&self) -> usize {
+        self.sequences * (1 + self.policy_lag)
+    }
+
+    /// Sequences of the buffer of what a rollout kept; 0 without one.
+    pub fn held_sequences(&self) -> usize {
+        if self.holds_samples { self.rollout_sequences() } else { 0 }
+    }
+
+    /// True if log-probs are computed beside the update: of a reference, or of the actor for older samples.
+    pub fn scores(&self) -> bool {
+        self.reference || self.policy_lag > 0
+    }
+
+    /// Per-token arrays beside those that every step has.
+    pub fn arrays(&self) -> StepArrays {
+        StepArrays { critic: self.critic.is_some(), correction: self.corrects }
+    }
 }
 
 /// Everything that a run's memory depends on.
@@ -94,6 +129,8 @@ pub struct Training {
 pub struct RunShape {
     /// The model.
     pub spec: ModelSpec,
+    /// What its head gives: a reward model that is trained gives a score, and nothing is sampled from it.
+    pub head: Head,
     /// Storage of its weights.
     pub weights: DType,
     /// The device.
@@ -110,6 +147,8 @@ pub struct RunShape {
     pub training: Option<Training>,
     /// What the rewards take of the host.
     pub rewards: RewardMemory,
+    /// What episodes of an environment take of it.
+    pub episodes: EpisodeMemory,
     /// Host memory outside the arena.
     pub host: HostFacts,
     /// What a card's driver and libraries hold beside the arena; nothing on the CPU.
@@ -143,11 +182,11 @@ impl RunShape {
         let (spec, pool) = (&self.spec, self.target.pool);
         let table = self.table();
         let mut layout = Layout::new();
-        self.add_weights(&mut layout, "actor", &table)?;
+        self.add_weights(&mut layout, self.role(), &table)?;
         if let Some(training) = &self.training {
             let Offload { optimizer, reference } = training.offload;
             layout.extend(optimizer_layout(
-                "actor",
+                self.role(),
                 &table,
                 training.dtypes,
                 pool,
@@ -164,15 +203,20 @@ impl RunShape {
             if let Some(critic) = &training.critic {
                 self.add_critic(&mut layout, critic, training)?;
             }
+            if let Some(reward) = &training.reward {
+                self.add_reward(&mut layout, reward)?;
+            }
         }
         layout.extend(rope::layout(spec, self.positions, pool)?);
         layout.extend(self.scratch()?);
-        layout.extend(engine_layout(spec, self.weights, self.target, &self.engine, self.truncates)?);
+        if self.head == Head::Vocabulary {
+            layout.extend(engine_layout(spec, self.weights, self.target, &self.engine, self.truncates)?);
+        }
         if let Some(training) = &self.training {
-            if training.reference {
+            if training.scores() {
                 layout.extend(activations_layout(spec, self.weights, self.target, Mode::Score, self.pass())?);
             }
-            let mode = Mode::Update(training.recompute);
+            let mode = self.update_mode();
             layout.extend(activations_layout(spec, self.weights, self.target, mode, self.pass())?);
         }
         if self.target.kind == DeviceKind::Cuda {
@@ -203,12 +247,27 @@ impl RunShape {
         Ok(())
     }
 
+    /// The reward model that scores: weights, a rotary table where the actor's does not serve, and a phase for its passes.
+    fn add_reward(&self, layout: &mut Layout, spec: &ModelSpec) -> Result<()> {
+        let (table, pool) = (self.reward_table().expect("there is a reward model"), self.target.pool);
+        self.add_weights(layout, "reward", &table)?;
+        if !rope::same(&self.spec, spec) {
+            layout.extend(rope::layout_as("reward.rope", spec, self.positions, pool)?);
+        }
+        layout.extend(activations_layout(spec, self.weights, self.target, Mode::Reward, self.reward_pass())?);
+        Ok(())
+    }
+
     /// That of the model which needs the most: operations use it one after the other.
     fn scratch(&self) -> Result<Layout> {
-        let own = self.scratch_of(&self.spec)?;
-        let Some(critic) = self.training.as_ref().and_then(|t| t.critic) else { return Ok(own) };
-        let critics = self.scratch_of(&critic)?;
-        Ok(if critics.sum(|_| true) > own.sum(|_| true) { critics } else { own })
+        let mut most = self.scratch_of(&self.spec)?;
+        for other in self.training.iter().flat_map(|t| [t.critic, t.reward]).flatten() {
+            let others = self.scratch_of(&other)?;
+            if others.sum(|_| true) > most.sum(|_| true) {
+                most = others;
+            }
+        }
+        Ok(most)
     }
 
     fn scratch_of(&self, spec: &ModelSpec) -> Result<Layout> {
@@ -230,12 +289,48 @@ impl RunShape {
 
     /// Limits of a training pass. Panics without training.
     pub fn pass(&self) -> PassLimits {
-        self.training.as_ref().expect("only a training run has training passes").pack.pass()
+        let training = self.training.as_ref().expect("only a training run has training passes");
+        training.pack.pass_of(training.packing.heads)
+    }
+
+    /// The same of a pass of the reward model that scores.
+    pub fn reward_pass(&self) -> PassLimits {
+        self.training.as_ref().expect("only a training run has a reward model").pack.pass_of(Heads::End)
+    }
+
+    /// What the model that is trained is called in the plan.
+    pub fn role(&self) -> &'static str {
+        if self.head == Head::Score { "reward" } else { "actor" }
+    }
+
+    /// What the passes of an update are for. Panics without training.
+    pub fn update_mode(&self) -> Mode {
+        let recompute = self.training.as_ref().expect("only a training run updates").recompute;
+        if self.head == Head::Score { Mode::UpdateScore(recompute) } else { Mode::Update(recompute) }
     }
 
     /// The parameter table.
     pub fn table(&self) -> ParamTable {
-        ParamTable::new(&self.spec, self.target.kind, self.weights)
+        match self.head {
+            Head::Vocabulary => ParamTable::new(&self.spec, self.target.kind, self.weights),
+            Head::Score => ParamTable::critic(&self.spec, self.target.kind, self.weights),
+        }
+    }
+
+    /// A step's per-token arrays: sequences, the most entries of one, and which there are.
+    pub fn step_arrays(&self) -> (usize, usize, StepArrays) {
+        let Some(training) = &self.training else { return Default::default() };
+        match self.head {
+            Head::Vocabulary => (training.sequences, training.response_tokens, training.arrays()),
+            // A score a sequence.
+            Head::Score => (training.sequences, 1, StepArrays { critic: true, ..training.arrays() }),
+        }
+    }
+
+    /// The parameter table of the reward model that scores, if there is one.
+    pub fn reward_table(&self) -> Option<ParamTable> {
+        let spec = self.training.as_ref()?.reward?;
+        Some(ParamTable::critic(&spec, self.target.kind, self.weights))
     }
 
     /// The critic's parameter table, if there is a critic.
@@ -261,7 +356,11 @@ impl RunShape {
         let tokens = |samples: usize, response: usize| {
             (samples as u64).saturating_mul((self.engine.prompt_tokens + response) as u64)
         };
-        let step = self.training.as_ref().map_or(0, |t| tokens(t.sequences, t.response_tokens));
+        // What a round samples, and what earlier ones kept.
+        let step = self
+            .training
+            .as_ref()
+            .map_or(0, |t| tokens(t.rollout_sequences() + t.held_sequences(), t.response_tokens));
         let graded = match self.rewards.threads {
             0 => 0,
             _ => tokens(self.engine.samples, self.engine.new_tokens),
@@ -279,51 +378,89 @@ impl RunShape {
     }
 
     fn host_rows(&self, layout: &mut Layout) {
-        let mut row = |name: &str, owner, place, bytes: u64| {
-            if bytes > 0 {
-                layout.outside(name, owner, Pool::Host, place, Bytes(bytes));
-            }
-        };
+        let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
         row("rollout.host", "rollout", Place::Heap, Engine::host_bytes(&self.engine));
         row(
             "rollout.samples",
             "rollout",
             Place::Heap,
-            Samples::bytes(self.engine.samples, self.engine.new_tokens),
+            Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max),
         );
         if let Some(t) = &self.training {
             row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
-            row(
-                "rl.step",
-                "rl",
-                Place::Heap,
-                crate::buffers::StepBuffers::bytes(t.sequences, t.response_tokens, t.critic.is_some()),
-            );
+            let (sequences, tokens, arrays) = self.step_arrays();
+            // Beside them the scores of the responses that a reward model reads at once.
+            let scores = if t.reward.is_some() { 4 * self.engine.samples as u64 } else { 0 };
+            row("rl.step", "rl", Place::Heap, StepBuffers::bytes(sequences, tokens, arrays) + scores);
+            let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
+            row("rl.held", "rl", Place::Heap, held);
         }
         row("rl.text", "rl", Place::Heap, self.text_bytes());
         row("rl.data", "rl", Place::Heap, host.data.0);
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
         row("files.staging", "files", Place::Heap, host.staging.0);
-        row("process.image", "process", Place::Process, host.image.0);
-        row("process.stacks", "process", Place::Process, (self.target.threads as u64 + 2) * STACK);
-        row("process.heap", "process", Place::Process, HEAP_SLACK.0);
+        process_rows_of(layout, host.image, self.target.threads);
+        let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         row("cuda.host", "device", Place::Process, self.held.host.0);
         row("cuda.files", "device", Place::Process, self.held.files.0);
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if self.training.is_some() {
-            row("rl.watch", "rl", Place::Heap, crate::watch::watch_bytes());
-            row("process.supervisor", "process", Place::Workers, SUPERVISOR.0);
+            training_rows(layout);
         }
+        let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);
         row("reward.workers", "reward", Place::Workers, self.rewards.workers.0);
-        let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
-        // A sum beyond 64 bits is refused by the planner, which has the words for it.
-        let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
-        let kernel = KERNEL_BASE.0
-            + (self.target.threads + self.rewards.threads + 1) as u64 * KERNEL_STACK
-            + mapped.div_ceil(PAGES_OF_TABLE_BYTE);
-        layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, Bytes(kernel));
+        let tokens = self.engine.prompt_tokens + self.engine.new_tokens;
+        let episodes = self.episodes.host_bytes(self.engine.samples, tokens);
+        row("environment.episodes", "rl", Place::Heap, episodes);
+        row("environment.workers", "rl", Place::Workers, self.episodes.workers.0);
+        kernel_row(layout, self.target.threads + self.rewards.threads + self.episodes.threads + 1);
     }
+}
+
+/// A row of the host; none of no bytes.
+fn host_row(layout: &mut Layout, name: &str, owner: &'static str, place: Place, bytes: u64) {
+    if bytes > 0 {
+        layout.outside(name, owner, Pool::Host, place, Bytes(bytes));
+    }
+}
+
+/// What a process is, whatever it does with `threads` threads: `image` is its binary.
+pub(crate) fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
+    for (name, bytes) in [
+        ("process.image", image.0),
+        ("process.stacks", (threads as u64 + 2) * STACK),
+        ("process.heap", HEAP_SLACK.0),
+    ] {
+        host_row(layout, name, "process", Place::Process, bytes);
+    }
+}
+
+/// What watches a training run.
+pub(crate) fn training_rows(layout: &mut Layout) {
+    host_row(layout, "rl.watch", "rl", Place::Heap, crate::watch::watch_bytes());
+    host_row(layout, "process.supervisor", "process", Place::Workers, SUPERVISOR.0);
+}
+
+/// What the kernel holds for `threads` threads and the host memory of all rows so far: the last row of the host.
+pub(crate) fn kernel_row(layout: &mut Layout, threads: usize) {
+    let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
+    // A sum beyond 64 bits is refused by the planner, which has the words for it.
+    let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
+    let kernel = kernel_bytes(threads, Bytes(mapped));
+    layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, kernel);
+}
+
+/// The rows of a process of one thread that trains nothing: the binary, its stacks, the allocator's slack.
+pub(crate) fn process_rows(layout: &mut Layout) {
+    // The main thread, and the one that waits for signals.
+    process_rows_of(layout, crate::session::image_bytes(), 0);
+}
+
+/// What the kernel holds for `threads` threads and `mapped` bytes.
+pub(crate) fn kernel_bytes(threads: usize, mapped: Bytes) -> Bytes {
+    let stacks = (threads as u64).saturating_mul(KERNEL_STACK);
+    Bytes(KERNEL_BASE.0 + stacks + mapped.0.div_ceil(PAGES_OF_TABLE_BYTE))
 }

@@ -3,13 +3,18 @@
 
 use crate::buffers::StepBuffers;
 use crate::dataset::{Item, TextModel};
-use crate::grading::Grading;
+use crate::gather::{Cursor, Gathered, gather};
+use crate::held::{Held, HeldGroup};
+use crate::metrics::step_flops;
+use crate::model_reward;
 use crate::objective::Objective;
 use crate::runfile::{RunFile, Schedule, Train};
 use crate::status::Doing;
 use crate::trainer::{Trainer, UpdateStats, sampling};
+use crate::turns::{Episodes, RoundReport};
 use crate::values::{CriticReport, critic_updates, gae_advantages};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
+use plimsoll_algo::correction::CorrectionSums;
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
 use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
 use plimsoll_algo::packed::Packed;
@@ -18,7 +23,7 @@ use plimsoll_algo::shaping::{RewardMetrics, shape_rewards};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Device;
 use plimsoll_reward::{Rewards, Scored, Tally};
-use plimsoll_rollout::{Finish, Request, RolloutStats};
+use plimsoll_rollout::{Finish, RolloutStats, Samples};
 use plimsoll_train::{Sequence, UpdateOptions};
 use std::ops::Range;
 use std::time::Instant;
@@ -35,6 +40,14 @@ pub struct StepContext<'s> {
     pub objective: Objective,
     /// What scores responses.
     pub rewards: Rewards,
+    /// So many prompts from a position of the data on.
+    pub prompts: &'s mut dyn FnMut(u64, usize) -> Result<Vec<Item>>,
+    /// The environment that gives prompts and rewards instead, if there is one.
+    pub episodes: Option<&'s mut Episodes>,
+    /// Where the next prompts and samples come from; it moves.
+    pub cursor: Cursor,
+    /// What the last rollout kept.
+    pub held: Held,
     /// Told what begins.
     pub edge: &'s mut dyn FnMut(Doing),
 }
@@ -44,6 +57,14 @@ pub struct StepContext<'s> {
 pub struct StepReport {
     /// Rewards before shaping.
     pub rewards: RewardMetrics,
+    /// What the rollout took, in a step that has one of its own.
+    pub gathered: Option<Gathered>,
+    /// True if groups may not be kept.
+    pub filters: bool,
+    /// Steps since the samples were made.
+    pub policy_lag: u32,
+    /// Sums of the correction, where the run file asks for one.
+    pub correction: Option<CorrectionSums>,
     /// Mean of each reward, unweighted.
     pub reward_parts: Vec<(String, f64)>,
     /// What went wrong with the rewards that are other people's code.
@@ -62,7 +83,8 @@ pub struct StepReport {
     pub update: UpdateStats,
     /// What the critic did, where there is one.
     pub critic: Option<CriticReport>,
-    /// Largest difference between the rollout's and the trainer's log-probability before the weights moved.
+    /// Largest difference between the trainer's log-probability before the weights moved and l_old, which is the rollout's
+    /// unless another policy version sampled.
     pub logprob_mismatch_max: f64,
     /// Mean response length.
     pub mean_length: f64,
@@ -70,16 +92,18 @@ pub struct StepReport {
     pub clipped_ratio: f64,
     /// Learning rate of the step.
     pub learning_rate: f64,
-    /// Response tokens.
-    pub response_tokens: usize,
+    /// Response tokens that were sampled.
+    pub sampled_tokens: usize,
     /// Rows of training passes, all epochs.
     pub update_rows: u64,
     /// Seconds of each part.
     pub seconds: StepSeconds,
-    /// Total reward of each sample.
+    /// Operations, as the work is defined: a forward pass for what is sampled, three for what is trained.
+    pub flops: f64,
+    /// Total reward of each sample that is trained.
     pub totals: Vec<Option<f32>>,
-    /// Text of each response.
-    pub texts: Vec<String>,
+    /// What the episodes came to, where there is an environment.
+    pub episodes: Option<RoundReport>,
 }
 
 /// Seconds of each part of a step.
@@ -89,7 +113,7 @@ pub struct StepSeconds {
     pub rollout: f64,
     /// Grading behind the rollout: what was not done by its end.
     pub reward: f64,
-    /// Reference log-probs.
+    /// Log-probs of the reference, and of the actor for older samples.
     pub score: f64,
     /// The critic's values and its updates.
     pub critic: f64,
@@ -97,117 +121,139 @@ pub struct StepSeconds {
     pub update: f64,
 }
 
-/// One step over P prompts. `step` counts from 1.
+/// One step over P prompts: those that the last rollout has left, else those of a new rollout. `step` counts from 1.
+///
+/// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of sampling and of
+/// the rewards. `cx.cursor` is then beyond what the step sampled, and must not be kept.
 pub fn step<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     cx: &mut StepContext<'_>,
-    items: &[Item],
     step: u32,
 ) -> Result<StepReport> {
-    let mut report = StepReport::default();
-    let group = cx.run.rollout.group_size as usize;
+    let mut report = StepReport { filters: cx.objective.filter.is_some(), ..StepReport::default() };
+    let prompts = cx.run.rollout.prompts_per_step as usize;
 
-    // 1. Rollout; responses are graded as they end.
-    (cx.edge)(Doing::Rollout);
-    let started = Instant::now();
-    roll_out(trainer, cx, items, step, &mut report)?;
-    report.seconds.rollout = started.elapsed().as_secs_f64();
-
-    // 2. Reward: what is still being graded.
-    (cx.edge)(Doing::Reward);
-    let started = Instant::now();
-    finish_rewards(&mut cx.rewards, &mut report)?;
-    report.seconds.reward = started.elapsed().as_secs_f64();
-
-    // 3. Score: log-probs of the reference, where there is one.
-    (cx.edge)(Doing::Score);
-    let started = Instant::now();
-    let samples = std::mem::replace(&mut trainer.samples, plimsoll_rollout::Samples::with_capacity(0, 1));
-    let sequences: Vec<Sequence<'_>> = (0..samples.len())
-        .map(|s| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) })
-        .collect();
-    begin_buffers(trainer, &samples);
-    let inv_temperature = sampling(&cx.run.rollout, 0).inv_temperature();
-    let result = (|| {
-        trainer.score_reference(&sequences, inv_temperature)?;
-        report.seconds.score = started.elapsed().as_secs_f64();
-
-        // 4. Advantage; with a critic, over its values, and what they should have been is what it learns from.
-        let started = Instant::now();
-        if trainer.roles.critic.is_some() {
-            (cx.edge)(Doing::Critic);
-        }
-        trainer.score_values(&sequences)?;
-        advantages(trainer, cx, group, &mut report)?;
-        report.critic = critic_updates(trainer, cx, &sequences, step)?;
-        report.seconds.critic = started.elapsed().as_secs_f64();
-
-        // 5. Update. 6. The new weights are already where the rollout reads them.
-        (cx.edge)(Doing::Update);
-        let started = Instant::now();
-        updates(trainer, cx, &sequences, inv_temperature, step, &mut report)?;
-        report.seconds.update = started.elapsed().as_secs_f64();
-        Ok(())
-    })();
-    drop(sequences);
-    trainer.samples = samples;
-    result.map(|()| report)
+    // 1. Rollout and 2. reward: responses are graded as they end.
+    if cx.held.next(prompts).is_empty() {
+        gather(trainer, cx, step, &mut report)?;
+    }
+    let (held, samples) = (std::mem::take(&mut cx.held), trainer.take_samples());
+    let groups = held.next(prompts);
+    let result = train_on(trainer, cx, &held, &samples, groups.clone(), step, &mut report);
+    trainer.put_samples(samples);
+    cx.held = held;
+    result?;
+    cx.held.done(groups);
+    Ok(report)
 }
 
-fn roll_out<D: Device + ?Sized>(
+/// Score, advantage and update over some groups of a rollout.
+fn train_on<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     cx: &mut StepContext<'_>,
-    items: &[Item],
+    held: &Held,
+    samples: &Samples,
+    groups: Range<usize>,
     step: u32,
     report: &mut StepReport,
 ) -> Result<()> {
-    let group = cx.run.rollout.group_size as usize;
-    let prompts: Vec<&[u32]> = items.iter().map(|i| i.ids.as_slice()).collect();
-    let samples = items.len() * group;
-    let request = Request {
-        prompts: &prompts,
-        group_size: group,
-        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
-        sampling: sampling(&cx.run.rollout, cx.run.seed),
-        eos: cx.eos,
-        first_sample_id: u64::from(step - 1) * samples as u64,
-    };
-    let steps = [step, cx.run.train.steps];
-    let mut grading = Grading::begin(&mut cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
-    report.rollout = trainer.rollout(&request, &mut grading)?;
-    report.texts = grading.texts();
-    let out = &trainer.samples;
-    report.response_tokens = out.total_tokens();
-    report.mean_length = report.response_tokens as f64 / samples as f64;
-    let cut = (0..out.len()).filter(|&s| out.finish(s) == Finish::Length).count();
-    report.clipped_ratio = cut as f64 / samples as f64;
+    let size = cx.run.rollout.group_size as usize;
+    let which = groups.start * size..groups.end * size;
+    let prompt = |s: usize| held.groups()[s / size].item.ids.as_slice();
+    let sequences: Vec<Sequence<'_>> = which
+        .clone()
+        .map(|s| Sequence { group: s / size, prompt: prompt(s), response: samples.ids(s) })
+        .collect();
+    begin_buffers(trainer, samples, which.clone());
+    if cx.run.loss.mask_truncated {
+        let cut = which.clone().enumerate().filter(|&(_, s)| samples.finish(s) == Finish::Length);
+        cut.for_each(|(i, _)| trainer.buffers.leave_out(i));
+    }
+    report.see_samples(
+        &model_reward::names(&cx.rewards, &cx.run.reward),
+        &held.groups()[groups],
+        samples,
+        which,
+    );
+    report.policy_lag = step - held.of().step;
+    report.flops += 3.0 * step_flops(&trainer.shape.spec, &sequences);
+    let inv_temperature = sampling(&cx.run.rollout, 0).inv_temperature();
+
+    // 3. Score: log-probs of the reference, where there is one, and of the actor, where the samples are not its own.
+    (cx.edge)(Doing::Score);
+    let started = Instant::now();
+    trainer.score_reference(&sequences, inv_temperature)?;
+    if held.of().policy_version != trainer.updates() {
+        trainer.score_actor(&sequences, inv_temperature)?;
+    }
+    report.seconds.score = started.elapsed().as_secs_f64();
+
+    // 4. Advantage; with a critic, over its values, and what they should have been is what it learns from.
+    let started = Instant::now();
+    if trainer.roles.critic.is_some() {
+        (cx.edge)(Doing::Critic);
+    }
+    trainer.score_values(&sequences)?;
+    advantages(trainer, cx, samples, size, report)?;
+    report.critic = critic_updates(trainer, cx, &sequences, step)?;
+    report.seconds.critic = started.elapsed().as_secs_f64();
+
+    // 5. Update. 6. The new weights are already where the rollout reads them.
+    (cx.edge)(Doing::Update);
+    let started = Instant::now();
+    updates(trainer, cx, &sequences, inv_temperature, step, report)?;
+    report.seconds.update = started.elapsed().as_secs_f64();
     Ok(())
 }
 
-fn finish_rewards(rewards: &mut Rewards, report: &mut StepReport) -> Result<()> {
-    let scored = rewards.finish()?;
-    report.reward_parts = mean_parts(rewards, &scored);
-    report.reward_tallies = rewards.tallies().map(|(name, tally)| (name.to_string(), tally)).collect();
-    report.reward_logged = rewards.logged().collect();
-    report.totals = scored.iter().map(|s| s.total).collect();
-    Ok(())
+impl StepReport {
+    /// Takes what the rewards counted beside the scores of a round.
+    pub(crate) fn add_graded(&mut self, rewards: &Rewards) {
+        for (name, tally) in rewards.tallies() {
+            match self.reward_tallies.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => sum.add(&tally),
+                None => self.reward_tallies.push((name.to_string(), tally)),
+            }
+        }
+        // What functions log beside their scores is that of the last round.
+        self.reward_logged = rewards.logged().collect();
+    }
+
+    /// Takes what is known of the samples `which` of these groups before they train.
+    fn see_samples(
+        &mut self,
+        rewards: &[&str],
+        groups: &[HeldGroup],
+        samples: &Samples,
+        which: Range<usize>,
+    ) {
+        let scored = || groups.iter().flat_map(|group| &group.scored);
+        self.reward_parts = mean_parts(rewards, scored());
+        self.totals = scored().map(|s| s.total).collect();
+        let drawn = |s: usize| samples.turns(s).iter().map(|turn| turn.tokens().len()).sum::<usize>();
+        let lengths = which.clone().map(drawn);
+        self.mean_length = lengths.sum::<usize>() as f64 / which.len() as f64;
+        let cut = which.clone().filter(|&s| samples.finish(s) == Finish::Length).count();
+        self.clipped_ratio = cut as f64 / which.len() as f64;
+    }
 }
 
-fn mean_parts(rewards: &Rewards, scored: &[Scored]) -> Vec<(String, f64)> {
-    let names = rewards.names();
+/// The mean of each reward over the samples that it scored.
+fn mean_parts<'s>(rewards: &[&str], scored: impl Iterator<Item = &'s Scored> + Clone) -> Vec<(String, f64)> {
     let mean = |i: usize| {
-        let scores: Vec<f64> = scored.iter().filter_map(|s| s.parts[i]).map(f64::from).collect();
-        scores.iter().sum::<f64>() / scores.len().max(1) as f64
+        let scores = scored.clone().filter_map(|s| s.parts[i]).map(f64::from);
+        scores.clone().sum::<f64>() / scores.count().max(1) as f64
     };
-    names.iter().enumerate().map(|(i, name)| (name.to_string(), mean(i))).collect()
+    rewards.iter().enumerate().map(|(i, name)| (name.to_string(), mean(i))).collect()
 }
 
-fn begin_buffers<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>, samples: &plimsoll_rollout::Samples) {
+/// The arrays of the step, with the log-probs that the rollout recorded.
+fn begin_buffers<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>, samples: &Samples, which: Range<usize>) {
     let buffers = &mut trainer.buffers;
-    buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
-    for s in 0..samples.len() {
-        let tokens = buffers.offsets[s]..buffers.offsets[s + 1];
-        buffers.old_logprobs[tokens].copy_from_slice(samples.logprobs(s));
+    buffers.begin(which.clone().map(|s| samples.ids(s).len()));
+    for (i, s) in which.enumerate() {
+        buffers.set_rollout_logprobs(i, samples.logprobs(s));
+        buffers.train_only(i, samples.turns(s));
     }
 }
 
@@ -215,6 +261,7 @@ fn begin_buffers<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>, samples: &pli
 fn advantages<D: Device + ?Sized>(
     trainer: &mut Trainer<'_, D>,
     cx: &StepContext<'_>,
+    samples: &Samples,
     group: usize,
     report: &mut StepReport,
 ) -> Result<()> {
@@ -238,6 +285,11 @@ fn advantages<D: Device + ?Sized>(
     if objective.kl.is_some_and(|kl| kl.in_reward) {
         report.kl = sums;
     }
+    if let Some(episodes) = &cx.episodes {
+        episodes.credit_turns(samples, buffers);
+    }
+    report.correction = objective.correction.map(|how| buffers.correct(how));
+    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     match &objective.gae {
         Some(how) => gae_advantages(how, buffers),
         None => discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages),
@@ -306,9 +358,13 @@ fn mini_batch_update<D: Device + ?Sized>(
     let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
         if on_policy {
             let differs = mismatch(buffers, tokens.clone());
-            // No weight has moved since the rollout, so PPO's ratio is exactly 1 for every token.
-            assert!(objective.gae.is_none() || differs == 0.0, "a log-probability differs by {differs}");
             report.logprob_mismatch_max = report.logprob_mismatch_max.max(differs);
+            if differs.is_infinite() {
+                let message = format!("step {step}: a token is trained that the rollout did not draw");
+                return Err(Error::new("logprob-mismatch", message).hint(
+                    "this is a defect of plimsoll: the loss mask lets through what an environment said",
+                ));
+            }
         }
         let micro = buffers.micro_batch(tokens);
         let batch = PolicyBatch {
@@ -316,11 +372,15 @@ fn mini_batch_update<D: Device + ?Sized>(
             logp: micro.logprobs,
             old_logp: micro.old_logprobs,
             advantages: micro.advantages,
-            weights: None,
+            weights: micro.weights,
         };
         let mut sums = policy_loss(&objective.loss, &batch, &aggregation, micro.d_logprobs);
+        if on_policy {
+            check_ratio(step, &sums)?;
+        }
         if let Some(kl) = kl {
-            let options = KlLoss { estimator: kl.estimator, coef: kl.controller.coef(), unbiased: false };
+            let options =
+                KlLoss { estimator: kl.estimator, coef: kl.controller.coef(), unbiased: kl.unbiased };
             let (old, reference) = (micro.old_logprobs, micro.ref_logprobs);
             let kl = add_kl_loss(
                 &options,
@@ -362,10 +422,30 @@ pub(crate) fn mini_batch_totals(buffers: &StepBuffers, which: &Range<usize>) -> 
     (total > 0.0).then_some((total, sequences))
 }
 
-/// Largest |trainer - rollout| of some tokens; the promise is 0.
+/// Largest |l - l_old| of the trained tokens among these; the promise is 0. A token that the rollout did not draw has no
+/// number, and differs without bound.
 fn mismatch(buffers: &StepBuffers, tokens: Range<usize>) -> f64 {
-    let pairs = buffers.logprobs[tokens.clone()].iter().zip(&buffers.old_logprobs[tokens]);
-    pairs.map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
+    let trained = tokens.filter(|&t| buffers.mask[t] != 0.0);
+    let differs = |t: usize| f64::from((buffers.logprobs[t] - buffers.old_logprobs[t]).abs());
+    trained.map(differs).fold(0.0, |most, by| if by.is_nan() { f64::INFINITY } else { most.max(by) })
+}
+
+/// In the first mini-batch of a step no weight has moved since l_old was recorded, so the ratio of every trained token, or of
+/// its sequence, is exactly 1 whatever the method.
+///
+/// Errors: `logprob-mismatch`.
+fn check_ratio(step: u32, sums: &PolicySums) -> Result<()> {
+    if sums.tokens == 0.0 || (sums.ratio_min == 1.0 && sums.ratio_max == 1.0) {
+        return Ok(());
+    }
+    let (low, high) = (sums.ratio_min, sums.ratio_max);
+    let message =
+        format!("step {step}: before the first update the ratios are {low:e} to {high:e}, and must be 1");
+    Err(Error::new("logprob-mismatch", message)
+        .fact(
+            "the trainer's log-probabilities are not those that the policy had when it was sampled or scored",
+        )
+        .hint("this is a defect of plimsoll or of the machine: `plimsoll bench exactness` looks for it"))
 }
 
 /// The options of the update in a step: learning rate by warm-up and schedule.
@@ -398,4 +478,40 @@ pub(crate) fn lr_factor(train: &Train, step: u32) -> f64 {
 pub fn loss_not_finite(step: u32, loss: f64) -> Error {
     Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
         .hint("lower train.learning_rate")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_algo::aggregation::Aggregation;
+    use plimsoll_algo::method::METHODS;
+    use plimsoll_algo::policy_loss::PolicyLoss;
+
+    /// Two responses of two tokens; the last is not trained.
+    fn sums(loss: &PolicyLoss, logprobs: [f32; 4]) -> PolicySums {
+        let old = [-0.5, -1.25, -0.03, -2.0];
+        let packed = Packed { mask: &[1.0, 1.0, 1.0, 0.0], seq_offsets: &[0, 2, 4] };
+        let aggregation = Aggregation::of_batch(Default::default(), packed, 1.0);
+        let batch = PolicyBatch {
+            packed,
+            logp: &logprobs,
+            old_logp: &old,
+            advantages: &[1.0, -1.0, 0.5, 9.0],
+            weights: None,
+        };
+        policy_loss(loss, &batch, &aggregation, &mut [0.0; 4])
+    }
+
+    #[test]
+    fn a_ratio_that_is_not_one_before_the_first_update_ends_the_run_whatever_the_method() {
+        for spec in &METHODS {
+            let same = sums(&spec.loss, [-0.5, -1.25, -0.03, f32::NAN]);
+            assert!(check_ratio(1, &same).is_ok(), "{}", spec.name);
+            // The last bit of one log-probability.
+            let off = f32::from_bits(0.5f32.to_bits() + 1);
+            let error = check_ratio(1, &sums(&spec.loss, [-off, -1.25, -0.03, 0.0])).expect_err(spec.name);
+            assert_eq!(error.slug, "logprob-mismatch", "{}", spec.name);
+        }
+        assert!(check_ratio(1, &PolicySums::default()).is_ok(), "nothing is trained");
+    }
 }

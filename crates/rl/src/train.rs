@@ -1,16 +1,22 @@
 //! The verb `train`: plan, bind, loop, evaluate, save.
 
-use crate::checkpoint::{Best, Retention, RunState, Saver, What, check_space, prepare};
-use crate::dataset::Item;
+mod evaluate;
+mod pairs;
+
+use crate::checkpoint::{Best, HELD, Retention, RunState, Saver, What, check_space, prepare};
 use crate::devices;
 use crate::diverged::{is_divergence, name_tensor, prove};
-use crate::eval::{EvalHow, EvalReport, evaluate, reward_specs};
-use crate::events::{EvalResult, Event, Observer, Started, StepResult};
+use crate::eval::{EvalSet, reward_specs};
+use crate::events::{Event, Observer, Started, StepResult};
+use crate::gather::Cursor;
+use crate::held::{Held, HeldState};
 use crate::metrics;
+use crate::model_reward;
 use crate::objective::Objective;
 use crate::plan::{PlanReport, check_micro_batch, machine_limits, plan_with};
 use crate::progress::Progress;
-use crate::responses::KeptSample;
+use crate::report;
+use crate::responses::{Kept, KeptSample, response_text};
 use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
 use crate::run_dir::RunDir;
 use crate::runfile::{Loaded, RunFile};
@@ -19,6 +25,7 @@ use crate::sft::sft_step;
 use crate::status::Doing;
 use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
+use crate::turns::{Episodes, KeptEpisode};
 use crate::watch::Watch;
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_device::cuda::CudaMemory;
@@ -27,7 +34,6 @@ use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_reward::Rewards;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
@@ -48,6 +54,19 @@ pub fn train(
     observer: &mut dyn Observer,
     signal: &AtomicI32,
 ) -> Result<Summary> {
+    match loaded.run.is_agent() {
+        true => crate::agent::run::train(loaded, start, observer, signal),
+        false => train_model(loaded, start, observer, signal),
+    }
+}
+
+/// The same of a language model.
+fn train_model(
+    loaded: &Loaded,
+    start: Start,
+    observer: &mut dyn Observer,
+    signal: &AtomicI32,
+) -> Result<Summary> {
     let path = run_dir_path(loaded);
     let mut notes = Vec::new();
     let mut say = |text: String| {
@@ -63,7 +82,7 @@ pub fn train(
     devices::check(run.run.device)?;
     session::check_trainable(&run.model)?;
     let mut session = open_session(run, earlier.as_ref(), &mut say)?;
-    let rewards = rewards(run, &session)?;
+    let (rewards, episodes) = graders(run, &session)?;
     let report = fitting_plan(run, &session, &path)?;
     let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
     let (mut dir, behind) = directory(&path, run, &report, earlier)?;
@@ -82,20 +101,21 @@ pub fn train(
     let ready = ready(run, &*dev, &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| dir.discard())?;
     dir.write_plan(&measured.to_json())?;
-    let frozen = dev.card_memory();
-    let eval_items = std::mem::take(&mut session.eval);
-    let mut watch = Watch::new(&measured, run.train.steps, run.memory.strict);
+    let mut watch = Watch::new(&measured.plan, run.train.steps, run.memory.strict);
     watch.set_dir(dir.path());
     std::thread::scope(|scope| {
         let mut training = Run {
             run,
+            eval_sets: std::mem::take(&mut session.eval),
             session: &mut session,
-            eval_items,
             trainer,
             rewards: Some(rewards),
+            episodes,
             objective,
+            cursor: Cursor::default(),
+            held: Held::default(),
             report: &measured,
-            frozen,
+            frozen: dev.card_memory(),
             fingerprint,
             dir,
             saver: Saver::new(scope),
@@ -156,6 +176,7 @@ fn ready<'a, D: Device + ?Sized>(
     before: Rss,
 ) -> Result<(Trainer<'a, D>, PlanReport)> {
     let mut trainer = Trainer::new(dev, arena, &report.shape, &session.model, run.seed)?;
+    trainer.bind_reward(session.reward.as_ref(), run.seed)?;
     trainer.bind_critic(session.critic.as_ref().unwrap_or(&session.model), run.seed)?;
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
@@ -163,15 +184,20 @@ fn ready<'a, D: Device + ?Sized>(
     Ok((trainer, measured))
 }
 
+/// What gives the reward: rewards, or an environment.
+fn graders(run: &RunFile, session: &Session) -> Result<(Rewards, Option<Episodes>)> {
+    Ok((rewards(run, session)?, Episodes::open(run, session.facts.prompt_tokens)?))
+}
+
 /// The rewards of a run, which must find their columns in the data.
 fn rewards(run: &RunFile, session: &Session) -> Result<Rewards> {
     let rewards = Rewards::new(&reward_specs(&run.reward, &run.data.answer_column))?;
     if run.method.has_rollout() {
-        rewards.check_columns(&session.data.first_columns())?;
+        session.data.first_columns().try_for_each(|columns| rewards.check_columns(&columns))?;
     }
-    if let Some(item) = session.eval.first() {
-        rewards.check_columns(&item.columns)?;
-    }
+    // Episodes have no columns.
+    let firsts = session.eval.iter().filter_map(|set| set.items.first());
+    firsts.map(|item| &item.columns).try_for_each(|columns| rewards.check_columns(columns))?;
     Ok(rewards)
 }
 
@@ -206,11 +232,16 @@ enum At {
 struct Run<'r, 's, 'scope, 'env, D: ?Sized> {
     run: &'r RunFile,
     session: &'s mut Session,
-    eval_items: Vec<Item>,
+    eval_sets: Vec<EvalSet>,
     trainer: Trainer<'r, D>,
     rewards: Option<Rewards>,
+    /// None where responses are to prompts of the data.
+    episodes: Option<Episodes>,
     /// None where nothing is sampled.
     objective: Option<Objective>,
+    /// Behind what the last step took of the data.
+    cursor: Cursor,
+    held: Held,
     report: &'r PlanReport,
     fingerprint: Fingerprint,
     dir: RunDir,
@@ -238,17 +269,23 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         });
         let Some(Good { folder, state }) = checkpoint else {
             self.say(&started)?;
-            (self.progress.eval_before, self.progress.pass_at_k_before) = self.evaluate(0)?;
+            let reports = self.evaluate(0)?;
+            self.progress.set_before(&names(&self.eval_sets), &reports);
             return Ok(());
         };
         self.observer.on_event(&started);
         self.trainer.restore(&folder, state.policy_version)?;
         self.trainer.restore_critic(&folder, state.critic_updates.unwrap_or(0))?;
-        check_reference(self.trainer.reference_sum, state.reference)?;
+        check_same(self.trainer.reference_sum, state.reference, "`model`", "the reference")?;
+        check_same(self.trainer.reward_sum(), state.reward, "the reward model", "what scores responses")?;
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
         }
         self.progress = state.progress;
+        self.cursor = Cursor { data_position: state.data_position, next_sample_id: state.next_sample_id };
+        if let Some(held) = state.held {
+            self.restore_held(&folder, held)?;
+        }
         let step = self.progress.step;
         // A run that was made longer is evaluated at its new end.
         self.progress.evaluated_at_end &= step == self.run.train.steps;
@@ -258,12 +295,27 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         self.say(&Event::Resumed { step, notes })
     }
 
+    /// The samples of an earlier rollout that wait for their steps.
+    fn restore_held(&mut self, folder: &Path, held: HeldState) -> Result<()> {
+        let Session { data, text, .. } = &mut *self.session;
+        let (text, rollout) = (&*text, &self.run.rollout);
+        let mut item = |position: u64| {
+            data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
+        };
+        let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
+        let kept = self.trainer.kept.as_mut().expect("a run whose samples wait has room for them");
+        let size = rollout.group_size as usize;
+        self.held = Held::read(&folder.join(HELD), held, size, kept, &mut item, &words)?;
+        Ok(())
+    }
+
     fn run(&mut self, signal: &AtomicI32) -> Result<Summary> {
         let steps = self.run.train.steps;
         for step in self.progress.step + 1..=steps {
             self.at = At::Step(step);
             match self.objective {
                 Some(objective) => self.rl_step(objective, step)?,
+                None if self.run.method.has_pairs() => self.pair_step(step)?,
                 None => self.supervised_step(step)?,
             }
             self.watch_step(step)?;
@@ -283,12 +335,14 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             }
         }
         if !self.progress.evaluated_at_end {
-            (self.progress.eval_after, self.progress.pass_at_k_after) = self.evaluate(steps)?;
+            let reports = self.evaluate(steps)?;
+            self.progress.set_after(&names(&self.eval_sets), &reports);
             self.progress.evaluated_at_end = true;
         }
         self.save()?;
         self.settle()?;
         let summary = self.summary();
+        report::write(&self.dir, &self.title(), steps)?;
         self.dir.write_summary(&summary)?;
         self.say(&Event::Finished { summary: summary.clone() })?;
         Ok(summary)
@@ -313,44 +367,56 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
 
     fn rl_step(&mut self, objective: Objective, n: u32) -> Result<()> {
         let started = Instant::now();
-        let prompts = self.run.rollout.prompts_per_step as usize;
-        let first = u64::from(n - 1) * prompts as u64;
-        let items = self.session.data.batch(&self.session.text, first, prompts)?;
+        let Session { data, text, model, .. } = &mut *self.session;
+        let text = &*text;
         let dev = self.trainer.dev;
         let mut cx = StepContext {
             run: self.run,
-            text: &self.session.text,
-            eos: &self.session.model.eos_token_ids,
+            text,
+            eos: &model.eos_token_ids,
             objective,
             rewards: self.rewards.take().expect("rewards come back after each step"),
+            episodes: self.episodes.as_mut(),
+            prompts: &mut |first, n| data.batch(text, first, n),
+            cursor: self.cursor,
+            held: std::mem::take(&mut self.held),
             edge: &mut |doing| self.watch.begin(doing, n, || dev.card_memory()),
         };
-        let result = step(&mut self.trainer, &mut cx, &items, n);
-        self.objective = Some(cx.objective);
-        self.rewards = Some(cx.rewards);
+        let result = step(&mut self.trainer, &mut cx, n);
+        let StepContext { objective, rewards, held, cursor, .. } = cx;
+        (self.objective, self.rewards, self.held) = (Some(objective), Some(rewards), held);
         let report = result?;
+        // A step that failed is made again from where it began.
+        self.cursor = cursor;
         let seconds = started.elapsed().as_secs_f64();
         let progress = &mut self.progress;
         progress.mismatch_max = progress.mismatch_max.max(report.logprob_mismatch_max);
-        progress.rollout_tokens += report.response_tokens as u64;
+        progress.rollout_tokens += report.sampled_tokens as u64;
         progress.update_tokens += report.update_rows;
         progress.rollout_s += report.seconds.rollout;
         progress.update_s += report.seconds.update;
-        progress.flops +=
-            metrics::step_flops(&self.report.shape.spec, &items, &self.trainer.samples, &self.run.rollout);
+        progress.flops += report.flops;
         progress.reward_first = progress.reward_first.or(Some(report.rewards.reward));
         progress.reward_last = Some(report.rewards.reward);
-        self.keep_samples(n, &items, &report)?;
-        let metrics = metrics::of_step(&report, self.progress.rollout_tokens);
+        self.keep_samples(n)?;
+        if let Some(fault) = report.episodes.as_ref().and_then(|episodes| episodes.fault.clone()) {
+            let text = format!("step {n}: an episode was left out: {fault}");
+            self.observer.on_event(&Event::Note { text });
+        }
+        let mut metrics = metrics::of_step(&report, self.progress.rollout_tokens);
+        let sets: Vec<&str> = self.session.data.names().collect();
+        metrics::add_sets(&mut metrics, &sets, &self.held.groups()[self.held.last()]);
         self.step_done(n, seconds, Some(report.rewards.reward), None, metrics)
     }
 
     fn supervised_step(&mut self, n: u32) -> Result<()> {
         let started = Instant::now();
         let rows = self.run.rollout.prompts_per_step as usize;
-        let items = self.session.data.batch(&self.session.text, u64::from(n - 1) * rows as u64, rows)?;
+        let items = self.session.data.batch(&self.session.text, self.cursor.data_position, rows)?;
         self.begin(Doing::Update, n);
         let report = sft_step(&mut self.trainer, self.run, &items, n)?;
+        self.cursor.data_position += rows as u64;
+        self.cursor.next_sample_id += rows as u64;
         let seconds = started.elapsed().as_secs_f64();
         self.progress.update_tokens += report.update.rows;
         self.progress.update_s += seconds;
@@ -385,6 +451,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             accuracy: progress.last_eval,
             tokens_per_second_rollout: rate(progress.rollout_tokens, progress.rollout_s),
             tokens_per_second_update: rate(progress.update_tokens, progress.update_s),
+            frames_per_second: None,
             rss_bytes: rss.now.0,
             planned_bytes: self.report.host_peak().0,
             seconds,
@@ -395,48 +462,30 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         saved
     }
 
-    /// Scores the held-out prompts, with pass@k by k; `None` and nothing without an evaluation set.
-    fn evaluate(&mut self, step: u32) -> Result<(Option<f64>, BTreeMap<u32, f64>)> {
-        if self.eval_items.is_empty() {
-            return Ok((None, BTreeMap::new()));
-        }
-        self.begin(Doing::Eval, step);
-        let mut how = sampling(&self.run.rollout, self.run.seed);
-        how.temperature = self.run.eval.temperature as f32;
-        let how = EvalHow {
-            text: &self.session.text,
-            rollout: &self.run.rollout,
-            eos: &self.session.model.eos_token_ids,
-            sampling: how,
-            samples: self.run.eval.samples.max(1) as usize,
-            step,
-        };
-        let rewards = self.rewards.as_mut().expect("rewards come back after each step");
-        let report: EvalReport = evaluate(&mut self.trainer, &how, rewards, &self.eval_items)?;
-        self.progress.last_eval = Some(report.score);
-        self.progress.last_eval_step = Some(step);
-        self.dir.write_samples_named(&format!("eval-{step:06}"), &report.examples)?;
-        self.say(&Event::Eval(EvalResult {
-            step,
-            set: self.session.eval_name.clone(),
-            score: report.score,
-            pass_at_k: report.pass_at_k.clone(),
-            num_samples: report.num_samples,
-            seconds: report.seconds,
-        }))?;
-        Ok((Some(report.score), report.pass_at_k))
-    }
-
-    fn keep_samples(&mut self, n: u32, items: &[Item], report: &crate::step::StepReport) -> Result<()> {
+    fn keep_samples(&mut self, n: u32) -> Result<()> {
         let every = (self.run.train.steps / 20).max(1);
         if n != 1 && !n.is_multiple_of(every) && n != self.run.train.steps {
             return Ok(());
         }
         let group = self.run.rollout.group_size as usize;
-        let samples = &self.trainer.samples;
-        let rows: Vec<KeptSample> = (0..samples.len().min(SAMPLES_KEPT))
+        if let Some(episodes) = &self.episodes {
+            let samples = self.trainer.step_samples();
+            let kept = 0..samples.len().min(SAMPLES_KEPT);
+            let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
+            return self.dir.write_samples(n, &rows);
+        }
+        let rewards = self.rewards.as_ref().expect("rewards come back after each step");
+        let names = model_reward::names(rewards, &self.run.reward);
+        let names: Vec<String> = names.into_iter().map(str::to_string).collect();
+        let sets: Vec<&str> = self.session.data.names().collect();
+        let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);
+        let kept = Kept { step: n, names: &names, samples, policy_version };
+        let groups = self.held.last();
+        let rows: Vec<KeptSample> = (groups.start * group..groups.end * group)
+            .take(SAMPLES_KEPT)
             .map(|s| {
-                KeptSample::new(n, &items[s / group].text, &report.texts[s], report.totals[s], samples, s)
+                let (of, i) = (&self.held.groups()[s / group], s % group);
+                kept.sample(s, sets[of.item.set], &of.item.text, &of.texts[i], &of.scored[i])
             })
             .collect();
         self.dir.write_samples(n, &rows)
@@ -460,7 +509,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         let mut progress = self.progress.clone();
         progress.saved_step = Some(step);
         progress.seconds_before = self.seconds();
-        if let (Some(score), true) = (progress.last_eval, progress.last_eval_step == Some(step))
+        if let (Some(score), true) = (progress.last_metric, progress.last_eval_step == Some(step))
             && progress.best.is_none_or(|best| score > best.score)
         {
             progress.best = Some(Best { step, score });
@@ -473,7 +522,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             best: state.progress.best.map(|best| best.step),
         };
         let what = match everything {
-            true => What::Everything { state: &state, run_file: &run_file },
+            true => What::Everything { state: &state, run_file: &run_file, held: &self.held },
             false => What::Weights,
         };
         let (model, store) = (&self.session.model, self.dir.store());
@@ -486,15 +535,15 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
 
     /// The counters as they are now; the log up to here is on the disk.
     fn state(&mut self, progress: Progress) -> Result<RunState> {
-        let steps = u64::from(progress.step);
         let adaptive = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         let Fingerprint { machine, build, plan, inputs } = self.fingerprint.clone();
         Ok(RunState {
             policy_version: self.trainer.updates(),
             critic_updates: self.trainer.roles.critic.as_ref().map(|critic| critic.optimizer.step),
             seed: self.run.seed,
-            data_position: steps * u64::from(self.run.rollout.prompts_per_step),
-            next_sample_id: steps * self.run.sequences_per_step(),
+            data_position: self.cursor.data_position,
+            next_sample_id: self.cursor.next_sample_id,
+            held: self.held.state(),
             kl_coef: adaptive,
             events_bytes: self.dir.events().sync()?,
             progress,
@@ -503,6 +552,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             plan,
             inputs,
             reference: self.trainer.reference_sum,
+            reward: self.trainer.reward_sum(),
         })
     }
 
@@ -597,6 +647,8 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             "eval_after": p.eval_after,
             "pass_at_k_before": p.pass_at_k_before,
             "pass_at_k_after": p.pass_at_k_after,
+            "sets": p.sets_json(),
+            "best": p.best.map(|best| json!({ "step": best.step, "metric": self.run.eval.metric, "value": best.score })),
             "reward_first": p.reward_first,
             "reward_last": p.reward_last,
             "seconds": self.seconds(),
@@ -613,6 +665,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
             "logprob_mismatch_max": p.mismatch_max,
             "machine": self.trainer.dev.machine_type(),
         });
+        self.summarize_pairs(&mut summary);
         if let (Some(frozen), Some(now)) = (self.frozen, self.trainer.dev.card_memory()) {
             summary["device_planned_bytes"] = json!(self.report.plan.peak(Pool::Device).peak);
             summary["device_used_bytes"] = json!(now.ours());
@@ -623,6 +676,10 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
     }
 }
 
+fn names(sets: &[EvalSet]) -> Vec<String> {
+    sets.iter().map(|set| set.name.clone()).collect()
+}
+
 /// The run directory: the run file's, else `runs/out/NAME`.
 pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
     match &loaded.run.run.dir {
@@ -631,7 +688,7 @@ pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
     }
 }
 
-fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
+pub(crate) fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
     let (name, exit) = match signal {
         1 => ("SIGHUP", Exit::Terminated),
         15 => ("SIGTERM", Exit::Terminated),
@@ -641,14 +698,15 @@ fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
     Error { exit, ..Error::new("interrupted", message) }.hint("--resume goes on from there, bit for bit")
 }
 
-/// Requires that the reference model is the one that the run began with.
+/// Requires that a model that no checkpoint holds is the one that the run began with.
 ///
 /// Errors: `resume-differs`.
-fn check_reference(now: Option<f64>, then: Option<f64>) -> Result<()> {
+fn check_same(now: Option<f64>, then: Option<f64>, whose: &str, what_for: &str) -> Result<()> {
     if now.map(f64::to_bits) == then.map(f64::to_bits) {
         return Ok(());
     }
-    Err(Error::new("resume-differs", "the weights at `model` are not those that the run began with")
-        .fact("they are the reference of the KL term")
+    let message = format!("the weights of {whose} are not those that the run began with");
+    Err(Error::new("resume-differs", message)
+        .fact(format!("they are {what_for}"))
         .hint("put the model back as it was"))
 }

@@ -6,11 +6,11 @@ use crate::critic::Critic;
 use crate::shape::{RunShape, Training};
 use plimsoll_base::{Error, Phase, Result};
 use plimsoll_device::{Device, Sampling};
-use plimsoll_files::OpenModel;
+use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Arena, Buf, InPhase, Overlay, ReadLease, Resident};
 use plimsoll_model::{
-    Activations, Decoder, FlatTensors, Mode, Param, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
-    backward, head, layers, load, rehearsal_sizes, restore, rope,
+    Activations, Decoder, FlatTensors, Mode, Param, ParamTable, Params, Pass, PassIndex, PassLimits, Scorer,
+    Streamed, backward, backward_values, head, layers, load, rehearsal_sizes, restore, rope, values,
 };
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
@@ -20,7 +20,8 @@ use std::time::Instant;
 
 /// The models of a run, bound to the arena.
 pub struct Roles<'a> {
-    /// What is trained and sampled from: one set of weights.
+    /// What is trained and sampled from: one set of weights. A reward model under training stands here too, with the map
+    /// to its score as its head.
     pub actor: Decoder<'a>,
     /// What it may not move too far from.
     pub reference: Option<Reference<'a>>,
@@ -28,6 +29,8 @@ pub struct Roles<'a> {
     pub optimizer: Option<Optimizer<'a>>,
     /// What the advantages of `ppo` are measured against, once `bind_critic` has bound it.
     pub critic: Option<Critic<'a>>,
+    /// What scores responses, once `bind_reward` has bound it.
+    pub reward: Option<Decoder<'a>>,
 }
 
 /// The reference model, by where its weights are.
@@ -71,8 +74,10 @@ pub struct Trainer<'a, D: ?Sized> {
     pub shape: &'a RunShape,
     /// The parameter table.
     pub table: ParamTable,
-    /// Responses of the last rollout.
+    /// Responses of the last request.
     pub samples: Samples,
+    /// Responses that a rollout kept, where they outlive its requests.
+    pub kept: Option<Samples>,
     /// Per-token arrays of the step.
     pub buffers: StepBuffers,
     /// Sum of squares of the reference model's weights: another reference has another.
@@ -122,7 +127,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             load(dev, model, &table, &params, seed, staging)?;
             Ok(Decoder { spec: shape.spec, dtype: shape.weights, params, rope: rope_table })
         };
-        let actor = role("actor")?;
+        let actor = role(shape.role())?;
         // The reference is what the actor is before its first step.
         let reference_sum = has_reference(shape).then(|| dev.sum_squares(actor.params.all));
         let reference = match resident.get("offload.reference.weights") {
@@ -136,15 +141,20 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
             None => None,
         };
         let optimizer = optimizer(dev, shape, &table, &actor, resident);
-        let (sequences, tokens) = shape.training.map_or((0, 0), |t| (t.sequences, t.response_tokens));
-        let has_critic = shape.training.is_some_and(|t| t.critic.is_some());
+        let (sequences, tokens, arrays) = shape.step_arrays();
+        let kept = shape.training.filter(|t| t.holds_samples);
         Ok(Trainer {
             dev,
-            roles: Roles { actor, reference, optimizer, critic: None },
+            roles: Roles { actor, reference, optimizer, critic: None, reward: None },
             shape,
             table,
-            samples: Samples::with_capacity(shape.engine.samples, shape.engine.new_tokens),
-            buffers: StepBuffers::with_capacity(sequences, tokens, has_critic),
+            samples: Samples::with_turns(
+                shape.engine.samples,
+                shape.engine.new_tokens,
+                shape.episodes.turns_max,
+            ),
+            kept: kept.map(|t| Samples::with_capacity(t.held_sequences(), tokens)),
+            buffers: StepBuffers::with_capacity(sequences, tokens, arrays),
             reference_sum,
             resident,
             overlay,
@@ -161,33 +171,47 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         if self.dev.card_memory().is_none() {
             return Ok(());
         }
-        let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
-        let mode = Mode::Rollout { truncates: self.shape.truncates };
-        let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
-        self.engine.rehearse(self.dev, &self.roles.actor, acts, samplings)?;
+        if self.shape.head == Head::Vocabulary {
+            let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
+            let mode = Mode::Rollout { truncates: self.shape.truncates };
+            let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
+            self.engine.rehearse(self.dev, &self.roles.actor, acts, samplings)?;
+        }
         let Some(training) = self.shape.training else { return Ok(()) };
-        if let Some(reference) = &self.roles.reference {
+        if training.scores() {
             let phase = enter(self.dev, &mut self.overlay, Phase::Score);
             let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
-            let scorer = reference.scorer(self.dev, &self.roles.actor, &self.table, &phase);
-            rehearse_passes(self.dev, acts, self.shape, &mut |pass, _| {
+            let scorer = match &self.roles.reference {
+                Some(reference) => reference.scorer(self.dev, &self.roles.actor, &self.table, &phase),
+                None => Scorer::Resident(&self.roles.actor),
+            };
+            rehearse_passes(self.dev, acts, self.shape, self.shape.pass(), &mut |pass, _| {
                 scorer.layers(self.dev, pass);
                 head(self.dev, scorer.decoder(), pass, 1.0);
             })?;
         }
+        self.rehearse_reward()?;
         self.rehearse_critic()?;
         let phase = enter(self.dev, &mut self.overlay, Phase::Update);
-        let acts = Activations::bind(&phase, Mode::Update(training.recompute), self.shape.pass());
-        let (dev, actor) = (self.dev, &self.roles.actor);
+        let acts = Activations::bind(&phase, self.shape.update_mode(), self.shape.pass());
+        let (dev, actor, gives) = (self.dev, &self.roles.actor, self.shape.head);
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
-        rehearse_passes(dev, acts, self.shape, &mut |pass, heads| {
+        rehearse_passes(dev, acts, self.shape, self.shape.pass(), &mut |pass, heads| {
             layers(dev, actor, pass);
-            head(dev, actor, pass, 1.0);
             // Not zeros: algorithms are compared by what they make of these gradients.
             let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
-            backward(dev, actor, &optimizer.grads, false, pass, 1.0, &ones, &zeros);
+            match gives {
+                Head::Vocabulary => {
+                    head(dev, actor, pass, 1.0);
+                    backward(dev, actor, &optimizer.grads, false, pass, 1.0, &ones, &zeros);
+                }
+                Head::Score => {
+                    values(dev, actor, pass);
+                    backward_values(dev, actor, &optimizer.grads, false, pass, &ones);
+                }
+            }
         })?;
-        optimizer.rehearse(dev, &actor.params, optimizer.slots(&phase, "actor"));
+        optimizer.rehearse(dev, &actor.params, optimizer.slots(&phase, self.shape.role()));
         dev.sync();
         dev.check()
     }
@@ -236,6 +260,22 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         self.engine.run(self.dev, &self.roles.actor, acts, request, stop, &mut self.samples)
     }
 
+    /// Where the step's responses are, for as long as it reads them; `put_samples` gives them back.
+    pub(crate) fn take_samples(&mut self) -> Samples {
+        let samples = self.kept.as_mut().unwrap_or(&mut self.samples);
+        std::mem::replace(samples, Samples::with_capacity(0, 1))
+    }
+
+    /// The other half of `take_samples`.
+    pub(crate) fn put_samples(&mut self, samples: Samples) {
+        *self.kept.as_mut().unwrap_or(&mut self.samples) = samples;
+    }
+
+    /// The responses of the last rollout.
+    pub fn step_samples(&self) -> &Samples {
+        self.kept.as_ref().unwrap_or(&self.samples)
+    }
+
     /// Log-probabilities of all sequences under the reference into `buffers.ref_logprobs`: phase Score.
     pub fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
         let Some(reference) = &self.roles.reference else { return Ok(()) };
@@ -243,17 +283,22 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
         let scorer = reference.scorer(self.dev, &self.roles.actor, &self.table, &phase);
         let packer = self.packer.as_mut().expect("a training run packs");
-        let mut first = 0;
-        while first < sequences.len() {
-            let batch = packer.pack(sequences, first)?;
-            let pass = Pass::upload(self.dev, acts, batch.index);
-            scorer.layers(self.dev, &pass);
-            head(self.dev, scorer.decoder(), &pass, inv_temperature);
-            let tokens = self.buffers.tokens(&batch.sequences);
-            self.dev.read_f32(pass.head_out().logprobs, 0, &mut self.buffers.ref_logprobs[tokens]);
-            first = batch.sequences.end;
-        }
-        Ok(())
+        score(self.dev, scorer, acts, packer, sequences, inv_temperature, |which, logprobs| {
+            let tokens = self.buffers.tokens(&which);
+            self.dev.read_f32(logprobs, 0, &mut self.buffers.ref_logprobs[tokens]);
+        })
+    }
+
+    /// Log-probabilities of all sequences under the actor as it is into `buffers.old_logprobs`: phase Score.
+    pub fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+        let phase = enter(self.dev, &mut self.overlay, Phase::Score);
+        let acts = Activations::bind(&phase, Mode::Score, self.shape.pass());
+        let scorer = Scorer::Resident(&self.roles.actor);
+        let packer = self.packer.as_mut().expect("a training run packs");
+        score(self.dev, scorer, acts, packer, sequences, inv_temperature, |which, logprobs| {
+            let tokens = self.buffers.tokens(&which);
+            self.dev.read_f32(logprobs, 0, &mut self.buffers.old_logprobs[tokens]);
+        })
     }
 
     /// Forward, loss and backward over some sequences, then one optimizer step: phase Update.
@@ -268,7 +313,14 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         how: UpdateOptions,
         loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
     ) -> Result<UpdateStats> {
-        let mut stats = self.gradients(sequences, which, inv_temperature, loss)?;
+        let stats = self.gradients(sequences, which, inv_temperature, loss)?;
+        self.apply(stats, how)
+    }
+
+    /// The part of `update` behind the gradients: their norm, and one step of the optimizer.
+    ///
+    /// Errors: `gradient-not-finite`; the weights are then as they were.
+    pub(crate) fn apply(&mut self, mut stats: UpdateStats, how: UpdateOptions) -> Result<UpdateStats> {
         let started = Instant::now();
         let optimizer = self.roles.optimizer.as_mut().expect("a training run has an optimizer");
         stats.grad_norm = optimizer.grad_norm(self.dev);
@@ -277,7 +329,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         }
         // Nothing of the passes is needed any more: what they shared may be gone.
         let phase = enter(self.dev, &mut self.overlay, Phase::Update);
-        let slots = optimizer.slots(&phase, "actor");
+        let slots = optimizer.slots(&phase, self.shape.role());
         optimizer.update(self.dev, &self.roles.actor.params, slots, how, stats.grad_norm);
         self.dev.sync();
         self.dev.check()?;
@@ -293,7 +345,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         inv_temperature: f32,
         loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
     ) -> Result<UpdateStats> {
-        let Training { recompute, .. } = self.shape.training.expect("a training run");
+        let Training { recompute, packing, .. } = self.shape.training.expect("a training run");
         let phase = enter(self.dev, &mut self.overlay, Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(recompute), self.shape.pass());
         let optimizer = self.roles.optimizer.as_ref().expect("a training run has an optimizer");
@@ -305,7 +357,7 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
         let mut first = which.start;
         while first < which.end {
             let started = Instant::now();
-            let batch = packer.pack(&sequences[..which.end], first)?;
+            let batch = packer.pack_as(packing, &sequences[..which.end], first)?;
             let pass = Pass::upload(self.dev, acts, batch.index);
             layers(self.dev, &self.roles.actor, &pass);
             head(self.dev, &self.roles.actor, &pass, inv_temperature);
@@ -338,6 +390,28 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
     }
 }
 
+/// Forward passes over all sequences; `read` is given the sequences of each and where their log-probs are.
+fn score<D: Device + ?Sized>(
+    dev: &D,
+    scorer: Scorer<'_>,
+    acts: Activations<'_>,
+    packer: &mut Packer,
+    sequences: &[Sequence<'_>],
+    inv_temperature: f32,
+    mut read: impl FnMut(Range<usize>, Buf<'_>),
+) -> Result<()> {
+    let mut first = 0;
+    while first < sequences.len() {
+        let batch = packer.pack(sequences, first)?;
+        let pass = Pass::upload(dev, acts, batch.index);
+        scorer.layers(dev, &pass);
+        head(dev, scorer.decoder(), &pass, inv_temperature);
+        first = batch.sequences.end;
+        read(batch.sequences, pass.head_out().logprobs);
+    }
+    Ok(())
+}
+
 /// The sampling of a run file's `[rollout]`.
 pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
     Sampling {
@@ -364,9 +438,9 @@ pub(crate) fn rehearse_passes<D: Device + ?Sized>(
     dev: &D,
     acts: Activations<'_>,
     shape: &RunShape,
+    limits: PassLimits,
     run: &mut dyn FnMut(&Pass<'_>, usize),
 ) -> Result<()> {
-    let limits = shape.pass();
     let mut index = PassIndex::with_capacity(&limits);
     for rows in rehearsal_sizes(&limits, shape.positions) {
         let heads = rows.min(limits.head_rows);
@@ -389,7 +463,7 @@ fn optimizer<'a, D: Device + ?Sized>(
     actor: &Decoder<'a>,
     resident: Resident<'a>,
 ) -> Option<Optimizer<'a>> {
-    shape.training.map(|_| Optimizer::new(dev, &shape.spec, table, &actor.params, resident, "actor"))
+    shape.training.map(|_| Optimizer::new(dev, &shape.spec, table, &actor.params, resident, shape.role()))
 }
 
 /// Names the first tensor whose gradient is not finite.

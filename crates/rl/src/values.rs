@@ -43,7 +43,8 @@ pub fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
 /// How the sequences of a rollout are cut into the critic's updates: passes over them, and sequences of an update.
 fn cut(run: &RunFile, sequences: usize) -> (u32, usize) {
     match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
-        Some(updates) => (1, sequences / updates as usize),
+        // As many in each, and fewer in the last where dynamic sampling found too few groups.
+        Some(updates) => (1, sequences.div_ceil(updates as usize)),
         None => (run.train.epochs_per_rollout, run.train.mini_batch.map_or(sequences, |n| n as usize)),
     }
 }
@@ -123,12 +124,13 @@ fn measure(buffers: &mut StepBuffers, report: &mut CriticReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_algo::advantage::{Whiten, token_rewards, whiten};
+    use crate::buffers::StepArrays;
+    use plimsoll_algo::advantage::{MaskHole, Whiten, token_rewards, whiten};
     use plimsoll_algo::aggregation::AggregationKind;
 
     /// Three responses of 3, 2 and 4 tokens; rewards come at their ends, values grow along the step.
     fn buffers(left_out: Option<usize>) -> StepBuffers {
-        let mut buffers = StepBuffers::with_capacity(3, 4, true);
+        let mut buffers = StepBuffers::with_capacity(3, 4, StepArrays { critic: true, correction: false });
         buffers.begin([3, 2, 4].into_iter());
         for (i, value) in buffers.critic.old_values.iter_mut().enumerate() {
             *value = 0.1 * i as f32;
@@ -151,6 +153,30 @@ mod tests {
         let ends = [2, 4, 8].map(|t| all.critic.returns[t]);
         assert_eq!(ends, [1.0, 0.5, 0.0]);
         assert_eq!(all.advantages[2], 1.0 - 0.2);
+    }
+
+    /// A response of five tokens of which the middle three are an environment's.
+    #[test]
+    fn holes_are_skipped_or_are_steps_of_value_zero_as_the_option_says() {
+        let run = |mask_hole, environment: f32| {
+            let mut buffers =
+                StepBuffers::with_capacity(1, 5, StepArrays { critic: true, correction: false });
+            buffers.begin([5].into_iter());
+            buffers.mask[1..4].fill(0.0);
+            buffers.critic.old_values.copy_from_slice(&[0.5, environment, environment, environment, 0.25]);
+            let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
+            token_rewards(packed, &[1.0], None, &mut buffers.token_rewards);
+            gae_advantages(&Gae { gamma: 0.5, lambda: 0.5, mask_hole }, &mut buffers);
+            (buffers.advantages, buffers.critic.returns)
+        };
+        let (skipped, returns) = run(MaskHole::Skip, f32::NAN);
+        // The last: 1 - 0.25. The first: 0.5 x 0.25 - 0.5, and a quarter of the last.
+        assert_eq!(skipped, [0.125 - 0.5 + 0.25 * 0.75, 0.0, 0.0, 0.0, 0.75]);
+        assert_eq!(returns, [0.125 + 0.25 * 0.75, 0.0, 0.0, 0.0, 1.0]);
+        let (stepped, _) = run(MaskHole::ZeroValue, f32::NAN);
+        // Three steps of value 0 stand between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three quarters.
+        let at_hole = 0.125 + 0.25 * 0.75;
+        assert_eq!(stepped, [-0.5 + 0.25 * 0.25 * 0.25 * at_hole, 0.0, 0.0, 0.0, 0.75]);
     }
 
     #[test]

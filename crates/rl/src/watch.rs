@@ -5,7 +5,6 @@
 //! measures itself: `spent` is what watching cost.
 
 use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
-use crate::plan::PlanReport;
 use crate::status::{Doing, StatusWriter};
 use plimsoll_base::{Bytes, Error, Phase};
 use plimsoll_device::cuda::CudaMemory;
@@ -84,17 +83,17 @@ pub struct Watch {
 #[derive(Clone, Copy, Debug, Default)]
 struct Planned {
     /// The trainer's resident memory in each phase, and the most of all.
-    phases: [Bytes; 4],
+    phases: [Bytes; Phase::ALL.len()],
     peak: Bytes,
     /// The arena's regions in each phase.
-    arena: [Bytes; 4],
+    arena: [Bytes; Phase::ALL.len()],
     arena_bytes: Bytes,
     files: Bytes,
     shmem: Bytes,
     workers: Bytes,
     supervisor: Bytes,
     /// Device memory in each phase, and the most of all.
-    card: [Bytes; 4],
+    card: [Bytes; Phase::ALL.len()],
     card_peak: Bytes,
     limit: Option<Bytes>,
 }
@@ -106,14 +105,14 @@ pub const fn watch_bytes() -> u64 {
 
 impl Watch {
     /// For a run of `steps` steps under this plan. `strict` makes the first reading over the line an error.
-    pub fn new(report: &PlanReport, steps: u32, strict: bool) -> Watch {
+    pub fn new(plan: &Plan, steps: u32, strict: bool) -> Watch {
         let mut status = StatusWriter::new();
         status.status.steps = steps;
-        status.status.planned_bytes = report.plan.peak(Pool::Host).peak.0;
-        if let Some(limit) = &report.plan.limits.host {
+        status.status.planned_bytes = plan.peak(Pool::Host).peak.0;
+        if let Some(limit) = &plan.limits.host {
             (status.status.limit_bytes, status.status.limit_source) = (limit.bytes.0, limit.source.clone());
         }
-        let mut watch = Watch::of(Planned::of(&report.plan), steps, strict, status);
+        let mut watch = Watch::of(Planned::of(plan), steps, strict, status);
         watch.status.write();
         watch
     }
@@ -393,7 +392,13 @@ mod tests {
 
     /// Enough for any test process.
     fn enough() -> Planned {
-        Planned { phases: [ROOM; 4], peak: ROOM, files: ROOM, shmem: ROOM, ..Planned::default() }
+        Planned {
+            phases: [ROOM; Phase::ALL.len()],
+            peak: ROOM,
+            files: ROOM,
+            shmem: ROOM,
+            ..Planned::default()
+        }
     }
 
     fn no_card() -> Option<CudaMemory> {

@@ -4,6 +4,7 @@
 use super::{Bench, BenchOptions, bench_run, finish, median, spread};
 use crate::checkpoint::{Manifest, Retention, RunState, Store, What, prepare};
 use crate::devices;
+use crate::held::Held;
 use crate::progress::Progress;
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
@@ -66,7 +67,7 @@ fn measure<D: plimsoll_device::Device + ?Sized>(
     for step in 0..=options.repeats as u32 {
         let before = Host::this().rss().anon;
         let started = Instant::now();
-        let what = What::Everything { state: &state, run_file: &run_file };
+        let what = What::Everything { state: &state, run_file: &run_file, held: &Held::default() };
         let (path, peak) =
             with_peak_anon(|| prepare(trainer, &bench.model, &store, step, what, retention)?.run());
         let seconds = started.elapsed().as_secs_f64();

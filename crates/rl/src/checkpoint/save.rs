@@ -2,14 +2,19 @@
 //! job, in this thread or beside the next rollout.
 
 use super::{
-    CRITIC, CRITIC_OPTIMIZER, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE,
+    CRITIC, CRITIC_OPTIMIZER, HELD, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE,
     STATE_JSON, Store, WEIGHTS,
 };
+use crate::held::Held;
+use crate::responses::line_bytes_max;
 use crate::shape::{RunShape, Training};
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::{Device, MatrixLayout};
-use plimsoll_files::{OpenModel, config_json, fsync_dir, generation_config_json, write_new};
+use plimsoll_files::{
+    Head, OpenModel, config_json, fsync_dir, generation_config_json, score_config_json, write_new,
+    write_new_lines,
+};
 use plimsoll_memory::{Buf, ReadLease};
 use plimsoll_model::{FlatTensors, ParamTable, save, saved_bytes};
 use plimsoll_text::files_to_save;
@@ -30,6 +35,8 @@ pub enum What<'s> {
         state: &'s RunState,
         /// The run file as resolved.
         run_file: &'s str,
+        /// What the last rollout kept; samples that wait are saved.
+        held: &'s Held,
     },
 }
 
@@ -68,7 +75,7 @@ pub fn prepare<'a, D: Device + ?Sized>(
 ) -> Result<SaveJob<'a, D>> {
     check_space(trainer.shape, store.folder())?;
     let part = store.begin(step)?;
-    let files = write_small(trainer.shape, model, &part, what).inspect_err(|_| store.abandon(step))?;
+    let files = write_small(trainer, model, &part, what).inspect_err(|_| store.abandon(step))?;
     Ok(SaveJob {
         dev: trainer.dev,
         tensors: tensors(trainer, &what),
@@ -143,13 +150,13 @@ fn tensors<'a, D: Device + ?Sized>(trainer: &Trainer<'a, D>, what: &What<'_>) ->
 }
 
 /// Everything but tensors and manifest.
-fn write_small(
-    shape: &RunShape,
+fn write_small<D: Device + ?Sized>(
+    trainer: &Trainer<'_, D>,
     model: &OpenModel,
     part: &Path,
     what: What<'_>,
 ) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
-    let ids = model.token_ids();
+    let (shape, ids) = (trainer.shape, model.token_ids());
     let pretty =
         |value: &serde_json::Value| serde_json::to_vec_pretty(value).expect("JSON of our own making");
     let mut files = BTreeMap::new();
@@ -157,16 +164,24 @@ fn write_small(
         files.insert(name.to_string(), write_new(&part.join(name), bytes)?);
         Ok(())
     };
-    write("config.json", &pretty(&config_json(&shape.spec, shape.weights, &ids)))?;
+    let config = match shape.head {
+        Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
+        Head::Score => score_config_json(&shape.spec, shape.weights, &ids),
+    };
+    write("config.json", &pretty(&config))?;
     write("generation_config.json", &pretty(&generation_config_json(&ids)))?;
     for (name, bytes) in files_to_save(&model.tokenizer)? {
         write(name, &bytes)?;
     }
-    if let What::Everything { state, run_file } = what {
+    if let What::Everything { state, run_file, held } = what {
         let folder = part.join(STATE);
         std::fs::create_dir(&folder).map_err(|err| crate::run_dir::unwritable(&folder, &err))?;
         write(STATE_JSON, state.to_text().as_bytes())?;
         write(RUN_FILE, run_file.as_bytes())?;
+        if state.held.is_some() {
+            let record = write_new_lines(&part.join(HELD), held.lines(trainer.step_samples()))?;
+            files.insert(HELD.to_string(), record);
+        }
     }
     Ok(files)
 }
@@ -177,7 +192,10 @@ pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
     let of = |table: ParamTable| {
         saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &training.dtypes.stored())
     };
-    Bytes(tables.map(of).sum::<u64>() + SMALL_FILES_BYTES)
+    // A token that waits is its number and the bits of its log-prob, which are shorter than a line for people has it.
+    let waiting = (training.sequences * training.policy_lag) as u64;
+    let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
+    Bytes(tables.map(of).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
 }
 
 /// The disk of `dir` must hold a checkpoint before its first byte is written.

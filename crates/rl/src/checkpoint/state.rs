@@ -2,6 +2,7 @@
 //! drawn, so the seed, the next sample and the next prompt are the whole state of every generator.
 
 use super::{STATE_JSON, exact, exact_option};
+use crate::held::HeldState;
 use crate::progress::Progress;
 use plimsoll_base::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct RunState {
     pub data_position: u64,
     /// Counter of the next sample's random numbers.
     pub next_sample_id: u64,
+    /// Samples of an earlier rollout that wait for their steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldState>,
     /// Coefficient of the adaptive KL controller.
     #[serde(with = "exact_option")]
     pub kl_coef: Option<f64>,
@@ -52,6 +56,9 @@ pub struct RunState {
     /// Sum of squares of the reference model's weights.
     #[serde(with = "exact_option")]
     pub reference: Option<f64>,
+    /// Sum of squares of the weights of the reward model that scores responses.
+    #[serde(with = "exact_option", default)]
+    pub reward: Option<f64>,
 }
 
 impl RunState {
@@ -63,6 +70,7 @@ impl RunState {
             seed: 0,
             data_position: 0,
             next_sample_id: 0,
+            held: None,
             kl_coef: None,
             events_bytes: 0,
             progress,
@@ -71,6 +79,7 @@ impl RunState {
             plan: String::new(),
             inputs: BTreeMap::new(),
             reference: None,
+            reward: None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The folder `checkpoints/`: names, what is whole, `latest`, and what goes. A name appears and disappears by rename,
+//! The folder `checkpoints/`: names, what is whole, `latest` and `best`, and what goes. A name appears and disappears by rename,
 //! so at any instant every `step-N` in it is a whole checkpoint.
 
 use super::{MANIFEST, Manifest, Retention};
@@ -8,6 +8,10 @@ use plimsoll_files::fsync_dir;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The newest checkpoint.
+const LATEST: &str = "latest";
+/// The one with the highest evaluation.
+const BEST: &str = "best";
 /// Behind the name of a checkpoint that was found damaged and passed over.
 const DAMAGED: &str = ".damaged";
 
@@ -66,7 +70,7 @@ impl Store {
         Ok(part)
     }
 
-    /// Renames the folder of `begin` to its name, points `latest` at it, and removes what `retention` does not keep.
+    /// Renames the folder of `begin` to its name, points `best` at the best and `latest` at it, and removes what `retention` does not keep.
     /// The files in it must be on the disk already.
     pub fn finish(&self, step: u32, retention: &Retention) -> Result<PathBuf> {
         let (part, whole) = (self.part(step), self.path(step));
@@ -76,6 +80,7 @@ impl Store {
         }
         fs::rename(&part, &whole).map_err(|err| unwritable(&whole, &err))?;
         fsync_dir(&self.folder)?;
+        self.point_best(retention.best)?;
         self.point_latest(step)?;
         self.prune(step, retention)?;
         Ok(whole)
@@ -107,13 +112,29 @@ impl Store {
         fsync_dir(&self.folder)
     }
 
-    /// A link under a temporary name, renamed, so that `latest` always names a whole checkpoint.
+    /// Points `latest` at a checkpoint.
     pub fn point_latest(&self, step: u32) -> Result<()> {
-        let (part, latest) = (self.folder.join(".latest.part"), self.folder.join("latest"));
+        self.point(LATEST, step)
+    }
+
+    /// Points `best` at a checkpoint; there is no such name where none is the best, or its folder is gone.
+    pub fn point_best(&self, step: Option<u32>) -> Result<()> {
+        match step.filter(|step| self.path(*step).is_dir()) {
+            Some(step) => self.point(BEST, step),
+            None => {
+                let _ = fs::remove_file(self.folder.join(BEST));
+                Ok(())
+            }
+        }
+    }
+
+    /// A link under a temporary name, renamed, so that a name is always that of a whole checkpoint.
+    fn point(&self, name: &str, step: u32) -> Result<()> {
+        let (part, link) = (self.folder.join(format!(".{name}.part")), self.folder.join(name));
         let _ = fs::remove_file(&part);
         std::os::unix::fs::symlink(step_name(step), &part)
-            .and_then(|()| fs::rename(&part, &latest))
-            .map_err(|err| unwritable(&latest, &err))?;
+            .and_then(|()| fs::rename(&part, &link))
+            .map_err(|err| unwritable(&link, &err))?;
         fsync_dir(&self.folder)
     }
 
@@ -207,6 +228,23 @@ mod tests {
         save(&store, 15, &KEEP_2);
         assert_eq!(names(&store), ["latest", "step-000010", "step-000015"]);
         assert_eq!(store.steps(), [10, 15]);
+    }
+
+    #[test]
+    fn best_names_the_best_which_stays() {
+        let (_folder, store) = store();
+        for (step, best) in [(5, None), (10, Some(10)), (15, Some(10)), (20, Some(10)), (25, Some(10))] {
+            save(&store, step, &Retention { keep: 1, best, ..KEEP_2 });
+        }
+        assert_eq!(names(&store), ["best", "latest", "step-000010", "step-000025"]);
+        let best = || fs::read_to_string(store.folder().join("best/w")).ok();
+        assert_eq!(best().as_deref(), Some("10"));
+        // A run that goes on from before the best has another.
+        store.point_best(Some(25)).unwrap();
+        assert_eq!(best().as_deref(), Some("25"));
+        store.point_best(Some(7)).unwrap();
+        assert_eq!(best(), None);
+        assert_eq!(names(&store), ["latest", "step-000010", "step-000025"]);
     }
 
     #[test]

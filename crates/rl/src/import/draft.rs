@@ -528,24 +528,22 @@ pub(super) fn model(draft: &mut Draft, name: &str) {
     }
 }
 
-/// `data.prompts` and `data.eval`: the first of several files, as JSON lines.
+/// `data.prompts` and `data.eval`: Parquet and JSON lines as they are, anything else as a file to be written as JSON lines.
 pub(super) fn data(draft: &mut Draft, prompts: &str, eval: &str) {
     for (name, key) in [(prompts, "data.prompts"), (eval, "data.eval")] {
         let Some(taken) = draft.take(name) else { continue };
         let files = super::read::list(&taken.value);
-        let Some(first) = files.first() else { continue };
-        let (stem, ending) = first.rsplit_once('.').unwrap_or((first, ""));
-        let path = match ending {
-            "jsonl" => first.clone(),
-            "parquet" | "json" => format!("{stem}.jsonl"),
-            _ => format!("{}.jsonl", first.rsplit('/').next().unwrap_or("data")),
-        };
-        draft.set_text(key, &path, &taken.from);
-        let mut how = Vec::new();
-        if files.len() > 1 {
-            how.push("the first of several: join them in one file");
+        let paths: Vec<String> = files.iter().map(|file| data_path(file)).collect();
+        match paths.as_slice() {
+            [] => continue,
+            [path] => draft.set_text(key, path, &taken.from),
+            paths => draft.set_toml(key, data_list(paths), &taken.from),
         }
-        if path != *first {
+        let mut how = Vec::new();
+        if paths.len() > 1 && key == "data.prompts" {
+            how.push("the files take turns here: a `weight` for each, such as its number of rows, makes shares of them");
+        }
+        if paths != files {
             how.push("write it as JSON lines: a row a line, the answer in a column of its own");
         }
         if !how.is_empty() {
@@ -556,6 +554,43 @@ pub(super) fn data(draft: &mut Draft, prompts: &str, eval: &str) {
         draft.set_text("data.prompts", "data.jsonl", "chosen");
         draft.choose("data.prompts = \"data.jsonl\": the file names no data");
     }
+}
+
+/// A data file as it is read here.
+fn data_path(file: &str) -> String {
+    let (stem, ending) = file.rsplit_once('.').unwrap_or((file, ""));
+    match ending {
+        "jsonl" | "parquet" => file.to_string(),
+        "json" => format!("{stem}.jsonl"),
+        _ => format!("{}.jsonl", file.rsplit('/').next().unwrap_or("data")),
+    }
+}
+
+/// Several files as a list, each under a name of its own: `train` of two folders is `gsm8k-train` and `math-train`.
+fn data_list(paths: &[String]) -> String {
+    let plain = |text: &str| -> String {
+        text.chars()
+            .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '.' { c } else { '-' })
+            .collect()
+    };
+    let stem = |path: &str| {
+        let file = path.rsplit('/').next().unwrap_or(path);
+        plain(file.rsplit_once('.').map_or(file, |(stem, _)| stem))
+    };
+    let mut names: Vec<String> = Vec::with_capacity(paths.len());
+    for (i, path) in paths.iter().enumerate() {
+        let folder = path.rsplit('/').nth(1).unwrap_or_default();
+        let is_shared = paths.iter().filter(|other| stem(other) == stem(path)).count() > 1;
+        let name = match is_shared {
+            true => format!("{}-{}", plain(folder), stem(path)),
+            false => stem(path),
+        };
+        let name = name.trim_start_matches(['.', '-']).to_string();
+        names.push(if names.contains(&name) || name.is_empty() { format!("set-{}", i + 1) } else { name });
+    }
+    let table =
+        |(path, name): (&String, &String)| format!("{{ path = {}, name = {} }}", quoted(path), quoted(name));
+    format!("[{}]", paths.iter().zip(&names).map(table).collect::<Vec<_>>().join(", "))
 }
 
 /// `train.steps` where it would follow from the size of the data.
@@ -609,6 +644,13 @@ pub(super) fn micro_batch(draft: &mut Draft, name: &str) {
         }
         (None, _) => draft.leave(&taken, "planned: sequences have no longest prompt to count tokens by"),
     }
+}
+
+/// A reward model, whose tokens must be the actor's.
+pub(super) fn reward_model(draft: &mut Draft, name: &str) {
+    let Some(taken) = draft.take(name).filter(|taken| !taken.value.is_empty()) else { return };
+    let model = quoted(&model_source(&taken.value));
+    draft.add_reward(&taken.from, vec![("kind", quoted("model")), ("model", model)]);
 }
 
 /// A verifier where the file names none.

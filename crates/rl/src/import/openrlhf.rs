@@ -5,8 +5,6 @@ use super::draft::{Draft, Names, quoted};
 use super::read;
 use plimsoll_base::Result;
 
-const BUILT: &str = "not built here";
-
 pub(super) static NAMES: Names = Names {
     title: "OpenRLHF",
     read: settings,
@@ -71,14 +69,11 @@ pub(super) static NAMES: Names = Names {
         ("freezing_actor_steps|critic.freezing_steps", Every("critic.warmup_steps")),
         ("critic_pretrain|critic.model_name_or_path", Later),
         ("remote_rm_url|reward.remote_url", Later),
-        (
-            "reward_pretrain|reward.model_name_or_path",
-            Lost("a reward model: name a verifier or a function as [[reward]]"),
-        ),
+        ("reward_pretrain|reward.model_name_or_path", Later),
         ("reward_clip_range|reward.clip_range", Lost("rewards are not clipped here")),
         ("normalize_reward|reward.normalize_enable", Lost("rewards are not normalised here")),
-        ("dynamic_filtering|algo.dynamic_filtering_enable", Lost(BUILT)),
-        ("dynamic_filtering_reward_range|algo.dynamic_filtering_range", Lost(BUILT)),
+        ("dynamic_filtering|algo.dynamic_filtering_enable", Later),
+        ("dynamic_filtering_reward_range|algo.dynamic_filtering_range", Later),
         (
             "enable_vllm_is_correction",
             Lost("rollout and trainer share their weights and kernels: nothing to correct"),
@@ -167,6 +162,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     if !draft.is_on("apply_chat_template") {
         draft.set_text("data.chat_template", "none", "apply_chat_template is off");
     }
+    filter(draft);
     lengths(draft);
     let samples = draft.take_count("max_samples");
     let episodes = draft.take_count("num_episodes");
@@ -216,6 +212,29 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
+/// Dynamic sampling: groups whose mean score lies strictly between two numbers.
+fn filter(draft: &mut Draft) {
+    let (enable, range) = (draft.take("dynamic_filtering"), draft.take("dynamic_filtering_reward_range"));
+    match (draft.is_on("dynamic_filtering"), enable, range) {
+        (true, Some(enable), range) => {
+            let bounds = range.as_ref().map(|taken| super::read::list(&taken.value));
+            let numbers: Option<Vec<f64>> =
+                bounds.map(|bounds| bounds.iter().filter_map(|bound| bound.parse().ok()).collect());
+            match (numbers.as_deref(), range) {
+                (Some([low, high]), Some(taken)) => {
+                    draft.set_toml("loss.dynamic_sampling", format!("[{low:?}, {high:?}]"), &taken.from);
+                }
+                (Some(_), Some(taken)) => draft.leave(&taken, "not two numbers"),
+                // Its default range.
+                _ => draft.set_toml("loss.dynamic_sampling", "[0.0, 1.0]", &enable.from),
+            }
+            draft.change(&enable, "the rounds of further prompts are bounded here");
+        }
+        (false, _, Some(range)) => draft.leave(&range, "switched off there"),
+        _ => {}
+    }
+}
+
 /// Longest response and micro-batch, which depend on each other's limits.
 fn lengths(draft: &mut Draft) {
     let whole = draft.take_count("max_len");
@@ -254,5 +273,6 @@ fn rewards(draft: &mut Draft) {
         }
         draft.add_reward(&taken.from, reward);
     }
+    super::draft::reward_model(draft, "reward_pretrain");
     super::draft::no_reward(draft);
 }

@@ -308,6 +308,37 @@ fn flatten(path: &str, object: &serde_json::Map<String, serde_json::Value>, give
     }
 }
 
+/// Fills in `${path.of.another}` and `${oc.select:path.of.another,default}` where they are a whole value, as OmegaConf
+/// does; what names no value of the file stays as it is written, and is listed.
+pub(super) fn interpolate(mut given: Vec<Given>) -> Vec<Given> {
+    let values: BTreeMap<String, String> =
+        given.iter().map(|one| (one.key.clone(), one.value.clone())).collect();
+    for one in given.iter_mut().filter(|one| one.value.contains("${")) {
+        match resolved(&one.value, &values) {
+            Some(value) => one.value = value,
+            None => one.unreadable = Some(VARIABLE),
+        }
+    }
+    given
+}
+
+/// The value behind `text`, which may name another that names another, a few times over.
+fn resolved(text: &str, values: &BTreeMap<String, String>) -> Option<String> {
+    let mut text = text.to_string();
+    for _ in 0..8 {
+        if !text.contains("${") {
+            return Some(text);
+        }
+        let inside = text.strip_prefix("${")?.strip_suffix('}')?;
+        let (path, default) = match inside.strip_prefix("oc.select:") {
+            Some(select) => select.split_once(',').map_or((select, None), |(path, rest)| (path, Some(rest))),
+            None => (inside, None),
+        };
+        text = values.get(path.trim()).cloned().or(default.map(|text| text.trim().to_string()))?;
+    }
+    None
+}
+
 /// The text without a `#` comment that stands outside quotes, at the start or after a space.
 fn strip_comment(line: &str) -> &str {
     let (mut quote, mut before) = (None, ' ');

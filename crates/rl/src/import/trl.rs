@@ -5,8 +5,6 @@ use super::draft::{Draft, Given, Names, quoted};
 use super::read;
 use plimsoll_base::Result;
 
-const BUILT: &str = "not built here";
-
 pub(super) static NAMES: Names = Names {
     title: "TRL",
     read: settings,
@@ -46,19 +44,20 @@ pub(super) static NAMES: Names = Names {
         ("gradient_checkpointing", Recompute),
         ("epsilon", Clips),
         ("epsilon_high", Number("loss.clip_high")),
-        ("delta", Lost("a bound on the ratio from above, which is not built here")),
+        // A bound on the ratio from above: with a negative advantage a dual clip, with a positive one never reached.
+        ("delta", Number("loss.dual_clip")),
         ("beta", Number("loss.kl_coef")),
         ("loss_type", Later),
         ("scale_rewards", Later),
         ("importance_sampling_level", Later),
-        ("mask_truncated_completions", Lost(BUILT)),
+        ("mask_truncated_completions", Later),
         (
             "vllm_importance_sampling_correction",
             Lost("rollout and trainer share their weights and kernels: nothing to correct"),
         ),
         ("reward_funcs", Later),
         ("reward_weights", Later),
-        ("reward_model_name_or_path", Lost("a reward model: name a verifier or a function as [[reward]]")),
+        ("reward_model_name_or_path", Later),
         ("seed", Integer("seed")),
         ("output_dir", Text("run.dir")),
         ("save_steps", Later),
@@ -207,6 +206,11 @@ fn method(draft: &mut Draft) -> Result<()> {
         draft.set_toml("loss.clip_low", "0.0", "no lower bound there");
     }
     draft.set_text("method", method, &trainer.from);
+    if let Some(mask) = draft.take("mask_truncated_completions")
+        && read::flag(&mask.value) == Some(true)
+    {
+        draft.set_toml("loss.mask_truncated", "true", &mask.from);
+    }
     if let Some(scale) = draft.take("scale_rewards") {
         match (scale.value.to_ascii_lowercase().as_str(), method) {
             (_, "rloo") => draft.leave(&scale, "of GRPO"),
@@ -330,5 +334,6 @@ fn rewards(draft: &mut Draft) {
     {
         draft.change(&taken, &remarks.join("; "));
     }
+    super::draft::reward_model(draft, "reward_model_name_or_path");
     super::draft::no_reward(draft);
 }

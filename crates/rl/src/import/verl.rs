@@ -1,4 +1,4 @@
-//! verl's `main_ppo`: overrides of its configuration by their full paths.
+//! verl's `main_ppo`: overrides of its configuration by their full paths, or the configuration itself as Hydra writes it.
 
 use super::draft::Take::*;
 use super::draft::{Draft, Names, quoted};
@@ -89,13 +89,14 @@ pub(super) static NAMES: Names = Names {
         ("algorithm.kl_ctrl.target_kl", Later),
         ("algorithm.kl_ctrl.horizon", Later),
         ("algorithm.kl_penalty", Later),
-        ("algorithm.filter_groups.enable", Lost(BUILT)),
-        ("algorithm.filter_groups.metric", Lost(BUILT)),
-        ("algorithm.filter_groups.max_num_gen_batches", Lost(BUILT)),
+        ("algorithm.filter_groups.enable", Later),
+        ("algorithm.filter_groups.metric", Later),
+        ("algorithm.filter_groups.max_num_gen_batches", Later),
         ("reward_model.overlong_buffer.enable", Later),
         ("reward_model.overlong_buffer.len", Later),
         ("reward_model.overlong_buffer.penalty_factor", Later),
-        ("reward_model.enable", Lost("a reward model: name a verifier or a function as [[reward]]")),
+        ("reward_model.enable", Later),
+        ("reward_model.model.path", Later),
         ("custom_reward_function.path|reward.custom_reward_function.path", Later),
         ("custom_reward_function.name|reward.custom_reward_function.name", Later),
         ("trainer.total_training_steps", Later),
@@ -160,7 +161,10 @@ fn settings(text: &str) -> Vec<super::draft::Given> {
             return read::overrides(&words[at + 1..]);
         }
     }
-    Vec::new()
+    let given = read::interpolate(read::yaml(text));
+    let is_section =
+        |key: &str| ["actor_rollout_ref.", "data.", "algorithm."].iter().any(|s| key.starts_with(s));
+    if given.iter().any(|one| is_section(&one.key)) { given } else { Vec::new() }
 }
 
 fn combine(draft: &mut Draft) -> Result<()> {
@@ -176,8 +180,32 @@ fn combine(draft: &mut Draft) -> Result<()> {
     let scheduler = "actor_rollout_ref.actor.optim.lr_scheduler_type";
     super::draft::schedule(draft, scheduler, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio");
     kl(draft);
+    filter(draft);
     rewards(draft);
     Ok(())
+}
+
+/// Dynamic sampling: groups whose scores differ, whatever the metric's name.
+fn filter(draft: &mut Draft) {
+    let enable = draft.take("algorithm.filter_groups.enable");
+    let metric = draft.take("algorithm.filter_groups.metric");
+    let batches = draft.take_count("algorithm.filter_groups.max_num_gen_batches");
+    if !draft.is_on("algorithm.filter_groups.enable") {
+        for taken in [metric, batches.map(|(_, taken)| taken)].into_iter().flatten() {
+            draft.leave(&taken, "switched off there");
+        }
+        return;
+    }
+    if let Some(taken) = enable {
+        draft.set_toml("loss.dynamic_sampling", "true", &taken.from);
+    }
+    if let Some(taken) = metric.filter(|taken| !["score", "seq_reward"].contains(&taken.value.as_str())) {
+        draft.change(&taken, "groups are kept by the sum of their rewards here");
+    }
+    if let Some((count, taken)) = batches {
+        // The first batch is no retry.
+        draft.set_toml("loss.dynamic_sampling_retries", (count - 1).to_string(), &taken.from);
+    }
 }
 
 fn method(draft: &mut Draft) -> Result<()> {
@@ -330,6 +358,14 @@ fn rewards(draft: &mut Draft) {
         }
         (None, Some(function)) => draft.leave(&function, "the function has no file"),
         (None, None) => {}
+    }
+    match draft.is_on("reward_model.enable") {
+        true => super::draft::reward_model(draft, "reward_model.model.path"),
+        false => {
+            if let Some(path) = draft.take("reward_model.model.path") {
+                draft.leave(&path, "switched off there");
+            }
+        }
     }
     super::draft::no_reward(draft);
 }

@@ -38,7 +38,7 @@ pub(super) struct Work {
 pub struct StepCost {
     /// Sampling.
     pub rollout_s: f64,
-    /// Log-probs of the reference.
+    /// Log-probs of the reference, and scores of a reward model.
     pub score_s: f64,
     /// Values of the critic, its forward, backward and optimizer.
     pub critic_s: f64,
@@ -64,6 +64,18 @@ pub(super) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         let cut = Cut::of(work, training);
         if training.reference {
             cost.score_s = score(work, &model, training, &cut, rates);
+        }
+        if let Some(spec) = &training.reward {
+            let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
+            let offload = Offload { reference: false, ..training.offload };
+            cost.score_s += score(work, &model, &Training { offload, ..*training }, &cut, rates);
+        }
+        if training.policy_lag > 0 {
+            // All steps of a rollout but the first score their samples anew, with resident weights.
+            let offload = Offload { reference: false, ..training.offload };
+            let lag = training.policy_lag as f64;
+            let actor = score(work, &model, &Training { offload, ..*training }, &cut, rates);
+            cost.score_s += actor * lag / (1.0 + lag);
         }
         if let Some(spec) = &training.critic {
             cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
@@ -262,12 +274,17 @@ mod tests {
         Training {
             dtypes,
             pack,
+            packing: Default::default(),
             recompute,
             reference: false,
             critic: None,
+            reward: None,
             offload,
             sequences: 32,
             response_tokens: 64,
+            policy_lag: 0,
+            holds_samples: false,
+            corrects: false,
         }
     }
 

@@ -97,6 +97,7 @@ fn cell(
         completion_tokens: if run.method.has_rollout() { 0 } else { response as usize },
         eval_prompts: 0,
         critic: run.has_critic().then_some(spec),
+        reward: run.model_reward().map(|_| spec),
         host: HostFacts {
             image: session::image_bytes(),
             tokenizer: session::tokenizer_bytes_of(&spec),

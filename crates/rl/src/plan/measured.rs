@@ -97,7 +97,7 @@ mod tests {
         );
         std::fs::write(dir.path().join("events.jsonl"), events).unwrap();
         let measured = Measured::of_run(dir.path()).unwrap();
-        assert_eq!(measured.phases, [(Phase::Rollout, 3), (Phase::Update, 7)]);
+        assert_eq!(measured.phases, [(Phase::Rollout, 3), (Phase::Reward, 9), (Phase::Update, 7)]);
         assert_eq!(measured.peak, Some(9));
         std::fs::write(dir.path().join("summary.json"), "{\"rss_peak_bytes\": 11}").unwrap();
         assert_eq!(Measured::of_run(dir.path()).unwrap().peak, Some(11));

@@ -5,12 +5,13 @@ pub mod grid;
 mod hints;
 pub mod measured;
 pub mod rates;
-mod render;
+pub(crate) mod render;
 mod search;
 pub mod svg;
 
 pub use cost::StepCost;
 pub use hints::Hint;
+pub(crate) use render::{pool_lines, pools_json, region_lines};
 
 use crate::checkpoint::Store;
 use crate::devices;
@@ -141,12 +142,15 @@ pub fn smallest_limits(run: &RunFile) -> Result<SmallestLimits> {
 /// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest
 /// completion.
 pub fn check_micro_batch(run: &RunFile, facts: &Facts) -> Result<()> {
-    let (prompt, response) = (facts.prompt_tokens, run.rollout.max_new_tokens as usize);
+    let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
     match run.train.micro_batch_tokens {
         Auto::Value(limit) if run.method.has_rollout() && (limit as usize) < prompt + response => {
-            let message = format!(
-                "a prompt of {prompt} tokens and rollout.max_new_tokens = {response} exceed train.micro_batch_tokens = {limit}"
-            );
+            let words = match run.environment {
+                None => format!("rollout.max_new_tokens = {response}"),
+                Some(_) => format!("an episode of {response}"),
+            };
+            let message =
+                format!("a prompt of {prompt} tokens and {words} exceed train.micro_batch_tokens = {limit}");
             Err(Error::usage("sequence-too-long", message)
                 .hint("set train.micro_batch_tokens = \"auto\"")
                 .hint(format!(
@@ -260,7 +264,7 @@ pub(crate) fn machine_limits(dir: &Path) -> Limits {
 }
 
 /// The limits of a run: given, from the run file, or read from this machine.
-fn limits_of(run: &RunFile, given: &Limits) -> Limits {
+pub(crate) fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     let mut limits = given.clone();
     let here = machine_limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")));
     let machine = limits.host.take().or(here.host);

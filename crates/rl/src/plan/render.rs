@@ -2,7 +2,7 @@
 
 use super::{PlanReport, Setting};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_memory::Pool;
+use plimsoll_memory::{Plan, Pool};
 use serde_json::{Value, json};
 
 impl PlanReport {
@@ -23,27 +23,9 @@ impl PlanReport {
 
     /// The object that `plan --json` prints.
     pub fn to_json(&self) -> Value {
-        let mut pools = serde_json::Map::new();
-        for pool in Pool::ALL {
-            let peak = self.plan.peak(pool);
-            let phases: serde_json::Map<_, _> = self
-                .plan
-                .phases()
-                .map(|p| (p.name().to_string(), json!(self.plan.in_phase(pool, p))))
-                .collect();
-            let entry = json!({
-                "limit_bytes": self.plan.limits.of(pool).map(|l| l.bytes),
-                "limit_source": self.plan.limits.of(pool).map(|l| l.source.clone()),
-                "peak_bytes": peak.peak,
-                "peak_phase": peak.phase.name(),
-                "resident_bytes": peak.resident,
-                "phase_bytes": phases,
-            });
-            pools.insert(pool.name().to_string(), entry);
-        }
         json!({
             "fits": self.fits,
-            "pools": pools,
+            "pools": pools_json(&self.plan),
             "arena_bytes": self.plan.arena_bytes(),
             "regions": self.plan.layout.regions,
             "resolved": self.resolved,
@@ -55,44 +37,11 @@ impl PlanReport {
 
     /// The table that `plan` prints.
     pub fn table(&self) -> String {
-        let mut text = String::new();
+        let mut text = region_lines(&self.plan) + &pool_lines(&self.plan);
         let mut line = |s: String| {
             text.push_str(&s);
             text.push('\n');
         };
-        line(format!("{:<24} {:>10}  {:<16} {:<6} {}", "region", "bytes", "phases", "dtype", "shape"));
-        for r in &self.plan.layout.regions {
-            let shape: Vec<String> = r.shape.iter().map(u64::to_string).collect();
-            let phases = r.phases.names().join(" ");
-            let bytes = r.bytes.to_string();
-            line(format!(
-                "{:<24} {:>10}  {:<16} {:<6} [{}]",
-                r.name,
-                bytes,
-                phases,
-                r.dtype.name(),
-                shape.join(", ")
-            ));
-        }
-        line(String::new());
-        for pool in Pool::ALL {
-            let peak = self.plan.peak(pool);
-            if peak.peak == Bytes(0) {
-                continue;
-            }
-            let limit = self.plan.limits.of(pool);
-            let limit = limit.map_or("not limited".into(), |l| format!("limit {} ({})", l.bytes, l.source));
-            let phases: Vec<String> =
-                self.plan.phases().map(|p| format!("{} {}", p.name(), self.plan.in_phase(pool, p))).collect();
-            line(format!(
-                "{}: peak {} in {}, resident {}; {limit}",
-                pool.name(),
-                peak.peak,
-                peak.phase.name(),
-                peak.resident
-            ));
-            line(format!("  {}", phases.join(", ")));
-        }
         line(format!("arena: {} ({} bytes)", self.plan.arena_bytes(), self.plan.arena_bytes().0));
         if let Some(source) = self.held_source() {
             line(format!("what the driver and its libraries hold: {source}"));
@@ -138,6 +87,57 @@ impl PlanReport {
         lines.extend(auto.gave_up.iter().map(|words| format!("  to fit: {words}")));
         lines
     }
+}
+
+/// Limit, peak and phases of each pool, as programs read them.
+pub(crate) fn pools_json(plan: &Plan) -> Value {
+    let mut pools = serde_json::Map::new();
+    for pool in Pool::ALL {
+        let peak = plan.peak(pool);
+        let phases: serde_json::Map<_, _> =
+            plan.phases().map(|p| (p.name().to_string(), json!(plan.in_phase(pool, p)))).collect();
+        let entry = json!({
+            "limit_bytes": plan.limits.of(pool).map(|l| l.bytes),
+            "limit_source": plan.limits.of(pool).map(|l| l.source.clone()),
+            "peak_bytes": peak.peak,
+            "peak_phase": peak.phase.name(),
+            "resident_bytes": peak.resident,
+            "phase_bytes": phases,
+        });
+        pools.insert(pool.name().to_string(), entry);
+    }
+    Value::Object(pools)
+}
+
+/// A line a region.
+pub(crate) fn region_lines(plan: &Plan) -> String {
+    let mut text = format!("{:<24} {:>10}  {:<16} {:<6} {}\n", "region", "bytes", "phases", "dtype", "shape");
+    for r in &plan.layout.regions {
+        let shape: Vec<String> = r.shape.iter().map(u64::to_string).collect();
+        let phases = r.phases.names().join(" ");
+        let (bytes, dtype) = (r.bytes.to_string(), r.dtype.name());
+        text += &format!("{:<24} {bytes:>10}  {phases:<16} {dtype:<6} [{}]\n", r.name, shape.join(", "));
+    }
+    text + "\n"
+}
+
+/// Peak and limit of each pool that is used.
+pub(crate) fn pool_lines(plan: &Plan) -> String {
+    let mut text = String::new();
+    for pool in Pool::ALL {
+        let peak = plan.peak(pool);
+        if peak.peak == Bytes(0) {
+            continue;
+        }
+        let limit = plan.limits.of(pool);
+        let limit = limit.map_or("not limited".into(), |l| format!("limit {} ({})", l.bytes, l.source));
+        let (name, phase) = (pool.name(), peak.phase.name());
+        text += &format!("{name}: peak {} in {phase}, resident {}; {limit}\n", peak.peak, peak.resident);
+        let phases: Vec<String> =
+            plan.phases().map(|p| format!("{} {}", p.name(), plan.in_phase(pool, p))).collect();
+        text += &format!("  {}\n", phases.join(", "));
+    }
+    text
 }
 
 /// The knobs of a setting, each under its key.

@@ -9,19 +9,20 @@ use super::Resolved;
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
 use crate::runfile::{
-    Auto, ByteSize, ModelDtype, Offload as RunOffload, OnFull as RunOnFull, OptimizerDtype as RunOptimizer,
-    Recompute as RunRecompute, RunFile,
+    Auto, ByteSize, Method, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
+    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile,
 };
 use crate::session::Facts;
 use crate::shape::{HostFacts, Offload, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cuda::Held;
+use plimsoll_files::Head;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
 use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{EngineLimits, OnFull};
-use plimsoll_train::{OptimizerDType, PackLimits, StateDTypes};
+use plimsoll_train::{Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
 
 /// Micro-batches that `"auto"` chooses among: powers of two.
 const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
@@ -261,7 +262,9 @@ impl Planner<'_> {
         let Auto::Auto = run.train.micro_batch_tokens else {
             return vec![run.train.micro_batch_tokens.or(1) as usize];
         };
-        let longest = self.facts.prompt_tokens + response_tokens(run, self.facts);
+        // Both halves of a pair stand in one micro-batch.
+        let responses = if run.method.has_pairs() { 2 } else { 1 };
+        let longest = self.facts.prompt_tokens + responses * response_tokens(run, self.facts);
         let useful = self.step_rows(run).next_power_of_two().max(*MICRO_BATCH.start());
         let least = longest.next_power_of_two().max(*MICRO_BATCH.start());
         let most = useful.min(*MICRO_BATCH.end()).max(least);
@@ -278,9 +281,13 @@ impl Planner<'_> {
         }
     }
 
-    /// Samples of one engine request: a step's, or a slice of an evaluation.
+    /// Samples of one engine request: a rollout's, or a slice of an evaluation.
     fn samples(&self, run: &RunFile) -> usize {
-        let step = if run.method.has_rollout() { run.sequences_per_step() as usize } else { 0 };
+        if run.method == Method::RewardModel {
+            return 1; // Nothing is sampled.
+        }
+        let rollout = run.prompts_per_rollout() as usize * run.rollout.group_size as usize;
+        let step = if run.method.has_rollout() { rollout } else { 0 };
         // The samples of one prompt go together.
         let samples = run.eval.samples.max(1) as usize;
         let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
@@ -300,7 +307,11 @@ impl Planner<'_> {
     }
 
     fn engine(&self, run: &RunFile, sequences: usize) -> EngineLimits {
-        let (prompt_tokens, new_tokens) = (self.facts.prompt_tokens, run.rollout.max_new_tokens as usize);
+        let prompt_tokens = self.facts.prompt_tokens;
+        let new_tokens = match run.method {
+            Method::RewardModel => 1,
+            _ => run.response_tokens_max(),
+        };
         let group = if run.method.has_rollout() { run.rollout.group_size as usize } else { 1 };
         let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
         let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
@@ -323,19 +334,29 @@ impl Planner<'_> {
         let sequences = run.sequences_per_step() as usize;
         let prompts = run.rollout.prompts_per_step as usize;
         let reference = run.has_reference();
+        let segments = PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences);
         Training {
             dtypes: StateDTypes { weights, grads, optimizer },
             pack: PackLimits {
                 micro_batch_tokens: knobs.micro_batch_tokens,
                 prompt_tokens: self.facts.prompt_tokens,
-                segments: PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences),
+                // A pair of any shape fits: beside its three segments the slots lost at the ends of its blocks.
+                segments: if run.method.has_pairs() { segments.max(5) } else { segments },
+            },
+            packing: Packing {
+                heads: if run.method == Method::RewardModel { Heads::End } else { Heads::Tokens },
+                whole_groups: run.method.has_pairs(),
             },
             recompute: knobs.recompute,
             reference,
             critic: self.facts.critic,
+            reward: self.facts.reward,
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
+            policy_lag: if run.method.has_rollout() { run.rollout.policy_lag as usize } else { 0 },
+            holds_samples: run.holds_samples(),
+            corrects: run.method.has_rollout() && run.loss.correction.is_some(),
         }
     }
 
@@ -359,6 +380,7 @@ impl Planner<'_> {
         };
         let shape = RunShape {
             spec: self.facts.spec,
+            head: if run.method == Method::RewardModel { Head::Score } else { Head::Vocabulary },
             weights,
             target: self.target(),
             engine,
@@ -367,6 +389,7 @@ impl Planner<'_> {
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
             rewards: self.rewards,
+            episodes: crate::turns::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
             held: self.held.0,
         };
@@ -396,26 +419,26 @@ pub(super) fn work(run: &RunFile, facts: &Facts) -> Work {
 }
 
 fn response_tokens(run: &RunFile, facts: &Facts) -> usize {
-    if run.method.has_rollout() {
-        run.rollout.max_new_tokens as usize
-    } else {
-        facts.completion_tokens.max(1)
-    }
+    if run.method.has_rollout() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
+}
+
+fn sequences_per_rollout(run: &RunFile) -> u64 {
+    run.sequences_per_step().saturating_mul(1 + u64::from(run.rollout.policy_lag))
 }
 
 /// A run whose sizes no machine has: every later product stays far from the end of 64 bits.
 ///
 /// Errors: `size-overflow`.
 fn check_sizes(run: &RunFile, facts: &Facts) -> Result<()> {
-    let sequence = (facts.prompt_tokens as u64).checked_add(u64::from(run.rollout.max_new_tokens));
+    let sequence = (facts.prompt_tokens as u64).checked_add(run.response_tokens_max() as u64);
     let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
     let in_flight =
-        u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(run.sequences_per_step());
+        u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
     let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
     if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
         return Ok(());
     }
-    let (prompt, new) = (facts.prompt_tokens, run.rollout.max_new_tokens);
+    let (prompt, new) = (facts.prompt_tokens, run.response_tokens_max());
     let message = format!(
         "{in_flight} sequences of {prompt} + {new} tokens are more than {STEP_TOKENS_MAX} tokens a step"
     );

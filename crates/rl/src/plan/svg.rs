@@ -129,7 +129,9 @@ impl<'p> Panel<'p> {
         let own = |phase: &Phase| {
             let name = phase.name();
             let in_it = |row: &Row| row.phases.as_ref().is_some_and(|p| p.iter().any(|p| p == name));
-            rows.iter().any(in_it) || measured.phases.iter().any(|(measured, _)| measured == phase)
+            // Every run grades, but only one with a reward model has memory for it.
+            let is_read = *phase != Phase::Reward && measured.phases.iter().any(|(read, _)| read == phase);
+            rows.iter().any(in_it) || is_read
         };
         let mut phases: Vec<Phase> = Phase::ALL.into_iter().filter(own).collect();
         if phases.is_empty() {
@@ -427,19 +429,19 @@ fn fitted(words: &str, width: f64) -> String {
     }
 }
 
-fn line(out: &mut String, x1: f64, y1: f64, x2: f64, y2: f64, class: &str) {
+pub(crate) fn line(out: &mut String, x1: f64, y1: f64, x2: f64, y2: f64, class: &str) {
     let _ = writeln!(
         out,
         "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
     );
 }
 
-fn text(out: &mut String, x: f64, y: f64, class: &str, words: &str) {
+pub(crate) fn text(out: &mut String, x: f64, y: f64, class: &str, words: &str) {
     let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\"{class}>{}</text>", escape(words));
 }
 
-fn escape(words: &str) -> String {
+pub(crate) fn escape(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

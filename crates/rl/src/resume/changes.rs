@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys that change no bit of what is trained: where and how often things are written, limits, and how work is spread.
-const MAY_CHANGE: [&str; 13] = [
+const MAY_CHANGE: [&str; 19] = [
     "train.steps",
+    "environment.total_frames",
     "checkpoint.*",
     "eval.every",
     "memory.*",
@@ -20,6 +21,11 @@ const MAY_CHANGE: [&str; 13] = [
     "reward.*.timeout_ms",
     "reward.*.worker_memory",
     "reward.*.network",
+    "environment.num_workers",
+    "environment.step_timeout_ms",
+    "environment.reset_timeout_ms",
+    "environment.worker_memory",
+    "environment.network",
 ];
 /// Keys that decide how gradients are cut and added up: `--replan` lets them change, and with them the bits.
 const REPLAN: [&str; 4] = ["train.micro_batch_tokens", "train.recompute", "train.grad_dtype", "run.device"];

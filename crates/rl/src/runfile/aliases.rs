@@ -33,7 +33,7 @@ const MICRO_TOKENS: Becomes = Key("train.micro_batch_tokens");
 const KL: Becomes = Key("loss.kl_coef");
 
 /// (section, alias, what it becomes).
-const ALIASES: [(&str, &str, Becomes); 29] = [
+const ALIASES: [(&str, &str, Becomes); 37] = [
     ("rollout", "num_generations", GROUP),
     ("rollout", "n", GROUP),
     ("rollout", "n_samples_per_prompt", GROUP),
@@ -57,8 +57,16 @@ const ALIASES: [(&str, &str, Becomes); 29] = [
     ("loss", "beta", KL),
     ("loss", "kl_loss_coef", KL),
     ("loss", "init_kl_coef", KL),
+    ("loss", "filter_groups", Key("loss.dynamic_sampling")),
+    ("loss", "dynamic_filtering_reward_range", Key("loss.dynamic_sampling")),
+    ("loss", "use_bias_correction_kl", Key("loss.kl_unbiased")),
+    ("loss", "mask_truncated_completions", Key("loss.mask_truncated")),
     ("loss", "lam", Key("loss.lambda")),
     ("loss", "lambd", Key("loss.lambda")),
+    ("loss", "gae_lambda", Key("loss.lambda")),
+    ("loss", "ent_coef", Key("loss.entropy_coef")),
+    ("critic", "vf_coef", Key("critic.value_coef")),
+    ("environment", "total_timesteps", Key("environment.total_frames")),
     ("critic", "cliprange_value", Key("critic.value_clip")),
     ("critic", "critic_learning_rate", Key("critic.learning_rate")),
     ("critic", "critic_warmup", Key("critic.warmup_steps")),
@@ -186,13 +194,17 @@ const SEQUENCES: &str = " sequences";
 
 /// Turns a micro-batch of n sequences into n times the longest sequence, and refuses clips whose meaning is unclear.
 pub(super) fn finish(root: &mut Table, source: &Source, seen: &mut Seen) -> Result<()> {
-    if let (Some(Value::Text(method)), Some(alias)) =
-        (root.get("method").map(|node| &node.value), seen.by_key.get("loss.clip_low"))
-        && method == "cispo"
+    let says = |key: &str| match root.at(key).map(|node| &node.value) {
+        Some(Value::Text(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    if let Some(alias) = seen.by_key.get("loss.clip_low")
+        && says("loss.policy").or(says("method")) == Some("cispo")
     {
         let origin = root.at("loss.clip_low").map(|node| node.origin.clone()).unwrap_or_default();
-        let message =
-            format!("`loss.{alias}` means different bounds in different stacks when method is cispo");
+        let message = format!(
+            "`loss.{alias}` means different bounds in different stacks when the loss is that of cispo"
+        );
         return Err(source.error("contradictory-keys", &origin, &message).hint(
             "set loss.clip_low and loss.clip_high, the absolute bounds on the ratio (0 and 5 by default)",
         ));

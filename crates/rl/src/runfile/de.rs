@@ -82,13 +82,14 @@ fn unknown_key(
     known: &'static [&'static str],
 ) -> Error {
     let path = join(section, key);
-    let error = source.error("unknown-key", origin, &format!("`{path}` is not a key of a run file"));
+    let file = if source.of_env { "an environment file" } else { "a run file" };
+    let error = source.error("unknown-key", origin, &format!("`{path}` is not a key of {file}"));
     let place = if section.is_empty() { "the top level".to_string() } else { format!("[{section}]") };
     let error = error.fact(format!("keys of {place}: {}", known.join(", ")));
     if let Some(name) = nearest(key, known.iter().copied()) {
         return error.hint(format!("did you mean `{}`?", join(section, name)));
     }
-    let elsewhere = super::all_keys().into_iter().find(|other| last(other) == key);
+    let elsewhere = super::all_keys(source.of_env).into_iter().find(|other| last(other) == key);
     match elsewhere {
         Some(other) => error.hint(format!("`{key}` belongs elsewhere: `{other}`")),
         None => error.hint(format!("remove `{key}`")),
@@ -105,6 +106,12 @@ pub(super) fn missing_key(source: &Source, origin: &Origin, path: &str) -> Error
         "data.prompts" => "prompts = \"builtin:addition\" or a JSONL file",
         "reward" => "[[reward]] with `kind = \"exact\"`",
         "data.prompt_tokens_max" => "prompt_tokens_max = 512",
+        "env" => "env = \"CartPole-v1\"",
+        "num_envs" => "num_envs = 64",
+        "frames_per_batch" => "frames_per_batch = 8192",
+        "preemptive_threshold" => "preemptive_threshold = 0.8",
+        "episode_frames_max" => "episode_frames_max = 1000",
+        "replay.capacity" => "capacity = 1048576",
         _ => "the key",
     };
     let place = match path.rsplit_once('.') {

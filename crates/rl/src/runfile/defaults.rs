@@ -2,16 +2,23 @@
 
 use super::provenance::{Origin, Provenance};
 use super::sections::RunFile;
-use super::values::{Advantage, Aggregation, KlEstimator, Method, Whiten};
-use plimsoll_algo::advantage::Whiten as AlgoWhiten;
+use super::values::{
+    Advantage, Aggregation, Correction, DynamicSampling, KlEstimator, MaskHole, Method, PolicyLoss, Whiten,
+};
+use plimsoll_algo::advantage::{MaskHole as AlgoMaskHole, Whiten as AlgoWhiten};
 use plimsoll_algo::aggregation::AggregationKind;
+use plimsoll_algo::correction::{Correction as AlgoCorrection, SequenceRatio};
 use plimsoll_algo::kl::KlEstimator as AlgoKl;
 use plimsoll_algo::method as algo;
-use plimsoll_algo::policy_loss::PolicyLoss;
-use plimsoll_algo::shaping::GroupShaping;
+use plimsoll_algo::policy_loss::PolicyLoss as AlgoPolicyLoss;
+use plimsoll_algo::shaping::{GroupFilter, GroupShaping};
 
 /// The value clip of TRL and Open-Reasoner-Zero.
 const VALUE_CLIP: f64 = 0.2;
+/// verl's DAPO recipe makes ten batches at most, of which the first is no retry.
+const DYNAMIC_SAMPLING_RETRIES: u32 = 10;
+/// OpenRLHF's band.
+const CORRECTION_BAND: [f64; 2] = [0.5, 5.0];
 
 impl Method {
     /// The row of the method table; none for methods without a rollout.
@@ -50,6 +57,69 @@ impl Aggregation {
             AggregationKind::SeqMeanTokenSum => Aggregation::SeqMeanTokenSum,
             AggregationKind::SeqMeanTokenSumNorm => Aggregation::SeqMeanTokenSumNorm,
             AggregationKind::TokenSum => Aggregation::TokenSum,
+        }
+    }
+}
+
+impl PolicyLoss {
+    /// The same loss in `algo`, with the clips of the method that brought it.
+    pub fn loss(self) -> AlgoPolicyLoss {
+        let method = match self {
+            PolicyLoss::Ppo => algo::Method::Ppo,
+            PolicyLoss::Gspo => algo::Method::Gspo,
+            PolicyLoss::Cispo => algo::Method::Cispo,
+            PolicyLoss::Sapo => algo::Method::Sapo,
+            PolicyLoss::Reinforce => algo::Method::Reinforce,
+        };
+        method.spec().loss
+    }
+
+    /// True if its ratio is clipped.
+    pub const fn clips(self) -> bool {
+        !matches!(self, PolicyLoss::Sapo | PolicyLoss::Reinforce)
+    }
+
+    const fn of(loss: &AlgoPolicyLoss) -> PolicyLoss {
+        match loss {
+            AlgoPolicyLoss::Ppo { .. } => PolicyLoss::Ppo,
+            AlgoPolicyLoss::Gspo { .. } => PolicyLoss::Gspo,
+            AlgoPolicyLoss::Cispo { .. } => PolicyLoss::Cispo,
+            AlgoPolicyLoss::Sapo { .. } => PolicyLoss::Sapo,
+            AlgoPolicyLoss::Reinforce => PolicyLoss::Reinforce,
+        }
+    }
+}
+
+impl Correction {
+    /// The same correction in `algo`.
+    pub const fn kind(self, [low, high]: [f64; 2]) -> AlgoCorrection {
+        let statistic = match self {
+            Correction::Tis => return AlgoCorrection::Truncate { low, high },
+            Correction::IcePop => return AlgoCorrection::Drop { low, high },
+            Correction::SequenceMask => SequenceRatio::GeometricMean,
+            Correction::SequenceMaskSum => SequenceRatio::Product,
+        };
+        AlgoCorrection::DropSequence { statistic, low, high }
+    }
+}
+
+impl DynamicSampling {
+    /// The same choice in `algo`; none keeps every group.
+    pub const fn filter(self) -> Option<GroupFilter> {
+        match self {
+            DynamicSampling::Off => None,
+            DynamicSampling::Mixed => Some(GroupFilter::Mixed),
+            DynamicSampling::Mean([low, high]) => Some(GroupFilter::Mean { low, high }),
+        }
+    }
+}
+
+impl MaskHole {
+    /// The same choice in `algo`.
+    pub const fn kind(self) -> AlgoMaskHole {
+        match self {
+            MaskHole::Skip => AlgoMaskHole::Skip,
+            MaskHole::ZeroValue => AlgoMaskHole::ZeroValue,
         }
     }
 }
@@ -111,14 +181,22 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
             filled.push(key);
         }
     };
-    if let PolicyLoss::Ppo { clip_low, clip_high, .. }
-    | PolicyLoss::Gspo { clip_low, clip_high }
-    | PolicyLoss::Cispo { clip_low, clip_high } = spec.loss
+    note(run.loss.policy.is_none(), "loss.policy");
+    let policy = *run.loss.policy.get_or_insert(PolicyLoss::of(&spec.loss));
+    if let AlgoPolicyLoss::Ppo { clip_low, clip_high, .. }
+    | AlgoPolicyLoss::Gspo { clip_low, clip_high }
+    | AlgoPolicyLoss::Cispo { clip_low, clip_high } = policy.loss()
     {
         note(run.loss.clip_low.is_none(), "loss.clip_low");
         note(run.loss.clip_high.is_none(), "loss.clip_high");
         run.loss.clip_low.get_or_insert(clip_low);
         run.loss.clip_high.get_or_insert(clip_high);
+    }
+    if run.loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some() {
+        run.loss.dynamic_sampling_retries.get_or_insert(DYNAMIC_SAMPLING_RETRIES);
+    }
+    if run.loss.correction.is_some() {
+        run.loss.correction_band.get_or_insert(CORRECTION_BAND);
     }
     note(run.loss.aggregation.is_none(), "loss.aggregation");
     note(run.loss.advantage.is_none(), "loss.advantage");

@@ -3,13 +3,19 @@
 //! file < environment `PLIMSOLL__SECTION__KEY` < `--set section.key=value`. Every leaf remembers where it came from.
 //! This module opens the run file and nothing else: models, data and directories are other people's business.
 
+mod agent;
 mod aliases;
 mod de;
 mod defaults;
+mod env_file;
+mod environment;
 mod layers;
+mod model_reward;
 mod not_built;
+mod pairs;
 mod provenance;
 mod sections;
+mod sources;
 mod tree;
 mod validate;
 mod values;
@@ -19,17 +25,26 @@ use provenance::Source;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub use env_file::{
+    AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, LoadedEnv, PolicyKind, PolicySection,
+    ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
+};
+pub(crate) use not_built::error as not_built;
 pub use provenance::{Origin, Provenance};
 pub use sections::{
     Checkpoint, Critic, Data, Environment, Eval, Loss, Memory, ModelOptions, Reward, Rollout, Run, RunFile,
     Train, VerbFile,
 };
+pub(crate) use sources::no_rows_to_filter;
+pub use sources::{DataSet, DataSets};
 pub use values::{
-    Advantage, Aggregation, Auto, ByteSize, EvalMetric, Expecting, KlEstimator, KlIn, MaskHole, Method,
-    ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Recompute, RewardFailure, RunDevice,
-    Schedule, Signature, Whiten,
+    Advantage, Aggregation, Auto, ByteSize, Correction, Credit, Curriculum, DynamicSampling, Expecting,
+    KlEstimator, KlIn, LossType, MaskHole, Method, ModelDtype, Network, Offload, OnFull, OptimizerDtype,
+    Overlong, PolicyLoss, Recompute, RewardFailure, RunDevice, Schedule, Signature, Whiten,
 };
 
+/// What the name of a small actor-critic begins with.
+pub const MLP: &str = "mlp:";
 /// Longest run file; a larger one is some other file.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -75,7 +90,7 @@ pub struct Setting {
 /// Errors, all with exit code 2: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`, `unknown-key`,
 /// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `not-built`.
 pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded> {
-    let source = Source { path: path.display().to_string(), text: read_text(path)? };
+    let source = Source { path: path.display().to_string(), text: read_text(path)?, of_env: false };
     let mut seen = aliases::Seen::default();
     let mut root = tree::parse_file(&source)?;
     aliases::rename(&mut root, &source, &mut seen)?;
@@ -89,8 +104,13 @@ pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, Str
         run.run.dir = Some(format!("runs/out/{stem}"));
     }
     defaults::fill(&mut run, &mut provenance);
+    agent::fill(&mut run, &mut provenance);
     not_built::check(&run, &provenance)?;
     validate::run_file(&run, &provenance)?;
+    if run.loss.correction.is_some() && run.rollout.policy_lag == 0 {
+        let words = "`loss.correction` changes nothing: with rollout.policy_lag = 0 the policy that samples is the one that is trained, and every weight is exactly 1";
+        seen.notes.push(words.into());
+    }
     let source_text = provenance.source.text.clone();
     Ok(Loaded { run, provenance, source_text, path: path.to_path_buf(), notes: seen.notes })
 }
@@ -121,7 +141,6 @@ pub fn load_verb(
     aliases::finish(&mut root, &source, &mut seen)?;
     let verb: VerbFile = de::read(&root, &source)?;
     let provenance = provenance_of(&root, source);
-    not_built::check_verb(&verb, &provenance)?;
     validate::verb_file(&verb, &provenance)?;
     Ok(LoadedVerb { verb, provenance, notes: seen.notes })
 }
@@ -134,13 +153,49 @@ pub fn json_schema() -> serde_json::Value {
 impl RunFile {
     /// The run file as TOML, every default written out.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("every value of a run file has a form in TOML")
+        let form = "every value of a run file has a form in TOML";
+        let mut table = toml::Table::try_from(self).expect(form);
+        if let (true, Some(toml::Value::Table(section))) = (self.is_agent(), table.get_mut("environment")) {
+            section.retain(|key, _| !Environment::OF_TEXT.contains(&key));
+        }
+        toml::to_string(&table).expect(form)
     }
 
-    /// Sequences of one step: prompts x samples, or examples where nothing is sampled.
+    /// Sequences of one step: prompts x samples, both halves of pairs, or examples.
     pub fn sequences_per_step(&self) -> u64 {
-        let group_size = if self.method.has_rollout() { self.rollout.group_size } else { 1 };
+        let group_size = match self.method {
+            method if method.has_rollout() => self.rollout.group_size,
+            method if method.has_pairs() => 2,
+            _ => 1,
+        };
         u64::from(self.rollout.prompts_per_step) * u64::from(group_size)
+    }
+
+    /// True if a small network is trained in environments, and no language model.
+    pub fn is_agent(&self) -> bool {
+        self.environment.is_some() && self.model.starts_with(MLP)
+    }
+
+    /// Most tokens of a response: those of one turn, or of an episode behind its prompt.
+    pub fn response_tokens_max(&self) -> usize {
+        let one = self.rollout.max_new_tokens;
+        self.environment.as_ref().map_or(one, |environment| environment.episode_tokens(one)) as usize
+    }
+
+    /// Most turns of a response.
+    pub fn turns_max(&self) -> usize {
+        self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
+    }
+
+    /// Prompts of a rollout, which serves `rollout.policy_lag` steps beside the one that samples it.
+    pub fn prompts_per_rollout(&self) -> u64 {
+        u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
+    }
+
+    /// True if what a rollout kept outlives it in a buffer of its own: its samples wait for later steps, or for further rounds.
+    pub fn holds_samples(&self) -> bool {
+        let filters = !matches!(self.loss.dynamic_sampling, None | Some(DynamicSampling::Off));
+        self.method.has_rollout() && (filters || self.rollout.policy_lag > 0)
     }
 
     /// True if a critic is trained beside the actor.
@@ -148,9 +203,14 @@ impl RunFile {
         self.method == Method::Ppo
     }
 
+    /// The reward model among the rewards, if there is one.
+    pub fn model_reward(&self) -> Option<&Reward> {
+        self.reward.iter().find(|reward| reward.is_model())
+    }
+
     /// True if the weights that the run began with are kept beside those that it trains.
     pub fn has_reference(&self) -> bool {
-        self.loss.kl_coef != 0.0 && self.method.has_rollout()
+        self.method == Method::Dpo || (self.loss.kl_coef != 0.0 && self.method.has_rollout())
     }
 }
 
@@ -233,9 +293,9 @@ fn missing_file(path: &Path) -> Error {
     }
 }
 
-/// Every key of the table as `section.key`, from the schema.
-fn all_keys() -> Vec<String> {
-    let schema = json_schema();
+/// Every key of the table as `section.key`, from the schema of run files or of environment files.
+fn all_keys(of_env: bool) -> Vec<String> {
+    let schema = if of_env { env_json_schema() } else { json_schema() };
     let mut keys = Vec::new();
     for (section, property) in schema["properties"].as_object().into_iter().flatten() {
         let text = property.to_string();

@@ -56,6 +56,8 @@ pub(super) struct Source {
     pub path: String,
     /// Its content.
     pub text: String,
+    /// It is an environment file.
+    pub of_env: bool,
 }
 
 impl Source {

@@ -1,10 +1,12 @@
 //! The table of types: every key of a run file, its type and its default. Messages, the JSON Schema and the resolved
 //! `run.toml` all come from here; nothing else names a key.
 
+use super::sources::DataSets;
 use super::values::*;
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A run file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -110,16 +112,28 @@ impl Default for ModelOptions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
-    /// A JSONL file or `builtin:TASK`.
+    /// A JSONL or Parquet file or `builtin:TASK`, or a list of them with weights.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompts: Option<String>,
-    /// A JSONL file or `builtin:TASK`; the test set of `prompts` if that is a built-in task, else no evaluation.
+    pub prompts: Option<DataSets>,
+    /// A JSONL or Parquet file or `builtin:TASK`, or a list of them; `none` is no evaluation. If absent, the test sets of
+    /// the built-in tasks among `prompts`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub eval: Option<String>,
+    pub eval: Option<DataSets>,
     /// The column with the prompt: a string or chat messages.
     pub prompt_column: String,
-    /// The column with the answer.
+    /// The column with the answer; `a.b` is the entry `b` of the column `a`.
     pub answer_column: String,
+    /// The column with the share of right answers that some model gave, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass_rate_column: Option<String>,
+    /// Rows of `prompts` below it are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass_rate_min: Option<f64>,
+    /// Rows of `prompts` above it are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass_rate_max: Option<f64>,
+    /// The order of each pass over the data, by pass rate.
+    pub curriculum: Curriculum,
     /// Put before every prompt as a system message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
@@ -131,7 +145,7 @@ pub struct Data {
     pub prompt_tokens_max: Option<u32>,
     /// What to do with a longer one.
     pub overlong: Overlong,
-    /// Whether each pass over the data has its own order.
+    /// Whether each pass over the data has its own order; with a curriculum, among rows of one pass rate.
     pub shuffle: bool,
 }
 
@@ -142,6 +156,10 @@ impl Default for Data {
             eval: None,
             prompt_column: "prompt".into(),
             answer_column: "ground_truth".into(),
+            pass_rate_column: None,
+            pass_rate_min: None,
+            pass_rate_max: None,
+            curriculum: Curriculum::None,
             system_prompt: None,
             chat_template: None,
             prompt_tokens_max: None,
@@ -155,7 +173,7 @@ impl Default for Data {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rollout {
-    /// Prompts a step; for `sft`, examples a step.
+    /// Prompts a step; for `sft`, examples a step; for `dpo` and `reward_model`, pairs a step.
     pub prompts_per_step: u32,
     /// Samples a prompt.
     pub group_size: u32,
@@ -181,6 +199,8 @@ pub struct Rollout {
     pub block_size: u32,
     /// What to do when the KV cache is full.
     pub on_full: OnFull,
+    /// Further steps that one rollout serves: their samples are older than the weights that they train.
+    pub policy_lag: u32,
 }
 
 impl Default for Rollout {
@@ -199,6 +219,7 @@ impl Default for Rollout {
             kv_blocks: Auto::Auto,
             block_size: 16,
             on_full: OnFull::WorstCase,
+            policy_lag: 0,
         }
     }
 }
@@ -207,9 +228,12 @@ impl Default for Rollout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reward {
-    /// `exact`, `math`, `gsm8k`, `countdown`, `code`, `json-schema`, `regex:PATTERN`, `format`, `length`,
+    /// `exact`, `math`, `gsm8k`, `countdown`, `code`, `json-schema`, `regex:PATTERN`, `format`, `length`, `model`,
     /// `python:FILE.py:FUNCTION`, `command:PROGRAM` or `http://ADDRESS`.
     pub kind: String,
+    /// The reward model of `model`: a directory or `hf:org/name` of a model for sequence classification with one label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Factor of its score in the sum.
     #[serde(default = "one")]
     pub weight: f64,
@@ -286,10 +310,13 @@ fn stop() -> RewardFailure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Loss {
-    /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By method.
+    /// Loss of a token. By method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyLoss>,
+    /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By policy loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_low: Option<f64>,
-    /// Upper clip of the ratio: 1 + clip_high (for `cispo` absolute). By method.
+    /// Upper clip of the ratio: 1 + clip_high (for `cispo` absolute). By policy loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_high: Option<f64>,
     /// Bound on the loss of negative advantages; above 1.
@@ -301,6 +328,9 @@ pub struct Loss {
     pub kl_estimator: KlEstimator,
     /// Where the KL term goes.
     pub kl_in: KlIn,
+    /// In the loss: the gradient min(ratio, 10) d instead of the estimator's own, which is biased.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kl_unbiased: bool,
     /// KL that the adaptive coefficient aims at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kl_target: Option<f64>,
@@ -327,34 +357,47 @@ pub struct Loss {
     pub lambda: f64,
     /// What advantages do at tokens that are not trained.
     pub mask_hole: MaskHole,
+    /// Responses that the length limit cut do not train; they count in their group's mean as they are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mask_truncated: bool,
     /// Tokens before `max_new_tokens` from which a response costs reward.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlong_buffer: Option<u32>,
     /// What the longest response costs [1.0].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlong_factor: Option<f64>,
-    /// Keep only groups whose mean score lies strictly between these two.
+    /// `true` keeps only groups whose scores differ, `[low, high]` those whose mean score lies strictly between; the others
+    /// are replaced by groups of further prompts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dynamic_sampling: Option<[f64; 2]>,
-    /// How often a step may sample more groups.
+    pub dynamic_sampling: Option<DynamicSampling>,
+    /// Rounds of further prompts at most, before a step trains on the groups that there are [10].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_sampling_retries: Option<u32>,
-    /// Correction of the difference between rollout and trainer.
+    /// Weight of what an older policy version sampled. Without `rollout.policy_lag` every weight is exactly 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub correction: Option<String>,
+    pub correction: Option<Correction>,
+    /// Band of that weight [[0.5, 5.0]].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correction_band: Option<[f64; 2]>,
     /// DPO's beta.
     pub dpo_beta: f64,
+    /// The loss of `dpo`.
+    pub loss_type: LossType,
+    /// Share of labels that `dpo` takes as wrong (cDPO).
+    pub label_smoothing: f64,
 }
 
 impl Default for Loss {
     fn default() -> Loss {
         Loss {
+            policy: None,
             clip_low: None,
             clip_high: None,
             dual_clip: None,
             kl_coef: 0.0,
             kl_estimator: KlEstimator::K3,
             kl_in: KlIn::Loss,
+            kl_unbiased: false,
             kl_target: None,
             kl_horizon: None,
             entropy_coef: 0.0,
@@ -365,12 +408,16 @@ impl Default for Loss {
             gamma: 1.0,
             lambda: 1.0,
             mask_hole: MaskHole::Skip,
+            mask_truncated: false,
             overlong_buffer: None,
             overlong_factor: None,
             dynamic_sampling: None,
             dynamic_sampling_retries: None,
             correction: None,
+            correction_band: None,
             dpo_beta: 0.1,
+            loss_type: LossType::Sigmoid,
+            label_smoothing: 0.0,
         }
     }
 }
@@ -393,12 +440,22 @@ pub struct Critic {
     /// Clip of a value's move from what it was at the rollout; 0 never clips [0.2].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_clip: Option<f64>,
+    /// Factor of the value loss of an environment policy, whose actor and critic have one optimizer [0.5].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_coef: Option<f64>,
 }
 
 impl Default for Critic {
     fn default() -> Critic {
         let model = "actor".into();
-        Critic { model, learning_rate: None, updates_per_rollout: None, warmup_steps: None, value_clip: None }
+        Critic {
+            model,
+            learning_rate: None,
+            updates_per_rollout: None,
+            warmup_steps: None,
+            value_clip: None,
+            value_coef: None,
+        }
     }
 }
 
@@ -406,9 +463,10 @@ impl Default for Critic {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
-    /// Steps of the run.
+    /// Steps of the run; of an environment policy they follow from `environment.total_frames`.
+    #[serde(default)]
     pub steps: u32,
-    /// Sequences of one optimizer update; all of the step if absent.
+    /// Sequences of one optimizer update, of an environment policy frames; all of the step if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mini_batch: Option<u32>,
     /// Token limit of one forward pass.
@@ -528,8 +586,9 @@ pub struct Eval {
     pub samples: u32,
     /// 0 is greedy.
     pub temperature: f64,
-    /// What is reported.
-    pub metric: EvalMetric,
+    /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over the
+    /// sets; `SET/reward` and `SET/pass_at_K` are those of one set.
+    pub metric: String,
     /// At most so many prompts, from the first; all if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts_max: Option<u32>,
@@ -537,7 +596,7 @@ pub struct Eval {
 
 impl Default for Eval {
     fn default() -> Eval {
-        Eval { every: None, samples: 1, temperature: 0.0, metric: EvalMetric::Reward, prompts_max: None }
+        Eval { every: None, samples: 1, temperature: 0.0, metric: "reward".into(), prompts_max: None }
     }
 }
 
@@ -579,10 +638,133 @@ pub struct Run {
     pub checked: bool,
 }
 
-/// An environment instead of `[data]`; its keys come with collectors.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+/// An environment instead of prompts. A language model plays text environments, and its episodes are what is sampled and
+/// trained; a small network (`model = "mlp:..."`) acts in native ones, by the keys at the end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// The environment's name.
+    /// `text:NAME` or `python:FILE.py:CLASS`; for a small network a native environment such as `CartPole-v1`.
     pub env: String,
+    /// Most turns of the model in an episode; each is up to `rollout.max_new_tokens` tokens long.
+    #[serde(default = "eight_turns")]
+    pub turns_max: u32,
+    /// Most tokens between two turns, the chat template's included; what the environment says beyond them is cut.
+    #[serde(default = "turn_tokens")]
+    pub turn_tokens_max: u32,
+    /// Most tokens behind an episode's prompt; as many as its turns can have if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub episode_tokens_max: Option<u32>,
+    /// Which tokens a turn's reward is credited to.
+    #[serde(default = "whole_episode")]
+    pub credit: Credit,
+    /// Which episodes there are; `seed` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The Python interpreter of `python:` and `text:python-tool`; `python3` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// Worker processes; auto is one.
+    #[serde(default)]
+    pub num_workers: Auto<u32>,
+    /// Limit on the address space of one worker.
+    #[serde(default = "one_gib")]
+    pub worker_memory: ByteSize,
+    /// Whether a worker may reach a network.
+    #[serde(default = "deny")]
+    pub network: Network,
+    /// Longest time for the answer to one turn, in milliseconds.
+    #[serde(default = "one_minute")]
+    pub step_timeout_ms: u64,
+    /// Longest time to begin an episode, and for a worker to start, in milliseconds.
+    #[serde(default = "five_minutes")]
+    pub reset_timeout_ms: u64,
+    /// Episodes of one rollout that may fail; one more stops the run.
+    #[serde(default = "five_restarts")]
+    pub restarts_max: u32,
+    /// What it is made with, under Gymnasium's names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env_options: BTreeMap<String, serde_json::Value>,
+    /// Environments that are stepped at once [8].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_envs: Option<u32>,
+    /// Frames of all environments that a step collects and trains on [128 of each].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames_per_batch: Option<u32>,
+    /// Frames of the whole run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_frames: Option<u64>,
+    /// After so many frames an episode is truncated, if the environment's own limit is not less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_frames_per_traj: Option<u32>,
+    /// Whether the policy sees observations less their running mean, over their deviation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub normalise_observations: bool,
+    /// Whether rewards are divided by the running deviation of discounted returns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub normalise_rewards: bool,
+}
+
+fn eight_turns() -> u32 {
+    8
+}
+
+fn turn_tokens() -> u32 {
+    128
+}
+
+fn whole_episode() -> Credit {
+    Credit::Episode
+}
+
+fn one_gib() -> ByteSize {
+    ByteSize(Bytes::mib(1024))
+}
+
+fn one_minute() -> u64 {
+    60_000
+}
+
+fn five_minutes() -> u64 {
+    300_000
+}
+
+fn five_restarts() -> u32 {
+    5
+}
+
+impl Environment {
+    /// Keys of text environments, which a small network has no use for.
+    pub const OF_TEXT: [&str; 12] = [
+        "turns_max",
+        "turn_tokens_max",
+        "episode_tokens_max",
+        "credit",
+        "seed",
+        "python",
+        "num_workers",
+        "worker_memory",
+        "network",
+        "step_timeout_ms",
+        "reset_timeout_ms",
+        "restarts_max",
+    ];
+    /// Keys of native ones, which a language model has no use for.
+    pub const OF_NATIVE: [&str; 7] = [
+        "env_options",
+        "num_envs",
+        "frames_per_batch",
+        "total_frames",
+        "max_frames_per_traj",
+        "normalise_observations",
+        "normalise_rewards",
+    ];
+
+    /// Most tokens behind the prompt of an episode whose turns have up to `max_new_tokens`.
+    pub fn episode_tokens(&self, max_new_tokens: u32) -> u32 {
+        let turns = self.turns_max.max(1);
+        let whole = turns
+            .saturating_mul(max_new_tokens)
+            .saturating_add((turns - 1).saturating_mul(self.turn_tokens_max));
+        self.episode_tokens_max.map_or(whole, |most| most.min(whole))
+    }
 }

@@ -65,7 +65,7 @@ fn set_takes_toml_if_it_parses_and_a_string_otherwise() {
     ];
     let run = load_text(GOOD, &sets, &[]).unwrap().run;
     assert_eq!((run.model.as_str(), run.rollout.stop.len(), run.rollout.top_k), ("2024", 2, 5));
-    assert_eq!((run.rollout.group_size, run.data.eval.as_deref()), (8, Some("a b")));
+    assert_eq!((run.rollout.group_size, run.data.eval.clone()), (8, Some("a b".into())));
 }
 
 #[test]
@@ -142,7 +142,28 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["nonsense"], "bad-set", "there is no `=`"),
     (&["a..b=1"], "bad-set", "not a key"),
     (&["model.x=1"], "bad-set", "not a table"),
-    (&["method=dpo"], "not-built", "dpo"),
+    (&["method=dpo", "loss.dpo_beta=0"], "bad-value", "above 0"),
+    (&["method=dpo", "loss.label_smoothing=0.5"], "bad-value", "below 0.5"),
+    (&["method=dpo", "loss.label_smoothing=0.1", "loss.loss_type=ipo"], "contradictory-keys", "IPO has none"),
+    (&["method=dpo", "loss.loss_type=hinge"], "bad-value", "takes sigmoid, ipo"),
+    (
+        &["method=dpo", "loss.kl_coef=0.1"],
+        "contradictory-keys",
+        "`loss.kl_coef` means nothing to method `dpo`",
+    ),
+    (&["method=dpo", "train.mini_batch=8"], "contradictory-keys", "train.mini_batch"),
+    (&["method=dpo", "train.epochs_per_rollout=2"], "contradictory-keys", "train.epochs_per_rollout"),
+    (&["loss.loss_type=ipo"], "contradictory-keys", "means nothing to method `grpo`"),
+    (&["loss.label_smoothing=0.1"], "contradictory-keys", "method = \"dpo\""),
+    (&["method=reward_model"], "contradictory-keys", "`rollout."),
+    (&["reward.0.kind=model"], "missing-key", "`reward.0.model` is missing"),
+    (&["reward.0.kind=model", "reward.0.model="], "bad-value", "reward.0.model"),
+    (&["reward.0.model=m"], "contradictory-keys", "kind = \"exact\" has no model"),
+    (
+        &["reward.0.kind=model", "reward.0.model=m", "reward.1.kind=model", "reward.1.model=m"],
+        "not-built",
+        "one reward model a run",
+    ),
     (&["critic.model=actor"], "contradictory-keys", "method `grpo` has no critic"),
     (&["method=sft", "critic.value_clip=0.2"], "contradictory-keys", "method `sft` has no critic"),
     (&["loss.advantage=gae"], "contradictory-keys", "set method = \"ppo\""),
@@ -157,15 +178,98 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["method=ppo", "critic.updates_per_rollout=9"], "contradictory-keys", "updates_per_rollout = 8"),
     (&["method=ppo", "critic.warmup_steps=61"], "contradictory-keys", "at most 60"),
     (&["method=ppo", "critic.warmup=61"], "unknown-key", "keys of [critic]: model, learning_rate"),
-    (&["environment.env=x"], "not-built", "environment"),
+    (&["environment.env=CartPole-v1"], "not-built", "environment"),
+    (&["environment.env=text:guess"], "text-environment-unknown", "did you mean text:guess-number?"),
+    (&["environment.env=python:game.py"], "text-environment-unknown", "python:FILE.py:CLASS"),
+    (&["environment.turns_max=2"], "missing-key", "environment.env"),
+    (
+        &["environment.env=text:second-try"],
+        "contradictory-keys",
+        "`data.prompts` is set beside [environment]",
+    ),
+    (&["environment.env=text:second-try", "environment.turns=2"], "unknown-key", "turns_max"),
+    (&["environment.env=text:second-try", "environment.turns_max=0"], "bad-value", "environment.turns_max"),
+    (&["environment.env=text:second-try", "environment.turns_max=3000000"], "bad-value", "4194304"),
+    (&["environment.env=text:second-try", "environment.turn_tokens_max=0"], "bad-value", "turn_tokens_max"),
+    (&["environment.env=text:second-try", "environment.num_workers=0"], "bad-value", "num_workers"),
+    (&["environment.env=text:second-try", "environment.step_timeout_ms=0"], "bad-value", "step_timeout_ms"),
+    (
+        &["environment.env=text:second-try", "environment.episode_tokens_max=3"],
+        "contradictory-keys",
+        "one turn",
+    ),
+    (&["environment.env=text:second-try", "environment.credit=token"], "bad-value", "episode"),
+    (&["method=sft", "environment.env=text:second-try"], "contradictory-keys", "`sft` samples nothing"),
     (&["run.zero_stage=2"], "not-built", "one process"),
     (&["memory.offload=[\"gradients\"]"], "not-built", "gradients"),
     (&["memory.offload=[\"weights\"]"], "bad-value", "weights"),
     (&["memory.offload=optimizer"], "bad-type", "\"auto\" or a list"),
     (&["train.micro_batch_tokens=[1]"], "bad-type", "\"auto\" or a whole number"),
     (&["memory.gpu_memory_utilization=0.9"], "not-built", "GPU"),
-    (&["loss.correction=tis"], "not-built", "correction"),
-    (&["data.prompts=a.parquet"], "not-built", "Parquet"),
+    (&["data.prompts=[]"], "bad-value", "`data.prompts` is an empty list"),
+    (&["data.prompts=3"], "bad-type", "it takes a data set or a list of them"),
+    (&["data.prompts=[3]"], "bad-type", "a path, or a table with `path`"),
+    (&["data.prompts=[{ path = \"a.jsonl\", wieght = 2 }]"], "unknown-key", "weight"),
+    (&["data.prompts=[{ weight = 2 }]"], "missing-key", "data.prompts.0.path"),
+    (&["data.prompts=[{ path = \"\" }]"], "bad-value", "data.prompts.0"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = 0 }]"], "bad-value", "`data.prompts.0.weight` is 0"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = -1 }]"], "bad-value", "a finite number above 0"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = nan }]"], "bad-value", "`data.prompts.0.weight` is NaN"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = inf }]"], "bad-value", "data.prompts.0.weight"),
+    (&["data.prompts=[\"x/a.jsonl\", \"y/a.parquet\"]"], "data-same-name", "two sets with the name `a`"),
+    (
+        &["data.prompts=[{ path = \"a.jsonl\", name = \"a/b\" }]"],
+        "bad-value",
+        "`data.prompts.0.name` is `a/b`",
+    ),
+    (&["data.eval=[\"a.jsonl\", \"a.jsonl\"]"], "data-same-name", "data.eval"),
+    (&["data.eval=[{ path = \"a.jsonl\", weight = 2 }]"], "contradictory-keys", "data.eval.0.weight"),
+    (&["data.pass_rate_min=0.5"], "contradictory-keys", "data.pass_rate_column"),
+    (&["data.curriculum=easy-first"], "contradictory-keys", "data.pass_rate_column"),
+    (&["data.curriculum=easy"], "bad-value", "easy-first"),
+    (&["data.pass_rate_column=p", "data.pass_rate_max=1.5"], "bad-value", "data.pass_rate_max"),
+    (
+        &["data.pass_rate_column=p", "data.pass_rate_min=0.8", "data.pass_rate_max=0.2"],
+        "contradictory-keys",
+        "data.pass_rate_min = 0.8 is above",
+    ),
+    (&["eval.metric=rewrad"], "unknown-metric", "did you mean \"reward\"?"),
+    (&["eval.metric=pass_at_2"], "unknown-metric", "it measures reward, pass_at_1"),
+    (&["eval.metric=pass_at_1", "data.eval=none"], "unknown-metric", "it measures reward"),
+    (&["eval.metric=c/reward", "data.eval=[\"a.jsonl\", \"b.jsonl\"]"], "unknown-metric", "b/pass_at_1"),
+    (&["loss.correction=tiss"], "bad-value", "did you mean \"tis\"?"),
+    (&["loss.correction_band=[0.5, 2.0]"], "contradictory-keys", "there is no loss.correction"),
+    (&["loss.correction=tis", "loss.correction_band=[1.2, 2.0]"], "bad-value", "from 0 to 1 and from 1 on"),
+    (&["loss.correction=tis", "loss.correction_band=[0.5, inf]"], "bad-value", "correction_band"),
+    (&["rollout.policy_lag=-1"], "bad-value", "-1"),
+    (&["rollout.policy_lag=100000"], "bad-value", "a smaller rollout.policy_lag"),
+    (&["loss.dynamic_sampling=mixed"], "bad-type", "true, false or two numbers"),
+    (&["loss.dynamic_sampling=[0.0]"], "bad-value", "a list of 2 numbers"),
+    (&["loss.dynamic_sampling=[1.0, 0.0]"], "bad-value", "the smaller first"),
+    (&["loss.dynamic_sampling_retries=3"], "contradictory-keys", "keeps every group"),
+    (
+        &["loss.dynamic_sampling=false", "loss.dynamic_sampling_retries=3"],
+        "contradictory-keys",
+        "keeps every group",
+    ),
+    (
+        &["method=reinforce", "rollout.group_size=1", "loss.dynamic_sampling=true"],
+        "group-too-small",
+        "one score a group",
+    ),
+    (&["loss.kl_unbiased=true"], "contradictory-keys", "loss.kl_coef = 0"),
+    (
+        &["loss.kl_unbiased=true", "loss.kl_coef=0.1", "loss.kl_in=reward"],
+        "contradictory-keys",
+        "no gradient",
+    ),
+    (&["loss.policy=grpo"], "bad-value", "takes ppo, gspo, cispo, sapo, reinforce"),
+    (&["loss.policy=sapo", "loss.clip_high=0.3"], "contradictory-keys", "`sapo` clips nothing"),
+    (&["method=reinforce", "loss.clip_low=0.3"], "contradictory-keys", "`reinforce` clips nothing"),
+    (&["method=gspo", "loss.dual_clip=3"], "contradictory-keys", "this is `gspo`"),
+    (&["loss.policy=cispo", "loss.clip_low=6"], "contradictory-keys", "absolute"),
+    (&["loss.policy=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
+    (&["loss.mask_hole=zero_value"], "contradictory-keys", "is of GAE"),
     (&["reward.0.kind=http:x"], "unknown-reward", "http://HOST"),
     (&["reward.0.kind=python:f.py"], "unknown-reward", "python:file.py:function"),
     (&["reward.0.kind=json-schema", "reward.0.schema=/no/such.json"], "reward-bad-schema", "reward.0.kind"),
@@ -283,8 +387,70 @@ fn the_schema_lists_every_section() {
         schema["properties"]["rollout"].is_object()
             && schema["$defs"]["Rollout"]["properties"]["top_p"].is_object()
     );
-    let keys = all_keys();
+    let keys = all_keys(false);
     for key in ["method", "rollout.group_size", "reward.kind", "critic.value_clip", "memory.host"] {
         assert!(keys.iter().any(|known| known == key), "{key} in {keys:?}");
     }
+}
+
+/// What stands beside an environment, with nothing that it contradicts.
+const EPISODES: &str = r#"method = "grpo"
+model = "builtin:nano"
+[environment]
+env = "text:second-try"
+[rollout]
+max_new_tokens = 5
+[train]
+steps = 60
+learning_rate = 1e-5
+"#;
+
+#[test]
+fn an_environment_stands_in_the_place_of_data_and_rewards() {
+    let run =
+        load_text(EPISODES, &["environment.turns_max=3", "environment.turn_tokens_max=10"], &[]).unwrap().run;
+    assert_eq!((run.turns_max(), run.response_tokens_max()), (3, 3 * 5 + 2 * 10));
+    let shorter = load_text(EPISODES, &["environment.episode_tokens_max=7"], &[]).unwrap().run;
+    assert_eq!(shorter.response_tokens_max(), 7);
+    for (sets, slug, contains) in [
+        (&["reward.0.kind=exact"][..], "contradictory-keys", "gives the reward itself"),
+        (&["data.eval=builtin:addition"], "contradictory-keys", "seeds of its own"),
+        (&["data.overlong=drop"], "contradictory-keys", "data.overlong"),
+        (&["rollout.policy_lag=1"], "contradictory-keys", "the step that trains on them"),
+        (&["loss.dynamic_sampling=true"], "contradictory-keys", "loss.dynamic_sampling"),
+        (&["loss.overlong_buffer=2"], "contradictory-keys", "loss.overlong_buffer"),
+        (&["environment.credit=turn"], "contradictory-keys", "whole episodes of a group"),
+        (&["environment.env=python:game.py:Game"], "missing-key", "data.prompt_tokens_max"),
+    ] {
+        let error = load_text(EPISODES, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+    }
+    load_text(EPISODES, &["method=reinforce", "environment.credit=turn"], &[]).unwrap();
+}
+
+#[test]
+fn data_sets_are_a_string_or_a_list() {
+    let sets = |sets: &[&str]| load_text(GOOD, sets, &[]).unwrap().run;
+    let one = sets(&["data.prompts=a.parquet"]);
+    let names =
+        |run: &RunFile| run.data.prompts.as_ref().unwrap().named().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(&one), ["a.parquet"]);
+    assert!(one.eval_sets().is_empty());
+    let run = sets(&[
+        "data.prompts=[\"x/a.b.jsonl\", { path = \"builtin:addition\", weight = 2 }, { path = \"c\", name = \"d\" }]",
+        "data.prompts.2.weight=0.5",
+    ]);
+    assert_eq!(names(&run), ["a.b", "addition", "d"]);
+    let weights: Vec<f64> = run.data.prompts.as_ref().unwrap().sets().iter().map(DataSet::weight).collect();
+    assert_eq!(weights, [1.0, 2.0, 0.5]);
+    // A task has a test set; files have none of their own.
+    assert_eq!(run.eval_sets(), [("addition".to_string(), "builtin:addition".to_string())]);
+    assert_eq!(run.data.files().collect::<Vec<_>>(), ["x/a.b.jsonl", "c"]);
+    for run in [one, run] {
+        assert_eq!(toml::from_str::<RunFile>(&run.to_toml()).unwrap(), run);
+    }
+    let schema = json_schema();
+    assert_eq!(schema["$defs"]["DataSets"]["anyOf"][0]["type"], "string");
+    assert_eq!(schema["$defs"]["DataSet"]["additionalProperties"], false);
 }

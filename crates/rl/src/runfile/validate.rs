@@ -4,7 +4,8 @@
 
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
-use super::values::{Advantage, Auto, Method};
+use super::values::{Advantage, Auto, Curriculum, DynamicSampling, KlIn, MaskHole, Method, PolicyLoss};
+use crate::eval_metric::EvalMetric;
 use plimsoll_base::{Error, Result};
 
 /// Tokens of one block of the KV cache on the CPU: attention reads whole blocks of this size.
@@ -12,7 +13,7 @@ const CPU_BLOCK_TOKENS: u32 = 16;
 /// Sequences of one step; beyond it a count is a slip of the keyboard.
 const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
 /// Tokens of one sequence or micro-batch, for the same reason.
-const TOKENS_MAX: u32 = 1 << 22;
+pub(super) const TOKENS_MAX: u32 = 1 << 22;
 /// Logits divided by less would leave f32.
 const TEMPERATURE_MIN: f64 = 1e-6;
 /// Threads of one process, for the same reason.
@@ -22,18 +23,23 @@ const THREADS_MAX: u32 = 4096;
 pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     required(run, at)?;
     train(&run.train, at)?;
-    if run.method.has_rollout() || run.method == Method::Sft {
+    if run.is_agent() {
+        super::agent::check(run, at)?;
+    } else {
         sampling(&run.rollout, at)?;
         batches(run, at)?;
+        super::pairs::check(run, at)?;
+        super::model_reward::check(&run.reward, at)?;
     }
     loss(&run.loss, run.method, at)?;
     critic(run, at)?;
-    if run.method.has_rollout() {
+    if run.method.has_rollout() && !run.is_agent() {
         group(run, at)?;
     }
     rewards(&run.reward, at)?;
     data(&run.data, at)?;
     eval(&run.eval, at)?;
+    eval_metric(run, at)?;
     memory(&run.memory, at)?;
     not_zero(run.checkpoint.every, at, "checkpoint.every")?;
     not_zero(Some(run.checkpoint.keep), at, "checkpoint.keep")?;
@@ -46,6 +52,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
 /// Checks what `generate` and `eval` take.
 pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
     sampling(&verb.rollout, at)?;
+    super::model_reward::refuse(&verb.reward, at)?;
     rewards(&verb.reward, at)?;
     data(&verb.data, at)?;
     eval_counts(&verb.eval, at)?;
@@ -58,6 +65,15 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
     if run.model.is_empty() {
         return Err(at.error("bad-value", "model", "`model` is empty").hint("set model = \"builtin:nano\""));
+    }
+    if run.is_agent() {
+        return super::agent::required(run, at);
+    }
+    if run.train.steps == 0 && !at.origins.contains_key("train.steps") {
+        return Err(missing("train.steps"));
+    }
+    if run.environment.is_some() {
+        return super::environment::check(run, at);
     }
     if run.data.prompts.is_none() {
         return Err(missing("data.prompts"));
@@ -161,6 +177,16 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "rollout.prompts_per_step", &message)
             .hint("set a smaller rollout.prompts_per_step"));
     }
+    let rollout = sequences.saturating_mul(1 + u64::from(run.rollout.policy_lag));
+    if rollout > SEQUENCES_PER_STEP_MAX {
+        let message = format!(
+            "a rollout for 1 + rollout.policy_lag = {} steps has {rollout} sequences; at most {SEQUENCES_PER_STEP_MAX} are taken",
+            1 + u64::from(run.rollout.policy_lag)
+        );
+        return Err(at
+            .error("bad-value", "rollout.policy_lag", &message)
+            .hint("set a smaller rollout.policy_lag"));
+    }
     let Some(mini_batch) = run.train.mini_batch else { return Ok(()) };
     if sequences.is_multiple_of(u64::from(mini_batch)) {
         return Ok(());
@@ -190,6 +216,12 @@ fn group(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("group-too-small", "rollout.group_size", &message)
             .hint("set rollout.group_size to at least 2")
             .hint("set method = \"reinforce\", which compares over the whole step"));
+    }
+    if run.loss.dynamic_sampling == Some(DynamicSampling::Mixed) && run.rollout.group_size == 1 {
+        let message = "loss.dynamic_sampling = true keeps groups whose scores differ, and rollout.group_size = 1 has one score a group";
+        return Err(at
+            .error("group-too-small", "loss.dynamic_sampling", message)
+            .hint("set rollout.group_size to at least 2, or remove loss.dynamic_sampling"));
     }
     if run.rollout.temperature == 0.0 {
         return Err(contradiction(
@@ -222,23 +254,10 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
     }
     in_range(loss.gamma, 0.0, 1.0, at, "loss.gamma")?;
     in_range(loss.lambda, 0.0, 1.0, at, "loss.lambda")?;
-    clips(loss, method, at)?;
-    if loss.kl_target.is_some() && loss.kl_coef == 0.0 {
-        return Err(contradiction(
-            at,
-            "loss.kl_target",
-            "loss.kl_target is set, but loss.kl_coef = 0 has nothing to adapt",
-        )
-        .hint("set loss.kl_coef = 0.001, or remove loss.kl_target"));
-    }
-    if loss.kl_horizon.is_some() && loss.kl_target.is_none() {
-        return Err(contradiction(
-            at,
-            "loss.kl_horizon",
-            "loss.kl_horizon is set, but there is no loss.kl_target to move to",
-        )
-        .hint("set loss.kl_target, or remove loss.kl_horizon"));
-    }
+    clips(loss, at)?;
+    kl(loss, at)?;
+    filter(loss, at)?;
+    correction(loss, at)?;
     if loss.overlong_factor.is_some() && loss.overlong_buffer.is_none() {
         return Err(contradiction(
             at,
@@ -259,6 +278,70 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
+/// Whether the keys of the KL term belong to one.
+fn kl(loss: &Loss, at: &Provenance) -> Result<()> {
+    if loss.kl_target.is_some() && loss.kl_coef == 0.0 {
+        return Err(contradiction(
+            at,
+            "loss.kl_target",
+            "loss.kl_target is set, but loss.kl_coef = 0 has nothing to adapt",
+        )
+        .hint("set loss.kl_coef = 0.001, or remove loss.kl_target"));
+    }
+    if loss.kl_horizon.is_some() && loss.kl_target.is_none() {
+        return Err(contradiction(
+            at,
+            "loss.kl_horizon",
+            "loss.kl_horizon is set, but there is no loss.kl_target to move to",
+        )
+        .hint("set loss.kl_target, or remove loss.kl_horizon"));
+    }
+    let why = match (loss.kl_unbiased, loss.kl_coef == 0.0, loss.kl_in) {
+        (true, true, _) => "there is no KL term: loss.kl_coef = 0",
+        (true, false, KlIn::Reward) => "a KL term in the reward has no gradient",
+        _ => return Ok(()),
+    };
+    Err(contradiction(at, "loss.kl_unbiased", &format!("loss.kl_unbiased is set, but {why}"))
+        .hint("set loss.kl_coef = 0.001 and loss.kl_in = \"loss\", or remove loss.kl_unbiased"))
+}
+
+/// Whether dynamic sampling can keep a group.
+fn filter(loss: &Loss, at: &Provenance) -> Result<()> {
+    let filter = loss.dynamic_sampling.and_then(DynamicSampling::filter);
+    if loss.dynamic_sampling_retries.is_some() && filter.is_none() {
+        let message = "loss.dynamic_sampling_retries is set, but loss.dynamic_sampling keeps every group";
+        return Err(contradiction(at, "loss.dynamic_sampling_retries", message)
+            .hint("set loss.dynamic_sampling = true, or remove loss.dynamic_sampling_retries"));
+    }
+    match loss.dynamic_sampling {
+        Some(DynamicSampling::Mean([low, high])) if !(low.is_finite() && high.is_finite() && low < high) => {
+            let found = format!("[{low}, {high}]");
+            Err(bad_value(
+                at,
+                "loss.dynamic_sampling",
+                found,
+                "two numbers, the smaller first, such as [0.0, 1.0]",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the band of the correction is one.
+fn correction(loss: &Loss, at: &Provenance) -> Result<()> {
+    let Some([low, high]) = loss.correction_band else { return Ok(()) };
+    if loss.correction.is_none() {
+        let message = "loss.correction_band is set, but there is no loss.correction";
+        return Err(contradiction(at, "loss.correction_band", message)
+            .hint("set loss.correction = \"tis\", or remove loss.correction_band"));
+    }
+    if low.is_finite() && high.is_finite() && (0.0..=1.0).contains(&low) && high >= 1.0 {
+        return Ok(());
+    }
+    let takes = "two numbers, from 0 to 1 and from 1 on: a sample of the same policy has weight 1";
+    Err(bad_value(at, "loss.correction_band", format!("[{low}, {high}]"), takes))
+}
+
 /// Whether the critic's keys belong to a method that has one, and are in range.
 fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
     if !run.has_critic() {
@@ -275,9 +358,11 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "critic.model", "`critic.model` is empty")
             .hint("set critic.model = \"actor\""));
     }
-    for (key, value) in
-        [("critic.learning_rate", critic.learning_rate), ("critic.value_clip", critic.value_clip)]
-    {
+    for (key, value) in [
+        ("critic.learning_rate", critic.learning_rate),
+        ("critic.value_clip", critic.value_clip),
+        ("critic.value_coef", critic.value_coef),
+    ] {
         finite_from_zero(value.unwrap_or(0.0), at, key)?;
     }
     not_zero(critic.updates_per_rollout, at, "critic.updates_per_rollout")?;
@@ -316,17 +401,29 @@ fn no_critic(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.loss.lambda != 1.0 {
         return refuse("loss.lambda", &format!("loss.lambda = {} is of GAE", run.loss.lambda));
     }
+    if run.loss.mask_hole != MaskHole::Skip {
+        return refuse("loss.mask_hole", &format!("loss.mask_hole = \"{}\" is of GAE", run.loss.mask_hole));
+    }
     Ok(())
 }
 
-fn clips(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
+fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
+    let Some(policy) = loss.policy else { return Ok(()) };
+    for (key, set) in [("loss.clip_low", loss.clip_low), ("loss.clip_high", loss.clip_high)] {
+        if !policy.clips() && set.is_some() {
+            let message = format!("{key} is set, but the policy loss `{policy}` clips nothing");
+            return Err(
+                contradiction(at, key, &message).hint(format!("remove {key}, or set loss.policy = \"ppo\""))
+            );
+        }
+    }
     let (low, high) = (loss.clip_low.unwrap_or(0.0), loss.clip_high.unwrap_or(f64::INFINITY));
-    if method == Method::Cispo && low > high {
+    if policy == PolicyLoss::Cispo && low > high {
         let message = format!("loss.clip_low = {low} is above loss.clip_high = {high}");
         return Err(contradiction(at, "loss.clip_low", &message)
             .hint("for cispo both are absolute: 0 and 5 by default"));
     }
-    if method != Method::Cispo && low > 1.0 {
+    if policy != PolicyLoss::Cispo && low > 1.0 {
         return Err(bad_value(
             at,
             "loss.clip_low",
@@ -337,6 +434,12 @@ fn clips(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
     match loss.dual_clip {
         Some(dual) if !(dual.is_finite() && dual > 1.0) => {
             Err(bad_value(at, "loss.dual_clip", dual, "a number above 1, such as 3"))
+        }
+        Some(dual) if policy != PolicyLoss::Ppo => {
+            let message =
+                format!("loss.dual_clip = {dual} bounds the policy loss `ppo`, and this is `{policy}`");
+            Err(contradiction(at, "loss.dual_clip", &message)
+                .hint("remove loss.dual_clip, or set loss.policy = \"ppo\""))
         }
         _ => Ok(()),
     }
@@ -358,7 +461,9 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
         }
         not_zero(reward.workers.value(), at, &key("workers"))?;
         not_zero(reward.batch_size.value(), at, &key("batch_size"))?;
-        reward_kind(reward, at, &key("kind"))?;
+        if !reward.is_model() {
+            reward_kind(reward, at, &key("kind"))?;
+        }
     }
     Ok(())
 }
@@ -375,9 +480,12 @@ fn reward_kind(reward: &Reward, at: &Provenance, key: &str) -> Result<()> {
 
 fn data(data: &Data, at: &Provenance) -> Result<()> {
     not_zero(data.prompt_tokens_max, at, "data.prompt_tokens_max")?;
+    for (key, sets, weighted) in [("data.prompts", &data.prompts, true), ("data.eval", &data.eval, false)] {
+        sets.as_ref().map_or(Ok(()), |sets| super::sources::check(sets, key, weighted, at))?;
+    }
+    pass_rates(data, at)?;
     for (key, text) in [
-        ("data.prompts", data.prompts.as_deref()),
-        ("data.eval", data.eval.as_deref()),
+        ("data.pass_rate_column", data.pass_rate_column.as_deref()),
         ("data.prompt_column", Some(data.prompt_column.as_str())),
         ("data.answer_column", Some(data.answer_column.as_str())),
     ] {
@@ -388,6 +496,45 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether what is filtered and ordered by has a column and leaves something.
+fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
+    let limits = [("data.pass_rate_min", data.pass_rate_min), ("data.pass_rate_max", data.pass_rate_max)];
+    for (key, limit) in limits {
+        limit.map_or(Ok(()), |limit| in_range(limit, 0.0, 1.0, at, key))?;
+    }
+    let ordered = (data.curriculum != Curriculum::None).then_some(("data.curriculum", 0.0));
+    let asked =
+        limits.into_iter().filter_map(|(key, limit)| limit.map(|limit| (key, limit))).chain(ordered).next();
+    if let (Some((key, _)), None) = (asked, &data.pass_rate_column) {
+        let message =
+            format!("`{key}` goes by pass rates, and data.pass_rate_column names no column with them");
+        return Err(contradiction(at, key, &message)
+            .hint("set data.pass_rate_column = \"pass_rate\"; `plimsoll eval --pass-rates FILE` writes such a column"));
+    }
+    match (data.pass_rate_min, data.pass_rate_max) {
+        (Some(min), Some(max)) if min > max => {
+            let message = format!("data.pass_rate_min = {min} is above data.pass_rate_max = {max}");
+            Err(contradiction(at, "data.pass_rate_min", &message).hint("exchange the two"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the metric of the best checkpoint is one of this run's.
+fn eval_metric(run: &RunFile, at: &Provenance) -> Result<()> {
+    if EvalMetric::of(run).is_some() {
+        return Ok(());
+    }
+    let names = EvalMetric::names_of(run);
+    let message = format!("`eval.metric` is \"{}\", which this run does not measure", run.eval.metric);
+    let error = at.error("unknown-metric", "eval.metric", &message);
+    let error = error.fact(format!("it measures {}", names.join(", ")));
+    Err(match super::de::nearest(&run.eval.metric, names.iter().map(String::as_str)) {
+        Some(name) => error.hint(format!("did you mean \"{name}\"?")),
+        None => error.hint("set eval.metric to one of these; eval.samples decides which pass@k there are"),
+    })
 }
 
 fn eval(eval: &Eval, at: &Provenance) -> Result<()> {
@@ -444,16 +591,16 @@ fn run_section(run: &Run, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
+pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
     at.error("bad-value", key, &format!("`{key}` is {value}; it takes {takes}"))
         .hint(format!("set {key} to {takes}"))
 }
 
-fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
+pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
     at.error("contradictory-keys", key, message)
 }
 
-fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
+pub(super) fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
     match value {
         Some(0) => Err(bad_value(at, key, 0, "a whole number of at least 1")),
         _ => Ok(()),
@@ -468,7 +615,7 @@ fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
     }
 }
 
-fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
+pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
     match (low..=high).contains(&value) {
         true => Ok(()),
         false => Err(bad_value(at, key, value, &format!("a number from {low} to {high}"))),

@@ -247,6 +247,11 @@ impl Method {
         !matches!(self, Method::Sft | Method::Dpo | Method::RewardModel)
     }
 
+    /// True for the methods that learn from pairs of a chosen and a rejected answer.
+    pub const fn has_pairs(self) -> bool {
+        matches!(self, Method::Dpo | Method::RewardModel)
+    }
+
     /// True for the methods whose advantage compares the samples of one prompt.
     pub const fn compares_group(self) -> bool {
         self.has_rollout() && !matches!(self, Method::Reinforce | Method::Ppo)
@@ -395,6 +400,46 @@ names!(
 );
 
 names!(
+    /// The loss of a pair.
+    LossType, "\"sigmoid\" or \"ipo\"", {
+        /// DPO, with `label_smoothing` cDPO.
+        Sigmoid = "sigmoid",
+        /// IPO.
+        Ipo = "ipo",
+    }
+);
+
+names!(
+    /// The loss of a token.
+    PolicyLoss, "a policy loss", {
+        /// The clipped ratio times the advantage.
+        Ppo = "ppo",
+        /// The same with the ratio of a whole sequence.
+        Gspo = "gspo",
+        /// A clipped and detached ratio times the log-probability.
+        Cispo = "cispo",
+        /// A soft gate on the ratio.
+        Sapo = "sapo",
+        /// The log-probability alone.
+        Reinforce = "reinforce",
+    }
+);
+
+names!(
+    /// What becomes of samples whose policy version is not the one that is trained.
+    Correction, "\"tis\", \"icepop\", \"sequence_mask\" or \"sequence_mask_sum\"", {
+        /// A token's weight is cut to the band.
+        Tis = "tis",
+        /// Tokens whose weight leaves the band are left out.
+        IcePop = "icepop",
+        /// Sequences whose mean weight leaves the band are left out.
+        SequenceMask = "sequence_mask",
+        /// Sequences whose weight as a whole leaves the band are left out.
+        SequenceMaskSum = "sequence_mask_sum",
+    }
+);
+
+names!(
     /// How token losses become one number.
     Aggregation, "an aggregation", {
         /// Over all response tokens of the step.
@@ -438,6 +483,66 @@ names!(
     }
 );
 
+/// Which groups a step keeps: those whose scores differ, or those whose mean score lies strictly between two numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DynamicSampling {
+    /// `false`: all.
+    Off,
+    /// `true`: those whose scores differ.
+    Mixed,
+    /// `[low, high]`.
+    Mean([f64; 2]),
+}
+
+impl Serialize for DynamicSampling {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            DynamicSampling::Off => serializer.serialize_bool(false),
+            DynamicSampling::Mixed => serializer.serialize_bool(true),
+            DynamicSampling::Mean(bounds) => bounds.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for DynamicSampling {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DynamicSamplingVisitor)
+    }
+}
+
+struct DynamicSamplingVisitor;
+
+impl<'de> Visitor<'de> for DynamicSamplingVisitor {
+    type Value = DynamicSampling;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true, false or two numbers, such as [0.0, 1.0]")
+    }
+
+    fn visit_bool<E: de::Error>(self, on: bool) -> Result<DynamicSampling, E> {
+        Ok(if on { DynamicSampling::Mixed } else { DynamicSampling::Off })
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<DynamicSampling, A::Error> {
+        <[f64; 2]>::deserialize(de::value::SeqAccessDeserializer::new(list)).map(DynamicSampling::Mean)
+    }
+}
+
+impl JsonSchema for DynamicSampling {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "DynamicSampling".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let bounds = generator.subschema_for::<[f64; 2]>();
+        json_schema!({ "anyOf": [{ "type": "boolean" }, bounds] })
+    }
+}
+
 names!(
     /// What advantages do at tokens that are not trained.
     MaskHole, "\"skip\" or \"zero_value\"", {
@@ -445,6 +550,16 @@ names!(
         Skip = "skip",
         /// They are steps of value 0.
         ZeroValue = "zero_value",
+    }
+);
+
+names!(
+    /// Which tokens the reward of a turn is credited to.
+    Credit, "\"episode\" or \"turn\"", {
+        /// The sum of all turns, to the whole episode.
+        Episode = "episode",
+        /// To the turn that earned it and those before it.
+        Turn = "turn",
     }
 );
 
@@ -461,10 +576,14 @@ names!(
 );
 
 names!(
-    /// What an evaluation reports.
-    EvalMetric, "\"reward\"", {
-        /// The mean weighted reward.
-        Reward = "reward",
+    /// The order of a pass over the data.
+    Curriculum, "\"none\", \"easy-first\" or \"hard-first\"", {
+        /// As `data.shuffle` says.
+        None = "none",
+        /// From the highest pass rate to the lowest.
+        EasyFirst = "easy-first",
+        /// From the lowest pass rate to the highest.
+        HardFirst = "hard-first",
     }
 );
 

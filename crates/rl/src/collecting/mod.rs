@@ -1,0 +1,161 @@
+//! `plimsoll collect`: environments alone, from an environment file to batches, their account and their files.
+//!
+//! `plan.rs` says what that takes of the host before anything starts; `run.rs` is the loop.
+
+mod plan;
+mod python;
+mod run;
+
+pub use plan::{EnvPlan, plan_env};
+pub use run::{CollectEnd, CollectProgress, collect, stalled_share};
+
+use crate::runfile::{AbortedEpisode, CollectMode, EnvFile, PolicyKind, Provenance};
+use plimsoll_base::{Error, Result};
+use plimsoll_collect::{
+    Extras, GroupOptions, Measured, Mode, OnAbort, Policy, PythonEnvs, PythonStepper, Random, RowLayout,
+    Settings, Stepper, native_steppers,
+};
+use plimsoll_env::{Environment, Slot, Spec, native};
+use plimsoll_memory::host::Host;
+use plimsoll_worker::Stop;
+
+/// Observations up to this many bytes have room for an end of an episode at every frame.
+const SMALL_OBSERVATION_BYTES: usize = 64;
+
+/// What an environment file comes to: spaces, the layout of a row, and how the collector is set.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// What the environments are.
+    pub spec: Spec,
+    /// Where the columns of a row are.
+    pub row: RowLayout,
+    /// How the collector is set.
+    pub settings: Settings,
+    /// How groups are stepped.
+    pub options: GroupOptions,
+    /// Threads that step native environments; one for all workers.
+    pub threads: usize,
+    /// Python environments, and a worker of them as it was measured.
+    pub python: Option<(PythonEnvs, Measured)>,
+}
+
+/// Opens an environment without stepping it.
+///
+/// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `not-built`, `size-overflow`; those of
+/// starting a Python worker.
+pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
+    let python = python::measured(file)?;
+    let spec = match &python {
+        Some((_, measured)) => measured.spec.clone(),
+        None => spec_of(file, at)?,
+    };
+    let (observation, action) = (Slot::of(&spec.observation)?, Slot::of(&spec.action)?);
+    let frames = file.frames_per_env() as usize;
+    let small = observation.bytes <= SMALL_OBSERVATION_BYTES;
+    let finals = match file.final_rows_max {
+        Some(rows) => rows.div_ceil(u64::from(file.num_envs)) as usize,
+        None => {
+            if small {
+                frames
+            } else {
+                frames / 4 + 1
+            }
+        }
+    };
+    let row = RowLayout::new(&observation, &action, frames, finals.clamp(1, frames), Extras::default())
+        .ok_or_else(|| {
+            Error::usage("size-overflow", "a row of this many frames has more bytes than can be told")
+        })?;
+    let limits = [file.max_frames_per_traj, file.episodes_per_batch.and(file.episode_frames_max)];
+    let options = GroupOptions {
+        episode_steps_max: limits.into_iter().flatten().min(),
+        restarts_max: file.restarts_max,
+        ..GroupOptions::default()
+    };
+    let threads = match (&python, file.threads.value()) {
+        // Workers do the stepping; one thread chooses actions and moves frames.
+        (Some(_), _) => 1,
+        (None, Some(threads)) => threads as usize,
+        (None, None) => Host::this().threads(),
+    };
+    Ok(Opened {
+        spec,
+        row,
+        settings: settings(file),
+        options,
+        threads: threads.clamp(1, file.num_envs as usize),
+        python,
+    })
+}
+
+/// Makes the steppers of an environment file.
+///
+/// Errors: as `open`.
+pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>> {
+    match &opened.python {
+        Some((envs, _)) => Ok(vec![Box::new(PythonStepper::start(envs.clone(), &Stop::default())?)]),
+        None => native_steppers(&file.env, &file.env_options, file.num_envs, opened.threads, opened.options),
+    }
+}
+
+/// The policy of one thread.
+pub fn policy(file: &EnvFile) -> Box<dyn Policy> {
+    match file.policy.kind {
+        PolicyKind::Random => Box::new(Random { run_seed: file.seed }),
+    }
+}
+
+fn settings(file: &EnvFile) -> Settings {
+    Settings {
+        run_seed: file.seed,
+        mode: match file.mode {
+            CollectMode::Sync => Mode::Sync,
+            CollectMode::SemiSync => {
+                Mode::SemiSync { preemptive_threshold: file.preemptive_threshold.unwrap_or(1.0) }
+            }
+            CollectMode::Async => Mode::Async { policy_lag_max: file.policy_lag_max },
+        },
+        batches_in_flight: batches(file) as usize,
+        on_abort: match file.on_abort {
+            AbortedEpisode::Keep => OnAbort::Keep,
+            AbortedEpisode::Drop => OnAbort::Drop,
+        },
+        random_steps: file.init_random_frames.div_ceil(u64::from(file.num_envs)),
+        reset_each_batch: file.reset_each_batch,
+    }
+}
+
+/// Batches in memory: those in flight, and those that wait for the rest of their file.
+fn batches(file: &EnvFile) -> u64 {
+    let waiting = if file.run.dir.is_some() { file.run.batches_per_file - 1 } else { 0 };
+    u64::from(file.batches_in_flight) + u64::from(waiting)
+}
+
+fn spec_of(file: &EnvFile, at: &Provenance) -> Result<Spec> {
+    if file.env.starts_with("text:") {
+        return Err(crate::runfile::not_built(
+            at,
+            "env",
+            "a text environment",
+            "native ones and those of Python",
+        ));
+    }
+    native::visit(&file.env, &file.env_options, OfKind).map_err(|error| pointed(error, at))
+}
+
+/// The same error with the place of the key.
+fn pointed(error: Error, at: &Provenance) -> Error {
+    let key = if error.slug == "unknown-environment" { "env" } else { "env_options" };
+    let place = at.error(error.slug, key, &error.message);
+    Error { facts: [place.facts, error.facts].concat(), hints: error.hints, ..place }
+}
+
+struct OfKind;
+
+impl native::Visitor for OfKind {
+    type Output = Spec;
+
+    fn visit<E: Environment + 'static>(self, make: impl Fn() -> E + Send + 'static) -> Spec {
+        make().spec()
+    }
+}

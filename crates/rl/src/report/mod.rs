@@ -1,0 +1,68 @@
+//! What a run leaves for people beside its numbers: `curves.svg`, and the same prompts before and after in
+//! `samples/side_by_side.md`. Both are made of what the run directory holds, so a run that was taken up has them whole.
+
+mod curves;
+mod drawing;
+mod samples;
+
+pub use curves::{Curves, Points};
+pub use samples::{Pair, Shown};
+
+use crate::run_dir::{RunDir, step_name};
+use plimsoll_base::Result;
+use std::path::Path;
+
+/// `curves.svg`.
+pub const CURVES_SVG: &str = "curves.svg";
+/// In the folder of samples.
+pub const SIDE_BY_SIDE: &str = "samples/side_by_side.md";
+
+/// What is shown of a finished run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Rewards, lengths, losses and evaluations over the steps.
+    pub curves: Curves,
+    /// Responses of the first and the last evaluation, or of the first and the last step.
+    pub pairs: Vec<Pair>,
+}
+
+impl Report {
+    /// Reads the directory of a run of `steps` steps.
+    ///
+    /// Errors: `run-dir-unreadable`.
+    pub fn read(dir: &Path, steps: u32) -> Result<Report> {
+        let curves = Curves::read(&dir.join("events.jsonl"))?;
+        let sets: Vec<&str> = curves.evals.keys().map(String::as_str).collect();
+        let name = |step: u32, set: &&str| eval_samples_name(step, (sets.len() > 1).then_some(*set));
+        let evaluated = sets.iter().map(|set| (name(0, set), name(steps, set)));
+        let files = evaluated.chain([(step_name(1), step_name(steps))]);
+        let folder = dir.join("samples");
+        let mut pairs = Vec::new();
+        for (first, last) in files.filter(|(first, last)| first != last) {
+            if pairs.is_empty() {
+                pairs = samples::pairs(&folder, &first, &last)?;
+            }
+        }
+        Ok(Report { curves, pairs })
+    }
+}
+
+/// Writes both files.
+///
+/// Errors: `run-dir-unreadable`, `write-failed`, `disk-full`.
+pub fn write(dir: &RunDir, title: &str, steps: u32) -> Result<()> {
+    let report = Report::read(dir.path(), steps)?;
+    dir.write_text(CURVES_SVG, &drawing::draw(&report.curves, title))?;
+    if report.pairs.is_empty() {
+        return Ok(());
+    }
+    dir.write_text(SIDE_BY_SIDE, &samples::markdown(&report.pairs, title))
+}
+
+/// The name of an evaluation's samples; `set` where there are several.
+pub fn eval_samples_name(step: u32, set: Option<&str>) -> String {
+    match set {
+        None => format!("eval-{step:06}"),
+        Some(set) => format!("eval-{step:06}-{set}"),
+    }
+}
