@@ -13,7 +13,8 @@ fn main() {
         .map(|entry| entry.expect("a readable folder").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .collect();
-    files.sort();
+    // By slug, not by file name: `a.md` stands behind `a-b.md`, `a` before `a-b`.
+    files.sort_by(|a, b| a.file_stem().cmp(&b.file_stem()));
     let mut table = String::from("&[\n");
     for path in files {
         let path = path.canonicalize().expect("the folder listed it");

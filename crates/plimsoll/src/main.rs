@@ -1,5 +1,7 @@
 //! The binary owns the command line: what is asked, what is shown, and the exit code. The work is in `plimsoll-rl`.
 
+mod chart;
+mod closing;
 mod commands;
 mod limits;
 mod output;
@@ -34,6 +36,11 @@ Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the 
 130 and 143 after SIGINT and SIGTERM.";
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|verb| verb == plimsoll_collect::ENV_WORKER) {
+        // Before anything else: this process becomes the user's interpreter.
+        return plimsoll_collect::become_env_worker(&args.collect::<Vec<_>>());
+    }
     report::install_panic_hook();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

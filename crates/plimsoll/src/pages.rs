@@ -1,7 +1,53 @@
-//! The pages of `docs/errors/`, embedded and sorted by slug.
+//! The pages of `docs/errors/`, embedded and sorted by slug, and their parts.
+
+use plimsoll_doctor::log;
 
 /// (slug, page).
 pub const PAGES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.in"));
+
+/// What a page is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// An error of ours.
+    Error,
+    /// A class that `doctor --log` names.
+    Log,
+    /// A check of `doctor`.
+    Machine,
+}
+
+impl Group {
+    /// In the order in which they are listed.
+    pub const ALL: [Group; 3] = [Group::Error, Group::Log, Group::Machine];
+
+    /// The group of a page. `disk-full` is an error of ours and a class; it stands with the errors.
+    pub fn of(slug: &str) -> Group {
+        match slug {
+            "disk-full" => Group::Error,
+            _ if slug.starts_with("machine-") => Group::Machine,
+            _ if log::classes().any(|class| class == slug) => Group::Log,
+            _ => Group::Error,
+        }
+    }
+
+    /// In one word, for JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Error => "error",
+            Group::Log => "log",
+            Group::Machine => "machine",
+        }
+    }
+
+    /// As a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Group::Error => "errors of plimsoll",
+            Group::Log => "first causes that `plimsoll doctor --log` names",
+            Group::Machine => "checks of `plimsoll doctor`",
+        }
+    }
+}
 
 /// The page of `slug`.
 pub fn page(slug: &str) -> Option<&'static str> {
@@ -19,6 +65,51 @@ pub fn summary(page: &str) -> String {
     }
 }
 
+/// The reasons: what stands between the first paragraph and the first heading, in one line.
+pub fn why(page: &str) -> String {
+    let intro = page.lines().skip(2).take_while(|line| !line.starts_with("## ")).map(str::trim);
+    intro.skip_while(|line| !line.is_empty()).filter(|line| !line.is_empty()).collect::<Vec<&str>>().join(" ")
+}
+
+/// The numbered steps under "Remedies", in order.
+pub fn remedies(page: &str) -> Vec<String> {
+    let mut steps: Vec<String> = Vec::new();
+    let section = page.lines().skip_while(|line| *line != "## Remedies").skip(1);
+    for line in section.take_while(|line| !line.starts_with("## ")) {
+        let numbered = line.split_once(". ").filter(|(number, _)| number.parse::<u32>().is_ok());
+        match (numbered, steps.last_mut()) {
+            (Some((_, step)), _) => steps.push(step.trim().to_string()),
+            (None, Some(last)) if !line.trim().is_empty() => {
+                last.push(' ');
+                last.push_str(line.trim());
+            }
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// Pages that hold all words, whatever their case, with a line that holds the first: those with words in the name first,
+/// then those with the most.
+pub fn search(words: &[String]) -> Vec<(&'static str, &'static str)> {
+    let words: Vec<String> =
+        words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();
+    let mut found: Vec<(usize, usize, &'static str, &'static str)> = Vec::new();
+    for (slug, page) in PAGES {
+        let text = page.to_lowercase();
+        if words.is_empty() || !words.iter().all(|word| text.contains(word.as_str())) {
+            continue;
+        }
+        let in_name = words.iter().filter(|word| slug.contains(word.as_str())).count();
+        let count: usize = words.iter().map(|word| text.matches(word.as_str()).count()).sum();
+        let holds = |line: &&str| words.iter().any(|word| line.to_lowercase().contains(word.as_str()));
+        let line = page.lines().skip(1).find(holds).unwrap_or_default();
+        found.push((in_name, count, slug, line.trim()));
+    }
+    found.sort_by(|a, b| (b.0, b.1, a.2).cmp(&(a.0, a.1, b.2)));
+    found.into_iter().map(|(_, _, slug, line)| (slug, line)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +122,26 @@ mod tests {
             assert!(!summary(text).is_empty(), "{slug}");
         }
         assert_eq!(page("no-such-slug"), None);
+    }
+
+    #[test]
+    fn pages_of_the_doctor_have_all_parts() {
+        for (slug, text) in PAGES.iter().filter(|(slug, _)| Group::of(slug) != Group::Error) {
+            assert!(!remedies(text).is_empty(), "{slug} has no numbered remedies");
+            for part in ["\n## Example\n", "\n## Remedies\n", "\n## What it costs\n"] {
+                assert!(text.contains(part), "{slug} lacks {part:?}");
+            }
+        }
+        for class in log::classes() {
+            assert!(!page(class).map(remedies).unwrap_or_default().is_empty(), "{class}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_page() {
+        let page = "# a\n\nIt is full. Really.\n\nBecause of b.\n\n## Remedies\n\n1. Do this\n   and that.\n2. Or this.\n\n## What it costs\n\n1. no step\n";
+        assert_eq!(summary(page), "It is full.");
+        assert_eq!(why(page), "Because of b.");
+        assert_eq!(remedies(page), ["Do this and that.", "Or this."]);
     }
 }

@@ -6,7 +6,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::Bytes;
 use plimsoll_rl::eval::pass_words;
 use plimsoll_rl::events::{EvalResult, Event, Observer, Started, StepResult};
+use plimsoll_rl::pairs::PairScore;
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 /// Bars of the curve at the end.
 const CURVE_WIDTH: usize = 60;
@@ -22,7 +25,8 @@ pub struct Progress {
     resumed: bool,
     rewards: Vec<f64>,
     losses: Vec<f64>,
-    evals: Vec<(u32, f64)>,
+    /// By set.
+    evals: BTreeMap<String, Vec<(u32, f64)>>,
     dir: String,
 }
 
@@ -41,7 +45,7 @@ impl Progress {
             resumed: false,
             rewards: Vec::new(),
             losses: Vec::new(),
-            evals: Vec::new(),
+            evals: BTreeMap::new(),
             dir: String::new(),
         }
     }
@@ -50,9 +54,11 @@ impl Progress {
     pub fn closing(&self) -> String {
         let mut text = String::new();
         let curve = |values: &[f64]| sparkline(values, CURVE_WIDTH);
-        if let (Some((_, before)), Some((_, after))) = (self.evals.first(), self.evals.last()) {
-            let scores: Vec<f64> = self.evals.iter().map(|(_, score)| *score).collect();
-            text += &format!("held-out  {before:.3} before, {after:.3} after   {}\n", curve(&scores));
+        for (name, evals) in &self.evals {
+            let (Some((_, before)), Some((_, after))) = (evals.first(), evals.last()) else { continue };
+            let scores: Vec<f64> = evals.iter().map(|(_, score)| *score).collect();
+            let name = if self.evals.len() > 1 { format!("  {name}") } else { String::new() };
+            text += &format!("held-out  {before:.3} before, {after:.3} after   {}{name}\n", curve(&scores));
         }
         if let (Some(first), Some(last)) = (self.rewards.first(), self.rewards.last()) {
             text += &format!("reward    {first:.3} first,  {last:.3} last    {}\n", curve(&self.rewards));
@@ -64,6 +70,11 @@ impl Progress {
             text += &format!("written   {}\n", self.dir);
         }
         text
+    }
+
+    /// The directory of the run that was watched.
+    pub fn dir(&self) -> Option<&Path> {
+        (!self.dir.is_empty()).then(|| Path::new(&self.dir))
     }
 
     fn say(&self, line: &str) {
@@ -85,8 +96,9 @@ impl Progress {
     }
 
     fn eval(&mut self, eval: &EvalResult) {
-        self.evals.push((eval.step, eval.score));
-        bound(&mut self.evals);
+        let evals = self.evals.entry(eval.set.clone()).or_default();
+        evals.push((eval.step, eval.score));
+        bound(evals);
         self.say(&eval_line(eval));
     }
 
@@ -124,10 +136,12 @@ impl Observer for Progress {
             }
             Event::Finished { summary } => {
                 // A run that was taken up has its beginning in another process.
-                if let (Some(before), true) =
-                    (summary["eval_before"].as_f64(), self.evals.first().is_some_and(|e| e.0 > 0))
-                {
-                    self.evals.insert(0, (0, before));
+                for (name, evals) in &mut self.evals {
+                    if let (Some(before), true) =
+                        (summary["sets"][name]["before"].as_f64(), evals.first().is_some_and(|e| e.0 > 0))
+                    {
+                        evals.insert(0, (0, before));
+                    }
                 }
                 if let (Some(first), true) = (summary["reward_first"].as_f64(), self.resumed) {
                     self.rewards.insert(0, first);
@@ -168,12 +182,20 @@ fn is_shown(step: u32, steps: u32) -> bool {
 
 /// With one sample a prompt, pass@1 says no more than the score.
 fn eval_line(eval: &EvalResult) -> String {
-    let EvalResult { step, set, score, pass_at_k, num_samples, seconds } = eval;
+    let EvalResult { step, set, score, pass_at_k, pairs, num_samples, seconds } = eval;
+    let of_pairs = pairs.as_ref().map(|pairs| {
+        let PairScore { accuracy, margin, loss, num_pairs } = pairs;
+        format!("accuracy {accuracy:.3}, margin {margin:.3}, loss {loss:.4} on {num_pairs} pairs of {set}")
+    });
+    if let (Some(words), 0) = (&of_pairs, *num_samples) {
+        return format!("eval at step {step}: {words}");
+    }
+    let of_pairs = of_pairs.map_or(String::new(), |words| format!("; {words}"));
     let pass = match pass_at_k.len() {
         0 | 1 => String::new(),
         _ => format!(", {}", pass_words(pass_at_k, 3)),
     };
-    format!("eval at step {step}: {score:.3} on {num_samples} of {set}{pass}, {seconds:.1} s")
+    format!("eval at step {step}: {score:.3} on {num_samples} of {set}{pass}, {seconds:.1} s{of_pairs}")
 }
 
 fn step_line(step: &StepResult) -> String {
@@ -188,6 +210,7 @@ fn step_line(step: &StepResult) -> String {
         add("loss", step.loss, 4);
     }
     add("accuracy", step.accuracy, 3);
+    add("frames/s", step.frames_per_second, 0);
     add("rollout tok/s", step.tokens_per_second_rollout, 0);
     add("update tok/s", step.tokens_per_second_update, 0);
     if step.planned_bytes > 0 {
@@ -210,6 +233,7 @@ fn live_line(step: &StepResult) -> String {
         add("loss", step.loss, 4, "");
     }
     add("acc", step.accuracy, 3, "");
+    add("frames", step.frames_per_second, 0, "/s");
     add("rollout", step.tokens_per_second_rollout, 0, "/s");
     add("update", step.tokens_per_second_update, 0, "/s");
     if step.planned_bytes > 0 {

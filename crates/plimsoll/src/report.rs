@@ -39,6 +39,10 @@ pub fn render(error: &Error, colour: bool) -> String {
 /// A panic is a fault of ours: it gets a name, its place and a request, never a bare backtrace.
 pub fn install_panic_hook() {
     panic::set_hook(Box::new(|info| {
+        // The decoder of a foreign file gave up; its reader names the file.
+        if std::thread::current().name() == Some(plimsoll_text::PARQUET_THREAD) {
+            return;
+        }
         let payload = info.payload();
         let words = payload
             .downcast_ref::<&str>()

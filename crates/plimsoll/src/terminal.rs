@@ -22,6 +22,13 @@ pub fn is_stderr() -> bool {
     io::stderr().is_terminal() || is_piped_to_one()
 }
 
+/// Width of the terminal that stdout is; none if it is a file or a pipe.
+pub fn stdout_columns() -> Option<usize> {
+    let stdout = io::stdout();
+    let columns = || plimsoll_rl::supervise::terminal_columns(&File::open("/dev/stdout").ok()?);
+    stdout.is_terminal().then(|| usize::from(columns().unwrap_or(COLUMNS)))
+}
+
 /// Where a live line is drawn.
 pub fn target() -> ProgressDrawTarget {
     match is_piped_to_one() {

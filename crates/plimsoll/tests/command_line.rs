@@ -30,10 +30,14 @@ fn explain_prints_pages_and_suggests_the_nearest() {
     assert_eq!((page.status.code(), text(&page.stdout).lines().next()), (Some(0), Some("# unknown-key")));
     assert_eq!(text(&plimsoll(&["explain", "error[unknown-key]:"]).stdout), text(&page.stdout));
     let list = text(&plimsoll(&["explain", "--list"]).stdout);
-    assert!(list.lines().count() > 15 && list.contains("\nunknown-key "), "{list}");
+    assert!(list.lines().count() > 15 && list.contains("\n  unknown-key "), "{list}");
     let object: serde_json::Value =
         serde_json::from_slice(&plimsoll(&["explain", "--list", "--json"]).stdout).expect("one object");
-    assert_eq!(object["errors"].as_array().map(Vec::len), Some(list.lines().count()));
+    let pages = list.lines().filter(|line| line.starts_with("  ")).count();
+    assert_eq!(object["errors"].as_array().map(Vec::len), Some(pages));
+    let found = text(&plimsoll(&["explain", "--search", "DEV/SHM", "docker"]).stdout);
+    assert!(found.lines().any(|line| line.starts_with("shm-full-nccl ")), "{found}");
+    check_refused(&["explain", "--search", "qqqq"], 2, &["error[unknown-slug]: ", "--list"]);
     check_refused(&["explain", "unknwon-key"], 2, &["error[unknown-slug]: ", "did you mean `unknown-key`?"]);
     check_refused(&["explain", "zzzzzzzzzzzzzzzz"], 2, &["explain --list"]);
 }

@@ -30,7 +30,7 @@ set -x
 train=/data/gsm8k/train.parquet
 python3 -m verl.trainer.main_ppo \
     algorithm.adv_estimator=grpo \
-    data.train_files="['$train']" data.val_files=/data/gsm8k/test.parquet \
+    data.train_files="['$train','/data/math/train.parquet']" data.val_files=/data/gsm8k/test.parquet \
     data.train_batch_size=32 data.max_prompt_length=256 data.max_response_length=512 \
     data.filter_overlong_prompts=True data.truncation='error' \
     actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B \
@@ -48,6 +48,38 @@ python3 -m verl.trainer.main_ppo \
     trainer.total_epochs=15 +trainer.frobnicate=3 $@
 "#;
 
+/// As Hydra leaves it beside a run, with references of one key to another.
+const VERL_YAML: &str = "\
+actor_rollout_ref:
+  hybrid_engine: true
+  model:
+    path: Qwen/Qwen2.5-0.5B
+  actor:
+    ppo_mini_batch_size: ${data.train_batch_size}
+    optim:
+      lr: 1.0e-06
+      betas: [0.9, 0.95]
+    use_kl_loss: false
+    entropy_coeff: ${oc.select:critic.no_such_key,0.001}
+  rollout:
+    n: 4
+    temperature: 0.9
+    response_length: ${data.max_response_length}
+    prompt_length: ${env.of_the_node}
+data:
+  train_files:
+  - train.jsonl
+  val_files: test.jsonl
+  train_batch_size: 16
+  max_prompt_length: 128
+  max_response_length: 256
+algorithm:
+  adv_estimator: rloo
+trainer:
+  total_training_steps: 12
+  project_name: sums
+";
+
 const TRL_YAML: &str = "\
 # trl grpo --config this.yaml
 model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct
@@ -56,6 +88,8 @@ reward_funcs:
   - accuracy_reward
   - my_rewards.text.shortness
 reward_weights: [1.0, 0.25]
+mask_truncated_completions: true
+delta: 1.5
 learning_rate: 3.0e-6
 max_steps: 400
 warmup_steps: 40
@@ -115,16 +149,23 @@ class PPOExpConfig(BasePPOExpConfig):
 /// Plans `run` with another model and other data; what the plan refuses beyond its size fails the test.
 fn check_plans(run: &str) {
     let mut args = vec!["plan", run, "--limit", "host=512GiB,disk=4TiB"];
+    // Recipes of small networks, text environments and collectors need nothing that is not here.
+    let content = std::fs::read_to_string(run).expect("a run file");
+    let needs_stand_ins = !content.lines().any(|line| line.starts_with("env ") || line == "[environment]");
     for set in
         ["model=random:qwen2.5-0.5b", "data.prompts=builtin:addition", "data.eval=none", "run.device=cpu"]
     {
-        args.extend(["--set", set]);
+        if needs_stand_ins {
+            args.extend(["--set", set]);
+        }
     }
     // Recipes name their files from the root of the repository.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = command(&args).current_dir(root).output().expect("the binary runs");
     assert!(matches!(output.status.code(), Some(0 | 3)), "{run}: {}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("actor.weights"), "{run}: {}", text(&output.stdout));
+    let has_rows =
+        [".weights", ".params", "collect.batches"].iter().any(|row| text(&output.stdout).contains(row));
+    assert!(has_rows, "{run}: {}", text(&output.stdout));
 }
 
 /// What stands before `=` and `:` and behind `--` in a file; the address is of `ray`.
@@ -210,13 +251,15 @@ fn verl_script() {
         VERL,
         &[
             "method = \"grpo\"",
-            "prompts = \"/data/gsm8k/train.jsonl\"",
+            "prompts = [{ path = \"/data/gsm8k/train.parquet\", name = \"gsm8k-train\" }, { path = \"/data/math/train.parquet\", name = \"math-train\" }]",
+            "eval = \"/data/gsm8k/test.parquet\"",
             "prompts_per_step = 32",
             "group_size = 5",
             "mini_batch = 40",
             "micro_batch_tokens = 3072",
             "clip_low = 0.2",
             "clip_high = 0.28",
+            "dynamic_sampling = true",
             "dual_clip = 3.0",
             "kl_coef = 0.002",
             "kl_estimator = \"k3\"",
@@ -227,12 +270,39 @@ fn verl_script() {
         ],
         &[
             "chosen: train.steps = 100",
-            "left out: algorithm.filter_groups.enable = True: not built here",
             "left out: actor_rollout_ref.rollout.tensor_model_parallel_size = 2: sharding",
             "left out: actor_rollout_ref.rollout.name = vllm: engine",
             "left out: trainer.total_epochs = 15: steps follow from the size of the data",
             "left out: trainer.frobnicate = 3: unknown",
             "left out: $@: holds a variable that the file does not set",
+        ],
+    );
+}
+
+#[test]
+fn verl_configuration() {
+    check(
+        "verl",
+        "config.yaml",
+        VERL_YAML,
+        &[
+            "method = \"rloo\"",
+            "model = \"hf:Qwen/Qwen2.5-0.5B\"",
+            "prompts = \"train.jsonl\"",
+            "eval = \"test.jsonl\"",
+            "prompts_per_step = 16",
+            "group_size = 4",
+            "temperature = 0.9",
+            "learning_rate = 1e-6",
+            "entropy_coef = 0.001",
+            "max_new_tokens = 256",
+            "steps = 12",
+        ],
+        &[
+            "left out: actor_rollout_ref.actor.ppo_mini_batch_size = 16: one update a step",
+            "left out: actor_rollout_ref.rollout.prompt_length = ${env.of_the_node}: holds a variable",
+            "left out: actor_rollout_ref.hybrid_engine = true: unknown",
+            "left out: trainer.project_name = sums: logging",
         ],
     );
 }
@@ -255,6 +325,8 @@ fn trl_yaml() {
             "advantage = \"mean_baseline\"",
             "kl_coef = 0.04",
             "clip_high = 0.28",
+            "mask_truncated = true",
+            "dual_clip = 1.5",
             "schedule = \"linear\"",
             "kind = \"python:my_rewards/text.py:shortness\"",
             "weight = 0.25",
@@ -318,7 +390,7 @@ fn orz_class() {
         ORZ,
         &[
             "method = \"ppo\"",
-            "prompts = \"data/math_a.jsonl\"",
+            "prompts = [{ path = \"data/math_a.jsonl\", name = \"math_a\" }, { path = \"data/math_b.jsonl\", name = \"math_b\" }]",
             "prompts_per_step = 128",
             "group_size = 64",
             "learning_rate = 1e-6",
@@ -390,4 +462,26 @@ fn every_recipe_plans() {
         }
     }
     assert!(count >= 13, "{count} recipes in {}", folder.display());
+}
+
+#[test]
+fn reward_models_of_others_become_rewards() {
+    let folder = Folder::new();
+    for (stack, script) in [
+        (
+            "openrlhf",
+            "python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --reward_pretrain c/rm --max_samples 8",
+        ),
+        (
+            "verl",
+            "python3 -m verl.trainer.main_ppo data.train_batch_size=4 reward_model.enable=True reward_model.model.path=c/rm",
+        ),
+        ("trl", "trl grpo --model_name_or_path a/b --reward_model_name_or_path c/rm --max_steps 4"),
+    ] {
+        let output = plimsoll(&["import", stack, &folder.write("x.sh", script)]);
+        let run = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{stack}: {}", text(&output.stderr));
+        assert!(run.contains("kind = \"model\"\nmodel = \"hf:c/rm\"\n"), "{stack}: {run}");
+        assert!(!run.contains("kind = \"math\""), "{stack}: {run}");
+    }
 }

@@ -54,7 +54,12 @@ const BAD: &[(&str, &str, &str, &[&str])] = &[
     ("group_size = 4", "group_size = 4\ngroup_size = 5", "run-file-syntax", &["x.toml:8:1"]),
     ("group_size = 4", "group_size = = 4", "run-file-syntax", &["x.toml:7:"]),
     ("method = \"grpo\"", "method = \"gpro\"", "bad-value", &["did you mean \"grpo\"?"]),
-    ("method = \"grpo\"", "method = \"dpo\"", "not-built", &["built is grpo"]),
+    (
+        "method = \"grpo\"",
+        "method = \"reward_model\"",
+        "contradictory-keys",
+        &["means nothing to method `reward_model`"],
+    ),
     ("host = \"3GiB\"", "host = \"3 gigs\"", "bad-value", &["memory.host"]),
     ("host = \"3GiB\"", "offload = [\"gradients\"]", "not-built", &["memory.offload"]),
 ];

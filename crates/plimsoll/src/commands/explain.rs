@@ -1,5 +1,7 @@
-//! `explain SLUG`: the page of an error; `explain --list`: all of them.
+//! `explain SLUG`: the page of an error, of a class of the doctor or of a check; `--list`: all of them by groups;
+//! `--search`: the pages that hold some words.
 
+use crate::pages::Group;
 use crate::{output, pages};
 use plimsoll_base::{Error, Result};
 use serde_json::{Value, json};
@@ -7,24 +9,31 @@ use std::process::ExitCode;
 
 /// The flags of `explain`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  plimsoll explain host-pool-exceeded")]
+#[command(after_help = "\
+Examples:
+  plimsoll explain host-pool-exceeded
+  plimsoll explain --search dev/shm docker")]
 pub struct Args {
-    /// The name between the brackets of `error[...]`.
-    #[arg(required_unless_present = "list")]
+    /// The name between the brackets of `error[...]`, or one that `doctor` gave.
+    #[arg(required_unless_present_any = ["list", "search"])]
     slug: Option<String>,
     /// All names with one sentence each.
     #[arg(long, conflicts_with = "slug")]
     list: bool,
+    /// Pages that hold all of these words, the nearest first.
+    #[arg(long, value_name = "WORD", num_args = 1.., conflicts_with_all = ["slug", "list"])]
+    search: Vec<String>,
     /// One JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the page or the list.
+/// Prints the page, the list or what was found.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.slug {
         Some(slug) => page(slug, args.json),
-        None => list(args.json),
+        None if args.list => list(args.json),
+        None => search(&args.search, args.json),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -41,17 +50,35 @@ fn page(asked: &str, as_json: bool) -> Result<()> {
 
 fn list(as_json: bool) -> Result<()> {
     if as_json {
-        let rows: Vec<Value> = pages::PAGES
-            .iter()
-            .map(|(slug, page)| json!({ "slug": slug, "summary": pages::summary(page) }))
-            .collect();
+        let row = |(slug, page): &(&str, &str)| json!({ "slug": slug, "group": Group::of(slug).name(), "summary": pages::summary(page) });
+        let rows: Vec<Value> = pages::PAGES.iter().map(row).collect();
         return output::json(&json!({ "errors": rows }));
     }
     let width = pages::PAGES.iter().map(|(slug, _)| slug.len()).max().unwrap_or(0);
-    let lines: Vec<String> = pages::PAGES
-        .iter()
-        .map(|(slug, page)| format!("{slug:width$}  {}\n", pages::summary(page)))
-        .collect();
+    let mut text = String::new();
+    for group in Group::ALL {
+        text += &format!("{}\n", group.title());
+        let of_group = pages::PAGES.iter().filter(|(slug, _)| Group::of(slug) == group);
+        for (slug, page) in of_group {
+            text += &format!("  {slug:width$}  {}\n", pages::summary(page));
+        }
+        text.push('\n');
+    }
+    output::text(&text)
+}
+
+fn search(words: &[String], as_json: bool) -> Result<()> {
+    let found = pages::search(words);
+    if as_json {
+        let row = |(slug, line): &(&str, &str)| json!({ "slug": slug, "line": line });
+        return output::json(&json!({ "pages": found.iter().map(row).collect::<Vec<Value>>() }));
+    }
+    if found.is_empty() {
+        return Err(Error::usage("unknown-slug", format!("no page holds all of: {}", words.join(" ")))
+            .hint("fewer words find more; `plimsoll explain --list` lists all pages"));
+    }
+    let width = found.iter().map(|(slug, _)| slug.len()).max().unwrap_or(0);
+    let lines: Vec<String> = found.iter().map(|(slug, line)| format!("{slug:width$}  {line}\n")).collect();
     output::text(&lines.concat())
 }
 
@@ -62,6 +89,6 @@ fn unknown(slug: &str) -> Error {
         Some((distance, name)) if distance <= (name.len() / 3).max(2) => {
             error.hint(format!("did you mean `{name}`?"))
         }
-        _ => error.hint("`plimsoll explain --list` lists them all"),
+        _ => error.hint("`plimsoll explain --list` lists them all, `--search WORDS` looks into them"),
     }
 }

@@ -2,7 +2,9 @@
 
 mod bench;
 mod checkpoint;
+mod collect;
 mod completions;
+mod doctor;
 mod eval;
 mod explain;
 mod generate;
@@ -27,6 +29,8 @@ pub enum Command {
     Generate(generate::Args),
     /// Score a model on prompts with a reward.
     Eval(eval::Args),
+    /// Step many environments at once: frames a second, and frames as files.
+    Collect(collect::Args),
     /// Grade given responses with a verifier, a JSON object a line.
     Grade(grade::Args),
     /// Make a run file from an OpenRLHF, verl, TRL or Open-Reasoner-Zero configuration.
@@ -35,7 +39,9 @@ pub enum Command {
     Checkpoint(checkpoint::Args),
     /// Measure this machine's peak, and how near to it the engine comes.
     Bench(bench::Args),
-    /// Print the page of an error, or list them all.
+    /// Say what would end a run on this machine, or what ended the run of these logs.
+    Doctor(doctor::Args),
+    /// Print the page of an error, list them all, or search them.
     Explain(explain::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
@@ -49,10 +55,12 @@ impl Command {
             Command::Train(args) => train::run(&args, quiet),
             Command::Generate(args) => generate::run(&args, quiet),
             Command::Eval(args) => eval::run(&args, quiet),
+            Command::Collect(args) => collect::run(&args, quiet),
             Command::Grade(args) => grade::run(&args, quiet),
             Command::Import(args) => import::run(&args, quiet),
             Command::Checkpoint(args) => checkpoint::run(&args),
             Command::Bench(args) => bench::run(&args, quiet),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Completions(args) => completions::run(&args),
         }

@@ -2,11 +2,15 @@
 
 use super::layers::Sets;
 use crate::{limits, output, report};
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_memory::Pool;
+use plimsoll_rl::agent::plan::AgentPlan;
+use plimsoll_rl::agent::settings::AgentSettings;
+use plimsoll_rl::collecting::plan_env;
 use plimsoll_rl::plan::grid::{self, Grid, plan_grid};
 use plimsoll_rl::plan::measured::{Measured, plan_of_run};
 use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits, svg};
-use plimsoll_rl::runfile::Loaded;
+use plimsoll_rl::runfile::{Loaded, is_env_file};
 use plimsoll_rl::train::run_dir_path;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -25,7 +29,7 @@ Examples:
   plimsoll plan --svg measured.svg --run runs/out/first
   plimsoll plan runs/first.toml --limit host=8GiB --set train.micro_batch_tokens=4096")]
 pub struct Args {
-    /// The run file.
+    /// The run file, or an environment file of `collect`.
     #[arg(required_unless_present_any = ["of_run", "table"])]
     run: Option<PathBuf>,
     #[command(flatten)]
@@ -67,11 +71,17 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if let (Some(dir), Some(file)) = (&args.of_run, &args.svg) {
         return draw_run(dir, file, args.json, quiet);
     }
+    if let Some(path) = args.run.as_deref().filter(|path| is_env_file(path)) {
+        return plan_environments(args, path, quiet);
+    }
     let loaded = args.run.as_deref().map(|path| args.sets.load(path, quiet)).transpose()?;
     if args.table {
         return print_grid(args, loaded.as_ref());
     }
     let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
+    if loaded.run.is_agent() {
+        return plan_agent(args, &loaded, quiet);
+    }
     if args.min {
         return smallest(&loaded, args.json);
     }
@@ -88,12 +98,68 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
 }
 
+/// The plan of an environment policy, which has no knobs to choose.
+fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
+    let limits = args.limit.as_deref().map(parse_limits).transpose()?.unwrap_or_default();
+    let planned = AgentPlan::new(&loaded.run, &AgentSettings::new(&loaded.run)?, &limits)?;
+    if args.min {
+        let host = planned.plan.peak(Pool::Host).peak;
+        return print_smallest(host, Bytes(0), args.json);
+    }
+    if let Some(file) = &args.svg {
+        let title = title(loaded.run.method.name(), &loaded.run.model);
+        write_svg(file, &svg::draw(&planned.to_json(), &title, &Measured::default()), quiet)?;
+    }
+    let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
+    let of_file = |s: plimsoll_rl::runfile::Setting| Setting { key: s.key, value: s.value, origin: s.origin };
+    let settings: Option<Vec<Setting>> =
+        args.explain.then(|| loaded.settings().into_iter().map(of_file).collect());
+    print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
+    match planned.refuse() {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => Ok(report::print(&error)),
+    }
+}
+
+/// The plan of an environment file, which has nothing to choose.
+fn plan_environments(args: &Args, path: &Path, quiet: bool) -> Result<ExitCode> {
+    if args.table || args.min || args.explain || args.svg.is_some() {
+        let flags = "--table, --min, --explain and --svg";
+        return Err(Error::usage(
+            "bad-usage",
+            format!("{} is an environment file: {flags} are of run files", path.display()),
+        )
+        .hint("leave the flag out"));
+    }
+    let loaded = args.sets.load_env(path, quiet)?;
+    let limits = args.limit.as_deref().map(parse_limits).transpose()?;
+    let plan = plan_env(&loaded, limits)?;
+    match args.json {
+        true => output::json(&plan.to_json())?,
+        false => output::text(&plan.table())?,
+    }
+    match plan.refuse(&loaded.env) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => Ok(report::print(&error)),
+    }
+}
+
 fn print(args: &Args, loaded: &Loaded, planned: &PlanReport) -> Result<()> {
     // A plan for another machine has nothing to do with this one's limits.
     let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
     let settings = args.explain.then(|| settings(loaded, planned));
-    if args.json {
-        let mut object = planned.to_json();
+    print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)
+}
+
+/// A plan as one object, or as tables.
+fn print_plan(
+    json: bool,
+    mut object: Value,
+    plan: &str,
+    machine: Option<Vec<plimsoll_memory::host::Reading>>,
+    settings: Option<Vec<Setting>>,
+) -> Result<()> {
+    if json {
         if let Some(settings) = settings {
             object["settings"] = settings.iter().map(Setting::to_json).collect();
         }
@@ -108,7 +174,7 @@ fn print(args: &Args, loaded: &Loaded, planned: &PlanReport) -> Result<()> {
     if let Some(settings) = settings {
         output::text(&table(&settings))?;
     }
-    output::text(&planned.table())
+    output::text(plan)
 }
 
 /// Draws what a run directory says of its plan and its readings.
@@ -169,11 +235,15 @@ fn print_grid(args: &Args, base: Option<&Loaded>) -> Result<ExitCode> {
 /// Prints the smallest limits of a run.
 fn smallest(loaded: &Loaded, json: bool) -> Result<ExitCode> {
     let found = smallest_limits(&loaded.run)?;
+    print_smallest(found.min_host_bytes, found.min_device_bytes, json)
+}
+
+fn print_smallest(host: Bytes, device: Bytes, json: bool) -> Result<ExitCode> {
     match json {
-        true => output::json(&serde_json::to_value(found).expect("numbers have a JSON form")),
+        true => output::json(&json!({ "min_host_bytes": host, "min_device_bytes": device })),
         false => output::text(&format!(
-            "host    {} ({} bytes)\ndevice  {} ({} bytes)\n",
-            found.min_host_bytes, found.min_host_bytes.0, found.min_device_bytes, found.min_device_bytes.0
+            "host    {host} ({} bytes)\ndevice  {device} ({} bytes)\n",
+            host.0, device.0
         )),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -2,7 +2,7 @@
 
 use super::layers::{Sets, flag};
 use crate::progress::Progress;
-use crate::{output, signals, terminal};
+use crate::{closing, output, signals, terminal};
 use plimsoll_base::Result;
 use plimsoll_rl::resume::Start;
 use plimsoll_rl::supervise;
@@ -72,7 +72,12 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
         Some(how) => Start::Resume { previous_good: how == Resume::PreviousGood, replan: args.replan },
     };
     let summary = plimsoll_rl::train::train(&loaded, start, &mut progress, &signal)?;
-    let closing = progress.closing();
+    // What a terminal shows would be noise in a file.
+    let columns = terminal::stdout_columns().filter(|_| !args.json);
+    let closing = match (columns, progress.dir()) {
+        (Some(columns), Some(dir)) => closing::words(dir, &summary, columns)?,
+        _ => progress.closing(),
+    };
     // The live line goes before the last words come.
     drop(progress);
     match args.json {

@@ -256,7 +256,7 @@ fn a_config_of_what_is_not_built_or_makes_no_sense() {
         (
             "a classifier",
             "model-unsupported",
-            "LlamaForSequenceClassification",
+            "*ForSequenceClassification",
             json!({"architectures": ["LlamaForSequenceClassification"]}),
         ),
         (

@@ -1,0 +1,169 @@
+//! What a finished run shows on a terminal: a table of before and after, the curves, and the same prompts before and
+//! after beside each other. It is read from the run directory, so it is whole for a run that was taken up.
+
+use crate::chart::chart;
+use plimsoll_base::Result;
+use plimsoll_rl::eval::pass_words;
+use plimsoll_rl::report::{Pair, Points, Report, Shown};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Lines of a chart.
+const CHART_LINES: usize = 6;
+/// Letters of a chart; the values stand before it.
+const CHART_WIDTH: usize = 60;
+/// Widest text; longer lines are hard to read.
+const COLUMNS_MAX: usize = 120;
+/// Lines of a text that are shown of a sample.
+const SAMPLE_LINES: usize = 6;
+
+/// The closing words of the run in `dir`, `columns` wide.
+pub fn words(dir: &Path, summary: &Value, columns: usize) -> Result<String> {
+    let steps = summary["steps"].as_u64().and_then(|steps| u32::try_from(steps).ok()).unwrap_or(0);
+    let report = Report::read(dir, steps)?;
+    let columns = columns.clamp(40, COLUMNS_MAX);
+    let mut text = table(&report, summary);
+    for (name, points) in [
+        ("reward", &report.curves.rewards),
+        ("loss", &report.curves.losses),
+        ("length", &report.curves.lengths),
+    ] {
+        if let (Some((first, _)), Some((last, _)), true) = (points.first(), points.last(), points.len() > 1) {
+            text += &format!("\n{name}, steps {first} to {last}\n");
+            let lines = chart(points, CHART_WIDTH.min(columns - 12), CHART_LINES);
+            lines.iter().for_each(|line| text += &format!("{line}\n"));
+        }
+    }
+    report.pairs.iter().for_each(|pair| text += &beside(pair, columns));
+    text += &format!("\nwritten   {}\n", dir.display());
+    Ok(text)
+}
+
+/// A line a set and a curve: before, after, and the difference.
+fn table(report: &Report, summary: &Value) -> String {
+    let mut rows: Vec<(String, f64, f64)> = Vec::new();
+    for (name, set) in summary["sets"].as_object().into_iter().flatten() {
+        if let (Some(before), Some(after)) = (set["before"].as_f64(), set["after"].as_f64()) {
+            rows.push((format!("held-out {name}"), before, after));
+        }
+    }
+    let mut curve = |name: &str, points: &Points| {
+        if let (Some((_, first)), Some((_, last))) = (points.first(), points.last()) {
+            rows.push((name.to_string(), *first, *last));
+        }
+    };
+    curve("reward", &report.curves.rewards);
+    curve("loss", &report.curves.losses);
+    curve("length", &report.curves.lengths);
+    let width = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+    let mut text = match rows.is_empty() {
+        true => String::new(),
+        false => format!("{:width$}  {:>9}  {:>9}  {:>9}\n", "", "before", "after", "change"),
+    };
+    for (name, before, after) in rows {
+        text += &format!("{name:width$}  {before:>9.3}  {after:>9.3}  {:>+9.3}\n", after - before);
+    }
+    let pass =
+        |key: &str| serde_json::from_value::<BTreeMap<u32, f64>>(summary[key].clone()).unwrap_or_default();
+    let (before, after) = (pass("pass_at_k_before"), pass("pass_at_k_after"));
+    // With one sample pass@1 says no more than the score.
+    if before.len() > 1 && after.len() > 1 {
+        text += &format!("before  {}\nafter   {}\n", pass_words(&before, 3), pass_words(&after, 3));
+    }
+    if let (Some(step), Some(metric), Some(value)) = (
+        summary["best"]["step"].as_u64(),
+        summary["best"]["metric"].as_str(),
+        summary["best"]["value"].as_f64(),
+    ) {
+        text += &format!("best checkpoint: step {step}, {metric} {value:.3}\n");
+    }
+    text
+}
+
+/// Two responses in two columns.
+fn beside(pair: &Pair, columns: usize) -> String {
+    let width = (columns - 3) / 2;
+    let head = |one: &Shown| match one.reward {
+        Some(reward) => format!("after step {}, reward {reward:.3}", one.step),
+        None => format!("after step {}", one.step),
+    };
+    let column = |one: &Shown| {
+        let mut lines = vec![head(one)];
+        lines.extend(wrapped(&one.prompt, width).into_iter().take(SAMPLE_LINES));
+        lines.push("-".repeat(width));
+        lines.extend(wrapped(&one.response, width).into_iter().take(SAMPLE_LINES));
+        lines
+    };
+    let (left, right) = (column(&pair.before), column(&pair.after));
+    let mut text = String::from("\n");
+    for i in 0..left.len().max(right.len()) {
+        let line = |lines: &[String]| lines.get(i).cloned().unwrap_or_default();
+        text += format!("{:width$} | {}", line(&left), line(&right)).trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Text in lines of `width` letters, cut between words where there are any.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut rest: Vec<char> = line.chars().collect();
+        while rest.len() > width {
+            let cut = rest[..width].iter().rposition(|c| *c == ' ').filter(|at| *at > 0).unwrap_or(width);
+            let tail = rest.split_off(cut);
+            lines.push(rest.iter().collect());
+            rest = tail.into_iter().skip_while(|c| *c == ' ').collect();
+        }
+        lines.push(rest.iter().collect());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_table_has_a_line_a_set() {
+        let mut report = Report::default();
+        report.curves.rewards = vec![(1, 0.25), (9, 0.75)];
+        let set = |before: f64, after: f64| json!({"before": before, "after": after});
+        let summary = json!({
+            "sets": {"easy": set(0.5, 1.0), "hard": set(0.5, 0.25)},
+            "pass_at_k_before": {"1": 0.5, "2": 0.75}, "pass_at_k_after": {"1": 0.625, "2": 1.0},
+            "best": {"step": 8, "metric": "easy/reward", "value": 1.0},
+        });
+        let expect = "                  before      after     change\n\
+                      held-out easy      0.500      1.000     +0.500\n\
+                      held-out hard      0.500      0.250     -0.250\n\
+                      reward             0.250      0.750     +0.500\n\
+                      before  pass@1 0.500, pass@2 0.750\n\
+                      after   pass@1 0.625, pass@2 1.000\n\
+                      best checkpoint: step 8, easy/reward 1.000\n";
+        assert_eq!(table(&report, &summary), expect);
+        assert_eq!(table(&Report::default(), &Value::Null), "");
+    }
+
+    #[test]
+    fn samples_stand_beside_each_other() {
+        let shown = |step, response: &str| Shown {
+            step,
+            prompt: "1+1=".into(),
+            response: response.into(),
+            reward: Some(0.5),
+        };
+        let pair = Pair { before: shown(0, "aaa bbb ccc ddd eee fff ggg hhh iii"), after: shown(60, "2\n3") };
+        let text = beside(&pair, 63);
+        let expect = "\nafter step 0, reward 0.500     | after step 60, reward 0.500\n\
+                      1+1=                           | 1+1=\n\
+                      ------------------------------ | ------------------------------\n\
+                      aaa bbb ccc ddd eee fff ggg    | 2\n\
+                      hhh iii                        | 3\n";
+        assert_eq!(text, expect);
+        assert_eq!(wrapped("aaaaaa", 4), ["aaaa", "aa"]);
+        assert_eq!(wrapped("", 4), [""; 0]);
+    }
+}

@@ -1,0 +1,166 @@
+//! `collect ENV`: environment collectors alone.
+
+use super::layers::Sets;
+use crate::{output, signals, terminal};
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll_base::{Error, Exit, Result};
+use plimsoll_rl::collecting::{CollectProgress, collect, plan_env, stalled_share};
+use plimsoll_rl::runfile::EnvFile;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The flags of `collect`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+SIGINT and SIGTERM end it with what was collected (exit codes 130 and 143).
+
+Examples:
+  plimsoll collect runs/cartpole-collect.toml
+  plimsoll collect runs/cartpole-collect.toml --set num_envs=1024 --set frames_per_batch=32768 --json
+  plimsoll collect runs/cartpole-collect.toml --set run.dir=/tmp/frames      frames as safetensors files
+  plimsoll plan    runs/cartpole-collect.toml                                what that takes of the host")]
+pub struct Args {
+    /// The environment file.
+    env: PathBuf,
+    #[command(flatten)]
+    sets: Sets,
+    /// The summary as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Collects, and says what it came to.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let signal = signals::install()?;
+    let loaded = args.sets.load_env(&args.env, quiet)?;
+    let plan = plan_env(&loaded, None)?;
+    plan.refuse(&loaded.env)?;
+    let line = Line::new(&loaded.env, quiet);
+    let end = collect(
+        &loaded,
+        &plan,
+        &mut |progress, faults| {
+            faults.iter().for_each(|fault| line.say(&warning(&fault.error)));
+            line.show(progress);
+        },
+        &signal,
+    )?;
+    drop(line);
+    match args.json {
+        true => output::json(&end.summary)?,
+        false => output::text(&closing(&end.summary))?,
+    }
+    Ok(match end.signal {
+        None => ExitCode::SUCCESS,
+        Some(signal_hook::consts::SIGINT) => ExitCode::from(Exit::Interrupted as u8),
+        Some(_) => ExitCode::from(Exit::Terminated as u8),
+    })
+}
+
+/// A live line on a terminal; nothing in a pipe.
+struct Line {
+    live: Option<ProgressBar>,
+    quiet: bool,
+    what: String,
+}
+
+impl Line {
+    fn new(env: &EnvFile, quiet: bool) -> Line {
+        let live = (!quiet && terminal::is_stderr()).then(|| {
+            let bar = ProgressBar::with_draw_target(None, terminal::target());
+            bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
+            bar
+        });
+        Line { live, quiet, what: format!("{} x {}", env.num_envs, env.env) }
+    }
+
+    fn say(&self, words: &str) {
+        match &self.live {
+            Some(bar) => bar.println(words),
+            None => output::note(self.quiet, words),
+        }
+    }
+
+    fn show(&self, progress: &CollectProgress) {
+        if let Some(bar) = &self.live {
+            bar.set_message(live_line(&self.what, progress));
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.live {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn live_line(what: &str, progress: &CollectProgress) -> String {
+    let CollectProgress { frames, seconds, stats, threads, .. } = progress;
+    let share = progress.total_frames.map_or(String::new(), |total| {
+        format!(" {:.0}%", (*frames as f64 / total as f64 * 100.0).min(100.0))
+    });
+    let mean = progress.episode_return.map_or(String::new(), |mean| format!("  return {mean:.1}"));
+    let lag = if stats.lagged > 0 { format!("  lagged {}", stats.lagged) } else { String::new() };
+    format!(
+        "{what}{share}  {:.0} frames/s{mean}  stalled {:.0}%  {threads} threads{lag}",
+        *frames as f64 / seconds.max(1e-9),
+        stalled_share(progress) * 100.0,
+    )
+}
+
+fn warning(error: &Error) -> String {
+    format!("warning[{}]: {}", error.slug, error.message)
+}
+
+/// The summary for people.
+fn closing(summary: &Value) -> String {
+    let number = |key: &str| summary[key].as_f64().unwrap_or(0.0);
+    let count = |key: &str| summary["counters"][key].as_u64().unwrap_or(0);
+    let mut text = format!(
+        "frames    {:.0} in {:.2} s: {:.0} a second, {:.3} us of CPU time each\n",
+        number("frames"),
+        number("seconds"),
+        number("frames_per_second"),
+        number("cpu_us_per_frame")
+    );
+    let mean =
+        summary["episode_return"].as_f64().map_or(String::new(), |mean| format!(", last returns {mean:.2}"));
+    text += &format!("episodes  {}{mean}\n", count("episodes"));
+    let faults = ["restarts", "exceptions", "timeouts", "over_budget", "frames_aborted"];
+    if faults.iter().any(|key| count(key) > 0) {
+        let words: Vec<String> = faults.iter().map(|key| format!("{key} {}", count(key))).collect();
+        text += &format!("faults    {}\n", words.join(", "));
+    }
+    if let Some(files) = summary["files"].as_array().filter(|files| !files.is_empty()) {
+        text += &format!(
+            "written   {} files, the first {}\n",
+            files.len(),
+            files[0].as_str().unwrap_or_default()
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_collect::Stats;
+
+    #[test]
+    fn the_live_line_is_short() {
+        let stats = Stats { stalled_seconds: 0.5, lagged: 3, ..Stats::default() };
+        let progress = CollectProgress {
+            frames: 500_000,
+            total_frames: Some(1_000_000),
+            seconds: 1.0,
+            stats,
+            threads: 2,
+            episode_return: Some(22.25),
+        };
+        let expect = "64 x CartPole-v1 50%  500000 frames/s  return 22.2  stalled 25%  2 threads  lagged 3";
+        assert_eq!(live_line("64 x CartPole-v1", &progress), expect);
+    }
+}

@@ -1,0 +1,162 @@
+//! `doctor`: what would end a run on this machine; `doctor --log`: what ended the run that these logs are of. The findings
+//! are `plimsoll-doctor`'s, the words about them are the pages'.
+
+use crate::{output, pages};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_device::cuda;
+use plimsoll_doctor::log::self_test::Confusion;
+use plimsoll_doctor::log::{Diagnosis, Evidence, Input, diagnose};
+use plimsoll_doctor::machine::{Card, Check, GpuFacts, Machine, State};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The flags of `doctor`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit code: 0 if nothing was found, 1 if something was.
+
+Examples:
+  plimsoll doctor                              this machine, before a run
+  plimsoll doctor --log train.log dmesg.txt    the first cause in logs of this or another framework
+  plimsoll doctor --log /tmp/ray/session_latest
+  kubectl logs trainer-0 | plimsoll doctor --log -
+  plimsoll explain cuda-oom-logits             the page of what was named")]
+pub struct Args {
+    /// Logs, gzipped ones too, or folders of them (a Ray session); `-` is standard input.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    log: Vec<PathBuf>,
+    /// Where a run would write; its file system is checked.
+    #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "log")]
+    dir: PathBuf,
+    /// Name our own examples of every class and show the table.
+    #[arg(long, conflicts_with_all = ["log", "dir"])]
+    self_test: bool,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what was found.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.self_test {
+        return self_test(args.json);
+    }
+    if args.log.is_empty() { machine(&args.dir, args.json) } else { logs(&args.log, args.json) }
+}
+
+fn exit(found: bool) -> ExitCode {
+    ExitCode::from(u8::from(found))
+}
+
+fn logs(paths: &[PathBuf], as_json: bool) -> Result<ExitCode> {
+    let input = |path: &PathBuf| match path.as_os_str() == "-" {
+        true => Input::Stream("-".into(), Box::new(io::stdin())),
+        false => Input::Path(path.clone()),
+    };
+    let diagnosis = diagnose(paths.iter().map(input).collect())?;
+    let remedies = pages::page(&diagnosis.slug).map(pages::remedies).unwrap_or_default();
+    match as_json {
+        true => output::json(&diagnosis.to_json(&remedies))?,
+        false => output::text(&in_words(&diagnosis, &remedies))?,
+    }
+    Ok(exit(diagnosis.found()))
+}
+
+fn in_words(diagnosis: &Diagnosis, remedies: &[String]) -> String {
+    let mut text = String::new();
+    let mut section = |title: &str, lines: Vec<String>| {
+        if !lines.is_empty() {
+            let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
+            // A String takes any text.
+            let _ = write!(text, "\n{title}\n{lines}");
+        }
+    };
+    let line = |at: &Evidence| format!("{}:{}: {}", at.file, at.line, at.text);
+    section("seen", diagnosis.evidence.iter().map(line).collect());
+    section("because", diagnosis.reasons.clone());
+    let follows = diagnosis.follows.iter().map(|follow| format!("{}  {}", follow.slug, line(&follow.at)));
+    section("follows", follows.collect());
+    section("unproven", diagnosis.unproven.clone());
+    let steps = diagnosis.first_steps.iter().chain(remedies).enumerate();
+    section("do", steps.map(|(index, step)| format!("{}. {step}", index + 1)).collect());
+    section("not read", diagnosis.not_read.clone());
+    let read = format!("{} in {} files read", Bytes(diagnosis.bytes_read), diagnosis.files_read);
+    let verdict = match (diagnosis.found(), pages::page(&diagnosis.slug)) {
+        (false, _) => "nothing in these logs looks like a fault".to_string(),
+        (true, Some(page)) => format!("first cause: {}\n{}", diagnosis.slug, pages::summary(page)),
+        (true, None) => "first cause: unknown; the first line that looks like a fault is below".to_string(),
+    };
+    format!("{verdict}\n{text}\n{read}\n")
+}
+
+fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
+    let mut checks = Machine::this(dir.to_path_buf(), gpu_facts()).checks();
+    // What bites first; within a state in the order of the checks.
+    checks.sort_by_key(|check| std::cmp::Reverse(check.state));
+    let bites = checks.iter().any(|check| check.state == State::Bites);
+    match as_json {
+        true => {
+            let object = |check: &Check| {
+                let page = pages::page(check.slug).unwrap_or_default();
+                check.to_json(&pages::why(page), &pages::remedies(page))
+            };
+            let rows: Vec<Value> = checks.iter().map(object).collect();
+            output::json(&json!({ "bites": bites, "checks": rows }))?;
+        }
+        false => output::text(&checks.iter().map(row).collect::<String>())?,
+    }
+    Ok(exit(bites))
+}
+
+/// A check in words: what bites with why and what to do, a note with what to do, the rest in a line.
+fn row(check: &Check) -> String {
+    let mut text = format!("{:<8} {:<28} {}\n", check.state.name(), check.slug, check.finding);
+    let page = pages::page(check.slug).unwrap_or_default();
+    if check.state == State::Bites {
+        text += &format!("         why: {}\n", pages::why(page));
+    }
+    if check.state >= State::Note {
+        let first = pages::remedies(page).into_iter().next().unwrap_or_default();
+        text += &format!("         do:  {first}\n");
+    }
+    text
+}
+
+/// What CUDA says of cards, without a context on any.
+fn gpu_facts() -> GpuFacts {
+    match cuda::probe() {
+        Ok(info) => {
+            let driver =
+                format!("CUDA {}.{}, {}", info.driver / 1000, info.driver % 1000 / 10, info.driver_library);
+            let free = cuda::free_memory().map(|(free, _)| free);
+            let card = Card { name: info.name, total: info.total, free };
+            GpuFacts { cards: vec![card], driver: Some(driver), ..GpuFacts::default() }
+        }
+        Err(error) => {
+            GpuFacts { missing: Some(format!("{}: {}", error.slug, error.message)), ..GpuFacts::default() }
+        }
+    }
+}
+
+fn self_test(as_json: bool) -> Result<ExitCode> {
+    let confusion = Confusion::run()?;
+    let is_wrong = !confusion.wrong.is_empty();
+    match as_json {
+        true => {
+            let cells: Vec<Value> = confusion
+                .cells
+                .iter()
+                .map(|((expected, named), count)| json!({ "expected": expected, "named": named, "count": count }))
+                .collect();
+            output::json(&json!({ "cells": cells, "wrong": confusion.wrong.len() }))?;
+        }
+        false => output::text(&confusion.table())?,
+    }
+    if is_wrong {
+        return Err(Error::new("internal", "an example of ours is not named as expected"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

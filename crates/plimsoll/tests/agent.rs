@@ -1,0 +1,143 @@
+//! Environment policies from outside: they learn, they go on bit for bit, threads change nothing, and what cannot be is
+//! refused by name.
+
+mod common;
+
+use common::{Folder, check_error, check_refused, plimsoll, text};
+use serde_json::Value;
+use std::fs;
+
+const RUN: &str = r#"method = "ppo"
+model = "mlp:64x64"
+[environment]
+env = "CartPole-v1"
+num_envs = 4
+frames_per_batch = 512
+total_frames = 4096
+[loss]
+gamma = 0.99
+lambda = 0.95
+entropy_coef = 0.01
+[train]
+mini_batch = 128
+epochs_per_rollout = 4
+learning_rate = 1e-3
+adam_epsilon = 1e-5
+grad_clip = 0.5
+"#;
+
+impl Folder {
+    fn args(&self, verb: &str, sets: &[&str], flags: &[&str]) -> Vec<String> {
+        let mut args = vec![verb.to_string(), self.text_path("x.toml")];
+        for set in sets {
+            args.extend(["--set".to_string(), set.to_string()]);
+        }
+        args.extend(flags.iter().map(|flag| flag.to_string()));
+        args
+    }
+
+    /// Trains into `dir`; its summary.
+    fn train(&self, dir: &str, sets: &[&str], flags: &[&str]) -> Value {
+        let dir = format!("run.dir={}", self.text_path(dir));
+        let args = self.args("train", &[sets, &[&dir]].concat(), &[flags, &["--json"]].concat());
+        let output = plimsoll(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(0), "{sets:?}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("one object")
+    }
+
+    fn refused(&self, sets: &[&str], code: i32, contains: &[&str]) {
+        let args = self.args("plan", sets, &[]);
+        check_refused(&args.iter().map(String::as_str).collect::<Vec<_>>(), code, contains);
+    }
+
+    fn weights(&self, dir: &str) -> Vec<u8> {
+        fs::read(self.path(dir).join("checkpoints/latest/model.safetensors")).expect("weights")
+    }
+}
+
+#[test]
+fn cart_pole_is_learnt_and_every_number_holds() {
+    let folder = Folder::with("x.toml", RUN);
+    let summary = folder.train("run", &["environment.total_frames=81920"], &[]);
+    let number = |key: &str| summary[key].as_f64().unwrap_or_else(|| panic!("{key}: {summary}"));
+    // A random policy stays up for about 22 steps.
+    assert!(number("eval_before") < 60.0 && number("eval_after") > 150.0, "{summary}");
+    assert_eq!((number("frames"), number("steps")), (81920.0, 160.0));
+    assert_eq!(number("logprob_mismatch_max"), 0.0);
+    assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"]);
+    assert!(number("rss_peak_bytes") <= number("rss_planned_bytes"), "{summary}");
+    for name in ["run.toml", "plan.json", "events.jsonl", "checkpoints/latest/policy.json"] {
+        assert!(folder.path("run").join(name).exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_bit_for_bit_and_threads_change_nothing() {
+    let folder = Folder::with("x.toml", RUN);
+    for (env, more) in [
+        ("CartPole-v1", ""),
+        ("Pendulum-v1", "environment.normalise_rewards=true"),
+        ("FrozenLake-v1", "environment.num_envs=8"),
+    ] {
+        let env_set = format!("environment.env={env}");
+        let more = if more.is_empty() { "seed=3" } else { more };
+        let sets = [env_set.as_str(), more, "environment.normalise_observations=true"];
+        let (whole, parts) = (format!("{env}-whole"), format!("{env}-parts"));
+        folder.train(&whole, &[&sets[..], &["run.threads=1"]].concat(), &[]);
+        folder.train(&parts, &[&sets[..], &["environment.total_frames=2048", "run.threads=2"]].concat(), &[]);
+        assert_ne!(folder.weights(&whole), folder.weights(&parts));
+        folder.train(&parts, &sets, &["--resume"]);
+        assert!(folder.weights(&whole) == folder.weights(&parts), "{env}: other weights after a resume");
+    }
+}
+
+#[test]
+fn weights_of_a_file_are_taken_and_another_environments_are_refused() {
+    let folder = Folder::with("x.toml", RUN);
+    folder.train("first", &["environment.total_frames=1024"], &[]);
+    let model = format!("model=mlp:{}", folder.text_path("first/checkpoints/latest"));
+    let summary = folder.train("second", &[&model, "environment.total_frames=1024"], &[]);
+    assert_eq!(summary["logprob_mismatch_max"], 0.0);
+    let words = ["error[policy-shape-mismatch]", "`actor.0.weight` is [64, 4]", "[64, 3]"];
+    folder.refused(&[&model, "environment.env=Pendulum-v1"], 1, &words);
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let folder = Folder::with("x.toml", RUN);
+    for (sets, slug) in [
+        (&["train.mini_batch=100"][..], "contradictory-keys"),
+        (&["environment.frames_per_batch=510"], "contradictory-keys"),
+        (&["environment.total_frames=100"], "contradictory-keys"),
+        (&["rollout.group_size=4"], "contradictory-keys"),
+        (&["method=grpo"], "contradictory-keys"),
+        (&["run.device=cuda"], "contradictory-keys"),
+        (&["train.recompute=layer"], "contradictory-keys"),
+        (&["environment.env=CartPole"], "unknown-environment"),
+        (&["environment.env_options.gravity=3"], "env-bad-option"),
+        (&["environment.env=CliffWalking-v1"], "missing-key"),
+        (&["environment.env=gym:CartPole-v1"], "not-built"),
+        (&["environment.wings=2"], "unknown-key"),
+        (&["model=mlp:64xx64"], "bad-value"),
+        (&["model=mlp:64x64,gelu"], "bad-value"),
+        (&["model=mlp:0"], "bad-value"),
+        (&["model=builtin:nano"], "not-built"),
+    ] {
+        folder.refused(sets, 2, &[&format!("error[{slug}]")]);
+    }
+    let slice = ["memory.host=1MiB"];
+    let args = folder.args("plan", &slice, &[]);
+    let output = plimsoll(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_run_that_diverges_says_so_and_leaves_good_weights() {
+    let folder = Folder::with("x.toml", RUN);
+    let dir = format!("run.dir={}", folder.text_path("run"));
+    let args = folder.args("train", &["train.learning_rate=1e30", "train.grad_clip=0", &dir], &[]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    check_error(&args, &plimsoll(&args), 1, &["not-finite]", "in step 1 of 8", "largest weights: `"]);
+    let crash = fs::read_to_string(folder.path("run").join("crash.json")).expect("a record");
+    assert!(crash.contains("not-finite"), "{crash}");
+}
