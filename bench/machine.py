@@ -73,3 +73,27 @@ def process_seconds(pid):
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid):
+    """{process: its parent} of all that `pid` started, and they."""
+    found, todo = {}, [pid]
+    while todo:
+        parent = todo.pop()
+        try:
+            tasks = list(Path(f"/proc/{parent}/task").iterdir())
+            children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        except OSError:
+            continue  # It ended meanwhile.
+        found |= dict.fromkeys(children, parent)
+        todo += children
+    return found
+
+
+def pss_bytes(pid):
+    """Proportional set size of a process: pages that n processes share count 1/n. 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
