@@ -1,6 +1,7 @@
 //! Every error slug has a page `docs/errors/<slug>.md`, and every page is the page of a slug.
 //!
-//! A slug is the string literal that an `Error` constructor gets first, or the value of a field `slug`. Tests of a file
+//! A slug is the string literal that the constructor of an `Error` or of a check gets first, the value of a field `slug`,
+//! or a class of the doctor's data. Tests of a file
 //! and files of tests make up slugs of their own, so they are not read.
 
 use std::collections::BTreeMap;
@@ -9,14 +10,26 @@ use crate::source::Source;
 use crate::tidy::{Finding, Tree};
 
 /// What a slug follows: the constructors, and `error` of those that know the place in a run file.
-const CONSTRUCTORS: [&str; 6] =
-    ["Error::new(", "Error::usage(", "Error::does_not_fit(", "Error::io(", "slug:", ".error("];
+const CONSTRUCTORS: [&str; 8] = [
+    "Error::new(",
+    "Error::usage(",
+    "Error::does_not_fit(",
+    "Error::io(",
+    "slug:",
+    ".error(",
+    // A check of the doctor's, directly or by the constant that a file with one check has.
+    "Check::new(",
+    "const SLUG: &str =",
+];
+/// Classes that the doctor names, which are data.
+const SIGNATURES: &str = "crates/doctor/data/signatures.toml";
 
 const PAGES: &str = "docs/errors/";
 
 /// Compares slugs and pages.
 pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
-    let slugs = slugs(sources);
+    let mut slugs = slugs(sources);
+    slugs.extend(classes(tree));
     let mut findings = Vec::new();
     for (slug, (path, line)) in &slugs {
         if !is_kebab_case(slug) {
@@ -35,6 +48,15 @@ pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The doctor's classes: each `slug = "..."` of its data.
+fn classes(tree: &Tree) -> impl Iterator<Item = (String, (String, usize))> {
+    let lines = tree.text(SIGNATURES).unwrap_or_default().lines().enumerate();
+    lines.filter_map(|(index, line)| {
+        let slug = line.strip_prefix("slug = \"")?.strip_suffix('"')?;
+        Some((slug.to_string(), (SIGNATURES.to_string(), index + 1)))
+    })
 }
 
 /// Each slug with the place where it is first used.
@@ -94,6 +116,17 @@ mod tests {
         let code = "// Error::new(\"x\")\nfn f(slug: &str) { Error::new(slug, m) }\n\
                     #[cfg(test)]\nmod tests { Error::new(\"made-up\", m); }";
         assert_eq!(findings(code, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn classes_of_the_doctor_have_pages_too() {
+        let data = "[[class]]\nslug = \"a-b\"\nlevel = \"warning\"\n[[class]]\nslug = \"c\"\n";
+        let found = check(&tree(&[(SIGNATURES, data), ("docs/errors/a-b.md", "# a-b\n")]), &[]);
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["crates/doctor/data/signatures.toml:5: slug `c` has no page docs/errors/c.md"]);
+        let source =
+            Source::new("crates/doctor/src/a.rs", "const SLUG: &str = \"d\";\nCheck::new(\"e\", x);");
+        assert_eq!(check(&tree(&[]), &[source]).len(), 2);
     }
 
     #[test]
