@@ -64,7 +64,7 @@ fn every_command_runs_and_prints_what_its_page_shows() {
         let words = REASONS.iter().find(|(known, _)| known == reason).map_or("", |(_, words)| words);
         eprintln!("not run ({words}):\n  {}", commands.join("\n  "));
     }
-    eprintln!("{} commands were run", shell.num_ran());
+    eprintln!("{}", shell.summary());
     none(&faults);
 }
 

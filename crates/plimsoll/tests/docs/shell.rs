@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Instant;
 
 /// A flag that nothing knows: clap reads from left to right, so it complains of this one only if all before it is right.
 const UNKNOWN_FLAG: &str = "--no-such-flag";
@@ -12,6 +13,7 @@ const UNKNOWN_FLAG: &str = "--no-such-flag";
 pub struct Shell {
     folder: tempfile::TempDir,
     ran: HashMap<String, (i32, String)>,
+    seconds: Vec<(f64, String)>,
 }
 
 /// The repository.
@@ -32,7 +34,7 @@ impl Shell {
                 }
             }
         }
-        Shell { folder, ran: HashMap::new() }
+        Shell { folder, ran: HashMap::new(), seconds: Vec::new() }
     }
 
     /// A path in the folder.
@@ -58,16 +60,21 @@ impl Shell {
         if let Some(ran) = self.ran.get(command) {
             return ran.clone();
         }
+        let begun = Instant::now();
         let output = self.start(&["sh", "-c", &format!("exec 2>&1\n{command}")]);
+        self.seconds.push((begun.elapsed().as_secs_f64(), command.to_string()));
         let code = output.status.code().unwrap_or(-1);
         let ran = (code, String::from_utf8_lossy(&output.stdout).into_owned());
         self.ran.insert(command.to_string(), ran.clone());
         ran
     }
 
-    /// How many commands ran.
-    pub fn num_ran(&self) -> usize {
-        self.ran.len()
+    /// How many commands ran, and those that took longest.
+    pub fn summary(&mut self) -> String {
+        self.seconds.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let slowest =
+            self.seconds.iter().take(5).map(|(seconds, command)| format!("\n  {seconds:.1} s  {command}"));
+        format!("{} commands were run; the slowest:{}", self.ran.len(), slowest.collect::<String>())
     }
 
     /// Whether the words of a command of ours are known to its parser: the verb, the flags, and the form of their values.
