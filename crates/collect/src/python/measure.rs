@@ -24,6 +24,8 @@ pub struct Measured {
     pub anonymous: Bytes,
     /// Pages of files that it has mapped; all workers share them.
     pub files: Bytes,
+    /// Who holds a worker to its `worker_memory`, in words.
+    pub memory_held_by: String,
 }
 
 impl Measured {
@@ -44,11 +46,11 @@ impl Measured {
             stepper.wait(stop)?;
         }
         let worker_envs = groups.iter().map(|range| range.len() as u32).sum::<u32>().max(1);
-        let sessions = procs::of_sessions(&stepper.pids());
-        let pids: Vec<u32> = sessions.into_iter().map(|(_, pid)| pid).collect();
+        let pids: Vec<u32> = procs::below(&stepper.keepers()).into_iter().map(|(_, pid)| pid).collect();
         let (anonymous, files) = procs::resident_bytes(&pids);
         let workers = envs.num_workers.clamp(1, envs.num_envs.div_ceil(worker_envs).max(1));
-        Ok(Measured { spec, workers, worker_envs, anonymous, files })
+        let memory_held_by = stepper.memory_held_by().to_string();
+        Ok(Measured { spec, workers, worker_envs, anonymous, files, memory_held_by })
     }
 
     /// The rows of `num_envs` environments in their workers: slots that both sides hold, our own buffers, and the

@@ -1,13 +1,14 @@
 //! The stepper over worker processes: asks groups through their slots, judges what comes back, and makes again what failed.
 
 use super::crew::{Crew, Lines, Link, News, Order, Shape, Why};
+use super::judge::{Check, checks, judge};
 use super::slots::SlotMap;
 use super::words::{Word, bad};
 use super::{PythonEnvs, Share};
 use crate::{Ask, Fault, FaultKind, Request, RestartLimit, Results, Stepper};
 use plimsoll_base::{Error, Result};
 use plimsoll_env::flags::{ABORTED, DONE, RESET_ROW, TERMINATED, TRUNCATED};
-use plimsoll_env::{Domain, ElementType, Slot, Spec};
+use plimsoll_env::{Slot, Spec};
 use plimsoll_worker::session::{self, LAST_WORDS_BYTES, MESSAGE_BYTES_MAX, Received};
 use plimsoll_worker::{Bell, Stop, find_python};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -121,13 +122,6 @@ pub struct PythonStepper {
     crew: Option<JoinHandle<()>>,
 }
 
-/// A leaf whose values are looked at, for a policy would fall over them.
-enum Check {
-    F32(Range<usize>),
-    F64(Range<usize>),
-    Domain(usize),
-}
-
 impl PythonStepper {
     /// Starts the workers and makes all environments.
     ///
@@ -163,14 +157,19 @@ impl PythonStepper {
         started.first(envs, stop)
     }
 
-    /// What workers did that is allowed and seldom meant, since the last call.
-    pub fn take_warnings(&mut self) -> Vec<Error> {
-        std::mem::take(&mut self.warnings)
-    }
-
     /// Process ids of the workers that run.
     pub fn pids(&self) -> Vec<u32> {
         self.seats.iter().filter_map(|seat| seat.link.as_ref()).map(|link| link.pid).collect()
+    }
+
+    /// Process ids of their keepers, from which all processes of the workers descend.
+    pub(super) fn keepers(&self) -> Vec<u32> {
+        self.seats.iter().filter_map(|seat| seat.link.as_ref()).map(|link| link.keeper).collect()
+    }
+
+    /// Who holds workers to their `worker_memory`, in words.
+    pub fn memory_held_by(&self) -> &str {
+        &self.shape.memory_held_by
     }
 
     /// Bytes of our own buffers for a worker of `envs` environments, and of what it shares with us.
@@ -376,8 +375,16 @@ impl Stepper for PythonStepper {
         }
     }
 
+    fn unit(&self) -> usize {
+        self.shape.known.said.vector.max(1) as usize
+    }
+
     fn take_faults(&mut self) -> Vec<Fault> {
         std::mem::take(&mut self.faults)
+    }
+
+    fn take_warnings(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.warnings)
     }
 }
 
@@ -508,8 +515,13 @@ impl PythonStepper {
             let error = bad(&format!("worker {worker} said `{said}`, which is no word of the protocol"));
             return self.end(worker, Why::Fault(FaultKind::BadOutput, error));
         };
-        let local = exception.env as usize;
-        let env_index = self.shape.shares[worker].envs.start + exception.env;
+        let (local, share) = (exception.env as usize, &self.shape.shares[worker].envs);
+        if local >= share.len() {
+            let error =
+                bad(&format!("worker {worker} says that its environment {local} of {} raised", share.len()));
+            return self.end(worker, Why::Fault(FaultKind::BadOutput, error));
+        }
+        let env_index = share.start + exception.env;
         let (kind, error) = exception.error(env_index);
         if kind == FaultKind::OverBudget {
             // Its heap is full; another environment would be the next to find out.
@@ -586,7 +598,7 @@ impl PythonStepper {
     /// Notes failures of environments and has them made again after a while.
     fn make_again(&mut self, group: usize, failed: Vec<usize>) -> Result<()> {
         let now = Instant::now();
-        let vector = self.shape.known.said.vector.max(1) as usize;
+        let vector = self.unit();
         let mut at = now;
         let one = &mut self.groups[group];
         for (index, kind, error) in std::mem::take(&mut one.raised) {
@@ -742,39 +754,4 @@ fn cursor(link: &Link, map: &SlotMap) -> [i32; 2] {
     link.memory.read(map.cursor, &mut bytes);
     let word = |at: usize| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     [word(0), word(4)]
-}
-
-fn checks(slot: &Slot) -> Vec<Check> {
-    let leaves = slot.leaves.iter().enumerate();
-    leaves
-        .filter_map(|(index, leaf)| {
-            let range = leaf.offset..leaf.offset + leaf.bytes();
-            match (leaf.element, &leaf.domain) {
-                (ElementType::Float32, _) => Some(Check::F32(range)),
-                (ElementType::Float64, _) => Some(Check::F64(range)),
-                // The bounds of a box are advice, as Gymnasium has them; a choice is an index into something.
-                (_, Domain::Bounds { .. }) => None,
-                _ => Some(Check::Domain(index)),
-            }
-        })
-        .collect()
-}
-
-/// What is wrong with an observation, if something is: not a number, or a choice that its space does not have.
-fn judge(checks: &[Check], slot: &Slot, bytes: &[u8]) -> Option<String> {
-    let nan = || "its observation holds NaN".to_string();
-    checks.iter().find_map(|check| match check {
-        Check::F32(range) => {
-            let mut values = bytes[range.clone()].as_chunks::<4>().0.iter();
-            values.any(|value| f32::from_ne_bytes(*value).is_nan()).then(nan)
-        }
-        Check::F64(range) => {
-            let mut values = bytes[range.clone()].as_chunks::<8>().0.iter();
-            values.any(|value| f64::from_ne_bytes(*value).is_nan()).then(nan)
-        }
-        Check::Domain(index) => {
-            let wrong = slot.leaves[*index].check(slot.leaves[*index].of(bytes)).err()?;
-            Some(format!("its observation is outside its space: {wrong}"))
-        }
-    })
 }
