@@ -11,7 +11,7 @@ use std::time::Duration;
 ///
 /// Errors: those of starting a worker.
 pub(super) fn measured(file: &EnvFile) -> Result<Option<(PythonEnvs, Measured)>> {
-    if !["gym:", "python:"].iter().any(|prefix| file.env.starts_with(prefix)) {
+    if !file.is_python() {
         return Ok(None);
     }
     let envs = options(file);
@@ -39,6 +39,7 @@ fn options(file: &EnvFile) -> PythonEnvs {
         WorkerGpu::Deny => Gpu::Deny,
         WorkerGpu::Allow => Gpu::Allow,
     };
+    envs.episode_steps_max = file.episode_steps_max();
     envs.reseed = file.reseed == Reseed::Episode;
     // Random actions are there at once, and in lockstep nobody waits for a part of the environments.
     envs.overlap = file.policy.kind != PolicyKind::Random || file.mode != CollectMode::Sync;

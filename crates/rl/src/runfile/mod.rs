@@ -26,8 +26,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use env_file::{
-    AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, LoadedEnv, PolicyKind, PolicySection,
-    ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
+    AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyKind,
+    PolicySection, ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
 };
 pub(crate) use not_built::error as not_built;
 pub use provenance::{Origin, Provenance};
