@@ -3,7 +3,7 @@
 //! A signal at the parent's death reaches a child and no grandchild. So the keeper stays: it takes up orphans of the
 //! worker, ends when the interpreter ends, or when its own parent is gone, and by then has killed everything below itself,
 //! processes that opened a session of their own included. It ends as the interpreter did, so that whoever started it sees
-//! that end. It holds none of the worker's socket, and half a megabyte.
+//! that end. It has no part in the worker's socket, and costs a megabyte or two: pages of this program that it touches.
 
 use crate::groups::Joined;
 use crate::procs;

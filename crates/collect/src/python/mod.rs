@@ -216,7 +216,7 @@ mod tests {
             assert_eq!(next, envs);
         }
         assert_eq!(share(64, 8, 0, true).unwrap()[1].local_groups(), [0..4, 4..8]);
-        assert_eq!(share(64, 8, 0, false).unwrap()[1].local_groups(), [0..8]);
+        assert_eq!(share(64, 8, 0, false).unwrap()[1].local_groups().len(), 1);
         assert_eq!(share(10, 2, 4, true).unwrap_err().slug, "env-vector-size");
     }
 
