@@ -70,17 +70,17 @@ impl RowPool {
         (free.len() >= count).then(|| free.drain(..count).collect())
     }
 
-    /// Up to `count` rows; waits for the first one if `waits`, until `stop` is set.
-    pub fn take(&self, count: usize, waits: bool, stop: &Stop) -> Vec<Row> {
+    /// Up to `count` rows, a multiple of `unit`; waits for the first `unit` if `waits`, until `stop` is set.
+    pub fn take(&self, count: usize, unit: usize, waits: bool, stop: &Stop) -> Vec<Row> {
         let mut free = self.lock();
-        while waits && free.is_empty() && !stop.is_set() {
+        while waits && free.len() < unit && !stop.is_set() {
             free = match self.returned.wait_timeout(free, STOP_POLL) {
                 Ok((free, _)) => free,
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }
         let count = count.min(free.len());
-        free.drain(..count).collect()
+        free.drain(..count - count % unit).collect()
     }
 
     /// Rows are whole at any instant, so a thread that panicked while it held them left them as they were.

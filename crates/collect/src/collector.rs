@@ -19,6 +19,8 @@ use std::thread::JoinHandle;
 
 /// Failures whose words are kept until somebody asks for them.
 const FAULTS_KEPT: usize = 16;
+/// Warnings that nobody has taken: one a worker, and more workers than anybody has.
+const WARNINGS_KEPT: usize = 4096;
 
 /// When a batch ends, and how old its actions may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,6 +90,7 @@ pub(crate) struct Shared {
     frames_in: AtomicU64,
     frames_wanted: u64,
     faults: Mutex<Vec<Fault>>,
+    warnings: Mutex<Vec<Error>>,
 }
 
 impl Shared {
@@ -102,6 +105,14 @@ impl Shared {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if faults.len() < FAULTS_KEPT {
             faults.push(fault);
+        }
+    }
+
+    /// Keeps a warning.
+    pub fn warn(&self, warning: Error) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if warnings.len() < WARNINGS_KEPT {
+            warnings.push(warning);
         }
     }
 }
@@ -199,6 +210,7 @@ impl Collector {
             frames_in: AtomicU64::new(0),
             frames_wanted: (share * (num_envs * layout.frames) as f64).ceil() as u64,
             faults: Mutex::default(),
+            warnings: Mutex::default(),
         });
         let (layout, settings) = (Arc::new(layout), settings.clone());
         let rules = Arc::new(Rules::new(&layout, &settings));
@@ -220,6 +232,12 @@ impl Collector {
             is_requested: false,
             asked: None,
         };
+        if let Some(stepper) = steppers.iter().find(|stepper| !underway.is_empty() && stepper.unit() > 1) {
+            let message = format!("`{}` steps {} environments as one", stepper.spec().id, stepper.unit());
+            return Err(Error::new("resume-differs", message).hint(
+                "let the environments be single ones: then the episode of each is brought back by itself",
+            ));
+        }
         let mut underway = underway.into_iter();
         for (index, (stepper, policy)) in steppers.into_iter().zip(policies).enumerate() {
             let num_envs = stepper.groups().iter().map(|range| range.len()).sum();
@@ -423,6 +441,11 @@ impl Collector {
     /// The words of failures since the last call, of which the first few are kept.
     pub fn take_faults(&mut self) -> Vec<Fault> {
         std::mem::take(&mut *self.shared.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// What environments did since the last call that is allowed and seldom meant.
+    pub fn take_warnings(&mut self) -> Vec<Error> {
+        std::mem::take(&mut *self.shared.warnings.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct Tally {
 /// A group and the rows that it fills; every list has one entry an environment.
 pub(crate) struct Group {
     first_env: u32,
+    /// Environments that step as one, whose rows therefore open and close together.
+    unit: usize,
     asks: Vec<Ask>,
     /// What the policy chose, [k, action bytes].
     actions: Vec<u8>,
@@ -86,12 +88,13 @@ pub(crate) struct Group {
 
 impl Group {
     /// The group of `range`, asked to begin its first episodes.
-    pub fn new(range: &Range<u32>, rules: &Rules) -> Group {
+    pub fn new(range: &Range<u32>, unit: usize, rules: &Rules) -> Group {
         let k = range.len();
         let RowLayout { action, extras, .. } = &rules.layout;
         let optional = |wanted: bool| vec![0.0; if wanted { k } else { 0 }];
         Group {
             first_env: range.start,
+            unit,
             asks: vec![Ask::Reset; k],
             actions: vec![0; k * action.bytes],
             sent: vec![0; k * action.bytes],
@@ -199,10 +202,11 @@ impl Group {
         Ok(())
     }
 
-    /// Asks for new episodes of all environments that are within one.
+    /// Asks for new episodes of all environments that are within one, and of those that reset with them.
     pub fn ask_resets(&mut self) -> bool {
-        for (ask, step) in self.asks.iter_mut().zip(&self.steps) {
-            *ask = if *step > 0 { Ask::Reset } else { Ask::Skip };
+        for (asks, steps) in self.asks.chunks_mut(self.unit).zip(self.steps.chunks(self.unit)) {
+            let is_within = steps.iter().any(|&step| step > 0);
+            asks.fill(if is_within { Ask::Reset } else { Ask::Skip });
         }
         self.asks.contains(&Ask::Reset)
     }
@@ -289,6 +293,9 @@ impl Group {
                 self.close_row(index, tally, rules);
             }
         }
+        if self.unit > 1 {
+            self.close_units(tally, rules);
+        }
         (tally.produced - tally.counters.frames_aborted).saturating_sub(before)
     }
 
@@ -341,6 +348,15 @@ impl Group {
         let observation = observation_of(results, index, rules.layout.observation.bytes);
         row.set_last_observation(&rules.layout, observation);
         self.begin_episode(index, rules);
+    }
+
+    /// Closes what is left of units of which a row is closed: no environment of a unit steps without the others.
+    fn close_units(&mut self, tally: &mut Tally, rules: &Rules) {
+        for first in (0..self.rows.len()).step_by(self.unit) {
+            if self.rows[first..first + self.unit].iter().any(Option::is_none) {
+                (first..first + self.unit).for_each(|index| self.close_row(index, tally, rules));
+            }
+        }
     }
 
     /// Closes all rows, whether they are full or not.

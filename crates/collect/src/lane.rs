@@ -44,7 +44,7 @@ impl Lane {
         shared: Arc<Shared>,
         underway: Vec<Underway>,
     ) -> Lane {
-        let groups = stepper.groups().iter().map(|range| Group::new(range, &rules)).collect();
+        let groups = stepper.groups().iter().map(|range| Group::new(range, stepper.unit(), &rules)).collect();
         let (tally, seconds) = (Tally::default(), [0.0; 3]);
         Lane { index, stepper, policy, groups, rules, shared, tally, seconds, num_under_way: 0, underway }
     }
@@ -96,7 +96,7 @@ impl Lane {
             if wanted > 0 {
                 let since = Instant::now();
                 let is_stalled = open == 0 && self.num_under_way == 0;
-                let rows = self.shared.pool.take(wanted, is_stalled, &self.shared.stop);
+                let rows = self.shared.pool.take(wanted, self.stepper.unit(), is_stalled, &self.shared.stop);
                 self.count(STALLED, since);
                 self.open_rows(rows);
             }
@@ -207,6 +207,7 @@ impl Lane {
             self.tally.counters.add(fault.kind);
             self.shared.keep(fault);
         }
+        self.stepper.take_warnings().into_iter().for_each(|warning| self.shared.warn(warning));
         Ok(answer)
     }
 

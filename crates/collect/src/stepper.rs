@@ -5,7 +5,7 @@
 //! (`flags::ABORTED` in its result, and a `Fault`), never an end of the run; an `Err` is.
 
 use crate::Fault;
-use plimsoll_base::Result;
+use plimsoll_base::{Error, Result};
 use plimsoll_env::Spec;
 use plimsoll_worker::Stop;
 use std::ops::Range;
@@ -76,6 +76,17 @@ pub trait Stepper: Send {
     /// The last answer of a group that has nothing under way.
     fn results(&self, group: usize) -> Results<'_>;
 
+    /// Environments that step and reset as one, in the order of their numbers: 1 unless environments are vector
+    /// environments. All of a unit are asked the same.
+    fn unit(&self) -> usize {
+        1
+    }
+
     /// What has failed since the last call.
     fn take_faults(&mut self) -> Vec<Fault>;
+
+    /// What was done since the last call that is allowed and seldom meant.
+    fn take_warnings(&mut self) -> Vec<Error> {
+        Vec::new()
+    }
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Driver, envs, python};
+use plimsoll_collect::Stepper;
 use plimsoll_worker::procs::{GPU_DEVICES, gpu_use, of_sessions};
 use serde_json::json;
 use std::process::Command;

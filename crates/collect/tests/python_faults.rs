@@ -227,9 +227,10 @@ fn workers_do_not_outlive_a_parent_that_is_killed() {
     assert_eq!(pids.len(), 2);
     parent.kill().unwrap();
     parent.wait().unwrap();
-    let until = Instant::now() + Duration::from_secs(1);
+    // It takes milliseconds; on a machine that is busy elsewhere, as long as it does.
+    let until = Instant::now() + Duration::from_secs(30);
     while !pids.iter().all(|&pid| is_gone(pid)) {
-        assert!(Instant::now() < until, "of {pids:?} some live a second after their parent");
+        assert!(Instant::now() < until, "of {pids:?} some live long after their parent");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

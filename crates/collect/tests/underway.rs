@@ -73,6 +73,15 @@ fn episodes_go_on_bit_for_bit() {
     assert!(content(&second.next().unwrap().unwrap()) == wanted, "other frames");
     // Other actions end another episode: nobody goes on from there in silence.
     underway.iter_mut().for_each(|underway| underway.actions = [1i64.to_ne_bytes(); 60].concat());
-    let error = start(underway).next().map(|_| ()).unwrap_err();
+    let error = start(underway.clone()).next().map(|_| ()).unwrap_err();
     assert_eq!(error.slug, "resume-differs");
+    // A learner that comes late, when the threads have stopped already, hears it too.
+    let mut late = start(underway);
+    for _ in 0..30_000 {
+        if late.stop().is_set() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(late.next().map(|_| ()).unwrap_err().slug, "resume-differs");
 }

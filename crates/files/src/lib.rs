@@ -30,5 +30,5 @@ pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, check_against, expected_tensors};
 pub use writer::{
     ArrayDecl, ArrayElement, FileRecord, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of,
-    write_atomic, write_new, write_new_lines,
+    write_atomic, write_error, write_new, write_new_lines,
 };

@@ -316,7 +316,7 @@ pub(crate) fn part_path(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// `disk-full` where the system says so, else `write-failed`.
-pub(crate) fn write_error(path: &Path, err: &std::io::Error) -> Error {
+pub fn write_error(path: &Path, err: &std::io::Error) -> Error {
     match err.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             Error::io("disk-full", path, err).hint("make room, or choose another directory on a larger disk")

@@ -38,7 +38,7 @@ Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|verb| verb == plimsoll_collect::ENV_WORKER) {
-        // Before anything else: this process becomes the user's interpreter.
+        // Before anything else: this process becomes the keeper of a user's interpreter.
         return plimsoll_collect::become_env_worker(&args.collect::<Vec<_>>());
     }
     report::install_panic_hook();

@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Folder, check_refused, command, plimsoll, text};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, Row};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
@@ -106,6 +108,81 @@ fn frames_are_written_where_the_user_says() {
     check_refused(&args, 2, &["error[run-dir-not-empty]"]);
 }
 
+/// Numbers of a column of a Parquet file, lists one after the other; a null is NaN.
+fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
+    fn add(field: &Field, into: &mut Vec<f64>) {
+        match field {
+            Field::Null => into.push(f64::NAN),
+            Field::Bool(value) => into.push(f64::from(u8::from(*value))),
+            Field::UInt(value) => into.push(f64::from(*value)),
+            Field::ULong(value) => into.push(*value as f64),
+            Field::Long(value) => into.push(*value as f64),
+            Field::Float(value) => into.push(f64::from(*value)),
+            Field::Double(value) => into.push(*value),
+            Field::ListInternal(list) => list.elements().iter().for_each(|field| add(field, into)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut found = Vec::new();
+    for row in rows {
+        let (_, field) =
+            row.get_column_iter().find(|(column, _)| *column == name).expect("the column is there");
+        add(field, &mut found);
+    }
+    found
+}
+
+#[test]
+fn parquet_has_the_frames_of_safetensors() {
+    let folder = Folder::new();
+    let write = |format: &str| {
+        let (dir, format) = (format!("run.dir={}", folder.text_path(format)), format!("run.format={format}"));
+        let sets = ["total_frames=1280", "num_envs=4", "frames_per_batch=640"].map(|set| ["--set", set]);
+        let args =
+            [&["collect", RUN, "--json", "--set", &dir, "--set", &format][..], &sets.concat()].concat();
+        json(&args)["files"][0].as_str().unwrap().to_string()
+    };
+    let bytes = std::fs::read(write("safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let path = write("parquet");
+    assert!(path.ends_with("frames-000000.parquet"));
+    let file = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let metadata = file.metadata().file_metadata();
+    let notes = metadata.key_value_metadata().unwrap();
+    let note = |key: &str| notes.iter().find(|note| note.key == key).and_then(|note| note.value.clone());
+    assert_eq!((note("env"), note("observation.shape")), (Some("CartPole-v1".into()), Some("[4]".into())));
+    let rows: Vec<Row> = file.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+    // Two batches of four environments with 160 frames each, all of them frames.
+    assert_eq!((metadata.num_rows(), rows.len()), (1280, 1280));
+    let column = |name: &str| numbers(&rows, name);
+    let floats = |name: &str| -> Vec<f64> {
+        let data = tensors.tensor(name).unwrap().data();
+        data.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    };
+    assert_eq!(column("reward"), floats("reward"));
+    let with_next = floats("observation");
+    let (mut before, mut after): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+    for row in with_next.chunks_exact(161 * 4) {
+        before.extend(&row[..160 * 4]);
+        after.extend(&row[4..]);
+    }
+    assert_eq!(column("observation"), before);
+    // What came after a frame is the next observation, but where an episode ended: there it is the last one.
+    let next = column("next_observation");
+    let (returns, ended) = (column("final_return"), column("terminated"));
+    let mut finals = floats("final_observation").into_iter();
+    for t in 0..rows.len() {
+        let expect: Vec<f64> = match returns[t].is_nan() {
+            true => after[4 * t..4 * t + 4].to_vec(),
+            false => finals.by_ref().take(4).collect(),
+        };
+        assert_eq!(next[4 * t..4 * t + 4], expect, "frame {t}");
+        assert_eq!(ended[t] == 1.0, !returns[t].is_nan(), "CartPole's random episodes end by themselves");
+    }
+    let marks = tensors.tensor("flags").unwrap().data();
+    assert_eq!(column("cut"), marks.iter().map(|mark| f64::from(mark >> 2 & 1)).collect::<Vec<_>>());
+}
+
 #[test]
 fn an_interrupt_ends_it_with_what_was_collected() {
     let folder = Folder::with(
@@ -161,6 +238,21 @@ fn wrong_environment_files_are_refused_at_their_line() {
         (format!("{base}[replay]\ncapacity = 100\n"), "frames-not-whole", &["replay.capacity"]),
         (format!("{base}[policy]\nkind = \"best\"\n"), "bad-value", &["random"]),
         (base.replace("CartPole-v1", "text:countdown"), "not-built", &["env.toml:1:1"]),
+        // Keys that would do nothing.
+        (
+            format!("{base}reseed = \"once\"\n"),
+            "contradictory-keys",
+            &["env.toml:4:1", "`reseed` is set", "env = \"gym:CartPole-v1\""],
+        ),
+        (format!("{base}worker_memory = \"1GiB\"\n"), "contradictory-keys", &["remove worker_memory"]),
+        (
+            base.replace("CartPole-v1", "gym:CartPole-v1") + "threads = 2\n",
+            "contradictory-keys",
+            &["set num_workers"],
+        ),
+        (format!("{base}explore = \"mode\"\n"), "contradictory-keys", &["no most likely action"]),
+        (format!("{base}episode_frames_max = 9\n"), "contradictory-keys", &["max_frames_per_traj"]),
+        (format!("{base}[run]\nformat = \"parquet\"\n"), "contradictory-keys", &["set run.dir"]),
     ] {
         let folder = Folder::with("env.toml", &content);
         let slug = format!("error[{slug}]");

@@ -103,6 +103,7 @@ impl Asked {
         envs.program = self.program.clone();
         envs.gpu = self.gpu;
         envs.restarts_max = self.restarts_max;
+        envs.episode_steps_max = self.episode_steps_max;
         if let Some(bytes) = self.worker_memory {
             envs.worker_memory = Bytes(bytes);
         }

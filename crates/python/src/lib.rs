@@ -31,7 +31,7 @@ fn raised(error: &Error) -> PyErr {
 /// Becomes a worker of Python environments; returns only if it could not.
 #[pyfunction]
 fn become_env_worker(arguments: Vec<OsString>) {
-    plimsoll_collect::become_env_worker(&arguments);
+    plimsoll_collect::exec_env_worker(&arguments);
 }
 
 #[pymodule]

@@ -1,13 +1,15 @@
-//! The hidden verb `env-worker`: what a process does to itself before it becomes the user's interpreter.
+//! The hidden verb `env-worker`: what a process does to itself before it starts the user's interpreter.
 //!
 //! The parent spawns this program without code between fork and exec, which a process with threads could not run safely.
-//! Here, alone and with one thread, it opens a session, ties its life to the parent's, limits its memory, shuts the
-//! GPU out, and is replaced by the interpreter on a script in a memfd. It comes back only if it could not.
+//! Here, alone and with one thread, it opens a session, joins its memory group, shuts the GPU out, starts the interpreter
+//! on a script in a memfd, and stays as its keeper (`keeper.rs`).
 
+use crate::groups::Joined;
+use crate::keeper;
 use crate::sandbox::{self, Gpu, Network};
 use plimsoll_base::Bytes;
 use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Pid, Resource, Rlimit};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -38,17 +40,28 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// The arguments of our binary, verb first, for a child of process `parent`.
-    pub(crate) fn arguments(&self, parent: u32) -> Vec<OsString> {
+    /// The arguments of our binary, verb first, for a child of process `parent` in the group of these paths.
+    pub(crate) fn arguments(&self, parent: u32, group: Option<[PathBuf; 2]>) -> Vec<OsString> {
         let network = if self.network == Network::Allow { "network" } else { "" };
         let gpu = if self.gpu == Gpu::Allow { "gpu" } else { "" };
         let words = [ENV_WORKER, &parent.to_string(), &self.memory.0.to_string(), network, gpu];
-        words.iter().map(OsString::from).chain([self.python.clone().into()]).collect()
+        let paths = group.unwrap_or_default().into_iter().chain([self.python.clone()]);
+        words.iter().map(OsString::from).chain(paths.map(OsString::from)).collect()
     }
+}
 
-    /// Reads what `arguments` wrote behind the verb: (limits, parent).
-    fn read(arguments: &[OsString]) -> Option<(Confined, i32)> {
-        let [parent, memory, network, gpu, python] = arguments else { return None };
+/// What the arguments say.
+struct Place {
+    confined: Confined,
+    parent: i32,
+    /// The worker's memory group, and the one to go back to.
+    group: Option<[PathBuf; 2]>,
+}
+
+impl Place {
+    /// Reads what `arguments` wrote behind the verb.
+    fn read(arguments: &[OsString]) -> Option<Place> {
+        let [parent, memory, network, gpu, group, own, python] = arguments else { return None };
         let number = |text: &OsString| text.to_str()?.parse::<u64>().ok();
         let confined = Confined {
             python: python.into(),
@@ -56,37 +69,74 @@ impl Confined {
             network: if network.is_empty() { Network::Deny } else { Network::Allow },
             gpu: if gpu.is_empty() { Gpu::Deny } else { Gpu::Allow },
         };
-        Some((confined, i32::try_from(number(parent)?).ok()?))
+        let group = (!group.is_empty()).then(|| [group.into(), own.into()]);
+        Some(Place { confined, parent: i32::try_from(number(parent)?).ok()?, group })
+    }
+
+    /// Joins the worker's group. Its other limits hold without it all the same.
+    fn join(&self) -> Option<Joined> {
+        let [dir, own] = self.group.as_ref()?;
+        let joined = Joined::join(dir, own);
+        joined.inspect_err(|err| eprintln!("plimsoll {ENV_WORKER}: joining {}: {err}", dir.display())).ok()
+    }
+
+    fn not_started(&self, err: &std::io::Error) -> ExitCode {
+        eprintln!("plimsoll {ENV_WORKER}: {}: {err}", self.confined.python.display());
+        ExitCode::from(NOT_STARTED)
     }
 }
 
-/// Becomes a worker that runs `script`. `arguments` are those of the process behind the verb. Returns only if it
-/// could not, with the exit code and after saying why on standard error.
+/// Becomes the keeper of a worker that runs `script`, and ends when the worker does. `arguments` are those of the process
+/// behind the verb. What kept it from starting is said on standard error.
 pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
-    let Some((confined, parent)) = Confined::read(arguments) else {
-        eprintln!("plimsoll {ENV_WORKER} is started by plimsoll itself");
-        return ExitCode::from(2);
-    };
-    let outcome = prepare(&confined, parent, script).map(|script| {
-        let mut python = Command::new(&confined.python);
-        python.arg(format!("/proc/self/fd/{}", script.as_raw_fd())).arg(SOCKET.to_string()).exec()
+    let Some(place) = Place::read(arguments) else { return not_by_hand() };
+    let group = place.join();
+    let started = stay(place.parent).and_then(|()| prepare(&place.confined, script)).and_then(|ready| {
+        // The socket and the script are closed here once they are open there.
+        keeper::start(ready.command, place.confined.memory.0)
     });
-    // `exec` comes back with what kept it.
-    let err = outcome.unwrap_or_else(|err| err);
-    eprintln!("plimsoll {ENV_WORKER}: {}: {err}", confined.python.display());
-    ExitCode::from(NOT_STARTED)
+    match started {
+        Ok(python) => keeper::keep(python, place.parent, group),
+        Err(err) => place.not_started(&err),
+    }
 }
 
-/// Everything but the exec itself; returns the script's memfd, open for the program to come.
-fn prepare(confined: &Confined, parent: i32, script: &str) -> std::io::Result<OwnedFd> {
+/// Becomes the worker itself, without a keeper: for a program that is a large one, as an interpreter with this library
+/// is. What the worker starts in sessions of its own may then outlive a parent that is killed, until groups are swept.
+pub fn exec_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
+    let Some(place) = Place::read(arguments) else { return not_by_hand() };
+    place.join();
+    let prepared = prepare(&place.confined, script).and_then(|mut ready| {
+        keeper::bind(Pid::from_raw(place.parent), place.confined.memory.0)?;
+        // `exec` comes back with what kept it.
+        Err::<(), _>(ready.command.exec())
+    });
+    place.not_started(&prepared.expect_err("a process that became another one is not here"))
+}
+
+fn not_by_hand() -> ExitCode {
+    eprintln!("plimsoll {ENV_WORKER} is started by plimsoll itself");
+    ExitCode::from(2)
+}
+
+/// What a keeper does to itself.
+fn stay(parent: i32) -> std::io::Result<()> {
     rustix::process::setsid()?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the signal was armed; then nobody would ever send it.
     if rustix::process::getppid() != Pid::from_raw(parent) {
         return Err(rustix::io::Errno::SRCH.into());
     }
-    let bytes = Some(confined.memory.0);
-    rustix::process::setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?;
+    keeper::adopt()
+}
+
+/// The interpreter's command, and what it inherits.
+struct Ready {
+    command: Command,
+    _socket: OwnedFd,
+    _script: OwnedFd,
+}
+
+/// Everything that a worker inherits from whoever becomes it or starts it.
+fn prepare(confined: &Confined, script: &str) -> std::io::Result<Ready> {
     // A core file of a worker is of no use and may be gigabytes.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     raise_oom_score();
@@ -96,7 +146,6 @@ fn prepare(confined: &Confined, parent: i32, script: &str) -> std::io::Result<Ow
         return Err(std::io::Error::other(format!("descriptor {SOCKET} is taken")));
     }
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty())?;
-    std::mem::forget(socket);
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let memfd = rustix::fs::memfd_create("plimsoll-env-worker.py", MemfdFlags::empty())?;
     let mut rest = script.as_bytes();
@@ -108,7 +157,9 @@ fn prepare(confined: &Confined, parent: i32, script: &str) -> std::io::Result<Ow
     if (confined.network, confined.gpu) != (Network::Allow, Gpu::Allow) && sandbox::is_there() {
         sandbox::enter(confined.network, confined.gpu)?;
     }
-    Ok(memfd)
+    let mut command = Command::new(&confined.python);
+    command.arg(format!("/proc/self/fd/{}", memfd.as_raw_fd())).arg(SOCKET.to_string());
+    Ok(Ready { command, _socket: socket, _script: memfd })
 }
 
 /// Best effort: where it cannot be set, the kernel chooses by size alone.
@@ -124,16 +175,21 @@ mod tests {
 
     #[test]
     fn arguments_read_back_as_they_were_written() {
-        for (network, gpu) in [(Network::Deny, Gpu::Allow), (Network::Allow, Gpu::Deny)] {
+        for (network, gpu, group) in [
+            (Network::Deny, Gpu::Allow, None),
+            (Network::Allow, Gpu::Deny, Some(["/a group".into(), "/own".into()])),
+        ] {
             let confined = Confined { python: "/a b/python".into(), memory: Bytes::mib(7), network, gpu };
-            let arguments = confined.arguments(12);
+            let arguments = confined.arguments(12, group.clone());
             assert_eq!(arguments[0], ENV_WORKER);
-            let (read, parent) = Confined::read(&arguments[1..]).expect("they are ours");
-            assert_eq!((read.python, read.memory.0, read.network, read.gpu, parent), {
+            let place = Place::read(&arguments[1..]).expect("they are ours");
+            let read = place.confined;
+            assert_eq!((read.python, read.memory.0, read.network, read.gpu), {
                 let Confined { python, memory, network, gpu } = confined;
-                (python, memory.0, network, gpu, 12)
+                (python, memory.0, network, gpu)
             });
-            assert!(Confined::read(&arguments).is_none());
+            assert_eq!((place.parent, place.group), (12, group));
+            assert!(Place::read(&arguments).is_none());
         }
     }
 }

@@ -5,12 +5,15 @@
 //! last words of its standard error; it is killed with its whole group, and started again a bounded number of times.
 //! The supervisor of a run is here too: it starts the trainer, passes signals on and says how it ended.
 //! Workers of environments are sessions (`session.rs`): a socket of whole messages, shared memory, and a verb of our own binary
-//! (`enter.rs`) that becomes the user's interpreter.
+//! (`enter.rs`) that starts the user's interpreter and keeps it (`keeper.rs`), in a memory group of its own where that can be
+//! made (`groups.rs`).
 //! Nothing here waits without a deadline, and nothing here knows what the lines mean, `python.rs` and `episodes.rs` excepted.
 
 mod bell;
 mod enter;
 mod episodes;
+mod groups;
+mod keeper;
 mod launch;
 mod once;
 mod pool;
@@ -25,8 +28,9 @@ mod status;
 mod supervisor;
 
 pub use bell::Bell;
-pub use enter::{Confined, ENV_WORKER, become_env_worker};
+pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};
 pub use episodes::{EpisodesSpec, Messages, PythonEpisodes, Turn};
+pub use groups::{GroupHome, WorkerGroup};
 pub use launch::{Launch, Limits};
 pub use once::{Ran, RunEnd, run_once};
 pub use pool::{Pool, Request, Stop};

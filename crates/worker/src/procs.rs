@@ -2,6 +2,8 @@
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::Host;
+use rustix::process::{Pid, Signal};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Paths of GPU devices begin so.
@@ -28,6 +30,45 @@ pub fn of_sessions(sessions: &[u32]) -> Vec<(u32, u32)> {
     .collect()
 }
 
+/// The processes that descend from `roots`, themselves included: (root, process). One that has ended and was not waited
+/// for is none.
+pub fn below(roots: &[u32]) -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut living = BTreeSet::new();
+    for pid in pids {
+        let Some((parent, is_alive)) = parent_of(pid) else { continue };
+        children.entry(parent).or_default().push(pid);
+        living.extend(is_alive.then_some(pid));
+    }
+    let mut found = Vec::new();
+    for &root in roots {
+        let mut next = vec![root];
+        // A tree of processes changes while it is read; each number is taken from it once, so the walk ends.
+        while let Some(pid) = next.pop() {
+            next.extend(children.remove(&pid).unwrap_or_default());
+            found.extend(living.contains(&pid).then_some((root, pid)));
+        }
+    }
+    found
+}
+
+/// The parent of a process, and whether that lives.
+fn parent_of(pid: u32) -> Option<(u32, bool)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    Some((fields.next()?.parse().ok()?, state != "Z" && state != "X"))
+}
+
+/// Kills processes. One that is gone is no error.
+pub fn kill_all(pids: impl IntoIterator<Item = u32>) {
+    for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
 /// The session of a living process, from its /proc/PID/stat; its name may hold spaces and brackets.
 fn session_of(stat: &str) -> Option<u32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -50,8 +91,8 @@ pub fn resident_bytes(pids: &[u32]) -> (Bytes, Bytes) {
 }
 
 /// What a process has of devices whose paths begin with one of `devices`.
-pub fn gpu_use(pid: u32, devices: &[&str]) -> GpuUse {
-    let is_device = |path: &str| devices.iter().any(|device| path.starts_with(device));
+pub fn gpu_use(pid: u32, devices: &[impl AsRef<str>]) -> GpuUse {
+    let is_device = |path: &str| devices.iter().any(|device| path.starts_with(device.as_ref()));
     let mut found = GpuUse::default();
     for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
         let Some(path) = line.split_ascii_whitespace().nth(5) else { continue };
@@ -77,6 +118,32 @@ mod tests {
         assert_eq!(session_of(&stat("python3", "S")), Some(5));
         assert_eq!(session_of(&stat("a) Z 1 (b", "R")), Some(5));
         assert_eq!((session_of(&stat("gone", "Z")), session_of("")), (None, None));
+    }
+
+    #[test]
+    fn descendants_are_found_and_killed() {
+        let shell = "sleep 1000 & echo $! && exec sleep 1000";
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", shell])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let grandchild: u32 = line.trim().parse().unwrap();
+        let root = child.id();
+        let mut found = below(&[root]);
+        found.sort_unstable();
+        let mut expect = vec![(root, root), (root, grandchild)];
+        expect.sort_unstable();
+        assert_eq!(found, expect);
+        assert!(below(&[std::process::id()]).contains(&(std::process::id(), grandchild)));
+        assert_eq!(parent_of(grandchild), Some((root, true)));
+        kill_all([grandchild, root]);
+        // Killed and not waited for: no living process any more.
+        child.wait().unwrap();
+        assert_eq!((below(&[root]), parent_of(root)), (Vec::new(), None));
     }
 
     #[test]

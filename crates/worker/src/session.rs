@@ -1,9 +1,10 @@
-//! One worker process of a session of its own, spoken with over a socket of whole messages.
+//! One worker: an interpreter with its keeper, spoken with over a socket of whole messages.
 //!
 //! It is started from the verb `env-worker`, says its words to a ring that keeps their end, and is killed with every
-//! process of its session. What the messages mean is not known here.
+//! process that it started. What the messages mean is not known here.
 
 use crate::enter::Confined;
+use crate::groups::WorkerGroup;
 use crate::procs;
 use crate::ring::Ring;
 use crate::sandbox::Gpu;
@@ -28,10 +29,12 @@ pub const LAST_WORDS_BYTES: usize = 64 << 10;
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes moved a system call.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Passes over the processes of a session that is killed: one may start others while it is looked at.
-const KILL_PASSES: usize = 4;
+/// How long processes that are killed may take to be gone, before their keeper is killed too.
+const KILL_TIME: Duration = Duration::from_secs(2);
+/// Between two looks at what is left of them.
+const KILL_TICK: Duration = Duration::from_millis(1);
 
-/// A running worker. Dropping it kills its whole session.
+/// A running worker. Dropping it kills all of its processes.
 #[derive(Debug)]
 pub struct Session {
     child: Child,
@@ -40,6 +43,10 @@ pub struct Session {
     errors_open: bool,
     words: Ring,
     status: Option<ExitStatus>,
+    /// The interpreter, once it has said who it is.
+    interpreter: Option<u32>,
+    group: Option<WorkerGroup>,
+    is_grouped: bool,
 }
 
 /// What a socket gave.
@@ -54,11 +61,15 @@ pub enum Received {
 }
 
 impl Session {
-    /// Starts `program`, our binary, as a worker. Call it from a thread that outlives the worker: a worker dies with the
-    /// thread that started it.
+    /// Starts `program`, our binary, as the keeper of a worker, in a memory group if one is given.
     ///
     /// `env`: variables beside those that every worker gets. Errors: `env-worker-not-started`.
-    pub fn start(program: &Path, confined: &Confined, env: &[(String, String)]) -> Result<Session> {
+    pub fn start(
+        program: &Path,
+        confined: &Confined,
+        env: &[(String, String)],
+        group: Option<WorkerGroup>,
+    ) -> Result<Session> {
         let not_started = |err: &dyn std::fmt::Display| {
             Error::new("env-worker-not-started", format!("{}: {err}", program.display()))
                 .hint("check the limits on processes and open files: `ulimit -u`, `ulimit -n`, and `pids.max` of the container")
@@ -69,7 +80,8 @@ impl Session {
         let (errors, words) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|err| not_started(&err))?;
         rustix::io::ioctl_fionbio(&errors, true).map_err(|err| not_started(&err))?;
         let mut command = Command::new(program);
-        command.args(confined.arguments(std::process::id())).stdin(Stdio::from(theirs));
+        let arguments = confined.arguments(std::process::id(), group.as_ref().map(WorkerGroup::arguments));
+        command.args(arguments).stdin(Stdio::from(theirs));
         // What it prints belongs to its words, not to our standard output.
         command.stdout(Stdio::from(words.try_clone().map_err(|err| not_started(&err))?));
         command.stderr(Stdio::from(words));
@@ -84,12 +96,52 @@ impl Session {
         command.env_remove(crate::status::VARIABLE).envs(env.iter().map(|(key, value)| (key, value)));
         let child = command.spawn().map_err(|err| not_started(&err))?;
         let words = Ring::new(LAST_WORDS_BYTES);
-        Ok(Session { child, socket, errors, errors_open: true, words, status: None })
+        Ok(Session {
+            child,
+            socket,
+            errors,
+            errors_open: true,
+            words,
+            status: None,
+            interpreter: None,
+            group,
+            is_grouped: false,
+        })
     }
 
-    /// Its process id, which is that of its session.
-    pub fn pid(&self) -> u32 {
+    /// The keeper's process id: every process of the worker descends from it.
+    pub fn keeper(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The interpreter's process id; the keeper's until that is known.
+    pub fn pid(&self) -> u32 {
+        self.interpreter.unwrap_or(self.child.id())
+    }
+
+    /// Notes which process the interpreter says it is. It is believed if it is below the keeper.
+    pub fn introduce(&mut self, pid: u32) {
+        self.interpreter = Some(pid).filter(|&pid| self.is_ours(pid));
+        self.is_grouped = self.group.as_ref().is_some_and(|group| group.processes().contains(&pid));
+    }
+
+    /// Whether the interpreter is in the worker's group, so that the kernel holds it and all that it starts.
+    pub fn is_grouped(&self) -> bool {
+        self.is_grouped
+    }
+
+    /// Whether the interpreter lives, as far as is known.
+    pub fn is_alive(&mut self) -> bool {
+        self.ended().is_none() && self.interpreter.is_none_or(|pid| self.is_ours(pid))
+    }
+
+    fn is_ours(&self, pid: u32) -> bool {
+        procs::below(&[self.keeper()]).contains(&(self.keeper(), pid))
+    }
+
+    /// What the kernel says if it killed processes of the worker because they held more than its group may.
+    pub fn killed_in_group(&self) -> Option<Vec<String>> {
+        self.group.as_ref()?.killed()
     }
 
     /// Our end of the socket.
@@ -138,36 +190,38 @@ impl Session {
 
     /// Asks it for the stack of its threads, which Python's fault handler writes to standard error.
     pub fn ask_for_stack(&self) {
-        if self.status.is_none() {
-            let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::USR1);
+        // What is below the keeper is surely still the interpreter, and not another process of its number.
+        let interpreter = self.interpreter.filter(|&pid| self.is_ours(pid));
+        if let Some(pid) = interpreter.and_then(|pid| Pid::from_raw(pid as i32)) {
+            let _ = rustix::process::kill_process(pid, Signal::USR1);
         }
     }
 
-    /// Kills every process of the session and waits for the worker.
+    /// Kills every process of the worker and waits for its keeper.
     pub fn kill(&mut self) -> Option<ExitStatus> {
-        let pid = self.pid();
-        if self.ended().is_none() {
-            // A process that was not waited for keeps its number, so the signal reaches nobody else.
-            let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-            let _ = self.child.kill();
-        }
-        for _ in 0..KILL_PASSES {
-            let others: Vec<u32> = procs::of_sessions(&[pid])
-                .into_iter()
-                .map(|(_, other)| other)
-                .filter(|&other| other != pid)
-                .collect();
-            if others.is_empty() {
+        let (keeper, until) = (self.keeper(), Instant::now() + KILL_TIME);
+        // The keeper last: while it lives it takes up what loses its parent, and counts what they used.
+        while self.ended().is_none() && Instant::now() < until {
+            let below = procs::below(&[keeper]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != keeper);
+            let below: Vec<u32> = below.collect();
+            // Without a keeper the interpreter is in its place, and dies below.
+            if below.is_empty() {
                 break;
             }
-            for other in others.into_iter().filter_map(|other| Pid::from_raw(other as i32)) {
-                let _ = rustix::process::kill_process(other, Signal::KILL);
-            }
+            procs::kill_all(below);
+            std::thread::sleep(KILL_TICK);
         }
-        if self.status.is_none() {
+        if self.ended().is_none() {
+            let _ = self.child.kill();
             // A killed process ends at once; its parent only has to collect it.
             self.status = self.child.wait().ok();
         }
+        // If somebody else killed the keeper, its worker died with it, and what that had started may live.
+        if let Some(interpreter) = self.interpreter {
+            procs::kill_all(procs::of_sessions(&[interpreter]).into_iter().map(|(_, pid)| pid));
+        }
+        // Whatever is left of its group dies with it.
+        self.group = None;
         self.status
     }
 

@@ -1,8 +1,7 @@
 //! The thread that watches workers: it starts them, listens to them, holds them to their limits, and says how they end.
 //!
-//! It never touches a step: those go between the collector's thread and the workers. A worker dies with the thread that
-//! started it, so all are started here. What ends a worker is told once; whether it is started again is decided by who
-//! is told.
+//! It never touches a step: those go between the collector's thread and the workers. What ends a worker is told once;
+//! whether it is started again is decided by who is told.
 
 use super::slots::SlotMap;
 use super::words::{Failed, Known, Word, bad};
@@ -11,7 +10,7 @@ use crate::FaultKind;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::{Host, OomWatch};
 use plimsoll_worker::session::{self, MESSAGE_BYTES_MAX, Received};
-use plimsoll_worker::{Bell, Confined, Session, SharedMemory, procs};
+use plimsoll_worker::{Bell, Confined, GroupHome, Session, SharedMemory, procs};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::json;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,12 +25,16 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 /// How often memory is looked at.
 const MEMORY_EVERY: Duration = Duration::from_millis(250);
-/// How often the processes of all sessions are listed anew: a look at every process of the machine.
+/// How often the processes of all workers are listed anew: a look at every process of the machine.
 const LIST_EVERY: Duration = Duration::from_secs(2);
 /// How often a worker is held against the promise that it has no GPU.
 const GPU_EVERY: Duration = Duration::from_secs(10);
 /// From the question for its stack to the end of a worker that hangs.
 const STACK_TIME: Duration = Duration::from_millis(200);
+/// From a closed socket to the end of a process that is about to end by itself.
+const CLOSED_TIME: Duration = Duration::from_secs(1);
+/// From the end of an interpreter to that of its keeper.
+const KEEPER_TIME: Duration = Duration::from_secs(10);
 /// Time for environments to close.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
 /// Lines of standard error in a message.
@@ -45,6 +48,8 @@ const SIGKILL: i32 = 9;
 pub(super) struct Shape {
     pub known: Known,
     pub shares: Vec<Share>,
+    /// Who holds workers to `worker_memory`, in words.
+    pub memory_held_by: String,
 }
 
 /// A worker that is ready: by these it is asked and answers.
@@ -53,6 +58,8 @@ pub(super) struct Link {
     pub socket: OwnedFd,
     pub memory: SharedMemory,
     pub pid: u32,
+    /// The process above it, from which all of the worker's descend.
+    pub keeper: u32,
 }
 
 /// What the crew is told. Orders for a worker that is gone already do nothing.
@@ -104,7 +111,7 @@ struct Post {
     /// Until then it must be ready.
     deadline: Instant,
     dying: Option<(Instant, Why)>,
-    /// Processes of its session when they were last listed.
+    /// Its processes when they were last listed.
     pids: Vec<u32>,
     look_at_gpu: bool,
     warned: bool,
@@ -120,6 +127,7 @@ pub(super) struct Crew {
     told: Bell,
     posts: Vec<Post>,
     shape: Option<Arc<Shape>>,
+    groups: Option<GroupHome>,
     lives: u64,
     oom: OomWatch,
     memory_at: Instant,
@@ -156,6 +164,7 @@ impl Crew {
             warned: false,
         };
         let Lines { orders, ordered, news, told } = lines;
+        let groups = envs.memory_groups.then(|| GroupHome::find(&Host::this())).flatten();
         Crew {
             envs,
             python,
@@ -166,6 +175,7 @@ impl Crew {
             told,
             posts: (0..workers).map(|_| post()).collect(),
             shape: None,
+            groups,
             lives: 0,
             oom: OomWatch::begin(&Host::this()),
             memory_at: now,
@@ -263,10 +273,12 @@ impl Crew {
             network: self.envs.network,
             gpu: self.envs.gpu,
         };
-        let session = Session::start(&self.program, &confined, &[])?;
+        // A group that cannot be made, where one could before, leaves the worker to the readings.
+        let group = self.groups.as_ref().and_then(|home| home.make(self.envs.worker_memory).ok());
+        let session = Session::start(&self.program, &confined, &[], group)?;
         self.lives += 1;
         let post = &mut self.posts[worker];
-        post.pids = vec![session.pid()];
+        post.pids = vec![session.keeper()];
         post.session = Some(session);
         post.stage = Stage::Hello;
         post.life = self.lives;
@@ -310,6 +322,7 @@ impl Crew {
         let next = match (stage, word) {
             (Stage::Hello, Word::Hello(hello)) => {
                 hello.check()?;
+                self.posts[worker].session.as_mut().expect("who speaks is there").introduce(hello.pid);
                 let ask = json!({ "spec": { "env": self.envs.env, "kwargs": self.envs.kwargs } });
                 self.say(worker, ask.to_string().as_bytes(), None)?;
                 Stage::Spec
@@ -324,7 +337,7 @@ impl Crew {
                 let map = share.map(&shape.known);
                 let (memory, fd) = SharedMemory::new(Bytes(map.bytes as u64))?;
                 let Known { observation, action, .. } = &shape.known;
-                let attach = map.attach(observation, action, &share.local_groups(), self.envs.reseed);
+                let attach = map.attach(observation, action, &share.local_groups(), &self.envs);
                 self.say(worker, attach.to_string().as_bytes(), Some(fd))?;
                 Stage::Attach(memory)
             }
@@ -368,13 +381,18 @@ impl Crew {
             }
             return Ok(shape.clone());
         }
+        known.check_limit(self.envs.episode_steps_max)?;
         let PythonEnvs { num_envs, num_workers, overlap, .. } = *self.envs;
         let mut shares = share(num_envs, num_workers, known.said.vector, overlap)?;
         let largest = shares.iter().map(|share| share.map(&known).bytes as u64).sum();
         super::check_room(Bytes(largest), self.envs.num_envs)?;
         // Where one worker is started to be measured, the others are not.
         shares.truncate(self.posts.len());
-        let shape = Arc::new(Shape { known, shares });
+        let memory_held_by = match &self.groups {
+            Some(home) => home.describe(),
+            None => format!("readings every {} ms", MEMORY_EVERY.as_millis()),
+        };
+        let shape = Arc::new(Shape { known, shares, memory_held_by });
         self.shape = Some(shape.clone());
         Ok(shape)
     }
@@ -394,7 +412,7 @@ impl Crew {
             )
             .hint("raise the limit on open files: `ulimit -n`")
         })?;
-        let link = Link { socket, memory, pid: session.pid() };
+        let link = Link { socket, memory, pid: session.pid(), keeper: session.keeper() };
         post.look_at_gpu = true;
         let life = post.life;
         self.tell(News::Ready { worker, life, link, shape });
@@ -407,7 +425,13 @@ impl Crew {
         session.listen();
         if let Why::Closed = why {
             // A socket closes a moment before its process can be waited for.
-            if let Some(status) = session.wait_until(Instant::now() + STACK_TIME) {
+            let until = Instant::now() + CLOSED_TIME;
+            while session.is_alive() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Its keeper ends once it has collected it and what it left.
+            let time = if session.is_alive() { Duration::ZERO } else { KEEPER_TIME };
+            if let Some(status) = session.wait_until(Instant::now() + time) {
                 return self.died(worker, Some(status));
             }
         }
@@ -439,6 +463,7 @@ impl Crew {
     /// Says what a worker died of by itself.
     fn died(&mut self, worker: usize, status: Option<ExitStatus>) {
         let session = self.posts[worker].session.as_mut().expect("who died was there");
+        let in_group = session.killed_in_group();
         session.kill();
         session.listen();
         let pid = session.pid();
@@ -454,7 +479,10 @@ impl Crew {
         let starved = session.last_words(LAST_LINES).iter().any(|line| {
             ["MemoryError", "Cannot allocate memory", "bad_alloc"].iter().any(|words| line.contains(words))
         });
-        let error = if let Some(reason) = oom_line {
+        let error = if let Some(facts) = in_group {
+            kind = FaultKind::OverBudget;
+            over_group(worker, pid, self.envs.worker_memory, facts)
+        } else if let Some(reason) = oom_line {
             kind = FaultKind::OverBudget;
             Error::new(
                 "env-worker-oom-killed",
@@ -514,21 +542,31 @@ impl Crew {
         }
     }
 
-    /// Lists the processes of each session anew.
+    /// Lists the processes of each worker anew.
     fn list(&mut self) {
         let sessions: Vec<u32> =
-            self.posts.iter().filter_map(|post| post.session.as_ref()).map(Session::pid).collect();
-        let found = procs::of_sessions(&sessions);
+            self.posts.iter().filter_map(|post| post.session.as_ref()).map(Session::keeper).collect();
+        let found = procs::below(&sessions);
         for post in &mut self.posts {
             let Some(session) = &post.session else { continue };
-            let own = session.pid();
-            post.pids = found.iter().filter(|(session, _)| *session == own).map(|&(_, pid)| pid).collect();
+            let own = session.keeper();
+            post.pids = found.iter().filter(|(keeper, _)| *keeper == own).map(|&(_, pid)| pid).collect();
         }
     }
 
     fn look_at_memory(&mut self, worker: usize) {
         let post = &mut self.posts[worker];
         let (Some(session), None) = (&post.session, &post.dying) else { return };
+        if let Some(facts) = session.killed_in_group() {
+            // One of its processes is gone, and what the others are without it nobody knows.
+            let error = over_group(worker, session.pid(), self.envs.worker_memory, facts);
+            post.dying = Some((Instant::now(), Why::Fault(FaultKind::OverBudget, error)));
+            return;
+        }
+        if session.is_grouped() {
+            // Pages that processes share are counted once there, and once each here.
+            return;
+        }
         let held = procs::anonymous_bytes(&post.pids);
         if held > self.envs.worker_memory {
             let how = format!("holds {held} in {} processes", post.pids.len());
@@ -546,7 +584,7 @@ impl Crew {
         let pid = session.pid();
         let mut library = None;
         for &one in &post.pids {
-            let found = procs::gpu_use(one, &procs::GPU_DEVICES);
+            let found = procs::gpu_use(one, &self.envs.gpu_devices);
             if let Some(device) = found.device {
                 let message = format!("worker {worker} (pid {one}) has opened {device} and was killed");
                 let error = Error::new("env-worker-touched-gpu", message)
@@ -610,6 +648,11 @@ fn over_budget(worker: usize, pid: u32, limit: Bytes, how: &str) -> Error {
         format!("worker {worker} (pid {pid}) {how}; `worker_memory` is {limit}"),
     )
     .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")
+}
+
+fn over_group(worker: usize, pid: u32, limit: Bytes, facts: Vec<String>) -> Error {
+    let how = "reached the limit of its memory group, and the kernel killed in it";
+    facts.into_iter().fold(over_budget(worker, pid, limit, how), Error::fact)
 }
 
 /// The reason, if the kernel killed process `pid` for lack of memory.

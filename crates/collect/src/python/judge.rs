@@ -1,4 +1,4 @@
-//! What an observation of a worker may be: numbers, and choices that its space has.
+//! What is looked at in an observation of a process that nobody trusts: whether it is a number, and a choice that there is.
 
 use plimsoll_env::{Domain, ElementType, Slot};
 use std::ops::Range;
@@ -10,7 +10,7 @@ pub(super) enum Check {
     Domain(usize),
 }
 
-/// What is to be looked at in a slot.
+/// The leaves of a slot that are looked at.
 pub(super) fn checks(slot: &Slot) -> Vec<Check> {
     let leaves = slot.leaves.iter().enumerate();
     leaves

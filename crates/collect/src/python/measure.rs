@@ -30,6 +30,8 @@ pub struct Measured {
     pub anonymous: Bytes,
     /// Pages of files that it has mapped; all workers share them.
     pub files: Bytes,
+    /// Who holds a worker to its `worker_memory`, in words.
+    pub memory_held_by: String,
 }
 
 impl Measured {
@@ -50,8 +52,7 @@ impl Measured {
             stepper.wait(stop)?;
         }
         let worker_envs = groups.iter().map(|range| range.len() as u32).sum::<u32>().max(1);
-        let sessions = procs::of_sessions(&stepper.pids());
-        let pids: Vec<u32> = sessions.into_iter().map(|(_, pid)| pid).collect();
+        let pids: Vec<u32> = procs::below(&stepper.keepers()).into_iter().map(|(_, pid)| pid).collect();
         let (anonymous, files) = procs::resident_bytes(&pids);
         let workers = envs.num_workers.clamp(1, envs.num_envs.div_ceil(worker_envs).max(1));
         let (vector, episode_steps_max) = stepper.said();
@@ -64,6 +65,7 @@ impl Measured {
             worker_envs,
             anonymous,
             files,
+            memory_held_by: stepper.memory_held_by().to_string(),
         })
     }
 

@@ -6,6 +6,7 @@
 
 mod crew;
 mod judge;
+mod limits;
 mod measure;
 mod slots;
 mod stepper;
@@ -17,8 +18,7 @@ pub use stepper::PythonStepper;
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
-use plimsoll_worker::{Gpu, Network};
-use rustix::process::Resource;
+use plimsoll_worker::{Gpu, Network, procs};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::ops::Range;
@@ -28,10 +28,6 @@ use std::time::Duration;
 
 /// The script, embedded so that nothing has to be installed.
 const SCRIPT: &str = include_str!("worker.py");
-/// Descriptors that a worker takes of ours: two of its socket, its words, and its memory while it starts.
-const FDS_OF_A_WORKER: u64 = 4;
-/// Descriptors that the rest of a run may take.
-const FDS_OF_A_RUN: u64 = 64;
 /// A group below this size is not worth a message of its own.
 const GROUP_ENVS_MIN: usize = 4;
 
@@ -66,7 +62,11 @@ pub struct PythonEnvs {
     pub network: Network,
     /// Whether workers may reach a GPU.
     pub gpu: Gpu,
-    /// An episode is truncated after so many steps, if its environment does not end it before; not of vector environments.
+    /// Paths of GPU devices begin so.
+    pub gpu_devices: Vec<String>,
+    /// Whether each worker has a memory group of its own, where groups can be made.
+    pub memory_groups: bool,
+    /// After so many steps an episode is truncated; none: only by the environment itself.
     pub episode_steps_max: Option<u32>,
     /// Whether each episode has a seed of its own; otherwise the first of an environment alone.
     pub reseed: bool,
@@ -93,6 +93,8 @@ impl PythonEnvs {
             backoff: [Duration::from_millis(100), Duration::from_secs(30)],
             network: Network::Deny,
             gpu: Gpu::Deny,
+            gpu_devices: procs::GPU_DEVICES.map(String::from).to_vec(),
+            memory_groups: true,
             episode_steps_max: None,
             reseed: true,
             overlap: true,
@@ -102,15 +104,18 @@ impl PythonEnvs {
     /// Errors: `unknown-environment` for a name that is neither form, or a file that is not there; `env-ulimit-too-low`.
     pub fn check(&self) -> Result<()> {
         check_name(&self.env)?;
-        let nofile = rustix::process::getrlimit(Resource::Nofile).current;
-        let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
-        check_open_files(u64::from(self.num_workers), open, nofile)
+        limits::check(u64::from(self.num_workers))
     }
 }
 
-/// What the verb `env-worker` of a binary does: it becomes a worker. `arguments` are those behind the verb.
+/// What the verb `env-worker` of a binary does: it becomes a worker's keeper. `arguments` are those behind the verb.
 pub fn become_env_worker(arguments: &[OsString]) -> ExitCode {
     plimsoll_worker::become_env_worker(arguments, SCRIPT)
+}
+
+/// The same without a keeper, for a program that would be too large a one: it becomes the worker.
+pub fn exec_env_worker(arguments: &[OsString]) -> ExitCode {
+    plimsoll_worker::exec_env_worker(arguments, SCRIPT)
 }
 
 /// The environments of one worker.
@@ -176,21 +181,6 @@ fn check_name(env: &str) -> Result<()> {
     }
 }
 
-fn check_open_files(workers: u64, open: u64, limit: Option<u64>) -> Result<()> {
-    let needed = open + workers * FDS_OF_A_WORKER + FDS_OF_A_RUN;
-    match limit {
-        Some(limit) if limit < needed => {
-            let message = format!(
-                "{workers} workers need {needed} open files ({FDS_OF_A_WORKER} each, {open} are open, {FDS_OF_A_RUN} for the run), the limit is {limit}"
-            );
-            Err(Error::new("env-ulimit-too-low", message).hint(format!(
-                "`ulimit -n {needed}`, or fewer `num_workers`: each steps several environments"
-            )))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Room for the memory that workers share with us, before any of it is taken. It is counted against the container's
 /// memory, and not against /dev/shm: it lies in no file system.
 fn check_room(bytes: Bytes, num_envs: u32) -> Result<()> {
@@ -228,17 +218,6 @@ mod tests {
         assert_eq!(share(64, 8, 0, true).unwrap()[1].local_groups(), [0..4, 4..8]);
         assert_eq!(share(64, 8, 0, false).unwrap()[1].local_groups().len(), 1);
         assert_eq!(share(10, 2, 4, true).unwrap_err().slug, "env-vector-size");
-    }
-
-    #[test]
-    fn too_few_open_files_are_named_with_their_numbers() {
-        assert!(check_open_files(64, 10, Some(1024)).is_ok() && check_open_files(64, 10, None).is_ok());
-        let error = check_open_files(64, 10, Some(256)).unwrap_err();
-        assert_eq!(error.slug, "env-ulimit-too-low");
-        assert!(
-            error.message.contains("need 330 open files") && error.message.contains("the limit is 256"),
-            "{error}"
-        );
     }
 
     #[test]

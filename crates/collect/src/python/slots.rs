@@ -2,6 +2,7 @@
 //!
 //! Every part is aligned to a cache line, so that parts that one side writes do not share one with the other's.
 
+use super::PythonEnvs;
 use plimsoll_env::{Leaf, Slot};
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -60,10 +61,17 @@ impl SlotMap {
     }
 
     /// The word `attach`. `groups`: environments of each group, counted within the worker.
-    pub fn attach(&self, observation: &Slot, action: &Slot, groups: &[Range<usize>], reseed: bool) -> Value {
+    pub fn attach(
+        &self,
+        observation: &Slot,
+        action: &Slot,
+        groups: &[Range<usize>],
+        envs: &PythonEnvs,
+    ) -> Value {
         let groups: Vec<[usize; 2]> = groups.iter().map(|group| [group.start, group.end]).collect();
         json!({ "attach": {
-            "bytes": self.bytes, "envs": self.envs, "groups": groups, "reseed": reseed,
+            "bytes": self.bytes, "envs": self.envs, "groups": groups, "reseed": envs.reseed,
+            "episode_steps_max": envs.episode_steps_max.unwrap_or(0),
             "cursor": self.cursor, "asks": self.asks, "flags": self.flags, "rewards": self.rewards,
             "seeds": self.seeds, "actions": self.actions, "observations": self.observations, "finals": self.finals,
             "action_bytes": self.action_bytes, "observation_bytes": self.observation_bytes,

@@ -159,14 +159,19 @@ impl PythonStepper {
         started.first(envs, stop)
     }
 
-    /// What workers did that is allowed and seldom meant, since the last call.
-    pub fn take_warnings(&mut self) -> Vec<Error> {
-        std::mem::take(&mut self.warnings)
-    }
-
     /// Process ids of the workers that run.
     pub fn pids(&self) -> Vec<u32> {
         self.seats.iter().filter_map(|seat| seat.link.as_ref()).map(|link| link.pid).collect()
+    }
+
+    /// Process ids of their keepers, from which all processes of the workers descend.
+    pub(super) fn keepers(&self) -> Vec<u32> {
+        self.seats.iter().filter_map(|seat| seat.link.as_ref()).map(|link| link.keeper).collect()
+    }
+
+    /// Who holds workers to their `worker_memory`, in words.
+    pub fn memory_held_by(&self) -> &str {
+        &self.shape.memory_held_by
     }
 
     /// Bytes of our own buffers for a worker of `envs` environments, and of what it shares with us.
@@ -405,8 +410,16 @@ impl Stepper for PythonStepper {
         }
     }
 
+    fn unit(&self) -> usize {
+        self.shape.known.said.vector.max(1) as usize
+    }
+
     fn take_faults(&mut self) -> Vec<Fault> {
         std::mem::take(&mut self.faults)
+    }
+
+    fn take_warnings(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.warnings)
     }
 }
 
@@ -537,8 +550,13 @@ impl PythonStepper {
             let error = bad(&format!("worker {worker} said `{said}`, which is no word of the protocol"));
             return self.end(worker, Why::Fault(FaultKind::BadOutput, error));
         };
-        let local = exception.env as usize;
-        let env_index = self.shape.shares[worker].envs.start + exception.env;
+        let (local, share) = (exception.env as usize, &self.shape.shares[worker].envs);
+        if local >= share.len() {
+            let error =
+                bad(&format!("worker {worker} says that its environment {local} of {} raised", share.len()));
+            return self.end(worker, Why::Fault(FaultKind::BadOutput, error));
+        }
+        let env_index = share.start + exception.env;
         let (kind, error) = exception.error(env_index);
         if kind == FaultKind::OverBudget {
             // Its heap is full; another environment would be the next to find out.
@@ -621,7 +639,7 @@ impl PythonStepper {
     /// Notes failures of environments and has them made again after a while.
     fn make_again(&mut self, group: usize, failed: Vec<usize>) -> Result<()> {
         let now = Instant::now();
-        let vector = self.shape.known.said.vector.max(1) as usize;
+        let vector = self.unit();
         let mut at = now;
         let one = &mut self.groups[group];
         for (index, kind, error) in std::mem::take(&mut one.raised) {

@@ -25,6 +25,9 @@ pub(super) enum Word {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Hello {
     pub protocol: u32,
+    /// Its process.
+    #[serde(default)]
+    pub pid: u32,
 }
 
 /// What an environment is.
@@ -99,6 +102,20 @@ impl Known {
             episode_steps_max: None,
         };
         Ok(Known { said, spec, observation, action })
+    }
+
+    /// Whether an episode of these environments can be truncated after `limit` steps.
+    ///
+    /// Errors: `env-vector-autoreset` for vector environments that cannot end one of their episodes alone.
+    pub fn check_limit(&self, limit: Option<u32>) -> Result<()> {
+        let Said { id, vector, autoreset, .. } = &self.said;
+        let Some(limit) = limit.filter(|_| *vector > 0 && autoreset != "Disabled") else { return Ok(()) };
+        let message = format!(
+            "vector environment `{id}` ({vector} at once) begins episodes in autoreset mode `{autoreset}`, in which nobody else can end one of them; episodes are to be truncated after {limit} frames"
+        );
+        Err(Error::usage("env-vector-autoreset", message)
+            .hint("make it with vector_kwargs={\"autoreset_mode\": AutoresetMode.DISABLED}, where resets take a mask")
+            .hint(format!("or let it truncate by itself: gymnasium.make_vec(..., max_episode_steps={limit})")))
     }
 }
 

@@ -280,6 +280,7 @@ class Worker:
     def __init__(self, make, said, env, attach, memory):
         count = attach["envs"]
         self.make_one, self.said, self.count, self.reseed = make, said, count, attach["reseed"]
+        self.steps_max, self.taken = attach["episode_steps_max"], np.zeros(count, np.int64)
         part = lambda name, form, n: memory[attach[name] : attach[name] + n].cast(form)
         self.cursor = part("cursor", "i", 8)
         self.asks = part("asks", "B", count)
@@ -304,7 +305,9 @@ class Worker:
         new = said_of(env)
         if any(new[key] != self.said[key] for key in ("observation", "action", "vector", "autoreset")):
             raise Changed(f"environment {i} of the worker has other spaces than the first: {differing(self.said, new)}")
-        self.envs[i], self.spaces[i], self.steps[i] = env, spaces_of(env)[0], env.step
+        self.envs[i], self.spaces[i] = env, spaces_of(env)[0]
+        # Counted in a call of its own, so that steps without a limit pay nothing for it.
+        self.steps[i] = Limited(env.step, self.steps_max) if self.steps_max and not self.vector else env.step
         for at in range(i, i + (self.vector or 1)):
             self.fresh[at], self.ended[at] = True, False
 
@@ -326,6 +329,8 @@ class Worker:
         """Begins an episode of environment `i`; its first observation."""
         self.cursor[1] = IN_RESET
         env = self.envs[i]
+        if self.steps_max:
+            self.steps[i].taken = 0
         seed = self.seed(i)
         first = env.reset(seed=seed) if seed is not None else env.reset()
         if type(first) is not tuple or len(first) != 2:
@@ -428,17 +433,25 @@ class Worker:
             observation, _ = env.reset(seed=seeds) if None not in seeds else env.reset()
             self.observations.put_all(i, n, observation)
             flags[i : i + n] = bytes(n)
-            self.ended[i : i + n] = [False] * n
+            self.ended[i : i + n], self.taken[i : i + n] = [False] * n, 0
             self.cursor[1] = IN_STEP
             return
+        mode = self.said["autoreset"]
+        if STEP not in asks and mode == "Disabled":
+            mask = np.asarray(asks) == RESET
+            flags[i : i + n] = bytes(n)
+            return self.reset_some(i, mask)
         if asks != [STEP] * n:
-            raise Bad("a vector environment was asked to step some of its environments alone, which none can")
+            raise Bad(f"a vector environment in autoreset mode {mode} was asked {asks}, which it cannot do for some alone")
         observation, rewards, terminated, truncated, infos = env.step(self.actions.batch(i, i + n))
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         rewards = np.asarray(rewards, np.float64)
         if rewards.shape != (n,) or terminated.shape != (n,) or truncated.shape != (n,):
             raise Bad(f"rewards {rewards.shape} and flags {terminated.shape}, {truncated.shape} of {n} environments")
-        done, mode = terminated | truncated, self.said["autoreset"]
+        if self.steps_max:
+            self.taken[i : i + n] += 1
+            truncated = truncated | (self.taken[i : i + n] >= self.steps_max)
+        done = terminated | truncated
         new = terminated * np.uint8(TERMINATED) | truncated * np.uint8(TRUNCATED)
         if mode == "SameStep":
             for at in np.flatnonzero(done):
@@ -452,16 +465,22 @@ class Worker:
             self.ended[i : i + n] = (done & ~reset_rows).tolist()
         elif mode == "Disabled" and done.any():
             self.observations.put_all(i, n, observation, ~done)
-            self.cursor[1] = IN_RESET
-            seeds = [self.seed(i + at) if done[at] else None for at in range(n)]
-            observation, _ = env.reset(seed=seeds, options={"reset_mask": done})
-            self.cursor[1] = IN_STEP
-            self.observations.put_all(i, n, observation, done)
+            self.reset_some(i, done)
             observation = None
         if observation is not None:
             self.observations.put_all(i, n, observation)
         self.rewards[i : i + n] = memoryview(np.ascontiguousarray(rewards))
         flags[i : i + n] = new.astype(np.uint8).tobytes()
+
+    def reset_some(self, i, mask):
+        """Begins episodes of those in `mask`, as the autoreset mode Disabled lets its caller do."""
+        n = self.vector
+        self.cursor[1] = IN_RESET
+        seeds = [self.seed(i + at) if mask[at] else None for at in range(n)]
+        observation, _ = self.envs[i].reset(seed=seeds, options={"reset_mask": mask})
+        self.taken[i : i + n][mask] = 0
+        self.cursor[1] = IN_STEP
+        self.observations.put_all(i, n, observation, mask)
 
     def close(self):
         for env in self.envs:
@@ -474,6 +493,18 @@ def as_bad(error):
     if theirs(error.__traceback__) is None and isinstance(error, (TypeError, ValueError)) and not isinstance(error, Bad):
         return Bad(f"step did not return (observation, reward, terminated, truncated, info): {error}")
     return error
+
+
+class Limited:
+    """A step that truncates an episode after so many."""
+
+    def __init__(self, step, most):
+        self.step, self.most, self.taken = step, most, 0
+
+    def __call__(self, action):
+        observation, reward, terminated, truncated, info = self.step(action)
+        self.taken += 1
+        return observation, reward, terminated, truncated or self.taken >= self.most, info
 
 
 def final_of(infos, at):
@@ -516,7 +547,7 @@ def start():
         say({"failed": {"doing": "numpy", "kind": "missing", "what": str(error), "trace": "", "python": version}})
         return None
     np = numpy
-    say({"hello": {"protocol": 1, "python": version, "numpy": np.__version__}})
+    say({"hello": {"protocol": 1, "pid": os.getpid(), "python": version, "numpy": np.__version__}})
     doing = "import"
     try:
         spec, _ = receive_word()

@@ -82,8 +82,10 @@ def first(marker):
 def libcuda(folder):
     """Maps a library of the driver's name, as importing torch does where there is a driver."""
     path = os.path.join(folder, "libcuda.so.1")
-    with open(path, "wb") as file:
+    # Others may have mapped it already: it is never seen without its bytes.
+    with open(f"{path}.{os.getpid()}", "wb") as file:
         file.write(bytes(4096))
+    os.rename(file.name, path)
     with open(path, "rb") as file:
         return mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ)
 
@@ -258,6 +260,46 @@ class Torch(Count):
         except ImportError:
             self.held = libcuda(folder)
         super().__init__()
+
+
+class Family(Count):
+    """Starts a process in a session of its own, which knows nothing of its parent, and writes down who it is."""
+
+    def __init__(self, folder):
+        super().__init__()
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        path = os.path.join(folder, "grandchildren")
+        lock = os.path.join(folder, "lock")
+        while not first(lock):
+            time.sleep(0.001)
+        known = open(path).read() + " " if os.path.exists(path) else ""
+        with open(path + ".new", "w") as file:
+            file.write(known + str(child.pid))
+        os.rename(path + ".new", path)
+        os.remove(lock)
+
+
+class Opens(Count):
+    """Opens a file in its first step, once among all environments, and keeps it open."""
+
+    def __init__(self, path, folder):
+        super().__init__()
+        self.path, self.folder, self.held = path, folder, None
+
+    def step(self, action):
+        if first(os.path.join(self.folder, "opened")):
+            self.held = open(self.path)
+        return super().step(action)
+
+
+class MapsCuda(Count):
+    """Maps a file of the name of the driver's library."""
+
+    def __init__(self, folder):
+        super().__init__()
+        mine = os.path.join(folder, str(os.getpid()))
+        os.makedirs(mine, exist_ok=True)
+        self.held = libcuda(mine)
 
 
 class Probe(Count):

@@ -180,6 +180,28 @@ pub(crate) fn pids_max(root: &Path) -> (Value, Option<PathBuf>) {
     best
 }
 
+/// A group's limit on processes and threads, and how many it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskGroup {
+    /// The file that sets the limit.
+    pub file: PathBuf,
+    /// The limit.
+    pub max: u64,
+    /// Processes and threads now.
+    pub now: u64,
+}
+
+/// The groups that limit processes and threads, this process's own first.
+pub(crate) fn task_groups(root: &Path) -> Vec<TaskGroup> {
+    let group = Cgroup::find(root, "pids").or_else(|| Cgroup::find(root, ""));
+    let number = |path: &Path| parse::number(fs::read_to_string(path).ok().as_deref()).bytes();
+    let of = |dir: PathBuf| {
+        let file = dir.join("pids.max");
+        Some(TaskGroup { max: number(&file)?, now: number(&dir.join("pids.current"))?, file })
+    };
+    group.iter().flat_map(Cgroup::ancestors).filter_map(of).collect()
+}
+
 fn quota_v2(dir: &Path) -> Option<f64> {
     let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
     let (quota, period) = text.trim().split_once(' ')?;

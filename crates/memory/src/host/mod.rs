@@ -9,7 +9,7 @@ mod oom;
 pub mod parse;
 mod rss;
 
-pub use cgroup::MemoryGroup;
+pub use cgroup::{MemoryGroup, TaskGroup};
 pub use limits::Reading;
 pub use oom::{GroupChange, KernelLine, OomEvidence, OomWatch};
 pub use rss::{Rss, RssReader};
@@ -66,6 +66,34 @@ impl Host {
     /// The memory groups that bound this process, its own first; empty without cgroups.
     pub fn memory_groups(&self) -> Vec<MemoryGroup> {
         cgroup::memory_groups(&self.root)
+    }
+
+    /// The groups that limit processes and threads, this process's own first.
+    pub fn task_groups(&self) -> Vec<TaskGroup> {
+        cgroup::task_groups(&self.root)
+    }
+
+    /// Processes and threads of this process's user, and whether the kernel counts them against `RLIMIT_NPROC`: it
+    /// spares the machine's own root and whoever may raise limits.
+    pub fn tasks_of_user(&self) -> (u64, bool) {
+        let own = self.read("proc/self/status").unwrap_or_default();
+        let field = |status: &str, name: &str, at: usize| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name).map(str::to_string))?;
+            line.split_ascii_whitespace().nth(at).map(str::to_string)
+        };
+        let user = field(&own, "Uid:", 0);
+        let capable = field(&own, "CapEff:", 0).and_then(|bits| u64::from_str_radix(&bits, 16).ok());
+        // CAP_SYS_ADMIN and CAP_SYS_RESOURCE.
+        let is_spared =
+            user.as_deref() == Some("0") || capable.is_some_and(|bits| bits & (1 << 21 | 1 << 24) != 0);
+        let Ok(entries) = fs::read_dir(self.root.join("proc")) else { return (0, is_spared) };
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let tasks = pids.filter_map(|pid| {
+            let status = self.read(&format!("proc/{pid}/status"))?;
+            let is_ours = field(&status, "Uid:", 0) == user;
+            is_ours.then(|| field(&status, "Threads:", 0)?.parse::<u64>().ok()).flatten()
+        });
+        (tasks.sum(), is_spared)
     }
 
     /// Resident memory of this process.

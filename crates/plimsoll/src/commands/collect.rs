@@ -19,6 +19,7 @@ Examples:
   plimsoll collect runs/cartpole-collect.toml
   plimsoll collect runs/cartpole-collect.toml --set num_envs=1024 --set frames_per_batch=32768 --json
   plimsoll collect runs/cartpole-collect.toml --set run.dir=/tmp/frames      frames as safetensors files
+  plimsoll collect runs/cartpole-collect.toml --set run.dir=/tmp/frames --set run.format=parquet
   plimsoll plan    runs/cartpole-collect.toml                                what that takes of the host")]
 pub struct Args {
     /// The environment file.
@@ -40,8 +41,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let end = collect(
         &loaded,
         &plan,
-        &mut |progress, faults| {
-            faults.iter().for_each(|fault| line.say(&warning(&fault.error)));
+        &mut |progress, news| {
+            let errors = news.faults.iter().map(|fault| &fault.error).chain(&news.warnings);
+            errors.for_each(|error| line.say(&warning(error)));
             line.show(progress);
         },
         &signal,
@@ -133,6 +135,10 @@ fn closing(summary: &Value) -> String {
     if faults.iter().any(|key| count(key) > 0) {
         let words: Vec<String> = faults.iter().map(|key| format!("{key} {}", count(key))).collect();
         text += &format!("faults    {}\n", words.join(", "));
+    }
+    let warnings = count("warnings");
+    if warnings > 0 {
+        text += &format!("warnings  {warnings}, in full with --json\n");
     }
     if let Some(files) = summary["files"].as_array().filter(|files| !files.is_empty()) {
         text += &format!(

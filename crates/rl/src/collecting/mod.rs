@@ -2,6 +2,7 @@
 //!
 //! `plan.rs` says what that takes of the host before anything starts; `policy.rs` opens the policy; `run.rs` is the loop.
 
+mod frames;
 mod plan;
 mod policy;
 mod python;
@@ -9,7 +10,7 @@ mod run;
 
 pub use plan::{EnvPlan, plan_env};
 pub use python::PythonSetup;
-pub use run::{CollectEnd, CollectProgress, collect, stalled_share};
+pub use run::{CollectEnd, CollectProgress, News, collect, stalled_share};
 
 use crate::runfile::{AbortedEpisode, CollectMode, EnvFile, Provenance};
 use plimsoll_base::{Error, Result};
@@ -74,9 +75,8 @@ pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
         RowLayout::new(&observation, &action, frames, finals.clamp(1, frames), extras).ok_or_else(|| {
             Error::usage("size-overflow", "a row of this many frames has more bytes than can be told")
         })?;
-    let limits = [file.max_frames_per_traj, file.episodes_per_batch.and(file.episode_frames_max)];
     let options = GroupOptions {
-        episode_steps_max: limits.into_iter().flatten().min(),
+        episode_steps_max: file.episode_steps_max(),
         restarts_max: file.restarts_max,
         ..GroupOptions::default()
     };

@@ -1,8 +1,8 @@
 //! What an environment file takes of the host, before anything starts.
 
-use super::{Opened, batches, open};
+use super::{Opened, batches, frames, open};
 use crate::plan::render;
-use crate::runfile::{EnvFile, LoadedEnv};
+use crate::runfile::{EnvFile, FramesFormat, LoadedEnv};
 use crate::shape::{kernel_bytes, process_rows};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_collect as collect;
@@ -65,9 +65,17 @@ fn layout(file: &EnvFile, opened: &Opened) -> Result<Layout> {
         layout.extend(policy.layout(file.num_envs as usize, opened.threads)?);
     }
     process_rows(&mut layout);
-    if let (Some(_), Some(frames)) = (&file.run.dir, file.total_frames) {
-        let rows = frames.div_ceil(file.frames_per_batch).saturating_mul(envs);
-        let bytes = rows.saturating_mul(opened.row.bytes as u64).saturating_add(HEADER_BYTES);
+    if let (Some(_), FramesFormat::Parquet) = (&file.run.dir, file.run.format) {
+        let buffer = frames::bytes(&opened.row).1;
+        layout.outside("collect.writer", "collect", Pool::Host, Place::Heap, buffer);
+    }
+    if let (Some(_), Some(total)) = (&file.run.dir, file.total_frames) {
+        let rows = total.div_ceil(file.frames_per_batch).saturating_mul(envs);
+        let of_row = match file.run.format {
+            FramesFormat::Safetensors => opened.row.bytes as u64,
+            FramesFormat::Parquet => frames::bytes(&opened.row).0.saturating_mul(file.frames_per_env()),
+        };
+        let bytes = rows.saturating_mul(of_row).saturating_add(HEADER_BYTES);
         layout.outside("collect.files", "collect", Pool::Disk, Place::File, Bytes(bytes));
     }
     let mapped = layout.sum(|region| region.pool == Pool::Host);
@@ -107,12 +115,21 @@ impl EnvPlan {
             "pools": render::pools_json(&self.plan),
             "regions": self.plan.layout.regions,
             "row_bytes": self.opened.row.bytes,
+            "worker_memory_held_by": self.memory_held_by(),
         })
     }
 
     /// The table that `plan` prints.
     pub fn table(&self) -> String {
         let verdict = if self.plan.fits() { "verdict: fits" } else { "verdict: does not fit" };
-        format!("{}{}{verdict}\n", render::region_lines(&self.plan), render::pool_lines(&self.plan))
+        let held_by = self.memory_held_by();
+        let workers = held_by.map_or(String::new(), |by| format!("worker_memory is held by: {by}\n"));
+        let (regions, pools) = (render::region_lines(&self.plan), render::pool_lines(&self.plan));
+        format!("{regions}{pools}{workers}{verdict}\n")
+    }
+
+    /// Who holds workers to `worker_memory`, where there are workers.
+    pub fn memory_held_by(&self) -> Option<&str> {
+        self.opened.python.as_ref().map(|setup| setup.measured.memory_held_by.as_str())
     }
 }

@@ -3,7 +3,7 @@
 use crate::runfile::{
     CollectMode, EnvFile, Environment, Network, PolicyKind, Reseed, WorkerGpu, is_python_env,
 };
-use plimsoll_base::{Error, Result};
+use plimsoll_base::Result;
 use plimsoll_collect::{Measured, PythonEnvs};
 use plimsoll_memory::host::Host;
 use plimsoll_worker::{Gpu, Stop};
@@ -21,7 +21,7 @@ pub struct PythonSetup {
 impl PythonSetup {
     /// Those of an environment file; none for native ones.
     ///
-    /// Errors: those of starting a worker; `contradictory-keys` for a limit that vector environments cannot have.
+    /// Errors: those of starting a worker.
     pub fn of_file(file: &EnvFile) -> Result<Option<PythonSetup>> {
         if !is_python_env(&file.env) {
             return Ok(None);
@@ -42,8 +42,7 @@ impl PythonSetup {
         envs.reseed = file.reseed == Reseed::Episode;
         // Random actions are there at once, and in lockstep nobody waits for a part of the environments.
         envs.overlap = file.policy.kind != PolicyKind::Random || file.mode != CollectMode::Sync;
-        let limits = [file.max_frames_per_traj, file.episodes_per_batch.and(file.episode_frames_max)];
-        envs.episode_steps_max = limits.into_iter().flatten().min();
+        envs.episode_steps_max = file.episode_steps_max();
         PythonSetup::measured(envs).map(Some)
     }
 
@@ -70,14 +69,6 @@ impl PythonSetup {
 
     fn measured(envs: PythonEnvs) -> Result<PythonSetup> {
         let measured = Measured::of(&envs, &Stop::default())?;
-        if let (true, Some(limit)) = (measured.is_vector, envs.episode_steps_max) {
-            let message = format!(
-                "episodes end after {limit} frames, and the vector environments of `{}` step as one",
-                envs.env
-            );
-            return Err(Error::usage("contradictory-keys", message)
-                .hint("give its environments a limit of their own, such as gymnasium.wrappers.TimeLimit"));
-        }
         Ok(PythonSetup { envs, measured })
     }
 

@@ -1,7 +1,8 @@
 //! The loop of `plimsoll collect`: batches until there are enough frames or somebody says stop.
 
+use super::frames::write_frames;
 use super::{EnvPlan, policies, steppers};
-use crate::runfile::{EnvFile, LoadedEnv};
+use crate::runfile::{EnvFile, FramesFormat, LoadedEnv};
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Batch, Collector, Fault, Replay, Stats, Trajectories, children_cpu_seconds, process_cpu_seconds,
@@ -41,14 +42,23 @@ pub struct CollectEnd {
     pub signal: Option<i32>,
 }
 
-/// Collects, and tells `observe` after each batch, with what has failed since the last one. Ends early, with what it has,
-/// once `signal` is not 0.
+/// What happened since the last batch.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    /// What failed and was made again.
+    pub faults: Vec<Fault>,
+    /// What is allowed and seldom meant.
+    pub warnings: Vec<Error>,
+}
+
+/// Collects, and tells `observe` after each batch, with what has happened since the last one. Ends early, with what it
+/// has, once `signal` is not 0.
 ///
 /// Errors: those of environments and of writing files; `run-dir-not-empty`.
 pub fn collect(
     loaded: &LoadedEnv,
     plan: &EnvPlan,
-    observe: &mut dyn FnMut(&CollectProgress, &[Fault]),
+    observe: &mut dyn FnMut(&CollectProgress, &News),
     signal: &Arc<AtomicI32>,
 ) -> Result<CollectEnd> {
     let file = &loaded.env;
@@ -76,7 +86,9 @@ pub fn collect(
         (progress.seconds, progress.stats) = (since.elapsed().as_secs_f64(), collector.stats());
         kept.take(batch)?;
         progress.episode_return = kept.mean_return.or(progress.episode_return);
-        observe(&progress, &collector.take_faults());
+        let news = News { faults: collector.take_faults(), warnings: collector.take_warnings() };
+        kept.warnings.extend_from_slice(&news.warnings);
+        observe(&progress, &news);
     }
     kept.finish()?;
     // Workers end with the collector, and count from then on.
@@ -101,6 +113,7 @@ fn summary(progress: &CollectProgress, batches: u64, cpu: f64, plan: &EnvPlan, k
         "batches": batches,
         "threads": threads,
         "workers": plan.opened.python.as_ref().map(|setup| setup.measured.workers),
+        "worker_memory_held_by": plan.memory_held_by(),
         "worker_cpu_seconds": plan.opened.python.as_ref().map(|_| children_cpu_seconds()),
         "frames_lagged": stats.lagged,
         "short_rows": stats.short_rows,
@@ -116,8 +129,14 @@ fn summary(progress: &CollectProgress, batches: u64, cpu: f64, plan: &EnvPlan, k
             "over_budget": counters.over_budget,
             "frames_aborted": counters.frames_aborted,
             "episodes": counters.episodes,
+            "warnings": kept.warnings.len(),
         },
+        "warnings": kept.warnings.iter().map(warning_json).collect::<Vec<_>>(),
     })
+}
+
+fn warning_json(warning: &Error) -> Value {
+    json!({ "slug": warning.slug, "message": warning.message })
 }
 
 /// The share of the threads' time in which they waited for a batch to fill.
@@ -136,6 +155,9 @@ struct Kept {
     waiting: Vec<Batch>,
     files: Vec<PathBuf>,
     metadata: Vec<(String, String)>,
+    format: FramesFormat,
+    /// One a worker at most.
+    warnings: Vec<Error>,
 }
 
 impl Kept {
@@ -157,6 +179,8 @@ impl Kept {
             batches_per_file: file.run.batches_per_file as usize,
             waiting: Vec::with_capacity(file.run.batches_per_file as usize),
             files: Vec::new(),
+            format: file.run.format,
+            warnings: Vec::new(),
             metadata: vec![
                 ("env".into(), spec.id.clone()),
                 ("seed".into(), file.seed.to_string()),
@@ -200,8 +224,19 @@ impl Kept {
 
     fn write(&mut self) -> Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
-        let path = dir.join(format!("frames-{:06}.safetensors", self.files.len()));
-        write_batches(&path, &self.waiting, &self.metadata)?;
+        let path = |end: &str| dir.join(format!("frames-{:06}.{end}", self.files.len()));
+        let path = match self.format {
+            FramesFormat::Safetensors => {
+                let path = path("safetensors");
+                write_batches(&path, &self.waiting, &self.metadata)?;
+                path
+            }
+            FramesFormat::Parquet => {
+                let path = path("parquet");
+                write_frames(&path, &self.waiting, &self.metadata)?;
+                path
+            }
+        };
         self.waiting.clear();
         self.files.push(path);
         Ok(())

@@ -231,11 +231,24 @@ pub struct CollectRun {
     pub dir: Option<String>,
     /// Batches of one file.
     pub batches_per_file: u32,
+    /// What the files are.
+    pub format: FramesFormat,
+}
+
+/// What files of frames are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FramesFormat {
+    /// A tensor a column, as batches are in memory.
+    #[default]
+    Safetensors,
+    /// A row a frame.
+    Parquet,
 }
 
 impl Default for CollectRun {
     fn default() -> CollectRun {
-        CollectRun { dir: None, batches_per_file: 16 }
+        CollectRun { dir: None, batches_per_file: 16, format: FramesFormat::Safetensors }
     }
 }
 
@@ -334,6 +347,17 @@ impl EnvFile {
     pub fn frames_per_env(&self) -> u64 {
         self.frames_per_batch / u64::from(self.num_envs)
     }
+
+    /// Whether workers of Python step the environments.
+    pub fn is_python(&self) -> bool {
+        ["gym:", "python:"].iter().any(|prefix| self.env.starts_with(prefix))
+    }
+
+    /// Frames after which an episode is truncated, whatever the environment says.
+    pub fn episode_steps_max(&self) -> Option<u32> {
+        let limits = [self.max_frames_per_traj, self.episodes_per_batch.and(self.episode_frames_max)];
+        limits.into_iter().flatten().min()
+    }
 }
 
 fn check(env: &EnvFile, at: &Provenance) -> Result<()> {
@@ -367,7 +391,56 @@ fn check(env: &EnvFile, at: &Provenance) -> Result<()> {
         whole_frames("replay.capacity", replay.capacity, env.num_envs, at)?;
     }
     policy(env, at)?;
-    modes(env, at)
+    modes(env, at)?;
+    without_effect(env, at)
+}
+
+/// Keys of Python environments, which native ones have no use for.
+const OF_PYTHON: [&str; 9] = [
+    "num_workers",
+    "python",
+    "gpu",
+    "network",
+    "worker_memory",
+    "step_timeout_ms",
+    "reset_timeout_ms",
+    "workers_alive_min",
+    "reseed",
+];
+
+/// Refuses keys that are set and would do nothing.
+fn without_effect(env: &EnvFile, at: &Provenance) -> Result<()> {
+    let refuse = |key: &str, why: &str, hint: &str| match at.origins.contains_key(key) {
+        true => Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint)),
+        false => Ok(()),
+    };
+    if env.is_python() {
+        let why = "workers step Python environments, and one thread asks them";
+        refuse("threads", why, "set num_workers, or remove threads")?;
+    } else if !env.env.starts_with("text:") {
+        let why = format!("`{}` is stepped by threads of this process, not by workers", env.env);
+        for key in OF_PYTHON {
+            refuse(key, &why, &format!("remove {key}, or set env = \"gym:{}\"", env.env))?;
+        }
+    }
+    if env.episodes_per_batch.is_none() {
+        let why = "it bounds episodes that wait to be whole, and `episodes_per_batch` is not set";
+        refuse(
+            "episode_frames_max",
+            why,
+            "set episodes_per_batch, or max_frames_per_traj to truncate episodes",
+        )?;
+    }
+    if env.run.dir.is_none() {
+        for key in ["run.batches_per_file", "run.format"] {
+            refuse(
+                key,
+                "nothing is written, for run.dir is not set",
+                &format!("set run.dir, or remove {key}"),
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn policy(env: &EnvFile, at: &Provenance) -> Result<()> {

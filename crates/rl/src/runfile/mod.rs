@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 pub use agent::is_python_env;
 pub use env_file::{
-    AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, LoadedEnv, PolicyActivation, PolicyKind,
-    PolicySection, ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
+    AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,
+    PolicyKind, PolicySection, ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
 };
 pub(crate) use not_built::error as not_built;
 pub use provenance::{Origin, Provenance};

@@ -1,0 +1,273 @@
+//! Memory groups of workers: where the kernel lets us make groups below ours, each worker has one, and its limit is the
+//! kernel's to hold. It needs no privilege; where groups cannot be made there are none, and readings hold the limit.
+//!
+//! A group is removed when its worker has ended. If whoever made it was killed, the worker's keeper removes it; what even
+//! that left is removed by the next who makes groups in the same place.
+
+use crate::procs;
+use plimsoll_base::Bytes;
+use plimsoll_memory::host::{Host, MemoryGroup};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Names of our groups begin so; process namespace, process and its start follow, then a number.
+const PREFIX: &str = "plimsoll-env-";
+/// A group is empty a moment after its last process has ended.
+const REMOVE_TIME: Duration = Duration::from_millis(500);
+const REMOVE_TICK: Duration = Duration::from_millis(1);
+
+/// Where groups of workers are made.
+#[derive(Clone, Debug)]
+pub struct GroupHome {
+    dir: PathBuf,
+    /// Our own group, to which a keeper goes back before it removes its group.
+    own: PathBuf,
+    version: u8,
+}
+
+/// The group of one worker. Dropping it removes it.
+#[derive(Debug)]
+pub struct WorkerGroup {
+    group: MemoryGroup,
+    own: PathBuf,
+}
+
+/// A group as the keeper in it sees it.
+pub(crate) struct Joined {
+    dir: PathBuf,
+    own: PathBuf,
+}
+
+impl GroupHome {
+    /// The place for groups on this machine, if a group with a limit can be made there. Removes what processes that
+    /// have died left there.
+    pub fn find(host: &Host) -> Option<GroupHome> {
+        let home = candidates(&host.memory_groups())?;
+        if home.version == 2 && !may_write(&home.dir.join("cgroup.procs")) {
+            return None;
+        }
+        home.sweep();
+        // The first group shows whether the kernel takes one, with a limit.
+        home.make(Bytes::mib(64)).ok()?;
+        Some(home)
+    }
+
+    /// In words, with the place.
+    pub fn describe(&self) -> String {
+        format!("memory group (cgroup v{}) below {}", self.version, self.dir.display())
+    }
+
+    /// A new group whose processes hold at most `memory` together.
+    pub fn make(&self, memory: Bytes) -> std::io::Result<WorkerGroup> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let (process, number) = (identity(std::process::id())?, NUMBER.fetch_add(1, Ordering::Relaxed));
+        let dir = self.dir.join(format!("{PREFIX}{process}-{number}"));
+        fs::create_dir(&dir)?;
+        let group = MemoryGroup { dir, version: self.version };
+        let made = WorkerGroup { own: self.own.clone(), group };
+        let set = |file: &str, value: String| write_to(&made.group.dir.join(file), &value);
+        if self.version == 2 {
+            set("memory.max", memory.0.to_string())?;
+            // Without swap the limit is on what is held; a kernel or a machine without swap has no such file. And of a
+            // worker whose processes are killed one by one nothing useful is left.
+            let _ = set("memory.swap.max", "0".into());
+            let _ = set("memory.oom.group", "1".into());
+        } else {
+            set("memory.limit_in_bytes", memory.0.to_string())?;
+            let _ = set("memory.memsw.limit_in_bytes", memory.0.to_string());
+        }
+        Ok(made)
+    }
+
+    /// Removes groups whose makers are gone.
+    fn sweep(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(maker) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+            // Processes of another namespace have numbers that mean nothing here.
+            let Some((maker, _)) = maker.rsplit_once('-') else { continue };
+            let is_ours = namespace().is_ok_and(|own| maker.split('-').next() == Some(&own.to_string()));
+            let pid = maker.split('-').nth(1).and_then(|pid| pid.parse().ok());
+            if let (true, Some(pid)) = (is_ours, pid)
+                && identity(pid).ok().as_deref() != Some(maker)
+            {
+                procs::kill_all(processes(&entry.path()));
+                remove(&entry.path());
+            }
+        }
+    }
+}
+
+impl WorkerGroup {
+    /// The words by which a keeper joins.
+    pub(crate) fn arguments(&self) -> [PathBuf; 2] {
+        [self.group.dir.clone(), self.own.clone()]
+    }
+
+    /// What the kernel says of it, if it killed processes in it: they reached the group's limit.
+    pub fn killed(&self) -> Option<Vec<String>> {
+        let kills = self.group.oom_kills()?;
+        let limits = self.group.limits();
+        let limit = limits.iter().find_map(|(file, value)| Some((file, Bytes(value.bytes()?))));
+        let mut words = Vec::new();
+        words.extend(limit.map(|(file, bytes)| format!("{file} {bytes}")));
+        words.extend(self.group.peak().map(|bytes| format!("peak {}", Bytes(bytes))));
+        words.push(format!("{kills} processes killed by the kernel"));
+        (kills > 0).then(|| vec![format!("{}: {}", self.group.dir.display(), words.join(", "))])
+    }
+
+    /// Its processes.
+    pub fn processes(&self) -> Vec<u32> {
+        processes(&self.group.dir)
+    }
+}
+
+impl Drop for WorkerGroup {
+    fn drop(&mut self) {
+        procs::kill_all(self.processes());
+        remove(&self.group.dir);
+    }
+}
+
+impl Joined {
+    /// Moves this process into the group; from there on it and all that it starts are counted and limited in it.
+    pub(crate) fn join(dir: &Path, own: &Path) -> std::io::Result<Joined> {
+        write_to(&dir.join("cgroup.procs"), "0")?;
+        Ok(Joined { dir: dir.to_path_buf(), own: own.to_path_buf() })
+    }
+
+    /// Moves back and removes the group. Best effort: who makes groups next removes what is left.
+    pub(crate) fn leave(&self) {
+        if write_to(&self.own.join("cgroup.procs"), "0").is_ok() {
+            remove(&self.dir);
+        }
+    }
+}
+
+/// Where groups might be made: `groups` are ours and those above, our own first.
+fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
+    let own = groups.first()?;
+    let home =
+        |dir: &Path| Some(GroupHome { dir: dir.to_path_buf(), own: own.dir.clone(), version: own.version });
+    if own.version == 1 || hands_memory_on(&own.dir) {
+        return home(&own.dir);
+    }
+    // A group of version 2 with processes in it hands nothing on, so ours can only have siblings. They would not be bound
+    // by a limit of ours, so there must be none.
+    let is_unlimited = own.limits().iter().all(|(_, value)| value.bytes().is_none());
+    let above = groups.get(1).filter(|_| is_unlimited)?;
+    if !hands_memory_on(&above.dir) && is_delegated(&above.dir) {
+        let _ = write_to(&above.dir.join("cgroup.subtree_control"), "+memory");
+    }
+    hands_memory_on(&above.dir).then(|| home(&above.dir)).flatten()
+}
+
+/// Whether groups below this one of version 2 may limit memory.
+fn hands_memory_on(dir: &Path) -> bool {
+    let control = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap_or_default();
+    control.split_ascii_whitespace().any(|name| name == "memory")
+}
+
+/// Whether systemd has left this group to us.
+fn is_delegated(dir: &Path) -> bool {
+    ["user.delegate", "trusted.delegate"].iter().any(|name| {
+        let mut value = [0u8; 8];
+        rustix::fs::getxattr(dir, *name, &mut value[..]).is_ok_and(|length| &value[..length] == b"1")
+    })
+}
+
+/// The number of our process namespace.
+fn namespace() -> std::io::Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+}
+
+/// A process, told from those that had its number before: namespace, number and start.
+fn identity(pid: u32) -> std::io::Result<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The 22nd field of the line, counted behind the name.
+    let start = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19));
+    let start = start.ok_or_else(|| std::io::Error::other("a process without a start"))?;
+    Ok(format!("{}-{pid}-{start}", namespace()?))
+}
+
+fn processes(dir: &Path) -> Vec<u32> {
+    let list = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    list.lines().filter_map(|pid| pid.parse().ok()).filter(|&pid| pid != 0).collect()
+}
+
+fn may_write(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// Writes to a file of the kernel's, which is there or is not.
+fn write_to(path: &Path, value: &str) -> std::io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
+}
+
+/// Removes a group as soon as it is empty.
+fn remove(dir: &Path) {
+    let until = Instant::now() + REMOVE_TIME;
+    while fs::remove_dir(dir).is_err() && dir.is_dir() && Instant::now() < until {
+        std::thread::sleep(REMOVE_TICK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(root: &Path, dir: &str, files: &[(&str, &str)]) -> MemoryGroup {
+        let dir = root.join(dir);
+        fs::create_dir_all(&dir).unwrap();
+        for (file, text) in files {
+            fs::write(dir.join(file), text).unwrap();
+        }
+        MemoryGroup { dir, version: 2 }
+    }
+
+    #[test]
+    fn siblings_are_made_only_where_memory_is_handed_on_and_ours_has_no_limit() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let above = group(root, "a", &[("cgroup.subtree_control", "cpu memory\n")]);
+        let closed = group(root, "b", &[("cgroup.subtree_control", "cpu\n")]);
+        let free = group(root, "a/free", &[("memory.max", "max\n"), ("cgroup.subtree_control", "")]);
+        let bound = group(root, "a/bound", &[("memory.max", "1000000\n")]);
+        let place = |groups: &[&MemoryGroup]| {
+            let groups: Vec<MemoryGroup> = groups.iter().map(|&group| group.clone()).collect();
+            candidates(&groups).map(|home| home.dir)
+        };
+        assert_eq!(place(&[&free, &above]), Some(above.dir.clone()));
+        assert_eq!(place(&[&bound, &above]), None);
+        assert_eq!(place(&[&free, &closed]), None);
+        assert_eq!(place(&[&free]), None);
+        assert_eq!(place(&[&above]), Some(above.dir.clone()));
+        assert_eq!(place(&[&MemoryGroup { version: 1, ..bound.clone() }]), Some(bound.dir));
+        // A tree of plain files takes no group with a limit.
+        assert!(GroupHome { dir: above.dir.clone(), own: above.dir, version: 2 }.make(Bytes(1)).is_err());
+    }
+
+    #[test]
+    fn a_group_is_removed_with_its_owner_and_after_it() {
+        let Some(home) = GroupHome::find(&Host::this()) else {
+            eprintln!("skipped: this machine lets nobody make memory groups here");
+            return;
+        };
+        let made = home.make(Bytes::mib(64)).unwrap();
+        let dir = made.group.dir.clone();
+        assert!(dir.is_dir() && made.killed().is_none() && made.processes().is_empty());
+        assert_eq!(made.group.limits()[0].1.bytes(), Some(64 << 20));
+        drop(made);
+        assert!(!dir.is_dir());
+        // One of a process that is gone: the number of this process with the start of another.
+        let left = home.dir.join(format!("{PREFIX}{}-{}-1-0", namespace().unwrap(), std::process::id()));
+        fs::create_dir(&left).unwrap();
+        home.sweep();
+        assert!(!left.is_dir());
+    }
+}

@@ -1,0 +1,124 @@
+//! The process between us and an interpreter: it owns whatever the interpreter starts, and leaves none of it behind.
+//!
+//! A signal at the parent's death reaches a child and no grandchild. So the keeper stays: it takes up orphans of the
+//! worker, ends when the interpreter ends, or when its own parent is gone, and by then has killed everything below itself,
+//! processes that opened a session of their own included. It ends as the interpreter did, so that whoever started it sees
+//! that end. It has no part in the worker's socket, and costs a megabyte or two: pages of this program that it touches.
+
+use crate::groups::Joined;
+use crate::procs;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// How soon orphans are collected, and the parent's end is seen where its pipe does not tell.
+const TICK: Duration = Duration::from_millis(200);
+/// The same where the kernel has no descriptors of processes.
+const SHORT_TICK: Duration = Duration::from_millis(20);
+/// How long killed processes may take to be gone; one in the middle of a disk's answer is left to the kernel.
+const KILL_TIME: Duration = Duration::from_secs(5);
+/// Between two looks at what is left.
+const KILL_TICK: Duration = Duration::from_millis(1);
+/// What shells add to a signal's number.
+const SIGNALLED: i32 = 128;
+
+/// Takes up orphans from here on.
+pub(crate) fn adopt() -> std::io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Opens a session that dies with `parent`, its private memory limited. Makes system calls only: it may run between fork
+/// and exec.
+pub(crate) fn bind(parent: Option<Pid>, memory: u64) -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the signal was armed; then nobody would ever send it.
+    if rustix::process::getppid() != parent {
+        return Err(rustix::io::Errno::SRCH.into());
+    }
+    let bytes = Some(memory);
+    rustix::process::setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?;
+    Ok(())
+}
+
+/// Starts the interpreter, bound to this process.
+pub(crate) fn start(mut python: Command, memory: u64) -> std::io::Result<Pid> {
+    let keeper = rustix::process::getpid();
+    // SAFETY: `bind` neither allocates nor takes a lock, as the gap between fork and exec demands.
+    unsafe { python.pre_exec(move || bind(Some(keeper), memory)) };
+    let child = python.spawn()?;
+    Ok(Pid::from_child(&child))
+}
+
+/// Stays until the interpreter has ended or `parent` has, kills what is left, and ends as the interpreter did.
+pub(crate) fn keep(python: Pid, parent: i32, group: Option<Joined>) -> ExitCode {
+    let handle = rustix::process::pidfd_open(python, PidfdFlags::empty()).ok();
+    let mut end = None;
+    let parent = Pid::from_raw(parent);
+    while end.is_none() && rustix::process::getppid() == parent {
+        wait(handle.as_ref());
+        reap(python, &mut end);
+    }
+    // The worker first, which may be in the middle of starting others.
+    if end.is_none() {
+        let _ = rustix::process::kill_process(python, Signal::KILL);
+    }
+    let until = Instant::now() + KILL_TIME;
+    while reap(python, &mut end) && Instant::now() < until {
+        let own = std::process::id();
+        procs::kill_all(procs::below(&[own]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != own));
+        std::thread::sleep(KILL_TICK);
+    }
+    // Who started us removes the group; if nobody is left to, we do.
+    if let Some(group) = group.filter(|_| rustix::process::getppid() != parent) {
+        group.leave();
+    }
+    end_as(end)
+}
+
+/// Sleeps until the interpreter ends, nobody reads our words any more, or a tick has passed.
+fn wait(handle: Option<&OwnedFd>) {
+    let words = rustix::stdio::stderr();
+    let mut fds = vec![PollFd::from_borrowed_fd(words, PollFlags::empty())];
+    fds.extend(handle.map(|handle| PollFd::new(handle, PollFlags::IN)));
+    let tick = if handle.is_some() { TICK } else { SHORT_TICK };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) };
+    // An interrupted poll is a poll that found nothing.
+    let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    if !fds[0].revents().is_empty() {
+        // The pipe closes a moment before its reader is gone; a reader that lives on without it is waited for gently.
+        std::thread::sleep(KILL_TICK);
+    }
+}
+
+/// Collects children that have ended; false once there are none at all.
+fn reap(python: Pid, end: &mut Option<WaitStatus>) -> bool {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid == python => *end = Some(status),
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+fn end_as(end: Option<WaitStatus>) -> ExitCode {
+    let code = match (end.and_then(|end| end.exit_status()), end.and_then(|end| end.terminating_signal())) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => {
+            if let Some(signal) = Signal::from_named_raw(signal) {
+                // Twice, for the first call of a signal of a fault ends in a handler that only takes itself away.
+                for _ in 0..2 {
+                    let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+                }
+            }
+            SIGNALLED + signal
+        }
+        (None, None) => SIGNALLED,
+    };
+    ExitCode::from(code as u8)
+}
