@@ -250,7 +250,7 @@ fn wrong_environment_files_are_refused_at_their_line() {
             "contradictory-keys",
             &["set num_workers"],
         ),
-        (format!("{base}explore = \"mode\"\n"), "contradictory-keys", &["no most likely action"]),
+        (format!("{base}explore = \"mode\"\n"), "contradictory-keys", &["has no use for it"]),
         (format!("{base}episode_frames_max = 9\n"), "contradictory-keys", &["max_frames_per_traj"]),
         (format!("{base}[run]\nformat = \"parquet\"\n"), "contradictory-keys", &["set run.dir"]),
     ] {
