@@ -99,6 +99,8 @@ class Browser:
         self.count, self.complaints, self.requests = 0, [], []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        # A page without a window has no focus, and hears of none.
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def close(self):
         self.process.terminate()

@@ -12,7 +12,7 @@ const CHARTS = [
   { id: "grad", title: "Gradient norm", lines: ["grad_norm"], zero: true },
 ];
 const HOST = { id: "hosttrend", title: "Host memory over the run", lines: ["memory/host/step/measured", "host/anon", "host/file", "host/shmem"],
-  names: ["measured", "anonymous", "files", "shared"], load: "memory/host/step/planned", loadName: "load line", format: bytes, zero: true };
+  names: ["measured", "anonymous", "files", "shared"], load: "memory/host/step/planned", loadName: "load line of the trainer", format: bytes, zero: true };
 const PHASES = ["rollout", "reward", "score", "critic", "update"];
 const TIMES = { id: "steptime", title: "Time of a step", lines: PHASES.map((phase) => "time/" + phase), names: PHASES, stack: true, format: duration, zero: true };
 const DASHES = [[], [5, 4], [2, 3], [8, 3, 2, 3]];

@@ -89,6 +89,11 @@ const tip = {
     const box = $("tip");
     fill(box, lines.filter(Boolean).map((line, i) => el(i === 0 ? "strong" : "span", {}, line)));
     box.hidden = false;
+    this.target = target;
+    this.place();
+  },
+  place() {
+    const box = $("tip"), target = this.target;
     const at = target.getBoundingClientRect(), own = box.getBoundingClientRect();
     const left = Math.max(8, Math.min(at.left + at.width / 2 - own.width / 2, document.documentElement.clientWidth - own.width - 8));
     const above = at.top - own.height - 8;
@@ -97,4 +102,5 @@ const tip = {
   },
   hide() { $("tip").hidden = true; },
 };
-addEventListener("scroll", () => tip.hide(), { passive: true });
+// What has the focus is scrolled to, and keeps its words.
+addEventListener("scroll", () => (tip.target && tip.target === document.activeElement ? tip.place() : tip.hide()), { passive: true });
