@@ -186,10 +186,9 @@ fn no_path_leads_out_of_the_run() {
     for file in ["../../secret.jsonl", "..%2F..%2Fsecret.jsonl", "%2Fetc%2Fpasswd", "step-000002.jsonl"] {
         let found = server.json(&format!("/api/samples?run=0&file={file}"));
         assert_eq!(found["rows"], json!([]), "{file}");
-        assert_eq!(
-            server.json(&format!("/api/samples?run=0&from_file={file}&from_offset=0"))["rows"],
-            json!([])
-        );
+        // Rows behind one that is no file of the run are those of the files that are.
+        let found = server.get(&format!("/api/samples?run=0&from_file={file}&from_offset=0")).body;
+        assert!(!found.contains("secret\""), "{file}: {found}");
     }
     assert_eq!(server.json("/api/samples?run=0&words=ONCLICK")["rows"].as_array().expect("rows").len(), 1);
     assert_eq!(server.json("/api/samples?run=0&words=secret")["rows"], json!([]));
