@@ -11,6 +11,7 @@ mod report;
 mod signals;
 mod sparkline;
 mod terminal;
+mod watch;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -151,7 +151,8 @@ pub fn evaluate<D: Device + ?Sized>(
             model.add(trainer, items, how.samples, &mut scored)?;
         }
         let version = trainer.updates();
-        let rows = Kept { step: how.step, names: &names, samples: &trainer.samples, policy_version: version };
+        let samples = &trainer.samples;
+        let rows = Kept { text: how.text, step: how.step, names: &names, samples, policy_version: version };
         for (g, group) in scored.chunks(how.samples).enumerate() {
             report.add(group);
             for (s, one) in (g * how.samples..).zip(group) {

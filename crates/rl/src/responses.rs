@@ -31,9 +31,12 @@ pub struct KeptSample {
     pub policy_version: u64,
     /// One entry a token, as the rollout recorded it.
     pub logprobs: Vec<f32>,
+    /// One entry a token: characters of `response` that it completed. The last ones may stand behind its end, where a
+    /// stop string was cut off.
+    pub token_chars: Vec<u32>,
 }
 
-/// Bytes of its line, at most: a token has up to 32 bytes of text and log-prob, and 20 rewards with their names fit.
+/// Bytes of its line, at most: a token has up to 32 bytes of text, its length and log-prob, and 20 rewards with their names fit.
 pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
     2048 + 32 * tokens
 }
@@ -41,6 +44,8 @@ pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
 /// What the samples of a file have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'s> {
+    /// Its tokenizer says which token wrote what.
+    pub text: &'s TextModel,
     /// Steps done.
     pub step: u32,
     /// Names of the rewards.
@@ -73,7 +78,19 @@ impl Kept<'_> {
             finish: samples.finish(index),
             policy_version: self.policy_version,
             logprobs: samples.logprobs(index).to_vec(),
+            token_chars: self.token_chars(samples.ids(index)),
         }
+    }
+
+    /// Characters that each token completes; 0 for special tokens and for the first bytes of a longer character.
+    fn token_chars(&self, response: &[u32]) -> Vec<u32> {
+        let (mut decoder, mut text) = (StreamDecoder::new(true), String::new());
+        let completed = |&token: &u32| {
+            text.clear();
+            decoder.push(&self.text.tokenizer, token, &mut text);
+            text.chars().count() as u32
+        };
+        response.iter().map(completed).collect()
     }
 }
 

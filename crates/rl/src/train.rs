@@ -479,7 +479,7 @@ impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
         let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);
-        let kept = Kept { step: n, names: &names, samples, policy_version };
+        let kept = Kept { text: &self.session.text, step: n, names: &names, samples, policy_version };
         let groups = self.held.last();
         let rows: Vec<KeptSample> = (groups.start * group..groups.end * group)
             .take(SAMPLES_KEPT)

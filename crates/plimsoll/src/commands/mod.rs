@@ -13,6 +13,7 @@ mod import;
 mod layers;
 mod plan;
 mod train;
+mod watch;
 
 use clap::Subcommand;
 use plimsoll_base::Result;
@@ -25,6 +26,8 @@ pub enum Command {
     Plan(plan::Args),
     /// Train: a run directory with checkpoints, metrics and samples.
     Train(train::Args),
+    /// Show runs in a browser, live or as one file.
+    Watch(watch::Args),
     /// Generate a response to a prompt, as a stream.
     Generate(generate::Args),
     /// Score a model on prompts with a reward.
@@ -56,6 +59,7 @@ impl Command {
         match self {
             Command::Plan(args) => plan::run(&args, quiet),
             Command::Train(args) => train::run(&args, quiet),
+            Command::Watch(args) => watch::run(&args, quiet),
             Command::Generate(args) => generate::run(&args, quiet),
             Command::Eval(args) => eval::run(&args, quiet),
             Command::Collect(args) => collect::run(&args, quiet),

@@ -77,7 +77,7 @@ struct Panel<'p> {
 }
 
 /// The regions without those of the smaller turn: they lie on the same bytes.
-fn larger_turn(regions: &[Value]) -> impl Iterator<Item = &Value> {
+pub fn larger_turn(regions: &[Value]) -> impl Iterator<Item = &Value> {
     let bytes = |turn: &str| -> u64 {
         let of_turn = regions.iter().filter(|r| r["turn"] == turn);
         of_turn.filter_map(|r| r["bytes"].as_u64()).sum()
@@ -330,16 +330,16 @@ fn row(region: &Value, pool: &str) -> Option<Row> {
     let resident = phases.iter().any(|p| p == "resident");
     (of == pool || (pool == "host" && of == "pinned")).then(|| Row {
         name: name.to_string(),
-        kind: kind(name, place),
+        kind: KINDS.iter().position(|(known, _)| *known == kind(name, place)).expect("a kind of the table"),
         phases: (!resident).then_some(phases),
         bytes: region["bytes"].as_u64().unwrap_or(0),
         arena: place == "arena",
     })
 }
 
-/// Index into `KINDS`.
-fn kind(name: &str, place: &str) -> usize {
-    let class = match (place, name.rsplit('.').next().unwrap_or_default()) {
+/// What a region is drawn as: its class in `KINDS`.
+pub fn kind(name: &str, place: &str) -> &'static str {
+    match (place, name.rsplit('.').next().unwrap_or_default()) {
         ("kernel" | "workers", _) => "outside",
         ("heap" | "process" | "file", _) => "process",
         (_, "weights") => "weights",
@@ -347,8 +347,7 @@ fn kind(name: &str, place: &str) -> usize {
         (_, "keys" | "values") => "kv",
         _ if name.contains(".head.") => "head",
         _ => "acts",
-    };
-    KINDS.iter().position(|(known, _)| *known == class).expect("a kind of the table")
+    }
 }
 
 /// Bands of each kind, the largest first; rows under `least` bytes become one band of their kind, and what is then

@@ -1,0 +1,113 @@
+//! `watch RUN_DIR...`: runs as a page in a browser, live; `--static`: the page as one file; `--export tensorboard`: event files.
+
+use crate::output;
+use crate::watch::guard::{self, Guard};
+use crate::watch::live::Runs;
+use crate::watch::{server, tensorboard, whole_page};
+use plimsoll_base::{Error, Result};
+use plimsoll_files::write_atomic;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Ports that are tried for the hint when one is taken.
+const PORTS_TRIED: u16 = 50;
+
+/// The flags of `watch`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  plimsoll watch runs/out/first
+  plimsoll watch runs/out/first runs/out/first-ppo      two runs in the same charts
+  plimsoll watch --static first.html runs/out/first     one file to share
+  plimsoll watch --export tensorboard tb runs/out/first
+
+The server answers this machine alone; from another one: ssh -L 1876:localhost:1876 HOST. `/metrics` is for Prometheus.")]
+pub struct Args {
+    /// Directories of runs, finished or being written.
+    #[arg(required = true, value_name = "RUN_DIR")]
+    runs: Vec<PathBuf>,
+    /// Where to listen; 0 takes a free port.
+    #[arg(long, default_value_t = 1876, value_name = "PORT")]
+    port: u16,
+    /// The address to listen on. Other than loopback, a token is needed to see the page.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    bind: IpAddr,
+    /// A token of your own, in the first line of a file; otherwise a new one is printed.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A name that browsers may use for this machine, beside its addresses.
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// Write the page as one file that opens from disk, and end.
+    #[arg(long = "static", value_name = "OUT.html", conflicts_with_all = ["export", "port", "bind", "token_file", "hosts"])]
+    out: Option<PathBuf>,
+    /// Write the numbers for another program, and end: `tensorboard` and a folder.
+    #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"], conflicts_with_all = ["port", "bind", "token_file", "hosts"])]
+    export: Vec<String>,
+}
+
+/// Serves until it is ended, or writes a file.
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let runs = Runs::open(&args.runs)?;
+    if let Some(out) = &args.out {
+        runs.read_all();
+        write_atomic(out, whole_page(&runs).as_bytes())?;
+        output::note(quiet, &format!("written   {}", out.display()));
+    } else if let [format, dir] = args.export.as_slice() {
+        export(&runs, format, dir, quiet)?;
+    } else {
+        serve(args, runs, quiet)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn export(runs: &Runs, format: &str, dir: &str, quiet: bool) -> Result<()> {
+    if format != "tensorboard" {
+        return Err(Error::usage("bad-value", format!("--export {format}: it can be tensorboard"))
+            .hint("plimsoll watch --export tensorboard DIR RUN_DIR"));
+    }
+    for run in runs.each() {
+        let (path, records) = tensorboard::export(&run.dir, &run.name, dir.as_ref())?;
+        output::note(quiet, &format!("written   {}, {records} records", path.display()));
+    }
+    Ok(())
+}
+
+fn serve(args: &Args, runs: Runs, quiet: bool) -> Result<()> {
+    let token = match &args.token_file {
+        Some(path) => Some(guard::token_of(path)?),
+        None if args.bind.is_loopback() => None,
+        None => Some(guard::new_token()?),
+    };
+    let listener = listen(args.bind, args.port)?;
+    let refused = |err: io::Error| refused(args.bind, args.port, &err);
+    let at = listener.local_addr().map_err(refused)?;
+    let query = token.as_ref().map(|token| format!("?token={token}")).unwrap_or_default();
+    output::text(&format!("http://{at}/{query}\n"))?;
+    let names: Vec<String> = runs.each().map(|run| run.name.clone()).collect();
+    output::note(quiet, &format!("watching  {}; ctrl-c ends this, and no run", names.join(", ")));
+    server::serve(Arc::new(runs), listener, Guard { token, hosts: args.hosts.clone() }).map_err(refused)
+}
+
+fn listen(address: IpAddr, port: u16) -> Result<TcpListener> {
+    let at = |port: u16| SocketAddr::new(address, port);
+    TcpListener::bind(at(port)).map_err(|err| match err.kind() {
+        io::ErrorKind::AddrInUse => {
+            let error = Error::new("port-in-use", format!("{}: another program listens there", at(port)));
+            let last = port.saturating_add(PORTS_TRIED);
+            let free = (port.saturating_add(1)..=last).find(|&port| TcpListener::bind(at(port)).is_ok());
+            let free = free.map(|port| format!("the next free port: --port {port}"));
+            let error = free.into_iter().fold(error, Error::hint);
+            error.hint("any free port: --port 0")
+        }
+        _ => refused(address, port, &err),
+    })
+}
+
+fn refused(address: IpAddr, port: u16, err: &io::Error) -> Error {
+    Error::new("address-refused", format!("{}: {err}", SocketAddr::new(address, port)))
+        .hint("an address of this machine and a port above 1023: --bind 127.0.0.1 --port 1876")
+}

@@ -1,0 +1,109 @@
+//! The page: its files, put together for a server or as one file that opens from disk.
+
+use sha2::{Digest, Sha256};
+
+/// <https://github.com/leeoniya/uPlot> 1.6.32, as published; its licence (MIT) lies beside it.
+pub const UPLOT: &str = include_str!("page/uplot/uPlot.iife.min.js");
+/// All rules.
+pub const STYLE: &str =
+    concat!(include_str!("page/uplot/uPlot.min.css"), "\n", include_str!("page/style.css"));
+/// All scripts, in one scope of their own.
+pub const APP: &str = concat!(
+    "(() => {\n\"use strict\";\n",
+    include_str!("page/dom.js"),
+    include_str!("page/source.js"),
+    include_str!("page/charts.js"),
+    include_str!("page/memory.js"),
+    include_str!("page/samples.js"),
+    include_str!("page/events.js"),
+    include_str!("page/main.js"),
+    "})();\n"
+);
+/// The mark: a disc with the load line through it.
+pub const ICON: &str = include_str!("page/icon.svg");
+const BODY: &str = include_str!("page/body.html");
+
+/// The page of a server.
+pub fn page() -> String {
+    let head = "<link rel=\"icon\" href=\"icon.svg\">\n<link rel=\"stylesheet\" href=\"style.css\">\n\
+                <script src=\"uplot.js\" defer></script>\n<script src=\"app.js\" defer></script>";
+    document(head, "")
+}
+
+/// The page with `data` (JSON) in it, which loads nothing.
+pub fn whole(data: &str) -> String {
+    let csp = format!(
+        "default-src 'none'; script-src '{}' '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
+        hash(UPLOT),
+        hash(APP),
+        hash(STYLE)
+    );
+    let icon = base64(ICON.as_bytes());
+    let head = format!(
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"{csp}\">\n\
+         <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n<style>{STYLE}</style>"
+    );
+    // A script element ends at the first `</script`, and a comment may begin in it: no `<` in texts, no end.
+    let data = data.replace('<', "\\u003c");
+    let foot = format!(
+        "<script type=\"application/json\" id=\"data\">{data}</script>\n<script>{UPLOT}</script>\n<script>{APP}</script>\n"
+    );
+    document(&head, &foot)
+}
+
+fn document(head: &str, foot: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Plimsoll</title>\n{head}\n</head>\n{BODY}{foot}</html>\n"
+    )
+}
+
+/// As a content security policy names an inline script or style.
+fn hash(text: &str) -> String {
+    format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits =
+            three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for i in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * i) & 63) as usize];
+            out.push(if i > three.len() { '=' } else { char::from(digit) });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        for (text, expect) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(text.as_bytes()), expect);
+        }
+    }
+
+    #[test]
+    fn nothing_ends_an_inline_script_early_and_nothing_is_loaded() {
+        for part in [UPLOT, APP, STYLE] {
+            let part = part.to_lowercase();
+            assert!(!part.contains("</script") && !part.contains("</style") && !part.contains("<!--"));
+        }
+        let page = whole("{\"a\":\"</script><script>alert(1)</script>\"}");
+        assert!(page.contains("\\u003c/script>\\u003cscript>alert(1)"));
+        assert!(!page.contains("src=\"") && !page.contains("@import") && !page.contains("url("));
+        for unsafe_way in
+            ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"]
+        {
+            assert!(!APP.contains(unsafe_way), "{unsafe_way}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Who may see a page: names that a request may use for this machine, the token, and the headers of every answer.
+//!
+//! A page of another site that a browser shows can send requests to this machine. It cannot read answers without our
+//! consent, unless its name resolves to this machine; then the name in `Host` is its own, and is refused.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use plimsoll_base::{Error, Result};
+
+/// Content of pages that the server gives: files of its own and nothing else. The charts place their parts by script, which
+/// needs no leave for inline styles.
+pub const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Of the cookie that holds the token.
+const COOKIE: &str = "plimsoll_token";
+/// Shortest token that a file may give.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// What a request needs.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// `None` on loopback.
+    pub token: Option<String>,
+    /// Names that `Host` may have beside addresses and `localhost`.
+    pub hosts: Vec<String>,
+}
+
+/// How a request that may pass showed its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Answer it.
+    Yes,
+    /// By the address: keep it in a cookie and leave it out of the address.
+    ByAddress,
+    /// There is none, or it is another.
+    No,
+}
+
+impl Guard {
+    /// True if `Host` names this machine: an address, `localhost`, or one of the names.
+    pub fn knows(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        name.parse::<IpAddr>().is_ok()
+            || name.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Looks for the token in the header, the cookie and the query.
+    pub fn pass(&self, authorization: &str, cookies: &str, query: &str) -> Pass {
+        let Some(token) = &self.token else { return Pass::Yes };
+        let is_it = |given: &str| same(given.as_bytes(), token.as_bytes());
+        let cookie = cookies.split(';').filter_map(|cookie| cookie.trim().split_once('='));
+        let by_cookie = cookie.filter(|(name, _)| *name == COOKIE).any(|(_, value)| is_it(value));
+        if by_cookie || authorization.strip_prefix("Bearer ").is_some_and(is_it) {
+            return Pass::Yes;
+        }
+        let by_address = query.split('&').filter_map(|pair| pair.strip_prefix("token=")).any(is_it);
+        if by_address { Pass::ByAddress } else { Pass::No }
+    }
+
+    /// The cookie's header.
+    pub fn cookie(&self) -> String {
+        let token = self.token.as_deref().unwrap_or_default();
+        format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/")
+    }
+}
+
+/// Compares without telling by its time how much is right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let differs = a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b));
+    std::hint::black_box(differs) == 0 && a.len() == b.len()
+}
+
+/// A token of 128 random bits.
+///
+/// Errors: `io-error`.
+pub fn new_token() -> Result<String> {
+    let mut bytes = [0u8; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
+        .map_err(|err| {
+            Error::io("io-error", Path::new("/dev/urandom"), &err).hint("give a token: --token-file FILE")
+        })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The token in a file: its first line, of letters, digits, `-` and `_`.
+///
+/// Errors: `bad-value`.
+pub fn token_of(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|err| {
+        Error::io("bad-value", path, &err).hint("give a readable file whose first line is the token")
+    })?;
+    let token = text.lines().next().unwrap_or_default().trim();
+    let is_plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if token.len() < TOKEN_BYTES_MIN || !is_plain {
+        let message = format!(
+            "{}: the token has {} characters; it needs {TOKEN_BYTES_MIN} or more letters, digits, `-` and `_`",
+            path.display(),
+            token.chars().count()
+        );
+        return Err(
+            Error::usage("bad-value", message).hint(format!("openssl rand -hex 16 > {}", path.display()))
+        );
+    }
+    Ok(token.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(token: Option<&str>) -> Guard {
+        Guard { token: token.map(str::to_string), hosts: vec!["gpu7.lab".into()] }
+    }
+
+    #[test]
+    fn names_of_other_sites_are_refused() {
+        let guard = guard(None);
+        for host in
+            ["localhost", "LOCALHOST:80", "127.0.0.1:1876", "[::1]:1876", "[::1]", "10.0.0.7:1", "gpu7.lab:9"]
+        {
+            assert!(guard.knows(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:1876",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example:80",
+            "[evil]",
+        ] {
+            assert!(!guard.knows(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_taken_from_header_cookie_and_address() {
+        let token = "0123456789abcdef";
+        let check = |authorization: &str, cookies: &str, query: &str, expect: Pass| {
+            assert_eq!(guard(Some(token)).pass(authorization, cookies, query), expect);
+        };
+        check("", "", "", Pass::No);
+        check("Bearer 0123456789abcdef", "", "", Pass::Yes);
+        check("Bearer 0123456789abcdee", "", "", Pass::No);
+        check("Bearer 0123456789abcde", "", "", Pass::No);
+        check("Bearer ", "", "token=", Pass::No);
+        check("", "a=b; plimsoll_token=0123456789abcdef", "", Pass::Yes);
+        check("", "plimsoll_token=0123456789abcdef0", "", Pass::No);
+        check("", "", "x=1&token=0123456789abcdef", Pass::ByAddress);
+        assert_eq!(guard(None).pass("", "", ""), Pass::Yes);
+    }
+
+    #[test]
+    fn tokens_of_files_are_long_and_plain() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        for (text, fits) in
+            [("0123456789abcdef\nmore", true), ("short", false), ("0123456789 abcdef", false), ("", false)]
+        {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(token_of(&file).is_ok(), fits, "{text}");
+        }
+        assert_eq!(token_of(&folder.path().join("none")).unwrap_err().slug, "bad-value");
+        assert_ne!(new_token().unwrap(), new_token().unwrap());
+    }
+}

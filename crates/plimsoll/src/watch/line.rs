@@ -1,0 +1,71 @@
+//! A line of `events.jsonl` as a watcher reads it: in one pass, whatever kind of event it is. Fields that it does not know
+//! are passed over, so that logs of other versions can be watched.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// An event. What its kind does not have is absent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Line<'a> {
+    #[serde(borrow)]
+    pub event: Cow<'a, str>,
+    pub step: Option<u32>,
+    pub steps: Option<u32>,
+    pub seconds_since_start: Option<f64>,
+    pub seconds_left: Option<f64>,
+    pub reward: Option<f64>,
+    pub loss: Option<f64>,
+    pub frames_per_second: Option<f64>,
+    pub rss_bytes: Option<u64>,
+    pub planned_bytes: Option<u64>,
+    pub limit_bytes: Option<u64>,
+    /// A number that is none is `null` in JSON.
+    #[serde(borrow)]
+    pub metrics: BTreeMap<Cow<'a, str>, Option<f64>>,
+    pub parts: Vec<Part>,
+    pub workers_bytes: u64,
+    pub supervisor_bytes: u64,
+    pub what: Option<String>,
+    pub set: Option<String>,
+    pub score: Option<f64>,
+    pub num_samples: Option<u64>,
+    pub slug: Option<String>,
+    pub message: Option<String>,
+    pub facts: Vec<String>,
+    pub notes: Vec<String>,
+    pub path: Option<String>,
+    pub kinds: Option<Value>,
+    pub summary: Option<Value>,
+}
+
+/// The trainer's memory at the end of a part of a step.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Part {
+    pub phase: String,
+    pub planned_bytes: u64,
+    pub rss_bytes: u64,
+    pub arena_planned_bytes: u64,
+    pub arena_bytes: u64,
+    pub device_planned_bytes: u64,
+    pub device_bytes: u64,
+}
+
+impl Line<'_> {
+    /// `None` for a line that is no event.
+    pub fn parse(bytes: &[u8]) -> Option<Line<'_>> {
+        serde_json::from_slice(bytes).ok().filter(|line: &Line| !line.event.is_empty())
+    }
+
+    /// The numbers of a step under their names.
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
+        let own =
+            [("reward", self.reward), ("loss", self.loss), ("frames_per_second", self.frames_per_second)];
+        let own = own.into_iter().filter(|(name, _)| !self.metrics.contains_key(*name));
+        let metrics = self.metrics.iter().map(|(name, value)| (name.as_ref(), *value));
+        own.chain(metrics).filter_map(|(name, value)| Some((name, value?)))
+    }
+}

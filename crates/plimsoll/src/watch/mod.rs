@@ -1,0 +1,53 @@
+//! A window on runs: `events.jsonl`, the plan and the samples of run directories as a page, served by a process of its own
+//! or written as one file. It reads; it changes no run and takes no lock.
+//!
+//! `tail.rs` follows a log, `series.rs` keeps its curves in bounded memory, `run.rs` is what is known of one run; `live.rs`
+//! reads all of them on one thread, and `server.rs` shows them.
+
+mod assets;
+mod beside;
+pub mod guard;
+mod line;
+pub mod live;
+mod prometheus;
+mod run;
+mod samples;
+mod series;
+pub mod server;
+mod tail;
+pub mod tensorboard;
+
+use crate::pages;
+use live::Runs;
+use samples::Query;
+use serde_json::{Map, Value, json};
+
+/// Pages of samples of a run that one file holds: the latest.
+const STATIC_SAMPLE_PAGES: usize = 10;
+
+/// The page of runs that were read, as one file: what the server would give, with the latest samples.
+pub fn whole_page(runs: &Runs) -> String {
+    let mut pages_of = Map::new();
+    let mut each = Vec::new();
+    for run in runs.each() {
+        for slug in run.slugs() {
+            pages_of.extend(pages::page(&slug).map(|page| (slug, json!(page))));
+        }
+        let series: Value = serde_json::from_str(&run.series.json(0)).expect("it is written as JSON");
+        each.push(json!({ "detail": run.detail(), "series": series, "samples": latest(&run.dir) }));
+    }
+    let data = json!({ "brief": runs.brief(), "runs": each, "pages": pages_of });
+    assets::whole(&data.to_string())
+}
+
+fn latest(dir: &std::path::Path) -> Vec<Value> {
+    let (mut rows, mut query) = (Vec::new(), Query::default());
+    for _ in 0..STATIC_SAMPLE_PAGES {
+        let mut found = samples::find(dir, &query);
+        rows.extend(found["rows"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        let next = (found["next"]["file"].as_str(), found["next"]["offset"].as_u64());
+        let (Some(file), Some(offset)) = next else { break };
+        query.from = Some((file.to_string(), offset));
+    }
+    rows
+}

@@ -1,0 +1,215 @@
+// Curves over steps: one line a run and metric, a band from the least to the greatest where a point stands for several steps.
+const CHARTS = [
+  { id: "reward", title: "Reward", lines: ["reward"], evals: true },
+  { id: "return", title: "Episode return", lines: ["episode/return_mean_100", "episode/return", "episode/return_mean"], first: true },
+  { id: "length", title: "Response length", unit: "tokens", lines: ["completions/mean_length", "episode/length_mean"], first: true },
+  { id: "entropy", title: "Entropy", unit: "nats", lines: ["entropy"] },
+  { id: "kl", title: "KL to the reference", unit: "nats", lines: ["kl", "kl_to_rollout"], first: true },
+  { id: "throughput", title: "Throughput", unit: "tokens/s", lines: ["tokens_per_second/rollout", "tokens_per_second/update"], zero: true },
+  { id: "frames", title: "Throughput", unit: "frames/s", lines: ["frames_per_second"], zero: true },
+  { id: "loss", title: "Loss", lines: ["loss", "loss/policy"], first: true },
+  { id: "value", title: "Value loss", lines: ["loss/value"] },
+  { id: "grad", title: "Gradient norm", lines: ["grad_norm"], zero: true },
+];
+const HOST = { id: "hosttrend", title: "Host memory over the run", lines: ["memory/host/step/measured", "host/anon", "host/file", "host/shmem"],
+  names: ["measured", "anonymous", "files", "shared"], load: "memory/host/step/planned", loadName: "load line of the trainer", format: bytes, zero: true };
+const PHASES = ["rollout", "reward", "score", "critic", "update"];
+const TIMES = { id: "steptime", title: "Time of a step", lines: PHASES.map((phase) => "time/" + phase), names: PHASES, stack: true, format: duration, zero: true };
+const DASHES = [[], [5, 4], [2, 3], [8, 3, 2, 3]];
+const sync = "steps";
+
+const chartOf = new Map();
+let zoomed = null;
+
+const runColour = (run) => colour("run-" + (run % 8));
+const has = (series, name) => Boolean(series && series.metrics[name] && series.metrics[name].mean.some((value) => value !== null));
+
+/** The metrics of `spec` that one of the runs has. */
+function linesOf(spec, runs) {
+  const names = spec.lines.filter((name) => runs.some((run) => has(run.shown, name)));
+  return spec.first ? names.slice(0, 1) : names;
+}
+
+/** uPlot's columns and series for all runs. */
+function columns(spec, runs) {
+  const tables = [], series = [{}], bands = [];
+  const names = linesOf(spec, runs);
+  for (const run of runs.filter((run) => run.shown)) {
+    const { last, metrics, width } = run.shown;
+    const own = [last];
+    let below = null;
+    names.forEach((name, i) => {
+      const cells = metrics[name] || { mean: last.map(() => null) };
+      const label = (spec.names && spec.names[spec.lines.indexOf(name)]) || (names.length > 1 ? name.split("/").pop() : "");
+      const stroke = spec.stack ? colour("phase-" + PHASES[spec.lines.indexOf(name)]) : spec === HOST && runs.length === 1 ? colour(["run-0", "run-2", "run-1", "run-3"][spec.lines.indexOf(name)]) : runColour(run.index);
+      const shown = [run.brief.name, label];
+      if (spec.stack) {
+        const sum = cells.mean.map((value, at) => (value || 0) + (below ? below[at] : 0));
+        below = sum;
+        own.push(sum);
+        series.push({ name, shown, stroke, fill: stroke, width: 0, raw: cells.mean, stacked: true });
+        return;
+      }
+      if (width > 1 && cells.min && runs.length <= 4) {
+        const at = series.length;
+        own.push(cells.max, cells.min);
+        series.push({ name, edge: true, stroke: "transparent", width: 0 }, { name, edge: true, stroke: "transparent", width: 0 });
+        bands.push({ series: [at, at + 1], fill: stroke + "2b" });
+      }
+      own.push(cells.mean);
+      series.push({ name, shown, stroke, width: 1.75, dash: spec === HOST && runs.length === 1 ? [] : DASHES[i % DASHES.length] });
+    });
+    if (spec.load && has(run.shown, spec.load) && run === runs[0]) {
+      own.push(metrics[spec.load].mean);
+      series.push({ name: spec.load, shown: [run.brief.name, spec.loadName], stroke: colour("load"), width: 2 });
+    }
+    tables.push(own);
+    if (spec.evals && run.detail) {
+      const sets = Object.entries(run.detail.evals);
+      sets.forEach(([set, points], i) => {
+        tables.push([points.map((point) => point[0]), points.map((point) => point[1])]);
+        const label = sets.length > 1 ? "held out " + set : "held out";
+        series.push({ name: "eval " + set, shown: [run.brief.name, label], stroke: runColour(run.index), width: 1, dash: [2, 4], dots: i });
+      });
+    }
+  }
+  // Stacked areas are drawn from the top down, so that the lower ones lie over the higher ones.
+  return { data: tables.length ? (tables.length > 1 ? uPlot.join(tables.filter((t) => t[0].length)) : tables[0]) : [[]], series, bands };
+}
+
+function options(spec, made, width, height, onReadout) {
+  const soft = colour("soft"), rule = colour("rule"), format = spec.format || number;
+  const font = "11px " + getComputedStyle(document.body).fontFamily;
+  const line = (series) => series.edge ? { stroke: series.stroke, width: 0, points: { show: false }, spanGaps: true } : {
+    stroke: series.stroke, width: series.width, dash: series.dash, fill: series.fill, spanGaps: true,
+    points: series.dots !== undefined ? { show: true, size: 6, fill: colour("surface"), stroke: series.stroke, width: 1.5 } : { show: false },
+  };
+  return {
+    width, height, legend: { show: false }, padding: [10, 10, 0, 0],
+    cursor: { sync: { key: sync, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 7 } },
+    scales: { x: { time: false, range: (u, low, high) => zoomed || [low === high ? low - 1 : low, low === high ? high + 1 : high] },
+      y: { range: (u, low, high) => range(spec, low, high) } },
+    series: [{}, ...made.series.slice(1).map(line)], bands: made.bands,
+    axes: [
+      { stroke: soft, font, size: 26, gap: 4, grid: { show: false }, ticks: { stroke: rule, size: 4 }, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? (t >= 1e4 ? t / 1000 + "k" : String(t)) : "")) },
+      { stroke: soft, font, size: (u, values) => 12 + Math.max(24, ...(values || []).map((v) => String(v).length * 6.4)), gap: 4, grid: { stroke: rule, width: 1 }, ticks: { show: false },
+        incrs: format === bytes ? [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].flatMap((n) => [n]).concat([...Array(36).keys()].map((n) => 2 ** (n + 11))) : undefined,
+        values: (u, ticks) => ticks.map((t) => format(t)) },
+    ],
+    hooks: {
+      setSelect: [(u) => { if (u.select.width > 4) zoomTo(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")); u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false); }],
+      setCursor: [(u) => onReadout(u.cursor.idx)],
+    },
+  };
+}
+
+function range(spec, low, high) {
+  if (!isNumber(low) || !isNumber(high)) return [0, 1];
+  if (spec.zero || (low >= 0 && low < high * 0.4)) low = Math.min(0, low);
+  const room = (high - low || Math.abs(high) || 1) * 0.06;
+  return [low === 0 ? 0 : low - room, high + room];
+}
+
+function draw(spec, host, runs) {
+  let card = chartOf.get(spec.id);
+  const made = columns(spec, runs);
+  const isEmpty = !made.data[0] || made.data[0].length === 0 || made.series.length < 2;
+  if (isEmpty) {
+    if (card) { card.plot && card.plot.destroy(); card.node.remove(); chartOf.delete(spec.id); }
+    return;
+  }
+  if (!card) {
+    card = newCard(spec);
+    chartOf.set(spec.id, card);
+    host.append(card.node);
+  }
+  card.made = made;
+  const width = Math.max(160, Math.floor(card.area.clientWidth)), height = spec === HOST || spec === TIMES ? 230 : 190;
+  const key = JSON.stringify([made.series.map((s) => [s.name, s.stroke, s.shown]), made.bands.length, made.data.length]);
+  if (card.plot && card.key === key) {
+    if (card.plot.width !== width) card.plot.setSize({ width, height });
+    card.plot.setData(made.data);
+  } else {
+    if (card.plot) card.plot.destroy();
+    card.key = key;
+    const made2 = made.series.some((s) => s.stacked) ? stackedOrder(made) : made;
+    card.made = made2;
+    card.plot = new uPlot(options(spec, made2, width, height, (at) => readout(card, at)), made2.data, card.area);
+  }
+  if (made.series.some((s) => s.stacked)) { card.made = stackedOrder(made); card.plot.setData(card.made.data); }
+  readout(card, null);
+  card.area.setAttribute("aria-label", inWords(spec, made));
+  const open = card.node.querySelector("details[open]");
+  if (open) open.dispatchEvent(new Event("toggle"));
+}
+
+function stackedOrder(made) {
+  return { ...made, data: [made.data[0], ...made.data.slice(1).reverse()], series: [made.series[0], ...made.series.slice(1).reverse()] };
+}
+
+function newCard(spec) {
+  const id = "c-" + spec.id;
+  const values = el("p", { class: "values" });
+  const area = el("div", { class: "area", tabindex: 0, role: "img" });
+  const node = el("figure", { class: "card chart", "aria-labelledby": id },
+    el("figcaption", {}, el("h3", { id }, spec.title, spec.unit ? el("small", {}, spec.unit) : null), values),
+    area, folded("Table", () => chartTable(spec)));
+  if (spec.extra) node.querySelector("h3").append(el("button", { class: "remove", type: "button", "aria-label": "Remove " + spec.title, onclick: spec.extra }, "×"));
+  const card = { spec, node, values, area, plot: null };
+  area.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1, PageDown: -20, PageUp: 20, Home: -Infinity, End: Infinity }[event.key];
+    if (by === undefined || !card.plot) return;
+    event.preventDefault();
+    const steps = card.plot.data[0];
+    const now = card.at === undefined || card.at === null ? steps.length - 1 : card.at;
+    const at = Math.max(0, Math.min(steps.length - 1, now + by));
+    card.plot.setCursor({ left: card.plot.valToPos(steps[at], "x"), top: 10 });
+  });
+  area.addEventListener("blur", () => card.plot && card.plot.setCursor({ left: -10, top: -10 }));
+  area.addEventListener("dblclick", () => zoomTo(null));
+  return card;
+}
+
+/** The values at the cursor, or the last ones. */
+function readout(card, at) {
+  card.at = at;
+  const { data, series } = card.made, format = card.spec.format || number, parts = [];
+  series.forEach((line, i) => {
+    if (i === 0 || line.edge) return;
+    const column = line.raw || data[i];
+    let found = at === null || at === undefined ? column.length - 1 : at;
+    while (found > 0 && (column[found] === null || column[found] === undefined)) found -= 1;
+    parts.push([line, column[found]]);
+  });
+  if (parts.some(([line]) => line.stacked)) parts.reverse();
+  const several = new Set(parts.map(([line]) => line.shown[0])).size > 1;
+  const step = at === null || at === undefined ? null : el("span", { class: "at" }, "step " + whole(data[0][at]));
+  fill(card.values, step, parts.slice(0, 8).map(([line, value]) => el("span", {},
+    el("i", { css: { background: line.stroke }, class: line.dots !== undefined ? "dot" : line.dash && line.dash.length ? "dash" : "" }),
+    several ? el("span", { class: "who" }, line.shown.filter(Boolean).join(" ")) : line.shown[1] ? el("span", { class: "who" }, line.shown[1]) : null,
+    el("b", {}, format(value)))));
+}
+
+function inWords(spec, made) {
+  const format = spec.format || number;
+  const parts = made.series.map((line, i) => {
+    if (i === 0 || line.edge) return null;
+    const values = (line.raw || made.data[i]).filter(isNumber);
+    if (!values.length) return null;
+    const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+    return line.shown.filter(Boolean).join(" ") + ": first " + format(values[0]) + ", last " + format(values[values.length - 1]) + ", least " + format(low) + ", greatest " + format(high);
+  });
+  const steps = made.data[0];
+  return spec.title + (spec.unit ? " in " + spec.unit : "") + ", steps " + steps[0] + " to " + steps[steps.length - 1] + ". " + parts.filter(Boolean).join("; ") + ". Arrow keys move along the steps.";
+}
+
+function chartTable(spec) {
+  const card = chartOf.get(spec.id);
+  if (!card) return null;
+  const { data, series } = card.made, format = spec.format || number;
+  const shown = series.map((line, i) => [line, i]).filter(([line, i]) => i > 0 && !line.edge);
+  const every = Math.max(1, Math.ceil(data[0].length / 60));
+  const at = data[0].map((_, i) => i).filter((i) => i % every === 0 || i === data[0].length - 1);
+  return table(spec.title, ["step", ...shown.map(([line]) => line.shown.filter(Boolean).join(" "))],
+    at.map((i) => [whole(data[0][i]), ...shown.map(([line, column]) => { const v = (line.raw || data[column])[i]; return isNumber(v) ? format(v) : ""; })]));
+}

@@ -1,0 +1,403 @@
+//! What is known of one run: read from its directory bit by bit, never written to, held in bounded memory.
+
+use super::beside::Beside;
+use super::line::{Line, Part};
+use super::samples;
+use super::series::Series;
+use super::tail::{Look, Tail};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+
+/// Bytes of the log that one turn reads: a slow disk or a long log holds nobody up.
+const TURN_BYTES: u64 = 4 << 20;
+/// Events that are listed. The oldest go first; how many is counted.
+const NOTABLE_MAX: usize = 400;
+/// Points of evaluations, a set.
+const EVALS_MAX: usize = 1024;
+/// Data sets with evaluations.
+const EVAL_SETS_MAX: usize = 16;
+/// Parts of a step.
+const PARTS_MAX: usize = 24;
+/// Characters of a text in an event.
+const TEXT_CHARS_MAX: usize = 4000;
+
+/// The highest readings of a part of a step.
+#[derive(Clone, Debug, Default)]
+struct Peak {
+    most: Part,
+    /// Of the trainer, its workers and its supervisor, read at one time.
+    all_bytes: u64,
+}
+
+/// A run and how far it was read.
+pub struct Run {
+    pub name: String,
+    pub dir: PathBuf,
+    tail: Tail,
+    beside: Beside,
+    is_there: bool,
+    /// Steps of the log.
+    pub series: Series,
+    what: String,
+    steps: Option<u32>,
+    planned_bytes: Option<u64>,
+    limit_bytes: Option<u64>,
+    seconds: f64,
+    seconds_left: Option<f64>,
+    /// By data set: (step, score).
+    evals: BTreeMap<String, Vec<(u32, f64)>>,
+    peaks: Vec<Peak>,
+    trend: Value,
+    notable: VecDeque<Value>,
+    notable_left_out: u64,
+    num_warnings: u64,
+    finished: bool,
+    unreadable_lines: u64,
+    sample_files: Vec<String>,
+    /// Grows with everything that a page may show.
+    pub version: u64,
+    /// Grows with what `detail` says.
+    detail_version: u64,
+}
+
+impl Run {
+    /// The run in `dir`, of which nothing is read yet.
+    pub fn new(name: String, dir: &Path) -> Run {
+        Run {
+            name,
+            dir: dir.to_path_buf(),
+            tail: Tail::new(&dir.join("events.jsonl")),
+            beside: Beside::default(),
+            is_there: true,
+            series: Series::new(0),
+            what: String::new(),
+            steps: None,
+            planned_bytes: None,
+            limit_bytes: None,
+            seconds: 0.0,
+            seconds_left: None,
+            evals: BTreeMap::new(),
+            peaks: Vec::new(),
+            trend: Value::Null,
+            notable: VecDeque::new(),
+            notable_left_out: 0,
+            num_warnings: 0,
+            finished: false,
+            unreadable_lines: 0,
+            sample_files: Vec::new(),
+            version: 0,
+            detail_version: 0,
+        }
+    }
+
+    /// Reads what came since, up to a bound. True if there is more to read now.
+    pub fn turn(&mut self) -> bool {
+        let look = self.tail.look();
+        let was_there = std::mem::replace(&mut self.is_there, look != Look::Gone);
+        if look == Look::Restarted {
+            self.begin_again();
+        }
+        let read = if matches!(look, Look::Grown | Look::Restarted) { self.read() } else { 0 };
+        let beside = self.beside.look(&self.dir);
+        let files = samples::list(&self.dir);
+        let other_files = files != self.sample_files;
+        self.sample_files = files;
+        let changed = beside || other_files || was_there != self.is_there;
+        self.detail_version += u64::from(changed);
+        self.version += u64::from(changed || read > 0 || look == Look::Restarted);
+        read > 0 && self.tail.offset() < self.tail.length()
+    }
+
+    /// Everything that came from the log is void: it was cut, replaced or begun anew.
+    fn begin_again(&mut self) {
+        let fresh = Run::new(std::mem::take(&mut self.name), &self.dir);
+        let old = std::mem::replace(self, fresh);
+        self.series = Series::new(old.series.epoch() + 1);
+        self.tail = old.tail;
+        self.beside = old.beside;
+        self.sample_files = old.sample_files;
+        (self.version, self.detail_version) = (old.version + 1, old.detail_version + 1);
+    }
+
+    fn read(&mut self) -> u64 {
+        let mut tail = std::mem::replace(&mut self.tail, Tail::new(Path::new("")));
+        let read = tail.read(TURN_BYTES, |offset, bytes| match Line::parse(bytes) {
+            Some(line) => self.add(offset, &line),
+            None => self.unreadable_lines += 1,
+        });
+        self.tail = tail;
+        // A disk that fails is looked at again in the next turn; what was read stays.
+        read.unwrap_or(0)
+    }
+
+    fn add(&mut self, offset: u64, line: &Line<'_>) {
+        // Clocks jump; seconds since the start are the run's own.
+        self.seconds = line.seconds_since_start.unwrap_or(self.seconds);
+        match line.event.as_ref() {
+            "started" => self.start(line),
+            "step" => self.step(offset, line),
+            "memory" => self.memory(line),
+            "eval" => self.eval(line),
+            "trend" => {
+                let grows =
+                    |kinds: &Value| kinds.as_object().is_some_and(|k| k.values().any(|v| v["grows"] == true));
+                self.trend = line.kinds.clone().unwrap_or_default();
+                self.detail_version += 1;
+                if grows(&self.trend) {
+                    self.note(line, json!({}));
+                }
+            }
+            "resumed" => {
+                self.finished = false;
+                self.note(line, json!({ "notes": cut_all(&line.notes) }));
+            }
+            "warning" => {
+                self.num_warnings += 1;
+                let slug = cut(line.slug.as_deref().unwrap_or_default());
+                let message = cut(line.message.as_deref().unwrap_or_default());
+                self.note(line, json!({ "slug": slug, "message": message, "facts": cut_all(&line.facts) }));
+            }
+            "saved" => self.note(line, json!({ "path": cut(line.path.as_deref().unwrap_or_default()) })),
+            "finished" => {
+                self.finished = true;
+                self.note(line, json!({}));
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, line: &Line<'_>) {
+        self.what = cut(line.what.as_deref().unwrap_or_default());
+        self.steps = line.steps.or(self.steps);
+        self.planned_bytes = line.planned_bytes.or(self.planned_bytes);
+        self.limit_bytes = line.limit_bytes.or(self.limit_bytes);
+        self.finished = false;
+        self.note(line, json!({ "what": self.what.clone() }));
+    }
+
+    fn step(&mut self, offset: u64, line: &Line<'_>) {
+        let Some(step) = line.step else { return self.unreadable_lines += 1 };
+        if self.series.last_step().is_some_and(|last| step <= last) {
+            self.evals.values_mut().for_each(|points| points.retain(|(at, _)| *at < step));
+            self.note(line, json!({ "event": "went back" }));
+        }
+        self.series.add(step, offset, line.numbers());
+        self.steps = line.steps.or(self.steps);
+        self.planned_bytes = line.planned_bytes.or(self.planned_bytes);
+        self.seconds_left = line.seconds_left;
+    }
+
+    fn memory(&mut self, line: &Line<'_>) {
+        let others = line.workers_bytes + line.supervisor_bytes;
+        for part in line.parts.iter().take(PARTS_MAX) {
+            let at = match self.peaks.iter().position(|peak| peak.most.phase == part.phase) {
+                Some(at) => at,
+                None if self.peaks.len() == PARTS_MAX => continue,
+                None => {
+                    self.peaks.push(Peak {
+                        most: Part { phase: cut(&part.phase), ..Part::default() },
+                        all_bytes: 0,
+                    });
+                    self.peaks.len() - 1
+                }
+            };
+            self.detail_version += u64::from(self.peaks[at].add(part, others));
+        }
+    }
+
+    fn eval(&mut self, line: &Line<'_>) {
+        let (Some(step), Some(score)) = (line.step, line.score) else { return };
+        let set = cut(line.set.as_deref().unwrap_or_default());
+        if !self.evals.contains_key(&set) && self.evals.len() == EVAL_SETS_MAX {
+            return;
+        }
+        let points = self.evals.entry(set.clone()).or_default();
+        points.retain(|(at, _)| *at < step);
+        points.push((step, score));
+        if points.len() > EVALS_MAX {
+            let mut index = 0;
+            points.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        self.note(line, json!({ "set": set, "score": score, "num_samples": line.num_samples }));
+    }
+
+    fn note(&mut self, line: &Line<'_>, more: Value) {
+        let mut event = json!({ "event": cut(&line.event), "step": line.step, "seconds": self.seconds });
+        let known = event.as_object_mut().expect("made as one");
+        known.extend(more.as_object().cloned().unwrap_or_default());
+        self.notable.push_back(event);
+        if self.notable.len() > NOTABLE_MAX {
+            self.notable.pop_front();
+            self.notable_left_out += 1;
+        }
+        self.detail_version += 1;
+    }
+
+    /// In one word.
+    fn state(&self) -> &'static str {
+        match () {
+            () if !self.is_there => "gone",
+            () if self.beside.crash().is_some() => "failed",
+            () if self.beside.is_held() == Some(true) => "running",
+            () if self.finished || self.beside.summary().is_some() => "finished",
+            () if self.beside.is_held() == Some(false) => "stopped",
+            () => "unknown",
+        }
+    }
+
+    /// What changes with each step, in about a kilobyte.
+    pub fn brief(&self) -> Value {
+        let last = |name: &str| self.series.last(name);
+        let evals = self.evals.values().next();
+        let score = |point: Option<&(u32, f64)>| point.map(|(_, score)| *score);
+        json!({
+            "name": self.name,
+            "what": self.what,
+            "state": self.state(),
+            "step": self.series.last_step().unwrap_or(0),
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "seconds_left": self.seconds_left,
+            "reward": last("reward"),
+            "loss": last("loss"),
+            "eval_first": score(evals.and_then(|points| points.first())),
+            "eval_last": score(evals.and_then(|points| points.last())),
+            "rollout_rate": last("tokens_per_second/rollout"),
+            "update_rate": last("tokens_per_second/update"),
+            "frame_rate": last("frames_per_second"),
+            "rss_bytes": last("memory/host/step/measured"),
+            "peak_bytes": self.peaks.iter().map(|peak| peak.most.rss_bytes).max(),
+            "planned_bytes": self.planned_bytes,
+            "limit_bytes": self.limit_bytes,
+            "num_warnings": self.num_warnings,
+            "read_bytes": self.tail.offset(),
+            "log_bytes": self.tail.length(),
+            "version": self.version,
+            "detail_version": self.detail_version,
+            "epoch": self.series.epoch(),
+        })
+    }
+
+    /// What changes seldom.
+    pub fn detail(&self) -> Value {
+        let peaks = self.peaks.iter().map(|Peak { most, all_bytes }| {
+            json!({
+                "phase": most.phase,
+                "planned_bytes": most.planned_bytes,
+                "rss_bytes": most.rss_bytes,
+                "all_bytes": all_bytes,
+                "arena_planned_bytes": most.arena_planned_bytes,
+                "arena_bytes": most.arena_bytes,
+                "device_planned_bytes": most.device_planned_bytes,
+                "device_bytes": most.device_bytes,
+            })
+        });
+        json!({
+            "detail_version": self.detail_version,
+            "dir": self.dir.display().to_string(),
+            "plan": self.beside.plan(),
+            "peaks": peaks.collect::<Vec<Value>>(),
+            "evals": self.evals,
+            "trend": self.trend,
+            "notable": self.notable,
+            "notable_left_out": self.notable_left_out,
+            "crash": self.beside.crash(),
+            "summary": self.beside.summary(),
+            "run_file": self.beside.run_file(),
+            "sample_files": self.sample_files,
+            "unreadable_lines": self.unreadable_lines + self.tail.too_long(),
+            "metrics_left_out": self.series.names_left_out(),
+        })
+    }
+
+    /// Slugs that its events name.
+    pub fn slugs(&self) -> Vec<String> {
+        let crash = self.beside.crash().map(|crash| &crash["slug"]);
+        let noted = self.notable.iter().map(|event| &event["slug"]).chain(crash);
+        let mut slugs: Vec<String> = noted.filter_map(|slug| slug.as_str().map(str::to_string)).collect();
+        slugs.sort();
+        slugs.dedup();
+        slugs
+    }
+
+    /// The single steps from `first` to `last`, where buckets hold several: read from the log again, up to `bytes_max`.
+    pub fn zoom(&self, first: u32, last: u32, bytes_max: u64) -> Series {
+        let mut near = Series::new(self.series.epoch());
+        let mut tail = Tail::new(&self.dir.join("events.jsonl"));
+        if tail.look() == Look::Gone {
+            return near;
+        }
+        tail.start_at(self.series.offset_of(first));
+        let mut over = false;
+        let end = tail.offset() + bytes_max;
+        while !over && tail.offset() < end {
+            let read = tail.read(1, |offset, bytes| {
+                let Some(line) = Line::parse(bytes).filter(|line| line.event == "step") else { return };
+                let Some(step) = line.step else { return };
+                over |= step > last;
+                if (first..=last).contains(&step) {
+                    near.add(step, offset, line.numbers());
+                }
+            });
+            if read.unwrap_or(0) == 0 {
+                break;
+            }
+        }
+        near
+    }
+
+    /// One line of numbers for Prometheus, by metric.
+    pub fn gauges(&self) -> Map<String, Value> {
+        let brief = self.brief();
+        let mut gauges = Map::new();
+        for name in [
+            "step",
+            "steps",
+            "seconds",
+            "seconds_left",
+            "planned_bytes",
+            "peak_bytes",
+            "limit_bytes",
+            "num_warnings",
+        ] {
+            gauges.insert(format!("run/{name}"), brief[name].clone());
+        }
+        gauges.insert("run/eval".into(), brief["eval_last"].clone());
+        gauges.insert("run/running".into(), json!(u8::from(brief["state"] == "running")));
+        gauges.insert("run/failed".into(), json!(u8::from(brief["state"] == "failed")));
+        gauges.extend(
+            self.series.names().filter_map(|name| Some((name.to_string(), json!(self.series.last(name)?)))),
+        );
+        gauges
+    }
+}
+
+impl Peak {
+    /// True if one of the readings is the highest.
+    fn add(&mut self, part: &Part, others: u64) -> bool {
+        let most = &mut self.most;
+        let raise = |known: &mut u64, now: u64| now > std::mem::replace(known, now.max(*known));
+        let raised = [
+            raise(&mut most.planned_bytes, part.planned_bytes),
+            raise(&mut most.rss_bytes, part.rss_bytes),
+            raise(&mut most.arena_planned_bytes, part.arena_planned_bytes),
+            raise(&mut most.arena_bytes, part.arena_bytes),
+            raise(&mut most.device_planned_bytes, part.device_planned_bytes),
+            raise(&mut most.device_bytes, part.device_bytes),
+            raise(&mut self.all_bytes, part.rss_bytes + others),
+        ];
+        raised.contains(&true)
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+fn cut_all(lines: &[String]) -> Vec<String> {
+    lines.iter().take(40).map(|line| cut(line)).collect()
+}

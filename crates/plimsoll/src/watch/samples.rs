@@ -1,0 +1,264 @@
+//! Samples of a run: which files there are, and the rows of them that hold some words. Files are read as streams, newest
+//! first; a page of rows says where the next one begins.
+
+use super::tail::{LINE_BYTES_MAX, fill};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Files that are listed.
+const FILES_MAX: usize = 4096;
+/// Rows of one answer.
+pub const ROWS_MAX: usize = 20;
+/// Bytes that one answer reads; a search goes on where it stopped.
+const READ_BYTES_MAX: u64 = 32 << 20;
+/// Characters of a text that are shown.
+const TEXT_CHARS_MAX: usize = 16_384;
+/// Tokens of a response whose log-probs are shown.
+const TOKENS_MAX: usize = 4096;
+/// Turns and messages of an episode that are shown.
+const TURNS_MAX: usize = 64;
+
+/// Which rows are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// Words in the prompt or the response, whatever their case; empty for all rows.
+    pub words: String,
+    /// One file; all if empty.
+    pub file: String,
+    pub reward: Reward,
+    /// Where the answer before stopped: a file and the offset of a line.
+    pub from: Option<(String, u64)>,
+}
+
+/// Rows by what they got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reward {
+    #[default]
+    Any,
+    Positive,
+    NotPositive,
+}
+
+impl Reward {
+    /// As the page says it; anything else is all rows.
+    pub fn of(name: &str) -> Reward {
+        match name {
+            "positive" => Reward::Positive,
+            "rest" => Reward::NotPositive,
+            _ => Reward::Any,
+        }
+    }
+
+    fn takes(self, row: &Value) -> bool {
+        let positive = row["reward"].as_f64().is_some_and(|reward| reward > 0.0);
+        match self {
+            Reward::Any => true,
+            Reward::Positive => positive,
+            Reward::NotPositive => !positive,
+        }
+    }
+}
+
+/// Names of the files with samples, the latest step first; of one step, evaluations first.
+pub fn list(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir.join("samples")).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> =
+        names.filter(|name| name.ends_with(".jsonl") && !name.starts_with('.')).take(FILES_MAX).collect();
+    names.sort_by(|a, b| (step_of(b), a).cmp(&(step_of(a), b)));
+    names
+}
+
+/// `step-000010.jsonl` and `eval-000010-math.jsonl` are of step 10.
+fn step_of(name: &str) -> u64 {
+    let digits =
+        name.split(['-', '.']).find(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// The next rows, and where those behind them begin. A file that is not in the list is no file of the run.
+pub fn find(dir: &Path, query: &Query) -> Value {
+    let files = list(dir);
+    let names = files.iter().filter(|name| query.file.is_empty() || **name == query.file);
+    let (mut rows, mut left) = (Vec::new(), READ_BYTES_MAX);
+    let mut started = query.from.is_none();
+    for name in names {
+        let offset = match &query.from {
+            Some((file, offset)) if !started && file == name => *offset,
+            _ if !started => continue,
+            _ => 0,
+        };
+        started = true;
+        if let Some(next) = read(dir, name, offset, query, &mut left, &mut rows) {
+            return json!({ "rows": rows, "next": { "file": name, "offset": next } });
+        }
+    }
+    json!({ "rows": rows, "next": null })
+}
+
+/// Rows of one file from `offset` on; where it stopped, if that is before the end.
+fn read(
+    dir: &Path,
+    name: &str,
+    offset: u64,
+    query: &Query,
+    left: &mut u64,
+    rows: &mut Vec<Value>,
+) -> Option<u64> {
+    let mut file = open(&dir.join("samples").join(name))?;
+    let words = query.words.to_lowercase();
+    let (mut at, mut buffer) = (offset, vec![0; LINE_BYTES_MAX]);
+    loop {
+        let filled = file.seek(SeekFrom::Start(at)).and_then(|_| fill(&mut file, &mut buffer)).ok()?;
+        if filled == 0 {
+            return None;
+        }
+        // A row without its end is one that is too long or half a file: it is passed over.
+        let end = buffer[..filled].iter().rposition(|&b| b == b'\n').map_or(filled, |at| at + 1);
+        for line in buffer[..end].split_inclusive(|&b| b == b'\n') {
+            if rows.len() == ROWS_MAX || *left == 0 {
+                return Some(at);
+            }
+            at += line.len() as u64;
+            *left = left.saturating_sub(line.len() as u64);
+            let Ok(row) = serde_json::from_slice::<Value>(line) else { continue };
+            if query.reward.takes(&row) && holds(&row, &words) {
+                rows.push(shown(name, &row));
+            }
+        }
+    }
+}
+
+fn open(path: &PathBuf) -> Option<File> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    meta.is_file().then(|| File::open(path)).and_then(io::Result::ok)
+}
+
+fn holds(row: &Value, words: &str) -> bool {
+    let texts = [&row["prompt"], &row["response"], &row["set"]];
+    words.is_empty()
+        || texts.iter().filter_map(|text| text.as_str()).any(|text| text.to_lowercase().contains(words))
+}
+
+/// A row as the page shows it, in bounded size.
+fn shown(file: &str, row: &Value) -> Value {
+    let mut out = json!({ "file": file });
+    let target = out.as_object_mut().expect("made as one");
+    for key in ["step", "set", "reward", "rewards", "response_tokens", "finish", "policy_version"] {
+        target.insert(key.into(), row[key].clone());
+    }
+    for key in ["prompt", "response"] {
+        target.insert(key.into(), text(&row[key]));
+    }
+    for key in ["logprobs", "token_chars"] {
+        target.insert(key.into(), first(&row[key], TOKENS_MAX, Value::clone));
+    }
+    if row["turns"].is_array() {
+        let message =
+            |message: &Value| json!({ "role": text(&message["role"]), "content": text(&message["content"]) });
+        target.insert("messages".into(), first(&row["messages"], TURNS_MAX, message));
+        let turn = |turn: &Value| {
+            json!({
+                "response": text(&turn["response"]),
+                "reward": turn["reward"],
+                "logprobs": first(&turn["logprobs"], TOKENS_MAX, Value::clone),
+                "said": first(&turn["said"], TURNS_MAX, message),
+            })
+        };
+        target.insert("turns".into(), first(&row["turns"], TURNS_MAX, turn));
+    }
+    out
+}
+
+fn first(list: &Value, count: usize, each: impl Fn(&Value) -> Value) -> Value {
+    list.as_array().map_or(Value::Null, |list| list.iter().take(count).map(each).collect())
+}
+
+fn text(value: &Value) -> Value {
+    let Some(text) = value.as_str() else { return Value::Null };
+    match text.char_indices().nth(TEXT_CHARS_MAX) {
+        None => json!(text),
+        Some((end, _)) => {
+            json!(format!("{}… ({} more characters)", &text[..end], text[end..].chars().count()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("samples")).unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join("samples").join(name), text).unwrap();
+        }
+        folder
+    }
+
+    fn row(prompt: &str, response: &str, reward: f64) -> String {
+        format!(
+            "{}\n",
+            json!({ "prompt": prompt, "response": response, "reward": reward, "logprobs": [-0.5] })
+        )
+    }
+
+    #[test]
+    fn files_stand_latest_first_and_others_are_no_samples() {
+        let files = [
+            "step-000005.jsonl",
+            "eval-000010.jsonl",
+            "step-000010.jsonl",
+            "side_by_side.md",
+            ".x.jsonl.part",
+        ];
+        let folder = dir(&files.map(|name| (name, "")));
+        assert_eq!(list(folder.path()), ["eval-000010.jsonl", "step-000010.jsonl", "step-000005.jsonl"]);
+        assert_eq!(list(Path::new("/nonexistent")), [""; 0]);
+    }
+
+    #[test]
+    fn rows_are_found_by_words_and_reward_and_a_page_says_where_the_next_begins() {
+        let many: String = (0..50).map(|i| row(&format!("Prompt {i}"), "x", f64::from(i % 2))).collect();
+        let folder =
+            dir(&[("step-000002.jsonl", &many), ("step-000001.jsonl", &row("old prompt", "Äpfel", 1.0))]);
+        let find = |query: &Query| super::find(folder.path(), query);
+        let (mut query, mut seen) = (Query::default(), Vec::new());
+        loop {
+            let found = find(&query);
+            let rows = found["rows"].as_array().unwrap();
+            assert!(rows.len() <= ROWS_MAX);
+            seen.extend(rows.iter().map(|row| row["prompt"].as_str().unwrap().to_string()));
+            let Some(file) = found["next"]["file"].as_str() else { break };
+            query.from = Some((file.to_string(), found["next"]["offset"].as_u64().unwrap()));
+        }
+        assert_eq!(seen.len(), 51);
+        assert_eq!((seen[0].as_str(), seen[50].as_str()), ("Prompt 0", "old prompt"));
+        let count = |words: &str, file: &str, reward: Reward| {
+            let query = Query { words: words.into(), file: file.into(), reward, from: None };
+            find(&query)["rows"].as_array().unwrap().len()
+        };
+        assert_eq!(count("äPFEL", "", Reward::Any), 1);
+        assert_eq!(count("prompt 4", "", Reward::Any), 11);
+        assert_eq!(count("prompt 4", "", Reward::Positive), 5);
+        assert_eq!(count("prompt 4", "", Reward::NotPositive), 6);
+        assert_eq!(count("", "step-000001.jsonl", Reward::Any), 1);
+        assert_eq!(count("", "../../etc/passwd", Reward::Any), 0);
+    }
+
+    #[test]
+    fn damaged_rows_and_links_are_passed_over_and_long_texts_are_cut() {
+        let long = "é".repeat(TEXT_CHARS_MAX + 5);
+        let text = format!("{{\"torn\n{}not json\n{{\"prompt\":\"tor", row("p", &long, f64::NAN));
+        let folder = dir(&[("step-000001.jsonl", &text)]);
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("samples/step-000002.jsonl")).unwrap();
+        let found = find(folder.path(), &Query::default());
+        let rows = found["rows"].as_array().unwrap();
+        assert_eq!((rows.len(), &found["next"]), (1, &Value::Null));
+        assert!(rows[0]["response"].as_str().unwrap().ends_with("… (5 more characters)"));
+        assert_eq!(rows[0]["reward"], Value::Null);
+    }
+}

@@ -1,0 +1,141 @@
+"""The page of `plimsoll watch` in Chromium: check.py PLIMSOLL FOLDER. Exit 77 where there is no Chromium."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import browser
+
+HOSTILE = "<img src=x onerror=\"console.log('xss')\"><script>console.log('xss')</script>"
+
+
+def step(n, steps):
+    reward = (n % 10) / 10
+    metrics = {"reward": reward, "entropy": 0.3, "kl": None, "completions/mean_length": 4.5, "grad_norm": 1.5}
+    metrics |= {"time/rollout": 1.0, "time/update": 2.0, "tokens_per_second/rollout": 900.0}
+    metrics |= {"memory/host/step/measured": 9e7, "memory/host/step/planned": 1e8, HOSTILE: 1.0}
+    event = {"event": "step", "step": n, "steps": steps, "reward": reward, "planned_bytes": 10**8, "metrics": metrics}
+    return json.dumps(event | {"seconds_since_start": n * 1.5, "seconds_left": (steps - n) * 1.5}) + "\n"
+
+
+def memory(n):
+    part = {"phase": "update", "planned_bytes": 10**8, "rss_bytes": 9 * 10**7}
+    return json.dumps({"event": "memory", "step": n, "parts": [part]}) + "\n"
+
+
+def make(folder, name, first, last):
+    directory = folder / name
+    (directory / "samples").mkdir(parents=True)
+    started = {"event": "started", "what": HOSTILE, "steps": 100}
+    warning = {"event": "warning", "slug": "over-the-line", "message": HOSTILE, "facts": [HOSTILE], "step": 0}
+    lines = [json.dumps(started) + "\n", json.dumps(warning) + "\n"]
+    lines += [step(n, 100) + memory(n) for n in range(first, last + 1)]
+    (directory / "events.jsonl").write_text("".join(lines))
+    region = {"name": HOSTILE, "pool": "host", "phases": ["resident"], "bytes": 10**8, "place": "arena"}
+    pool = {"limit_bytes": 2 * 10**8, "limit_source": HOSTILE, "peak_bytes": 10**8}
+    (directory / "plan.json").write_text(json.dumps({"pools": {"host": pool}, "regions": [region]}))
+    rows = [{"step": 1, "prompt": HOSTILE, "response": "ab" + HOSTILE, "reward": i % 2, "set": HOSTILE,
+             "logprobs": [-0.1, -2.5], "token_chars": [1, 1], "finish": "eos"} for i in range(30)]
+    (directory / "samples/step-000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "run.toml").write_text(f"# {HOSTILE}\n")
+    return directory
+
+
+def append(directory, text):
+    with open(directory / "events.jsonl", "a") as log:
+        log.write(text)
+
+
+def look_at(page, url, is_live):
+    """What must hold on every width and in both colours."""
+    for width, height in ((1440, 900), (390, 844)):
+        for scheme in ("light", "dark"):
+            page.size(width, height)
+            page.colours(scheme)
+            page.open(url)
+            page.until("document.querySelectorAll('.chart canvas').length >= 5", "charts")
+            page.until("document.querySelectorAll('.sample').length > 0", "samples")
+            page.until("document.querySelectorAll('.hull .band').length > 0", "the memory picture")
+            wide = page.run("document.documentElement.scrollWidth")
+            assert wide <= width, f"{wide} pixels on a screen of {width}"
+    assert page.run("document.querySelectorAll('img, main script').length") == 0
+    assert "xss" in page.run("document.querySelector('.what').textContent")
+    unnamed = "[...document.querySelectorAll('button, input, select, a, [role=img]')].filter((n) => !(n.textContent.trim()"
+    unnamed += " || n.getAttribute('aria-label') || n.closest('label'))).map((n) => n.outerHTML)"
+    assert page.run(unnamed) == [], page.run(unnamed)
+    assert page.run("document.querySelector('.area').getAttribute('aria-label')").startswith("Reward")
+    page.run("document.querySelector('.chart details summary').click()")
+    page.until("document.querySelectorAll('.chart table tbody tr').length > 3", "the table behind a chart")
+    page.run("document.querySelector('.token').focus()")
+    page.until("!document.getElementById('tip').hidden", "a token's probability")
+    assert "probability" in page.run("document.getElementById('tip').textContent")
+    page.run("document.querySelector('.slug').click()")
+    page.until("document.getElementById('page').open && document.getElementById('page-body').children.length > 1", "the page")
+    page.run("document.getElementById('page-close').click()")
+    search = "const w = document.getElementById('words'); w.value = 'NOWHERE'; w.dispatchEvent(new Event('input'))"
+    page.run("{" + search + "}")
+    page.until("document.querySelectorAll('.sample').length === 0", "a search without an end")
+    page.run("{" + search.replace("NOWHERE", "onerror") + "}")
+    page.until("document.querySelectorAll('.sample').length > 0", "a search")
+    page.run("document.getElementById('theme').click()")
+    assert page.run("document.documentElement.dataset.theme") == "light"
+    if is_live:
+        assert all(request.startswith((url, "data:")) for request in page.requests), page.requests
+
+
+def follow(page, server_url, directory):
+    """Steps that come, the end of the run, a start from an earlier step, and the end of the directory."""
+    page.open(server_url)
+    text = "document.getElementById('hero').textContent"
+    page.until(f"{text}.includes('step 20 of 100')", "the steps so far")
+    page.until("document.querySelector('.area') !== null", "a chart")
+    # The curves of this run alone.
+    page.run("document.getElementById('on-1').click()")
+    append(directory, "".join(step(n, 100) for n in range(21, 41)))
+    page.until(f"{text}.includes('step 40 of 100')", "steps that came")
+    page.until("document.querySelector('.area').getAttribute('aria-label').includes('steps 1 to 40')", "their curve")
+    (directory / "summary.json").write_text("{}")
+    page.until(f"{text}.includes('finished')", "the end")
+    (directory / "summary.json").unlink()
+    lines = (directory / "events.jsonl").read_text().splitlines(keepends=True)
+    before = [line for line in lines if json.loads(line).get("step", 0) <= 10]
+    (directory / "events.jsonl").write_text("".join(before) + step(11, 100))
+    page.until("document.querySelector('.area').getAttribute('aria-label').includes('steps 1 to 11')", "a run that went back")
+    (directory / "crash.json").write_text(json.dumps({"slug": "disk-full", "message": HOSTILE, "step": 11}))
+    page.until("document.querySelector('.crash') !== null", "the error")
+    for path in sorted(directory.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    directory.rmdir()
+    page.until(f"{text}.includes('directory is gone')", "a directory that is gone")
+
+
+def main():
+    chromium = browser.find()
+    if chromium is None:
+        sys.exit(77)
+    binary, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    live, other = make(folder, "live <b>run<", 1, 20), make(folder, "other", 1, 90)
+    whole = folder / "out.html"
+    subprocess.run([binary, "-q", "watch", "--static", whole, other, live], check=True)
+    server = subprocess.Popen([binary, "-q", "watch", "--port", "0", live, other], stdout=subprocess.PIPE, text=True)
+    page = browser.Browser(chromium)
+    try:
+        url = server.stdout.readline().strip()
+        look_at(page, url, is_live=True)
+        follow(page, url, live)
+        assert page.complaints == [], page.complaints
+        server.terminate()
+        page.until("document.getElementById('link').textContent === 'no connection'", "the server's end")
+        page.complaints.clear()
+        look_at(page, whole.as_uri(), is_live=False)
+        assert page.complaints == [], page.complaints
+    finally:
+        page.close()
+        server.kill()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()
