@@ -20,11 +20,12 @@ pub struct Beside {
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Host rows of a role that are held in `phase`.
-fn of_role(plan: &RunPlan, role: &str, phase: Phase) -> Bytes {
+/// Host rows of a role before its first update: those that come with it are left out.
+fn at_start(plan: &RunPlan, role: &str) -> Bytes {
     let items = plan.items().iter().enumerate();
-    let held = items.filter(|(_, item)| item.role == role && item.pool == Pool::Host && item.is_in(phase));
-    let node = plan.verdict.peaks.iter().find(|peak| (peak.phase, peak.pool) == (phase, Pool::Host));
+    let is_held = |item: &Item| item.is_in(Phase::Rollout) && item.name != "accumulated gradients";
+    let held = items.filter(|(_, item)| item.role == role && item.pool == Pool::Host && is_held(item));
+    let node = plan.verdict.peaks.iter().find(|peak| (peak.phase, peak.pool) == (Phase::Rollout, Pool::Host));
     held.map(|(index, _)| bytes_of(node, index)).sum()
 }
 
@@ -50,7 +51,7 @@ fn cpu_adam(plan: &RunPlan) -> Vec<Beside> {
             .iter()
             .any(|(own, params)| *own == role && (12_500_000_000..13_600_000_000).contains(params))
     };
-    let offloads = |role| of_role(plan, role, Phase::Rollout).0 as f64 > 100.0 * GIB;
+    let offloads = |role| at_start(plan, role).0 as f64 > 100.0 * GIB;
     if !(is_13b("actor") && is_13b("critic") && offloads("actor") && offloads("critic")) {
         return Vec::new();
     }
@@ -58,13 +59,13 @@ fn cpu_adam(plan: &RunPlan) -> Vec<Beside> {
     let mut found = vec![
         Beside {
             what: "host memory of the actor after start".into(),
-            computed: of_role(plan, "actor", Phase::Rollout),
+            computed: at_start(plan, "actor"),
             reported: reported(211.8),
             source: "OpenRLHF issue 171: one process of a 13B actor with CPU Adam",
         },
         Beside {
             what: "host memory of the critic after start".into(),
-            computed: of_role(plan, "critic", Phase::Rollout),
+            computed: at_start(plan, "critic"),
             reported: reported(202.2),
             source: "OpenRLHF issue 171: one process of a 13B critic with CPU Adam, still starting",
         },

@@ -109,7 +109,7 @@ pub(super) fn words(plan: &RunPlan) -> String {
     let mut page = Page(String::new());
     page.line(headline(plan));
     if let Some(over) = &plan.verdict.over {
-        page.line(format_args!("it would be seen as {}: plimsoll explain {}", over.slug, over.slug));
+        page.line(format_args!("what that is, and more of what to do: plimsoll explain {}", over.slug));
     }
     let bites = plan.draft.hazards.iter().filter(|hazard| hazard.bites());
     page.section("bites", bites.flat_map(hazard));

@@ -89,6 +89,7 @@ pub(super) fn layer_token_bytes(spec: &ModelSpec) -> u128 {
 }
 
 /// A pass over `tokens` rows by one process.
+#[derive(Clone, Copy)]
 pub(super) struct Pass {
     pub role: &'static str,
     pub group: usize,

@@ -4,7 +4,7 @@
 //! Legend: P parameters, N ranks of a shard, T cards of an engine, V vocab.
 
 use super::hazards::{self, Hazard, Verdict};
-use super::ledger::{Cluster, Item, Per, Phase, Pool};
+use super::ledger::{self, Cluster, Item, Per, Phase, Pool};
 use super::limits::Limits;
 use super::model::{ModelOf, Shape};
 use super::options::{Names, Options};
@@ -38,6 +38,7 @@ pub(super) static NAMES: Names = Names {
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
         "actor_rollout_ref.model.enable_gradient_checkpointing",
         "actor_rollout_ref.model.use_fused_kernels",
+        "actor_rollout_ref.model.use_remove_padding",
         "actor_rollout_ref.model.lora_rank",
         "actor_rollout_ref.rollout.name",
         "actor_rollout_ref.rollout.n",
@@ -199,6 +200,8 @@ struct Run<'a> {
     /// simpleRL-reason's fork, or a verl as old.
     is_fork: bool,
     longest: u64,
+    /// Phase, tokens of a pass if every sequence is as long as allowed, and the bytes that it takes more then.
+    longer: Vec<(Phase, u64, u128)>,
 }
 
 pub(super) fn draft(
@@ -238,7 +241,7 @@ pub(super) fn draft(
         .count_or("data.max_prompt_length", 512)?
         .saturating_add(options.count_or("data.max_response_length", 512)?);
     let draft = Draft { cluster, ..Draft::default() };
-    let mut run = Run { options, limits, draft, group, ranks, shards, is_fork, longest };
+    let mut run = Run { options, limits, draft, group, ranks, shards, is_fork, longest, longer: Vec::new() };
     run.trained("actor", &actor)?;
     let has_critic = options.text_or("algorithm.adv_estimator", "gae")? == "gae";
     if has_critic {
@@ -252,6 +255,7 @@ pub(super) fn draft(
     run.engine(&actor)?;
     run.batches()?;
     run.save(&actor)?;
+    run.judge_longest()?;
     let goes = |phase: &Phase| *phase != Phase::Critic || has_critic;
     run.draft.phases = Phase::ALL.iter().copied().filter(goes).collect();
     run.draft.notes.push("Ray's monitor kills from 95 % of the limit on; its object store keeps every page that it has touched, up to 30 % of memory".into());
@@ -319,7 +323,8 @@ impl Run<'_> {
             false => &[Phase::Load, Phase::Experience, Phase::Critic, Phase::Save],
         };
         // The actor's and the critic's process is one in the fork's and in later versions' colocated workers.
-        self.draft.add(process(role, self.group, Process::Trainer));
+        let kind = if is_actor && self.is_fork { Process::Engine } else { Process::Trainer };
+        self.draft.add(process(role, self.group, kind));
         self.draft.add(nccl(role, self.group, self.ranks));
         let sharded = |name, pool, bytes_each: u128, phases, source| {
             self.row(
@@ -392,7 +397,6 @@ impl Run<'_> {
             logits_formula: formula,
             logits_source: "verl b178a3cd5 docs/perf/perf_tuning.rst:213, verl/utils/torch_functional.py:241",
         };
-        let mut items = pass.items(shape);
         let forward = Pass {
             phases: &[Phase::Experience],
             trains: false,
@@ -401,8 +405,47 @@ impl Run<'_> {
             logits_formula: if chunked { "2 B bf16" } else { "(4 + 2 + 1 B of logits and entropy)" },
             ..pass
         };
-        items.extend(forward.items(shape));
-        self.draft.add(items);
+        // Without padding a micro-batch is as long as its sequences are: one of full length is certain to come.
+        let is_dynamic = options.flag_or("actor_rollout_ref.actor.use_dynamic_bsz", false)?;
+        let is_open =
+            options.flag_or("actor_rollout_ref.model.use_remove_padding", !self.is_fork)? && !is_dynamic;
+        for pass in [pass, forward] {
+            let all = pass.tokens;
+            let sure = Pass { tokens: if is_open { all.min(self.longest) } else { all }, ..pass };
+            let (most, items) = (Pass { tokens: all, ..sure }.items(shape), sure.items(shape));
+            let bytes = |items: &[Item]| items.iter().map(|item| item.bytes).sum::<u128>();
+            if bytes(&most) > bytes(&items) {
+                self.longer.push((pass.phases[0], all, bytes(&most) - bytes(&items)));
+            }
+            self.draft.add(items);
+        }
+        Ok(())
+    }
+
+    /// Micro-batches that would not fit if all their sequences were as long as they may be.
+    fn judge_longest(&mut self) -> Result<()> {
+        let Some(card) = self.limits.gpu_bytes.as_ref().map(|known| known.value) else { return Ok(()) };
+        for (phase, tokens, more) in std::mem::take(&mut self.longer) {
+            let certain = ledger::card(&self.draft.items, self.group, phase)?.bytes;
+            let all = u128::from(certain.0).saturating_add(more);
+            if certain <= card && all > u128::from(card.0) {
+                let shown = Bytes(u64::try_from(all).unwrap_or(u64::MAX));
+                self.draft.hazards.push(Hazard {
+                    slug: "cuda-oom-logits",
+                    verdict: Verdict::Open,
+                    finding: format!(
+                        "{}: with one sequence of {} tokens it fits, if all of a micro-batch are that long ({tokens} tokens) it takes {shown} of a card's {card}",
+                        phase.name(), self.longest
+                    ),
+                    because: "without padding a micro-batch is as long as its responses are, and only the run shows how long those get".into(),
+                    remedies: vec![
+                        "use_dynamic_bsz=True: a budget of tokens in place of a number of sequences".into(),
+                        "smaller log_prob_micro_batch_size_per_gpu and ppo_micro_batch_size_per_gpu".into(),
+                    ],
+                    source: "verl b178a3cd5 docs/perf/perf_tuning.rst, use_remove_padding",
+                });
+            }
+        }
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod checkpoint;
 mod collect;
 mod completions;
 mod doctor;
+mod doctor_run;
 mod eval;
 mod explain;
 mod generate;

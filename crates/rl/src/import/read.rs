@@ -404,7 +404,8 @@ pub(super) fn calls(text: &str, names: &[&str]) -> Vec<Given> {
             for part in split(arguments, ',') {
                 let (key, value) = part.split_once('=').unwrap_or((part, ""));
                 // A part is a slice of the text, so its place in it is the distance of their starts.
-                let begins = part.len() - part.trim_start().len() + (part.as_ptr() as usize - clean.as_ptr() as usize);
+                let begins =
+                    part.len() - part.trim_start().len() + (part.as_ptr() as usize - clean.as_ptr() as usize);
                 let line = clean[..begins].matches('\n').count() + 1;
                 if !key.trim().is_empty() {
                     given.push(Given { line, ..literal(key.trim(), value.trim()) });

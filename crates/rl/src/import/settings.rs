@@ -67,12 +67,8 @@ pub fn settings(reader: Reader, path: &Path) -> Result<Vec<Setting>> {
         return Err(nothing_found(path, name, looked_for)
             .hint("plimsoll doctor --help shows which file each stack takes"));
     }
-    let plain = |one: Given| Setting {
-        key: one.key,
-        value: one.value,
-        line: one.line,
-        unreadable: one.unreadable,
-    };
+    let plain =
+        |one: Given| Setting { key: one.key, value: one.value, line: one.line, unreadable: one.unreadable };
     Ok(surroundings(&text).into_iter().chain(given.into_iter().map(plain)).collect())
 }
 
@@ -83,7 +79,8 @@ fn torchrl(text: &str) -> Vec<Given> {
     for name in COLLECTORS {
         // `SyncDataCollector(` is the end of longer names, which are calls of their own.
         let is_whole = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let Some(at) = text.match_indices(&format!("{name}(")).map(|(at, _)| at).find(|&at| is_whole(at)) else {
+        let Some(at) = text.match_indices(&format!("{name}(")).map(|(at, _)| at).find(|&at| is_whole(at))
+        else {
             continue;
         };
         let line = text[..at].matches('\n').count() + 1;
@@ -162,7 +159,8 @@ fn surroundings(text: &str) -> Vec<Setting> {
         let is = |name: &str| words.iter().take(4).any(|word| word.text == name);
         if is("pip") && is("install") {
             let words = words.iter().flat_map(|word| pins(&word.text).map(move |pin| (pin, word.line)));
-            found.extend(words.map(|((name, version), line)| plain(format!("version.{name}"), version, line)));
+            found
+                .extend(words.map(|((name, version), line)| plain(format!("version.{name}"), version, line)));
         }
         if (is("docker") || is("podman")) && is("run") {
             found.extend(container(words).map(|(key, value, line)| plain(key.into(), &value, line)));
@@ -185,7 +183,8 @@ fn surroundings(text: &str) -> Vec<Setting> {
 fn pins(text: &str) -> impl Iterator<Item = (String, &str)> {
     text.split([' ', '"', '\'', ',', '[', ']']).filter_map(|word| {
         let (name, version) = word.split_once("==")?;
-        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        let is_name =
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
         (is_name && version.starts_with(|c: char| c.is_ascii_digit()))
             .then(|| (name.to_ascii_lowercase().replace('-', "_"), version))
     })
