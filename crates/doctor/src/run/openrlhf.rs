@@ -283,6 +283,18 @@ fn cards(options: &Options, role: &str, default: u64) -> Result<u64> {
     Ok(options.count_or(nodes, 1)?.saturating_mul(options.count_or(each, default)?))
 }
 
+/// Bytes of an accumulated gradient.
+fn grad_bytes(options: &Options, version: (u32, u32, u32)) -> Result<u64> {
+    match options.text("grad_accum_dtype")? {
+        Some("bf16" | "fp16") => Ok(2),
+        Some("fp32") => Ok(4),
+        Some(other) => Err(contradiction(format!("grad_accum_dtype = {other}: not a dtype"), "bf16 or fp32")),
+        // Until 0.5.4 it was forced to fp32; since then it is the model's own.
+        None if version < (0, 5, 4) => Ok(4),
+        None => Ok(2),
+    }
+}
+
 /// One run, as its settings say.
 struct Run<'a> {
     options: &'a Options,
@@ -385,19 +397,7 @@ impl<'a> Run<'a> {
                 "set zero_stage to 2 or 3, or leave adam_offload out",
             ));
         }
-        let grad_bytes = match options.text("grad_accum_dtype")? {
-            Some("bf16" | "fp16") => 2,
-            Some("fp32") => 4,
-            Some(other) => {
-                return Err(contradiction(
-                    format!("grad_accum_dtype = {other}: not a dtype"),
-                    "bf16 or fp32",
-                ));
-            }
-            // Until 0.5.4 it was forced to fp32; since then it is the model's own.
-            None if version < (0, 5, 4) => 4,
-            None => 2,
-        };
+        let grad_bytes = grad_bytes(options, version)?;
         let zero = Zero {
             stage,
             ranks: 1,

@@ -153,6 +153,7 @@ impl Pass {
 }
 
 /// A row that every rank holds.
+#[allow(clippy::too_many_arguments)] // The columns of a row.
 pub(super) fn held(
     role: &'static str,
     name: &'static str,

@@ -278,14 +278,9 @@ fn trained(
     ranks: u64,
     sharding: Sharding,
 ) -> Result<()> {
-    let update: &'static [Phase] = &[Phase::Update];
     let adapters = options.flag_or("use_peft", false)?;
     draft.add(process("trainer", group, Process::Trainer));
     draft.add(nccl("trainer", group, ranks));
-    let params = u128::from(shape.params);
-    let device = |name, bytes, phases, formula, source| {
-        held("trainer", name, Pool::Device, group, bytes, phases, formula, source)
-    };
     match sharding {
         Sharding::Zero(stage) => {
             let accumulates = options.count_or("gradient_accumulation_steps", 1)? > 1;
@@ -299,42 +294,15 @@ fn trained(
                 accumulates,
                 sleep: false,
             };
-            draft.add(if adapters {
-                zero.weights("trainer", group, shape)
-            } else {
-                zero.training("trainer", group, shape, update)
+            draft.add(match adapters {
+                true => zero.weights("trainer", group, shape),
+                false => zero.training("trainer", group, shape, &[Phase::Update]),
             });
         }
-        Sharding::None | Sharding::Fsdp => {
-            let element = element(options)?;
-            let owned = if sharding == Sharding::Fsdp { params.div_ceil(u128::from(ranks)) } else { params };
-            let source = TRAINER;
-            let each = |bytes: u128| format!("{bytes} B x {owned}");
-            draft.add([device("weights", element * owned, Phase::ALL, each(element), source)]);
-            if sharding == Sharding::None && element == 4 {
-                let source = "torch.autocast caches bf16 copies of f32 weights within a pass";
-                draft.add([device("autocast copies", 2 * params, update, "2 B x P".into(), source)]);
-            }
-            if !adapters {
-                draft.add([device("gradients", element * owned, update, each(element), source)]);
-                draft.add([device(
-                    "Adam m and v",
-                    2 * element * owned,
-                    Phase::TRAINED,
-                    each(2 * element),
-                    source,
-                )]);
-                if sharding == Sharding::None && ranks > 1 {
-                    let source = "torch 2.6.0 DistributedDataParallel, gradient_as_bucket_view=False: buckets beside the gradients";
-                    draft.add([device(
-                        "reduce buckets",
-                        element * params,
-                        update,
-                        format!("{element} B x P"),
-                        source,
-                    )]);
-                }
-            }
+        Sharding::None => plain(options, draft, group, shape, ranks)?,
+        Sharding::Fsdp => {
+            let owned = u128::from(shape.params).div_ceil(u128::from(ranks));
+            draft.add(states(group, owned, element(options)?, adapters));
         }
     }
     if adapters {
@@ -345,6 +313,41 @@ fn trained(
     }
     passes(options, draft, group, shape)?;
     draft.models.push(("trainer", shape.params));
+    Ok(())
+}
+
+/// Weights, gradients and Adam's states of `owned` parameters, all in the weights' type.
+fn states(group: usize, owned: u128, element: u128, adapters: bool) -> Vec<Item> {
+    let row = |name, each: u128, phases| {
+        let formula = format!("{each} B x {owned}");
+        held("trainer", name, Pool::Device, group, each * owned, phases, formula, TRAINER)
+    };
+    let mut items = vec![row("weights", element, Phase::ALL)];
+    if !adapters {
+        items.push(row("gradients", element, &[Phase::Update]));
+        items.push(row("Adam m and v", 2 * element, Phase::TRAINED));
+    }
+    items
+}
+
+/// Plain data parallel: every rank holds everything.
+fn plain(options: &Options, draft: &mut Draft, group: usize, shape: &Shape, ranks: u64) -> Result<()> {
+    let (element, adapters) = (element(options)?, options.flag_or("use_peft", false)?);
+    let params = u128::from(shape.params);
+    let row = |name, each: u128, source| {
+        let formula = format!("{each} B x P");
+        held("trainer", name, Pool::Device, group, each * params, &[Phase::Update], formula, source)
+    };
+    draft.add(states(group, params, element, adapters));
+    if element == 4 {
+        let source = "torch.autocast caches bf16 copies of f32 weights within a pass";
+        draft.add([row("autocast copies", 2, source)]);
+    }
+    if ranks > 1 && !adapters {
+        let source =
+            "torch 2.6.0 DistributedDataParallel, gradient_as_bucket_view=False: beside the gradients";
+        draft.add([row("reduce buckets", element, source)]);
+    }
     Ok(())
 }
 

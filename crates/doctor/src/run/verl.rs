@@ -263,6 +263,7 @@ pub(super) fn draft(
 }
 
 impl Run<'_> {
+    #[allow(clippy::too_many_arguments)] // The columns of a row.
     fn row(
         &self,
         role: &'static str,
