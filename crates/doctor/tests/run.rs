@@ -168,7 +168,7 @@ fn verl_shards_in_f32_and_saves_what_it_shards() {
 #[test]
 fn the_fork_of_verl_gathers_the_whole_model_and_frees_swap() {
     let fork = format!(
-        "{GRPO} actor_rollout_ref.rollout.swap_space=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2"
+        "{GRPO} actor_rollout_ref.rollout.swap_space=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.model.enable_gradient_checkpointing=True"
     );
     let plan = planned(Stack::Verl, "0.2", &fork).expect("a plan");
     assert_eq!(bytes(&plan, "actor", "gathered model", Pool::Host), 4 * P);

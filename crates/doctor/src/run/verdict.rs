@@ -57,12 +57,15 @@ pub struct Remedy {
     pub is_enough: bool,
 }
 
+/// New values of settings by name; `None` takes one away.
+pub type Values = Vec<(&'static str, Option<String>)>;
+
 /// A change that is tried: words, and new values by name; `None` where it does not apply.
 pub struct Change {
     /// What to do.
     pub words: &'static str,
-    /// New values (`None` takes a setting away), if it applies.
-    pub values: fn(&Options) -> Option<Vec<(&'static str, Option<String>)>>,
+    /// New values, if it applies.
+    pub values: fn(&Options) -> Option<Values>,
 }
 
 /// Every place in every phase of the run.

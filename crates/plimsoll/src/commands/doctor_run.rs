@@ -157,7 +157,6 @@ fn kernel(text: &str) -> Option<(u32, u32)> {
 
 /// What this machine has, each with where it was read.
 fn readings() -> Limits {
-    let read = |value, source: &str| Some(Known { value, source: source.to_string(), by_hand: false });
     let here = Host::this().limits(Path::new("."));
     let (cards, card) = (device_files(), cuda::probe().ok());
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok();
@@ -172,7 +171,7 @@ fn readings() -> Limits {
         by_hand: false,
     };
     Limits {
-        gpus: (cards > 0).then(|| read(cards, "this machine, /dev/nvidia*")).flatten(),
+        gpus: (cards > 0).then(|| read(cards, "this machine, /dev/nvidia*")),
         gpu_bytes: card.map(|card| Known {
             value: card.total,
             source: "this machine, CUDA".into(),
@@ -180,9 +179,13 @@ fn readings() -> Limits {
         }),
         host_bytes: here.host.map(here_now),
         shm_bytes: here.shm.map(here_now),
-        kernel: release.as_deref().and_then(kernel).and_then(|version| read(version, "this machine")),
+        kernel: release.as_deref().and_then(kernel).map(|version| read(version, "this machine")),
         variables: names.into_iter().filter_map(variable).collect(),
     }
+}
+
+fn read<T>(value: T, source: &str) -> Known<T> {
+    Known { value, source: source.into(), by_hand: false }
 }
 
 fn device_files() -> u64 {
