@@ -178,7 +178,7 @@ pub(super) static NAMES: Names = Names {
 /// The cheapest first: what costs nothing, then time, then precision, then cards.
 pub(super) const CHANGES: &[Change] = &[
     Change {
-        words: "let the update be one backward pass: no buffer of accumulated gradients",
+        words: "a batch of one backward pass, so that no gradients are accumulated; it changes the learning",
         values: |options| {
             let micro = options.count_or("micro_train_batch_size", 4).ok()?;
             let ranks = cards(options, "actor", 8).ok()?.min(cards(options, "critic", 8).ok()?);
@@ -264,7 +264,7 @@ pub(super) const CHANGES: &[Change] = &[
         },
     },
     Change {
-        words: "no critic: advantages from groups",
+        words: "no critic, advantages from groups; it changes the method",
         values: |options| {
             (options.text_or("advantage_estimator", "gae") == Ok("gae"))
                 .then(|| vec![("advantage_estimator", Some("group_norm".into()))])

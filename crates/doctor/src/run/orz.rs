@@ -147,7 +147,7 @@ pub(super) const CHANGES: &[Change] = &[
         },
     },
     Change {
-        words: "no critic: advantages from groups",
+        words: "no critic, advantages from groups; it changes the method",
         values: |options| {
             (options.flag_or("use_grpo", false) == Ok(false)).then(|| vec![("use_grpo", Some("True".into()))])
         },

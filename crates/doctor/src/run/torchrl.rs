@@ -133,7 +133,7 @@ pub(super) fn draft(options: &Options, version: (u32, u32, u32), limits: &Limits
     }
     let mut draft =
         Draft { cluster: Cluster { cards_per_node: 1, ..Cluster::default() }, ..Draft::default() };
-    let group = draft.cluster.group("the card that workers find", 1);
+    let group = draft.cluster.group("learner, workers", 1);
     draft.add(process("learner", group, Process::Trainer));
     draft.phases = vec![Phase::Rollout];
     if is_one_process {

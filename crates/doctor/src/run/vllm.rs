@@ -52,7 +52,7 @@ impl Engine {
         };
         let formula = format!(
             "gpu_memory_utilization {} x {}; of it weights 2 B x P / {} = {}",
-            self.share,
+            (self.share * 1000.0).round() / 1000.0,
             self.card,
             self.tensor_parallel,
             Bytes(u64::try_from(weights).unwrap_or(u64::MAX))

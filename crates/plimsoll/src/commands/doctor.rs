@@ -17,7 +17,7 @@ use std::process::ExitCode;
 /// The flags of `doctor`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit code: 0 if nothing was found, 1 if something was.
+Exit code: 0 if nothing was found, 1 if something was, or if a planned run would not fit.
 
 Examples:
   plimsoll doctor                              this machine, before a run
@@ -26,10 +26,10 @@ Examples:
   kubectl logs trainer-0 | plimsoll doctor --log -
   plimsoll doctor --run openrlhf train.sh --gpus 8 --gpu-memory 80GiB --host-memory 500GB
   plimsoll doctor --run verl run.sh --set data.max_response_length=8192 --json
+  plimsoll explain cuda-oom-logits             the page of what was named
 
 --run reads FILE and never runs it, as `plimsoll import` does; torchrl takes the script that makes the collector. What a
-file does not say of its machine is taken from the flags, else from this machine. docs/stacks.md explains each number.
-  plimsoll explain cuda-oom-logits             the page of what was named")]
+file does not say of its machine is taken from the flags, else from this machine. docs/stacks.md explains each number.")]
 pub struct Args {
     /// Logs, gzipped ones too, or folders of them (a Ray session); `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]

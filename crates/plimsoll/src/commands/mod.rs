@@ -40,7 +40,7 @@ pub enum Command {
     Checkpoint(checkpoint::Args),
     /// Measure this machine's peak, and how near to it the engine comes.
     Bench(bench::Args),
-    /// Say what would end a run on this machine, or what ended the run of these logs.
+    /// Say what would end a run on this machine, what ended the run of these logs, or where another framework's run would end.
     Doctor(doctor::Args),
     /// Print the page of an error, list them all, or search them.
     Explain(explain::Args),
