@@ -338,7 +338,7 @@ impl Collector {
     fn one_each(&mut self) -> Result<Option<Vec<Row>>> {
         if !self.is_requested {
             if self.is_asked() || self.shared.stop.is_set() {
-                return Ok(None);
+                return self.last_words().map(|()| None);
             }
             self.request()?;
         }
@@ -351,6 +351,16 @@ impl Collector {
         }
         self.is_requested = false;
         Ok(Some(by_lane.into_iter().flatten().collect()))
+    }
+
+    /// What ended a thread while nobody waited for it: it says so before it stops the others.
+    fn last_words(&mut self) -> Result<()> {
+        while let Ok(Message { rows, report, ended }) = self.messages.try_recv() {
+            self.reports[report.lane] = report;
+            self.shared.pool.give(rows);
+            ended.map_or(Ok(()), Err)?;
+        }
+        Ok(())
     }
 
     /// As many full rows as there are environments; after `stop` what there is.

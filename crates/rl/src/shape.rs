@@ -453,10 +453,10 @@ pub(crate) fn kernel_row(layout: &mut Layout, threads: usize) {
     layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, kernel);
 }
 
-/// The rows of a process of one thread that trains nothing: the binary, its stacks, the allocator's slack.
+/// The rows of a collector's process, whose threads are rows of their own: the binary, its stacks, the allocator's slack.
 pub(crate) fn process_rows(layout: &mut Layout) {
     // The main thread, and the one that waits for signals.
-    process_rows_of(layout, crate::session::image_bytes(), 0);
+    process_rows_of(layout, crate::session::environments_image_bytes(), 0);
 }
 
 /// What the kernel holds for `threads` threads and `mapped` bytes.

@@ -368,7 +368,8 @@ impl Crew {
             }
             return Ok(shape.clone());
         }
-        let mut shares = share(self.envs.num_envs, self.envs.num_workers, known.said.vector)?;
+        let PythonEnvs { num_envs, num_workers, overlap, .. } = *self.envs;
+        let mut shares = share(num_envs, num_workers, known.said.vector, overlap)?;
         let largest = shares.iter().map(|share| share.map(&known).bytes as u64).sum();
         super::check_room(Bytes(largest), self.envs.num_envs)?;
         // Where one worker is started to be measured, the others are not.

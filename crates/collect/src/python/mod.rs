@@ -67,6 +67,9 @@ pub struct PythonEnvs {
     pub gpu: Gpu,
     /// Whether each episode has a seed of its own; otherwise the first of an environment alone.
     pub reseed: bool,
+    /// Whether a worker steps one half of its environments while the policy acts on the other. Each hand-over costs both
+    /// processes a wake-up, so that a policy which takes no time is better off without.
+    pub overlap: bool,
 }
 
 impl PythonEnvs {
@@ -88,6 +91,7 @@ impl PythonEnvs {
             network: Network::Deny,
             gpu: Gpu::Deny,
             reseed: true,
+            overlap: true,
         }
     }
 
@@ -123,10 +127,10 @@ impl Share {
 }
 
 /// Shares environments out: static ranges, ascending, a vector environment of `vector` never split, two groups a
-/// worker where each has enough to do.
+/// worker if they `overlap` and each has enough to do.
 ///
 /// Errors: `env-vector-size` if the environments are no multiple of a vector environment's.
-fn share(num_envs: u32, num_workers: u32, vector: u32) -> Result<Vec<Share>> {
+fn share(num_envs: u32, num_workers: u32, vector: u32, overlap: bool) -> Result<Vec<Share>> {
     let unit = vector.max(1);
     if !num_envs.is_multiple_of(unit) || num_envs == 0 {
         let message = format!("`num_envs` is {num_envs}, and a vector environment steps {unit} at once");
@@ -141,7 +145,7 @@ fn share(num_envs: u32, num_workers: u32, vector: u32) -> Result<Vec<Share>> {
     let of = |worker: u32| {
         let (first, last) = (start(worker), start(worker + 1));
         let middle = first + (last - first).div_ceil(2);
-        let halves = (last - middle) as usize * unit as usize >= GROUP_ENVS_MIN;
+        let halves = overlap && (last - middle) as usize * unit as usize >= GROUP_ENVS_MIN;
         let bounds = if halves { vec![first, middle, last] } else { vec![first, last] };
         let groups = bounds.windows(2).map(|pair| pair[0] * unit..pair[1] * unit).collect();
         Share { envs: first * unit..last * unit, groups }
@@ -207,7 +211,7 @@ mod tests {
         for (envs, workers, vector) in
             [(1, 1, 0), (7, 3, 0), (64, 8, 0), (8, 16, 0), (12, 5, 4), (4096, 7, 2)]
         {
-            let shares = share(envs, workers, vector).unwrap();
+            let shares = share(envs, workers, vector, true).unwrap();
             assert!(shares.len() as u32 <= workers && shares.iter().all(|share| !share.envs.is_empty()));
             let groups: Vec<_> = shares.iter().flat_map(|share| share.groups.clone()).collect();
             let mut next = 0;
@@ -217,8 +221,9 @@ mod tests {
             }
             assert_eq!(next, envs);
         }
-        assert_eq!(share(64, 8, 0).unwrap()[1].local_groups(), [0..4, 4..8]);
-        assert_eq!(share(10, 2, 4).unwrap_err().slug, "env-vector-size");
+        assert_eq!(share(64, 8, 0, true).unwrap()[1].local_groups(), [0..4, 4..8]);
+        assert_eq!(share(64, 8, 0, false).unwrap()[1].local_groups(), [0..8]);
+        assert_eq!(share(10, 2, 4, true).unwrap_err().slug, "env-vector-size");
     }
 
     #[test]

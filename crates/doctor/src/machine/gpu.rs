@@ -37,8 +37,25 @@ pub struct GpuFacts {
     pub missing: Option<String>,
     /// Libraries that could not be opened, with the reason.
     pub libraries_missing: Vec<String>,
-    /// Whether memory of a card can be handed to another process, by a probe; `None` if there was none.
-    pub hand_over: Option<Result<String, String>>,
+    /// Whether memory of a card can be handed to another process, by a probe.
+    pub hand_over: HandOver,
+}
+
+/// What a probe of handing memory of a card to another process found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum HandOver {
+    /// There is no card.
+    #[default]
+    NoCard,
+    /// The card could not be opened, for this reason.
+    NotTried(String),
+    /// Tried in the two ways that frameworks know: nothing, or the words of what refused it.
+    Tried {
+        /// Plain memory by a handle, as CUDA IPC does.
+        plain: Result<(), String>,
+        /// Mapped memory, PyTorch's expandable segments, by a file descriptor.
+        mapped: Result<(), String>,
+    },
 }
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
@@ -188,14 +205,24 @@ fn holder(machine: &Machine, pid: u32) -> Holder {
 
 fn hand_over(machine: &Machine) -> Check {
     const SLUG: &str = "machine-gpu-hand-over";
-    match (&machine.gpu.hand_over, machine.gpu.cards.is_empty()) {
-        (Some(Ok(words)), _) => Check::new(SLUG, State::Fine, words),
-        (Some(Err(words)), _) => Check::new(SLUG, State::Bites, words),
-        (None, true) => Check::new(SLUG, State::Unknown, "not probed: there is no card here"),
-        (None, false) => Check::new(
-            SLUG,
-            State::Unknown,
-            "not probed by this build; see machine-kernel-calls and machine-ptrace",
+    let check = |state, finding: String| Check::new(SLUG, state, finding);
+    match &machine.gpu.hand_over {
+        HandOver::NoCard => check(State::Unknown, "not probed: there is no card here".into()),
+        HandOver::NotTried(why) => check(State::Unknown, format!("not probed: {why}")),
+        HandOver::Tried { plain: Ok(()), mapped: Ok(()) } => check(
+            State::Fine,
+            "another process opened and read memory of the card: plain by a handle, mapped (expandable segments) by a descriptor".into(),
         ),
+        HandOver::Tried { plain: Ok(()), mapped: Err(why) } => check(
+            State::Bites,
+            format!("mapped memory (expandable segments) cannot be handed to another process: {why}; plain memory can"),
+        ),
+        HandOver::Tried { plain: Err(why), mapped } => {
+            let other = mapped.as_ref().map_or_else(|why| format!("cannot either: {why}"), |()| "can".into());
+            check(
+                State::Bites,
+                format!("plain memory of the card cannot be handed to another process: {why}; mapped memory {other}"),
+            )
+        }
     }
 }

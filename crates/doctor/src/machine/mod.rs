@@ -12,7 +12,7 @@ mod memory;
 mod packages;
 mod storage;
 
-pub use gpu::{Card, GpuFacts};
+pub use gpu::{Card, GpuFacts, HandOver};
 
 use plimsoll_memory::host::Host;
 use serde_json::{Value, json};

@@ -7,12 +7,13 @@ use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::cuda;
 use plimsoll_doctor::log::self_test::Confusion;
 use plimsoll_doctor::log::{Diagnosis, Evidence, Input, diagnose};
-use plimsoll_doctor::machine::{Card, Check, GpuFacts, Machine, State};
+use plimsoll_doctor::machine::{Card, Check, GpuFacts, HandOver, Machine, State};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 /// The flags of `doctor`.
 #[derive(clap::Args)]
@@ -136,20 +137,77 @@ fn row(check: &Check) -> String {
     text
 }
 
-/// What CUDA says of cards, without a context on any.
+/// What CUDA says of cards, and what a probe of the first finds.
 fn gpu_facts() -> GpuFacts {
     match cuda::probe() {
         Ok(info) => {
             let driver =
                 format!("CUDA {}.{}, {}", info.driver / 1000, info.driver % 1000 / 10, info.driver_library);
-            let free = cuda::free_memory().map(|(free, _)| free);
-            let card = Card { name: info.name, total: info.total, free };
-            GpuFacts { cards: vec![card], driver: Some(driver), ..GpuFacts::default() }
+            let card = |(name, total, free): (String, u64, Option<u64>)| Card {
+                name,
+                total: Bytes(total),
+                free: free.map(Bytes),
+            };
+            let cards = cuda::cards().into_iter().map(card).collect();
+            GpuFacts { cards, driver: Some(driver), hand_over: hand_over(), ..GpuFacts::default() }
         }
         Err(error) => {
             GpuFacts { missing: Some(format!("{}: {}", error.slug, error.message)), ..GpuFacts::default() }
         }
     }
+}
+
+/// Hands memory of the card to a process of our own, which it takes about a second to start.
+fn hand_over() -> HandOver {
+    let not_tried = |why: String| HandOver::NotTried(why);
+    let offer = match cuda::Offer::new() {
+        Ok(offer) => offer,
+        Err(error) => return not_tried(format!("{}: {}", error.slug, error.message)),
+    };
+    let taken = match take_in_another_process(&offer.line()) {
+        Ok(taken) => offer.found(taken),
+        Err(why) => return not_tried(why),
+    };
+    HandOver::Tried { plain: taken.plain, mapped: taken.mapped }
+}
+
+fn take_in_another_process(line: &str) -> std::result::Result<cuda::HandOver, String> {
+    let not_started = |err: io::Error| format!("a second process: {err}");
+    let program = std::env::current_exe().map_err(not_started)?;
+    let mut child = Command::new(program)
+        .args([TAKE, line])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(not_started)?;
+    let until = Instant::now() + TAKE_TIME;
+    while child.try_wait().map_err(not_started)?.is_none() {
+        if Instant::now() >= until {
+            // It is collected by `wait`, whatever the signal did.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("a second process did not open the card within {} s", TAKE_TIME.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let answer = child.wait_with_output().map_err(not_started)?;
+    let said: Value = serde_json::from_slice(&answer.stdout)
+        .map_err(|_| format!("a second process did not open the card: it ended with {}", answer.status))?;
+    let way = |key: &str| said[key].as_str().map_or(Ok(()), |why| Err(why.to_string()));
+    Ok(cuda::HandOver { plain: way("plain"), mapped: way("mapped") })
+}
+
+/// The verb by which `doctor` starts the process that takes memory of a card; it says what became of it, as JSON.
+pub const TAKE: &str = "take-card-memory";
+/// Most time that process gets.
+const TAKE_TIME: Duration = Duration::from_secs(10);
+
+/// What the verb does. `line`: as the offering process wrote it.
+pub fn take(line: &str) -> Result<ExitCode> {
+    let taken = cuda::take(line)?;
+    output::json(&json!({ "plain": taken.plain.err(), "mapped": taken.mapped.err() }))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn self_test(as_json: bool) -> Result<ExitCode> {

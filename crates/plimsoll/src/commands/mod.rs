@@ -46,6 +46,9 @@ pub enum Command {
     Explain(explain::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
+    /// Open memory of a card that `doctor` offers: its probe starts this.
+    #[command(hide = true, name = doctor::TAKE)]
+    TakeCardMemory { line: String },
 }
 
 impl Command {
@@ -64,6 +67,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Completions(args) => completions::run(&args),
+            Command::TakeCardMemory { line } => doctor::take(&line),
         }
     }
 }

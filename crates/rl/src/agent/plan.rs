@@ -7,7 +7,7 @@ use super::policy;
 use super::settings::AgentSettings;
 use crate::plan::{limits_of, pool_lines, pools_json, region_lines};
 use crate::runfile::{ByteSize, RunFile};
-use crate::session::image_bytes;
+use crate::session::environments_image_bytes;
 use crate::shape::{kernel_row, process_rows_of, training_rows};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_collect::native_bytes;
@@ -113,7 +113,7 @@ fn layout(run: &RunFile, settings: &AgentSettings) -> Result<Layout> {
     row("rl.mini_batch", "rl", Place::Heap, Learner::host_bytes(spec, rows, frames));
     row("rl.episodes", "rl", Place::Heap, episode_bytes(settings));
     row("files.staging", "files", Place::Heap, STAGING.0);
-    process_rows_of(&mut layout, image_bytes(), settings.threads);
+    process_rows_of(&mut layout, environments_image_bytes(), settings.threads);
     training_rows(&mut layout);
     kernel_row(&mut layout, settings.threads + settings.lanes + 1);
     disk_rows(&mut layout, run, settings);

@@ -1,6 +1,6 @@
 //! Python environments of an environment file: their options, and one worker started to be measured.
 
-use crate::runfile::{EnvFile, Network, Reseed, WorkerGpu};
+use crate::runfile::{CollectMode, EnvFile, Network, PolicyKind, Reseed, WorkerGpu};
 use plimsoll_base::Result;
 use plimsoll_collect::{Measured, PythonEnvs};
 use plimsoll_memory::host::Host;
@@ -40,5 +40,7 @@ fn options(file: &EnvFile) -> PythonEnvs {
         WorkerGpu::Allow => Gpu::Allow,
     };
     envs.reseed = file.reseed == Reseed::Episode;
+    // Random actions are there at once, and in lockstep nobody waits for a part of the environments.
+    envs.overlap = file.policy.kind != PolicyKind::Random || file.mode != CollectMode::Sync;
     envs
 }
