@@ -124,6 +124,9 @@ fn both_spellings_of_openrlhf_are_one_run() {
                   vllm.gpu_memory_utilization=0.5";
     let (old, new) = (planned(Stack::OpenRlhf, "0.11.2", PPO), planned(Stack::OpenRlhf, "0.11.2", dotted));
     assert_eq!(old.expect("a plan").items(), new.expect("a plan").items());
+    let more = planned(Stack::OpenRlhf, "0.11.2", &format!("{dotted} actor.adam.lr=1e-6 actor.frobnicate=1"))
+        .expect("a plan");
+    assert_eq!(more.to_json()["unknown_options"], serde_json::json!(["actor.frobnicate (line 10)"]));
 }
 
 const GRPO: &str = "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B algorithm.adv_estimator=grpo trainer.n_gpus_per_node=8 \
