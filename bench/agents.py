@@ -1,25 +1,32 @@
 """Frames and time until PPO solves CartPole-v1: ours, CleanRL's and Stable-Baselines3's, over seeds.
 
-    python bench/agents.py [--seeds 10] [--threads 2] [--python PYTHON] [--plimsoll target/release/plimsoll] [--only ours]
+    python bench/agents.py [--seeds 10] [--threads 2] [--python PYTHON] [--plimsoll target/release/plimsoll]
+                           [--only ours|peers] [--peers cleanrl,sb3] [--jobs 1]
 
 PYTHON has torch, gymnasium and stable-baselines3. Solved: the mean return of the last 100 episodes is 475. Ours is run
 with the settings of each peer: CleanRL's ppo.py (runs/cartpole-ppo.toml) and Stable-Baselines3's defaults. Speed is
-frames a second of CPU time of the whole process up to there, because a machine may be shared; wall time is beside it.
+frames a second of CPU time up to there, because a machine may be shared; wall time is beside it. CPU time is each seed's
+own: of ours all threads of its process from start to end, which it is asked for once it has solved it, with a checkpoint;
+of a peer what its process used since its imports were done. Each seed's result goes to stderr as it comes: a seed of a
+peer takes minutes (500,000 frames of Stable-Baselines3, if it does not solve it before, are ten of CPU time).
 """
 
 import argparse
 import json
 import os
-import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLVED = 475.0
+INTERRUPTED = 130
+POLL_SECONDS = 0.002  # A step of 512 frames takes about as long, so a run goes on for a step or two.
 SB3 = [
     "environment.num_envs=1",
     "environment.frames_per_batch=2048",
@@ -34,28 +41,48 @@ PEERS = {"cleanrl": [], "sb3": SB3}
 
 
 def ours(binary, sets, seed, threads):
-    """Runs a whole run; the seconds of its steps up to the one that solved it, and CPU time in that proportion."""
+    """Runs until the step that solved it has been noted, then ends the run: wall time, and CPU time of its process."""
     with tempfile.TemporaryDirectory() as folder:
         sets = [*sets, f"seed={seed}", f"run.dir={folder}/run", f"run.threads={threads}"]
         flags = [word for value in sets for word in ("--set", value)]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        began = time.perf_counter()
         run = ROOT / "runs" / "cartpole-ppo.toml"
         command = [binary, "train", str(run), "--no-supervisor", "--quiet", *flags]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        reached, frames = watch(process.pid, Path(folder, "run", "events.jsonl"))
+        words = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - began
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        events = [json.loads(line) for line in open(f"{folder}/run/events.jsonl")]
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    steps = [event["metrics"] for event in events if event["event"] == "step"]
-    total = steps[-1]["num_frames"]
-    episodes = 0
-    for metrics in steps:
-        episodes += metrics["episode/count"]
-        if episodes >= 100 and metrics["episode/return_mean_100"] >= SOLVED:
-            part = metrics["num_frames"] / total
-            return result("ours", seed, True, metrics["num_frames"], seconds * part, cpu * part)
-    return result("ours", seed, False, total, seconds, cpu)
+        # A run that solved it with its last step is over before it can be asked to stop.
+        if process.returncode != 0 and not (reached and process.returncode == INTERRUPTED):
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {words}")
+    return result("ours", seed, reached, frames, seconds, usage.ru_utime + usage.ru_stime)
+
+
+def watch(pid, path):
+    """Follows the events of a run; asks it to stop at the step that solved it. (whether one did, frames up to there)."""
+    frames = episodes = 0
+    rest = ""
+    log = None
+    while True:
+        # Looked at first, so that what it wrote last is read after its end.
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if log is None and path.exists():
+            log = path.open()
+        *lines, rest = (rest + (log.read() if log else "")).split("\n")
+        for event in map(json.loads, lines):
+            if event["event"] != "step":
+                continue
+            metrics = event["metrics"]
+            frames, episodes = metrics["num_frames"], episodes + metrics["episode/count"]
+            if episodes >= 100 and metrics["episode/return_mean_100"] >= SOLVED:
+                if not ended:
+                    os.kill(pid, signal.SIGINT)
+                return True, frames
+        if ended:
+            return False, frames
+        time.sleep(POLL_SECONDS)
 
 
 def result(who, seed, reached, frames, seconds, cpu):
@@ -64,8 +91,19 @@ def result(who, seed, reached, frames, seconds, cpu):
 
 def peer(python, name, seed):
     script = ROOT / "bench" / "peers" / f"{name}_ppo.py"
-    output = subprocess.run([python, script, "CartPole-v1", str(seed)], check=True, capture_output=True, text=True)
-    return json.loads(output.stdout)
+    command = [python, script, "CartPole-v1", str(seed)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(output.stdout.splitlines()[-1])
+
+
+def each(run, seeds, jobs):
+    """The rows of all seeds, `jobs` at a time, told as they come."""
+    rows = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for row in pool.map(run, seeds):
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            rows.append(row)
+    return rows
 
 
 def summed(rows):
@@ -89,14 +127,16 @@ def main():
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--plimsoll", default=str(ROOT / "target" / "release" / "plimsoll"))
     parser.add_argument("--only", choices=["ours", "peers"])
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--jobs", type=int, default=1, help="seeds of a peer at a time; CPU time is each one's own")
     words = parser.parse_args()
-    for name, sets in PEERS.items():
+    for name, sets in ((name, PEERS[name]) for name in words.peers.split(",")):
         seeds = range(1, words.seeds + 1)
         if words.only != "peers":
-            rows = [ours(words.plimsoll, sets, seed, words.threads) for seed in seeds]
+            rows = each(lambda seed: ours(words.plimsoll, sets, seed, words.threads), seeds, 1)
             print(json.dumps({"who": f"ours, settings of {name}"} | summed(rows)), flush=True)
         if words.only != "ours":
-            rows = [peer(words.python, name, seed) for seed in seeds]
+            rows = each(lambda seed: peer(words.python, name, seed), seeds, words.jobs)
             print(json.dumps({"who": name} | summed(rows)), flush=True)
 
 

@@ -1,7 +1,10 @@
-"""`compare.py collect`: CartPole with random actions, by us and by other collectors; times, and what processes hold.
+"""`compare.py collect`: CartPole with random actions, and with a policy's, by us and by other collectors; times, and what
+processes hold.
 
     native, 64 environments     wall time of a frame, two threads: EnvPool, Gymnasium's SyncVectorEnv
     native, 1,024 environments  the same: Gymnasium's numpy CartPole
+    with a 64 x 64 policy, 64   CPU time of a frame, one thread: TorchRL's Collector over a vector environment of
+                                Gymnasium's, which has the floor, and over its SerialEnv; ours gives log-probs too
     Python, 8 and 64            CPU time of a frame, all processes: the bare loop over the same environments,
                                 Gymnasium's AsyncVectorEnv, TorchRL's MultiSyncCollector and MultiAsyncCollector
                                 (of two workers)
@@ -13,7 +16,12 @@ its row says why. This file owns the work, the floors and the order; processes a
 results in collectors_results.py.
 """
 
+import array
+import json
+import math
 import os
+import random
+import struct
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -26,6 +34,7 @@ from h200_results import MIB
 
 NATIVE, PYTHON = "CartPole-v1", "gym:CartPole-v1"
 WORKERS = 2  # Of TorchRL, and of us where a case does not say otherwise: as many as threads.
+POLICY_FILE = "policy.safetensors"
 WORKER_BYTES_MAX = 30 * MIB
 
 
@@ -61,6 +70,32 @@ def environment_file(env, num_envs, frames_each, **more):
     return {"env": env, "num_envs": num_envs, "frames_per_batch": num_envs * frames_each, **more}
 
 
+def policy_case():
+    """Both have an actor of two hidden maps of 64 and tanh between them, and no critic; actions are drawn."""
+    return Case(
+        "native CartPole, 64 environments, a 64 x 64 MLP policy", "cpu_us", NATIVE, 64, frames=2**21, frames_each=128,
+        peers={
+            "TorchRL, vector": ("torchrl", "torchrl-policy-vector", 300),
+            "TorchRL, SerialEnv": ("torchrl", "torchrl-policy-serial", 150),
+        },
+        floors={"TorchRL, vector": ("times", 50.0)},
+        more={"threads": 1, "policy.kind": "mlp", "policy.path": str(environments.CACHE / POLICY_FILE)},
+    )
+
+
+def write_policy(path, observed=4, choices=2, width=64):
+    """Writes random weights of an actor as safetensors, under the names of torch.nn.Sequential."""
+    path.parent.mkdir(exist_ok=True)
+    draw, header, data = random.Random(0), {}, array.array("f")
+    for place, (outputs, inputs) in zip((0, 2, 4), ((width, observed), (width, width), (choices, width))):
+        for name, shape in (("weight", [outputs, inputs]), ("bias", [outputs])):
+            begin = 4 * len(data)
+            data.extend(draw.gauss(0.0, inputs**-0.5) for _ in range(math.prod(shape)))
+            header[f"actor.{place}.{name}"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, 4 * len(data)]}
+    words = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(words)) + words + data.tobytes())
+
+
 def python_case(num_envs, num_workers, python, calls, above_bare_us):
     """A case of Python environments. `calls`: of each environment, by way; ways beyond them are left out."""
     ways = {
@@ -89,6 +124,7 @@ def cases(python):
             peers={"Gymnasium numpy": ("gymnasium", "numpy", 10_000)},
             floors={"Gymnasium numpy": ("times", 1.0)}, at_most=0.06, more=threads,
         ),
+        policy_case(),
         # Two workers of four environments each have twice the messages of one: both are told.
         python_case(8, 1, python, (20_000, 2_000, 2_000, 2_000), above_bare_us=4.0),
         python_case(8, WORKERS, python, (20_000,), above_bare_us=4.0),
@@ -109,6 +145,7 @@ def compare(options, failures):
     except (OSError, subprocess.CalledProcessError) as error:
         failures.append(f"collect: {error}")
         return found
+    write_policy(environments.CACHE / POLICY_FILE)
     for case in cases(python):
         runs, errors = in_turn(options, case, ours, found)
         add(found, collectors_results.frame_rows(left(case, options.skip), runs, errors), failures)

@@ -77,6 +77,25 @@ class Rows(unittest.TestCase):
         self.assertEqual((envpool["floor"], envpool["holds"]), (0.3, True))
         self.assertEqual((sync["floor"], sync["holds"]), (None, None))
 
+    def test_a_fiftieth_of_torchrl_is_the_floor_with_a_policy(self):
+        for ours, holds in [(2.0, True), (2.1, False)]:
+            runs = {"plimsoll": runs_at(ours), "TorchRL, vector": runs_at(100.0), "TorchRL, SerialEnv": runs_at(400.0)}
+            found = collectors_results.frame_rows(collectors.policy_case(), runs, {})
+            self.assertEqual([(row["floor"], row["holds"]) for row in found], [(2.0, holds), (None, None)])
+
+    def test_a_policy_file_has_the_names_and_shapes_of_torch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "policy.safetensors")
+            collectors.write_policy(path)
+            data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        shapes = {name: of["shape"] for name, of in header.items()}
+        wanted = {"actor.0.weight": [64, 4], "actor.2.weight": [64, 64], "actor.4.weight": [2, 64]}
+        self.assertEqual({name: shape for name, shape in shapes.items() if "weight" in name}, wanted)
+        self.assertEqual(shapes["actor.4.bias"], [2])
+        self.assertEqual(max(of["data_offsets"][1] for of in header.values()), len(data) - 8 - size)
+
     def test_start_up_is_not_in_a_frame_of_a_python_environment(self):
         summary = lambda n: {
             "frames": n, "frames_per_second": n / (2 + n * 1e-5), "cpu_us_per_frame": 4.0, "worker_cpu_seconds": 3 + n * 8e-6,
@@ -94,8 +113,8 @@ class Rows(unittest.TestCase):
         self.assertEqual(collectors.planned_bytes({"regions": regions}), 7)
 
     def test_an_environment_file_is_toml(self):
-        text = collectors_run.toml({"env": "gym:CartPole-v1", "num_envs": 8})
-        self.assertEqual(text, 'env = "gym:CartPole-v1"\nnum_envs = 8\n')
+        text = collectors_run.toml({"env": "gym:CartPole-v1", "num_envs": 8, "policy.kind": "mlp"})
+        self.assertEqual(text, 'env = "gym:CartPole-v1"\nnum_envs = 8\npolicy.kind = "mlp"\n')
 
 
 class Page(unittest.TestCase):
@@ -141,7 +160,7 @@ class Running(unittest.TestCase):
         self.folder = Path(folder.name)
         (self.folder / "peers").mkdir()
         (self.folder / "peers" / "collect.py").write_text(PEER)
-        few = lambda python: [collectors_cases(python)[at] for at in (0, 2)]  # A native one, a Python one.
+        few = lambda python: [collectors_cases(python)[at] for at in (0, 2, 3)]  # A native one, one with a policy, a Python one.
         python = lambda name: self.no_envpool() if name == "envpool" else Path(sys.executable)
         patches = [(environments, "BENCH", self.folder), (environments, "CACHE", self.folder / "logs")]
         for module, name, value in [*patches, (environments, "python", python), (collectors, "cases", few)]:

@@ -1,6 +1,7 @@
-"""CartPole with random actions by one way of stepping it; prints one JSON object.
+"""CartPole by one way of stepping it, with random actions or a policy's; prints one JSON object.
 
-    python collect.py bare|sync|async|numpy|envpool|torchrl-sync|torchrl-async ENVS WORKERS STEPS
+    python collect.py bare|sync|async|numpy|envpool|torchrl-sync|torchrl-async|torchrl-policy-vector|
+        torchrl-policy-serial ENVS WORKERS STEPS
 
 STEPS are calls for each environment and come after a tenth as many that are not counted. `wall_us` and `cpu_us` are of
 one frame: a call that only resets an environment is none. CPU time is that of this process and of those that it
@@ -18,6 +19,7 @@ from importlib import metadata
 ACTION_ROWS = 1000  # Drawn before the clock starts, and used again and again.
 WARM_UP_STEPS = 100  # At least.
 BATCH_FRAMES = 1024  # Of TorchRL's collectors.
+POLICY_STEPS = 128  # Of each environment in a batch, with a policy.
 
 
 def cpu_seconds():
@@ -126,22 +128,69 @@ def torchrl(kind):
             [one] * workers, RandomPolicy(probe.action_spec), frames_per_batch=BATCH_FRAMES, total_frames=-1,
             device="cpu", cat_results="stack" if kind == "MultiSyncCollector" else None,
         )
-        batches = iter(collector)
-
-        def run(steps, ended):
-            frames = 0
-            while frames < steps * envs:
-                frames += next(batches).numel()
-            return frames
-
-        return run
+        return batches_of(collector, envs)
 
     return make
+
+
+def batches_of(collector, envs):
+    batches = iter(collector)
+
+    def run(steps, ended):
+        frames = 0
+        while frames < steps * envs:
+            frames += next(batches).numel()
+        return frames
+
+    return run
+
+
+def torchrl_policy(envs_of):
+    """One process, one thread: an actor of two hidden maps of 64, whose action is drawn, over what `envs_of` makes."""
+
+    def make(envs, workers):
+        import torch
+        from tensordict.nn import TensorDictModule
+        from torchrl import collectors
+        from torchrl.modules import ProbabilisticActor
+
+        torch.set_num_threads(1)
+        env = envs_of(envs)
+        linear, tanh = torch.nn.Linear, torch.nn.Tanh
+        maps = torch.nn.Sequential(linear(4, 64), tanh(), linear(64, 64), tanh(), linear(64, 2))
+        actor = ProbabilisticActor(
+            TensorDictModule(maps, in_keys=["observation"], out_keys=["logits"]), in_keys=["logits"],
+            out_keys=["action"], distribution_class=torch.distributions.Categorical, spec=env.action_spec,
+        )
+        # The name of the single-process collector changed.
+        kind = getattr(collectors, "Collector", None) or collectors.SyncDataCollector
+        collector = kind(env, actor, frames_per_batch=POLICY_STEPS * envs, total_frames=-1, device="cpu")
+        return batches_of(collector, envs)
+
+    return make
+
+
+def torchrl_vector(envs):
+    """A vector environment of Gymnasium's, which TorchRL steps as one; with the autoreset that it prefers."""
+    import gymnasium
+    from torchrl.envs import GymWrapper
+
+    made = [lambda: gymnasium.make("CartPole-v1")] * envs
+    disabled = gymnasium.vector.AutoresetMode.DISABLED
+    return GymWrapper(gymnasium.vector.SyncVectorEnv(made, autoreset_mode=disabled), categorical_action_encoding=True)
+
+
+def torchrl_serial(envs):
+    """TorchRL's own batch of environments in one process."""
+    from torchrl.envs import GymEnv, SerialEnv
+
+    return SerialEnv(envs, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True))
 
 
 WAYS = {
     "bare": bare, "sync": gymnasium_vector("sync"), "async": gymnasium_vector("async"),
     "numpy": gymnasium_vector("vector_entry_point"), "envpool": envpool,
+    "torchrl-policy-vector": torchrl_policy(torchrl_vector), "torchrl-policy-serial": torchrl_policy(torchrl_serial),
     "torchrl-sync": torchrl("MultiSyncCollector"), "torchrl-async": torchrl("MultiAsyncCollector"),
 }
 

@@ -12,6 +12,8 @@ fn main() {
         .unwrap_or_else(|err| panic!("{}: {err}", pages.display()))
         .map(|entry| entry.expect("a readable folder").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        // The list of the pages is no page.
+        .filter(|path| path.file_name().is_some_and(|name| name != "README.md"))
         .collect();
     // By slug, not by file name: `a.md` stands behind `a-b.md`, `a` before `a-b`.
     files.sort_by(|a, b| a.file_stem().cmp(&b.file_stem()));

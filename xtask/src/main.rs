@@ -1,7 +1,9 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
 //! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; and of the verifiers under hostile text:
-//! `cargo xtask fuzz-grade`. It has no dependencies, so that it builds in a second.
+//! `cargo xtask fuzz-grade`. `cargo xtask index` writes the list of error pages, `cargo xtask book` builds the docs.
+//! It has no dependencies, so that it builds in a second.
 
+mod book;
 mod edges;
 mod length;
 mod manifest;
@@ -22,11 +24,25 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(),
+        ["index"] => write_index(),
+        ["book"] => book::build::run(repository_root()),
         ["kernels", "--check"] => check_kernels(),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["fuzz-grade", ..] => fuzz_grade(&arguments[1..]),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
+    }
+}
+
+/// Writes the list of error pages and the table of contents.
+fn write_index() -> ExitCode {
+    let root = repository_root();
+    match tidy::Tree::read(root).and_then(|tree| book::index::write(&tree, root)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            eprintln!("index: {err}");
+            ExitCode::from(2)
+        }
     }
 }
 
@@ -69,7 +85,7 @@ fn fuzz_grade(arguments: &[String]) -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: cargo xtask tidy | kernels --check | truth [--runs N] [--seed S]");
+    eprintln!("usage: cargo xtask tidy | index | book | kernels --check | truth [--runs N] [--seed S]");
     eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults]"

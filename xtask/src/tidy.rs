@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::source::Source;
-use crate::{edges, length, manifest, slugs, unsafety, words};
+use crate::{book, edges, length, manifest, slugs, unsafety, words};
 
 /// Files above this do not belong into a repository.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -84,6 +84,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(manifest::check(tree));
     findings.extend(slugs::check(tree, &sources));
     findings.extend(words::check(tree, &sources));
+    findings.extend(book::check(tree));
     for source in &sources {
         findings.extend(length::check(source));
         findings.extend(unsafety::check(source));

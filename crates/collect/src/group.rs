@@ -192,7 +192,8 @@ impl Group {
                     format!("environment {env} ended its episode after {step} steps, before it had not");
                 return Err(Error::new("resume-differs", message)
                     .fact("its episode is brought back by its seed and its actions")
-                    .hint("an environment that is to go on bit for bit must depend on them alone"));
+                    .hint("an environment that is to go on bit for bit must depend on them alone")
+                    .hint("--replan goes on all the same, with new episodes, and gives up bit equality"));
             }
         }
         Ok(())

@@ -202,7 +202,7 @@ fn a_worker_is_measured_before_the_run() {
     // An interpreter with numpy, and nothing like a framework.
     let mib = |bytes: plimsoll_base::Bytes| bytes.0 >> 20;
     assert!((4..60).contains(&mib(measured.anonymous)), "{measured:?}");
-    let layout = measured.layout(10).unwrap();
+    let layout = measured.layout("env", 10).unwrap();
     let bytes = |name: &str| layout.find(name).map(|row| row.bytes.0).unwrap();
     // Each of three workers has a mapping of whole pages.
     assert_eq!(bytes("env.slots"), 3 * 4096);

@@ -259,19 +259,39 @@ pub fn forward<D: Device + ?Sized>(
     pass: &MlpPass<'_>,
     rows: usize,
 ) {
-    let run = |stack: usize| {
-        let maps = &params.stacks[stack];
-        let mut x = pass.input.slice(0, rows * maps[0].weight.k);
-        for (i, (map, out)) in maps.iter().zip(&pass.stacks[stack].outputs).enumerate() {
-            let y = out.slice(0, rows * map.weight.n);
-            dev.matmul(x, map.weight, Some(map.bias), y, false);
-            if i + 1 < maps.len() {
-                dev.activate(how, y, y);
-            }
-            x = y;
-        }
-    };
+    let run = |stack: usize| forward_stack(dev, params, how, pass, rows, stack);
     dev.both(&|| run(0), &|| run(1));
+}
+
+/// Outputs alone, with the bits of `forward`.
+pub fn forward_actor<D: Device + ?Sized>(
+    dev: &D,
+    params: &MlpParams<'_>,
+    how: Activation,
+    pass: &MlpPass<'_>,
+    rows: usize,
+) {
+    forward_stack(dev, params, how, pass, rows, 0);
+}
+
+fn forward_stack<D: Device + ?Sized>(
+    dev: &D,
+    params: &MlpParams<'_>,
+    how: Activation,
+    pass: &MlpPass<'_>,
+    rows: usize,
+    stack: usize,
+) {
+    let maps = &params.stacks[stack];
+    let mut x = pass.input.slice(0, rows * maps[0].weight.k);
+    for (i, (map, out)) in maps.iter().zip(&pass.stacks[stack].outputs).enumerate() {
+        let y = out.slice(0, rows * map.weight.n);
+        dev.matmul(x, map.weight, Some(map.bias), y, false);
+        if i + 1 < maps.len() {
+            dev.activate(how, y, y);
+        }
+        x = y;
+    }
 }
 
 /// Gradients of weights and biases for the gradients in `d_outputs` and `d_values`, after `forward` of the same rows.

@@ -103,6 +103,41 @@ fn weights_of_a_file_are_taken_and_another_environments_are_refused() {
 }
 
 #[test]
+fn evaluation_is_greedy_beside_training_and_names_the_best_checkpoint() {
+    let folder = Folder::with("x.toml", RUN);
+    let evaluated = ["eval.every=4", "eval.prompts_max=6", "eval.metric=eval/return", "checkpoint.every=2"];
+    let summary = folder.train("with", &evaluated, &[]);
+    let plain = folder.train("without", &["checkpoint.every=2"], &[]);
+    assert!(folder.weights("with") == folder.weights("without"), "an evaluation changes no weight");
+    assert!(plain["best"]["metric"].is_string(), "{plain}");
+    let log = fs::read_to_string(folder.path("with/events.jsonl")).expect("a log");
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("an event")).collect();
+    let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
+    let evals = of("eval");
+    assert_eq!(evals.iter().map(|eval| eval["step"].as_u64()).collect::<Vec<_>>(), [0, 4, 8].map(Some));
+    assert!(evals.iter().all(|eval| eval["num_samples"] == 6 && eval["set"] == "CartPole-v1"));
+    let scores: Vec<f64> = evals.iter().map(|eval| eval["score"].as_f64().expect("a score")).collect();
+    assert_eq!((&summary["eval_before"], &summary["eval_after"]), (&scores[0].into(), &scores[2].into()));
+    let steps = of("step");
+    assert_eq!(steps[3]["metrics"]["eval/return"], scores[1]);
+    assert!(steps[4]["metrics"]["eval/return"].is_null());
+    let best = if scores[2] > scores[1] { 8 } else { 4 };
+    assert_eq!(
+        (&summary["best"]["step"], summary["best"]["value"].as_f64()),
+        (&best.into(), Some(scores[1].max(scores[2])))
+    );
+    let link = fs::read_link(folder.path("with/checkpoints/best")).expect("a link");
+    assert!(link.ends_with(format!("step-{best:06}")), "{link:?}");
+    // A part of it goes on to the same evaluations.
+    folder.train("parts", &[&evaluated[..], &["environment.total_frames=2048"]].concat(), &[]);
+    let whole = folder.train("parts", &evaluated, &["--resume"]);
+    assert_eq!(
+        (&whole["eval_before"], &whole["eval_after"]),
+        (&summary["eval_before"], &summary["eval_after"])
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     let folder = Folder::with("x.toml", RUN);
     for (sets, slug) in [
@@ -116,7 +151,12 @@ fn what_cannot_be_is_refused_by_name() {
         (&["environment.env=CartPole"], "unknown-environment"),
         (&["environment.env_options.gravity=3"], "env-bad-option"),
         (&["environment.env=CliffWalking-v1"], "missing-key"),
-        (&["environment.env=gym:CartPole-v1"], "not-built"),
+        (&["environment.num_workers=2"], "contradictory-keys"),
+        (&["environment.gpu=allow"], "contradictory-keys"),
+        (&["eval.prompts_max=2"], "contradictory-keys"),
+        (&["eval.samples=2"], "contradictory-keys"),
+        (&["eval.every=1", "eval.temperature=0.5"], "bad-value"),
+        (&["eval.every=1", "eval.metric=pass_at_1"], "unknown-metric"),
         (&["environment.wings=2"], "unknown-key"),
         (&["model=mlp:64xx64"], "bad-value"),
         (&["model=mlp:64x64,gelu"], "bad-value"),

@@ -54,6 +54,20 @@ fn python_environments_are_planned_and_collected() {
 }
 
 #[test]
+fn episodes_are_truncated_where_the_environment_goes_on() {
+    let Some(python) = python() else { return };
+    let folder =
+        Folder::with("env.toml", &file(&python, "Count", "total_frames = 800\nmax_frames_per_traj = 3"));
+    let summary = collected(&folder, "env.toml");
+    // 100 steps of each of 8.
+    assert_eq!(summary["counters"]["episodes"].as_u64(), Some(8 * (100 / 3)));
+    // Half of 1, 2 and 3.
+    assert_eq!((summary["frames"].as_u64(), summary["episode_return"].as_f64()), (Some(800), Some(3.0)));
+    folder.write("env.toml", &file(&python, "Vector", "max_frames_per_traj = 3\n[env_options]\nn = 4"));
+    check_refused(&["plan", &folder.text_path("env.toml")], 2, &["error[contradictory-keys]", "step as one"]);
+}
+
+#[test]
 fn a_run_outlives_its_workers() {
     let Some(python) = python() else { return };
     let folder = Folder::new();

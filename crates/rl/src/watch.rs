@@ -35,6 +35,7 @@ enum Row {
     Files,
     Shmem,
     Workers,
+    EnvWorkers,
     Supervisor,
 }
 
@@ -46,6 +47,7 @@ impl Row {
             Row::Files => "its pages of files",
             Row::Shmem => "its shared memory",
             Row::Workers => "row reward.workers",
+            Row::EnvWorkers => "rows env.workers and eval.workers",
             Row::Supervisor => "row process.supervisor",
         }
     }
@@ -91,6 +93,7 @@ struct Planned {
     files: Bytes,
     shmem: Bytes,
     workers: Bytes,
+    has_env_workers: bool,
     supervisor: Bytes,
     /// Device memory in each phase, and the most of all.
     card: [Bytes; Phase::ALL.len()],
@@ -186,7 +189,12 @@ impl Watch {
             // What a worker starts counts with it.
             let ours = [Some(std::process::id()), self.supervisor];
             let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
-            self.workers_bytes = workers.map(held).sum();
+            // Workers of environments share the pages of their interpreter, which have a row of their own.
+            let anon = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0);
+            self.workers_bytes = match self.planned.has_env_workers {
+                true => workers.map(anon).sum(),
+                false => workers.map(held).sum(),
+            };
         }
         let kinds = [rss.anon.0, rss.file.0, rss.shmem.0, self.workers_bytes];
         for (series, bytes) in self.series.iter_mut().zip(kinds) {
@@ -267,12 +275,13 @@ impl Watch {
         let highest = self.peak.max(rss.now);
         let planned = self.planned;
         let mut events = Vec::new();
+        let workers = if planned.has_env_workers { Row::EnvWorkers } else { Row::Workers };
         for (row, held, allowed) in [
             (Row::Card, self.card_bytes(), planned.card_peak),
             (Row::Trainer, highest, planned.peak),
             (Row::Files, rss.file, planned.files),
             (Row::Shmem, rss.shmem, planned.shmem),
-            (Row::Workers, Bytes(self.workers_bytes), planned.workers),
+            (workers, Bytes(self.workers_bytes), planned.workers),
             (Row::Supervisor, Bytes(self.supervisor_bytes), planned.supervisor),
         ] {
             if held <= allowed || self.over.contains(&row) {
@@ -347,6 +356,7 @@ impl Planned {
             })
         };
         let named = |name: &str| sum(&|r| r.name == name);
+        let env_workers = named("env.workers") + named("eval.workers");
         let phases = Phase::ALL.map(|phase| resident_arena + beside(phase));
         Planned {
             phases,
@@ -356,7 +366,8 @@ impl Planned {
             files: named("process.image") + named("cuda.files"),
             // A driver may give page-locked memory as shared memory.
             shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded) + named("cuda.shared"),
-            workers: named("reward.workers"),
+            workers: named("reward.workers") + env_workers,
+            has_env_workers: env_workers > Bytes(0),
             supervisor: named("process.supervisor"),
             card: Phase::ALL.map(|phase| plan.in_phase(Pool::Device, phase)),
             card_peak: plan.peak(Pool::Device).peak,

@@ -16,6 +16,12 @@ const GROWTH: Bytes = Bytes::mib(4);
 pub struct Measured {
     /// What the environments are.
     pub spec: Spec,
+    /// The limit on the steps of an episode that the environment was registered with.
+    pub episode_steps_max: Option<u32>,
+    /// Whether several environments step as one.
+    pub is_vector: bool,
+    /// Environments that do: 1 where each steps alone.
+    pub unit: u32,
     /// Workers that will be started: vector environments may be fewer than workers were asked for.
     pub workers: u32,
     /// Environments of the worker that was measured.
@@ -48,27 +54,37 @@ impl Measured {
         let pids: Vec<u32> = sessions.into_iter().map(|(_, pid)| pid).collect();
         let (anonymous, files) = procs::resident_bytes(&pids);
         let workers = envs.num_workers.clamp(1, envs.num_envs.div_ceil(worker_envs).max(1));
-        Ok(Measured { spec, workers, worker_envs, anonymous, files })
+        let (vector, episode_steps_max) = stepper.said();
+        Ok(Measured {
+            spec,
+            episode_steps_max,
+            is_vector: vector > 0,
+            unit: vector.max(1),
+            workers,
+            worker_envs,
+            anonymous,
+            files,
+        })
     }
 
-    /// The rows of `num_envs` environments in their workers: slots that both sides hold, our own buffers, and the
-    /// workers themselves.
+    /// The rows of `num_envs` environments in their workers, under `name`: slots that both sides hold, our own buffers,
+    /// and the workers themselves.
     ///
     /// Errors: `env-space-unsupported`.
-    pub fn layout(&self, num_envs: u32) -> Result<Layout> {
+    pub fn layout(&self, name: &str, num_envs: u32) -> Result<Layout> {
         let (observation, action) = (Slot::of(&self.spec.observation)?, Slot::of(&self.spec.action)?);
-        let workers = u64::from(self.workers);
+        let workers = u64::from(self.workers.min(num_envs.div_ceil(self.unit)).max(1));
         let share = u64::from(num_envs).div_ceil(workers);
         let (buffers, shared) = PythonStepper::bytes(share, &observation, &action);
         let own = self.anonymous.0 + self.anonymous.0 / GROWTH_PART + GROWTH.0;
         let mut layout = Layout::new();
-        let mut row = |name: &str, place: Place, bytes: u64| {
-            layout.outside(name, "collect", Pool::Host, place, Bytes(bytes));
+        let mut row = |what: &str, place: Place, bytes: u64| {
+            layout.outside(&format!("{name}.{what}"), "collect", Pool::Host, place, Bytes(bytes));
         };
-        row("env.slots", Place::Heap, workers * shared);
-        row("env.buffers", Place::Heap, workers * buffers);
-        row("env.workers", Place::Workers, workers * own);
-        row("env.worker_files", Place::Workers, self.files.0);
+        row("slots", Place::Heap, workers * shared);
+        row("buffers", Place::Heap, workers * buffers);
+        row("workers", Place::Workers, workers * own);
+        row("worker_files", Place::Workers, self.files.0);
         Ok(layout)
     }
 }

@@ -5,6 +5,7 @@
 //! `PythonStepper` asks and answers for all of them. A worker that fails is a value, never the end of the run.
 
 mod crew;
+mod judge;
 mod measure;
 mod slots;
 mod stepper;
@@ -65,6 +66,8 @@ pub struct PythonEnvs {
     pub network: Network,
     /// Whether workers may reach a GPU.
     pub gpu: Gpu,
+    /// An episode is truncated after so many steps, if its environment does not end it before; not of vector environments.
+    pub episode_steps_max: Option<u32>,
     /// Whether each episode has a seed of its own; otherwise the first of an environment alone.
     pub reseed: bool,
     /// Whether a worker steps one half of its environments while the policy acts on the other. Each hand-over costs both
@@ -90,6 +93,7 @@ impl PythonEnvs {
             backoff: [Duration::from_millis(100), Duration::from_secs(30)],
             network: Network::Deny,
             gpu: Gpu::Deny,
+            episode_steps_max: None,
             reseed: true,
             overlap: true,
         }
@@ -222,7 +226,7 @@ mod tests {
             assert_eq!(next, envs);
         }
         assert_eq!(share(64, 8, 0, true).unwrap()[1].local_groups(), [0..4, 4..8]);
-        assert_eq!(share(64, 8, 0, false).unwrap()[1].local_groups(), [0..8]);
+        assert_eq!(share(64, 8, 0, false).unwrap()[1].local_groups().len(), 1);
         assert_eq!(share(10, 2, 4, true).unwrap_err().slug, "env-vector-size");
     }
 

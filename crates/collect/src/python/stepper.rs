@@ -1,13 +1,14 @@
 //! The stepper over worker processes: asks groups through their slots, judges what comes back, and makes again what failed.
 
 use super::crew::{Crew, Lines, Link, News, Order, Shape, Why};
+use super::judge::{Check, checks, judge};
 use super::slots::SlotMap;
 use super::words::{Word, bad};
 use super::{PythonEnvs, Share};
 use crate::{Ask, Fault, FaultKind, Request, RestartLimit, Results, Stepper};
 use plimsoll_base::{Error, Result};
 use plimsoll_env::flags::{ABORTED, DONE, RESET_ROW, TERMINATED, TRUNCATED};
-use plimsoll_env::{Domain, ElementType, Slot, Spec};
+use plimsoll_env::{Slot, Spec};
 use plimsoll_worker::session::{self, LAST_WORDS_BYTES, MESSAGE_BYTES_MAX, Received};
 use plimsoll_worker::{Bell, Stop, find_python};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -63,6 +64,8 @@ struct Group {
     codes: Vec<u8>,
     /// Environments that lost their episode since they answered last.
     lost: Vec<bool>,
+    /// Steps of each episode so far.
+    steps: Vec<u32>,
     seeds: Vec<u64>,
     actions: Vec<u8>,
     observations: Vec<u8>,
@@ -121,13 +124,6 @@ pub struct PythonStepper {
     crew: Option<JoinHandle<()>>,
 }
 
-/// A leaf whose values are looked at, for a policy would fall over them.
-enum Check {
-    F32(Range<usize>),
-    F64(Range<usize>),
-    Domain(usize),
-}
-
 impl PythonStepper {
     /// Starts the workers and makes all environments.
     ///
@@ -178,6 +174,12 @@ impl PythonStepper {
         let map = SlotMap::new(envs as usize, action.bytes, observation.bytes);
         let buffers = envs * (2 * observation.bytes + action.bytes + PER_ENV_BYTES) as u64;
         (buffers + LAST_WORDS_BYTES as u64, (map.bytes as u64).next_multiple_of(4096))
+    }
+
+    /// Environments that step as one, 0 where each does alone, and the limit on steps that one was registered with.
+    pub(super) fn said(&self) -> (u32, Option<u32>) {
+        let said = &self.shape.known.said;
+        (said.vector, said.steps_max)
     }
 
     /// Workers that are ready.
@@ -296,6 +298,7 @@ impl Group {
                 asks: vec![Ask::Skip; k],
                 codes: vec![0; k],
                 lost: vec![false; k],
+                steps: vec![0; k],
                 seeds: vec![0; k],
                 actions: vec![0; k * action],
                 observations: vec![0; k * observation],
@@ -306,6 +309,32 @@ impl Group {
             }
         })
         .collect()
+    }
+
+    /// An environment has done what it was to do; `flag` is of its step.
+    fn answered(&mut self, index: usize, flag: u8) {
+        let steps = self.steps[index];
+        let is_step = self.codes[index] == Ask::Step as u8;
+        self.steps[index] = if is_step && flag & DONE == 0 { steps.saturating_add(1) } else { 0 };
+        self.lost[index] = false;
+        self.codes[index] = Ask::Skip as u8;
+    }
+
+    /// Ends episodes of `limit` steps, which are then to be reset; true if there are any.
+    fn truncate(&mut self, limit: u32, observation_bytes: usize) -> bool {
+        let mut any = false;
+        for index in 0..self.steps.len() {
+            if self.steps[index] < limit {
+                continue;
+            }
+            let place = index * observation_bytes..(index + 1) * observation_bytes;
+            self.finals[place.clone()].copy_from_slice(&self.observations[place]);
+            self.flags[index] |= TRUNCATED;
+            self.codes[index] = Ask::Reset as u8;
+            self.steps[index] = 0;
+            any = true;
+        }
+        any
     }
 
     /// What an environment is yet to do after it failed, and how its answer is marked.
@@ -562,8 +591,7 @@ impl PythonStepper {
             match wrong {
                 None => {
                     stepped |= one.codes[index] == Ask::Step as u8;
-                    one.lost[index] = false;
-                    one.codes[index] = Ask::Skip as u8;
+                    one.answered(index, flag);
                 }
                 Some(what) => {
                     let error = bad(&format!("environment {}: {what}", one.envs.start + index as u32));
@@ -572,8 +600,15 @@ impl PythonStepper {
                 }
             }
         }
+        let truncated = self.envs.episode_steps_max.is_some_and(|limit| one.truncate(limit, width));
         if stepped {
             self.seats[one.worker].fruitless = 0;
+        }
+        if failed.is_empty() && truncated {
+            let now = Instant::now();
+            one.state = State::Waiting(now);
+            self.send(group, now);
+            return Ok(());
         }
         if failed.is_empty() {
             one.state = State::Idle;
@@ -742,39 +777,4 @@ fn cursor(link: &Link, map: &SlotMap) -> [i32; 2] {
     link.memory.read(map.cursor, &mut bytes);
     let word = |at: usize| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     [word(0), word(4)]
-}
-
-fn checks(slot: &Slot) -> Vec<Check> {
-    let leaves = slot.leaves.iter().enumerate();
-    leaves
-        .filter_map(|(index, leaf)| {
-            let range = leaf.offset..leaf.offset + leaf.bytes();
-            match (leaf.element, &leaf.domain) {
-                (ElementType::Float32, _) => Some(Check::F32(range)),
-                (ElementType::Float64, _) => Some(Check::F64(range)),
-                // The bounds of a box are advice, as Gymnasium has them; a choice is an index into something.
-                (_, Domain::Bounds { .. }) => None,
-                _ => Some(Check::Domain(index)),
-            }
-        })
-        .collect()
-}
-
-/// What is wrong with an observation, if something is: not a number, or a choice that its space does not have.
-fn judge(checks: &[Check], slot: &Slot, bytes: &[u8]) -> Option<String> {
-    let nan = || "its observation holds NaN".to_string();
-    checks.iter().find_map(|check| match check {
-        Check::F32(range) => {
-            let mut values = bytes[range.clone()].as_chunks::<4>().0.iter();
-            values.any(|value| f32::from_ne_bytes(*value).is_nan()).then(nan)
-        }
-        Check::F64(range) => {
-            let mut values = bytes[range.clone()].as_chunks::<8>().0.iter();
-            values.any(|value| f64::from_ne_bytes(*value).is_nan()).then(nan)
-        }
-        Check::Domain(index) => {
-            let wrong = slot.leaves[*index].check(slot.leaves[*index].of(bytes)).err()?;
-            Some(format!("its observation is outside its space: {wrong}"))
-        }
-    })
 }

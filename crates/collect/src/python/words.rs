@@ -36,6 +36,9 @@ pub(super) struct Said {
     /// Environments that step as one; 0 if it is a single one.
     pub vector: u32,
     pub autoreset: String,
+    /// The limit on the steps of an episode that it was registered with.
+    #[serde(default)]
+    pub steps_max: Option<u32>,
 }
 
 /// Why a worker did not come to step.

@@ -263,12 +263,14 @@ def said_of(env):
     """What the word `spec` says of an environment."""
     observation, action = spaces_of(env)
     registered = getattr(env, "spec", None)
+    steps_max = getattr(registered, "max_episode_steps", None)
     return {
         "id": getattr(registered, "id", None) or type(env).__name__,
         "observation": describe(observation, "observation"),
         "action": describe(action, "action"),
         "vector": int(env.num_envs) if is_vector(env) else 0,
         "autoreset": autoreset_of(env) if is_vector(env) else "SameStep",
+        "steps_max": int(steps_max) if steps_max and steps_max > 0 else None,
     }
 
 

@@ -1,8 +1,9 @@
 //! Policy files: safetensors under the names of `torch.nn.Sequential`, as PyTorch scripts save an actor-critic. The
-//! widths are read from the shapes; what does not match the spaces of an environment is refused by name.
+//! widths are read from the shapes; what does not match the spaces of an environment is refused by name. A file without a
+//! critic is a policy that acts and gives no values.
 
 use super::{MlpHead, MlpParams, MlpSpec};
-use crate::params::{Param, ParamTable};
+use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::TensorFile;
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Hidden maps of a policy, at most.
 const HIDDEN_MAX: usize = 16;
+/// Width of a map, at most; beyond it a file is no small network's.
+const WIDTH_MAX: u64 = 1 << 16;
 /// Bytes that pass through at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -20,6 +23,8 @@ pub struct PolicyFile {
     path: PathBuf,
     /// What the actor's tensors begin with: `actor`, or CleanRL's `actor_mean` for continuous actions.
     actor: &'static str,
+    /// Whether it has the tensors of a critic.
+    has_critic: bool,
 }
 
 impl PolicyFile {
@@ -37,29 +42,53 @@ impl PolicyFile {
                 "name the tensors actor.0.weight, actor.0.bias, actor.2.weight, .. and critic.0.weight, ..",
             )
         })?;
-        Ok(PolicyFile { file, path, actor })
+        let has_critic = file.tensor("critic.0.weight").is_some();
+        Ok(PolicyFile { file, path, actor, has_critic })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it gives values beside actions. Without a critic its weights are left at zero.
+    pub fn has_critic(&self) -> bool {
+        self.has_critic
     }
 
     /// Widths of the hidden maps.
     ///
-    /// Errors: `policy-shape-mismatch` where maps do not follow each other.
+    /// Errors: `policy-shape-mismatch` where there are none, or a width is none.
     pub fn hidden(&self) -> Result<Vec<u32>> {
         let rows = |i: usize| {
             let tensor = self.file.tensor(&format!("{}.{}.weight", self.actor, 2 * i))?;
-            (tensor.shape.len() == 2).then_some(tensor.shape[0] as u32)
+            (tensor.shape.len() == 2).then_some(tensor.shape[0])
         };
-        let widths: Vec<u32> = (0..=HIDDEN_MAX).map_while(rows).collect();
+        let widths: Vec<u64> = (0..=HIDDEN_MAX).map_while(rows).collect();
+        if let Some(width) = widths.iter().find(|width| !(1..=WIDTH_MAX).contains(*width)) {
+            return Err(self.mismatch(format!("a map of its actor has {width} rows, from 1 to {WIDTH_MAX}")));
+        }
         match widths.split_last() {
-            Some((_, hidden)) if widths.len() <= HIDDEN_MAX => Ok(hidden.to_vec()),
+            Some((_, hidden)) if widths.len() <= HIDDEN_MAX => Ok(hidden.iter().map(|&n| n as u32).collect()),
             _ => Err(self.mismatch(format!("its actor has no matrices, or more than {HIDDEN_MAX}"))),
         }
     }
 
-    /// Requires the tensors of `spec`, each of its shape.
+    /// Requires a critic, without which a policy acts but does not learn.
+    ///
+    /// Errors: `policy-shape-mismatch`.
+    pub fn require_critic(&self) -> Result<()> {
+        match self.has_critic {
+            true => Ok(()),
+            false => Err(self.mismatch("no tensor `critic.0.weight`, and PPO learns with a critic".into())),
+        }
+    }
+
+    /// Requires the tensors of `spec`, each of its shape; those of the critic only if it has one.
     ///
     /// Errors: `policy-shape-mismatch` names the first that is missing or of another shape.
     pub fn check(&self, spec: &MlpSpec, table: &ParamTable) -> Result<()> {
-        for param in &table.params {
+        for param in self.held(table) {
             let (name, wanted) = (self.name(param), shape(param));
             match self.file.tensor(&name) {
                 None => return Err(self.mismatch(format!("no tensor `{name}`, which {} needs", words(spec)))),
@@ -88,7 +117,7 @@ impl PolicyFile {
         dev.zero(params.all);
         let layout = MatrixLayout::of_weights(table.device, params.all.dtype());
         let mut stored = vec![0u8; CHUNK_BYTES];
-        for param in &table.params {
+        for param in self.held(table) {
             let (name, width) = (self.name(param), param.k.max(1) as usize);
             let mut values = vec![0f32; param.n as usize * width];
             self.file.read(&name, 0, &mut stored, &mut values)?;
@@ -103,6 +132,13 @@ impl PolicyFile {
             }
         }
         Ok(())
+    }
+
+    /// The parameters that it has.
+    fn held<'t>(&self, table: &'t ParamTable) -> impl Iterator<Item = &'t Param> + use<'t> {
+        let has_critic = self.has_critic;
+        let of_critic = |param: &Param| matches!(param.kind, ParamKind::CriticLinear | ParamKind::CriticBias);
+        table.params.iter().filter(move |param| has_critic || !of_critic(param))
     }
 
     /// The tensor's name in this file.

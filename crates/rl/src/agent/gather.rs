@@ -27,9 +27,7 @@ pub fn gather(
     experience.clear();
     let spans: Vec<EnvFrames> =
         batch.rows().iter().map(|row| gather_row(settings, row, state, experience)).collect();
-    for (row, span) in batch.rows().iter().zip(&spans) {
-        follow(settings, row, state, span);
-    }
+    batch.rows().iter().for_each(|row| follow(settings, row, state));
     let ended = note_returns(settings, batch, state);
     state.num_frames += experience.num_frames() as u64;
     (spans, ended)
@@ -42,11 +40,11 @@ fn gather_row(
     state: &AgentState,
     experience: &mut Experience,
 ) -> EnvFrames {
-    let (layout, width) = (&settings.rows, settings.reader.width());
-    let dims = settings.spec.head.action_dims();
+    let (layout, width) = (&settings.rows, settings.network.reader.width());
+    let dims = settings.network.spec.head.action_dims();
     let scales = state.scales();
     let see = |slot: &[u8], to: &mut [f32]| {
-        settings.reader.read(slot, to);
+        settings.network.reader.read(slot, to);
         scales.apply(to);
     };
     let (logprobs, values): (&[f32], &[f32]) = (row.column(&layout.logprobs), row.column(&layout.values));
@@ -54,22 +52,26 @@ fn gather_row(
     let start = experience.num_frames();
     let mut ends = Vec::new();
     for t in 0..row.num_frames {
+        let flag = row.flags(layout)[t];
+        if flag & flags::RESET_ROW != 0 {
+            // A vector environment that spends a step on its reset: no frame.
+            continue;
+        }
         let at = experience.inputs.len();
         experience.inputs.resize(at + width, 0.0);
         see(row.observation(layout, t), &mut experience.inputs[at..]);
         if state.observations.is_some() {
             experience.raw_inputs.resize(at + width, 0.0);
-            settings.reader.read(row.observation(layout, t), &mut experience.raw_inputs[at..]);
+            settings.network.reader.read(row.observation(layout, t), &mut experience.raw_inputs[at..]);
         }
         let at = experience.actions.len();
         experience.actions.resize(at + dims, 0.0);
-        settings.writer.read(row.action(layout, t), &mut experience.actions[at..]);
+        settings.network.writer.read(row.action(layout, t), &mut experience.actions[at..]);
         experience.logprobs.push(logprobs[t]);
         experience.values.push(values[t]);
         experience.rewards.push(rewards[t]);
-        let flag = row.flags(layout)[t];
         if flag & (flags::DONE | flags::ABORTED) != 0 {
-            ends.push(start + t);
+            ends.push(experience.num_frames() - 1);
         }
         if flag & (flags::DONE | flags::CUT) != 0 {
             let terminated = flag & flags::TERMINATED != 0;
@@ -80,11 +82,12 @@ fn gather_row(
 }
 
 /// Notes which actions the environment was given since its last reset.
-fn follow(settings: &AgentSettings, row: &Row, state: &mut AgentState, span: &EnvFrames) {
+fn follow(settings: &AgentSettings, row: &Row, state: &mut AgentState) {
     let layout = &settings.rows;
-    let episode = &mut state.episodes[span.env];
+    let episode = &mut state.episodes[row.env_index as usize];
     let indices: &[u32] = row.column(&layout.episode_indices);
-    let is_end = |t: &usize| span.ends.binary_search(&(span.frames.start + t)).is_ok();
+    let marks = row.flags(layout);
+    let is_end = |t: &usize| marks[*t] & (flags::DONE | flags::ABORTED) != 0;
     // Only what comes after the last end is of the episode that goes on.
     let last_end = (0..row.num_frames).rev().find(is_end);
     if let Some(t) = last_end {
@@ -92,6 +95,14 @@ fn follow(settings: &AgentSettings, row: &Row, state: &mut AgentState, span: &En
         episode.actions.clear();
     }
     for t in last_end.map_or(0, |t| t + 1)..row.num_frames {
+        if marks[t] & flags::RESET_ROW != 0 {
+            continue;
+        }
+        if indices[t] != episode.index {
+            // The one before was given up between two batches, or before its first frame of this one.
+            episode.index = indices[t];
+            episode.actions.clear();
+        }
         let at = episode.actions.len();
         episode.actions.extend_from_slice(row.action(layout, t));
         // What lies beyond its bounds was given as the bound.

@@ -53,6 +53,8 @@ pub fn of_step(report: &StepReport, before: &Stats, now: &Stats, num_frames: u64
         ("collect/policy_us", each(before.policy_seconds, now.policy_seconds)),
         ("collect/restarts", now.counters.restarts as f64),
         ("collect/exceptions", now.counters.exceptions as f64),
+        ("collect/timeouts", now.counters.timeouts as f64),
+        ("collect/over_budget", now.counters.over_budget as f64),
         ("collect/frames_aborted", now.counters.frames_aborted as f64),
     ]
     .into_iter()

@@ -4,10 +4,12 @@
 //! a collector fills batches with a policy's frames, a learner updates the weights from them, and the policy takes them
 //! over. Nothing here reaches a GPU.
 
+pub mod evaluate;
 pub mod experience;
 pub mod gather;
 pub mod learner;
 pub mod metrics;
+pub mod network;
 pub mod normalise;
 pub mod plan;
 pub mod policy;

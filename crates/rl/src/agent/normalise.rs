@@ -40,6 +40,12 @@ impl Moments {
         self.columns.len()
     }
 
+    /// True if they can be those of numbers; files are not trusted.
+    pub fn is_sound(&self) -> bool {
+        let is_sound = |c: &Column| c.mean.is_finite() && c.variance.is_finite() && c.variance >= 0.0;
+        self.count.is_finite() && self.count > 0.0 && self.columns.iter().all(is_sound)
+    }
+
     /// Takes rows in: `rows`, [N, width].
     pub fn update(&mut self, rows: &[f32]) {
         let width = self.columns.len();
@@ -107,6 +113,11 @@ impl RewardScale {
     /// Environments.
     pub fn num_envs(&self) -> usize {
         self.returns.len()
+    }
+
+    /// Every environment begins an episode.
+    pub fn begin_anew(&mut self) {
+        self.returns.fill(ExactF64(0.0));
     }
 
     /// Takes in the rewards of one environment's frames; `is_end(t)` says whether an episode ended with frame t.

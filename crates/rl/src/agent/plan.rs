@@ -1,6 +1,7 @@
 //! The plan of a run of an environment policy: every region, from the same numbers that the run binds. There is no knob
 //! to search: what is left to `"auto"` is the number of threads.
 
+use super::evaluate;
 use super::experience::Experience;
 use super::learner::{self, Learner};
 use super::policy;
@@ -10,7 +11,6 @@ use crate::runfile::{ByteSize, RunFile};
 use crate::session::environments_image_bytes;
 use crate::shape::{kernel_row, process_rows_of, training_rows};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_collect::native_bytes;
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
 use plimsoll_model::saved_bytes;
@@ -44,7 +44,7 @@ impl AgentPlan {
         let plan = Plan { layout: layout(run, settings)?, limits: limits_of(run, given) };
         plan.check_sum()?;
         let threads = [settings.threads, settings.lanes];
-        Ok(AgentPlan { plan, threads, parameters: settings.spec.parameters() })
+        Ok(AgentPlan { plan, threads, parameters: settings.network.spec.parameters() })
     }
 
     /// The refusal, when the run does not fit: exit code 3.
@@ -80,27 +80,22 @@ impl AgentPlan {
 
 /// All regions. The arena of the learner and those of the policies are apart, so the policies' count as resident.
 fn layout(run: &RunFile, settings: &AgentSettings) -> Result<Layout> {
-    let spec = &settings.spec;
+    let spec = &settings.network.spec;
     let (frames, rows) = (settings.frames(), settings.learner.mini_batch);
     let mut layout = learner::layout(spec, rows, settings.threads)?;
-    let group = settings.num_envs.div_ceil(settings.lanes);
-    let each = plimsoll_memory::ArenaMap::new(&policy::layout(spec, group)?, 0).used_bytes();
-    let (lanes, pool) = (settings.lanes as u64, Pool::Host);
-    let mut row =
-        |name: &str, owner, place, bytes: u64| layout.outside(name, owner, pool, place, Bytes(bytes));
-    row("policy.arenas", "model", Place::Heap, lanes * each);
-    row("policy.host", "rl", Place::Heap, lanes * policy::host_bytes(spec, group));
-    let elements = spec.table(DeviceKind::Cpu).elements;
-    row("policy.board", "rl", Place::Heap, 4 * elements);
-    let (envs, observation) = (settings.num_envs as u64, settings.rows.observation.bytes);
+    let (lanes, pool, envs) = (settings.lanes, Pool::Host, settings.num_envs);
+    layout.extend(policy::plan_rows("policy", spec, envs.div_ceil(lanes), lanes)?);
+    let (environment_bytes, workers) = settings.environment_bytes("env", envs)?;
     let collector = plimsoll_collect::Limits {
-        num_envs: envs,
+        num_envs: envs as u64,
         batches: BATCHES as u64,
-        threads: lanes,
-        environment_bytes: native_bytes(&settings.env.id, &settings.options, envs, observation)?,
+        threads: lanes as u64,
+        environment_bytes,
         ..plimsoll_collect::Limits::default()
     };
     layout.extend(plimsoll_collect::layout(&collector, &settings.rows));
+    layout.extend(workers);
+    layout.extend(evaluate::layout(run, settings)?);
     let mut row =
         |name: &str, owner, place, bytes: u64| layout.outside(name, owner, pool, place, Bytes(bytes));
     let (n, dims) = (spec.inputs as usize, spec.head.action_dims());
@@ -108,7 +103,7 @@ fn layout(run: &RunFile, settings: &AgentSettings) -> Result<Layout> {
         "rl.experience",
         "rl",
         Place::Heap,
-        Experience::bytes(frames, n, dims, settings.normalise_observations),
+        Experience::bytes(frames, n, dims, settings.normalises_observations()),
     );
     row("rl.mini_batch", "rl", Place::Heap, Learner::host_bytes(spec, rows, frames));
     row("rl.episodes", "rl", Place::Heap, episode_bytes(settings));
@@ -128,7 +123,7 @@ fn episode_bytes(settings: &AgentSettings) -> u64 {
 
 /// Bytes of one checkpoint on the disk, from above.
 pub fn checkpoint_bytes(settings: &AgentSettings) -> Bytes {
-    let table = settings.spec.table(DeviceKind::Cpu);
+    let table = settings.network.spec.table(DeviceKind::Cpu);
     let tensors = saved_bytes(&table, &[plimsoll_base::DType::F32]) * 3;
     // Actions are written as hexadecimal digits.
     Bytes(tensors + SMALL_FILES_BYTES + 2 * episode_bytes(settings) + 200 * settings.num_envs as u64)

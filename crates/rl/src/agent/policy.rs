@@ -2,8 +2,8 @@
 //! newer ones, whole and with their version, before it acts.
 
 use super::learner::{dist, log_std};
+use super::network::{Network, StoredPolicy};
 use super::normalise::Scales;
-use super::settings::AgentSettings;
 use super::spaces::{ActionWriter, ObservationReader};
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, DType, Error, Phase, PhaseSet, PolicyVersion, Result};
@@ -11,9 +11,9 @@ use plimsoll_collect::{ActionBatch, Beyond, Extras, ObservationBatch, Policy};
 use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_env::{Slot, Spec, seed};
-use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
+use plimsoll_memory::{Arena, ArenaMap, Layout, Place, Pool};
 use plimsoll_model::ParamTable;
-use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, forward};
+use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, forward, forward_actor};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -68,6 +68,8 @@ pub struct MlpPolicy {
     run_seed: u64,
     reader: ObservationReader,
     writer: ActionWriter,
+    /// Whether a critic stands behind it.
+    has_values: bool,
     /// [k, n], [k, A], [k] and what scores leave, for the largest group.
     inputs: Vec<f32>,
     outputs: Vec<f32>,
@@ -86,8 +88,52 @@ pub fn layout(spec: &MlpSpec, rows: usize) -> Result<Layout> {
     Ok(layout)
 }
 
+/// The policies of `lanes` threads, all with the weights of a file.
+///
+/// Errors: `host-allocation-failed`, `size-overflow`; those of reading weights.
+pub fn of_file(
+    network: &Network,
+    stored: &StoredPolicy,
+    run_seed: u64,
+    rows: usize,
+    lanes: usize,
+    explore: Explore,
+) -> Result<Vec<MlpPolicy>> {
+    let board = Board::new(network.spec.table(DeviceKind::Cpu).elements as usize);
+    let mut policies = Vec::with_capacity(lanes);
+    for _ in 0..lanes {
+        let mut policy = MlpPolicy::new(network, board.clone(), run_seed, rows, explore)?;
+        policy.has_values = stored.file.has_critic();
+        policies.push(policy);
+    }
+    if let Some(MlpPolicy { spec, table, dev, arena, .. }) = policies.first_mut() {
+        let params = MlpParams::bind(table, arena.split().0.buf("policy.weights"));
+        stored.file.load(dev, spec, table, &params)?;
+        let version = PolicyVersion::default();
+        board.publish(version, stored.scales(), |weights| dev.read_f32(params.all, 0, weights));
+    }
+    Ok(policies)
+}
+
+/// The rows of `lanes` policies for groups of at most `rows` environments, and of the board that they read, under `name`.
+///
+/// Errors: `size-overflow`.
+pub fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {
+    let mut layout_of_all = Layout::new();
+    let arena = ArenaMap::new(&layout(spec, rows)?, 0).used_bytes();
+    let elements = spec.table(DeviceKind::Cpu).elements;
+    for (what, owner, bytes) in [
+        ("arenas", "model", lanes as u64 * arena),
+        ("host", "rl", lanes as u64 * host_bytes(spec, rows)),
+        ("board", "rl", 4 * elements),
+    ] {
+        layout_of_all.outside(&format!("{name}.{what}"), owner, Pool::Host, Place::Heap, Bytes(bytes));
+    }
+    Ok(layout_of_all)
+}
+
 /// Host bytes of a policy beside its arena.
-pub fn host_bytes(spec: &MlpSpec, rows: usize) -> u64 {
+fn host_bytes(spec: &MlpSpec, rows: usize) -> u64 {
     let (n, outputs) = (spec.inputs as u64, u64::from(spec.head.outputs()));
     rows as u64 * 4 * (n + outputs) + outputs * 8 * 3
 }
@@ -97,13 +143,13 @@ impl MlpPolicy {
     ///
     /// Errors: `host-allocation-failed`, `size-overflow`.
     pub fn new(
-        settings: &AgentSettings,
+        network: &Network,
         board: Arc<Board>,
         run_seed: u64,
         rows: usize,
         explore: Explore,
     ) -> Result<MlpPolicy> {
-        let spec = settings.spec.clone();
+        let Network { spec, reader, writer } = network.clone();
         let arena = Arena::new(ArenaMap::new(&layout(&spec, rows)?, 0));
         // One thread: the collector's own, of which there are several.
         let dev = CpuDevice::new(Bytes(arena.map().used_bytes()), 1, Isa::detect())?;
@@ -118,8 +164,9 @@ impl MlpPolicy {
             log_std: Vec::new(),
             explore,
             run_seed,
-            reader: settings.reader.clone(),
-            writer: settings.writer.clone(),
+            reader,
+            writer,
+            has_values: true,
             inputs: vec![0.0; rows * spec.inputs as usize],
             outputs: vec![0.0; rows * outputs],
             action: vec![0.0; spec.head.action_dims()],
@@ -162,7 +209,7 @@ impl Policy for MlpPolicy {
     }
 
     fn extras(&self) -> Extras {
-        Extras { logprobs: true, values: true }
+        Extras { logprobs: true, values: self.has_values }
     }
 
     fn beyond(&self) -> Beyond {
@@ -186,11 +233,14 @@ impl Policy for MlpPolicy {
         let phase = overlay.enter(Phase::Rollout);
         let pass = MlpPass::bind("policy", |name| phase.get(name));
         self.dev.write_f32(pass.input, 0, &self.inputs[..rows * n]);
-        forward(&self.dev, &params, self.spec.activation, &pass, rows);
-        self.dev.read_f32(pass.outputs(rows, outputs), 0, &mut self.outputs[..rows * outputs]);
-        if !chosen.values.is_empty() {
+        // Nobody asks a policy without a critic for values, nor one that is evaluated.
+        if chosen.values.is_empty() {
+            forward_actor(&self.dev, &params, self.spec.activation, &pass, rows);
+        } else {
+            forward(&self.dev, &params, self.spec.activation, &pass, rows);
             self.dev.read_f32(pass.values(rows), 0, chosen.values);
         }
+        self.dev.read_f32(pass.outputs(rows, outputs), 0, &mut self.outputs[..rows * outputs]);
         let dist = dist(&self.spec.head, &self.log_std);
         for (row, slot) in chosen.actions.chunks_exact_mut(chosen.slot.bytes).enumerate() {
             let of = &self.outputs[row * outputs..][..outputs];

@@ -1,5 +1,6 @@
 //! The run of an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn, publish.
 
+use super::evaluate::Evaluator;
 use super::experience::Experience;
 use super::gather::gather;
 use super::learner::{self, Learner};
@@ -11,7 +12,7 @@ use super::settings::AgentSettings;
 use super::state::{AgentState, RECENT};
 use crate::checkpoint::{Best, Retention, RunState};
 use crate::diverged::is_divergence;
-use crate::events::{Event, Observer, Started, StepResult};
+use crate::events::{EvalResult, Event, Observer, Started, StepResult};
 use crate::metrics::add_host;
 use crate::progress::Progress;
 use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
@@ -23,7 +24,7 @@ use crate::train::{Summary, interrupted, run_dir_path};
 use crate::watch::Watch;
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, Error, Exit, PolicyVersion, Result};
-use plimsoll_collect::{Collector, GroupOptions, Mode, OnAbort, Policy, Settings, native_steppers};
+use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
 use plimsoll_device::Device;
 use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_files::record_of;
@@ -34,9 +35,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
-
-/// Failures of an environment in ten minutes before the run stops.
-const RESTARTS_MAX: u32 = 5;
 
 /// Trains an environment policy; as `train::train`, which calls it.
 ///
@@ -72,6 +70,7 @@ pub fn train(
         CpuDevice::new(Bytes(arena_used), settings.threads, Isa::detect()).inspect_err(|_| dir.discard())?;
     dev.bind_scratch(arena.split().0.buf("device.scratch"));
     let fingerprint = fingerprint(&run, &settings, &dev);
+    let replans = behind.as_ref().is_some_and(|(_, replan)| *replan);
     let checkpoint = match behind {
         None => None,
         Some((checkpoint, replan)) => {
@@ -86,14 +85,15 @@ pub fn train(
     let mut watch = Watch::new(&plan.plan, run.train.steps, run.memory.strict);
     watch.set_dir(dir.path());
     let begun = Begun { plan: &plan, fingerprint, watch, arena_used, peak_flops: dev.peak_flops(0.05) };
-    let mut learner = Learner::new(&dev, &settings.spec, arena.split(), settings.learner.mini_batch);
+    let mut learner = Learner::new(&dev, &settings.network.spec, arena.split(), settings.learner.mini_batch);
     let mut training = AgentRun::new(&run, &settings, &mut learner, dir, observer, begun);
+    training.begins_anew = replans;
     let result = training.begin(checkpoint, notes).and_then(|collector| training.run(collector, signal));
     result.map_err(|error| training.last_words(error))
 }
 
 fn learner_layout(settings: &AgentSettings) -> Result<plimsoll_memory::Layout> {
-    learner::layout(&settings.spec, settings.learner.mini_batch, settings.threads)
+    learner::layout(&settings.network.spec, settings.learner.mini_batch, settings.threads)
 }
 
 /// What the bits depend on beside the run file: the instruction path and, at the start, the policy's file.
@@ -131,6 +131,7 @@ struct AgentRun<'r, 's, 'd> {
     settings: &'r AgentSettings,
     learner: &'s mut Learner<'d>,
     board: Arc<Board>,
+    evaluator: Option<Evaluator>,
     experience: Experience,
     state: AgentState,
     dir: RunDir,
@@ -140,6 +141,8 @@ struct AgentRun<'r, 's, 'd> {
     started: Instant,
     /// The step that is being made.
     step_under_way: Option<u32>,
+    /// Episodes that a checkpoint was in are given up.
+    begins_anew: bool,
 }
 
 impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
@@ -151,10 +154,11 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         observer: &'s mut dyn Observer,
         begun: Begun<'r>,
     ) -> AgentRun<'r, 's, 'd> {
-        let (width, dims) = (settings.reader.width(), settings.spec.head.action_dims());
-        let is_normalised = settings.normalise_observations;
+        let (width, dims) = (settings.network.reader.width(), settings.network.spec.head.action_dims());
+        let is_normalised = settings.normalises_observations();
         AgentRun {
             board: Board::new(learner.params.all.len()),
+            evaluator: None,
             experience: Experience::with_capacity(settings.frames(), width, dims, is_normalised),
             state: AgentState::new(settings),
             run,
@@ -166,6 +170,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
             begun,
             started: Instant::now(),
             step_under_way: None,
+            begins_anew: false,
         }
     }
 
@@ -181,11 +186,14 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         let Some(Good { folder, state }) = checkpoint else {
             self.first_weights()?;
             self.say(&started)?;
-            return self.collector();
+            let collector = self.collector()?;
+            self.progress.eval_before = self.evaluate(0)?;
+            return Ok(collector);
         };
         self.observer.on_event(&started);
         save::read(self.learner, &folder, state.policy_version)?;
         self.state = AgentState::read(&folder, self.settings)?;
+        self.episodes_behind()?;
         self.progress = state.progress;
         let step = self.progress.step;
         self.progress.evaluated_at_end &= step == self.run.train.steps;
@@ -194,11 +202,25 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         self.collector()
     }
 
+    /// Episodes that go on, or are given up.
+    fn episodes_behind(&mut self) -> Result<()> {
+        let is_vector = self.settings.python.as_ref().is_some_and(|setup| setup.measured.is_vector);
+        if self.begins_anew {
+            self.state.begin_anew();
+        } else if is_vector {
+            let message =
+                "vector environments step as one, so their episodes cannot be brought back one by one";
+            return Err(Error::new("resume-differs", message)
+                .hint("--replan goes on all the same, with new episodes, and gives up bit equality"));
+        }
+        Ok(())
+    }
+
     fn first_weights(&mut self) -> Result<()> {
         let Learner { dev, spec, table, params, .. } = &*self.learner;
         match &self.settings.file {
             None => spec.init(*dev, table, params, self.run.seed),
-            Some(file) => file.load(*dev, spec, table, params)?,
+            Some(stored) => stored.file.load(*dev, spec, table, params)?,
         }
         Ok(())
     }
@@ -206,19 +228,19 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
     /// The collector, with the weights as they are and the episodes that are under way.
     fn collector(&mut self) -> Result<Collector> {
         self.publish(None);
-        let (env, options, envs) =
-            (&self.settings.env.id, &self.settings.options, self.settings.num_envs as u32);
-        let group = GroupOptions {
-            episode_steps_max: Some(self.settings.episode_frames_max),
-            restarts_max: RESTARTS_MAX,
-            ..GroupOptions::default()
-        };
-        let steppers = native_steppers(env, options, envs, self.settings.lanes, group)?;
+        self.evaluator = Evaluator::of(self.run, self.settings, &self.board)?;
+        let steppers = self.settings.steppers(self.settings.num_envs, self.settings.lanes)?;
         let rows = self.settings.num_envs.div_ceil(self.settings.lanes);
         let mut policies = Vec::with_capacity(self.settings.lanes);
         for _ in 0..self.settings.lanes {
             let board = self.board.clone();
-            policies.push(MlpPolicy::new(self.settings, board, self.run.seed, rows, Explore::Sample)?);
+            policies.push(MlpPolicy::new(
+                &self.settings.network,
+                board,
+                self.run.seed,
+                rows,
+                Explore::Sample,
+            )?);
         }
         let settings = Settings {
             run_seed: self.run.seed,
@@ -265,8 +287,16 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
                 return Err(interrupted(number, step, self.dir.path()));
             }
         }
-        self.progress.eval_after = self.state.recent_return();
-        self.progress.evaluated_at_end = true;
+        if !self.progress.evaluated_at_end {
+            // A run that was made longer, or shorter, ends where it was not evaluated.
+            let score = if self.progress.last_eval_step == Some(steps) {
+                self.progress.last_eval
+            } else {
+                self.evaluate(steps)?
+            };
+            self.progress.eval_after = score.or(self.state.recent_return());
+            self.progress.evaluated_at_end = true;
+        }
         self.save(true)?;
         let summary = self.summary();
         self.dir.write_summary(&summary)?;
@@ -312,13 +342,41 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         for fault in collector.take_faults() {
             self.observer.on_event(&Event::Note { text: fault.error.to_string() });
         }
-        let metrics = of_step(&report, &before, &collector.stats(), self.state.num_frames);
+        let mut metrics = of_step(&report, &before, &collector.stats(), self.state.num_frames);
+        let is_due = |every: u32| n.is_multiple_of(every) || n == self.run.train.steps;
+        if self.run.eval.every.is_some_and(is_due)
+            && let Some(score) = self.evaluate(n)?
+        {
+            metrics.insert("eval/return".into(), score);
+        }
         self.step_done(n, &report, metrics)
+    }
+
+    /// The mean return of the episodes of evaluation, with the weights as they were published; none without any.
+    fn evaluate(&mut self, step: u32) -> Result<Option<f64>> {
+        if self.evaluator.is_some() {
+            self.begin_part(Doing::Eval, step);
+        }
+        let Some(evaluator) = &mut self.evaluator else { return Ok(None) };
+        let started = Instant::now();
+        let returns = evaluator.evaluate()?;
+        let score = returns.iter().sum::<f64>() / returns.len().max(1) as f64;
+        (self.progress.last_eval, self.progress.last_metric) = (Some(score), Some(score));
+        self.progress.last_eval_step = Some(step);
+        self.say(&Event::Eval(EvalResult {
+            step,
+            set: self.settings.env.id.clone(),
+            score,
+            num_samples: returns.len(),
+            seconds: started.elapsed().as_secs_f64(),
+            ..EvalResult::default()
+        }))?;
+        Ok(Some(score))
     }
 
     fn step_done(&mut self, n: u32, report: &StepReport, mut metrics: crate::metrics::Metrics) -> Result<()> {
         let seconds: f64 = report.seconds.iter().sum();
-        let spec = &self.settings.spec;
+        let spec = &self.settings.network.spec;
         let progress = &mut self.progress;
         progress.step = n;
         progress.updates = self.learner.updates;
@@ -380,7 +438,12 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         let mut progress = self.progress.clone();
         progress.saved_step = Some(step);
         progress.seconds_before = self.seconds();
-        if let Some(score) = self.state.recent_return()
+        let is_evaluated = progress.last_eval_step == Some(step);
+        let score = match self.evaluator {
+            Some(_) => progress.last_metric.filter(|_| is_evaluated),
+            None => self.state.recent_return(),
+        };
+        if let Some(score) = score
             && progress.best.is_none_or(|best| score > best.score)
         {
             progress.best = Some(Best { step, score });
@@ -392,7 +455,8 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         let retention = Retention {
             keep: checkpoint.keep,
             keep_bytes: checkpoint.keep_bytes.map(|limit| limit.0.0),
-            best: None,
+            // Only evaluations compare: returns of training change with what was explored.
+            best: self.evaluator.as_ref().and(self.progress.best).map(|best| best.step),
         };
         let saved = Saved {
             step,
@@ -437,7 +501,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
 
     fn title(&self) -> String {
         let (method, model, env) = (self.run.method.name(), &self.run.model, &self.settings.env.id);
-        let parameters = self.settings.spec.parameters();
+        let parameters = self.settings.network.spec.parameters();
         let machine = self.learner.dev.machine_type();
         format!("{method} on {env}, {model}, {parameters} parameters, f32, {machine}")
     }
@@ -499,6 +563,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
             "episodes": self.state.num_episodes,
             "eval_before": p.eval_before,
             "eval_after": p.eval_after,
+            "best": p.best.map(|best| json!({ "step": best.step, "metric": self.run.eval.metric, "value": best.score })),
             "reward_first": p.reward_first,
             "reward_last": p.reward_last,
             "seconds": self.seconds(),

@@ -2,6 +2,7 @@
 //! everything that the next step depends on. They are as whole, and as nameless until they are, as all checkpoints.
 
 use super::learner::Learner;
+use super::network::POLICY_JSON;
 use super::plan::STAGING;
 use super::settings::AgentSettings;
 use super::state::{AGENT_STATE, AgentState};
@@ -17,8 +18,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a policy must be read with beside its weights.
-const POLICY_JSON: &str = "policy.json";
 /// The element order of matrices.
 const LAYOUT: MatrixLayout = MatrixLayout::Single;
 
@@ -95,13 +94,13 @@ fn files(
 
 /// What somebody who takes the weights elsewhere must know.
 fn policy_json(settings: &AgentSettings, agent: &AgentState) -> Value {
-    let activation = match settings.spec.activation {
+    let activation = match settings.network.spec.activation {
         Activation::Tanh => "tanh",
         Activation::Relu => "relu",
     };
     json!({
         "env": settings.env.id,
-        "hidden": settings.spec.hidden,
+        "hidden": settings.network.spec.hidden,
         "activation": activation,
         "observation": settings.env.observation,
         "action": settings.env.action,

@@ -2,18 +2,25 @@
 //! plan and the run read the same.
 
 use super::learner::LearnerOptions;
-use super::spaces::{ActionWriter, ObservationReader};
-use crate::runfile::{MLP, RunFile, Whiten};
+use super::network::{Network, StoredPolicy};
+use super::normalise::Moments;
+use crate::collecting::PythonSetup;
+use crate::runfile::{Environment as Section, MLP, RunFile, Whiten};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
-use plimsoll_collect::{Extras, RowLayout};
+use plimsoll_collect::{
+    Extras, GroupOptions, PythonStepper, RowLayout, Stepper, native_bytes, native_steppers,
+};
 use plimsoll_device::Activation;
 use plimsoll_env::native::{Options, Visitor, visit};
 use plimsoll_env::{Environment, Slot, Spec};
+use plimsoll_memory::Layout;
 use plimsoll_memory::host::Host;
-use plimsoll_model::mlp::{MlpSpec, PolicyFile};
+use plimsoll_worker::Stop;
 use std::path::Path;
 
+/// Failures of a native environment in ten minutes before the run stops.
+const RESTARTS_MAX: u32 = 5;
 /// Widths that `mlp:` takes.
 const WIDTHS: std::ops::RangeInclusive<u32> = 1..=4096;
 
@@ -24,12 +31,14 @@ pub struct AgentSettings {
     pub env: Spec,
     /// Options that they are made with.
     pub options: Options,
+    /// Python environments, and a worker of them as it was measured; none for native ones.
+    pub python: Option<PythonSetup>,
     /// After so many frames an episode is truncated.
     pub episode_frames_max: u32,
     /// The network.
-    pub spec: MlpSpec,
+    pub network: Network,
     /// The file that its weights come from; none for new ones.
-    pub file: Option<PolicyFile>,
+    pub file: Option<StoredPolicy>,
     /// E.
     pub num_envs: usize,
     /// T: frames of each in a batch.
@@ -38,14 +47,10 @@ pub struct AgentSettings {
     pub lanes: usize,
     /// Threads of the learner.
     pub threads: usize,
-    /// Observations, as slots and as rows.
-    pub reader: ObservationReader,
-    /// Actions, as slots and as rows.
-    pub writer: ActionWriter,
     /// Columns of a batch.
     pub rows: RowLayout,
-    /// Whether observations are normalised.
-    pub normalise_observations: bool,
+    /// The moments that observations are normalised by at first; none where they are not.
+    pub first_moments: Option<Moments>,
     /// Whether rewards are.
     pub normalise_rewards: bool,
     /// Discount.
@@ -57,48 +62,91 @@ pub struct AgentSettings {
 }
 
 impl AgentSettings {
-    /// Reads the run file, the environment's spaces and, if the model is a file, its shapes.
+    /// Reads the run file, the environment's spaces and, if the model is a file, its shapes. Of a Python environment one
+    /// worker is started and measured.
     ///
     /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `policy-space-mismatch`,
-    /// `policy-shape-mismatch`, `bad-value`, `not-built`; those of opening a file.
+    /// `policy-shape-mismatch`, `bad-value`, `missing-key`; those of opening a file and of starting a worker.
     pub fn new(run: &RunFile) -> Result<AgentSettings> {
         let section = run.environment.as_ref().expect("an environment policy has an environment");
         let options: Options = section.env_options.clone().into_iter().collect();
-        check_native(&section.env)?;
-        let env = visit(&section.env, &options, SpecOf)?;
-        let (observation, action) = (Slot::of(&env.observation)?, Slot::of(&env.action)?);
-        let (reader, writer) = (ObservationReader::of(&observation)?, ActionWriter::of(&action)?);
-        let (hidden, activation, file) = network(&run.model)?;
-        let inputs = reader.width() as u32;
-        let spec = MlpSpec { inputs, hidden, activation, head: writer.head().clone() };
-        if let Some(file) = &file {
-            file.check(&spec, &spec.table(plimsoll_device::DeviceKind::Cpu))?;
-        }
         let num_envs = section.num_envs.unwrap_or(1) as usize;
+        let mut python = PythonSetup::of_run(section, num_envs as u32)?;
+        let env = match &python {
+            Some(setup) => setup.measured.spec.clone(),
+            None => visit(&section.env, &options, SpecOf)?,
+        };
+        let own = python.as_ref().map_or(env.episode_steps_max, |setup| setup.measured.episode_steps_max);
+        let episode_frames_max = episode_frames_max(&env.id, own, section.max_frames_per_traj)?;
+        if let Some(setup) = &mut python {
+            setup.limit_episodes(episode_frames_max);
+        }
+        let (network, file) = network(&run.model, &env)?;
+        let first_moments = first_moments(section, file.as_ref(), network.reader.width())?;
         let frames_each = section.frames_per_batch.unwrap_or(1) as usize / num_envs;
         let extras = Extras { logprobs: true, values: true };
+        let (observation, action) = (Slot::of(&env.observation)?, Slot::of(&env.action)?);
         let rows = RowLayout::new(&observation, &action, frames_each, frames_each, extras)
             .ok_or_else(|| Error::new("size-overflow", "a batch of these frames overflows 63 bits"))?;
         let threads = run.run.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
         Ok(AgentSettings {
-            episode_frames_max: episode_frames_max(&env, section.max_frames_per_traj)?,
-            lanes: threads.min(num_envs),
+            episode_frames_max,
+            // Workers do the stepping of Python environments; one thread chooses actions and moves frames.
+            lanes: if python.is_some() { 1 } else { threads.min(num_envs) },
             threads,
             learner: learner(run),
-            normalise_observations: section.normalise_observations,
+            first_moments,
             normalise_rewards: section.normalise_rewards,
             gamma: run.loss.gamma,
             lambda: run.loss.lambda,
             env,
             options,
-            spec,
+            python,
+            network,
             file,
             num_envs,
             frames_each,
-            reader,
-            writer,
             rows,
         })
+    }
+
+    /// Steppers of the first `num_envs` environments in `lanes` threads; of Python ones in workers of their own.
+    ///
+    /// Errors: those of starting workers.
+    pub fn steppers(&self, num_envs: usize, lanes: usize) -> Result<Vec<Box<dyn Stepper>>> {
+        match &self.python {
+            Some(setup) => {
+                let envs = setup.envs_of(num_envs as u32);
+                Ok(vec![Box::new(PythonStepper::start(envs, &Stop::default())?)])
+            }
+            None => {
+                let group = GroupOptions {
+                    episode_steps_max: Some(self.episode_frames_max),
+                    restarts_max: RESTARTS_MAX,
+                    ..GroupOptions::default()
+                };
+                native_steppers(&self.env.id, &self.options, num_envs as u32, lanes, group)
+            }
+        }
+    }
+
+    /// Bytes of `num_envs` environments within this process, and the rows of their workers under `name`.
+    ///
+    /// Errors: `env-space-unsupported`; those of making the environment.
+    pub fn environment_bytes(&self, name: &str, num_envs: usize) -> Result<(u64, Layout)> {
+        match &self.python {
+            Some(setup) => Ok((0, setup.measured.layout(name, num_envs as u32)?)),
+            None => {
+                let observation = self.rows.observation.bytes;
+                let bytes = native_bytes(&self.env.id, &self.options, num_envs as u64, observation)?;
+                Ok((bytes, Layout::new()))
+            }
+        }
+    }
+
+    /// Whether observations are normalised.
+    pub fn normalises_observations(&self) -> bool {
+        self.first_moments.is_some()
     }
 
     /// N: frames of a batch.
@@ -117,44 +165,62 @@ impl Visitor for SpecOf {
     }
 }
 
-/// Environments of Python are for `collect`.
-fn check_native(env: &str) -> Result<()> {
-    match ["gym:", "python:"].iter().find(|kind| env.starts_with(**kind)) {
-        None => Ok(()),
-        Some(_) => Err(Error::usage(
-            "not-built",
-            format!("environment.env = \"{env}\": training in it is not built yet"),
-        )
-        .hint("built are native environments, such as CartPole-v1")),
-    }
-}
-
 /// The limit of an episode, which every run has: what a checkpoint keeps of an episode is bounded by it.
-fn episode_frames_max(env: &Spec, asked: Option<u32>) -> Result<u32> {
-    [env.episode_steps_max, asked].into_iter().flatten().min().ok_or_else(|| {
-        let message = format!("{} has no limit on the frames of an episode", env.id);
+fn episode_frames_max(id: &str, own: Option<u32>, asked: Option<u32>) -> Result<u32> {
+    [own, asked].into_iter().flatten().min().ok_or_else(|| {
+        let message = format!("{id} has no limit on the frames of an episode");
         Error::usage("missing-key", message).hint("set environment.max_frames_per_traj, for example to 1000")
     })
 }
 
+/// The moments at first: those that a policy of a file was trained with, else those of nothing seen.
+fn first_moments(section: &Section, file: Option<&StoredPolicy>, width: usize) -> Result<Option<Moments>> {
+    let moments = file.and_then(|file| file.moments.clone());
+    match (section.normalise_observations, moments) {
+        (true, moments) => Ok(Some(moments.unwrap_or_else(|| Moments::new(width)))),
+        (false, None) => Ok(None),
+        (false, Some(_)) => {
+            let message = "the policy of `model` sees normalised observations, and environment.normalise_observations is false";
+            Err(Error::usage("contradictory-keys", message)
+                .hint("set environment.normalise_observations = true"))
+        }
+    }
+}
+
 /// `mlp:64x64`, `mlp:64x64,relu`, or `mlp:PATH` of a policy file.
-fn network(model: &str) -> Result<(Vec<u32>, Activation, Option<PolicyFile>)> {
+fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
     let words = model.strip_prefix(MLP).unwrap_or(model);
-    let (shape, activation) = match words.rsplit_once(',') {
-        None => (words, Activation::Tanh),
-        Some((shape, "tanh")) => (shape, Activation::Tanh),
-        Some((shape, "relu")) => (shape, Activation::Relu),
+    let (shape, said) = match words.rsplit_once(',') {
+        None => (words, None),
+        Some((shape, "tanh")) => (shape, Some(Activation::Tanh)),
+        Some((shape, "relu")) => (shape, Some(Activation::Relu)),
         Some((_, other)) => return Err(bad_model(model, &format!("there is no activation `{other}`"))),
     };
     let widths: Option<Vec<u32>> = shape.split('x').map(|width| width.parse().ok()).collect();
     match widths {
-        Some(widths) if widths.iter().all(|width| WIDTHS.contains(width)) => Ok((widths, activation, None)),
+        Some(widths) if widths.iter().all(|width| WIDTHS.contains(width)) => {
+            Ok((Network::of(env, widths, said.unwrap_or(Activation::Tanh))?, None))
+        }
         Some(_) => Err(bad_model(model, &format!("a width is from {} to {}", WIDTHS.start(), WIDTHS.end()))),
         None if Path::new(shape).exists() => {
-            let file = PolicyFile::open(Path::new(shape))?;
-            Ok((file.hidden()?, activation, Some(file)))
+            let file = StoredPolicy::open(Path::new(shape))?;
+            let activation = activation_of(said, file.activation).ok_or_else(|| {
+                bad_model(model, "the policy.json beside the weights says another activation")
+            })?;
+            let network = Network::of(env, file.file.hidden()?, activation)?;
+            file.check(&network)?;
+            file.file.require_critic()?;
+            Ok((network, Some(file)))
         }
         None => Err(bad_model(model, &format!("`{shape}` is neither widths nor a file"))),
+    }
+}
+
+/// What is said, what a policy was trained with, or tanh; none where the two differ.
+pub fn activation_of(said: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
+    match (said, stored) {
+        (Some(said), Some(stored)) if said != stored => None,
+        (said, stored) => Some(said.or(stored).unwrap_or(Activation::Tanh)),
     }
 }
 

@@ -54,7 +54,7 @@ impl AgentState {
     /// Of a run that begins.
     pub fn new(settings: &AgentSettings) -> AgentState {
         AgentState {
-            observations: settings.normalise_observations.then(|| Moments::new(settings.reader.width())),
+            observations: settings.first_moments.clone(),
             rewards: settings.normalise_rewards.then(|| RewardScale::new(settings.num_envs)),
             episodes: (0..settings.num_envs).map(|_| Episode::with_room(settings)).collect(),
             recent: VecDeque::with_capacity(RECENT),
@@ -87,6 +87,17 @@ impl AgentState {
     pub fn underway(&self) -> Vec<Underway> {
         let of = |episode: &Episode| Underway { episode: episode.index, actions: episode.actions.clone() };
         self.episodes.iter().map(of).collect()
+    }
+
+    /// Gives the episodes under way up: each environment begins its next one.
+    pub fn begin_anew(&mut self) {
+        for episode in self.episodes.iter_mut().filter(|episode| !episode.actions.is_empty()) {
+            episode.index = episode.index.wrapping_add(1);
+            episode.actions.clear();
+        }
+        if let Some(scale) = &mut self.rewards {
+            scale.begin_anew();
+        }
     }
 
     /// The file's text.

@@ -1,23 +1,27 @@
 //! `plimsoll collect`: environments alone, from an environment file to batches, their account and their files.
 //!
-//! `plan.rs` says what that takes of the host before anything starts; `run.rs` is the loop.
+//! `plan.rs` says what that takes of the host before anything starts; `policy.rs` opens the policy; `run.rs` is the loop.
 
 mod plan;
+mod policy;
 mod python;
 mod run;
 
 pub use plan::{EnvPlan, plan_env};
+pub use python::PythonSetup;
 pub use run::{CollectEnd, CollectProgress, collect, stalled_share};
 
-use crate::runfile::{AbortedEpisode, CollectMode, EnvFile, PolicyKind, Provenance};
+use crate::runfile::{AbortedEpisode, CollectMode, EnvFile, Provenance};
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
-    Extras, GroupOptions, Measured, Mode, OnAbort, Policy, PythonEnvs, PythonStepper, Random, RowLayout,
-    Settings, Stepper, native_steppers,
+    Extras, GroupOptions, Mode, OnAbort, Policy, PythonStepper, Random, RowLayout, Settings, Stepper,
+    native_steppers,
 };
 use plimsoll_env::{Environment, Slot, Spec, native};
 use plimsoll_memory::host::Host;
 use plimsoll_worker::Stop;
+use policy::OpenedPolicy;
+use std::sync::Arc;
 
 /// Observations up to this many bytes have room for an end of an episode at every frame.
 const SMALL_OBSERVATION_BYTES: usize = 64;
@@ -36,19 +40,22 @@ pub struct Opened {
     /// Threads that step native environments; one for all workers.
     pub threads: usize,
     /// Python environments, and a worker of them as it was measured.
-    pub python: Option<(PythonEnvs, Measured)>,
+    pub python: Option<PythonSetup>,
+    /// The policy of a file; none for a random one.
+    pub policy: Option<Arc<OpenedPolicy>>,
 }
 
 /// Opens an environment without stepping it.
 ///
 /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `not-built`, `size-overflow`; those of
-/// starting a Python worker.
+/// starting a Python worker and of opening a policy.
 pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
-    let python = python::measured(file)?;
+    let python = PythonSetup::of_file(file)?;
     let spec = match &python {
-        Some((_, measured)) => measured.spec.clone(),
+        Some(setup) => setup.measured.spec.clone(),
         None => spec_of(file, at)?,
     };
+    let policy = OpenedPolicy::of(file, &spec, at)?.map(Arc::new);
     let (observation, action) = (Slot::of(&spec.observation)?, Slot::of(&spec.action)?);
     let frames = file.frames_per_env() as usize;
     let small = observation.bytes <= SMALL_OBSERVATION_BYTES;
@@ -62,8 +69,9 @@ pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
             }
         }
     };
-    let row = RowLayout::new(&observation, &action, frames, finals.clamp(1, frames), Extras::default())
-        .ok_or_else(|| {
+    let extras = policy.as_ref().map_or(Extras::default(), |policy| policy.extras());
+    let row =
+        RowLayout::new(&observation, &action, frames, finals.clamp(1, frames), extras).ok_or_else(|| {
             Error::usage("size-overflow", "a row of this many frames has more bytes than can be told")
         })?;
     let limits = [file.max_frames_per_traj, file.episodes_per_batch.and(file.episode_frames_max)];
@@ -85,6 +93,7 @@ pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
         options,
         threads: threads.clamp(1, file.num_envs as usize),
         python,
+        policy,
     })
 }
 
@@ -93,15 +102,21 @@ pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
 /// Errors: as `open`.
 pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>> {
     match &opened.python {
-        Some((envs, _)) => Ok(vec![Box::new(PythonStepper::start(envs.clone(), &Stop::default())?)]),
+        Some(setup) => Ok(vec![Box::new(PythonStepper::start(setup.envs.clone(), &Stop::default())?)]),
         None => native_steppers(&file.env, &file.env_options, file.num_envs, opened.threads, opened.options),
     }
 }
 
-/// The policy of one thread.
-pub fn policy(file: &EnvFile) -> Box<dyn Policy> {
-    match file.policy.kind {
-        PolicyKind::Random => Box::new(Random { run_seed: file.seed }),
+/// The policies, one a thread.
+///
+/// Errors: those of reading weights.
+pub fn policies(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Policy>>> {
+    match &opened.policy {
+        Some(policy) => policy.policies(file, opened.threads),
+        None => {
+            let random = || Box::new(Random { run_seed: file.seed }) as Box<dyn Policy>;
+            Ok((0..opened.threads).map(|_| random()).collect())
+        }
     }
 }
 

@@ -58,8 +58,11 @@ fn layout(file: &EnvFile, opened: &Opened) -> Result<Layout> {
         replay_frames: file.replay.map(|replay| replay.capacity / envs),
     };
     let mut layout = collect::layout(&limits, &opened.row);
-    if let Some((_, measured)) = &opened.python {
-        layout.extend(measured.layout(file.num_envs)?);
+    if let Some(setup) = &opened.python {
+        layout.extend(setup.measured.layout("env", file.num_envs)?);
+    }
+    if let Some(policy) = &opened.policy {
+        layout.extend(policy.layout(file.num_envs as usize, opened.threads)?);
     }
     process_rows(&mut layout);
     if let (Some(_), Some(frames)) = (&file.run.dir, file.total_frames) {

@@ -1,6 +1,6 @@
 //! The loop of `plimsoll collect`: batches until there are enough frames or somebody says stop.
 
-use super::{EnvPlan, policy, steppers};
+use super::{EnvPlan, policies, steppers};
 use crate::runfile::{EnvFile, LoadedEnv};
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
@@ -55,10 +55,10 @@ pub fn collect(
     let mut kept = Kept::new(file, plan)?;
     let (since, cpu) = (Instant::now(), process_cpu_seconds());
     let settings = &plan.opened.settings;
-    let mut collector =
-        Collector::start(settings, plan.opened.row.clone(), steppers(file, &plan.opened)?, &mut || {
-            policy(file)
-        })?;
+    let mut policies = policies(file, &plan.opened)?.into_iter();
+    let mut make = || policies.next().expect("one for each thread");
+    let steppers = steppers(file, &plan.opened)?;
+    let mut collector = Collector::start(settings, plan.opened.row.clone(), steppers, &mut make)?;
     collector.stop_when(signal.clone());
     let mut progress = CollectProgress {
         total_frames: file.total_frames,
@@ -100,7 +100,7 @@ fn summary(progress: &CollectProgress, batches: u64, cpu: f64, plan: &EnvPlan, k
         "seconds": seconds,
         "batches": batches,
         "threads": threads,
-        "workers": plan.opened.python.as_ref().map(|(_, measured)| measured.workers),
+        "workers": plan.opened.python.as_ref().map(|setup| setup.measured.workers),
         "worker_cpu_seconds": plan.opened.python.as_ref().map(|_| children_cpu_seconds()),
         "frames_lagged": stats.lagged,
         "short_rows": stats.short_rows,

@@ -2,9 +2,9 @@
 
 use super::provenance::{Origin, Provenance};
 use super::sections::{Environment, RunFile};
-use super::validate::{bad_value, contradiction};
-use super::values::{Auto, Method, RunDevice};
-use plimsoll_base::{Error, Result};
+use super::validate::{bad_value, contradiction, not_zero};
+use super::values::{Auto, ByteSize, Method, RunDevice};
+use plimsoll_base::{Bytes, Error, Result};
 
 /// Environments, where the run file names no number.
 const NUM_ENVS: u32 = 8;
@@ -12,8 +12,17 @@ const NUM_ENVS: u32 = 8;
 const FRAMES_EACH: u32 = 128;
 /// Factor of the value loss in CleanRL and Stable-Baselines3.
 const VALUE_COEF: f64 = 0.5;
+/// Most memory of a worker of Python environments, where the run file says nothing.
+const WORKER_MEMORY: Bytes = Bytes(2 << 30);
+/// What `eval.metric` may be: the mean return of the episodes of evaluation.
+const EVAL_METRICS: [&str; 3] = ["reward", "return", "eval/return"];
 /// Environments and frames of a batch; beyond it a count is a slip of the keyboard.
 const COUNT_MAX: u32 = 1 << 24;
+
+/// Whether environments of this name run in worker processes.
+pub fn is_python_env(env: &str) -> bool {
+    ["gym:", "python:"].iter().any(|prefix| env.starts_with(prefix))
+}
 
 /// Fills what follows from other keys.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
@@ -21,11 +30,16 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
         return;
     }
     let Some(environment) = &mut run.environment else { return };
+    let says_worker_memory = provenance.origins.contains_key("environment.worker_memory");
     let mut note = |key: &str| drop(provenance.origins.insert(key.into(), Origin::Method));
     if environment.num_envs.is_none() {
         note("environment.num_envs");
     }
     let num_envs = *environment.num_envs.get_or_insert(NUM_ENVS);
+    if is_python_env(&environment.env) && !says_worker_memory {
+        note("environment.worker_memory");
+        environment.worker_memory = ByteSize(WORKER_MEMORY);
+    }
     if environment.frames_per_batch.is_none() {
         note("environment.frames_per_batch");
     }
@@ -76,7 +90,48 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(contradiction(at, "run.device", message).hint("remove run.device"));
     }
     unused(run, at)?;
+    workers(environment, at)?;
+    evaluation(run, at)?;
     batches(run, at)
+}
+
+/// Limits of worker processes.
+fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
+    not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
+    for (key, value) in [
+        ("environment.step_timeout_ms", environment.step_timeout_ms),
+        ("environment.reset_timeout_ms", environment.reset_timeout_ms),
+        ("environment.worker_memory", environment.worker_memory.0.0),
+    ] {
+        if value == 0 {
+            return Err(bad_value(at, key, 0, "a number above 0"));
+        }
+    }
+    Ok(())
+}
+
+/// Evaluation is whole episodes: of the likeliest actions, or of drawn ones.
+fn evaluation(run: &RunFile, at: &Provenance) -> Result<()> {
+    let eval = &run.eval;
+    if eval.temperature != 0.0 && eval.temperature != 1.0 {
+        let wanted = "0 for the likeliest actions, or 1 for actions that are drawn";
+        return Err(bad_value(at, "eval.temperature", eval.temperature, wanted));
+    }
+    if !EVAL_METRICS.contains(&eval.metric.as_str()) {
+        let message = format!("`eval.metric` is \"{}\", which this run does not measure", eval.metric);
+        return Err(at
+            .error("unknown-metric", "eval.metric", &message)
+            .fact(format!("it measures {}", EVAL_METRICS.join(", ")))
+            .hint("set eval.metric = \"reward\": the mean return of an episode"));
+    }
+    let is_set = |key: &str| at.origins.contains_key(key);
+    match ["eval.prompts_max", "eval.temperature", "eval.metric"].into_iter().find(|key| is_set(key)) {
+        Some(key) if eval.every.is_none() => {
+            let message = format!("`{key}` is set, and without eval.every nothing is evaluated");
+            Err(contradiction(at, key, &message).hint("set eval.every, in steps"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses keys that would do nothing.
@@ -87,17 +142,21 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
             inside && !matches!(origin, Origin::Method)
         })
     };
-    for key in Environment::OF_TEXT.map(|key| format!("environment.{key}")) {
-        if is_set(&key) {
-            let message = format!("`{key}` is set, but it is of text environments");
-            return Err(contradiction(at, &key, &message).hint(format!("remove {key}")));
+    let has_workers = run.environment.as_ref().is_some_and(|environment| is_python_env(&environment.env));
+    let of_workers: &[&str] = if has_workers { &[] } else { &Environment::OF_WORKERS };
+    for (keys, what) in [(&Environment::OF_TEXT[..], "text environments"), (of_workers, "worker processes")] {
+        for key in keys.iter().map(|key| format!("environment.{key}")) {
+            if is_set(&key) {
+                let message = format!("`{key}` is set, but it is of {what}");
+                return Err(contradiction(at, &key, &message).hint(format!("remove {key}")));
+            }
         }
     }
     for key in [
         "data",
         "rollout",
         "reward",
-        "eval",
+        "eval.samples",
         "model_options",
         "critic.model",
         "critic.learning_rate",

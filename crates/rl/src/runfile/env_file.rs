@@ -161,6 +161,13 @@ pub enum WorkerGpu {
     Allow,
 }
 
+impl WorkerGpu {
+    /// True where nothing else is said.
+    pub fn is_denied(&self) -> bool {
+        *self == WorkerGpu::Deny
+    }
+}
+
 /// What becomes of an episode whose environment failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -173,11 +180,27 @@ pub enum AbortedEpisode {
 }
 
 /// What chooses actions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySection {
     /// Its kind.
     pub kind: PolicyKind,
+    /// A safetensors file of an actor-critic, or a folder with `model.safetensors` in it, such as a checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// What stands between the maps; `policy.json` beside the weights says it, else it is tanh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation: Option<PolicyActivation>,
+}
+
+/// What stands between the maps of a small network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyActivation {
+    /// tanh x.
+    Tanh,
+    /// max(x, 0).
+    Relu,
 }
 
 /// The kinds of policies.
@@ -187,6 +210,8 @@ pub enum PolicyKind {
     /// Uniform over the action space.
     #[default]
     Random,
+    /// A small actor-critic from a file, on the CPU.
+    Mlp,
 }
 
 /// A ring of the last frames.
@@ -341,7 +366,28 @@ fn check(env: &EnvFile, at: &Provenance) -> Result<()> {
         in_range(replay.capacity as f64, 1.0, FRAMES_MAX as f64, at, "replay.capacity")?;
         whole_frames("replay.capacity", replay.capacity, env.num_envs, at)?;
     }
+    policy(env, at)?;
     modes(env, at)
+}
+
+fn policy(env: &EnvFile, at: &Provenance) -> Result<()> {
+    let PolicySection { kind, path, activation } = &env.policy;
+    if *kind == PolicyKind::Mlp && path.is_none() {
+        return Err(de::missing_key(&at.source, &super::Origin::Default, "policy.path"));
+    }
+    let of_mlp = [
+        ("policy.path", path.is_some()),
+        ("policy.activation", activation.is_some()),
+        ("explore", env.explore == Explore::Mode),
+    ];
+    match of_mlp.into_iter().find(|(_, is_set)| *is_set && *kind == PolicyKind::Random) {
+        Some((key, _)) => {
+            let message = format!("`{key}` is set, and the policy is \"random\", which has no use for it");
+            Err(contradiction(at, key, &message)
+                .hint(format!("set policy.kind = \"mlp\", or remove `{key}`")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn modes(env: &EnvFile, at: &Provenance) -> Result<()> {

@@ -25,9 +25,10 @@ use provenance::Source;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub use agent::is_python_env;
 pub use env_file::{
-    AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, LoadedEnv, PolicyKind, PolicySection,
-    ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
+    AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, LoadedEnv, PolicyActivation, PolicyKind,
+    PolicySection, ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
 };
 pub(crate) use not_built::error as not_built;
 pub use provenance::{Origin, Provenance};
@@ -156,7 +157,12 @@ impl RunFile {
         let form = "every value of a run file has a form in TOML";
         let mut table = toml::Table::try_from(self).expect(form);
         if let (true, Some(toml::Value::Table(section))) = (self.is_agent(), table.get_mut("environment")) {
-            section.retain(|key, _| !Environment::OF_TEXT.contains(&key));
+            let has_workers = section.get("env").and_then(|env| env.as_str()).is_some_and(is_python_env);
+            let is_other = |key: &str| {
+                Environment::OF_TEXT.contains(&key)
+                    || (!has_workers && Environment::OF_WORKERS.contains(&key))
+            };
+            section.retain(|key, _| !is_other(key));
         }
         toml::to_string(&table).expect(form)
     }

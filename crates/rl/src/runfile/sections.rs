@@ -1,6 +1,7 @@
 //! The table of types: every key of a run file, its type and its default. Messages, the JSON Schema and the resolved
 //! `run.toml` all come from here; nothing else names a key.
 
+use super::env_file::WorkerGpu;
 use super::sources::DataSets;
 use super::values::*;
 use plimsoll_base::Bytes;
@@ -589,7 +590,7 @@ pub struct Eval {
     /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over the
     /// sets; `SET/reward` and `SET/pass_at_K` are those of one set.
     pub metric: String,
-    /// At most so many prompts, from the first; all if absent.
+    /// At most so many prompts, from the first; all if absent. In environments episodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts_max: Option<u32>,
 }
@@ -643,7 +644,8 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// `text:NAME` or `python:FILE.py:CLASS`; for a small network a native environment such as `CartPole-v1`.
+    /// `text:NAME` or `python:FILE.py:CLASS`; for a small network a native environment such as `CartPole-v1`, `gym:ID` or
+    /// `python:FILE.py:FUNCTION`.
     pub env: String,
     /// Most turns of the model in an episode; each is up to `rollout.max_new_tokens` tokens long.
     #[serde(default = "eight_turns")]
@@ -660,13 +662,13 @@ pub struct Environment {
     /// Which episodes there are; `seed` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// The Python interpreter of `python:` and `text:python-tool`; `python3` if absent.
+    /// The Python interpreter of `python:`, `gym:` and `text:python-tool`; `python3` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
-    /// Worker processes; auto is one.
+    /// Worker processes; auto is one, and for a small network as many as cores.
     #[serde(default)]
     pub num_workers: Auto<u32>,
-    /// Limit on the address space of one worker.
+    /// Limit on the address space of one worker; on its memory for a small network [2 GiB].
     #[serde(default = "one_gib")]
     pub worker_memory: ByteSize,
     /// Whether a worker may reach a network.
@@ -678,12 +680,16 @@ pub struct Environment {
     /// Longest time to begin an episode, and for a worker to start, in milliseconds.
     #[serde(default = "five_minutes")]
     pub reset_timeout_ms: u64,
-    /// Episodes of one rollout that may fail; one more stops the run.
+    /// Episodes of one rollout that may fail, one more stops the run; for a small network failures of one environment
+    /// within ten minutes.
     #[serde(default = "five_restarts")]
     pub restarts_max: u32,
     /// What it is made with, under Gymnasium's names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_options: BTreeMap<String, serde_json::Value>,
+    /// Whether a worker of a small network's environments may open a GPU.
+    #[serde(default, skip_serializing_if = "WorkerGpu::is_denied")]
+    pub gpu: WorkerGpu,
     /// Environments that are stepped at once [8].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_envs: Option<u32>,
@@ -734,12 +740,10 @@ fn five_restarts() -> u32 {
 
 impl Environment {
     /// Keys of text environments, which a small network has no use for.
-    pub const OF_TEXT: [&str; 12] = [
-        "turns_max",
-        "turn_tokens_max",
-        "episode_tokens_max",
-        "credit",
-        "seed",
+    pub const OF_TEXT: [&str; 5] = ["turns_max", "turn_tokens_max", "episode_tokens_max", "credit", "seed"];
+    /// Keys of environments that run in workers, which native ones have no use for.
+    pub const OF_WORKERS: [&str; 8] = [
+        "gpu",
         "python",
         "num_workers",
         "worker_memory",
@@ -748,8 +752,9 @@ impl Environment {
         "reset_timeout_ms",
         "restarts_max",
     ];
-    /// Keys of native ones, which a language model has no use for.
-    pub const OF_NATIVE: [&str; 7] = [
+    /// Keys of those that a small network acts in, which a language model has no use for.
+    pub const OF_NATIVE: [&str; 8] = [
+        "gpu",
         "env_options",
         "num_envs",
         "frames_per_batch",

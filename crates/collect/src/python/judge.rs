@@ -1,0 +1,47 @@
+//! What an observation of a worker may be: numbers, and choices that its space has.
+
+use plimsoll_env::{Domain, ElementType, Slot};
+use std::ops::Range;
+
+/// A leaf whose values are looked at, for a policy would fall over them.
+pub(super) enum Check {
+    F32(Range<usize>),
+    F64(Range<usize>),
+    Domain(usize),
+}
+
+/// What is to be looked at in a slot.
+pub(super) fn checks(slot: &Slot) -> Vec<Check> {
+    let leaves = slot.leaves.iter().enumerate();
+    leaves
+        .filter_map(|(index, leaf)| {
+            let range = leaf.offset..leaf.offset + leaf.bytes();
+            match (leaf.element, &leaf.domain) {
+                (ElementType::Float32, _) => Some(Check::F32(range)),
+                (ElementType::Float64, _) => Some(Check::F64(range)),
+                // The bounds of a box are advice, as Gymnasium has them; a choice is an index into something.
+                (_, Domain::Bounds { .. }) => None,
+                _ => Some(Check::Domain(index)),
+            }
+        })
+        .collect()
+}
+
+/// What is wrong with an observation, if something is: not a number, or a choice that its space does not have.
+pub(super) fn judge(checks: &[Check], slot: &Slot, bytes: &[u8]) -> Option<String> {
+    let nan = || "its observation holds NaN".to_string();
+    checks.iter().find_map(|check| match check {
+        Check::F32(range) => {
+            let mut values = bytes[range.clone()].as_chunks::<4>().0.iter();
+            values.any(|value| f32::from_ne_bytes(*value).is_nan()).then(nan)
+        }
+        Check::F64(range) => {
+            let mut values = bytes[range.clone()].as_chunks::<8>().0.iter();
+            values.any(|value| f64::from_ne_bytes(*value).is_nan()).then(nan)
+        }
+        Check::Domain(index) => {
+            let wrong = slot.leaves[*index].check(slot.leaves[*index].of(bytes)).err()?;
+            Some(format!("its observation is outside its space: {wrong}"))
+        }
+    })
+}

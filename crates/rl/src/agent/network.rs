@@ -1,0 +1,159 @@
+//! The small network over the spaces of an environment, and a policy as files hold it: weights, and beside a checkpoint's
+//! what they are read with.
+
+use super::normalise::{Moments, Scales};
+use super::spaces::{ActionWriter, ObservationReader};
+use plimsoll_base::{Error, Result};
+use plimsoll_device::{Activation, DeviceKind};
+use plimsoll_env::{Slot, Spec};
+use plimsoll_model::mlp::{MlpSpec, PolicyFile};
+use serde::Deserialize;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// What a policy must be read with beside its weights; a file of a checkpoint.
+pub const POLICY_JSON: &str = "policy.json";
+/// Most bytes of that file: the moments of 65,536 observed numbers are 6 MiB.
+const POLICY_JSON_BYTES_MAX: u64 = 16 << 20;
+
+/// An actor-critic with what stands between it and an environment.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Its shape.
+    pub spec: MlpSpec,
+    /// Observations, as slots and as rows.
+    pub reader: ObservationReader,
+    /// Actions, as slots and as rows.
+    pub writer: ActionWriter,
+}
+
+impl Network {
+    /// The network of these hidden widths for the spaces of `env`.
+    ///
+    /// Errors: `policy-space-mismatch`, `env-space-unsupported`.
+    pub fn of(env: &Spec, hidden: Vec<u32>, activation: Activation) -> Result<Network> {
+        let reader = ObservationReader::of(&Slot::of(&env.observation)?)?;
+        let writer = ActionWriter::of(&Slot::of(&env.action)?)?;
+        let spec = MlpSpec { inputs: reader.width() as u32, hidden, activation, head: writer.head().clone() };
+        Ok(Network { spec, reader, writer })
+    }
+}
+
+/// A policy on the disk.
+#[derive(Debug)]
+pub struct StoredPolicy {
+    /// Its weights.
+    pub file: PolicyFile,
+    /// What bends its maps, where the file beside it says so.
+    pub activation: Option<Activation>,
+    /// The moments that its observations are normalised by, likewise.
+    pub moments: Option<Moments>,
+}
+
+/// What is read of `policy.json`.
+#[derive(Deserialize)]
+struct Beside {
+    activation: Words,
+    observation_moments: Option<Moments>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Words {
+    Tanh,
+    Relu,
+}
+
+impl StoredPolicy {
+    /// Opens `path`: a safetensors file, or a folder with `model.safetensors` in it, such as a checkpoint.
+    ///
+    /// Errors: those of `PolicyFile::open`; `checkpoint-damaged` where the `policy.json` beside it is not one.
+    pub fn open(path: &Path) -> Result<StoredPolicy> {
+        let file = PolicyFile::open(path)?;
+        let beside = file.path().with_file_name(POLICY_JSON);
+        let Some(Beside { activation, observation_moments }) = read_beside(&beside)? else {
+            return Ok(StoredPolicy { file, activation: None, moments: None });
+        };
+        let activation = match activation {
+            Words::Tanh => Activation::Tanh,
+            Words::Relu => Activation::Relu,
+        };
+        Ok(StoredPolicy { file, activation: Some(activation), moments: observation_moments })
+    }
+
+    /// Requires that the weights, and the moments if there are any, are of this network.
+    ///
+    /// Errors: `policy-shape-mismatch`.
+    pub fn check(&self, network: &Network) -> Result<()> {
+        self.file.check(&network.spec, &network.spec.table(DeviceKind::Cpu))?;
+        let inputs = network.reader.width();
+        match &self.moments {
+            Some(moments) if moments.width() != inputs => {
+                let path = self.file.path().with_file_name(POLICY_JSON);
+                let message = format!(
+                    "{}: moments of {} numbers, an observation has {inputs}",
+                    path.display(),
+                    moments.width()
+                );
+                Err(Error::new("policy-shape-mismatch", message)
+                    .hint("keep model.safetensors and policy.json of one checkpoint together"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the policy sees observations through.
+    pub fn scales(&self) -> Scales {
+        self.moments.as_ref().map_or(Scales::default(), Moments::scales)
+    }
+}
+
+/// The file beside the weights; none where there is none.
+fn read_beside(path: &Path) -> Result<Option<Beside>> {
+    let bad = |what: String| {
+        Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
+            .hint("put the file of the checkpoint back; without it weights are read as a plain policy's")
+    };
+    let mut text = String::new();
+    match File::open(path) {
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(err) => return Err(bad(err.to_string())),
+        Ok(file) => {
+            let read = file.take(POLICY_JSON_BYTES_MAX + 1).read_to_string(&mut text);
+            read.map_err(|err| bad(err.to_string()))?;
+        }
+    }
+    if text.len() as u64 > POLICY_JSON_BYTES_MAX {
+        return Err(bad(format!("more than {POLICY_JSON_BYTES_MAX} bytes")));
+    }
+    let beside: Beside = serde_json::from_str(&text).map_err(|err| bad(err.to_string()))?;
+    if beside.observation_moments.as_ref().is_some_and(|moments| !moments.is_sound()) {
+        return Err(bad("moments that are not those of numbers".into()));
+    }
+    Ok(Some(beside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_the_weights_is_read_and_not_trusted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(POLICY_JSON);
+        assert!(read_beside(&path).unwrap().is_none());
+        let moments = serde_json::to_string(&Moments::new(2)).unwrap();
+        let text = |moments: &str| format!(r#"{{"activation": "relu", "observation_moments": {moments}}}"#);
+        std::fs::write(&path, text(&moments)).unwrap();
+        let beside = read_beside(&path).unwrap().unwrap();
+        assert!(matches!(beside.activation, Words::Relu) && beside.observation_moments.unwrap().width() == 2);
+        let mut broken = Moments::new(2);
+        broken.update(&[f32::NAN, 0.0]);
+        let broken = serde_json::to_string(&broken).unwrap();
+        for bad in ["{", r#"{"activation": "gelu"}"#, &text(&broken), "[]"] {
+            std::fs::write(&path, bad).unwrap();
+            assert_eq!(read_beside(&path).err().map(|error| error.slug), Some("checkpoint-damaged"), "{bad}");
+        }
+    }
+}

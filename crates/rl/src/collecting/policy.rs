@@ -1,0 +1,66 @@
+//! The policy of an environment file: the small actor-critic of a checkpoint, or of a safetensors file from elsewhere.
+
+use crate::agent::network::{Network, StoredPolicy};
+use crate::agent::policy::{of_file, plan_rows};
+use crate::agent::settings::activation_of;
+use crate::runfile::{EnvFile, Explore, PolicyActivation, PolicyKind, Provenance};
+use plimsoll_base::Result;
+use plimsoll_collect::{Extras, Policy};
+use plimsoll_device::Activation;
+use plimsoll_env::Spec;
+use plimsoll_memory::Layout;
+use std::path::Path;
+
+/// A policy whose shapes are those of the environment.
+#[derive(Debug)]
+pub struct OpenedPolicy {
+    network: Network,
+    stored: StoredPolicy,
+}
+
+impl OpenedPolicy {
+    /// Opens the policy of `file`; none for a random one.
+    ///
+    /// Errors: `policy-space-mismatch`, `policy-shape-mismatch`, `contradictory-keys`, `checkpoint-damaged`; those of
+    /// opening a file.
+    pub(super) fn of(file: &EnvFile, env: &Spec, at: &Provenance) -> Result<Option<OpenedPolicy>> {
+        let (PolicyKind::Mlp, Some(path)) = (file.policy.kind, &file.policy.path) else { return Ok(None) };
+        let stored = StoredPolicy::open(Path::new(path))?;
+        let said = file.policy.activation.map(|activation| match activation {
+            PolicyActivation::Tanh => Activation::Tanh,
+            PolicyActivation::Relu => Activation::Relu,
+        });
+        let activation = activation_of(said, stored.activation).ok_or_else(|| {
+            let message = "policy.activation is not what the policy.json beside the weights says";
+            at.error("contradictory-keys", "policy.activation", message).hint("remove policy.activation")
+        })?;
+        let network = Network::of(env, stored.file.hidden()?, activation)?;
+        stored.check(&network)?;
+        Ok(Some(OpenedPolicy { network, stored }))
+    }
+
+    /// What batches hold of it beside actions.
+    pub(super) fn extras(&self) -> Extras {
+        Extras { logprobs: true, values: self.stored.file.has_critic() }
+    }
+
+    /// The policies of `lanes` threads.
+    ///
+    /// Errors: those of reading weights.
+    pub(super) fn policies(&self, file: &EnvFile, lanes: usize) -> Result<Vec<Box<dyn Policy>>> {
+        let explore = match file.explore {
+            Explore::Sample => plimsoll_algo::action::Explore::Sample,
+            Explore::Mode => plimsoll_algo::action::Explore::Mode,
+        };
+        let rows = (file.num_envs as usize).div_ceil(lanes);
+        let policies = of_file(&self.network, &self.stored, file.seed, rows, lanes, explore)?;
+        Ok(policies.into_iter().map(|policy| Box::new(policy) as Box<dyn Policy>).collect())
+    }
+
+    /// Its rows of the plan.
+    ///
+    /// Errors: `size-overflow`.
+    pub(super) fn layout(&self, num_envs: usize, lanes: usize) -> Result<Layout> {
+        plan_rows("policy", &self.network.spec, num_envs.div_ceil(lanes), lanes)
+    }
+}

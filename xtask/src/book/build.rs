@@ -1,0 +1,251 @@
+//! `cargo xtask book`: mdBook's pages, with links out of the book led to the repository, and a look at what was built.
+//!
+//! mdBook knows `docs/` alone. A page may link to any file of the repository, which works where the page is read as a file;
+//! in the book such a link becomes one to the repository's host. It refuses pages that would load anything from elsewhere.
+
+use super::links::joined;
+use crate::tidy::Tree;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// Where the book is built, from the root.
+const BOOK: &str = "target/book";
+/// Where `INSTALL` puts mdBook, from the root.
+const INSTALLED: &str = "target/mdbook/bin/mdbook";
+/// What a book is built with.
+const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/mdbook";
+
+/// Builds the book; exit code 3 where mdBook is not there.
+pub fn run(root: &Path) -> ExitCode {
+    let installed = root.join(INSTALLED);
+    let program = if installed.exists() { installed.as_os_str() } else { "mdbook".as_ref() };
+    let build = Command::new(program).args(["build", "--dest-dir", BOOK]).current_dir(root).status();
+    match build {
+        Err(err) => {
+            eprintln!("book: mdbook: {err}\nhint: {INSTALL}");
+            return ExitCode::from(3);
+        }
+        Ok(status) if !status.success() => return ExitCode::FAILURE,
+        Ok(_) => {}
+    }
+    match finish(root) {
+        Ok((pages, faults)) => {
+            faults.iter().for_each(|fault| println!("{fault}"));
+            eprintln!("book: {pages} pages in {BOOK}, {} faults", faults.len());
+            if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(err) => {
+            eprintln!("book: {err}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Leads links on, and looks at every page and style sheet; the number of pages, and what is wrong.
+fn finish(root: &Path) -> io::Result<(usize, Vec<String>)> {
+    let tree = Tree::read(root)?;
+    let mut files = Vec::new();
+    walk(&root.join(BOOK), "", &mut files)?;
+    let sites = Sites {
+        book: files.iter().cloned().collect(),
+        repository: tree.files.iter().flat_map(|file| with_folders(&file.path)).collect(),
+        url: repository_url(tree.text("Cargo.toml").unwrap_or_default()),
+    };
+    let (mut pages, mut faults) = (0, Vec::new());
+    for path in files.iter().filter(|path| path.ends_with(".html") || path.ends_with(".css")) {
+        let file = root.join(BOOK).join(path);
+        let text = fs::read_to_string(&file)?;
+        faults.extend(loads(&text).map(|what| format!("{path}: loads {what}")));
+        // mdBook's own page for wrong addresses has absolute links.
+        if path.ends_with(".html") && path != "404.html" {
+            let folder = source_folder(path, &tree);
+            let (text, dead) = sites.rewritten(&text, path, &folder);
+            faults.extend(dead.iter().map(|link| format!("{path}: `{link}` leads nowhere")));
+            fs::write(&file, text)?;
+            pages += 1;
+        }
+    }
+    Ok((pages, faults))
+}
+
+fn walk(folder: &Path, below: &str, files: &mut Vec<String>) -> io::Result<()> {
+    for entry in folder.read_dir()? {
+        let entry = entry?;
+        let name = format!("{below}{}", entry.file_name().to_string_lossy());
+        match entry.file_type()?.is_dir() {
+            true => walk(&entry.path(), &format!("{name}/"), files)?,
+            false => files.push(name),
+        }
+    }
+    Ok(())
+}
+
+fn with_folders(path: &str) -> Vec<String> {
+    path.match_indices('/').map(|(end, _)| path[..end].to_string()).chain([path.to_string()]).collect()
+}
+
+fn repository_url(manifest: &str) -> String {
+    let line = manifest.lines().find_map(|line| line.strip_prefix("repository = \""));
+    line.unwrap_or_default().trim_end_matches('"').to_string()
+}
+
+/// The folder from which the links of a page are seen: that of its source, or of the file that its source includes.
+fn source_folder(page: &str, tree: &Tree) -> String {
+    let source = format!("docs/{}.md", page.trim_end_matches(".html"));
+    let folder = source.rsplit_once('/').map_or("", |(folder, _)| folder).to_string();
+    let included = tree.text(&source).and_then(|text| text.split("{{#include ").nth(1)?.split_once("}}"));
+    let file = included.and_then(|(file, _)| joined(&folder, file.trim()));
+    match file {
+        Some(file) => file.rsplit_once('/').map_or(String::new(), |(folder, _)| folder.to_string()),
+        None => folder,
+    }
+}
+
+/// Addresses from which a page would load something by itself.
+fn loads(text: &str) -> impl Iterator<Item = String> {
+    let marks = ["src=\"http", "src=\"//", "url(http", "url(\"http", "url('http", "@import"];
+    let direct = marks.iter().filter(|mark| text.contains(**mark)).map(ToString::to_string);
+    let tags = text.split("<link ").skip(1).filter_map(|rest| rest.split('>').next());
+    let outside = tags.filter(|tag| tag.contains("href=\"http") || tag.contains("href=\"//"));
+    direct.chain(outside.map(str::to_string)).collect::<Vec<String>>().into_iter()
+}
+
+/// What a link may lead to.
+struct Sites {
+    /// Files of the book.
+    book: BTreeSet<String>,
+    /// Files and folders of the repository.
+    repository: BTreeSet<String>,
+    /// Where the repository is read.
+    url: String,
+}
+
+impl Sites {
+    /// The page with links that work, and those that cannot.
+    fn rewritten(&self, html: &str, page: &str, source_folder: &str) -> (String, Vec<String>) {
+        const HREF: &str = "href=\"";
+        let (mut text, mut dead) = (String::with_capacity(html.len()), Vec::new());
+        let mut parts = html.split(HREF);
+        text.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let (link, rest) = part.split_once('"').unwrap_or((part, ""));
+            match self.led(link, page, source_folder) {
+                Some(link) => text.push_str(&format!("{HREF}{link}\"{rest}")),
+                None => {
+                    dead.push(link.to_string());
+                    text.push_str(&format!("{HREF}{link}\"{rest}"));
+                }
+            }
+        }
+        (text, dead)
+    }
+
+    /// Where a link leads from a page; `None` if nowhere.
+    fn led(&self, link: &str, page: &str, source_folder: &str) -> Option<String> {
+        if link.is_empty() || link.starts_with('#') || link.contains("://") || link.starts_with("mailto:") {
+            return Some(link.to_string());
+        }
+        let (path, anchor) = match link.find('#') {
+            Some(at) => link.split_at(at),
+            None => (link, ""),
+        };
+        let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+        if joined(folder, path).is_some_and(|path| self.book.contains(&path)) {
+            return Some(link.to_string());
+        }
+        let target = joined(source_folder, path)?;
+        let up = "../".repeat(page.matches('/').count());
+        if let Some(of_docs) = target.strip_prefix("docs/") {
+            let index = format!("{}index.html", of_docs.strip_suffix("README.html").unwrap_or("\0"));
+            let found = [of_docs.to_string(), index].into_iter().find(|path| self.book.contains(path));
+            if let Some(found) = found {
+                return Some(format!("{up}{found}{anchor}"));
+            }
+        }
+        let source = target.strip_suffix(".html").map(|stem| format!("{stem}.md"));
+        let found = source.into_iter().chain([target]).find(|path| self.repository.contains(path))?;
+        Some(format!("{}/blob/main/{found}{anchor}", self.url))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tests::tree;
+
+    fn sites() -> Sites {
+        let set = |paths: &[&str]| paths.iter().map(|path| path.to_string()).collect();
+        Sites {
+            book: set(&[
+                "index.html",
+                "cuda.html",
+                "errors/index.html",
+                "errors/a-b.html",
+                "architecture.html",
+            ]),
+            repository: set(&["README.md", "docs/cuda.md", "bench", "bench/results/cpu.md", "crates/a.rs"]),
+            url: "https://host/x".into(),
+        }
+    }
+
+    #[test]
+    fn where_links_lead() {
+        let sites = sites();
+        for (link, page, folder, expect) in [
+            ("cuda.html#a", "index.html", "docs", Some("cuda.html#a")),
+            ("../cuda.html", "errors/a-b.html", "docs/errors", Some("../cuda.html")),
+            ("errors/README.html", "index.html", "docs", Some("errors/index.html")),
+            ("README.html", "errors/a-b.html", "docs/errors", Some("../errors/index.html")),
+            (
+                "../bench/results/cpu.html",
+                "index.html",
+                "docs",
+                Some("https://host/x/blob/main/bench/results/cpu.md"),
+            ),
+            (
+                "../../crates/a.rs",
+                "errors/a-b.html",
+                "docs/errors",
+                Some("https://host/x/blob/main/crates/a.rs"),
+            ),
+            ("../README.html#b", "index.html", "docs", Some("https://host/x/blob/main/README.md#b")),
+            ("docs/cuda.html", "architecture.html", "", Some("cuda.html")),
+            ("https://y.z", "index.html", "docs", Some("https://y.z")),
+            ("#here", "index.html", "docs", Some("#here")),
+            ("no.html", "index.html", "docs", None),
+            ("../../up.html", "index.html", "docs", None),
+        ] {
+            assert_eq!(sites.led(link, page, folder).as_deref(), expect, "{link} on {page}");
+        }
+        let (text, dead) =
+            sites.rewritten("<a href=\"no.html\">x</a><a href=\"cuda.html\">", "index.html", "docs");
+        assert_eq!(
+            (text.as_str(), dead),
+            ("<a href=\"no.html\">x</a><a href=\"cuda.html\">", vec!["no.html".to_string()])
+        );
+    }
+
+    #[test]
+    fn the_source_of_a_page() {
+        let tree = tree(&[("docs/a.md", "# a\n"), ("docs/b.md", "{{#include ../B.md}}\n")]);
+        assert_eq!(source_folder("a.html", &tree), "docs");
+        assert_eq!(source_folder("b.html", &tree), "");
+        assert_eq!(source_folder("errors/x.html", &tree), "docs/errors");
+    }
+
+    #[test]
+    fn what_would_be_loaded_from_elsewhere() {
+        for (text, count) in [
+            ("<a href=\"https://x\">", 0),
+            ("<link rel=\"icon\" href=\"favicon.svg\">", 0),
+            ("<link rel=\"stylesheet\" href=\"https://x/y.css\">", 1),
+            ("<script src=\"https://x/y.js\">", 1),
+            ("@font-face { src: url('https://x') }", 1),
+        ] {
+            assert_eq!(loads(text).count(), count, "{text}");
+        }
+    }
+}

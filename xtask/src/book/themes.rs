@@ -1,0 +1,196 @@
+//! Which theme an error page stands under. A theme is a list of beginnings of slugs; the longest one that fits decides.
+
+use crate::slugs;
+use crate::tidy::Tree;
+
+/// A title with what it holds.
+pub struct Theme {
+    /// As a heading.
+    pub title: &'static str,
+    starts: &'static [&'static str],
+}
+
+const fn theme(title: &'static str, starts: &'static [&'static str]) -> Theme {
+    Theme { title, starts }
+}
+
+/// Errors of ours. The last one takes what no other does.
+const ERRORS: [Theme; 9] = [
+    theme(
+        "Memory: the plan and the load line",
+        &[
+            "device-pool-",
+            "host-pool-",
+            "disk-pool-",
+            "shm-pool-",
+            "over-the-line",
+            "host-memory-trend",
+            "host-allocation-",
+            "sequence-too-long",
+            "size-overflow",
+            "attention-workspace-",
+            "calibration-",
+            "thread-not-started",
+            "batches-held",
+        ],
+    ),
+    theme(
+        "The run file",
+        &[
+            "run-file-",
+            "unknown-key",
+            "unknown-method",
+            "unknown-metric",
+            "unknown-preset",
+            "unknown-reward",
+            "unknown-task",
+            "unknown-isa",
+            "missing-key",
+            "duplicate-key",
+            "contradictory-keys",
+            "bad-",
+            "not-built",
+            "group-too-small",
+            "stop-string-",
+            "isa-",
+            "import-",
+        ],
+    ),
+    theme(
+        "Models and tokenizers",
+        &["model-", "tokenizer-", "chat-template-", "hub-", "wheel-", "pip-", "critic-"],
+    ),
+    theme("Data", &["data-", "pair-", "prompt-"]),
+    theme("Rewards", &["reward-"]),
+    theme(
+        "Environments",
+        &["env-", "text-environment-", "action-", "policy-", "frames-", "unknown-environment"],
+    ),
+    theme(
+        "A run under way, its directory and its end",
+        &[
+            "run-dir-",
+            "run-file-changed",
+            "checkpoint-",
+            "resume-",
+            "export-",
+            "write-",
+            "io-",
+            "disk-full",
+            "symlink-",
+            "trainer-",
+            "container-oom-",
+            "kernel-oom-",
+            "interrupted",
+            "internal",
+            "logprob-",
+            "gradient-",
+            "loss-",
+            "rollout-not-",
+            "dynamic-sampling-",
+            "bench-",
+        ],
+    ),
+    theme("NVIDIA GPUs", &["cuda-"]),
+    theme("Everything else", &[""]),
+];
+
+/// First causes that `doctor --log` names.
+const LOGS: [Theme; 4] = [
+    theme(
+        "In a log: device memory and the card",
+        &[
+            "cuda-",
+            "expandable-",
+            "gpu-",
+            "triton-",
+            "nccl-device-",
+            "sglang-",
+            "vllm-",
+            "kv-",
+            "sleep-residue",
+            "rollout-resume-oom",
+        ],
+    ),
+    theme(
+        "In a log: host memory",
+        &[
+            "cgroup-",
+            "ray-",
+            "host-",
+            "fork-",
+            "pinned-",
+            "memlock-",
+            "sleep-host-",
+            "env-worker-",
+            "rollout-resume-",
+        ],
+    ),
+    theme("In a log: shared memory, descriptors, processes", &["shm-", "fd-", "thread-", "nccl-", "worker-"]),
+    theme("In a log: everything else", &[""]),
+];
+
+const MACHINE: Theme = theme("Checks of this machine", &["machine-"]);
+
+/// Every theme with the slugs of its pages, in order; none is empty.
+pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
+    let classes: Vec<String> = slugs::classes(tree).map(|(slug, _)| slug).collect();
+    let titles = ERRORS.iter().chain(&LOGS).chain([&MACHINE]).map(|theme| theme.title);
+    let mut themes: Vec<(&'static str, Vec<String>)> = titles.map(|title| (title, Vec::new())).collect();
+    for slug in pages(tree) {
+        // `disk-full` is an error of ours and a class.
+        let is_class = classes.contains(&slug) && slug != "disk-full";
+        let title = match (slug.starts_with("machine-"), is_class) {
+            (true, _) => MACHINE.title,
+            (false, true) => nearest(&LOGS, &slug),
+            (false, false) => nearest(&ERRORS, &slug),
+        };
+        let theme = themes.iter_mut().find(|(name, _)| *name == title).expect("it is one of the titles");
+        theme.1.push(slug);
+    }
+    themes.retain(|(_, slugs)| !slugs.is_empty());
+    themes
+}
+
+/// The slugs of all pages.
+pub fn pages(tree: &Tree) -> Vec<String> {
+    let name = |path: &str| path.strip_prefix(super::PAGES)?.strip_suffix(".md").map(str::to_string);
+    tree.texts(".md").filter_map(|(path, _)| name(path)).filter(|slug| slug != "README").collect()
+}
+
+fn nearest(themes: &[Theme], slug: &str) -> &'static str {
+    let fits = |theme: &Theme| {
+        theme.starts.iter().filter(|start| slug.starts_with(**start)).map(|start| start.len()).max()
+    };
+    let best =
+        themes.iter().filter_map(|theme| Some((fits(theme)?, theme.title))).max_by_key(|(length, _)| *length);
+    best.expect("the last theme takes all").1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::tests::tree;
+
+    #[test]
+    fn a_slug_has_the_nearest_theme() {
+        let page = |slug: &str| (format!("docs/errors/{slug}.md"), format!("# {slug}\n"));
+        let slugs = ["run-file-changed", "run-file-missing", "machine-swap", "vllm-x", "novel", "README"];
+        let mut files: Vec<(String, String)> = slugs.iter().map(|slug| page(slug)).collect();
+        files.push(("crates/doctor/data/signatures.toml".into(), "slug = \"vllm-x\"\n".into()));
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let found: Vec<(&str, String)> =
+            themes(&tree(&files)).into_iter().map(|(title, slugs)| (title, slugs.join(" "))).collect();
+        assert_eq!(
+            found,
+            [
+                ("The run file", "run-file-missing".to_string()),
+                ("A run under way, its directory and its end", "run-file-changed".into()),
+                ("Everything else", "novel".into()),
+                ("In a log: device memory and the card", "vllm-x".into()),
+                ("Checks of this machine", "machine-swap".into()),
+            ]
+        );
+    }
+}
