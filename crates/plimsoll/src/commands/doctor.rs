@@ -1,6 +1,7 @@
-//! `doctor`: what would end a run on this machine; `doctor --log`: what ended the run that these logs are of. The findings
-//! are `plimsoll-doctor`'s, the words about them are the pages'.
+//! `doctor`: what would end a run on this machine; `doctor --log`: what ended the run that these logs are of; `doctor --run`:
+//! where another framework's run would end. The findings are `plimsoll-doctor`'s, the words about them are the pages'.
 
+use super::doctor_run;
 use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::cuda;
@@ -17,14 +18,19 @@ use std::time::{Duration, Instant};
 /// The flags of `doctor`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit code: 0 if nothing was found, 1 if something was.
+Exit code: 0 if nothing was found, 1 if something was, or if a planned run would not fit.
 
 Examples:
   plimsoll doctor                              this machine, before a run
   plimsoll doctor --log train.log dmesg.txt    the first cause in logs of this or another framework
   plimsoll doctor --log /tmp/ray/session_latest
   kubectl logs trainer-0 | plimsoll doctor --log -
-  plimsoll explain cuda-oom-logits             the page of what was named")]
+  plimsoll doctor --run openrlhf train.sh --gpus 8 --gpu-memory 80GiB --host-memory 500GB
+  plimsoll doctor --run verl run.sh --set data.max_response_length=8192 --json
+  plimsoll explain cuda-oom-logits             the page of what was named
+
+--run reads FILE and never runs it, as `plimsoll import` does; torchrl takes the script that makes the collector. What a
+file does not say of its machine is taken from the flags, else from this machine. docs/stacks.md explains each number.")]
 pub struct Args {
     /// Logs, gzipped ones too, or folders of them (a Ray session); `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]
@@ -35,6 +41,8 @@ pub struct Args {
     /// Name our own examples of every class and show the table.
     #[arg(long, conflicts_with_all = ["log", "dir"])]
     self_test: bool,
+    #[command(flatten)]
+    plan: doctor_run::Flags,
     /// One JSON object.
     #[arg(long)]
     json: bool,
@@ -44,6 +52,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.self_test {
         return self_test(args.json);
+    }
+    if !args.plan.run.is_empty() {
+        return doctor_run::run(&args.plan, args.json);
     }
     if args.log.is_empty() { machine(&args.dir, args.json) } else { logs(&args.log, args.json) }
 }

@@ -5,6 +5,7 @@ mod checkpoint;
 mod collect;
 mod completions;
 mod doctor;
+mod doctor_run;
 mod eval;
 mod explain;
 mod generate;
@@ -42,7 +43,7 @@ pub enum Command {
     Checkpoint(checkpoint::Args),
     /// Measure this machine's peak, and how near to it the engine comes.
     Bench(bench::Args),
-    /// Say what would end a run on this machine, or what ended the run of these logs.
+    /// Say what would end a run on this machine, what ended the run of these logs, or where another framework's run would end.
     Doctor(doctor::Args),
     /// Print the page of an error, list them all, or search them.
     Explain(explain::Args),

@@ -13,6 +13,8 @@ pub(super) struct Given {
     pub value: String,
     /// Why the value cannot be taken as it stands, if so.
     pub unreadable: Option<&'static str>,
+    /// Where it stands in the file, from 1; 0 where that is not known.
+    pub line: usize,
 }
 
 /// What the table does with a key.
@@ -135,7 +137,7 @@ impl Draft {
                 continue;
             }
             let (row, take) = row_of(key).expect("a default is of a row of the table");
-            let given = Given { key: key.into(), value: value.into(), unreadable: None };
+            let given = Given { key: key.into(), value: value.into(), unreadable: None, line: 0 };
             entries.push(Entry { given, row, take, is_default: true, fate: Fate::Pending });
         }
         Draft { names, entries, settings: Vec::new(), rewards: Vec::new(), chosen: Vec::new() }

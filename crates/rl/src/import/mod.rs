@@ -7,8 +7,11 @@ mod draft;
 mod openrlhf;
 mod orz;
 mod read;
+mod settings;
 mod trl;
 mod verl;
+
+pub use settings::{Reader, Setting, settings};
 
 use draft::Draft;
 use plimsoll_base::{Error, Result};
@@ -44,6 +47,18 @@ impl Stack {
         }
     }
 
+    /// What a file of this stack holds.
+    const fn looked_for(self) -> &'static str {
+        match self {
+            Stack::OpenRlhf => "a command `... openrlhf.cli.train_ppo_ray --flag value ...`",
+            Stack::Verl => "a command `... verl.trainer.main_ppo key=value ...`",
+            Stack::Trl => {
+                "`trl grpo --flag value ...`, YAML or JSON with the keys of GRPOConfig, or a literal `GRPOConfig(...)`"
+            }
+            Stack::Orz => "a class with lines `key: type = value`",
+        }
+    }
+
     fn table(self) -> &'static draft::Names {
         match self {
             Stack::OpenRlhf => &openrlhf::NAMES,
@@ -69,16 +84,7 @@ pub struct Imported {
 pub fn import(stack: Stack, path: &Path) -> Result<Imported> {
     let text = read_text(path)?;
     let nothing = || {
-        let looked_for = match stack {
-            Stack::OpenRlhf => "a command `... openrlhf.cli.train_ppo_ray --flag value ...`",
-            Stack::Verl => "a command `... verl.trainer.main_ppo key=value ...`",
-            Stack::Trl => {
-                "`trl grpo --flag value ...`, YAML or JSON with the keys of GRPOConfig, or a literal `GRPOConfig(...)`"
-            }
-            Stack::Orz => "a class with lines `key: type = value`",
-        };
-        Error::usage("import-nothing-found", format!("{} holds no {} settings", path.display(), stack.name()))
-            .fact(format!("looked for {looked_for}"))
+        nothing_found(path, stack.name(), stack.looked_for())
             .hint("plimsoll import --help shows which file each stack takes")
     };
     let given = (stack.table().read)(&text);
@@ -91,6 +97,11 @@ pub fn import(stack: Stack, path: &Path) -> Result<Imported> {
     }
     draft.translate()?;
     Ok(draft.finish(&path.file_name().unwrap_or_default().to_string_lossy()))
+}
+
+fn nothing_found(path: &Path, name: &str, looked_for: &str) -> Error {
+    Error::usage("import-nothing-found", format!("{} holds no {name} settings", path.display()))
+        .fact(format!("looked for {looked_for}"))
 }
 
 fn read_text(path: &Path) -> Result<String> {

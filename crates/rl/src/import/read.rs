@@ -77,11 +77,35 @@ pub(super) struct Word {
     pub text: String,
     /// True if a variable in it is not known.
     pub open: bool,
+    /// Where it begins, from 1.
+    pub line: usize,
+}
+
+/// What a script says: its commands, and the variables that it sets.
+pub(super) struct Script {
+    pub commands: Vec<Vec<Word>>,
+    /// `NAME`, value, line.
+    pub variables: Vec<(String, String, usize)>,
 }
 
 /// The commands of a shell script: words without quotes, the script's own variables filled in.
 pub(super) fn commands(script: &str) -> Vec<Vec<Word>> {
-    let mut shell = Shell { chars: script.chars().collect(), at: 0, variables: BTreeMap::new() };
+    self::script(script).commands
+}
+
+/// The commands of a shell script and the variables that stand before or between them.
+pub(super) fn script(script: &str) -> Script {
+    let chars: Vec<char> = script.chars().collect();
+    let mut line = 1;
+    let lines = chars
+        .iter()
+        .map(|&c| {
+            let own = line;
+            line += u32::from(c == '\n');
+            own
+        })
+        .collect();
+    let mut shell = Shell { chars, lines, at: 0, variables: BTreeMap::new(), assigned: Vec::new() };
     let mut commands = Vec::new();
     while shell.at < shell.chars.len() {
         let words = shell.command();
@@ -89,13 +113,17 @@ pub(super) fn commands(script: &str) -> Vec<Vec<Word>> {
             commands.push(words);
         }
     }
-    commands
+    Script { commands, variables: shell.assigned }
 }
 
 struct Shell {
     chars: Vec<char>,
+    /// The line of each character.
+    lines: Vec<u32>,
     at: usize,
     variables: BTreeMap<String, String>,
+    /// Every assignment in its order.
+    assigned: Vec<(String, String, usize)>,
 }
 
 impl Shell {
@@ -138,12 +166,14 @@ impl Shell {
         let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if is_name && !word.open {
             self.variables.insert(name.into(), value.into());
+            self.assigned.push((name.into(), value.into(), word.line));
         }
         is_name
     }
 
     fn word(&mut self) -> Word {
-        let (mut word, mut quote) = (Word::default(), None);
+        let line = self.lines.get(self.at).map_or(0, |&line| line as usize);
+        let (mut word, mut quote) = (Word { line, ..Word::default() }, None);
         while let Some(c) = self.peek(0) {
             self.at += 1;
             match (quote, c) {
@@ -213,14 +243,17 @@ pub(super) fn flags(words: &[Word]) -> Vec<Given> {
         match (word.text.strip_prefix("--").filter(|name| !name.is_empty()), given.last_mut()) {
             (Some(name), _) => {
                 let (key, value) = name.split_once('=').unwrap_or((name, ""));
-                given.push(Given { key: key.into(), value: value.into(), unreadable });
+                given.push(Given { key: key.into(), value: value.into(), unreadable, line: word.line });
             }
             (None, Some(last)) => {
                 last.value += if last.value.is_empty() { "" } else { ", " };
                 last.value += &word.text;
                 last.unreadable = last.unreadable.or(unreadable);
             }
-            (None, None) => given.push(Given { key: word.text.clone(), value: String::new(), unreadable }),
+            (None, None) => {
+                let (key, line) = (word.text.clone(), word.line);
+                given.push(Given { key, value: String::new(), unreadable, line });
+            }
         }
     }
     given
@@ -234,6 +267,7 @@ pub(super) fn overrides(words: &[Word]) -> Vec<Given> {
             key: key.trim_start_matches('+').into(),
             value: unquote(value).into(),
             unreadable: word.open.then_some(VARIABLE),
+            line: word.line,
         }
     };
     words.iter().map(one).collect()
@@ -243,8 +277,8 @@ pub(super) fn overrides(words: &[Word]) -> Vec<Given> {
 pub(super) fn yaml(text: &str) -> Vec<Given> {
     let mut given: Vec<Given> = Vec::new();
     let mut outer: Vec<(usize, String)> = Vec::new();
-    for line in text.lines() {
-        let content = strip_comment(line);
+    for (index, line) in text.lines().enumerate() {
+        let (content, line) = (strip_comment(line), index + 1);
         let (indent, content) = (content.len() - content.trim_start().len(), content.trim());
         if content.is_empty() || content == "---" {
             continue;
@@ -261,6 +295,7 @@ pub(super) fn yaml(text: &str) -> Vec<Given> {
                 key: content.into(),
                 value: String::new(),
                 unreadable: Some("not read as YAML"),
+                line,
             });
             continue;
         };
@@ -269,8 +304,9 @@ pub(super) fn yaml(text: &str) -> Vec<Given> {
         }
         let path: Vec<&str> =
             outer.iter().map(|(_, name)| name.as_str()).chain([unquote(key.trim())]).collect();
-        given.push(Given { key: path.join("."), value: unquote(value.trim()).into(), unreadable: None });
-        if value.trim().is_empty() {
+        let value = unquote(value.trim());
+        given.push(Given { key: path.join("."), value: value.into(), unreadable: None, line });
+        if value.is_empty() {
             // A section, or a list: its own line goes if sections follow.
             outer.push((indent, unquote(key.trim()).into()));
         }
@@ -304,7 +340,7 @@ fn flatten(path: &str, object: &serde_json::Map<String, serde_json::Value>, give
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        given.push(Given { key, value, unreadable: None });
+        given.push(Given { key, value, unreadable: None, line: 0 });
     }
 }
 
@@ -362,12 +398,17 @@ pub(super) fn calls(text: &str, names: &[&str]) -> Vec<Given> {
     let mut given = Vec::new();
     for name in names {
         for (at, _) in clean.match_indices(&format!("{name}(")) {
-            let arguments = &clean[at + name.len() + 1..];
+            let start = at + name.len() + 1;
+            let arguments = &clean[start..];
             let arguments = &arguments[..closing(arguments)];
             for part in split(arguments, ',') {
                 let (key, value) = part.split_once('=').unwrap_or((part, ""));
+                // A part is a slice of the text, so its place in it is the distance of their starts.
+                let begins =
+                    part.len() - part.trim_start().len() + (part.as_ptr() as usize - clean.as_ptr() as usize);
+                let line = clean[..begins].matches('\n').count() + 1;
                 if !key.trim().is_empty() {
-                    given.push(literal(key.trim(), value.trim()));
+                    given.push(Given { line, ..literal(key.trim(), value.trim()) });
                 }
             }
         }
@@ -395,8 +436,8 @@ fn closing(text: &str) -> usize {
 /// `key: type = value` and `key = value` inside the classes of a file.
 pub(super) fn class_fields(text: &str) -> Vec<Given> {
     let mut given = Vec::new();
-    let (mut inside, mut lines) = (false, text.lines().peekable());
-    while let Some(line) = lines.next() {
+    let (mut inside, mut lines) = (false, text.lines().enumerate().peekable());
+    while let Some((at, line)) = lines.next() {
         let indent = line.len() - line.trim_start().len();
         let content = strip_comment(line).trim().to_string();
         if indent == 0 && !content.is_empty() {
@@ -416,11 +457,11 @@ pub(super) fn class_fields(text: &str) -> Vec<Given> {
         let open =
             |value: &str| value.matches(['[', '(', '{']).count() > value.matches([']', ')', '}']).count();
         while open(&value) && value.len() < VALUE_BYTES_MAX {
-            let Some(more) = lines.next() else { break };
+            let Some((_, more)) = lines.next() else { break };
             value += " ";
             value += strip_comment(more).trim();
         }
-        given.push(literal(key, &value));
+        given.push(Given { line: at + 1, ..literal(key, &value) });
     }
     given
 }
@@ -437,7 +478,7 @@ fn literal(key: &str, value: &str) -> Given {
     let items = if bracketed { split(&inner[1..inner.len() - 1], ',') } else { Vec::new() };
     let taken = is_atom(inner)
         || (bracketed && items.iter().map(|item| item.trim()).all(|item| item.is_empty() || is_atom(item)));
-    let given = |value: &str, unreadable| Given { key: key.into(), value: value.into(), unreadable };
+    let given = |value: &str, unreadable| Given { key: key.into(), value: value.into(), unreadable, line: 0 };
     match taken {
         true => given(unquote(inner), None),
         false => given(value, Some(EXPRESSION)),

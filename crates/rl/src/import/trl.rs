@@ -106,7 +106,8 @@ pub(super) static NAMES: Names = Names {
 };
 
 fn settings(text: &str) -> Vec<Given> {
-    let trainer = |value: &str| Given { key: "trainer".into(), value: value.into(), unreadable: None };
+    let trainer =
+        |value: &str| Given { key: "trainer".into(), value: value.into(), unreadable: None, line: 0 };
     if let Some(given) = read::json(text) {
         return given;
     }

@@ -1,0 +1,174 @@
+//! The machine that a plan is held against: numbers by hand, from the file, or read here, each with where it is from.
+
+use super::Stack;
+use super::options::{Options, Setting, invalid};
+use plimsoll_base::{Bytes, Error, Result};
+
+/// A value and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known<T> {
+    /// The value.
+    pub value: T,
+    /// `--gpus`, `line 3`, `/proc/meminfo`, ...
+    pub source: String,
+    /// True if a person gave it for this plan: then a file does not change it.
+    pub by_hand: bool,
+}
+
+/// What a machine has; what nobody said is not judged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Cards of a node.
+    pub gpus: Option<Known<u64>>,
+    /// Memory of a card.
+    pub gpu_bytes: Option<Known<Bytes>>,
+    /// Memory that a node's processes may use: a container's limit.
+    pub host_bytes: Option<Known<Bytes>>,
+    /// Size of /dev/shm.
+    pub shm_bytes: Option<Known<Bytes>>,
+    /// The kernel: major, minor.
+    pub kernel: Option<Known<(u32, u32)>>,
+    /// Environment variables of the trainer.
+    pub variables: Vec<(String, Known<String>)>,
+}
+
+impl Limits {
+    /// With what the file says of its machine.
+    pub(super) fn with_settings(&self, settings: &[Setting]) -> Result<Limits> {
+        let mut limits = self.clone();
+        for one in settings {
+            let source = format!("line {} of the file", one.line);
+            if let Some(name) = one.key.strip_prefix("env.") {
+                let known = Known { value: one.value.clone(), source, by_hand: false };
+                if !limits.variables.iter().any(|(own, known)| own == name && known.by_hand) {
+                    limits.variables.retain(|(own, _)| own != name);
+                    limits.variables.push((name.into(), known));
+                }
+                continue;
+            }
+            let bytes = || {
+                Bytes::parse(&one.value)
+                    .map_err(|err| invalid(one, "is not a number of bytes").fact(err.message))
+            };
+            match one.key.as_str() {
+                "machine.gpus" => {
+                    let count = one.value.parse::<u64>().ok().filter(|count| (1..=1024).contains(count));
+                    let count = count.ok_or_else(|| invalid(one, "is not a number of cards, 1 to 1024"))?;
+                    replace(&mut limits.gpus, count, source);
+                }
+                "machine.host_memory" => replace(&mut limits.host_bytes, bytes()?, source),
+                "machine.shm" => replace(&mut limits.shm_bytes, bytes()?, source),
+                _ => {}
+            }
+        }
+        Ok(limits)
+    }
+
+    /// A card's memory.
+    ///
+    /// Errors: `run-machine-unknown`.
+    pub(super) fn card(&self) -> Result<Bytes> {
+        self.gpu_bytes
+            .as_ref()
+            .map(|known| known.value)
+            .ok_or_else(|| unknown("memory of a card", "--gpu-memory 80GiB"))
+    }
+
+    /// Cards of a node.
+    ///
+    /// Errors: `run-machine-unknown`.
+    pub(super) fn cards(&self) -> Result<u64> {
+        self.gpus.as_ref().map(|known| known.value).ok_or_else(|| unknown("number of cards", "--gpus 8"))
+    }
+
+    /// An environment variable of the trainer.
+    pub(super) fn variable(&self, name: &str) -> Option<&Known<String>> {
+        self.variables.iter().find(|(own, _)| own == name).map(|(_, known)| known)
+    }
+}
+
+fn replace<T>(slot: &mut Option<Known<T>>, value: T, source: String) {
+    if !slot.as_ref().is_some_and(|known| known.by_hand) {
+        *slot = Some(Known { value, source, by_hand: false });
+    }
+}
+
+fn unknown(what: &str, flag: &str) -> Error {
+    Error::usage("run-machine-unknown", format!("the {what} is not known"))
+        .fact("neither the file nor this machine says it")
+        .hint(format!("give it: {flag}"))
+}
+
+/// A version's first three numbers.
+pub(super) fn numbers(version: &str) -> (u32, u32, u32) {
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    (next(), next(), next())
+}
+
+/// The framework's version: by hand, pinned in the file, or the newest that has the file's names.
+pub(super) fn version(stack: Stack, by_hand: Option<&str>, options: &Options) -> Result<Known<String>> {
+    if let Some(version) = by_hand {
+        if !version.starts_with(|c: char| c.is_ascii_digit()) {
+            let message = format!("--stack-version {version}: not a version");
+            return Err(Error::usage("run-value-invalid", message).hint("give numbers, as in 0.8.1"));
+        }
+        return Ok(Known { value: version.into(), source: "--stack-version".into(), by_hand: true });
+    }
+    let (package, newest, why) = match stack {
+        Stack::OpenRlhf if options.has_first_names() => ("openrlhf", "0.10.1", "the newest with flat flags"),
+        Stack::OpenRlhf => ("openrlhf", "0.11.2", "the newest that was read"),
+        Stack::Orz => ("orz", "3fdd9a0", "the only one that was read"),
+        Stack::Verl if options.has("actor_rollout_ref.rollout.swap_space") => {
+            ("verl", "0.2", "simpleRL-reason's fork, by its option swap_space")
+        }
+        Stack::Verl => ("verl", "0.7.0", "the newest that was read"),
+        Stack::Trl => ("trl", "1.10.0", "the newest that was read"),
+        Stack::TorchRl => ("torchrl", "0.14.1", "the newest that was read"),
+    };
+    Ok(match options.version(package) {
+        Some(one) => Known {
+            value: one.value.clone(),
+            source: format!("line {} of the file", one.line),
+            by_hand: false,
+        },
+        None => Known { value: newest.into(), source: why.into(), by_hand: false },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(key: &str, value: &str) -> Setting {
+        Setting { key: key.into(), value: value.into(), line: 4, unreadable: None }
+    }
+
+    #[test]
+    fn a_hand_wins_over_the_file_and_the_file_over_readings() {
+        let known = |value, by_hand| Some(Known { value, source: "x".into(), by_hand });
+        let limits = Limits { gpus: known(2, true), ..Limits::default() };
+        let file =
+            [setting("machine.gpus", "8"), setting("machine.host_memory", "500GB"), setting("env.A", "b")];
+        let merged = limits.with_settings(&file).unwrap();
+        assert_eq!(merged.cards().unwrap(), 2);
+        assert_eq!(merged.host_bytes.as_ref().unwrap().value, Bytes(500_000_000_000));
+        assert_eq!(merged.variable("A").unwrap().value, "b");
+        let read = Limits { gpus: known(2, false), ..Limits::default() };
+        assert_eq!(read.with_settings(&file).unwrap().cards().unwrap(), 8);
+        assert_eq!(merged.card().unwrap_err().slug, "run-machine-unknown");
+        for (key, value) in [("machine.gpus", "-1"), ("machine.gpus", "99999"), ("machine.shm", "much")] {
+            let error = Limits::default().with_settings(&[setting(key, value)]).unwrap_err();
+            assert_eq!(error.slug, "run-value-invalid", "{key} {value}");
+        }
+    }
+
+    #[test]
+    fn versions_are_three_numbers() {
+        for (text, expect) in
+            [("0.8.1", (0, 8, 1)), ("1.10.0.dev0", (1, 10, 0)), ("0.2", (0, 2, 0)), ("x", (0, 0, 0))]
+        {
+            assert_eq!(numbers(text), expect, "{text}");
+        }
+    }
+}
