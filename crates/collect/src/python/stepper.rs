@@ -64,8 +64,6 @@ struct Group {
     codes: Vec<u8>,
     /// Environments that lost their episode since they answered last.
     lost: Vec<bool>,
-    /// Steps of each episode so far.
-    steps: Vec<u32>,
     seeds: Vec<u64>,
     actions: Vec<u8>,
     observations: Vec<u8>,
@@ -303,7 +301,6 @@ impl Group {
                 asks: vec![Ask::Skip; k],
                 codes: vec![0; k],
                 lost: vec![false; k],
-                steps: vec![0; k],
                 seeds: vec![0; k],
                 actions: vec![0; k * action],
                 observations: vec![0; k * observation],
@@ -314,32 +311,6 @@ impl Group {
             }
         })
         .collect()
-    }
-
-    /// An environment has done what it was to do; `flag` is of its step.
-    fn answered(&mut self, index: usize, flag: u8) {
-        let steps = self.steps[index];
-        let is_step = self.codes[index] == Ask::Step as u8;
-        self.steps[index] = if is_step && flag & DONE == 0 { steps.saturating_add(1) } else { 0 };
-        self.lost[index] = false;
-        self.codes[index] = Ask::Skip as u8;
-    }
-
-    /// Ends episodes of `limit` steps, which are then to be reset; true if there are any.
-    fn truncate(&mut self, limit: u32, observation_bytes: usize) -> bool {
-        let mut any = false;
-        for index in 0..self.steps.len() {
-            if self.steps[index] < limit {
-                continue;
-            }
-            let place = index * observation_bytes..(index + 1) * observation_bytes;
-            self.finals[place.clone()].copy_from_slice(&self.observations[place]);
-            self.flags[index] |= TRUNCATED;
-            self.codes[index] = Ask::Reset as u8;
-            self.steps[index] = 0;
-            any = true;
-        }
-        any
     }
 
     /// What an environment is yet to do after it failed, and how its answer is marked.
@@ -609,7 +580,8 @@ impl PythonStepper {
             match wrong {
                 None => {
                     stepped |= one.codes[index] == Ask::Step as u8;
-                    one.answered(index, flag);
+                    one.lost[index] = false;
+                    one.codes[index] = Ask::Skip as u8;
                 }
                 Some(what) => {
                     let error = bad(&format!("environment {}: {what}", one.envs.start + index as u32));
@@ -618,15 +590,8 @@ impl PythonStepper {
                 }
             }
         }
-        let truncated = self.envs.episode_steps_max.is_some_and(|limit| one.truncate(limit, width));
         if stepped {
             self.seats[one.worker].fruitless = 0;
-        }
-        if failed.is_empty() && truncated {
-            let now = Instant::now();
-            one.state = State::Waiting(now);
-            self.send(group, now);
-            return Ok(());
         }
         if failed.is_empty() {
             one.state = State::Idle;

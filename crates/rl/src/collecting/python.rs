@@ -21,7 +21,7 @@ pub struct PythonSetup {
 impl PythonSetup {
     /// Those of an environment file; none for native ones.
     ///
-    /// Errors: those of starting a worker.
+    /// Errors: those of starting a worker; `env-vector-autoreset` for a limit that vector environments cannot have.
     pub fn of_file(file: &EnvFile) -> Result<Option<PythonSetup>> {
         if !is_python_env(&file.env) {
             return Ok(None);
