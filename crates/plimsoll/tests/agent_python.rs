@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, check_refused, command, plimsoll, text};
+use common::{Folder, check_refused, command, plimsoll, python_with, text};
 use serde_json::Value;
 use std::fs;
 use std::process::{Output, Stdio};
@@ -61,19 +61,6 @@ class Signs:
         pass
 "#;
 
-/// The interpreter for tests, if it has numpy; otherwise says what is missing.
-fn python() -> Option<String> {
-    let python = std::env::var("PLIMSOLL_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let found = std::process::Command::new(&python).args(["-c", "import numpy"]).output();
-    let found = found.is_ok_and(|out| out.status.success());
-    if !found {
-        eprintln!(
-            "skipped: `{python}` has no numpy; PLIMSOLL_TEST_PYTHON may name an interpreter that has it"
-        );
-    }
-    found.then_some(python)
-}
-
 /// A folder with the environment and a run in it.
 fn prepared(python: &str) -> Folder {
     let folder = Folder::with("signs.py", SIGNS);
@@ -120,7 +107,7 @@ fn weights(folder: &Folder, dir: &str) -> Vec<u8> {
 
 #[test]
 fn signs_in_python_are_learnt_within_the_planned_workers() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = prepared(&python);
     let words = arguments(&folder, "plan", "run", &["eval.every=4", "eval.prompts_max=4"], &["--json"]);
     let planned = plimsoll(&words.iter().map(String::as_str).collect::<Vec<_>>());
@@ -147,7 +134,7 @@ fn signs_in_python_are_learnt_within_the_planned_workers() {
 
 #[test]
 fn a_worker_or_an_environment_that_fails_costs_its_step_in_flight() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     // A worker has four environments; an environment that raises is one.
     for (fault, lost) in [("kill", 4.0), ("raise", 1.0)] {
         let folder = prepared(&python);
@@ -171,7 +158,7 @@ fn a_worker_or_an_environment_that_fails_costs_its_step_in_flight() {
 
 #[test]
 fn a_run_goes_on_bit_for_bit_where_the_environment_follows_from_its_seed() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = prepared(&python);
     // Episodes of 24 frames do not end with the batches of 64 each.
     let sets = ["environment.env_options={ length = 24 }", "environment.max_frames_per_traj=24"];
@@ -189,7 +176,7 @@ fn a_run_goes_on_bit_for_bit_where_the_environment_follows_from_its_seed() {
 
 #[test]
 fn an_environment_that_does_not_follow_from_its_seed_is_told_on_resume() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = prepared(&python);
     let options = format!(
         "environment.env_options={{ folder = \"{}\", fault = \"wild\", length = 48 }}",
@@ -209,7 +196,7 @@ fn an_environment_that_does_not_follow_from_its_seed_is_told_on_resume() {
 
 #[test]
 fn an_interrupt_saves_and_the_run_goes_on() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = prepared(&python);
     let words = arguments(&folder, "train", "run", &["environment.total_frames=1048576"], &["--json"]);
     let child = command(&words.iter().map(String::as_str).collect::<Vec<_>>())
@@ -236,7 +223,7 @@ fn an_interrupt_saves_and_the_run_goes_on() {
 
 #[test]
 fn what_python_environments_cannot_have_is_refused_by_name() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = prepared(&python);
     for (sets, code, slug) in [
         (&["environment.turns_max=3"][..], 2, "contradictory-keys"),

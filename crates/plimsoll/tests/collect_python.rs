@@ -2,25 +2,12 @@
 
 mod common;
 
-use common::{Folder, check_refused, plimsoll, text};
+use common::{Folder, check_refused, plimsoll, python_with, text};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::Value;
 
 const ENVS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../collect/tests/common/envs.py");
-
-/// The interpreter for tests, if it has numpy; otherwise says what is missing.
-fn python() -> Option<String> {
-    let python = std::env::var("PLIMSOLL_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let found = std::process::Command::new(&python).args(["-c", "import numpy"]).output();
-    let found = found.is_ok_and(|out| out.status.success());
-    if !found {
-        eprintln!(
-            "skipped: `{python}` has no numpy; PLIMSOLL_TEST_PYTHON may name an interpreter that has it"
-        );
-    }
-    found.then_some(python)
-}
 
 fn file(python: &str, class: &str, more: &str) -> String {
     format!(
@@ -36,7 +23,7 @@ fn collected(folder: &Folder, name: &str) -> Value {
 
 #[test]
 fn python_environments_are_planned_and_collected() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = Folder::with("env.toml", &file(&python, "Count", "total_frames = 800"));
     let planned = plimsoll(&["plan", &folder.text_path("env.toml"), "--json"]);
     assert!(planned.status.success(), "{}", text(&planned.stderr));
@@ -57,7 +44,7 @@ fn python_environments_are_planned_and_collected() {
 
 #[test]
 fn episodes_are_truncated_where_the_environment_goes_on() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder =
         Folder::with("env.toml", &file(&python, "Count", "total_frames = 800\nmax_frames_per_traj = 3"));
     let summary = collected(&folder, "env.toml");
@@ -69,7 +56,7 @@ fn episodes_are_truncated_where_the_environment_goes_on() {
 
 #[test]
 fn nested_observations_are_columns_of_lists() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = Folder::new();
     let run =
         format!("total_frames = 160\n[run]\nformat = \"parquet\"\ndir = \"{}\"", folder.text_path("frames"));
@@ -93,7 +80,7 @@ fn nested_observations_are_columns_of_lists() {
 
 #[test]
 fn a_run_outlives_its_workers() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = Folder::new();
     let marker = folder.path("").display().to_string();
     let options = format!("total_frames = 800\n[env_options]\nfolder = \"{marker}\"\nfault = \"kill\"");
@@ -107,7 +94,7 @@ fn a_run_outlives_its_workers() {
 
 #[test]
 fn a_warning_is_shown_and_counted() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = Folder::new();
     let options = format!("total_frames = 1600\n[env_options]\nfolder = \"{}\"", folder.path("").display());
     folder.write("env.toml", &file(&python, "MapsCuda", &options));
@@ -126,7 +113,7 @@ fn a_warning_is_shown_and_counted() {
 
 #[test]
 fn plan_and_summary_say_who_holds_workers_to_their_memory() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = Folder::with("env.toml", &file(&python, "Count", "total_frames = 160"));
     let path = folder.text_path("env.toml");
     let planned = plimsoll(&["plan", &path]);
@@ -140,7 +127,7 @@ fn plan_and_summary_say_who_holds_workers_to_their_memory() {
 
 #[test]
 fn a_limit_truncates_episodes_of_workers() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder =
         Folder::with("env.toml", &file(&python, "Count", "total_frames = 800\nmax_frames_per_traj = 5"));
     assert_eq!(collected(&folder, "env.toml")["counters"]["episodes"].as_u64(), Some(8 * (100 / 5)));
@@ -162,7 +149,7 @@ fn a_limit_truncates_episodes_of_workers() {
 
 #[test]
 fn what_cannot_start_is_refused_before_the_run() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with("numpy") else { return };
     let folder = Folder::with("env.toml", &file("python-of-no-version", "Count", ""));
     let path = folder.text_path("env.toml");
     check_refused(&["collect", &path], 2, &["error[env-python-missing]", "python-of-no-version"]);

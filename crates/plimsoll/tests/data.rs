@@ -161,6 +161,7 @@ fn samples_are_plain_json_and_the_report_is_written() {
         "finish",
         "policy_version",
         "logprobs",
+        "token_chars",
     ];
     for (file, rows, set) in [("eval-000000", 32, "builtin:addition"), ("step-000001", 16, "addition")] {
         let found = lines(&folder.path(&format!("out/samples/{file}.jsonl")));

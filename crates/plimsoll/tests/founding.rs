@@ -198,7 +198,7 @@ fn failure_3_host_memory_stays_flat_over_many_rollouts_with_the_cache_kept() {
 }
 
 #[test]
-fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_tenth_above_its_plan() {
+fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_twelfth_above_its_plan() {
     // PPO of a 13B model with Adam on the host: the weights were gathered into copies for a save, in a container that the
     // states had filled, and the kernel killed the actor. Here a save passes through the planned buffer: a container
     // without room for a copy is enough. `rl/tests/founding_failure_5.rs` has the report's own numbers; `bench/save.py` has the peer's end.
@@ -209,7 +209,7 @@ fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_tenth_above_it
     let output = plimsoll(&[&["plan", &run, "--min", "--json"], &every[..]].concat());
     let found: Value = serde_json::from_slice(&output.stdout).expect("one object");
     let least = found["min_host_bytes"].as_u64().expect("a number of bytes");
-    let Some(group) = Group::new("saves", least / 10 * 11) else {
+    let Some(group) = Group::new("saves", least / 12 * 13) else {
         return;
     };
     let train = [&["train", &run, "--json"], &every[..]].concat();
@@ -225,5 +225,5 @@ fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_tenth_above_it
     let manifest = read_json(&folder.path("out/checkpoints/latest/manifest.json"));
     let tensors = ["model.safetensors", "state/optimizer.safetensors"];
     let saved: u64 = tensors.iter().filter_map(|file| manifest["files"][file]["bytes"].as_u64()).sum();
-    assert!(saved > least / 10, "{saved} bytes are saved, {} are above the plan", least / 10);
+    assert!(saved > least / 12, "{saved} bytes are saved, {} are above the plan", least / 12);
 }

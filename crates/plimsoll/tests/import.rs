@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, check_refused, command, plimsoll, text};
+use common::{Folder, check_refused, command, plimsoll, python_with, text};
 use std::path::Path;
 
 const OPENRLHF: &str = r#"#!/bin/bash
@@ -158,6 +158,12 @@ fn check_plans(run: &str) {
         if needs_stand_ins {
             args.extend(["--set", set]);
         }
+    }
+    let python;
+    if content.contains("\"gym:") {
+        let Some(found) = python_with("gymnasium") else { return };
+        python = format!("environment.python={found}");
+        args.extend(["--set", &python]);
     }
     // Recipes name their files from the root of the repository.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -72,3 +72,16 @@ pub fn check_error(args: &[&str], output: &Output, code: i32, contains: &[&str])
         assert!(stderr.contains(part), "{args:?} lacks {part:?}: {stderr}");
     }
 }
+
+/// The interpreter for tests, if it has a module; otherwise says what is missing.
+pub fn python_with(module: &str) -> Option<String> {
+    let python = std::env::var("PLIMSOLL_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let found = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+    let found = found.is_ok_and(|out| out.status.success());
+    if !found {
+        eprintln!(
+            "skipped: `{python}` has no {module}; PLIMSOLL_TEST_PYTHON may name an interpreter that has it"
+        );
+    }
+    found.then_some(python)
+}
