@@ -118,6 +118,12 @@ fn a_grid_has_a_row_a_cell() {
     assert!(rows.iter().all(|row| (row["fits"] == true) == (row["min_bytes"].as_u64() <= Some(16 << 30))));
     let words = text(&plimsoll(&[&args[..], &["--methods", "sft"]].concat()).stdout);
     assert_eq!(words.matches("qwen2.5-7b").count(), 2, "{words}");
+    // A critic of its own, and its optimizer, come on top of what the actor takes.
+    let all = ["plan", "--table", "--models", "smollm2-135m", "--contexts", "512", "--json"];
+    let (_, grid) = object(&[&all[..], &["--methods", "grpo,ppo,dpo,reward_model"]].concat());
+    let least: Vec<u64> =
+        grid["rows"].as_array().expect("rows").iter().filter_map(|row| row["min_bytes"].as_u64()).collect();
+    assert!(least.len() == 4 && least[1] > least[0], "{least:?}");
     check_refused(&["plan", "--table", "--models", "gpt-9"], 2, &["error[unknown-preset]: "]);
     check_refused(&["plan"], 2, &["error[bad-usage]: "]);
 }

@@ -154,16 +154,10 @@ fn empty_run(model: &str) -> RunFile {
 
 fn parse_method(name: &str) -> Result<Method> {
     let method: Option<Method> = serde_json::from_value(serde_json::Value::String(name.to_string())).ok();
-    match method {
-        Some(Method::Ppo | Method::Dpo | Method::RewardModel) => {
-            Err(Error::usage("not-built", format!("--methods: `{name}` is not built yet")).hint(
-                "built are grpo, dr_grpo, rloo, reinforce, reinforce_baseline, gspo, cispo, sapo and sft",
-            ))
-        }
-        Some(method) => Ok(method),
-        None => Err(Error::usage("unknown-method", format!("--methods: `{name}` is not a method"))
-            .hint("write for example --methods grpo,sft")),
-    }
+    method.ok_or_else(|| {
+        Error::usage("unknown-method", format!("--methods: `{name}` is not a method"))
+            .hint("write for example --methods grpo,ppo,sft")
+    })
 }
 
 fn unknown_preset(name: &str) -> Error {
