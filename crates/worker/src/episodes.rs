@@ -66,17 +66,8 @@ impl PythonEpisodes {
             return Err(Error::usage("text-environment-missing", message)
                 .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"));
         }
-        let launch = Launch {
-            name: class.clone(),
-            program: spec.python.as_deref().unwrap_or("python3").to_string(),
-            args: vec!["-c".into(), SERVE.into(), file.to_string_lossy().into_owned(), class.clone()],
-            env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
-            memory: spec.memory,
-            network: spec.network,
-            folder: None,
-            file: None,
-            ready: Some(check_loaded),
-        };
+        let python = spec.python.as_deref();
+        let launch = Launch::of_python(python, SERVE, (file, class), spec.memory, spec.network, check_loaded);
         let (step_timeout, reset_timeout) = (spec.step_timeout, spec.reset_timeout);
         // A turn is not asked for twice: the environment may have taken it already.
         let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };

@@ -4,7 +4,7 @@ use crate::sandbox::{self, Gpu, Network};
 use plimsoll_base::{Bytes, Error, Result};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -45,6 +45,29 @@ pub struct Limits {
 }
 
 impl Launch {
+    /// A script of ours that serves what a file of the user's calls by a name, and says first whether it could load it.
+    /// `python`: the interpreter, `python3` if none.
+    pub(crate) fn of_python(
+        python: Option<&str>,
+        script: &str,
+        (file, name): (&Path, &str),
+        memory: Bytes,
+        network: Network,
+        ready: fn(&str, &str) -> Result<()>,
+    ) -> Launch {
+        Launch {
+            name: name.into(),
+            program: python.unwrap_or("python3").into(),
+            args: vec!["-c".into(), script.into(), file.to_string_lossy().into_owned(), name.into()],
+            env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
+            memory,
+            network,
+            folder: None,
+            file: None,
+            ready: Some(ready),
+        }
+    }
+
     /// Starts the process; one that cannot be started is `reward-worker-not-started`.
     pub(crate) fn spawn(&self) -> Result<Child> {
         let mut command = Command::new(&self.program);

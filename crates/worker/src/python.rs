@@ -92,17 +92,9 @@ impl PythonFunction {
             )
             .hint("write kind = \"python:FILE.py:FUNCTION\" with a path from where the command runs"));
         }
-        let launch = Launch {
-            name: function.clone(),
-            program: spec.python.as_deref().unwrap_or("python3").to_string(),
-            args: vec!["-c".into(), SERVE.into(), file.to_string_lossy().into_owned(), function.clone()],
-            env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
-            memory: spec.memory,
-            network: spec.network,
-            folder: None,
-            file: None,
-            ready: Some(check_loaded),
-        };
+        let python = spec.python.as_deref();
+        let launch =
+            Launch::of_python(python, SERVE, (file, function), spec.memory, spec.network, check_loaded);
         let pool = Pool::start(launch, limits, stop)?;
         Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature })
     }

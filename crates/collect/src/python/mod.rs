@@ -71,7 +71,7 @@ pub struct PythonEnvs {
     /// Whether each episode has a seed of its own; otherwise the first of an environment alone.
     pub reseed: bool,
     /// Whether a worker steps one half of its environments while the policy acts on the other. Each hand-over costs both
-    /// processes a wake-up, so that a policy which takes no time is better off without.
+    /// processes a wake-up: with a policy that takes no time one group costs less CPU on a busy machine, not on an idle one.
     pub overlap: bool,
 }
 

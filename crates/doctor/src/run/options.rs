@@ -1,5 +1,6 @@
 //! A stack's settings by name: aliases, defaults, switches and numbers with bounds; and what nobody knows.
 
+use super::verdict::Values;
 use plimsoll_base::{Error, Result};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -122,6 +123,12 @@ impl Options {
             "false" | "0" | "no" | "off" => Ok(false),
             _ => Err(invalid(one, "is neither true nor false")),
         }
+    }
+
+    /// A switch turned `to` true or false, if it is readable and stands the other way.
+    pub fn turn(&self, name: &'static str, default: bool, to: bool) -> Option<Values> {
+        let word = if to { "True" } else { "False" };
+        (self.flag_or(name, default) == Ok(!to)).then(|| vec![(name, Some(word.into()))])
     }
 
     /// A whole number from 1 on.

@@ -127,10 +127,7 @@ pub(super) const CHANGES: &[Change] = &[
     },
     Change {
         words: "recompute activations",
-        values: |options| {
-            (options.flag_or("gradient_checkpointing", true) == Ok(false))
-                .then(|| vec![("gradient_checkpointing", Some("True".into()))])
-        },
+        values: |options| options.turn("gradient_checkpointing", true, true),
     },
     Change {
         words: "bf16 gradients",
@@ -139,18 +136,10 @@ pub(super) const CHANGES: &[Change] = &[
                 .then(|| vec![("grad_accum_dtype", Some("bf16".into()))])
         },
     },
-    Change {
-        words: "optimizer on the host",
-        values: |options| {
-            (options.flag_or("adam_offload", false) == Ok(false))
-                .then(|| vec![("adam_offload", Some("True".into()))])
-        },
-    },
+    Change { words: "optimizer on the host", values: |options| options.turn("adam_offload", false, true) },
     Change {
         words: "no critic, advantages from groups; it changes the method",
-        values: |options| {
-            (options.flag_or("use_grpo", false) == Ok(false)).then(|| vec![("use_grpo", Some("True".into()))])
-        },
+        values: |options| options.turn("use_grpo", false, true),
     },
 ];
 

@@ -141,10 +141,7 @@ pub(super) const CHANGES: &[Change] = &[
     },
     Change {
         words: "a loss that never makes the logits whole",
-        values: |options| {
-            (options.flag_or("use_liger_kernel", false) == Ok(false))
-                .then(|| vec![("use_liger_kernel", Some("True".into()))])
-        },
+        values: |options| options.turn("use_liger_kernel", false, true),
     },
     Change {
         words: "the engine asleep while the trainer works",
@@ -157,10 +154,7 @@ pub(super) const CHANGES: &[Change] = &[
     },
     Change {
         words: "recompute activations",
-        values: |options| {
-            (options.flag_or("gradient_checkpointing", true) == Ok(false))
-                .then(|| vec![("gradient_checkpointing", Some("True".into()))])
-        },
+        values: |options| options.turn("gradient_checkpointing", true, true),
     },
     Change {
         words: "weights in bf16",

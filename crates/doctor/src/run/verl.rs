@@ -130,16 +130,12 @@ pub(super) const CHANGES: &[Change] = &[
     Change {
         words: "no entropy over all logits at once",
         values: |options| {
-            let name = "actor_rollout_ref.actor.entropy_from_logits_with_chunking";
-            (options.flag_or(name, false) == Ok(false)).then(|| vec![(name, Some("True".into()))])
+            options.turn("actor_rollout_ref.actor.entropy_from_logits_with_chunking", false, true)
         },
     },
     Change {
         words: "logits that are never whole",
-        values: |options| {
-            let name = "actor_rollout_ref.model.use_fused_kernels";
-            (options.flag_or(name, false) == Ok(false)).then(|| vec![(name, Some("True".into()))])
-        },
+        values: |options| options.turn("actor_rollout_ref.model.use_fused_kernels", false, true),
     },
     Change {
         words: "fewer tokens a micro-batch",
@@ -163,24 +159,15 @@ pub(super) const CHANGES: &[Change] = &[
     },
     Change {
         words: "optimizer on the host",
-        values: |options| {
-            let name = "actor_rollout_ref.actor.fsdp_config.optimizer_offload";
-            (options.flag_or(name, false) == Ok(false)).then(|| vec![(name, Some("True".into()))])
-        },
+        values: |options| options.turn("actor_rollout_ref.actor.fsdp_config.optimizer_offload", false, true),
     },
     Change {
         words: "optimizer on the card",
-        values: |options| {
-            let name = "actor_rollout_ref.actor.fsdp_config.optimizer_offload";
-            (options.flag_or(name, false) == Ok(true)).then(|| vec![(name, Some("False".into()))])
-        },
+        values: |options| options.turn("actor_rollout_ref.actor.fsdp_config.optimizer_offload", false, false),
     },
     Change {
         words: "weights on the card",
-        values: |options| {
-            let name = "actor_rollout_ref.actor.fsdp_config.param_offload";
-            (options.flag_or(name, false) == Ok(true)).then(|| vec![(name, Some("False".into()))])
-        },
+        values: |options| options.turn("actor_rollout_ref.actor.fsdp_config.param_offload", false, false),
     },
 ];
 
