@@ -3,12 +3,16 @@
 //! A signal at the parent's death reaches a child and no grandchild. So the keeper stays: it takes up orphans of the
 //! worker, ends when the interpreter ends, or when its own parent is gone, and by then has killed everything below itself,
 //! processes that opened a session of their own included. It ends as the interpreter did, so that whoever started it sees
-//! that end. It has no part in the worker's socket, and costs a megabyte or two: pages of this program that it touches.
+//! that end. It has no part in the worker's socket, and lets go of this program's pages once the interpreter runs: it costs
+//! a megabyte.
 
 use crate::groups::Joined;
 use crate::procs;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::mm::Advice;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
+use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -58,6 +62,7 @@ pub(crate) fn keep(python: Pid, parent: i32, group: Option<Joined>) -> ExitCode 
     let handle = rustix::process::pidfd_open(python, PidfdFlags::empty()).ok();
     let mut end = None;
     let parent = Pid::from_raw(parent);
+    forget_pages(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
     while end.is_none() && rustix::process::getppid() == parent {
         wait(handle.as_ref());
         reap(python, &mut end);
@@ -77,6 +82,41 @@ pub(crate) fn keep(python: Pid, parent: i32, group: Option<Joined>) -> ExitCode 
         group.leave();
     }
     end_as(end)
+}
+
+/// Lets go of what is mapped of files and was never written here, by the text of /proc/self/smaps. A page that is needed
+/// again is read from the file, which stays.
+fn forget_pages(smaps: &str) {
+    for (range, is_clean) in clean_ranges(smaps) {
+        if is_clean {
+            // SAFETY: the range holds pages of a file alone (none is anonymous, so none was written), cannot be written, and
+            // is mapped until this process ends: whoever reads it afterwards reads the same bytes.
+            let _ = unsafe {
+                rustix::mm::madvise(range.start as *mut c_void, range.len(), Advice::LinuxDontNeed)
+            };
+        }
+    }
+}
+
+/// The mappings of files that cannot be written, and whether none of their pages differs from the file.
+fn clean_ranges(smaps: &str) -> Vec<(Range<usize>, bool)> {
+    let mut found: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut is_open = false;
+    for line in smaps.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        if let [range, permissions, _, _, inode, ..] = words[..]
+            && let Some((from, to)) = range.split_once('-')
+        {
+            let [from, to] = [from, to].map(|number| usize::from_str_radix(number, 16));
+            is_open = inode != "0" && matches!(permissions, "r-xp" | "r--p");
+            if let (true, Ok(from), Ok(to)) = (is_open, from, to) {
+                found.push((from..to, false));
+            }
+        } else if let (true, ["Anonymous:", kib, ..], Some(last)) = (is_open, &words[..], found.last_mut()) {
+            last.1 = *kib == "0";
+        }
+    }
+    found
 }
 
 /// Sleeps until the interpreter ends, nobody reads our words any more, or a tick has passed.
@@ -121,4 +161,30 @@ fn end_as(end: Option<WaitStatus>) -> ExitCode {
         (None, None) => SIGNALLED,
     };
     ExitCode::from(code as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_file_holds_is_let_go() {
+        let smaps = "1000-3000 r-xp 00000000 fe:00 77 /bin/a b\nRss: 8 kB\nAnonymous: 0 kB\n\
+                     3000-4000 r--p 00002000 fe:00 77 /bin/a b\nAnonymous: 4 kB\n\
+                     4000-5000 rw-p 00003000 fe:00 77 /bin/a b\nAnonymous: 0 kB\n\
+                     5000-6000 r--p 00000000 00:00 0\nAnonymous: 0 kB\n\
+                     6000-7000 r--p 00000000 fe:00 78\n";
+        let expect = [(0x1000..0x3000, true), (0x3000..0x4000, false), (0x6000..0x7000, false)];
+        assert_eq!(clean_ranges(smaps), expect);
+    }
+
+    #[test]
+    fn a_program_goes_on_without_its_pages() {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        assert!(clean_ranges(&smaps).iter().any(|(_, is_clean)| *is_clean), "{smaps}");
+        let text = "a constant that is read from the file again";
+        let before: u64 = text.bytes().map(u64::from).sum();
+        forget_pages(&smaps);
+        assert_eq!(text.bytes().map(u64::from).sum::<u64>(), before);
+    }
 }
