@@ -23,7 +23,9 @@ fn main() -> plimsoll_base::Result<()> {
     let steppers: Vec<Box<dyn Stepper>> = if id.contains(':') {
         let mut python = PythonEnvs::new(id, envs as u32, threads as u32);
         python.python = std::env::var("PYTHON").ok();
-        vec![Box::new(PythonStepper::start(python, &Stop::default())?)]
+        python.overlap = false;
+        let lanes = PythonStepper::start_lanes(python, threads, &Stop::default())?;
+        lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Stepper>).collect()
     } else {
         let options = GroupOptions { restarts_max: 5, ..GroupOptions::default() };
         native_steppers(id, &native::Options::new(), envs as u32, threads, options)?

@@ -166,7 +166,7 @@ impl PyCollector {
                 plan.frames_per_batch.max(1).next_multiple_of(envs)
             )));
         }
-        let steppers = asked.steppers()?;
+        let steppers = asked.steppers(call.is_none())?;
         let spec = steppers[0].spec().clone();
         let (observation, action) = (Slot::of(&spec.observation)?, Slot::of(&spec.action)?);
         let frames = (plan.frames_per_batch / envs) as usize;

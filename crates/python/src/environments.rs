@@ -85,10 +85,11 @@ impl Asked {
         self
     }
 
-    /// Those who step the environments: threads that share native ones, or one for all workers.
+    /// Those who step the environments: threads that share native ones, and workers where these threads are `ours`, a
+    /// collector's that runs nothing of Python's; otherwise one thread for all workers, which is left as it is.
     ///
     /// Errors: those of `native_steppers` and `PythonStepper::start`.
-    pub fn steppers(&self) -> Result<Vec<Box<dyn Stepper>>> {
+    pub fn steppers(&self, ours: bool) -> Result<Vec<Box<dyn Stepper>>> {
         if !["gym:", "python:"].iter().any(|prefix| self.env.starts_with(prefix)) {
             let options = GroupOptions {
                 episode_steps_max: self.episode_steps_max,
@@ -107,7 +108,12 @@ impl Asked {
         if let Some(bytes) = self.worker_memory {
             envs.worker_memory = Bytes(bytes);
         }
-        Ok(vec![Box::new(PythonStepper::start(envs, &Stop::default())?)])
+        if !ours {
+            return Ok(vec![Box::new(PythonStepper::start(envs, &Stop::default())?)]);
+        }
+        envs.overlap = false;
+        let lanes = PythonStepper::start_lanes(envs, self.threads, &Stop::default())?;
+        Ok(lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Stepper>).collect())
     }
 }
 

@@ -162,7 +162,7 @@ impl Vector {
 impl Vector {
     fn start(asked: &str, seed: u64) -> Result<Vector> {
         let asked = Asked::read(asked)?.on_this_thread();
-        let steppers = asked.steppers()?;
+        let steppers = asked.steppers(false)?;
         let spec = steppers[0].spec().clone();
         let action_bytes = Slot::of(&spec.action)?.bytes;
         let count = asked.num_envs();

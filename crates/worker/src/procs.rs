@@ -54,6 +54,21 @@ pub fn below(roots: &[u32]) -> Vec<(u32, u32)> {
     found
 }
 
+/// The threads of process `pid` and of all that descend from it, as far as they can be read.
+pub fn tasks_below(pid: u32) -> Vec<u32> {
+    let number = |name: &str| name.parse::<u32>().ok();
+    let (mut found, mut next) = (Vec::new(), vec![pid]);
+    while let Some(pid) = next.pop() {
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            found.extend(task.file_name().to_str().and_then(number));
+            // A kernel without this file is one without checkpoints of processes, which none of today's is.
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            next.extend(children.split_ascii_whitespace().filter_map(number));
+        }
+    }
+    found
+}
+
 /// The parent of a process, and whether that lives.
 fn parent_of(pid: u32) -> Option<(u32, bool)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -138,6 +153,9 @@ mod tests {
         let mut expect = vec![(root, root), (root, grandchild)];
         expect.sort_unstable();
         assert_eq!(found, expect);
+        let mut tasks = tasks_below(root);
+        tasks.sort_unstable();
+        assert_eq!(tasks, [root.min(grandchild), root.max(grandchild)]);
         assert!(below(&[std::process::id()]).contains(&(std::process::id(), grandchild)));
         assert_eq!(parent_of(grandchild), Some((root, true)));
         kill_all([grandchild, root]);

@@ -10,6 +10,7 @@ use crate::ring::Ring;
 use crate::sandbox::Gpu;
 use plimsoll_base::{Error, Result};
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
@@ -269,8 +270,22 @@ pub fn send_with(socket: BorrowedFd<'_>, message: &[u8], fd: BorrowedFd<'_>) -> 
 
 /// Takes one message if there is one; a longer one than `buffer` counts as closed, for its rest is lost.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
+    receive_with(socket, buffer, RecvFlags::DONTWAIT)
+}
+
+/// The same, after waiting for one as long as `limit_waits` said.
+pub fn receive_waiting(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
+    receive_with(socket, buffer, RecvFlags::empty())
+}
+
+/// Limits the time that `receive_waiting` waits.
+pub fn limit_waits(socket: BorrowedFd<'_>, limit: Duration) -> std::io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_timeout(socket, Timeout::Recv, Some(limit))?)
+}
+
+fn receive_with(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> Received {
     loop {
-        match rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+        match rustix::net::recv(socket, &mut *buffer, flags | RecvFlags::TRUNC) {
             Ok((_, 0)) => return Received::Closed,
             Ok((_, length)) if length > buffer.len() => return Received::Closed,
             Ok((_, length)) => return Received::Message(length),

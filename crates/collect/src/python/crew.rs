@@ -70,6 +70,8 @@ pub(super) enum Order {
     End { worker: usize, life: u64, why: Why },
     /// A worker has made its first step.
     Stepped { worker: usize },
+    /// From now on these are told, each of the workers from its first to the next one's.
+    Share(Vec<Route>),
     /// Ends all workers, and the thread.
     Close,
 }
@@ -91,7 +93,22 @@ pub(super) enum News {
     /// A worker is gone.
     Lost { worker: usize, kind: FaultKind, error: Error },
     /// A worker did what is allowed and seldom meant.
-    Warning(Error),
+    Warning { worker: usize, warning: Error },
+}
+
+impl News {
+    pub fn worker(&self) -> usize {
+        match self {
+            News::Ready { worker, .. } | News::Lost { worker, .. } | News::Warning { worker, .. } => *worker,
+        }
+    }
+}
+
+/// Who is told of a range of workers.
+pub(super) struct Route {
+    pub first_worker: usize,
+    pub news: Sender<News>,
+    pub told: Bell,
 }
 
 enum Stage {
@@ -123,8 +140,8 @@ pub(super) struct Crew {
     program: PathBuf,
     orders: Receiver<Order>,
     ordered: Bell,
-    news: Sender<News>,
-    told: Bell,
+    /// By their first worker.
+    routes: Vec<Route>,
     posts: Vec<Post>,
     shape: Option<Arc<Shape>>,
     groups: Option<GroupHome>,
@@ -135,21 +152,14 @@ pub(super) struct Crew {
     gpu_at: Instant,
 }
 
-/// Both ends of the talk with the crew.
-pub(super) struct Lines {
-    pub orders: Receiver<Order>,
-    pub ordered: Bell,
-    pub news: Sender<News>,
-    pub told: Bell,
-}
-
 impl Crew {
     pub fn new(
         envs: Arc<PythonEnvs>,
         python: PathBuf,
         program: PathBuf,
         workers: usize,
-        lines: Lines,
+        (orders, ordered): (Receiver<Order>, Bell),
+        route: Route,
     ) -> Crew {
         let now = Instant::now();
         let post = || Post {
@@ -163,7 +173,6 @@ impl Crew {
             look_at_gpu: false,
             warned: false,
         };
-        let Lines { orders, ordered, news, told } = lines;
         let groups = envs.memory_groups.then(|| GroupHome::find(&Host::this())).flatten();
         Crew {
             envs,
@@ -171,8 +180,7 @@ impl Crew {
             program,
             orders,
             ordered,
-            news,
-            told,
+            routes: vec![route],
             posts: (0..workers).map(|_| post()).collect(),
             shape: None,
             groups,
@@ -219,6 +227,7 @@ impl Crew {
                 }
             }
             Order::Stepped { worker } => self.posts[worker].look_at_gpu = true,
+            Order::Share(routes) => self.routes = routes,
             Order::Close => unreachable!("closing ends the loop that obeys"),
         }
     }
@@ -412,6 +421,8 @@ impl Crew {
             )
             .hint("raise the limit on open files: `ulimit -n`")
         })?;
+        session::limit_waits(socket.as_fd(), TICK)
+            .map_err(|err| bad(&format!("the socket of worker {worker} takes no limit on waits: {err}")))?;
         let link = Link { socket, memory, pid: session.pid(), keeper: session.keeper() };
         post.look_at_gpu = true;
         let life = post.life;
@@ -517,8 +528,9 @@ impl Crew {
 
     fn tell(&self, news: News) {
         // Nobody who listens is somebody who closes; the loop ends with the next look at the orders.
-        let _ = self.news.send(news);
-        self.told.ring();
+        let at = self.routes.partition_point(|route| route.first_worker <= news.worker()) - 1;
+        let _ = self.routes[at].news.send(news);
+        self.routes[at].told.ring();
     }
 
     /// What is looked at by the clock: memory, processes, the GPU.
@@ -600,7 +612,7 @@ impl Crew {
             let message = format!("worker {worker} (pid {pid}) has mapped {library}; it has no device open");
             let warning = Error::new("env-worker-maps-cuda", message)
                 .hint("torch does that when it is imported; it costs address space, and no byte on the card");
-            self.tell(News::Warning(warning));
+            self.tell(News::Warning { worker, warning });
         }
     }
 

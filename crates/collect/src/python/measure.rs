@@ -69,6 +69,17 @@ impl Measured {
         })
     }
 
+    /// Threads that ask the workers, of at most `threads`: each has workers of its own.
+    pub fn lanes(&self, threads: usize) -> usize {
+        threads.clamp(1, self.workers.max(1) as usize)
+    }
+
+    /// Environments of the largest worker of `num_envs`, and so of the largest group that is acted on at once.
+    pub fn group_envs_max(&self, num_envs: u32) -> u32 {
+        let units = num_envs.div_ceil(self.unit);
+        units.div_ceil(self.workers.clamp(1, units.max(1))) * self.unit
+    }
+
     /// The rows of `num_envs` environments in their workers, under `name`: slots that both sides hold, our own buffers,
     /// and the workers themselves.
     ///

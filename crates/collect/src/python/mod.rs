@@ -1,14 +1,16 @@
 //! Python environments: any of Gymnasium's, or a function of the user's that makes one, in worker processes.
 //!
 //! A worker is the user's interpreter on a script that this binary carries (`worker.py`), several environments each.
-//! Words go over a socket, data lies in memory that both hold (`slots.rs`), a thread watches (`crew.rs`), and
-//! `PythonStepper` asks and answers for all of them. A worker that fails is a value, never the end of the run.
+//! Words go over a socket, data lies in memory that both hold (`slots.rs`), a thread watches (`crew.rs`), and each
+//! `PythonStepper` asks and answers for a range of them (`start.rs`), in turns that may share a processor (`pairing.rs`). A worker that fails is a value, never the end of the run.
 
 mod crew;
 mod judge;
 mod limits;
 mod measure;
+mod pairing;
 mod slots;
+mod start;
 mod stepper;
 mod words;
 
@@ -71,7 +73,7 @@ pub struct PythonEnvs {
     /// Whether each episode has a seed of its own; otherwise the first of an environment alone.
     pub reseed: bool,
     /// Whether a worker steps one half of its environments while the policy acts on the other. Each hand-over costs both
-    /// processes a wake-up: with a policy that takes no time one group costs less CPU on a busy machine, not on an idle one.
+    /// processes a wake-up: it pays where a policy takes time, and processors are left for it.
     pub overlap: bool,
 }
 

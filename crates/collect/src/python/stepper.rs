@@ -1,35 +1,38 @@
 //! The stepper over worker processes: asks groups through their slots, judges what comes back, and makes again what failed.
 
-use super::crew::{Crew, Lines, Link, News, Order, Shape, Why};
+use super::Share;
+use super::crew::{Link, News, Order, Why};
 use super::judge::{Check, checks, judge};
+use super::pairing::Pairing;
 use super::slots::SlotMap;
+use super::start::{Part, Run};
 use super::words::{Word, bad};
-use super::{PythonEnvs, Share};
 use crate::{Ask, Fault, FaultKind, Request, RestartLimit, Results, Stepper};
 use plimsoll_base::{Error, Result};
 use plimsoll_env::flags::{ABORTED, DONE, RESET_ROW, TERMINATED, TRUNCATED};
 use plimsoll_env::{Slot, Spec};
 use plimsoll_worker::session::{self, LAST_WORDS_BYTES, MESSAGE_BYTES_MAX, Received};
-use plimsoll_worker::{Bell, Stop, find_python};
+use plimsoll_worker::{Bell, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// How soon a stop and a late worker are seen.
-const TICK: Duration = Duration::from_millis(50);
+pub(super) const TICK: Duration = Duration::from_millis(50);
 /// A failure this long after the last one is a first failure again, and waits as short.
 const CALM: Duration = Duration::from_secs(60);
 /// What a group is asked beside the asks of a collector: to make an environment anew, then to reset it.
 const REMAKE: u8 = 3;
 /// The flag by which the script says that an environment failed.
 const FAILED: u8 = 128;
-/// The operation in the eight bytes of a step.
+/// The operation in the eight bytes of a step: each environment as its ask says, or all of them a step.
 const GO: u8 = 1;
+const STEP: u8 = 2;
 /// What a worker does, by the number in its slots.
 const DOING: [&str; 3] = ["step", "reset", "make"];
 /// What a group keeps of an environment beside its slots, rounded up.
@@ -49,6 +52,7 @@ enum State {
 
 /// One group: what it was asked, and what it answered last.
 struct Group {
+    /// Its worker's seat.
     worker: usize,
     /// Counted over the run.
     envs: Range<u32>,
@@ -57,6 +61,8 @@ struct Group {
     /// Its place among the worker's groups.
     place: u8,
     state: State,
+    /// Of what was asked last.
+    operation: u8,
     number: u32,
     /// What each was asked by the collector.
     asks: Vec<Ask>,
@@ -98,10 +104,12 @@ struct Failures {
     last: Option<Instant>,
 }
 
-/// Environments in Python, stepped by worker processes.
+/// Environments in Python, stepped by worker processes: all of a run's, or those that one thread asks.
 pub struct PythonStepper {
-    envs: Arc<PythonEnvs>,
-    shape: Arc<Shape>,
+    run: Arc<Run>,
+    /// Numbers of the first worker and of the first environment here.
+    first_worker: usize,
+    first_env: u32,
     maps: Vec<SlotMap>,
     ranges: Vec<Range<u32>>,
     groups: Vec<Group>,
@@ -113,48 +121,65 @@ pub struct PythonStepper {
     faults: Vec<Fault>,
     warnings: Vec<Error>,
     checks: Vec<Check>,
-    orders: Sender<Order>,
-    ordered: Bell,
     news: Receiver<News>,
     told: Bell,
     buffer: Vec<u8>,
     tick_at: Instant,
-    crew: Option<JoinHandle<()>>,
+    /// With the only worker, on a thread that is ours.
+    pairing: Option<Pairing>,
 }
 
 impl PythonStepper {
-    /// Starts the workers and makes all environments.
-    ///
-    /// Errors: `env-python-missing`, `env-numpy-missing`, `env-gymnasium-missing`, `unknown-environment`, `env-import-failed`,
-    /// `env-not-made`, `env-space-unsupported`, `env-spaces-changed`, `env-vector-size`, `env-shared-memory-full`,
-    /// `env-ulimit-too-low`, and whatever else keeps a worker from its first step; `interrupted` once `stop` is set.
-    pub fn start(envs: PythonEnvs, stop: &Stop) -> Result<PythonStepper> {
-        let workers = envs.num_workers.clamp(1, envs.num_envs.max(1));
-        Self::start_some(envs, workers as usize, stop)
+    /// Of workers that are ready.
+    pub(super) fn new(run: Arc<Run>, part: Part) -> PythonStepper {
+        let Part { ready, news, told, pairing } = part;
+        let now = Instant::now();
+        let first_worker = ready.first().map_or(0, |(worker, ..)| *worker);
+        let (mut groups, mut seats, mut maps) = (Vec::new(), Vec::new(), Vec::new());
+        for (worker, life, link) in ready {
+            let (share, first) = (&run.shape.shares[worker], groups.len());
+            groups.extend(Group::of(worker - first_worker, share, &run.shape));
+            maps.push(share.map(&run.shape.known));
+            seats.push(Seat {
+                link: Some(link),
+                life,
+                ending: false,
+                groups: first..groups.len(),
+                cursor: [0; 2],
+                moved_at: now,
+                stepped: false,
+                failures: Failures::default(),
+                fruitless: 0,
+            });
+        }
+        let ranges: Vec<Range<u32>> = groups.iter().map(|group| group.envs.clone()).collect();
+        let first_env = ranges.first().map_or(0, |range| range.start);
+        let num_envs = ranges.last().map_or(0, |range| range.end - first_env);
+        PythonStepper {
+            limit: RestartLimit::new(run.envs.restarts_max, RestartLimit::WINDOW),
+            failures: vec![Failures::default(); num_envs as usize],
+            checks: checks(&run.shape.known.observation),
+            first_worker,
+            first_env,
+            maps,
+            ranges,
+            groups,
+            seats,
+            answered: VecDeque::new(),
+            faults: Vec::new(),
+            warnings: Vec::new(),
+            news,
+            told,
+            buffer: vec![0; MESSAGE_BYTES_MAX],
+            tick_at: now,
+            pairing,
+            run,
+        }
     }
 
-    /// Starts the first `workers` of them alone, each with its own share of the environments.
-    pub(super) fn start_some(envs: PythonEnvs, workers: usize, stop: &Stop) -> Result<PythonStepper> {
-        envs.check()?;
-        let python = find_python(envs.python.as_deref())?;
-        let not_started =
-            |err: std::io::Error| Error::new("env-worker-not-started", format!("watching workers: {err}"));
-        let program = match &envs.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().map_err(not_started)?,
-        };
-        let envs = Arc::new(envs);
-        let (orders, orders_in) = std::sync::mpsc::channel();
-        let (news_out, news) = std::sync::mpsc::channel();
-        let (ordered, told) = (Bell::new().map_err(not_started)?, Bell::new().map_err(not_started)?);
-        let lines = Lines { orders: orders_in, ordered: ordered.clone(), news: news_out, told: told.clone() };
-        let crew = Crew::new(envs.clone(), python, program, workers, lines);
-        let crew = std::thread::Builder::new()
-            .name("env-crew".into())
-            .spawn(move || crew.run())
-            .map_err(not_started)?;
-        let started = Started { orders, ordered, news, told, crew: Some(crew) };
-        started.first(envs, stop)
+    /// The number of the first worker here.
+    pub(super) fn first_worker(&self) -> usize {
+        self.first_worker
     }
 
     /// Process ids of the workers that run.
@@ -169,7 +194,7 @@ impl PythonStepper {
 
     /// Who holds workers to their `worker_memory`, in words.
     pub fn memory_held_by(&self) -> &str {
-        &self.shape.memory_held_by
+        &self.run.shape.memory_held_by
     }
 
     /// Bytes of our own buffers for a worker of `envs` environments, and of what it shares with us.
@@ -181,7 +206,7 @@ impl PythonStepper {
 
     /// Environments that step as one, 0 where each does alone, and the limit on steps that one was registered with.
     pub(super) fn said(&self) -> (u32, Option<u32>) {
-        let said = &self.shape.known.said;
+        let said = &self.run.shape.known.said;
         (said.vector, said.steps_max)
     }
 
@@ -196,97 +221,8 @@ impl PythonStepper {
     }
 }
 
-/// A crew under way whose first workers are not ready yet.
-struct Started {
-    orders: Sender<Order>,
-    ordered: Bell,
-    news: Receiver<News>,
-    told: Bell,
-    crew: Option<JoinHandle<()>>,
-}
-
-impl Started {
-    /// Waits for all workers; the first that fails ends it.
-    fn first(self, envs: Arc<PythonEnvs>, stop: &Stop) -> Result<PythonStepper> {
-        let mut ready: Vec<(usize, u64, Link)> = Vec::new();
-        let mut warnings = Vec::new();
-        let shape = loop {
-            match self.news.recv_timeout(TICK) {
-                Ok(News::Ready { worker, life, link, shape }) => {
-                    ready.push((worker, life, link));
-                    if ready.len() == shape.shares.len() {
-                        break shape;
-                    }
-                }
-                Ok(News::Lost { error, .. }) => return Err(self.end(error)),
-                Ok(News::Warning(warning)) => warnings.push(warning),
-                Err(_) if stop.is_set() => {
-                    return Err(
-                        self.end(Error::new("interrupted", "the run ended while environments were made"))
-                    );
-                }
-                Err(_) => {}
-            }
-        };
-        ready.sort_by_key(|(worker, ..)| *worker);
-        Ok(self.stepper(envs, shape, ready, warnings))
-    }
-
-    fn end(mut self, error: Error) -> Error {
-        close(&self.orders, &self.ordered, &mut self.crew);
-        error
-    }
-
-    fn stepper(
-        self,
-        envs: Arc<PythonEnvs>,
-        shape: Arc<Shape>,
-        ready: Vec<(usize, u64, Link)>,
-        warnings: Vec<Error>,
-    ) -> PythonStepper {
-        let now = Instant::now();
-        let (mut groups, mut seats) = (Vec::new(), Vec::new());
-        for ((worker, life, link), share) in ready.into_iter().zip(&shape.shares) {
-            let first = groups.len();
-            groups.extend(Group::of(worker, share, &shape));
-            seats.push(Seat {
-                link: Some(link),
-                life,
-                ending: false,
-                groups: first..groups.len(),
-                cursor: [0; 2],
-                moved_at: now,
-                stepped: false,
-                failures: Failures::default(),
-                fruitless: 0,
-            });
-        }
-        PythonStepper {
-            limit: RestartLimit::new(envs.restarts_max, RestartLimit::WINDOW),
-            failures: vec![Failures::default(); envs.num_envs as usize],
-            maps: shape.shares.iter().map(|share| share.map(&shape.known)).collect(),
-            ranges: groups.iter().map(|group| group.envs.clone()).collect(),
-            checks: checks(&shape.known.observation),
-            envs,
-            shape,
-            groups,
-            seats,
-            answered: VecDeque::new(),
-            faults: Vec::new(),
-            warnings,
-            orders: self.orders,
-            ordered: self.ordered,
-            news: self.news,
-            told: self.told,
-            buffer: vec![0; MESSAGE_BYTES_MAX],
-            tick_at: now,
-            crew: self.crew,
-        }
-    }
-}
-
 impl Group {
-    fn of(worker: usize, share: &Share, shape: &Shape) -> Vec<Group> {
+    fn of(worker: usize, share: &Share, shape: &super::crew::Shape) -> Vec<Group> {
         let (observation, action) = (shape.known.observation.bytes, shape.known.action.bytes);
         let both = share.groups.iter().zip(share.local_groups()).enumerate();
         both.map(|(place, (envs, local))| {
@@ -297,6 +233,7 @@ impl Group {
                 local,
                 place: place as u8,
                 state: State::Idle,
+                operation: GO,
                 number: 0,
                 asks: vec![Ask::Skip; k],
                 codes: vec![0; k],
@@ -324,7 +261,7 @@ impl Group {
 
 impl Stepper for PythonStepper {
     fn spec(&self) -> &Spec {
-        &self.shape.known.spec
+        &self.run.shape.known.spec
     }
 
     fn groups(&self) -> &[Range<u32>] {
@@ -333,6 +270,9 @@ impl Stepper for PythonStepper {
 
     fn submit(&mut self, group: usize, request: Request<'_>) -> Result<()> {
         let now = Instant::now();
+        if let (Some(pairing), 0, Some(link)) = (&mut self.pairing, group, &self.seats[0].link) {
+            pairing.turn(link.pid, now);
+        }
         let one = &mut self.groups[group];
         assert_eq!(one.state, State::Idle, "group {group} has a request under way");
         one.asks.copy_from_slice(request.asks);
@@ -382,7 +322,7 @@ impl Stepper for PythonStepper {
     }
 
     fn unit(&self) -> usize {
-        self.shape.known.said.vector.max(1) as usize
+        self.run.shape.known.said.vector.max(1) as usize
     }
 
     fn take_faults(&mut self) -> Vec<Fault> {
@@ -402,7 +342,10 @@ impl PythonStepper {
         let State::Waiting(at) = one.state else { return };
         let (Some(link), false, true) = (&seat.link, seat.ending, at <= now) else { return };
         let (map, first) = (&self.maps[one.worker], one.local.start);
-        link.memory.write(map.asks + first, &one.codes);
+        one.operation = if one.codes.iter().all(|&code| code == Ask::Step as u8) { STEP } else { GO };
+        if one.operation == GO {
+            link.memory.write(map.asks + first, &one.codes);
+        }
         link.memory.write(map.actions + first * map.action_bytes, &one.actions);
         for (index, &seed) in one.seeds.iter().enumerate() {
             let seed = u64::from(plimsoll_env::seed::to_31_bits(seed));
@@ -416,8 +359,8 @@ impl PythonStepper {
             seat.moved_at = now;
         }
         self.groups[group].state = State::Asked;
-        let place = self.groups[group].place;
-        if session::send(link.socket.as_fd(), &[GO, place, 0, 0, a, b, c, d]).is_err() {
+        let Group { place, operation, .. } = self.groups[group];
+        if session::send(link.socket.as_fd(), &[operation, place, 0, 0, a, b, c, d]).is_err() {
             let worker = self.groups[group].worker;
             self.end(worker, Why::Closed);
         }
@@ -427,18 +370,18 @@ impl PythonStepper {
     fn end(&mut self, worker: usize, why: Why) {
         let seat = &mut self.seats[worker];
         if !std::mem::replace(&mut seat.ending, true) {
-            self.order(Order::End { worker, life: self.seats[worker].life, why });
+            let life = self.seats[worker].life;
+            self.run.order(Order::End { worker: self.first_worker + worker, life, why });
         }
-    }
-
-    fn order(&self, order: Order) {
-        // The crew ends with us, not before.
-        let _ = self.orders.send(order);
-        self.ordered.ring();
     }
 
     /// Sleeps until a worker, the crew or the clock has something, and takes one message of each who has.
     fn listen(&mut self) -> Result<()> {
+        if self.has_only_one_to_hear() {
+            // A single call in the place of two: nearly all of a short turn is calls.
+            self.take(0, session::receive_waiting)?;
+            return self.hear_all();
+        }
         let asked = |seat: &Seat| {
             !seat.ending && self.groups[seat.groups.clone()].iter().any(|group| group.state == State::Asked)
         };
@@ -462,21 +405,34 @@ impl PythonStepper {
             .map(|(&worker, _)| worker)
             .collect();
         for worker in spoke {
-            self.take(worker)?;
+            self.take(worker, session::receive)?;
         }
         if rang {
             self.told.quiet();
-            while let Ok(news) = self.news.try_recv() {
-                self.hear(news)?;
-            }
+            self.hear_all()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a single worker is all that can be heard: nothing waits for the crew, whose words come after the worker's.
+    fn has_only_one_to_hear(&self) -> bool {
+        let [Seat { link: Some(_), ending: false, .. }] = self.seats[..] else { return false };
+        let mut states = self.groups.iter().map(|group| group.state);
+        states.clone().any(|state| state == State::Asked)
+            && states.all(|state| !matches!(state, State::Waiting(_)))
+    }
+
+    fn hear_all(&mut self) -> Result<()> {
+        while let Ok(news) = self.news.try_recv() {
+            self.hear(news)?;
         }
         Ok(())
     }
 
     /// Takes one message of a worker.
-    fn take(&mut self, worker: usize) -> Result<()> {
+    fn take(&mut self, worker: usize, receive: fn(BorrowedFd<'_>, &mut [u8]) -> Received) -> Result<()> {
         let Some(link) = &self.seats[worker].link else { return Ok(()) };
-        match session::receive(link.socket.as_fd(), &mut self.buffer) {
+        match receive(link.socket.as_fd(), &mut self.buffer) {
             Received::Later => Ok(()),
             Received::Closed => {
                 self.end(worker, Why::Closed);
@@ -495,20 +451,21 @@ impl PythonStepper {
         let [operation, place, _, _, number @ ..] = *self.buffer.first_chunk::<8>().expect("it has 8 bytes");
         let seat = &mut self.seats[worker];
         let group = seat.groups.start + usize::from(place);
-        let expected = operation == GO
-            && seat.groups.contains(&group)
+        let expected = seat.groups.contains(&group)
             && self.groups[group].state == State::Asked
+            && self.groups[group].operation == operation
             && self.groups[group].number == u32::from_ne_bytes(number);
         if !expected {
             let said = &self.buffer[..8];
-            let error = bad(&format!("worker {worker} answered {said:?}, which nobody asked"));
+            let error =
+                bad(&format!("worker {} answered {said:?}, which nobody asked", self.first_worker + worker));
             self.end(worker, Why::Fault(FaultKind::BadOutput, error));
             return Ok(());
         }
         // Between two groups it has no time of its own to account for.
         seat.moved_at = Instant::now();
         if !std::mem::replace(&mut seat.stepped, true) {
-            self.order(Order::Stepped { worker });
+            self.run.order(Order::Stepped { worker: self.first_worker + worker });
         }
         self.complete(group)
     }
@@ -518,13 +475,15 @@ impl PythonStepper {
         let message = &self.buffer[..length];
         let Ok(Word::Exception(exception)) = serde_json::from_slice(message) else {
             let said = String::from_utf8_lossy(&message[..length.min(200)]);
-            let error = bad(&format!("worker {worker} said `{said}`, which is no word of the protocol"));
+            let number = self.first_worker + worker;
+            let error = bad(&format!("worker {number} said `{said}`, which is no word of the protocol"));
             return self.end(worker, Why::Fault(FaultKind::BadOutput, error));
         };
-        let (local, share) = (exception.env as usize, &self.shape.shares[worker].envs);
+        let (local, share) =
+            (exception.env as usize, &self.run.shape.shares[self.first_worker + worker].envs);
         if local >= share.len() {
-            let error =
-                bad(&format!("worker {worker} says that its environment {local} of {} raised", share.len()));
+            let (number, envs) = (self.first_worker + worker, share.len());
+            let error = bad(&format!("worker {number} says that its environment {local} of {envs} raised"));
             return self.end(worker, Why::Fault(FaultKind::BadOutput, error));
         }
         let env_index = share.start + exception.env;
@@ -561,7 +520,7 @@ impl PythonStepper {
             }
             link.memory.read(map.observations + slot * width, &mut one.observations[place.clone()]);
             let mut wrong =
-                judge(&self.checks, &self.shape.known.observation, &one.observations[place.clone()]);
+                judge(&self.checks, &self.run.shape.known.observation, &one.observations[place.clone()]);
             if one.codes[index] == Ask::Step as u8 {
                 let mut reward = [0; 8];
                 link.memory.read(map.rewards + 8 * slot, &mut reward);
@@ -573,7 +532,7 @@ impl PythonStepper {
                 }
                 if flag & DONE != 0 {
                     link.memory.read(map.finals + slot * width, &mut one.finals[place.clone()]);
-                    let last = judge(&self.checks, &self.shape.known.observation, &one.finals[place]);
+                    let last = judge(&self.checks, &self.run.shape.known.observation, &one.finals[place]);
                     wrong = wrong.or(last);
                 }
             }
@@ -591,7 +550,10 @@ impl PythonStepper {
             }
         }
         if stepped {
-            self.seats[one.worker].fruitless = 0;
+            let fruitless = std::mem::take(&mut self.seats[one.worker].fruitless);
+            if fruitless >= LOOP {
+                self.run.looping.fetch_sub(1, Ordering::Relaxed);
+            }
         }
         if failed.is_empty() {
             one.state = State::Idle;
@@ -610,7 +572,9 @@ impl PythonStepper {
         for (index, kind, error) in std::mem::take(&mut one.raised) {
             let env_index = one.envs.start + index as u32;
             self.limit.note(env_index, now, &error)?;
-            at = at.max(now + self.failures[env_index as usize].wait(now, self.envs.backoff));
+            at = at.max(
+                now + self.failures[(env_index - self.first_env) as usize].wait(now, self.run.envs.backoff),
+            );
             self.faults.push(Fault { env_index, kind, error });
         }
         for index in failed {
@@ -625,10 +589,10 @@ impl PythonStepper {
         Ok(())
     }
 
-    fn hear(&mut self, news: News) -> Result<()> {
+    pub(super) fn hear(&mut self, news: News) -> Result<()> {
         match news {
             News::Ready { worker, life, link, .. } => {
-                let now = Instant::now();
+                let (now, worker) = (Instant::now(), worker - self.first_worker);
                 let seat = &mut self.seats[worker];
                 seat.link = Some(link);
                 seat.life = life;
@@ -640,8 +604,8 @@ impl PythonStepper {
                 }
                 Ok(())
             }
-            News::Lost { worker, kind, error } => self.lost(worker, kind, error),
-            News::Warning(warning) => {
+            News::Lost { worker, kind, error } => self.lost(worker - self.first_worker, kind, error),
+            News::Warning { warning, .. } => {
                 self.warnings.push(warning);
                 Ok(())
             }
@@ -651,8 +615,11 @@ impl PythonStepper {
     /// A worker is gone: its episodes are lost, and it is started again if it may.
     fn lost(&mut self, worker: usize, kind: FaultKind, mut error: Error) -> Result<()> {
         let now = Instant::now();
+        if let Some(pairing) = &mut self.pairing {
+            pairing.lost();
+        }
         let seat = &mut self.seats[worker];
-        let share = &self.shape.shares[worker];
+        let share = &self.run.shape.shares[self.first_worker + worker];
         let mut env_index = share.envs.start;
         if let Some(link) = seat.link.take() {
             let [env, doing] = cursor(&link, &self.maps[worker]);
@@ -663,6 +630,9 @@ impl PythonStepper {
             }
         }
         seat.fruitless += 1;
+        if seat.fruitless == LOOP {
+            self.run.looping.fetch_add(1, Ordering::Relaxed);
+        }
         seat.ending = false;
         for group in &mut self.groups[seat.groups.clone()] {
             for index in 0..group.codes.len() {
@@ -677,18 +647,18 @@ impl PythonStepper {
             }
         }
         self.limit.note(env_index, now, &error)?;
-        let wait = self.seats[worker].failures.wait(now, self.envs.backoff);
+        let wait = self.seats[worker].failures.wait(now, self.run.envs.backoff);
         self.check_alive(&error)?;
         self.faults.push(Fault { env_index, kind, error });
-        self.order(Order::Start { worker, at: now + wait });
+        self.run.order(Order::Start { worker: self.first_worker + worker, at: now + wait });
         Ok(())
     }
 
     /// Errors: `env-failing-repeatedly` once too many workers do nothing but end.
     fn check_alive(&self, error: &Error) -> Result<()> {
-        let workers = self.seats.len();
-        let looping = self.seats.iter().filter(|seat| seat.fruitless >= LOOP).count();
-        let least = (self.envs.workers_alive_min * workers as f64) as usize;
+        let workers = self.run.shape.shares.len();
+        let looping = self.run.looping.load(Ordering::Relaxed);
+        let least = (self.run.envs.workers_alive_min * workers as f64) as usize;
         if workers - looping >= least {
             return Ok(());
         }
@@ -718,7 +688,8 @@ impl PythonStepper {
                 seat.moved_at = now;
             }
             let doing = DOING.get(seen[1] as usize).copied().unwrap_or("step");
-            let limit = if doing == "step" { self.envs.step_timeout } else { self.envs.reset_timeout };
+            let limit =
+                if doing == "step" { self.run.envs.step_timeout } else { self.run.envs.reset_timeout };
             if now.duration_since(seat.moved_at) > limit {
                 self.end(worker, Why::Late { doing, limit });
             }
@@ -736,21 +707,6 @@ impl Failures {
         let wait = first.saturating_mul(1 << self.count.min(20));
         self.count += 1;
         wait.min(most)
-    }
-}
-
-impl Drop for PythonStepper {
-    fn drop(&mut self) {
-        close(&self.orders, &self.ordered, &mut self.crew);
-    }
-}
-
-fn close(orders: &Sender<Order>, ordered: &Bell, crew: &mut Option<JoinHandle<()>>) {
-    let _ = orders.send(Order::Close);
-    ordered.ring();
-    if let Some(crew) = crew.take() {
-        // A crew that panicked has said so; its workers died with it.
-        let _ = crew.join();
     }
 }
 

@@ -18,6 +18,8 @@ import traceback
 # What an environment of a group is asked, and the flags of its answer.
 SKIP, STEP, RESET, REMAKE = 0, 1, 2, 3
 TERMINATED, TRUNCATED, RESET_ROW, FAILED = 1, 2, 8, 128
+# The operation of a step: each environment as its ask says, or all of them a step.
+GO, ALL_STEP = 1, 2
 # What is under way, so that the parent knows which time limit holds.
 IN_STEP, IN_RESET, IN_MAKE = 0, 1, 2
 DOING = ["step", "reset", "make"]
@@ -400,8 +402,10 @@ class Worker:
         except Exception as error:
             self.failed(i, error)
 
-    def group(self, first, last):
-        asks = self.asks[first:last].tolist()
+    def group(self, operation, first, last):
+        if operation == ALL_STEP and not self.vector:
+            return self.step_all(first, last)
+        asks = [STEP] * (last - first) if operation == ALL_STEP else self.asks[first:last].tolist()
         if self.vector:
             for i in range(first, last, self.vector):
                 self.cursor[0] = i
@@ -410,8 +414,6 @@ class Worker:
                 except Exception as error:
                     self.failed(i, as_bad(error))
             return
-        if asks.count(STEP) == len(asks):
-            return self.step_all(first, last)
         for i, ask in zip(range(first, last), asks):
             if ask == STEP:
                 self.step_all(i, i + 1)
@@ -587,7 +589,7 @@ def main():
         message = receive(64)
         if len(message) != 8:
             break
-        group(*groups[message[1]])
+        group(message[0], *groups[message[1]])
         send(message)
     if message:
         worker.close()

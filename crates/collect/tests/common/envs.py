@@ -169,6 +169,23 @@ class Faulty(Count):
         return (observation, reward, *rest)
 
 
+class Parent(Count):
+    """Starts a process at its step `at`, counted over all episodes, and goes on."""
+
+    def __init__(self, folder, at):
+        super().__init__()
+        self.folder, self.left = folder, at
+
+    def step(self, action):
+        self.left -= 1
+        if self.left == 0:
+            child = subprocess.Popen(["sleep", "1000"])
+            path = os.path.join(self.folder, "child")
+            open(path + ".new", "w").write(str(child.pid))
+            os.rename(path + ".new", path)
+        return super().step(action)
+
+
 class Changing(Count):
     """Its spaces change after its second reset."""
 

@@ -86,9 +86,8 @@ impl Evaluator {
         }
         let envs = num_envs(run, settings);
         let explore = if run.eval.temperature == 0.0 { Explore::Mode } else { Explore::Sample };
-        let mut steppers = settings.steppers(envs, 1)?;
         Ok(Some(Evaluator {
-            stepper: steppers.pop().expect("one thread has one stepper"),
+            stepper: settings.stepper(envs)?,
             policy: MlpPolicy::new(&settings.network, board.clone(), EVAL_SEED, envs, explore)?,
             episodes: episodes(run),
             steps_max: settings.episode_frames_max,

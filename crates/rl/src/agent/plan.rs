@@ -84,7 +84,7 @@ fn layout(run: &RunFile, settings: &AgentSettings) -> Result<Layout> {
     let (frames, rows) = (settings.frames(), settings.learner.mini_batch);
     let mut layout = learner::layout(spec, rows, settings.threads)?;
     let (lanes, pool, envs) = (settings.lanes, Pool::Host, settings.num_envs);
-    layout.extend(policy::plan_rows("policy", spec, envs.div_ceil(lanes), lanes)?);
+    layout.extend(policy::plan_rows("policy", spec, settings.group_envs(), lanes)?);
     let (environment_bytes, workers) = settings.environment_bytes("env", envs)?;
     let collector = plimsoll_collect::Limits {
         num_envs: envs as u64,

@@ -230,7 +230,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         self.publish(None);
         self.evaluator = Evaluator::of(self.run, self.settings, &self.board)?;
         let steppers = self.settings.steppers(self.settings.num_envs, self.settings.lanes)?;
-        let rows = self.settings.num_envs.div_ceil(self.settings.lanes);
+        let rows = self.settings.group_envs();
         let mut policies = Vec::with_capacity(self.settings.lanes);
         for _ in 0..self.settings.lanes {
             let board = self.board.clone();

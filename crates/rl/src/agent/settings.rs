@@ -91,8 +91,10 @@ impl AgentSettings {
         let threads = run.run.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
         Ok(AgentSettings {
             episode_frames_max,
-            // Workers do the stepping of Python environments; one thread chooses actions and moves frames.
-            lanes: if python.is_some() { 1 } else { threads.min(num_envs) },
+            lanes: match &python {
+                Some(setup) => setup.measured.lanes(threads),
+                None => threads.min(num_envs),
+            },
             threads,
             learner: learner(run),
             first_moments,
@@ -110,14 +112,16 @@ impl AgentSettings {
         })
     }
 
-    /// Steppers of the first `num_envs` environments in `lanes` threads; of Python ones in workers of their own.
+    /// Steppers of the first `num_envs` environments for `lanes` threads of a collector; of Python ones in workers of
+    /// their own.
     ///
     /// Errors: those of starting workers.
     pub fn steppers(&self, num_envs: usize, lanes: usize) -> Result<Vec<Box<dyn Stepper>>> {
         match &self.python {
             Some(setup) => {
                 let envs = setup.envs_of(num_envs as u32);
-                Ok(vec![Box::new(PythonStepper::start(envs, &Stop::default())?)])
+                let lanes = PythonStepper::start_lanes(envs, lanes, &Stop::default())?;
+                Ok(lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Stepper>).collect())
             }
             None => {
                 let group = GroupOptions {
@@ -127,6 +131,27 @@ impl AgentSettings {
                 };
                 native_steppers(&self.env.id, &self.options, num_envs as u32, lanes, group)
             }
+        }
+    }
+
+    /// A stepper of `num_envs` environments for a thread that does more than ask it.
+    ///
+    /// Errors: those of starting workers.
+    pub fn stepper(&self, num_envs: usize) -> Result<Box<dyn Stepper>> {
+        match &self.python {
+            Some(setup) => {
+                let envs = setup.envs_of(num_envs as u32);
+                Ok(Box::new(PythonStepper::start(envs, &Stop::default())?))
+            }
+            None => Ok(self.steppers(num_envs, 1)?.pop().expect("one thread has one stepper")),
+        }
+    }
+
+    /// Environments of the largest group that a policy acts on.
+    pub fn group_envs(&self) -> usize {
+        match &self.python {
+            Some(setup) => setup.measured.group_envs_max(self.num_envs as u32) as usize,
+            None => self.num_envs.div_ceil(self.lanes),
         }
     }
 

@@ -38,8 +38,10 @@ pub struct Opened {
     pub settings: Settings,
     /// How groups are stepped.
     pub options: GroupOptions,
-    /// Threads that step native environments; one for all workers.
+    /// Threads that step native environments, or ask workers.
     pub threads: usize,
+    /// Environments of the largest group that the policy acts on.
+    pub group_envs: usize,
     /// Python environments, and a worker of them as it was measured.
     pub python: Option<PythonSetup>,
     /// The policy of a file; none for a random one.
@@ -81,20 +83,17 @@ pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
         ..GroupOptions::default()
     };
     let threads = match (&python, file.threads.value()) {
-        // Workers do the stepping; one thread chooses actions and moves frames.
-        (Some(_), _) => 1,
+        (Some(setup), None) => setup.measured.lanes(Host::this().threads()),
+        (Some(setup), Some(threads)) => setup.measured.lanes(threads as usize),
         (None, Some(threads)) => threads as usize,
         (None, None) => Host::this().threads(),
     };
-    Ok(Opened {
-        spec,
-        row,
-        settings: settings(file),
-        options,
-        threads: threads.clamp(1, file.num_envs as usize),
-        python,
-        policy,
-    })
+    let threads = threads.clamp(1, file.num_envs as usize);
+    let group_envs = match &python {
+        Some(setup) => setup.measured.group_envs_max(file.num_envs) as usize,
+        None => (file.num_envs as usize).div_ceil(threads),
+    };
+    Ok(Opened { spec, row, settings: settings(file), options, threads, group_envs, python, policy })
 }
 
 /// Makes the steppers of an environment file.
@@ -102,7 +101,10 @@ pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
 /// Errors: as `open`.
 pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>> {
     match &opened.python {
-        Some(setup) => Ok(vec![Box::new(PythonStepper::start(setup.envs.clone(), &Stop::default())?)]),
+        Some(setup) => {
+            let lanes = PythonStepper::start_lanes(setup.envs.clone(), opened.threads, &Stop::default())?;
+            Ok(lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Stepper>).collect())
+        }
         None => native_steppers(&file.env, &file.env_options, file.num_envs, opened.threads, opened.options),
     }
 }
@@ -112,7 +114,7 @@ pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>
 /// Errors: those of reading weights.
 pub fn policies(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Policy>>> {
     match &opened.policy {
-        Some(policy) => policy.policies(file, opened.threads),
+        Some(policy) => policy.policies(file, opened.group_envs, opened.threads),
         None => {
             let random = || Box::new(Random { run_seed: file.seed }) as Box<dyn Policy>;
             Ok((0..opened.threads).map(|_| random()).collect())

@@ -62,7 +62,7 @@ fn layout(file: &EnvFile, opened: &Opened) -> Result<Layout> {
         layout.extend(setup.measured.layout("env", file.num_envs)?);
     }
     if let Some(policy) = &opened.policy {
-        layout.extend(policy.layout(file.num_envs as usize, opened.threads)?);
+        layout.extend(policy.layout(opened.group_envs, opened.threads)?);
     }
     process_rows(&mut layout);
     if let (Some(_), FramesFormat::Parquet) = (&file.run.dir, file.run.format) {

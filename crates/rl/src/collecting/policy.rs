@@ -44,15 +44,14 @@ impl OpenedPolicy {
         Extras { logprobs: true, values: self.stored.file.has_critic() }
     }
 
-    /// The policies of `lanes` threads.
+    /// The policies of `lanes` threads, for groups of at most `rows` environments.
     ///
     /// Errors: those of reading weights.
-    pub(super) fn policies(&self, file: &EnvFile, lanes: usize) -> Result<Vec<Box<dyn Policy>>> {
+    pub(super) fn policies(&self, file: &EnvFile, rows: usize, lanes: usize) -> Result<Vec<Box<dyn Policy>>> {
         let explore = match file.explore {
             Explore::Sample => plimsoll_algo::action::Explore::Sample,
             Explore::Mode => plimsoll_algo::action::Explore::Mode,
         };
-        let rows = (file.num_envs as usize).div_ceil(lanes);
         let policies = of_file(&self.network, &self.stored, file.seed, rows, lanes, explore)?;
         Ok(policies.into_iter().map(|policy| Box::new(policy) as Box<dyn Policy>).collect())
     }
@@ -60,7 +59,7 @@ impl OpenedPolicy {
     /// Its rows of the plan.
     ///
     /// Errors: `size-overflow`.
-    pub(super) fn layout(&self, num_envs: usize, lanes: usize) -> Result<Layout> {
-        plan_rows("policy", &self.network.spec, num_envs.div_ceil(lanes), lanes)
+    pub(super) fn layout(&self, rows: usize, lanes: usize) -> Result<Layout> {
+        plan_rows("policy", &self.network.spec, rows, lanes)
     }
 }

@@ -1,8 +1,6 @@
 //! Python environments of an environment file or a run: their options, and one worker started to be measured.
 
-use crate::runfile::{
-    CollectMode, EnvFile, Environment, Network, PolicyKind, Reseed, WorkerGpu, is_python_env,
-};
+use crate::runfile::{EnvFile, Environment, Network, PolicyKind, Reseed, WorkerGpu, is_python_env};
 use plimsoll_base::Result;
 use plimsoll_collect::{Measured, PythonEnvs};
 use plimsoll_memory::host::Host;
@@ -40,8 +38,7 @@ impl PythonSetup {
         envs.network = network(file.network);
         envs.gpu = gpu(file.gpu);
         envs.reseed = file.reseed == Reseed::Episode;
-        // Random actions are there at once, and in lockstep nobody waits for a part of the environments.
-        envs.overlap = file.policy.kind != PolicyKind::Random || file.mode != CollectMode::Sync;
+        envs.overlap = overlap(&envs) && file.policy.kind != PolicyKind::Random;
         envs.episode_steps_max = file.episode_steps_max();
         PythonSetup::measured(envs).map(Some)
     }
@@ -63,6 +60,7 @@ impl PythonSetup {
         envs.restarts_max = section.restarts_max;
         envs.network = network(section.network);
         envs.gpu = gpu(section.gpu);
+        envs.overlap = overlap(&envs);
         envs.episode_steps_max = section.max_frames_per_traj;
         PythonSetup::measured(envs).map(Some)
     }
@@ -88,6 +86,12 @@ impl PythonSetup {
 
 fn workers(asked: Option<u32>, num_envs: u32) -> u32 {
     asked.unwrap_or_else(|| Host::this().threads() as u32).clamp(1, num_envs.max(1))
+}
+
+/// Whether there is a processor for each worker and for each thread that asks one. Otherwise they take turns, and halves
+/// of a worker's environments are more turns.
+fn overlap(envs: &PythonEnvs) -> bool {
+    2 * envs.num_workers as usize <= Host::this().threads()
 }
 
 fn network(network: Network) -> plimsoll_worker::Network {
