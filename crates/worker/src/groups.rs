@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Where we go, in a group that was left to us, so that it can have others beside us.
+const OWN: &str = "plimsoll";
 /// Names of our groups begin so; process namespace, process and its start follow, then a number.
 const PREFIX: &str = "plimsoll-env-";
 /// A group is empty a moment after its last process has ended.
@@ -44,8 +46,14 @@ pub(crate) struct Joined {
 
 impl GroupHome {
     /// The place for groups on this machine, if a group with a limit can be made there. Removes what processes that
-    /// have died left there.
+    /// have died left there. In a group of version 2 that systemd has left to this process alone (`Delegate=yes`), this
+    /// process moves into a group of its own below.
     pub fn find(host: &Host) -> Option<GroupHome> {
+        let own = host.memory_groups().into_iter().next()?;
+        if own.version == 2 && is_delegated(&own.dir) && processes(&own.dir) == [std::process::id()] {
+            // As far as it goes: what cannot be done here leaves the groups as they were.
+            let _ = make_room(&own.dir);
+        }
         let home = candidates(&host.memory_groups())?;
         if home.version == 2 && !may_write(&home.dir.join("cgroup.procs")) {
             return None;
@@ -165,6 +173,15 @@ fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
         let _ = write_to(&above.dir.join("cgroup.subtree_control"), "+memory");
     }
     hands_memory_on(&above.dir).then(|| home(&above.dir)).flatten()
+}
+
+/// Makes a group whose only process this is one that hands memory on: it may have no process then, so this one goes
+/// below it.
+fn make_room(dir: &Path) -> std::io::Result<()> {
+    let below = dir.join(OWN);
+    fs::create_dir_all(&below)?;
+    write_to(&below.join("cgroup.procs"), "0")?;
+    write_to(&dir.join("cgroup.subtree_control"), "+memory")
 }
 
 /// Whether groups below this one of version 2 may limit memory.
