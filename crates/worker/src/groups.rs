@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const OWN: &str = "plimsoll";
 /// Names of our groups begin so; process namespace, process and its start follow, then a number.
 const PREFIX: &str = "plimsoll-env-";
+/// Charges are made in batches: a group that is full may have a peak a little below its limit.
+const PEAK_SLACK: u64 = 1 << 20;
 /// A group is empty a moment after its last process has ended.
 const REMOVE_TIME: Duration = Duration::from_millis(500);
 const REMOVE_TICK: Duration = Duration::from_millis(1);
@@ -36,6 +38,15 @@ pub struct GroupHome {
 pub struct WorkerGroup {
     group: MemoryGroup,
     own: PathBuf,
+}
+
+/// That the kernel killed processes of a group.
+#[derive(Clone, Debug)]
+pub struct GroupKill {
+    /// The group's numbers, in words.
+    pub fact: String,
+    /// Whether the limit of the group itself was hit, and not one above it.
+    pub by_own_limit: bool,
 }
 
 /// A group as the keeper in it sees it.
@@ -117,16 +128,24 @@ impl WorkerGroup {
         [self.group.dir.clone(), self.own.clone()]
     }
 
-    /// What the kernel says of it, if it killed processes in it: they reached the group's limit.
-    pub fn killed(&self) -> Option<Vec<String>> {
+    /// What the kernel says of it, if it killed processes in it.
+    pub fn killed(&self) -> Option<GroupKill> {
         let kills = self.group.oom_kills()?;
+        if kills == 0 {
+            return None;
+        }
         let limits = self.group.limits();
         let limit = limits.iter().find_map(|(file, value)| Some((file, Bytes(value.bytes()?))));
         let mut words = Vec::new();
         words.extend(limit.map(|(file, bytes)| format!("{file} {bytes}")));
         words.extend(self.group.peak().map(|bytes| format!("peak {}", Bytes(bytes))));
         words.push(format!("{kills} processes killed by the kernel"));
-        (kills > 0).then(|| vec![format!("{}: {}", self.group.dir.display(), words.join(", "))])
+        let fact = format!("{}: {}", self.group.dir.display(), words.join(", "));
+        // Not every kernel of version 1 counts hits of a limit that is on memory and swap together: the peak shows them.
+        let is_full =
+            limit.zip(self.group.peak()).is_some_and(|((_, limit), peak)| peak + PEAK_SLACK >= limit.0);
+        let by_own_limit = self.group.limit_hits().is_none_or(|hits| hits > 0) || is_full;
+        Some(GroupKill { fact, by_own_limit })
     }
 
     /// Its processes.
