@@ -92,6 +92,21 @@ fn an_exception_costs_its_environment_alone() {
     }
 }
 
+/// Of a text longer than a message its end is told, and what is no character is replaced.
+#[test]
+fn any_text_of_an_exception_costs_its_environment_alone() {
+    for (fault, says) in [("raise_long", " is the last word"), ("raise_surrogate", "no file caf?")] {
+        let Some(driver) = once(fault, "step", FaultKind::Exception, "env-exception", 1) else { return };
+        assert!(driver.faults[0].error.to_string().contains(says), "{fault}");
+    }
+}
+
+#[test]
+fn a_reward_that_is_none_costs_its_environment_alone() {
+    once("reward_inf", "step", FaultKind::BadOutput, "env-bad-output", 1);
+    once("reward_raises", "step", FaultKind::Exception, "env-exception", 1);
+}
+
 #[test]
 fn a_sleep_without_end_shows_its_stack() {
     for fault in ["sleep", "hold_gil"] {
@@ -258,6 +273,16 @@ fn a_stop_ends_the_wait() {
     assert_eq!(driver.stepper.wait(&Stop::default()).unwrap(), Some(0));
 }
 
+#[test]
+fn a_signal_ends_the_wait_for_environments_that_are_made() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let class = json!({ "folder": folder.path(), "fault": "sleep", "where": "make", "always": true });
+    let signal = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(2));
+    let error = PythonStepper::start(envs(&python, "Faulty", class, 2, 1), &Stop::on(&signal)).err();
+    assert_eq!(error.map(|error| error.slug), Some("interrupted"));
+}
+
 /// The error of environments that do not start.
 fn refused(class: &str, kwargs: Value, num_envs: u32) -> Option<plimsoll_base::Error> {
     let python = python()?;
@@ -278,6 +303,10 @@ fn what_cannot_start_is_named() {
         ("Faulty", always("kill"), 2, "env-worker-crashed", "signal 9"),
         ("Faulty", always("exit"), 2, "env-worker-crashed", "exit code 0"),
         ("Unsupported", json!({}), 2, "env-space-unsupported", "words"),
+        ("Space", json!({ "what": "half" }), 2, "env-space-unsupported", "float16"),
+        ("Space", json!({ "what": "keys" }), 2, "env-space-unsupported", "the key 1 is no string"),
+        ("Space", json!({ "what": "many" }), 2, "env-space-unsupported", "whose description takes"),
+        ("Space", json!({ "what": "names" }), 2, "env-space-unsupported", "two of its parts have this name"),
         ("Different", json!({}), 2, "env-spaces-changed", "action was"),
         ("Huge", json!({}), 512, "env-shared-memory-full", "256"),
         ("Vector", json!({ "n": 4 }), 6, "env-vector-size", "steps 4 at once"),

@@ -65,6 +65,32 @@ fn a_limit_truncates_some_of_a_vector_whose_caller_resets() {
 }
 
 #[test]
+fn a_vector_that_takes_one_seed_gets_its_first() {
+    let Some(python) = python() else { return };
+    for mode in ["SameStep", "NextStep", "Disabled"] {
+        let class = json!({ "n": 2, "mode": mode });
+        let mut driver = Driver::start(envs(&python, "OneSeed", class, 4, 2)).unwrap();
+        driver.steps(9).unwrap();
+        assert!(driver.faults.is_empty(), "{mode}: {:?}", driver.faults);
+        let seed = |env: usize| driver.frames[env][0].values()[0];
+        assert_eq!([seed(1), seed(3)], [(seed(0) + 1.0) % 1000.0, (seed(2) + 1.0) % 1000.0], "{mode}");
+    }
+}
+
+/// More workers than vector environments: those that are left over are ended, whatever they would have come to.
+#[test]
+fn workers_without_an_environment_are_nobodys_fault() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let class = json!({ "folder": folder.path(), "n": 2 });
+    let mut driver = Driver::start(envs(&python, "LateVector", class, 2, 2)).unwrap();
+    driver.steps(1).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    driver.steps(9).unwrap();
+    assert_eq!((driver.stepper.workers(), driver.faults.len()), (1, 0));
+}
+
+#[test]
 fn a_limit_on_a_vector_that_resets_itself_is_refused_before_the_run() {
     let Some(python) = python() else { return };
     for mode in ["SameStep", "NextStep"] {

@@ -111,6 +111,11 @@ impl Slot {
         if slot.leaves.is_empty() {
             return Err(unsupported("", "it has no element"));
         }
+        let mut paths: Vec<&str> = slot.leaves.iter().map(|leaf| leaf.path.as_str()).collect();
+        paths.sort_unstable();
+        if let Some(pair) = paths.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(unsupported(pair[0], "two of its parts have this name"));
+        }
         let align = slot.leaves.iter().map(|leaf| leaf.element.bytes()).max().unwrap_or(1);
         slot.bytes = slot.bytes.next_multiple_of(align);
         Ok(slot)

@@ -35,6 +35,7 @@ use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_reward::Rewards;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
@@ -42,6 +43,16 @@ use std::time::Instant;
 pub(crate) const SAMPLES_KEPT: usize = 32;
 
 /// A finished run: what `summary.json` says.
+/// The same error; of a wait that a signal has ended, with the exit code of that signal.
+pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
+    let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
+        ("interrupted", 1 | 15) => Exit::Terminated,
+        ("interrupted", 2) => Exit::Interrupted,
+        _ => return error,
+    };
+    Error { exit, ..error }
+}
+
 pub type Summary = Value;
 
 /// Trains. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
@@ -52,10 +63,12 @@ pub fn train(
     loaded: &Loaded,
     start: Start,
     observer: &mut dyn Observer,
-    signal: &AtomicI32,
+    signal: &Arc<AtomicI32>,
 ) -> Result<Summary> {
     match loaded.run.is_agent() {
-        true => crate::agent::run::train(loaded, start, observer, signal),
+        true => {
+            crate::agent::run::train(loaded, start, observer, signal).map_err(|error| ended_by(error, signal))
+        }
         false => train_model(loaded, start, observer, signal),
     }
 }

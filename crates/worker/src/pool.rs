@@ -8,7 +8,7 @@ use plimsoll_base::{Error, Result};
 use plimsoll_memory::host::{Host, OomWatch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How soon a pool that waits for its workers sees that it is to stop.
@@ -16,17 +16,26 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// Ends the calls of pools in other threads; clones are one and the same.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct Stop {
+    is_set: Arc<AtomicBool>,
+    signal: Option<Arc<AtomicI32>>,
+}
 
 impl Stop {
-    /// From here on every call ends at once with an error, and its workers are killed.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// One that is also set once `signal`, the number of a signal that came, is not 0.
+    pub fn on(signal: &Arc<AtomicI32>) -> Stop {
+        Stop { is_set: Arc::default(), signal: Some(signal.clone()) }
     }
 
-    /// True after `set`.
+    /// From here on every call ends at once with an error, and its workers are killed.
+    pub fn set(&self) {
+        self.is_set.store(true, Ordering::Relaxed);
+    }
+
+    /// True after `set`, or a signal.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        let came = self.signal.as_ref().is_some_and(|signal| signal.load(Ordering::Relaxed) != 0);
+        came || self.is_set.load(Ordering::Relaxed)
     }
 }
 

@@ -397,6 +397,10 @@ impl Crew {
         super::check_room(Bytes(largest), self.envs.num_envs)?;
         // Where one worker is started to be measured, the others are not.
         shares.truncate(self.posts.len());
+        // Vector environments are not split: there may be fewer of them than workers, and the others have nothing to say.
+        for post in &mut self.posts[shares.len()..] {
+            (post.session, post.start_at, post.stage, post.dying) = (None, None, Stage::Gone, None);
+        }
         let memory_held_by = match &self.groups {
             Some(home) => home.describe(),
             None => format!("readings every {} ms", MEMORY_EVERY.as_millis()),

@@ -89,6 +89,15 @@ impl Choice {
         None
     }
 
+    /// Whether what was joined is to be parted within a turn: no choice holds longer than a rest.
+    fn is_over(&self, now: Instant) -> bool {
+        match self.state {
+            State::Rest { until, together } => together && now >= until,
+            State::Trial(_) => self.last.is_some_and(|last| now.duration_since(last) > REST),
+            State::Apart => false,
+        }
+    }
+
     fn enter(&mut self, state: State) {
         (self.state, self.last, self.settled) = (state, None, 0);
         self.turns.clear();
@@ -112,14 +121,22 @@ impl Pairing {
         Pairing { choice: Choice::new(), taken, joined: None }
     }
 
-    /// A turn with worker `pid` has ended.
-    pub fn turn(&mut self, pid: u32, now: Instant) {
+    /// A turn with worker `pid` below `keeper` has ended.
+    pub fn turn(&mut self, pid: u32, keeper: u32, now: Instant) {
         match self.choice.turn(now) {
             Some(Change::Join) if !self.join(pid) => {
                 self.choice.enter(State::Rest { until: now + REST, together: false });
             }
-            Some(Change::Part) => self.part(Some(pid)),
+            Some(Change::Part) => self.part(Some(keeper)),
             _ => {}
+        }
+    }
+
+    /// A turn goes on: what the worker has started meanwhile is not to wait for its end.
+    pub fn look(&mut self, keeper: u32, now: Instant) {
+        if self.joined.is_some() && self.choice.is_over(now) {
+            self.part(Some(keeper));
+            self.choice.enter(State::Apart);
         }
     }
 
@@ -160,14 +177,18 @@ impl Pairing {
         Some(free)
     }
 
-    /// Gives both, and whatever the worker has started, all processors again.
-    fn part(&mut self, pid: Option<u32>) {
+    /// Gives both, and whatever is bound as they are below `keeper`, all processors again: children of the worker, and
+    /// those that it left to its keeper. Who has chosen other processors since keeps them.
+    fn part(&mut self, keeper: Option<u32>) {
         let Some((all, processor)) = self.joined.take() else { return };
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).retain(|&one| one != processor);
         // Who is gone needs none.
         let _ = sched_setaffinity(None, &all);
-        for task in pid.map(procs::tasks_below).unwrap_or_default() {
-            let _ = sched_setaffinity(Pid::from_raw(task as i32), &all);
+        for task in keeper.map(procs::tasks_below).unwrap_or_default() {
+            let task = Pid::from_raw(task as i32);
+            if sched_getaffinity(task).is_ok_and(|set| set.count() == 1 && set.is_set(processor)) {
+                let _ = sched_setaffinity(task, &all);
+            }
         }
     }
 }
@@ -205,6 +226,21 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_ends_within_a_turn_that_outlasts_it() {
+        let (mut choice, mut now) = (Choice::new(), Instant::now());
+        while choice.turn(now).is_none() {
+            now += Duration::from_micros(100);
+        }
+        assert!(choice.turn(now).is_none() && !choice.is_over(now));
+        assert!(choice.is_over(now + REST + Duration::from_millis(1)), "on trial");
+        while !matches!(choice.state, State::Rest { .. }) {
+            now += Duration::from_micros(50);
+            assert_eq!(choice.turn(now), None);
+        }
+        assert!(!choice.is_over(now + REST / 2) && choice.is_over(now + REST), "at rest");
+    }
+
+    #[test]
     fn long_turns_are_never_tried_together() {
         assert_eq!(follow(5.0, Duration::from_millis(3), Duration::from_millis(2)), (Vec::new(), false));
     }
@@ -225,6 +261,18 @@ mod tests {
             pairing.part(Some(pid));
             assert_eq!((sched_getaffinity(None).unwrap(), of_child()), (all, all));
             assert!(taken.lock().unwrap().is_empty());
+            // Who chooses another processor meanwhile keeps it.
+            if all.count() > 1 {
+                assert!(pairing.join(pid));
+                let here = (0..CpuSet::MAX_CPU).find(|&one| of_child().is_set(one)).unwrap();
+                let other = (0..CpuSet::MAX_CPU).find(|&one| all.is_set(one) && one != here).unwrap();
+                let mut chosen = CpuSet::new();
+                chosen.set(other);
+                sched_setaffinity(Pid::from_raw(pid as i32), &chosen).unwrap();
+                pairing.part(Some(pid));
+                assert_eq!((sched_getaffinity(None).unwrap(), of_child()), (all, chosen));
+                assert!(!pairing.join(pid), "one that has chosen is left alone");
+            }
             // Where every processor is taken there is none to share.
             *taken.lock().unwrap() = (0..CpuSet::MAX_CPU).collect();
             assert!(!pairing.join(pid));

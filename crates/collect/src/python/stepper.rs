@@ -271,7 +271,7 @@ impl Stepper for PythonStepper {
     fn submit(&mut self, group: usize, request: Request<'_>) -> Result<()> {
         let now = Instant::now();
         if let (Some(pairing), 0, Some(link)) = (&mut self.pairing, group, &self.seats[0].link) {
-            pairing.turn(link.pid, now);
+            pairing.turn(link.pid, link.keeper, now);
         }
         let one = &mut self.groups[group];
         assert_eq!(one.state, State::Idle, "group {group} has a request under way");
@@ -529,6 +529,8 @@ impl PythonStepper {
                 one.flags[index] = flag & (TERMINATED | TRUNCATED | RESET_ROW);
                 if reward.is_nan() {
                     wrong = Some("its reward is NaN".into());
+                } else if !(reward as f32).is_finite() {
+                    wrong = Some(format!("its reward is {reward:e}, which 32 bits do not hold"));
                 }
                 if flag & DONE != 0 {
                     link.memory.read(map.finals + slot * width, &mut one.finals[place.clone()]);
@@ -675,6 +677,9 @@ impl PythonStepper {
     fn tick(&mut self) {
         let now = Instant::now();
         self.tick_at = now + TICK;
+        if let (Some(pairing), Some(link)) = (&mut self.pairing, &self.seats[0].link) {
+            pairing.look(link.keeper, now);
+        }
         for group in 0..self.groups.len() {
             self.send(group, now);
         }

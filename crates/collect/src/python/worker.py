@@ -26,7 +26,8 @@ DOING = ["step", "reset", "make"]
 
 MESSAGE_BYTES = 1 << 16
 TRACE_CHARS = 16 << 10
-BOUNDS_MAX = 2048
+BOUNDS_MAX = 1024
+DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"}
 
 sock = None
 np = None
@@ -44,8 +45,21 @@ class Changed(Exception):
     """The spaces are not those that were said at first."""
 
 
+def encoded(word):
+    # Names of files may hold bytes that are no characters.
+    return json.dumps(word, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def say(word):
-    sock.send(json.dumps(word).encode())
+    sock.send(encoded(word))
+
+
+def say_error(kind, body):
+    """Says what failed. Of a text too long for a message the end is kept: the line that says why."""
+    while len(message := encoded({kind: body})) > MESSAGE_BYTES:
+        longest = max(("trace", "what"), key=lambda key: len(body[key]))
+        body[longest] = body[longest][len(body[longest]) // 2 + 1 :]
+    sock.send(message)
 
 
 def theirs(trace):
@@ -90,6 +104,8 @@ def describe(space, path=""):
     kind = kind_of(space)
     if kind == "Box":
         dtype, shape = np.dtype(space.dtype), [int(n) for n in space.shape]
+        if dtype.name not in DTYPES:
+            raise Unsupported(f"space `{path}`: elements of {dtype.name}")
         low = bounds(space.low)
         high = bounds(space.high)
         # Of a large box with a bound an element, the widest: its bounds go in one message.
@@ -106,6 +122,9 @@ def describe(space, path=""):
         n = space.n
         return {"kind": "multibinary", "shape": [int(n)] if np.ndim(n) == 0 else [int(m) for m in n]}
     if kind == "Dict":
+        strange = [name for name in space.spaces if type(name) is not str]
+        if strange:
+            raise Unsupported(f"space `{path}`: the key {strange[0]!r} is no string")
         names = sorted(space.spaces)
         return {"kind": "dict", "spaces": [[name, describe(space.spaces[name], f"{path}.{name}")] for name in names]}
     if kind == "Tuple":
@@ -296,6 +315,8 @@ class Worker:
         self.observations, self.finals = slots("observations"), slots("finals")
         self.actions = Actions(memory, attach["actions"], attach["action_bytes"], count, attach["action_leaves"], action)
         self.vector = said["vector"]
+        # Whether a vector environment takes one seed for all of it, as those do that compute in arrays.
+        self.one_seed = False
         self.envs, self.spaces = [None] * count, [None] * count
         self.steps, self.fresh, self.ended = [None] * count, [True] * count, [False] * count
         for i in range(0, count, self.vector or 1):
@@ -355,7 +376,7 @@ class Worker:
         kind, what, trace = about(error)
         doing = DOING[self.cursor[1]]
         self.cursor[1] = IN_STEP
-        say({"exception": {"env": i, "doing": doing, "kind": kind, "what": what, "trace": trace}})
+        say_error("exception", {"env": i, "doing": doing, "kind": kind, "what": what, "trace": trace})
 
     def step_all(self, first, last):
         """One step of each environment of a group: the hot path."""
@@ -391,6 +412,8 @@ class Worker:
                 rewards[i] = reward
             except (TypeError, ValueError):
                 self.failed(i, Bad(f"reward {reward!r:.100} is no number"))
+            except Exception as error:
+                self.failed(i, error)
 
     def one(self, i, ask):
         self.cursor[0] = i
@@ -432,7 +455,7 @@ class Worker:
         if asks == [RESET] * n:
             self.cursor[1] = IN_RESET
             seeds = [self.seed(at) for at in range(i, i + n)]
-            observation, _ = env.reset(seed=seeds) if None not in seeds else env.reset()
+            observation, _ = self.reset_vector(env, seeds if None not in seeds else [None] * n)
             self.observations.put_all(i, n, observation)
             flags[i : i + n] = bytes(n)
             self.ended[i : i + n], self.taken[i : i + n] = [False] * n, 0
@@ -474,12 +497,26 @@ class Worker:
         self.rewards[i : i + n] = memoryview(np.ascontiguousarray(rewards))
         flags[i : i + n] = new.astype(np.uint8).tobytes()
 
+    def reset_vector(self, env, seeds, **more):
+        """Resets with a seed each, or with the first one alone where the environment takes no list."""
+        given = [seed for seed in seeds if seed is not None]
+        if not given:
+            return env.reset(**more)
+        if not self.one_seed:
+            try:
+                return env.reset(seed=seeds, **more)
+            except Exception:
+                answer = env.reset(seed=given[0], **more)
+                self.one_seed = True
+                return answer
+        return env.reset(seed=given[0], **more)
+
     def reset_some(self, i, mask):
         """Begins episodes of those in `mask`, as the autoreset mode Disabled lets its caller do."""
         n = self.vector
         self.cursor[1] = IN_RESET
         seeds = [self.seed(i + at) if mask[at] else None for at in range(n)]
-        observation, _ = self.envs[i].reset(seed=seeds, options={"reset_mask": mask})
+        observation, _ = self.reset_vector(self.envs[i], seeds, options={"reset_mask": mask})
         self.taken[i : i + n][mask] = 0
         self.cursor[1] = IN_STEP
         self.observations.put_all(i, n, observation, mask)
@@ -546,7 +583,7 @@ def start():
     try:
         import numpy
     except ImportError as error:
-        say({"failed": {"doing": "numpy", "kind": "missing", "what": str(error), "trace": "", "python": version}})
+        say_error("failed", {"doing": "numpy", "kind": "missing", "what": str(error), "trace": "", "python": version})
         return None
     np = numpy
     say({"hello": {"protocol": 1, "pid": os.getpid(), "python": version, "numpy": np.__version__}})
@@ -558,7 +595,10 @@ def start():
         env = make()
         doing = "spaces"
         said = said_of(env)
-        say({"spec": said})
+        described = encoded({"spec": said})
+        if len(described) > MESSAGE_BYTES:
+            raise Unsupported(f"spaces whose description takes {len(described)} bytes, more than {MESSAGE_BYTES}")
+        sock.send(described)
         attach, (fd,) = receive_word()
         memory = memoryview(mmap.mmap(fd, attach["attach"]["bytes"]))
         os.close(fd)
@@ -568,7 +608,7 @@ def start():
         kind, what, trace = about(error)
         if isinstance(error, ModuleNotFoundError) and error.name == "gymnasium":
             kind = "missing"
-        say({"failed": {"doing": doing, "kind": kind, "what": what, "trace": trace, "python": version}})
+        say_error("failed", {"doing": doing, "kind": kind, "what": what, "trace": trace, "python": version})
         return None
     say({"attached": worker.count})
     return worker, [tuple(group) for group in attach["attach"]["groups"]]

@@ -99,6 +99,10 @@ def do(fault, folder):
         os._exit(3)
     if fault == "raise":
         raise RuntimeError("the speed is negative")
+    if fault == "raise_long":
+        raise RuntimeError("\N{SNOWMAN}" * 60_000 + " is the last word")
+    if fault == "raise_surrogate":
+        raise RuntimeError("no file " + os.fsdecode(b"caf\xe9"))
     if fault == "sleep":
         time.sleep(1000)
     if fault == "hold_gil":
@@ -164,6 +168,10 @@ class Faulty(Count):
                 reward = float("nan")
             if self.fault == "reward_none":
                 reward = None
+            if self.fault == "reward_inf":
+                reward = 1e300
+            if self.fault == "reward_raises":
+                reward = Unreadable()
             if self.fault == "old_step":
                 return observation, reward, False, {}
         return (observation, reward, *rest)
@@ -184,6 +192,27 @@ class Parent(Count):
             open(path + ".new", "w").write(str(child.pid))
             os.rename(path + ".new", path)
         return super().step(action)
+
+
+class Unreadable:
+    def __float__(self):
+        raise RuntimeError("two numbers are no reward")
+
+
+class Space(Count):
+    """Observes what no slot holds."""
+
+    def __init__(self, what):
+        super().__init__()
+        number = Box(0, 1, (), np.float32)
+        spaces = {"a": Dict(b=number), "a.b": number}
+        if what == "keys":
+            spaces = {1: number}
+        if what == "many":
+            spaces = {f"a part with a long name and a number {i}": number for i in range(2000)}
+        self.observation_space = Box(0, 1, (3,), np.float16) if what == "half" else Dict(**{})
+        if what != "half":
+            self.observation_space.spaces = spaces
 
 
 class Changing(Count):
@@ -261,6 +290,31 @@ class Vector:
 
     def close(self):
         pass
+
+
+class OneSeed(Vector):
+    """Takes one seed for all of it, as those of Gymnasium do that compute in arrays."""
+
+    def reset(self, seed=None, options=None):
+        if isinstance(seed, list):
+            raise TypeError(f"Seed must be a python integer, actual type: {type(seed)}")
+        return super().reset(None if seed is None else [seed + i for i in range(self.num_envs)], options)
+
+
+class LateVector(Vector):
+    """All but the first of a run are made late, and not at all once another has stepped."""
+
+    def __init__(self, folder, n):
+        self.stepped = os.path.join(folder, "stepped")
+        if not first(os.path.join(folder, "first")):
+            time.sleep(0.3)
+            if os.path.exists(self.stepped):
+                raise RuntimeError("too late")
+        super().__init__(n)
+
+    def step(self, actions):
+        open(self.stepped, "w").close()
+        return super().step(actions)
 
 
 class Torch(Count):

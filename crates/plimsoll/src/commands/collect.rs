@@ -4,8 +4,9 @@ use super::layers::Sets;
 use crate::{output, signals, terminal};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_rl::collecting::{CollectProgress, collect, plan_env, stalled_share};
+use plimsoll_rl::collecting::{CollectProgress, Stop, collect, plan_env, stalled_share};
 use plimsoll_rl::runfile::EnvFile;
+use plimsoll_rl::train::ended_by;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +36,8 @@ pub struct Args {
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
     let loaded = args.sets.load_env(&args.env, quiet)?;
-    let plan = plan_env(&loaded, None)?;
+    let stopped = |error| ended_by(error, &signal);
+    let plan = plan_env(&loaded, None, &Stop::on(&signal)).map_err(stopped)?;
     plan.refuse(&loaded.env)?;
     let line = Line::new(&loaded.env, quiet);
     let end = collect(
@@ -47,7 +49,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             line.show(progress);
         },
         &signal,
-    )?;
+    )
+    .map_err(stopped)?;
     drop(line);
     match args.json {
         true => output::json(&end.summary)?,

@@ -6,7 +6,7 @@ use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::Pool;
 use plimsoll_rl::agent::plan::AgentPlan;
 use plimsoll_rl::agent::settings::AgentSettings;
-use plimsoll_rl::collecting::plan_env;
+use plimsoll_rl::collecting::{Stop, plan_env};
 use plimsoll_rl::plan::grid::{self, Grid, plan_grid};
 use plimsoll_rl::plan::measured::{Measured, plan_of_run};
 use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits, svg};
@@ -101,7 +101,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 /// The plan of an environment policy, which has no knobs to choose.
 fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
     let limits = args.limit.as_deref().map(parse_limits).transpose()?.unwrap_or_default();
-    let planned = AgentPlan::new(&loaded.run, &AgentSettings::new(&loaded.run)?, &limits)?;
+    let planned = AgentPlan::new(&loaded.run, &AgentSettings::new(&loaded.run, &Stop::default())?, &limits)?;
     if args.min {
         let host = planned.plan.peak(Pool::Host).peak;
         return print_smallest(host, Bytes(0), args.json);
@@ -133,7 +133,7 @@ fn plan_environments(args: &Args, path: &Path, quiet: bool) -> Result<ExitCode> 
     }
     let loaded = args.sets.load_env(path, quiet)?;
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
-    let plan = plan_env(&loaded, limits)?;
+    let plan = plan_env(&loaded, limits, &Stop::default())?;
     match args.json {
         true => output::json(&plan.to_json())?,
         false => output::text(&plan.table())?,

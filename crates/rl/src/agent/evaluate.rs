@@ -56,6 +56,7 @@ const PER_ENV_BYTES: usize = 64;
 /// Environments and a policy for evaluation alone.
 pub struct Evaluator {
     stepper: Box<dyn Stepper>,
+    stop: Stop,
     policy: MlpPolicy,
     episodes: u32,
     steps_max: u32,
@@ -88,6 +89,7 @@ impl Evaluator {
         let explore = if run.eval.temperature == 0.0 { Explore::Mode } else { Explore::Sample };
         Ok(Some(Evaluator {
             stepper: settings.stepper(envs)?,
+            stop: settings.python.as_ref().map_or_else(Stop::default, |setup| setup.stop.clone()),
             policy: MlpPolicy::new(&settings.network, board.clone(), EVAL_SEED, envs, explore)?,
             episodes: episodes(run),
             steps_max: settings.episode_frames_max,
@@ -96,21 +98,23 @@ impl Evaluator {
         }))
     }
 
-    /// Plays the episodes with the weights as they were published; their returns, round after round by environment.
+    /// Plays the episodes with the weights as they were published; their returns, round after round by environment. None
+    /// if a signal came: what is under way is to be saved first.
     ///
     /// Errors: what ends a collector, for example `env-failing-repeatedly`.
-    pub fn evaluate(&mut self) -> Result<Vec<f64>> {
+    pub fn evaluate(&mut self) -> Result<Option<Vec<f64>>> {
         let num_envs = self.stepper.groups().last().map_or(1, |range| range.end);
         let mut returns = Vec::with_capacity(self.episodes as usize);
         for round in 0..self.episodes.div_ceil(num_envs) {
-            returns.extend(self.round(round)?);
+            let Some(played) = self.round(round)? else { return Ok(None) };
+            returns.extend(played);
         }
         returns.truncate(self.episodes as usize);
-        Ok(returns)
+        Ok(Some(returns))
     }
 
-    /// One episode of every environment.
-    fn round(&mut self, round: u32) -> Result<Vec<f64>> {
+    /// One episode of every environment; none if it was stopped.
+    fn round(&mut self, round: u32) -> Result<Option<Vec<f64>>> {
         let ranges = self.stepper.groups().to_vec();
         let of = |range: &Range<u32>| Group::new(range.clone(), round, self.action.bytes);
         let mut groups: Vec<Group> = ranges.iter().map(of).collect();
@@ -119,8 +123,7 @@ impl Evaluator {
         }
         let mut under_way = groups.len();
         while under_way > 0 {
-            let answer = self.stepper.wait(&Stop::default())?;
-            let index = answer.ok_or_else(|| Error::new("internal", "an evaluation has stopped"))?;
+            let Some(index) = self.stepper.wait(&self.stop)? else { return Ok(None) };
             let (group, results) = (&mut groups[index], self.stepper.results(index));
             group.take(&results, self.steps_max);
             if group.is_over.iter().all(|&over| over) {
@@ -132,7 +135,7 @@ impl Evaluator {
         }
         // What failed was made again and played from its beginning; the run's own environments tell of such things.
         self.stepper.take_faults();
-        Ok(groups.into_iter().flat_map(|group| group.returns).collect())
+        Ok(Some(groups.into_iter().flat_map(|group| group.returns).collect()))
     }
 }
 

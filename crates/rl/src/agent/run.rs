@@ -30,6 +30,7 @@ use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_files::record_of;
 use plimsoll_memory::host::{Host, free_disk};
 use plimsoll_memory::{Arena, ArenaMap, Limits};
+use plimsoll_worker::Stop;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub fn train(
     loaded: &Loaded,
     start: Start,
     observer: &mut dyn Observer,
-    signal: &AtomicI32,
+    signal: &Arc<AtomicI32>,
 ) -> Result<Summary> {
     let path = run_dir_path(loaded);
     let mut notes = Vec::new();
@@ -56,7 +57,7 @@ pub fn train(
         Origin::New => (loaded.run.clone(), None),
         Origin::Earlier(earlier) => (earlier.run.clone(), Some(*earlier)),
     };
-    let settings = AgentSettings::new(&run)?;
+    let settings = AgentSettings::new(&run, &Stop::on(signal))?;
     let plan = AgentPlan::new(&run, &settings, &Limits::default())?;
     plan.refuse()?;
     let (mut dir, behind) = match earlier {
@@ -294,6 +295,11 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
             } else {
                 self.evaluate(steps)?
             };
+            let number = signal.load(Ordering::Relaxed);
+            if number != 0 && score.is_none() && self.evaluator.is_some() {
+                self.save(true)?;
+                return Err(interrupted(number, steps, self.dir.path()));
+            }
             self.progress.eval_after = score.or(self.state.recent_return());
             self.progress.evaluated_at_end = true;
         }
@@ -359,7 +365,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         }
         let Some(evaluator) = &mut self.evaluator else { return Ok(None) };
         let started = Instant::now();
-        let returns = evaluator.evaluate()?;
+        let Some(returns) = evaluator.evaluate()? else { return Ok(None) };
         let score = returns.iter().sum::<f64>() / returns.len().max(1) as f64;
         (self.progress.last_eval, self.progress.last_metric) = (Some(score), Some(score));
         self.progress.last_eval_step = Some(step);

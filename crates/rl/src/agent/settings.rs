@@ -63,15 +63,15 @@ pub struct AgentSettings {
 
 impl AgentSettings {
     /// Reads the run file, the environment's spaces and, if the model is a file, its shapes. Of a Python environment one
-    /// worker is started and measured.
+    /// worker is started and measured; `stop` ends the wait for it.
     ///
     /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `policy-space-mismatch`,
     /// `policy-shape-mismatch`, `bad-value`, `missing-key`; those of opening a file and of starting a worker.
-    pub fn new(run: &RunFile) -> Result<AgentSettings> {
+    pub fn new(run: &RunFile, stop: &Stop) -> Result<AgentSettings> {
         let section = run.environment.as_ref().expect("an environment policy has an environment");
         let options: Options = section.env_options.clone().into_iter().collect();
         let num_envs = section.num_envs.unwrap_or(1) as usize;
-        let mut python = PythonSetup::of_run(section, num_envs as u32)?;
+        let mut python = PythonSetup::of_run(section, num_envs as u32, stop)?;
         let env = match &python {
             Some(setup) => setup.measured.spec.clone(),
             None => visit(&section.env, &options, SpecOf)?,
@@ -120,7 +120,7 @@ impl AgentSettings {
         match &self.python {
             Some(setup) => {
                 let envs = setup.envs_of(num_envs as u32);
-                let lanes = PythonStepper::start_lanes(envs, lanes, &Stop::default())?;
+                let lanes = PythonStepper::start_lanes(envs, lanes, &setup.stop)?;
                 Ok(lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Stepper>).collect())
             }
             None => {
@@ -141,7 +141,7 @@ impl AgentSettings {
         match &self.python {
             Some(setup) => {
                 let envs = setup.envs_of(num_envs as u32);
-                Ok(Box::new(PythonStepper::start(envs, &Stop::default())?))
+                Ok(Box::new(PythonStepper::start(envs, &setup.stop)?))
             }
             None => Ok(self.steppers(num_envs, 1)?.pop().expect("one thread has one stepper")),
         }

@@ -20,7 +20,7 @@ use plimsoll_collect::{
 };
 use plimsoll_env::{Environment, Slot, Spec, native};
 use plimsoll_memory::host::Host;
-use plimsoll_worker::Stop;
+pub use plimsoll_worker::Stop;
 use policy::OpenedPolicy;
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ pub struct Opened {
 ///
 /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `not-built`, `size-overflow`; those of
 /// starting a Python worker and of opening a policy.
-pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
-    let python = PythonSetup::of_file(file)?;
+pub fn open(file: &EnvFile, at: &Provenance, stop: &Stop) -> Result<Opened> {
+    let python = PythonSetup::of_file(file, stop)?;
     let spec = match &python {
         Some(setup) => setup.measured.spec.clone(),
         None => spec_of(file, at)?,
@@ -102,7 +102,7 @@ pub fn open(file: &EnvFile, at: &Provenance) -> Result<Opened> {
 pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>> {
     match &opened.python {
         Some(setup) => {
-            let lanes = PythonStepper::start_lanes(setup.envs.clone(), opened.threads, &Stop::default())?;
+            let lanes = PythonStepper::start_lanes(setup.envs.clone(), opened.threads, &setup.stop)?;
             Ok(lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Stepper>).collect())
         }
         None => native_steppers(&file.env, &file.env_options, file.num_envs, opened.threads, opened.options),

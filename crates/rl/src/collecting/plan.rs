@@ -8,6 +8,7 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_collect as collect;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
+use plimsoll_worker::Stop;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -23,12 +24,12 @@ pub struct EnvPlan {
     pub opened: Opened,
 }
 
-/// Plans for this machine, or for the limits given.
+/// Plans for this machine, or for the limits given; `stop` ends the wait for environments of Python.
 ///
 /// Errors: those of opening the environment; what does not fit is a plan, not an error.
-pub fn plan_env(loaded: &LoadedEnv, given: Option<Limits>) -> Result<EnvPlan> {
+pub fn plan_env(loaded: &LoadedEnv, given: Option<Limits>, stop: &Stop) -> Result<EnvPlan> {
     let file = &loaded.env;
-    let opened = open(file, &loaded.provenance)?;
+    let opened = open(file, &loaded.provenance, stop)?;
     let layout = layout(file, &opened)?;
     let here = Host::this().limits(Path::new(file.run.dir.as_deref().unwrap_or(".")));
     let given = given.unwrap_or_default();

@@ -14,13 +14,15 @@ pub struct PythonSetup {
     pub envs: PythonEnvs,
     /// What a worker is and holds.
     pub measured: Measured,
+    /// Ends whoever waits for environments to be made.
+    pub stop: Stop,
 }
 
 impl PythonSetup {
     /// Those of an environment file; none for native ones.
     ///
-    /// Errors: those of starting a worker; `env-vector-autoreset` for a limit that vector environments cannot have.
-    pub fn of_file(file: &EnvFile) -> Result<Option<PythonSetup>> {
+    /// Errors: those of starting a worker, `interrupted` once `stop` is set; `env-vector-autoreset` for a limit that vector environments cannot have.
+    pub fn of_file(file: &EnvFile, stop: &Stop) -> Result<Option<PythonSetup>> {
         if !is_python_env(&file.env) {
             return Ok(None);
         }
@@ -40,13 +42,13 @@ impl PythonSetup {
         envs.reseed = file.reseed == Reseed::Episode;
         envs.overlap = overlap(&envs) && file.policy.kind != PolicyKind::Random;
         envs.episode_steps_max = file.episode_steps_max();
-        PythonSetup::measured(envs).map(Some)
+        PythonSetup::measured(envs, stop).map(Some)
     }
 
     /// Those of the environment that a small network is trained in; none for native ones.
     ///
     /// Errors: as `of_file`.
-    pub fn of_run(section: &Environment, num_envs: u32) -> Result<Option<PythonSetup>> {
+    pub fn of_run(section: &Environment, num_envs: u32, stop: &Stop) -> Result<Option<PythonSetup>> {
         if !is_python_env(&section.env) {
             return Ok(None);
         }
@@ -62,12 +64,12 @@ impl PythonSetup {
         envs.gpu = gpu(section.gpu);
         envs.overlap = overlap(&envs);
         envs.episode_steps_max = section.max_frames_per_traj;
-        PythonSetup::measured(envs).map(Some)
+        PythonSetup::measured(envs, stop).map(Some)
     }
 
-    fn measured(envs: PythonEnvs) -> Result<PythonSetup> {
-        let measured = Measured::of(&envs, &Stop::default())?;
-        Ok(PythonSetup { envs, measured })
+    fn measured(envs: PythonEnvs, stop: &Stop) -> Result<PythonSetup> {
+        let measured = Measured::of(&envs, stop)?;
+        Ok(PythonSetup { envs, measured, stop: stop.clone() })
     }
 
     /// Truncates episodes after `limit` frames, where environments do not themselves.

@@ -80,7 +80,18 @@ pub fn collect(
         if progress.total_frames.is_some_and(|total| progress.frames >= total) {
             break;
         }
-        let Some(batch) = collector.next()? else { break };
+        let batch = match collector.next() {
+            Ok(Some(batch)) => batch,
+            Ok(None) => break,
+            Err(error) => {
+                // What was collected before is not lost with what ended it.
+                kept.finish()?;
+                let frames = format!("{} frames were collected before", progress.frames);
+                return Err(kept.files.last().map_or(error.clone(), |last| {
+                    error.fact(format!("{frames}; the last file is {}", last.display()))
+                }));
+            }
+        };
         batches += 1;
         progress.frames += batch.num_frames;
         (progress.seconds, progress.stats) = (since.elapsed().as_secs_f64(), collector.stats());
