@@ -43,6 +43,7 @@ def write_once(folder, name, text):
         os.link(mine, path(folder, name))
     except FileExistsError:
         pass
+    os.unlink(mine)
 
 
 def read(folder, name):
