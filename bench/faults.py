@@ -35,13 +35,13 @@ from results import GIB
 ROOT = environments.BENCH.parent
 ENVS = ROOT / "crates" / "collect" / "tests" / "common" / "envs.py"
 EXAMPLE = ["cargo", "run", "--release", "--quiet", "--package", "plimsoll-collect", "--example", "faults", "--"]
-PEER_LIMIT_S = 200  # Above what peers/torchrl_faults.py gives itself.
+PEER_LIMIT_S = 300  # Above what peers/torchrl_faults.py gives itself.
 OURS_LIMIT_S = 900  # Compiling included.
 ENDING_LIMIT_S = 30
 LEAK_BYTES = 12 * GIB  # Nothing stops TorchRL's worker below the 8 GB that it takes, so they must be there.
 PR_SET_CHILD_SUBREAPER = 36
-# What is the same in all rows: of both, of ours, of TorchRL's.
-SETUP = {"num_envs", "num_workers", "step_timeout_ms", "worker_memory_mib", "watch_seconds"}
+# What is the same in all rows: the first two for TorchRL too.
+SETUP = {"num_envs", "num_workers", "step_timeout_ms", "worker_memory_mib"}
 
 
 @dataclass(frozen=True)

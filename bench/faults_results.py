@@ -7,7 +7,7 @@ from results import GIB
 LONGEST_WORDS = 160
 CAUSE = "the speed is negative"  # What an environment of envs.py raises.
 PRINTED_BYTES = 100_000  # What one of them prints.
-SETUP_UNKNOWN = dict.fromkeys(("num_envs", "num_workers", "step_timeout_ms", "worker_memory_mib", "watch_seconds"), "?")
+SETUP_UNKNOWN = dict.fromkeys(("num_envs", "num_workers", "step_timeout_ms", "worker_memory_mib"), "?")
 PEERS = {"MultiSyncCollector": "TorchRL MultiSync", "MultiAsyncCollector": "TorchRL MultiAsync"}
 
 
@@ -37,8 +37,7 @@ def page(found):
         f"{setup['worker_memory_mib']} MiB, and the usual pause before a restart (0.1 s at first). Its seconds are those "
         "of the longest step of all environments, which waits for the restart; where the run ends, from its start. Frames "
         "lost are steps that were in flight; frames of completed steps are kept. TorchRL has its defaults; its seconds are "
-        "from the failure to the exception in the main process, and what it does not notice is watched for "
-        f"{setup['watch_seconds']} s.",
+        "from the failure to the exception in the main process.",
         "",
         "| " + " | ".join(head) + " |",
         "|" + "---|" * len(head),
@@ -79,7 +78,8 @@ def peer_words(found):
     if not found["caused"]:
         return "the failure did not happen there"
     if found["exception"]:
-        words = f"the run ends after {found['seconds']:.1f} s: `{found['exception']}`"
+        how = "ends" if found["started"] else "does not start, said"
+        words = f"the run {how} after {found['seconds']:.1f} s: `{found['exception']}`"
         if found["cause"] == "stderr":
             words += "; what was raised is in standard error alone"
     elif found["went_on"]:

@@ -26,7 +26,7 @@ OURS = {
 THEIRS = {
     "caused": True, "went_on": False, "exception": None, "cause": None, "batches_since": 0, "seconds": 30.01,
     "not_finite": False, "watch_seconds": 30, "grandchild_lives": None, "worker_bytes_max": None, "printed_bytes": 0,
-    "leaks": False,
+    "leaks": False, "started": True,
 }
 
 # Answers as the example does, of the failures it is given; knows nothing of leaks.
@@ -94,6 +94,7 @@ class Words(unittest.TestCase):
                 {**ended, "grandchild_lives": True},
                 "the run ends after 1.1 s: `RuntimeError: gone`; the grandchild lives on",
             ),
+            ({**ended, "started": False}, "the run does not start, said after 1.1 s: `RuntimeError: gone`"),
             ({"caused": False}, "the failure did not happen there"),
         ]:
             self.assertEqual(faults_results.peer_words({**THEIRS, **more}), words)
@@ -174,7 +175,7 @@ class Running(unittest.TestCase):
         self.assertEqual(theirs["printed_bytes"], 100_000)
         self.assertEqual(socket["peers"], {})
         self.assertEqual(found["versions"], {"torchrl": "9.9"})
-        self.assertEqual(found["setup"], {"num_envs": 8, "watch_seconds": 30})
+        self.assertEqual(found["setup"], {"num_envs": 8})
         page = (self.folder / "faults.md").read_text()
         for words in ["python3 bench/faults.py", "| endless sleep | `env-worker-crashed`", "no counterpart", "torchrl 9.9"]:
             self.assertIn(words, page)

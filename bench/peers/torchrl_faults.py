@@ -3,8 +3,8 @@
     python torchrl_faults.py MultiSyncCollector|MultiAsyncCollector ENVS.py FOLDER '{"fault": "kill", "where": "step"}'
 
 Eight environments in two workers, the same class `Faulty` of ENVS.py that our workers are tested with. Said is what the
-main process saw: the exception that ended it, or that it went on, or that nothing came of it in WATCH_SECONDS. Times are
-from the failure, which the worker writes down just before. Whoever starts this ends what is left of it.
+main process saw: the exception that ended it, or that it went on, or that nothing came of it in WATCH_SECONDS (a leak
+takes its time: LEAK_SECONDS). Times are from the failure, which the worker writes down just before. Whoever starts this ends what is left of it.
 """
 
 import functools
@@ -26,6 +26,7 @@ from torchrl.envs import GymWrapper, SerialEnv
 WORKERS, ENVS_EACH = 2, 4
 BATCH_STEPS = 2  # Of each environment; it fails in the third step of an episode, so not in the first batch.
 WATCH_SECONDS = 30
+LEAK_SECONDS = 120
 GOES_ON_SECONDS = 3  # Its worker steps again and batches come for so long.
 CAUSE_SECONDS = 90  # Until the failure must have happened.
 
@@ -108,8 +109,9 @@ def wrapped(file, folder, options):
 class Main:
     """What the main process sees. A thread beside it gives up on it in time."""
 
-    def __init__(self, folder):
-        self.folder, self.started = folder, time.monotonic()
+    def __init__(self, folder, watch_seconds):
+        self.folder, self.watch_seconds = folder, watch_seconds
+        self.since, self.started = time.monotonic(), False
         self.batches_since, self.last_batch_at, self.not_finite = 0, 0.0, False
 
     def take(self, batch):
@@ -123,11 +125,11 @@ class Main:
             time.sleep(0.05)
             now, failed, went_on = time.monotonic(), read(self.folder, "failed_at"), read(self.folder, "went_on_at")
             if failed is None:
-                if now - self.started > CAUSE_SECONDS:
+                if now - self.since > CAUSE_SECONDS:
                     self.end(caused=False)
             elif went_on is not None and now - went_on > GOES_ON_SECONDS and self.last_batch_at > went_on:
                 self.end(went_on=True)
-            elif now - (went_on or failed) > WATCH_SECONDS:
+            elif now - (went_on or failed) > self.watch_seconds:
                 self.end()
 
     def end(self, caused=True, went_on=False, exception=None):
@@ -136,7 +138,7 @@ class Main:
         found = {
             "caused": caused, "went_on": went_on, "exception": exception, "batches_since": self.batches_since,
             "seconds": None if failed is None else time.monotonic() - failed, "not_finite": self.not_finite,
-            "watch_seconds": WATCH_SECONDS, "grandchild_lives": self.grandchild_lives(),
+            "watch_seconds": self.watch_seconds, "started": self.started, "grandchild_lives": self.grandchild_lives(),
             "worker_bytes_max": read(self.folder, "worker_bytes"),
             "num_envs": WORKERS * ENVS_EACH, "num_workers": WORKERS,
             "versions": {name: metadata.version(name) for name in ("torchrl", "torch", "gymnasium", "numpy")},
@@ -157,16 +159,17 @@ class Main:
 
 
 def main():
-    name, file, folder, options = sys.argv[1:]
-    seen = Main(folder)
+    name, file, folder, options = *sys.argv[1:4], json.loads(sys.argv[4])
+    seen = Main(folder, LEAK_SECONDS if options["fault"] == "leak" else WATCH_SECONDS)
     threading.Thread(target=seen.watch, daemon=True).start()
     # A batch of the asynchronous one is of one worker.
     frames = BATCH_STEPS * ENVS_EACH * (WORKERS if name == "MultiSyncCollector" else 1)
     try:
         collector = getattr(collectors, name)(
-            [functools.partial(make, file, folder, json.loads(options))] * WORKERS, None, frames_per_batch=frames,
+            [functools.partial(make, file, folder, options)] * WORKERS, None, frames_per_batch=frames,
             total_frames=-1, device="cpu", cat_results="stack" if name == "MultiSyncCollector" else None,
         )
+        seen.started = True
         for batch in collector:
             seen.take(batch)
         seen.end(exception={"type": "nothing", "message": "no more batches came"})
