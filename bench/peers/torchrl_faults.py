@@ -4,7 +4,8 @@
 
 Eight environments in two workers, the same class `Faulty` of ENVS.py that our workers are tested with. Said is what the
 main process saw: the exception that ended it, or that it went on, or that nothing came of it in WATCH_SECONDS (a leak
-takes its time: LEAK_SECONDS). Times are from the failure, which the worker writes down just before. Whoever starts this ends what is left of it.
+takes its time: LEAK_SECONDS). Times are from the failure, which the worker writes down just before. Whoever starts this
+ends what is left of it.
 """
 
 import functools
