@@ -72,10 +72,45 @@ fn the_kernel_holds_workers_to_their_memory_where_groups_can_be_made() {
         driver.steps(16).unwrap();
         let error = driver.faults[0].error.to_string();
         assert_eq!((driver.faults.len(), driver.faults[0].kind), (1, FaultKind::OverBudget), "{error}");
-        assert_eq!(driver.faults[0].error.slug, "env-worker-over-budget");
+        assert_eq!(driver.faults[0].error.slug, "env-worker-over-budget", "{error}");
         assert!(error.contains(says), "{error}");
         assert!(!groups || error.contains("300.0 MiB, peak "), "the group's own numbers: {error}");
     }
+}
+
+/// A worker within its own limit that the kernel kills because the container is full is told as that.
+#[test]
+fn a_full_container_is_told_from_a_worker_beyond_its_limit() {
+    let Some(python) = python() else { return };
+    if let Ok(dir) = std::env::var(ROLE) {
+        std::fs::write(format!("{dir}/memory.limit_in_bytes"), (300 << 20).to_string()).unwrap();
+        std::fs::write(format!("{dir}/cgroup.procs"), "0").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for groups in [true, false] {
+            let _ = std::fs::remove_file(folder.path().join("failed"));
+            let mut one = envs(&python, "Faulty", faulty(folder.path(), "leak", "step"), 2, 1);
+            one.memory_groups = groups;
+            let mut driver = Driver::start(one).unwrap();
+            driver.steps(8).unwrap();
+            let error = driver.faults[0].error.to_string();
+            assert_eq!(driver.faults[0].error.slug, "env-worker-oom-killed", "{error}");
+            assert!(error.contains("the container's limit of 300.0 MiB was reached"), "{error}");
+            // Killed by another hand, after all that the counters have seen: no memory in that.
+            plimsoll_worker::procs::kill_all(driver.stepper.pids());
+            driver.steps(2).unwrap();
+            let error = driver.faults[1].error.to_string();
+            assert_eq!(driver.faults[1].error.slug, "env-worker-crashed", "{error}");
+        }
+        return;
+    }
+    let Some(dir) = group_below("memory") else {
+        eprintln!("skipped: no memory group can be made here, which takes root and cgroup v1");
+        return;
+    };
+    let test = "a_full_container_is_told_from_a_worker_beyond_its_limit";
+    let outcome = again(test, &dir.display().to_string()).status();
+    wait_for("the group is empty", || std::fs::remove_dir(&dir).is_ok());
+    assert!(outcome.unwrap().success());
 }
 
 #[test]
@@ -196,11 +231,11 @@ fn a_warning_is_told_once_a_worker() {
     assert!(warnings.iter().all(|warning| warning.slug == "env-worker-maps-cuda"), "{warnings:?}");
 }
 
-/// A pids group of this process's own, if it may make one: root, or a delegated group.
-fn pids_group() -> Option<PathBuf> {
+/// A group of this process's own for `controller`, if it may make one: root, or a delegated group.
+fn group_below(controller: &str) -> Option<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.split_once(":pids:"))?.1;
-    let dir = Path::new("/sys/fs/cgroup/pids").join(own.trim_start_matches('/'));
+    let own = groups.lines().find_map(|line| line.split_once(&format!(":{controller}:")))?.1;
+    let dir = Path::new("/sys/fs/cgroup").join(controller).join(own.trim_start_matches('/'));
     let dir = dir.join(format!("plimsoll-test-{}", std::process::id()));
     std::fs::create_dir(&dir).ok()?;
     Some(dir)
@@ -222,7 +257,7 @@ fn a_limit_on_processes_is_seen_before_workers_start() {
         assert!(check(64).is_ok());
         return;
     }
-    let Some(dir) = pids_group() else {
+    let Some(dir) = group_below("pids") else {
         eprintln!("skipped: no pids group can be made here, which takes root and cgroup v1");
         return;
     };

@@ -14,8 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Where we go, in a group that was left to us, so that it can have others beside us.
+const OWN: &str = "plimsoll";
 /// Names of our groups begin so; process namespace, process and its start follow, then a number.
 const PREFIX: &str = "plimsoll-env-";
+/// Charges are made in batches: a group that is full may have a peak a little below its limit.
+const PEAK_SLACK: u64 = 1 << 20;
 /// A group is empty a moment after its last process has ended.
 const REMOVE_TIME: Duration = Duration::from_millis(500);
 const REMOVE_TICK: Duration = Duration::from_millis(1);
@@ -36,6 +40,15 @@ pub struct WorkerGroup {
     own: PathBuf,
 }
 
+/// That the kernel killed processes of a group.
+#[derive(Clone, Debug)]
+pub struct GroupKill {
+    /// The group's numbers, in words.
+    pub fact: String,
+    /// Whether the limit of the group itself was hit, and not one above it.
+    pub by_own_limit: bool,
+}
+
 /// A group as the keeper in it sees it.
 pub(crate) struct Joined {
     dir: PathBuf,
@@ -44,8 +57,14 @@ pub(crate) struct Joined {
 
 impl GroupHome {
     /// The place for groups on this machine, if a group with a limit can be made there. Removes what processes that
-    /// have died left there.
+    /// have died left there. In a group of version 2 that systemd has left to this process alone (`Delegate=yes`), this
+    /// process moves into a group of its own below.
     pub fn find(host: &Host) -> Option<GroupHome> {
+        let own = host.memory_groups().into_iter().next()?;
+        if own.version == 2 && is_delegated(&own.dir) && processes(&own.dir) == [std::process::id()] {
+            // As far as it goes: what cannot be done here leaves the groups as they were.
+            let _ = make_room(&own.dir);
+        }
         let home = candidates(&host.memory_groups())?;
         if home.version == 2 && !may_write(&home.dir.join("cgroup.procs")) {
             return None;
@@ -109,16 +128,24 @@ impl WorkerGroup {
         [self.group.dir.clone(), self.own.clone()]
     }
 
-    /// What the kernel says of it, if it killed processes in it: they reached the group's limit.
-    pub fn killed(&self) -> Option<Vec<String>> {
+    /// What the kernel says of it, if it killed processes in it.
+    pub fn killed(&self) -> Option<GroupKill> {
         let kills = self.group.oom_kills()?;
+        if kills == 0 {
+            return None;
+        }
         let limits = self.group.limits();
         let limit = limits.iter().find_map(|(file, value)| Some((file, Bytes(value.bytes()?))));
         let mut words = Vec::new();
         words.extend(limit.map(|(file, bytes)| format!("{file} {bytes}")));
         words.extend(self.group.peak().map(|bytes| format!("peak {}", Bytes(bytes))));
         words.push(format!("{kills} processes killed by the kernel"));
-        (kills > 0).then(|| vec![format!("{}: {}", self.group.dir.display(), words.join(", "))])
+        let fact = format!("{}: {}", self.group.dir.display(), words.join(", "));
+        // Not every kernel of version 1 counts hits of a limit that is on memory and swap together: the peak shows them.
+        let is_full =
+            limit.zip(self.group.peak()).is_some_and(|((_, limit), peak)| peak + PEAK_SLACK >= limit.0);
+        let by_own_limit = self.group.limit_hits().is_none_or(|hits| hits > 0) || is_full;
+        Some(GroupKill { fact, by_own_limit })
     }
 
     /// Its processes.
@@ -165,6 +192,15 @@ fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
         let _ = write_to(&above.dir.join("cgroup.subtree_control"), "+memory");
     }
     hands_memory_on(&above.dir).then(|| home(&above.dir)).flatten()
+}
+
+/// Makes a group whose only process this is one that hands memory on: it may have no process then, so this one goes
+/// below it.
+fn make_room(dir: &Path) -> std::io::Result<()> {
+    let below = dir.join(OWN);
+    fs::create_dir_all(&below)?;
+    write_to(&below.join("cgroup.procs"), "0")?;
+    write_to(&dir.join("cgroup.subtree_control"), "+memory")
 }
 
 /// Whether groups below this one of version 2 may limit memory.

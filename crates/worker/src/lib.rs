@@ -30,7 +30,7 @@ mod supervisor;
 pub use bell::Bell;
 pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};
 pub use episodes::{EpisodesSpec, Messages, PythonEpisodes, Turn};
-pub use groups::{GroupHome, WorkerGroup};
+pub use groups::{GroupHome, GroupKill, WorkerGroup};
 pub use launch::{Launch, Limits};
 pub use once::{Ran, RunEnd, run_once};
 pub use pool::{Pool, Request, Stop};

@@ -4,7 +4,7 @@
 //! process that it started. What the messages mean is not known here.
 
 use crate::enter::Confined;
-use crate::groups::WorkerGroup;
+use crate::groups::{GroupKill, WorkerGroup};
 use crate::procs;
 use crate::ring::Ring;
 use crate::sandbox::Gpu;
@@ -140,8 +140,8 @@ impl Session {
         procs::below(&[self.keeper()]).contains(&(self.keeper(), pid))
     }
 
-    /// What the kernel says if it killed processes of the worker because they held more than its group may.
-    pub fn killed_in_group(&self) -> Option<Vec<String>> {
+    /// What the kernel says if it killed processes of the worker for lack of memory, where it has a group.
+    pub fn killed_in_group(&self) -> Option<GroupKill> {
         self.group.as_ref()?.killed()
     }
 

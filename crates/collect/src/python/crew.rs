@@ -8,9 +8,9 @@ use super::words::{Failed, Known, Word, bad};
 use super::{PythonEnvs, Share, share};
 use crate::FaultKind;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_memory::host::{Host, OomWatch};
+use plimsoll_memory::host::{Host, OomEvidence, OomWatch};
 use plimsoll_worker::session::{self, MESSAGE_BYTES_MAX, Received};
-use plimsoll_worker::{Bell, Confined, GroupHome, Session, SharedMemory, procs};
+use plimsoll_worker::{Bell, Confined, GroupHome, GroupKill, Session, SharedMemory, procs};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::json;
 use std::os::fd::{AsFd, OwnedFd};
@@ -482,24 +482,23 @@ impl Crew {
         let name =
             self.python.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let mut kind = FaultKind::Death;
-        let oom_line = (status.and_then(|status| status.signal()) == Some(SIGKILL))
+        // A worker with a group is counted there: where that counts nothing, nobody was killed for lack of memory.
+        let may_be = in_group.is_some() || !session.is_grouped();
+        let oom_line = (may_be && status.and_then(|status| status.signal()) == Some(SIGKILL))
             .then(|| self.oom.evidence())
-            .and_then(|seen| oom_killed(&seen, pid, &name));
+            .and_then(|seen| oom_killed(&seen, in_group.is_some(), pid, &name));
         self.oom = OomWatch::begin(&Host::this());
         let session = self.posts[worker].session.as_ref().expect("as above");
         let starved = session.last_words(LAST_LINES).iter().any(|line| {
             ["MemoryError", "Cannot allocate memory", "bad_alloc"].iter().any(|words| line.contains(words))
         });
-        let error = if let Some(facts) = in_group {
+        let error = if let Some(kill) = in_group.as_ref().filter(|kill| kill.by_own_limit) {
             kind = FaultKind::OverBudget;
-            over_group(worker, pid, self.envs.worker_memory, facts)
+            over_group(worker, pid, self.envs.worker_memory, kill)
         } else if let Some(reason) = oom_line {
             kind = FaultKind::OverBudget;
-            Error::new(
-                "env-worker-oom-killed",
-                format!("{reason} and the kernel killed worker {worker} (pid {pid})"),
-            )
-            .hint("lower `num_workers` or `worker_memory`, or raise the container's limit")
+            let error = by_kernel(worker, pid, &reason);
+            in_group.into_iter().fold(error, |error, kill| error.fact(kill.fact))
         } else if starved {
             kind = FaultKind::OverBudget;
             over_budget(worker, pid, self.envs.worker_memory, &how)
@@ -569,9 +568,15 @@ impl Crew {
     fn look_at_memory(&mut self, worker: usize) {
         let post = &mut self.posts[worker];
         let (Some(session), None) = (&post.session, &post.dying) else { return };
-        if let Some(facts) = session.killed_in_group() {
+        if let Some(kill) = session.killed_in_group() {
             // One of its processes is gone, and what the others are without it nobody knows.
-            let error = over_group(worker, session.pid(), self.envs.worker_memory, facts);
+            let pid = session.pid();
+            let error = if kill.by_own_limit {
+                over_group(worker, pid, self.envs.worker_memory, &kill)
+            } else {
+                let reason = container_limit(&self.oom.evidence()).unwrap_or_else(out_of_memory);
+                by_kernel(worker, pid, &reason).fact(kill.fact)
+            };
             post.dying = Some((Instant::now(), Why::Fault(FaultKind::OverBudget, error)));
             return;
         }
@@ -662,21 +667,36 @@ fn over_budget(worker: usize, pid: u32, limit: Bytes, how: &str) -> Error {
     .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")
 }
 
-fn over_group(worker: usize, pid: u32, limit: Bytes, facts: Vec<String>) -> Error {
+fn over_group(worker: usize, pid: u32, limit: Bytes, kill: &GroupKill) -> Error {
     let how = "reached the limit of its memory group, and the kernel killed in it";
-    facts.into_iter().fold(over_budget(worker, pid, limit, how), Error::fact)
+    over_budget(worker, pid, limit, how).fact(kill.fact.clone())
 }
 
-/// The reason, if the kernel killed process `pid` for lack of memory.
-fn oom_killed(seen: &plimsoll_memory::host::OomEvidence, pid: u32, name: &str) -> Option<String> {
+fn by_kernel(worker: usize, pid: u32, reason: &str) -> Error {
+    let message = format!("{reason} and the kernel killed worker {worker} (pid {pid})");
+    Error::new("env-worker-oom-killed", message)
+        .hint("lower `num_workers` or `worker_memory`, or raise the container's limit")
+}
+
+/// The reason, if the kernel killed process `pid` for lack of memory, as its group says or lines and counters do.
+fn oom_killed(seen: &OomEvidence, by_group: bool, pid: u32, name: &str) -> Option<String> {
     let line = seen.line_about(pid, name);
-    if line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
+    if !by_group && line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
         return None;
     }
-    let by_container = line.map_or(seen.hit_group().is_some(), |line| line.container);
-    Some(match (by_container, seen.hit_group().and_then(|group| group.limit)) {
-        (true, Some(limit)) => format!("the container's limit of {limit} was reached"),
-        (true, None) => "the container's limit was reached".into(),
-        (false, _) => "the machine ran out of memory".into(),
-    })
+    match line {
+        Some(line) if !line.container => Some(out_of_memory()),
+        Some(_) => Some(container_limit(seen).unwrap_or_else(|| "the container's limit was reached".into())),
+        None => Some(container_limit(seen).unwrap_or_else(out_of_memory)),
+    }
+}
+
+/// That the limit of a group of ours was reached, if one was.
+fn container_limit(seen: &OomEvidence) -> Option<String> {
+    let limit = seen.hit_group()?.limit?;
+    Some(format!("the container's limit of {limit} was reached"))
+}
+
+fn out_of_memory() -> String {
+    "the machine ran out of memory".into()
 }

@@ -123,18 +123,35 @@ impl MemoryGroup {
         }
     }
 
-    /// Processes that the kernel killed in this group, for whatever lack of memory.
+    /// Processes that the kernel killed for whatever lack of memory: in this group and, with v2, in those below it.
     pub fn oom_kills(&self) -> Option<u64> {
         let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
         parse::plain_field(&self.read(file)?, "oom_kill")
     }
 
-    /// Times that the group's limit was hit: the `oom` events of v2, the failed charges of v1.
+    /// The same in this group alone.
+    pub fn own_oom_kills(&self) -> Option<u64> {
+        match self.version {
+            2 => parse::plain_field(&self.own_events()?, "oom_kill"),
+            _ => self.oom_kills(),
+        }
+    }
+
+    /// Times that this group's own limit was hit: the `oom` events of v2, the failed charges of v1.
     pub fn limit_hits(&self) -> Option<u64> {
         match self.version {
-            2 => parse::plain_field(&self.read("memory.events")?, "oom"),
-            _ => parse::number(self.read("memory.failcnt").as_deref()).bytes(),
+            2 => parse::plain_field(&self.own_events()?, "oom"),
+            _ => {
+                // Where memory and swap have one limit together, that is the one which is hit.
+                let hits = |file: &str| parse::number(self.read(file).as_deref()).bytes();
+                Some(hits("memory.failcnt")?.saturating_add(hits("memory.memsw.failcnt").unwrap_or(0)))
+            }
         }
+    }
+
+    /// Events of this group without those below it, which Linux tells apart since 5.2.
+    fn own_events(&self) -> Option<String> {
+        self.read("memory.events.local").or_else(|| self.read("memory.events"))
     }
 
     fn read(&self, file: &str) -> Option<String> {

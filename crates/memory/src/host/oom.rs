@@ -41,7 +41,7 @@ pub struct GroupChange {
     pub version: u8,
     /// False if the group was there at first and is not now.
     pub is_there: bool,
-    /// Rise of the count of processes that the kernel killed in it; `None` if the count cannot be read.
+    /// Rise of the count of processes that the kernel killed in it, not below it; `None` if the count cannot be read.
     pub oom_kills: Option<u64>,
     /// Rise of the count of times that its limit was hit.
     pub limit_hits: Option<u64>,
@@ -85,7 +85,7 @@ impl OomWatch {
     /// Begins to watch this process's groups and the machine.
     pub fn begin(host: &Host) -> OomWatch {
         let groups = host.memory_groups().into_iter().map(|group| {
-            let counters = Counters { oom_kills: group.oom_kills(), limit_hits: group.limit_hits() };
+            let counters = Counters { oom_kills: group.own_oom_kills(), limit_hits: group.limit_hits() };
             (group, counters)
         });
         OomWatch {
@@ -103,7 +103,7 @@ impl OomWatch {
             dir: group.dir.clone(),
             version: group.version,
             is_there: group.dir.is_dir(),
-            oom_kills: rise(before.oom_kills, group.oom_kills()),
+            oom_kills: rise(before.oom_kills, group.own_oom_kills()),
             limit_hits: rise(before.limit_hits, group.limit_hits()),
             limit: group.limits().iter().filter_map(|(_, value)| Value::bytes(value)).min().map(Bytes),
             peak: group.peak().map(Bytes),

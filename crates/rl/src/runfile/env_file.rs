@@ -414,10 +414,7 @@ fn without_effect(env: &EnvFile, at: &Provenance) -> Result<()> {
         true => Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint)),
         false => Ok(()),
     };
-    if env.is_python() {
-        let why = "workers step Python environments, and one thread asks them";
-        refuse("threads", why, "set num_workers, or remove threads")?;
-    } else if !env.env.starts_with("text:") {
+    if !env.is_python() && !env.env.starts_with("text:") {
         let why = format!("`{}` is stepped by threads of this process, not by workers", env.env);
         for key in OF_PYTHON {
             refuse(key, &why, &format!("remove {key}, or set env = \"gym:{}\"", env.env))?;
