@@ -1,10 +1,14 @@
-//! The table of failures of Python environments: `faults [PYTHON] > bench/results/faults.md`. Each failure is caused
-//! once among eight environments in two workers, with real processes; what is said, what is lost and how long it takes
-//! is measured. `bench/peers/torchrl_faults.py` causes the same failures under TorchRL.
+//! Failures of Python environments, caused and measured: `faults PYTHON FAULT:WHERE[:always]...` prints a JSON object each.
+//!
+//! Each is caused among eight environments in two workers, under the collector that `plimsoll collect` runs; what it says,
+//! the frames that are lost and the time until all environments answer again are measured. `bench/faults.py` makes the
+//! table, and causes the same failures under TorchRL.
 
-use plimsoll_base::Result;
-use plimsoll_collect::{Ask, PythonEnvs, PythonStepper, Request, Stepper};
-use plimsoll_env::flags;
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_collect::{
+    Collector, Extras, Mode, OnAbort, PythonEnvs, PythonStepper, Random, RowLayout, Settings, Stepper,
+};
+use plimsoll_env::Slot;
 use plimsoll_worker::Stop;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -12,112 +16,134 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const ENVS: u32 = 8;
-const STEPS: usize = 12;
+const WORKERS: u32 = 2;
+/// One frame of each environment a batch, so that the longest batch is the one with the failure.
+const BATCHES: usize = 12;
+/// Of one that always fails, which ends the run before.
+const BATCHES_MAX: usize = 1000;
 /// The limit on a step here, so that a table is made within a minute; 60 s where nothing is said.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
-const DIES: &str = "the run ends: `At least one process failed: worker 3 (exit code -9)`, 0.6 to 1.4 s";
-const RAISES: &str = "the run ends: `exit code 1`; the exception is in that worker's stderr alone";
-const HANGS: &str = "never noticed (40 s watched)";
-const NOT_MEASURED: &str = "not measured";
-
-/// Failure, how `envs.py` calls it and where it happens, and TorchRL's answer to the same.
-const FAULTS: [(&str, &str, &str, &str); 16] = [
-    ("kill -9 in a step", "kill", "step", DIES),
-    ("kill -9 in a reset", "kill", "reset", DIES),
-    ("the environment calls `exit(0)`", "exit", "step", NOT_MEASURED),
-    ("exception in a step", "raise", "step", RAISES),
-    ("exception in a reset", "raise", "reset", RAISES),
-    ("endless sleep", "sleep", "step", HANGS),
-    ("hangs in C and holds the GIL", "hold_gil", "step", HANGS),
-    ("SIGSTOP", "stop", "step", HANGS),
-    ("leak to the budget of 300 MiB", "leak", "step", NOT_MEASURED),
-    ("observation of a wrong shape", "shape", "step", NOT_MEASURED),
-    ("observation of a wrong dtype", "dtype", "step", NOT_MEASURED),
-    ("NaN in the observation", "nan", "step", NOT_MEASURED),
-    ("reward NaN", "reward_nan", "step", NOT_MEASURED),
-    ("closes the worker's socket", "close_socket", "step", NOT_MEASURED),
-    ("prints 100 kB to standard output", "print", "step", NOT_MEASURED),
-    ("leaves a grandchild and dies", "grandchild", "step", NOT_MEASURED),
-];
+const WORKER_MEMORY_MIB: u64 = 300;
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/");
+const USAGE: &str = "usage: faults PYTHON FAULT:WHERE[:always]...";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let first = args.next();
-    if first.as_deref() == Some("env-worker") {
-        let arguments: Vec<_> = std::env::args_os().skip(2).collect();
-        return plimsoll_collect::become_env_worker(&arguments);
-    }
-    match table(first.as_deref()) {
-        Ok(table) => print!("{table}"),
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((verb, _)) if verb == "env-worker" => {
+            let arguments: Vec<_> = std::env::args_os().skip(2).collect();
+            plimsoll_collect::become_env_worker(&arguments)
         }
+        Some((python, failures)) if !failures.is_empty() => print_all(python, failures),
+        _ => refused(USAGE),
+    }
+}
+
+fn print_all(python: &str, failures: &[String]) -> ExitCode {
+    for words in failures {
+        let parts: Vec<&str> = words.split(':').collect();
+        let (fault, place, always) = match parts[..] {
+            [fault, place] => (fault, place, false),
+            [fault, place, "always"] => (fault, place, true),
+            _ => return refused(&format!("`{words}` is no failure; {USAGE}")),
+        };
+        println!("{}", cause(python, fault, place, always));
     }
     ExitCode::SUCCESS
 }
 
-fn table(python: Option<&str>) -> Result<String> {
-    let mut table = format!(
-        "# Failures of Python environments\n\nMade by `cargo run --release -p plimsoll-collect --example faults -- PYTHON > bench/results/faults.md`: \
-        {ENVS} environments in 2 workers, one failure each, `step_timeout_ms = {}`, pause before a restart as always (0.1 s at first). \
-        The run goes on in every row. Frames lost are steps that were in flight; frames of completed steps are kept.\n\n\
-        TorchRL's column was measured with TorchRL 0.14.1, torch 2.15.0, Gymnasium 1.4.0, four workers (MultiSync and MultiAsync), on a quiet machine of two cores; \
-        `bench/peers/torchrl_faults.py` causes the same failures.\n\n\
-        | failure | what the user sees | frames lost | seconds to recover | TorchRL |\n|---|---|---|---|---|\n",
-        STEP_TIMEOUT.as_millis()
-    );
-    for (name, fault, place, torchrl) in FAULTS {
-        let (said, lost, seconds) = one(python, fault, place)?;
-        table += &format!("| {name} | {said} | {lost} | {seconds:.2} | {torchrl} |\n");
-    }
-    Ok(table)
+fn refused(words: &str) -> ExitCode {
+    eprintln!("{words}");
+    ExitCode::from(2)
 }
 
-/// One failure: what was said, frames lost, and the longest time that an answer took.
-fn one(python: Option<&str>, fault: &str, place: &str) -> Result<(String, usize, f64)> {
-    let folder = std::env::temp_dir().join(format!("plimsoll-faults-{}-{fault}-{place}", std::process::id()));
+/// What is measured of one failure.
+#[derive(Default)]
+struct Seen {
+    started: bool,
+    said: Vec<Value>,
+    frames_lost: u64,
+    /// The longest batch; of a run that ended, the time until it did.
+    seconds: f64,
+}
+
+/// Causes one failure and says what came of it.
+fn cause(python: &str, fault: &str, place: &str, always: bool) -> Value {
+    let name = format!("plimsoll-faults-{}-{fault}-{place}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
-    let ended = run(python, json!({ "folder": folder, "fault": fault, "where": place }), &folder);
+    let mut envs = PythonEnvs::new(&format!("python:{FOLDER}envs.py:Faulty"), ENVS, WORKERS);
+    envs.python = Some(python.to_string());
+    let options = json!({ "folder": folder, "fault": fault, "where": place, "always": always });
+    envs.kwargs = options.as_object().cloned().unwrap_or_default();
+    envs.step_timeout = STEP_TIMEOUT;
+    envs.worker_memory = Bytes::mib(WORKER_MEMORY_MIB);
+    let mut seen = Seen::default();
+    let since = Instant::now();
+    let ended = collect(envs, if always { BATCHES_MAX } else { BATCHES }, &folder, &mut seen).err();
+    if ended.is_some() {
+        seen.seconds = since.elapsed().as_secs_f64();
+    }
+    let grandchild = std::fs::read_to_string(folder.join("grandchild")).ok();
     // What is left of it is a marker of no use.
     let _ = std::fs::remove_dir_all(&folder);
+    json!({
+        "fault": fault,
+        "where": place,
+        "always": always,
+        "started": seen.started,
+        "said": seen.said,
+        "ended": ended.map(|error| words(&error, &folder)),
+        "frames_lost": seen.frames_lost,
+        "seconds": seen.seconds,
+        "grandchild_lives": grandchild.map(|pid| lives(&pid)),
+        "num_envs": ENVS,
+        "num_workers": WORKERS,
+        "step_timeout_ms": STEP_TIMEOUT.as_millis() as u64,
+        "worker_memory_mib": WORKER_MEMORY_MIB,
+    })
+}
+
+/// Collects batches of one frame of each environment, by a thread for each worker.
+fn collect(envs: PythonEnvs, batches: usize, folder: &Path, seen: &mut Seen) -> Result<()> {
+    let lanes = PythonStepper::start_lanes(envs, WORKERS as usize, &Stop::default())?;
+    let spec = lanes[0].spec();
+    let (observation, action) = (Slot::of(&spec.observation)?, Slot::of(&spec.action)?);
+    let layout = RowLayout::new(&observation, &action, 1, 1, Extras::default()).expect("a small row");
+    let settings = Settings {
+        run_seed: 0,
+        mode: Mode::Sync,
+        batches_in_flight: 2,
+        on_abort: OnAbort::Keep,
+        random_steps: 0,
+        reset_each_batch: false,
+    };
+    let steppers = lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Stepper>).collect();
+    let mut policy = || Box::new(Random { run_seed: 0 }) as _;
+    let mut collector = Collector::start(&settings, layout, steppers, &mut policy)?;
+    seen.started = true;
+    let mut ended = Ok(());
+    for _ in 0..batches {
+        let since = Instant::now();
+        ended = collector.next().map(|batch| drop(batch.expect("nobody stops it")));
+        seen.seconds = seen.seconds.max(since.elapsed().as_secs_f64());
+        seen.said.extend(collector.take_faults().iter().map(|fault| words(&fault.error, folder)));
+        if ended.is_err() {
+            break;
+        }
+    }
+    seen.frames_lost = collector.stats().counters.frames_aborted;
     ended
 }
 
-fn run(python: Option<&str>, options: Value, folder: &Path) -> Result<(String, usize, f64)> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/envs.py");
-    let mut envs = PythonEnvs::new(&format!("python:{file}:Faulty"), ENVS, 2);
-    envs.python = python.map(str::to_string);
-    envs.kwargs = options.as_object().cloned().unwrap_or_default();
-    envs.step_timeout = STEP_TIMEOUT;
-    envs.worker_memory = plimsoll_base::Bytes::mib(300);
-    let mut stepper = PythonStepper::start(envs, &Stop::default())?;
-    let (mut lost, mut longest, mut said) = (0, 0.0f64, Vec::new());
-    for step in 0..STEPS {
-        let since = Instant::now();
-        let asks = [if step == 0 { Ask::Reset } else { Ask::Step }; ENVS as usize];
-        let groups = stepper.groups().to_vec();
-        for (group, range) in groups.iter().enumerate() {
-            let k = range.len();
-            stepper
-                .submit(group, Request { asks: &asks[..k], actions: &vec![0; 8 * k], seeds: &vec![7; k] })?;
-        }
-        for _ in &groups {
-            let group = stepper.wait(&Stop::default())?.expect("nobody stops it");
-            lost += stepper.results(group).flags.iter().filter(|&&flags| flags & flags::ABORTED != 0).count();
-        }
-        longest = longest.max(since.elapsed().as_secs_f64());
-        let faults = stepper.take_faults();
-        said.extend(
-            faults
-                .iter()
-                .map(|fault| format!("`{}`: {}", fault.error.slug, plain(&fault.error.message, folder))),
-        );
-    }
-    Ok((if said.is_empty() { "nothing".into() } else { said.join("; ") }, lost, longest))
+/// Slug and message, without what differs from run to run.
+fn words(error: &Error, folder: &Path) -> Value {
+    let message = error.message.replace(&folder.display().to_string(), "FOLDER").replace(FOLDER, "");
+    json!({ "slug": error.slug, "message": message })
 }
 
-/// A message without what differs from run to run and what breaks a table.
-fn plain(message: &str, folder: &Path) -> String {
-    message.replace(&folder.display().to_string(), "FOLDER").replace('|', "/").replace('\n', " ")
+/// Whether a process is there, and no zombie that nobody collects.
+fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
