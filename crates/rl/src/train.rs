@@ -43,6 +43,8 @@ use std::time::Instant;
 pub(crate) const SAMPLES_KEPT: usize = 32;
 
 /// A finished run: what `summary.json` says.
+pub type Summary = Value;
+
 /// The same error; of a wait that a signal has ended, with the exit code of that signal.
 pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
     let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
@@ -52,8 +54,6 @@ pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
     };
     Error { exit, ..error }
 }
-
-pub type Summary = Value;
 
 /// Trains. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
 ///
