@@ -128,6 +128,9 @@ impl Lane {
         self.reset(true)?;
         let mut rest = &underway[..];
         for index in 0..self.groups.len() {
+            if self.shared.stop.is_set() {
+                return Ok(());
+            }
             let (here, behind) = rest.split_at(self.groups[index].num_envs().min(rest.len()));
             rest = behind;
             for t in 0.. {
@@ -147,6 +150,9 @@ impl Lane {
 
     /// Begins episodes of all environments that are within one, or, at first, of all.
     fn reset(&mut self, is_first: bool) -> Result<()> {
+        if self.shared.stop.is_set() {
+            return Ok(());
+        }
         for index in 0..self.groups.len() {
             let group = &mut self.groups[index];
             if is_first || group.ask_resets() {
@@ -174,7 +180,8 @@ impl Lane {
     /// Chooses actions for a group that has nothing under way, and asks it to step.
     fn begin(&mut self, index: usize) -> Result<()> {
         let group = &mut self.groups[index];
-        if group.is_under_way || group.num_open() == 0 {
+        // After a stop nothing is asked: answers to what was asked before it are not waited for.
+        if group.is_under_way || group.num_open() == 0 || self.shared.stop.is_set() {
             return Ok(());
         }
         let since = Instant::now();
