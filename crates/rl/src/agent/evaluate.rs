@@ -115,6 +115,10 @@ impl Evaluator {
 
     /// One episode of every environment; none if it was stopped.
     fn round(&mut self, round: u32) -> Result<Option<Vec<f64>>> {
+        // After a round that was stopped some have yet to answer, and are not asked again.
+        if self.stop.is_set() {
+            return Ok(None);
+        }
         let ranges = self.stepper.groups().to_vec();
         let of = |range: &Range<u32>| Group::new(range.clone(), round, self.action.bytes);
         let mut groups: Vec<Group> = ranges.iter().map(of).collect();
