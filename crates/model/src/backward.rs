@@ -12,8 +12,8 @@ use plimsoll_memory::Buf;
 ///
 /// `d_logprobs`, `d_entropy`: [R], derivative of the loss by each head row's log-probability and entropy.
 #[allow(clippy::too_many_arguments)] // A pass, its derivatives, and where gradients go.
-pub fn backward<D: Device + ?Sized>(
-    dev: &D,
+pub fn backward(
+    dev: &dyn Device,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
     add: bool,
@@ -51,8 +51,8 @@ pub fn backward<D: Device + ?Sized>(
 }
 
 /// The same for a critic or a reward model, after `layers` and `values`. `d_values`: [R], derivative of the loss by each head row's value.
-pub fn backward_values<D: Device + ?Sized>(
-    dev: &D,
+pub fn backward_values(
+    dev: &dyn Device,
     critic: &Decoder<'_>,
     grads: &Params<'_>,
     add: bool,
@@ -75,8 +75,8 @@ pub fn backward_values<D: Device + ?Sized>(
 
 /// The backward pass behind the head's own product, which `head` is: given the normalised head rows, it writes their
 /// gradient and that of its weights.
-fn through_decoder<D: Device + ?Sized>(
-    dev: &D,
+fn through_decoder(
+    dev: &dyn Device,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
     add: bool,
@@ -110,8 +110,8 @@ fn through_decoder<D: Device + ?Sized>(
 }
 
 #[allow(clippy::too_many_arguments)] // The arguments of `through_decoder` and what it resolved.
-fn head_backward<D: Device + ?Sized>(
-    dev: &D,
+fn head_backward(
+    dev: &dyn Device,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
     add: bool,
@@ -141,8 +141,8 @@ fn head_backward<D: Device + ?Sized>(
 
 /// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input, and `d_out` the same as
 /// products read it.
-struct LayerBackward<'x, 'a, 'p, D: ?Sized> {
-    dev: &'x D,
+struct LayerBackward<'x, 'a, 'p> {
+    dev: &'x dyn Device,
     decoder: &'x Decoder<'a>,
     w: &'x LayerParams<'a>,
     g: &'x LayerParams<'a>,
@@ -154,7 +154,7 @@ struct LayerBackward<'x, 'a, 'p, D: ?Sized> {
     d_out: Buf<'p>,
 }
 
-impl<D: Device + ?Sized> LayerBackward<'_, '_, '_, D> {
+impl LayerBackward<'_, '_, '_> {
     fn ffn(&self) {
         let Self { dev, w, g, add, bufs, back, d_out, .. } = *self;
         let (m, h, f) = (self.pass.rows, self.spec().hidden as usize, self.spec().ffn as usize);

@@ -142,7 +142,7 @@ pub struct Pass<'p> {
 
 impl<'p> Pass<'p> {
     /// Sends the index arrays to the device. Panics where a limit is exceeded: batches are made within them.
-    pub fn upload<D: Device + ?Sized>(dev: &D, acts: Activations<'p>, index: &PassIndex) -> Pass<'p> {
+    pub fn upload(dev: &dyn Device, acts: Activations<'p>, index: &PassIndex) -> Pass<'p> {
         let (rows, head_rows) = (index.ids.len(), index.head_rows.len());
         dev.write_u32(acts.ids, 0, &index.ids);
         dev.write_u32(acts.positions, 0, &index.positions);
@@ -197,13 +197,13 @@ impl<'p> Pass<'p> {
 }
 
 /// Embedding and all layers. The residual stream after the last layer is left in the activations.
-pub fn layers<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>) {
+pub fn layers(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>) {
     layers_of(dev, decoder, pass, &mut |l| decoder.params.layers[l]);
 }
 
 /// The same with layers that are asked for one after the other.
-pub(crate) fn layers_of<'w, D: Device + ?Sized>(
-    dev: &D,
+pub(crate) fn layers_of<'w>(
+    dev: &dyn Device,
     decoder: &Decoder<'_>,
     pass: &Pass<'_>,
     weights: &mut dyn FnMut(usize) -> LayerParams<'w>,
@@ -218,8 +218,8 @@ pub(crate) fn layers_of<'w, D: Device + ?Sized>(
 }
 
 /// One layer: `bufs.resid` in, `bufs.next` out.
-fn layer<D: Device + ?Sized>(
-    dev: &D,
+fn layer(
+    dev: &dyn Device,
     decoder: &Decoder<'_>,
     w: &LayerParams<'_>,
     pass: &Pass<'_>,
@@ -231,8 +231,8 @@ fn layer<D: Device + ?Sized>(
 }
 
 /// A layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its gradient.
-pub(crate) fn layer_to_gates<D: Device + ?Sized>(
-    dev: &D,
+pub(crate) fn layer_to_gates(
+    dev: &dyn Device,
     decoder: &Decoder<'_>,
     w: &LayerParams<'_>,
     pass: &Pass<'_>,
@@ -256,7 +256,7 @@ pub(crate) fn qk_norm<'a>(decoder: &Decoder<'_>, w: &LayerParams<'a>) -> Option<
 }
 
 /// Final norm of the head rows.
-fn head_input<'p, D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
+fn head_input<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
     let width = decoder.spec.hidden as usize;
     let rows = pass.acts.head_rows.slice(0, pass.head_rows);
     let input = pass.acts.head_input.slice(0, pass.head_rows * width);
@@ -267,7 +267,7 @@ fn head_input<'p, D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pas
 }
 
 /// Log-probabilities of the targets at a temperature, after `layers`.
-pub fn head<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
+pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
     if pass.head_rows == 0 {
         return;
     }
@@ -277,7 +277,7 @@ pub fn head<D: Device + ?Sized>(dev: &D, decoder: &Decoder<'_>, pass: &Pass<'_>,
 }
 
 /// The value of each head row, after `layers` of a critic or a reward model: one product, in f32. `Pass::values` has them.
-pub fn values<D: Device + ?Sized>(dev: &D, critic: &Decoder<'_>, pass: &Pass<'_>) {
+pub fn values(dev: &dyn Device, critic: &Decoder<'_>, pass: &Pass<'_>) {
     if pass.head_rows > 0 {
         let norm = head_input(dev, critic, pass);
         dev.matmul(norm, critic.params.head, None, pass.values(), false);
@@ -287,8 +287,8 @@ pub fn values<D: Device + ?Sized>(dev: &D, critic: &Decoder<'_>, pass: &Pass<'_>
 /// Draws a token for each head row, after `layers`. `keys`: [R, 3] sample id (low, high) and position.
 ///
 /// Returns the tokens' buffer, [R] u32.
-pub fn sample<'p, D: Device + ?Sized>(
-    dev: &D,
+pub fn sample<'p>(
+    dev: &dyn Device,
     decoder: &Decoder<'_>,
     pass: &Pass<'p>,
     keys: &[u32],
@@ -299,19 +299,14 @@ pub fn sample<'p, D: Device + ?Sized>(
 }
 
 /// Sends the sampler's keys: [R, 3] sample id (low, high) and position.
-pub fn upload_keys<D: Device + ?Sized>(dev: &D, pass: &Pass<'_>, keys: &[u32]) {
+pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
     let (keys_buf, _) = pass.acts.sampler.expect("only the rollout samples");
     assert_eq!(keys.len(), pass.head_rows * 3, "one key a head row");
     dev.write_u32(keys_buf, 0, keys);
 }
 
 /// Draws a token for each head row with the keys on the device. Returns the tokens' buffer, [R] u32.
-pub fn draw<'p, D: Device + ?Sized>(
-    dev: &D,
-    decoder: &Decoder<'_>,
-    pass: &Pass<'p>,
-    how: Sampling,
-) -> Buf<'p> {
+pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: Sampling) -> Buf<'p> {
     let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
     let tokens = tokens.slice(0, pass.head_rows);
     if pass.head_rows == 0 {
@@ -324,7 +319,7 @@ pub fn draw<'p, D: Device + ?Sized>(
 }
 
 /// After `draw` in a pass of one row a sequence: the rows of the next pass, made on the device.
-pub fn advance<D: Device + ?Sized>(dev: &D, pass: &Pass<'_>) {
+pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
     let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
     dev.advance(pass.batch, pass.ids, tokens, keys);

@@ -32,8 +32,8 @@ const RANDOM_STD: f32 = 0.02;
 /// seed too where the files have none: they are a reward model's, or have another head.
 ///
 /// Errors: those of reading (`model-file-truncated`, ...); `model-weight-not-finite` names the tensor.
-pub fn load<D: Device + ?Sized>(
-    dev: &D,
+pub fn load(
+    dev: &dyn Device,
     model: &OpenModel,
     table: &ParamTable,
     params: &Params<'_>,
@@ -72,14 +72,14 @@ pub fn load<D: Device + ?Sized>(
     Ok(())
 }
 
-struct Target<'x, 'a, D: ?Sized> {
-    dev: &'x D,
+struct Target<'x, 'a> {
+    dev: &'x dyn Device,
     param: &'x Param,
     params: &'x Params<'a>,
     layout: MatrixLayout,
 }
 
-impl<D: Device + ?Sized> Target<'_, '_, D> {
+impl Target<'_, '_> {
     fn write(&self, first_row: usize, values: &[f32]) {
         let buf = self.params.all.slice(self.param.offset as usize, self.param.elements as usize);
         if self.param.is_vector() {

@@ -252,20 +252,14 @@ fn gradients<'p>(stack: &StackPass<'p>) -> StackGradients<'p> {
 }
 
 /// Outputs and values of the first `rows` rows of `pass.input`.
-pub fn forward<D: Device + ?Sized>(
-    dev: &D,
-    params: &MlpParams<'_>,
-    how: Activation,
-    pass: &MlpPass<'_>,
-    rows: usize,
-) {
+pub fn forward(dev: &dyn Device, params: &MlpParams<'_>, how: Activation, pass: &MlpPass<'_>, rows: usize) {
     let run = |stack: usize| forward_stack(dev, params, how, pass, rows, stack);
     dev.both(&|| run(0), &|| run(1));
 }
 
 /// Outputs alone, with the bits of `forward`.
-pub fn forward_actor<D: Device + ?Sized>(
-    dev: &D,
+pub fn forward_actor(
+    dev: &dyn Device,
     params: &MlpParams<'_>,
     how: Activation,
     pass: &MlpPass<'_>,
@@ -274,8 +268,8 @@ pub fn forward_actor<D: Device + ?Sized>(
     forward_stack(dev, params, how, pass, rows, 0);
 }
 
-fn forward_stack<D: Device + ?Sized>(
-    dev: &D,
+fn forward_stack(
+    dev: &dyn Device,
     params: &MlpParams<'_>,
     how: Activation,
     pass: &MlpPass<'_>,
@@ -296,8 +290,8 @@ fn forward_stack<D: Device + ?Sized>(
 
 /// Gradients of weights and biases for the gradients in `d_outputs` and `d_values`, after `forward` of the same rows.
 /// They are written, not added. The gradient of `log_std` is the caller's: no network stands before it.
-pub fn backward<D: Device + ?Sized>(
-    dev: &D,
+pub fn backward(
+    dev: &dyn Device,
     params: &MlpParams<'_>,
     how: Activation,
     grads: &MlpParams<'_>,

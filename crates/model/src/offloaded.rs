@@ -58,8 +58,8 @@ pub struct Streamed<'p> {
 
 impl<'p> Streamed<'p> {
     /// Begins to copy the two ends; the operations from here on come behind their arrival.
-    pub fn begin<D: Device + ?Sized>(
-        dev: &D,
+    pub fn begin(
+        dev: &dyn Device,
         spec: ModelSpec,
         table: &'p ParamTable,
         weights: Buf<'p>,
@@ -86,7 +86,7 @@ impl<'p> Streamed<'p> {
     }
 
     /// As `forward::layers`.
-    pub fn layers<D: Device + ?Sized>(&self, dev: &D, pass: &Pass<'_>) {
+    pub fn layers(&self, dev: &dyn Device, pass: &Pass<'_>) {
         let num_layers = self.ends.spec.layers as usize;
         // The slots may hold what the head's turn left there.
         dev.offload_begin();
@@ -109,7 +109,7 @@ impl<'p> Streamed<'p> {
         self.slots.part(index % LAYER_SLOTS, len)
     }
 
-    fn bring<D: Device + ?Sized>(&self, dev: &D, index: usize) {
+    fn bring(&self, dev: &dyn Device, index: usize) {
         let Range { start, end } = layer(self.table, index as u32);
         let from = self.weights.slice(start as usize, (end - start) as usize);
         dev.offload_in(index % LAYER_SLOTS, &mut std::iter::once((from, self.slot(index))));
@@ -136,7 +136,7 @@ pub enum Scorer<'p> {
 
 impl<'p> Scorer<'p> {
     /// Embedding and all layers, as `forward::layers`.
-    pub fn layers<D: Device + ?Sized>(&self, dev: &D, pass: &Pass<'_>) {
+    pub fn layers(&self, dev: &dyn Device, pass: &Pass<'_>) {
         match self {
             Scorer::Resident(decoder) => crate::forward::layers(dev, decoder, pass),
             Scorer::Streamed(streamed) => streamed.layers(dev, pass),

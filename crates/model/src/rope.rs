@@ -28,7 +28,7 @@ pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> 
 }
 
 /// Fills the table.
-pub fn fill<D: Device + ?Sized>(dev: &D, spec: &ModelSpec, table: Buf<'_>) {
+pub fn fill(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
     let half = spec.head_dim as usize / 2;
     let frequencies: Vec<f64> = (0..half).map(|i| frequency(spec, i)).collect();
     let mut row = vec![0.0f32; half * 2];

@@ -37,14 +37,7 @@ impl<'a> FlatTensors<'a> {
         if self.scales.is_some() { DType::Bf16 } else { self.buf.dtype() }
     }
 
-    fn read<D: Device + ?Sized>(
-        &self,
-        dev: &D,
-        param: &Param,
-        layout: MatrixLayout,
-        first: usize,
-        rows: &mut [f32],
-    ) {
+    fn read(&self, dev: &dyn Device, param: &Param, layout: MatrixLayout, first: usize, rows: &mut [f32]) {
         let buf = slice(self.buf, param);
         if let Some(scales) = self.scales {
             let codes =
@@ -64,14 +57,7 @@ fn slice<'a>(buf: Buf<'a>, param: &Param) -> Buf<'a> {
     buf.slice(param.offset as usize, param.elements as usize)
 }
 
-fn write<D: Device + ?Sized>(
-    dev: &D,
-    buf: Buf<'_>,
-    param: &Param,
-    layout: MatrixLayout,
-    first: usize,
-    rows: &[f32],
-) {
+fn write(dev: &dyn Device, buf: Buf<'_>, param: &Param, layout: MatrixLayout, first: usize, rows: &[f32]) {
     let buf = slice(buf, param);
     if param.is_vector() {
         dev.write_f32(buf, first, rows);
@@ -93,8 +79,8 @@ pub fn saved_bytes(table: &ParamTable, dtypes: &[DType]) -> u64 {
 ///
 /// `layout` is the element order of the matrices, in every buffer that of the weights. Errors: `disk-full`,
 /// `write-failed`.
-pub fn save<D: Device + ?Sized>(
-    dev: &D,
+pub fn save(
+    dev: &dyn Device,
     table: &ParamTable,
     layout: MatrixLayout,
     sets: &[FlatTensors<'_>],
@@ -127,8 +113,8 @@ pub fn save<D: Device + ?Sized>(
 ///
 /// `through`: a flat buffer of f32 or bf16 that codes are gathered in, because a block may hold parts of many rows; what
 /// it held is lost. Errors: `checkpoint-damaged` where a tensor is missing or of another shape or dtype; those of reading.
-pub fn restore<D: Device + ?Sized>(
-    dev: &D,
+pub fn restore(
+    dev: &dyn Device,
     table: &ParamTable,
     layout: MatrixLayout,
     sets: &[FlatTensors<'_>],

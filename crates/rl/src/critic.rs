@@ -6,7 +6,6 @@ use crate::checkpoint::{CRITIC, CRITIC_OPTIMIZER};
 use crate::trainer::{Trainer, UpdateStats, enter, gradient_not_finite, rehearse_passes};
 use crate::value_passes::ValuePasses;
 use plimsoll_base::{ModelSpec, Phase, Result};
-use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Buf;
 use plimsoll_model::{
@@ -28,7 +27,7 @@ pub struct Critic<'a> {
     pub optimizer: Optimizer<'a>,
 }
 
-impl<'a, D: Device + ?Sized> Trainer<'a, D> {
+impl<'a> Trainer<'a> {
     /// Binds the critic that the run's shape has, and reads its body from `model`; its head is drawn from `seed`. Does
     /// nothing where there is none.
     ///

@@ -80,12 +80,7 @@ pub fn options(run: &RunFile) -> CudaOptions {
 /// checked run's kernels are others. On the CPU the plan as it is.
 ///
 /// Errors: `device-pool-exceeded`, `host-pool-exceeded` where they take more than is left.
-pub fn with_measured<D: Device + ?Sized>(
-    report: &PlanReport,
-    dev: &D,
-    before: Rss,
-    note: bool,
-) -> Result<PlanReport> {
+pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: bool) -> Result<PlanReport> {
     let mut report = report.clone();
     let Some(memory) = dev.card_memory() else { return Ok(report) };
     let offloaded = report.plan.layout.sum(|r| r.place == Place::Offloaded);

@@ -3,7 +3,7 @@
 
 use crate::trainer::Trainer;
 use plimsoll_base::{Error, Result};
-use plimsoll_device::{Device, Sampling};
+use plimsoll_device::Sampling;
 use plimsoll_files::Head;
 use plimsoll_model::Param;
 use plimsoll_rollout::{NeverStop, Request};
@@ -16,7 +16,7 @@ pub fn is_divergence(error: &Error) -> bool {
 }
 
 /// The error with the tensor that grew most, where it tells of a divergence.
-pub fn name_tensor<D: Device + ?Sized>(trainer: &Trainer<'_, D>, error: Error) -> Error {
+pub fn name_tensor(trainer: &Trainer<'_>, error: Error) -> Error {
     if !is_divergence(&error) {
         return error;
     }
@@ -30,7 +30,7 @@ pub fn name_tensor<D: Device + ?Sized>(trainer: &Trainer<'_, D>, error: Error) -
 /// Requires that every weight is finite and that a pass with them gives finite logits.
 ///
 /// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
-pub fn prove<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
+pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
     let broken = trainer.table.params.iter().find(|p| !sum_squares(trainer, p).is_finite());
     if let Some(param) = broken {
         let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
@@ -58,7 +58,7 @@ pub fn prove<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
 }
 
 /// A reward model samples nothing: it must give a finite score.
-fn prove_score<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
+fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
     let mut scores = Vec::with_capacity(1);
     trainer.scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }], &mut scores)?;
     match scores[0].is_finite() {
@@ -68,7 +68,7 @@ fn prove_score<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>) -> Result<()> {
     }
 }
 
-fn sum_squares<D: Device + ?Sized>(trainer: &Trainer<'_, D>, param: &Param) -> f64 {
+fn sum_squares(trainer: &Trainer<'_>, param: &Param) -> f64 {
     let weights = trainer.roles.actor.params.all;
     trainer.dev.sum_squares(weights.slice(param.offset as usize, param.elements as usize))
 }

@@ -9,7 +9,6 @@ use crate::step::{loss_not_finite, update_options};
 use crate::trainer::Trainer;
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
-use plimsoll_device::Device;
 use std::ops::Range;
 
 /// Log-probs are those of the model itself.
@@ -27,12 +26,7 @@ fn loss_of(loss: &Loss) -> PreferenceLoss {
 /// One step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn dpo_step<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
-    run: &RunFile,
-    items: &[Item],
-    step: u32,
-) -> Result<PairReport> {
+pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: u32) -> Result<PairReport> {
     let sequences = sequences(items);
     trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
     trainer.score_reference(&sequences, INV_TEMPERATURE)?;
@@ -53,11 +47,7 @@ pub fn dpo_step<D: Device + ?Sized>(
 }
 
 /// Accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
-    run: &RunFile,
-    items: &[Item],
-) -> Result<PairScore> {
+pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item]) -> Result<PairScore> {
     let (loss, mut sums) = (loss_of(&run.loss), PairSums::default());
     // The step's arrays hold so many.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {

@@ -18,7 +18,7 @@ use crate::train::SAMPLES_KEPT;
 use crate::trainer::Trainer;
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_device::{Device, Sampling};
+use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Request;
@@ -119,8 +119,8 @@ pub(crate) fn samples_kept(samples: usize) -> usize {
 }
 
 /// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
-pub fn evaluate<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+pub fn evaluate(
+    trainer: &mut Trainer<'_>,
     how: &EvalHow<'_>,
     rewards: &mut Rewards,
     set: &EvalSet,

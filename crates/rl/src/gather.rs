@@ -13,7 +13,6 @@ use crate::trainer::{Trainer, sampling};
 use crate::turns;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
-use plimsoll_device::Device;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Request, RolloutStats};
 use std::time::Instant;
@@ -68,8 +67,8 @@ impl Gathered {
 /// Fills `cx.held` with the groups of a rollout, and moves `cx.cursor` behind what it took.
 ///
 /// Errors: `dynamic-sampling-exhausted` if no group was kept; those of sampling and of the rewards.
-pub fn gather<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+pub fn gather(
+    trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     step: u32,
     report: &mut StepReport,
@@ -98,8 +97,8 @@ pub fn gather<D: Device + ?Sized>(
 }
 
 /// Samples and grades `prompts` prompts, and keeps of their groups what passes and is still needed.
-fn round<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+fn round(
+    trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     prompts: usize,
     step: u32,
@@ -161,8 +160,8 @@ fn round<D: Device + ?Sized>(
 }
 
 /// Samples responses to `items`, which are graded as they end: their scores and texts.
-fn respond<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+fn respond(
+    trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     request: &Request<'_>,
     items: &[Item],

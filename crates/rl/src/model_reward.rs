@@ -6,7 +6,6 @@ use crate::runfile::Reward;
 use crate::trainer::{Trainer, enter, rehearse_passes};
 use crate::value_passes::ValuePasses;
 use plimsoll_base::{Error, Phase, Result};
-use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_model::{Activations, Decoder, Mode, Params, layers, load, values};
 use plimsoll_reward::{Rewards, Scored};
@@ -50,9 +49,9 @@ impl ModelReward {
     /// Scores the responses of the last rollout, `group` to each item, and adds them to the other rewards' scores.
     ///
     /// Errors: `reward-not-finite`; those of the device.
-    pub fn add<D: Device + ?Sized>(
+    pub fn add(
         &self,
-        trainer: &mut Trainer<'_, D>,
+        trainer: &mut Trainer<'_>,
         items: &[Item],
         group: usize,
         scored: &mut [Scored],
@@ -78,7 +77,7 @@ impl ModelReward {
     }
 }
 
-impl<'a, D: Device + ?Sized> Trainer<'a, D> {
+impl<'a> Trainer<'a> {
     /// Binds the reward model that the run's shape has, and reads it from `model`. Does nothing where there is none.
     ///
     /// Errors: those of reading weights.

@@ -9,7 +9,6 @@ use crate::trainer::{Trainer, enter};
 use crate::value_passes::ValuePasses;
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::{Phase, Result};
-use plimsoll_device::Device;
 use plimsoll_model::Activations;
 use plimsoll_train::Sequence;
 use std::ops::Range;
@@ -17,8 +16,8 @@ use std::ops::Range;
 /// One step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn reward_model_step<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+pub fn reward_model_step(
+    trainer: &mut Trainer<'_>,
     run: &RunFile,
     items: &[Item],
     step: u32,
@@ -43,11 +42,7 @@ pub fn reward_model_step<D: Device + ?Sized>(
 }
 
 /// Accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
-    run: &RunFile,
-    items: &[Item],
-) -> Result<PairScore> {
+pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item]) -> Result<PairScore> {
     let mut sums = PairSums::default();
     let mut scores = Vec::with_capacity(run.sequences_per_step() as usize);
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
@@ -72,7 +67,7 @@ fn pair_loss(items: &[Item], scores: &[f32], total_pairs: f64, d_scores: &mut [f
     sums
 }
 
-impl<D: Device + ?Sized> Trainer<'_, D> {
+impl Trainer<'_> {
     /// The score of each sequence under the reward model that is trained, into `out`: phase Update.
     ///
     /// Errors: those of the device.

@@ -7,7 +7,6 @@ use crate::trainer::{Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
-use plimsoll_device::Device;
 use plimsoll_train::Sequence;
 
 /// What a supervised step did.
@@ -22,12 +21,7 @@ pub struct SftReport {
 }
 
 /// One supervised step over rows with completions. `step` counts from 1.
-pub fn sft_step<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
-    run: &RunFile,
-    items: &[Item],
-    step: u32,
-) -> Result<SftReport> {
+pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: u32) -> Result<SftReport> {
     let sequences: Vec<Sequence<'_>> = items
         .iter()
         .enumerate()

@@ -21,7 +21,6 @@ use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
 use plimsoll_algo::shaping::{RewardMetrics, shape_rewards};
 use plimsoll_base::{Error, Result};
-use plimsoll_device::Device;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Finish, RolloutStats, Samples};
 use plimsoll_train::{Sequence, UpdateOptions};
@@ -125,11 +124,7 @@ pub struct StepSeconds {
 ///
 /// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of sampling and of
 /// the rewards. `cx.cursor` is then beyond what the step sampled, and must not be kept.
-pub fn step<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
-    cx: &mut StepContext<'_>,
-    step: u32,
-) -> Result<StepReport> {
+pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<StepReport> {
     let mut report = StepReport { filters: cx.objective.filter.is_some(), ..StepReport::default() };
     let prompts = cx.run.rollout.prompts_per_step as usize;
 
@@ -148,8 +143,8 @@ pub fn step<D: Device + ?Sized>(
 }
 
 /// Score, advantage and update over some groups of a rollout.
-fn train_on<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+fn train_on(
+    trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     held: &Held,
     samples: &Samples,
@@ -248,7 +243,7 @@ fn mean_parts<'s>(rewards: &[&str], scored: impl Iterator<Item = &'s Scored> + C
 }
 
 /// The arrays of the step, with the log-probs that the rollout recorded.
-fn begin_buffers<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>, samples: &Samples, which: Range<usize>) {
+fn begin_buffers(trainer: &mut Trainer<'_>, samples: &Samples, which: Range<usize>) {
     let buffers = &mut trainer.buffers;
     buffers.begin(which.clone().map(|s| samples.ids(s).len()));
     for (i, s) in which.enumerate() {
@@ -258,8 +253,8 @@ fn begin_buffers<D: Device + ?Sized>(trainer: &mut Trainer<'_, D>, samples: &Sam
 }
 
 /// Rewards to one advantage a token.
-fn advantages<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+fn advantages(
+    trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
     samples: &Samples,
     group: usize,
@@ -299,8 +294,8 @@ fn advantages<D: Device + ?Sized>(
 }
 
 /// All optimizer steps of a rollout: epochs of mini-batches.
-fn updates<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+fn updates(
+    trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     sequences: &[Sequence<'_>],
     inv_temperature: f32,
@@ -339,8 +334,8 @@ fn updates<D: Device + ?Sized>(
 }
 
 #[allow(clippy::too_many_arguments)] // The step's state, by name.
-fn mini_batch_update<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+fn mini_batch_update(
+    trainer: &mut Trainer<'_>,
     objective: &Objective,
     sequences: &[Sequence<'_>],
     which: Range<usize>,

@@ -180,14 +180,14 @@ fn open_session(run: &RunFile, earlier: Option<&Earlier>, say: &mut dyn FnMut(St
 
 /// The trainer with its weights, every shape run once, and the plan with what that took. `before`: this process's memory
 /// before the device was opened.
-fn ready<'a, D: Device + ?Sized>(
+fn ready<'a>(
     run: &RunFile,
-    dev: &'a D,
+    dev: &'a dyn Device,
     arena: &'a mut Arena,
     report: &'a PlanReport,
     session: &Session,
     before: Rss,
-) -> Result<(Trainer<'a, D>, PlanReport)> {
+) -> Result<(Trainer<'a>, PlanReport)> {
     let mut trainer = Trainer::new(dev, arena, &report.shape, &session.model, run.seed)?;
     trainer.bind_reward(session.reward.as_ref(), run.seed)?;
     trainer.bind_critic(session.critic.as_ref().unwrap_or(&session.model), run.seed)?;
@@ -242,11 +242,11 @@ enum At {
 }
 
 /// A run under way.
-struct Run<'r, 's, 'scope, 'env, D: ?Sized> {
+struct Run<'r, 's, 'scope, 'env> {
     run: &'r RunFile,
     session: &'s mut Session,
     eval_sets: Vec<EvalSet>,
-    trainer: Trainer<'r, D>,
+    trainer: Trainer<'r>,
     rewards: Option<Rewards>,
     /// None where responses are to prompts of the data.
     episodes: Option<Episodes>,
@@ -270,7 +270,7 @@ struct Run<'r, 's, 'scope, 'env, D: ?Sized> {
     started: Instant,
 }
 
-impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
+impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     /// Begins at step 0, or behind a checkpoint.
     fn go_on_from(&mut self, checkpoint: Option<Good>, notes: Vec<String>) -> Result<()> {
         let started = Event::Started(Started {

@@ -44,9 +44,9 @@ pub enum Reference<'a> {
 
 impl<'a> Reference<'a> {
     /// In the phase Score.
-    fn scorer<'p, D: Device + ?Sized>(
+    fn scorer<'p>(
         &'p self,
-        dev: &D,
+        dev: &dyn Device,
         actor: &Decoder<'p>,
         table: &'p ParamTable,
         phase: &InPhase<'p>,
@@ -65,9 +65,9 @@ impl<'a> Reference<'a> {
 }
 
 /// One device, its arena's overlay, and everything that a step needs.
-pub struct Trainer<'a, D: ?Sized> {
+pub struct Trainer<'a> {
     /// The device.
-    pub dev: &'a D,
+    pub dev: &'a dyn Device,
     /// The models.
     pub roles: Roles<'a>,
     /// The run's shape.
@@ -105,17 +105,17 @@ pub struct UpdateStats {
     pub optimizer_s: f64,
 }
 
-impl<'a, D: Device + ?Sized> Trainer<'a, D> {
+impl<'a> Trainer<'a> {
     /// Binds the models to the arena and reads their weights.
     ///
     /// Errors: those of reading weights.
     pub fn new(
-        dev: &'a D,
+        dev: &'a dyn Device,
         arena: &'a mut Arena,
         shape: &'a RunShape,
         model: &OpenModel,
         seed: u64,
-    ) -> Result<Trainer<'a, D>> {
+    ) -> Result<Trainer<'a>> {
         let table = shape.table();
         let (resident, overlay) = arena.split();
         let rope_table = resident.buf("rope.table");
@@ -391,8 +391,8 @@ impl<'a, D: Device + ?Sized> Trainer<'a, D> {
 }
 
 /// Forward passes over all sequences; `read` is given the sequences of each and where their log-probs are.
-fn score<D: Device + ?Sized>(
-    dev: &D,
+fn score(
+    dev: &dyn Device,
     scorer: Scorer<'_>,
     acts: Activations<'_>,
     packer: &mut Packer,
@@ -424,18 +424,14 @@ pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
 }
 
 /// Begins a phase, and tells the device so.
-pub(crate) fn enter<'p, D: Device + ?Sized>(
-    dev: &D,
-    overlay: &'p mut Overlay<'_>,
-    phase: Phase,
-) -> InPhase<'p> {
+pub(crate) fn enter<'p>(dev: &dyn Device, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
     dev.begin_phase(phase, overlay.bytes());
     overlay.enter(phase)
 }
 
 /// Training passes of every size that products tell apart; `run` is given each and its head rows.
-pub(crate) fn rehearse_passes<D: Device + ?Sized>(
-    dev: &D,
+pub(crate) fn rehearse_passes(
+    dev: &dyn Device,
     acts: Activations<'_>,
     shape: &RunShape,
     limits: PassLimits,
@@ -456,8 +452,8 @@ fn has_reference(shape: &RunShape) -> bool {
     shape.training.is_some_and(|t| t.reference)
 }
 
-fn optimizer<'a, D: Device + ?Sized>(
-    dev: &D,
+fn optimizer<'a>(
+    dev: &dyn Device,
     shape: &RunShape,
     table: &ParamTable,
     actor: &Decoder<'a>,
@@ -467,11 +463,7 @@ fn optimizer<'a, D: Device + ?Sized>(
 }
 
 /// Names the first tensor whose gradient is not finite.
-pub(crate) fn gradient_not_finite<D: Device + ?Sized>(
-    dev: &D,
-    table: &ParamTable,
-    grads: &Params<'_>,
-) -> Error {
+pub(crate) fn gradient_not_finite(dev: &dyn Device, table: &ParamTable, grads: &Params<'_>) -> Error {
     let broken =
         |p: &&Param| !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite();
     let name = table.params.iter().find(broken).map_or("their sum", |p| p.parts[0].name.as_str());

@@ -12,15 +12,15 @@ use std::ops::Range;
 use std::time::Instant;
 
 /// A model that gives values, in its phase.
-pub(crate) struct ValuePasses<'x, 'p, D: ?Sized> {
-    pub(crate) dev: &'x D,
+pub(crate) struct ValuePasses<'x, 'p> {
+    pub(crate) dev: &'x dyn Device,
     pub(crate) decoder: &'x Decoder<'p>,
     pub(crate) acts: Activations<'x>,
     pub(crate) packer: &'x mut Packer,
     pub(crate) packing: Packing,
 }
 
-impl<D: Device + ?Sized> ValuePasses<'_, '_, D> {
+impl ValuePasses<'_, '_> {
     /// The values of all sequences; `each` is given those of a micro-batch, [R] f32 on the device, and its sequences.
     pub(crate) fn score(
         &mut self,

@@ -10,7 +10,6 @@ use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
-use plimsoll_device::Device;
 use plimsoll_train::{Sequence, UpdateOptions};
 use std::ops::Range;
 
@@ -52,8 +51,8 @@ fn cut(run: &RunFile, sequences: usize) -> (u32, usize) {
 /// All updates of the critic from one rollout, towards `buffers.critic.returns`. Does nothing without a critic.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn critic_updates<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+pub fn critic_updates(
+    trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
     sequences: &[Sequence<'_>],
     step: u32,
@@ -81,8 +80,8 @@ pub fn critic_updates<D: Device + ?Sized>(
 }
 
 #[allow(clippy::too_many_arguments)] // The step's state, by name.
-fn update<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+fn update(
+    trainer: &mut Trainer<'_>,
     sequences: &[Sequence<'_>],
     which: Range<usize>,
     how: UpdateOptions,

@@ -17,9 +17,9 @@ use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsa
 const PASSES_MAX: usize = 64;
 
 /// What a run works on.
-pub(crate) struct Run<'r, 'a, 'p, D: ?Sized> {
+pub(crate) struct Run<'r, 'a, 'p> {
     pub(crate) pipeline: &'r dyn Pipeline,
-    pub(crate) dev: &'r D,
+    pub(crate) dev: &'r dyn Device,
     pub(crate) decoder: &'r Decoder<'a>,
     pub(crate) acts: Activations<'p>,
     pub(crate) request: &'r Request<'r>,
@@ -27,9 +27,9 @@ pub(crate) struct Run<'r, 'a, 'p, D: ?Sized> {
 
 impl Engine {
     /// Decodes ahead of the host as long as that is all there is to do. False if it cannot.
-    pub(crate) fn run_ahead<D: Device + ?Sized>(
+    pub(crate) fn run_ahead(
         &mut self,
-        run: &mut Run<'_, '_, '_, D>,
+        run: &mut Run<'_, '_, '_>,
         stop: &mut dyn StopCondition,
         out: &mut Samples,
         stats: &mut RolloutStats,
@@ -69,9 +69,9 @@ impl Engine {
     /// device takes for them is taken before the first request. Does nothing on a device without a pipeline.
     ///
     /// Errors: those of the device.
-    pub fn rehearse<D: Device + ?Sized>(
+    pub fn rehearse(
         &mut self,
-        dev: &D,
+        dev: &dyn Device,
         decoder: &Decoder<'_>,
         acts: Activations<'_>,
         samplings: &[Sampling],
@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Runs a pass as it is, records it, and replays it.
-    fn rehearse_run<D: Device + ?Sized>(&mut self, run: &Run<'_, '_, '_, D>, rows: usize, keys_max: usize) {
+    fn rehearse_run(&mut self, run: &Run<'_, '_, '_>, rows: usize, keys_max: usize) {
         let (stride, block) = (self.limits.table_stride(), self.limits.spare_block());
         self.index.clear();
         for row in 0..rows {
@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// Sends the first pass's rows and keys.
-    fn begin_run<'p, D: Device + ?Sized>(&mut self, run: &Run<'_, '_, 'p, D>, out: &Samples) -> Pass<'p> {
+    fn begin_run<'p>(&mut self, run: &Run<'_, '_, 'p>, out: &Samples) -> Pass<'p> {
         self.keys.clear();
         let samples = &self.schedule.head_samples;
         for row in 0..self.index.head_rows.len() {
@@ -153,12 +153,7 @@ impl Engine {
     }
 
     /// Puts one pass on the device: layers, sampling, and the step to the next position.
-    fn put_pass<'p, D: Device + ?Sized>(
-        &self,
-        run: &Run<'_, '_, 'p, D>,
-        pass: &Pass<'p>,
-        rows: usize,
-    ) -> plimsoll_memory::Buf<'p> {
+    fn put_pass<'p>(&self, run: &Run<'_, '_, 'p>, pass: &Pass<'p>, rows: usize) -> plimsoll_memory::Buf<'p> {
         let how = run.request.sampling;
         let key = graph_key(rows, self.index.keys_max, how);
         run.pipeline.replay(key, &mut || {
@@ -170,9 +165,9 @@ impl Engine {
     }
 
     /// Takes the tokens of a pass that has come back. Returns how many responses ended with it.
-    fn take_pass<D: Device + ?Sized>(
+    fn take_pass(
         &mut self,
-        run: &Run<'_, '_, '_, D>,
+        run: &Run<'_, '_, '_>,
         slot: usize,
         stop: &mut dyn StopCondition,
         out: &mut Samples,

@@ -123,9 +123,9 @@ impl Engine {
     /// Samples responses to all prompts into `out`.
     ///
     /// Errors: `prompt-too-long`, `rollout-not-finite`.
-    pub fn run<D: Device + ?Sized>(
+    pub fn run(
         &mut self,
-        dev: &D,
+        dev: &dyn Device,
         decoder: &Decoder<'_>,
         acts: Activations<'_>,
         request: &Request<'_>,
@@ -174,9 +174,9 @@ impl Engine {
     }
 
     /// One pass of the model over the scheduled rows; tokens and log-probs come back to the host.
-    fn pass<D: Device + ?Sized>(
+    fn pass(
         &mut self,
-        dev: &D,
+        dev: &dyn Device,
         decoder: &Decoder<'_>,
         acts: Activations<'_>,
         request: &Request<'_>,

@@ -169,8 +169,8 @@ pub struct UpdateOptions {
 
 impl<'a> Optimizer<'a> {
     /// Resolves the regions of `layout`, zeroes them, and copies the weights into the master copy.
-    pub fn new<D: Device + ?Sized>(
-        dev: &D,
+    pub fn new(
+        dev: &dyn Device,
         spec: &plimsoll_base::ModelSpec,
         table: &ParamTable,
         weights: &Params<'a>,
@@ -212,17 +212,17 @@ impl<'a> Optimizer<'a> {
     }
 
     /// Sets gradients to zero: the start of a step.
-    pub fn zero_grads<D: Device + ?Sized>(&self, dev: &D) {
+    pub fn zero_grads(&self, dev: &dyn Device) {
         dev.zero(self.grads.all);
     }
 
     /// Global norm of the gradients; NaN or infinite if any of them is.
-    pub fn grad_norm<D: Device + ?Sized>(&self, dev: &D) -> f64 {
+    pub fn grad_norm(&self, dev: &dyn Device) -> f64 {
         dev.sum_squares(self.grads.all).sqrt()
     }
 
     /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
-    pub fn rehearse<D: Device + ?Sized>(&self, dev: &D, weights: &Params<'_>, slots: Option<States<'_>>) {
+    pub fn rehearse(&self, dev: &dyn Device, weights: &Params<'_>, slots: Option<States<'_>>) {
         self.zero_grads(dev);
         self.grad_norm(dev);
         let still = UpdateOptions { lr: 0.0, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 0.0, seed: 0 };
@@ -231,9 +231,9 @@ impl<'a> Optimizer<'a> {
 
     /// One AdamW step with gradients scaled to `grad_clip` where `grad_norm` exceeds it. Bits do not depend on `slots`,
     /// which are those of `self.slots`.
-    pub fn update<D: Device + ?Sized>(
+    pub fn update(
         &mut self,
-        dev: &D,
+        dev: &dyn Device,
         weights: &Params<'_>,
         slots: Option<States<'_>>,
         how: UpdateOptions,
@@ -245,13 +245,7 @@ impl<'a> Optimizer<'a> {
         self.apply(dev, weights, slots, adamw(how, grad_scale, self.step));
     }
 
-    fn apply<D: Device + ?Sized>(
-        &self,
-        dev: &D,
-        weights: &Params<'_>,
-        slots: Option<States<'_>>,
-        how: AdamW,
-    ) {
+    fn apply(&self, dev: &dyn Device, weights: &Params<'_>, slots: Option<States<'_>>, how: AdamW) {
         let Some(slots) = slots else {
             return dev.adamw(how, self.bufs(weights, self.states, 0, weights.all.len()));
         };
@@ -310,7 +304,7 @@ fn adamw(how: UpdateOptions, grad_scale: f32, step: u64) -> AdamW {
 }
 
 /// dst = src, element by element, through a small host buffer: a start-up cost only.
-fn copy_elements<D: Device + ?Sized>(dev: &D, src: Buf<'_>, dst: Buf<'_>) {
+fn copy_elements(dev: &dyn Device, src: Buf<'_>, dst: Buf<'_>) {
     let mut values = vec![0f32; 1 << 16];
     for start in (0..src.len()).step_by(values.len()) {
         let n = values.len().min(src.len() - start);

@@ -106,9 +106,9 @@ impl PolicyFile {
     /// Fills `params` after `check`.
     ///
     /// Errors: `policy-shape-mismatch`; `model-weight-not-finite`; those of reading.
-    pub fn load<D: Device + ?Sized>(
+    pub fn load(
         &self,
-        dev: &D,
+        dev: &dyn Device,
         spec: &MlpSpec,
         table: &ParamTable,
         params: &MlpParams<'_>,

@@ -8,7 +8,7 @@ use plimsoll_device::{Device, Matrix, MatrixLayout};
 
 impl MlpSpec {
     /// Writes the weights that follow from `seed`. A start-up cost: rows^2 x columns in f64 for each matrix.
-    pub fn init<D: Device + ?Sized>(&self, dev: &D, table: &ParamTable, params: &MlpParams<'_>, seed: u64) {
+    pub fn init(&self, dev: &dyn Device, table: &ParamTable, params: &MlpParams<'_>, seed: u64) {
         dev.zero(params.all); // Biases, `log_std` and padding.
         let layout = MatrixLayout::of_weights(table.device, params.all.dtype());
         let last = self.hidden.len() as u32;

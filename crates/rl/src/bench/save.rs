@@ -53,12 +53,7 @@ struct Measured {
 }
 
 /// Saves and `dd` by turns, so that both meet the disk in the same state.
-fn measure<D: plimsoll_device::Device + ?Sized>(
-    options: &BenchOptions,
-    bench: &Bench,
-    trainer: &Trainer<'_, D>,
-    place: &Path,
-) -> Result<Measured> {
+fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: &Path) -> Result<Measured> {
     let store = Store::of_run(place);
     let run_file = bench_run(options, 1, 1, 8).to_toml();
     let state = RunState::blank(Progress::default());

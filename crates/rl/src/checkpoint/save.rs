@@ -41,9 +41,8 @@ pub enum What<'s> {
 }
 
 /// A checkpoint whose small files are written and whose tensors are to be read.
-#[derive(Debug)]
-pub struct SaveJob<'a, D: ?Sized> {
-    dev: &'a D,
+pub struct SaveJob<'a> {
+    dev: &'a dyn Device,
     tensors: Vec<TensorsOf<'a>>,
     layout: MatrixLayout,
     lease: ReadLease<'a>,
@@ -65,14 +64,14 @@ struct TensorsOf<'a> {
 /// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read them.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
-pub fn prepare<'a, D: Device + ?Sized>(
-    trainer: &Trainer<'a, D>,
+pub fn prepare<'a>(
+    trainer: &Trainer<'a>,
     model: &OpenModel,
     store: &Store,
     step: u32,
     what: What<'_>,
     retention: Retention,
-) -> Result<SaveJob<'a, D>> {
+) -> Result<SaveJob<'a>> {
     check_space(trainer.shape, store.folder())?;
     let part = store.begin(step)?;
     let files = write_small(trainer, model, &part, what).inspect_err(|_| store.abandon(step))?;
@@ -96,7 +95,7 @@ pub fn prepare<'a, D: Device + ?Sized>(
     })
 }
 
-impl<D: Device + ?Sized> SaveJob<'_, D> {
+impl SaveJob<'_> {
     /// Steps done.
     pub fn step(&self) -> u32 {
         self.manifest.step
@@ -131,7 +130,7 @@ impl<D: Device + ?Sized> SaveJob<'_, D> {
 }
 
 /// The files of tensors: the actor's weights, and with everything the states and the critic.
-fn tensors<'a, D: Device + ?Sized>(trainer: &Trainer<'a, D>, what: &What<'_>) -> Vec<TensorsOf<'a>> {
+fn tensors<'a>(trainer: &Trainer<'a>, what: &What<'_>) -> Vec<TensorsOf<'a>> {
     let roles = &trainer.roles;
     let of = |file, table: &ParamTable, sets| TensorsOf { file, table: table.clone(), sets };
     let weights = |buf: Buf<'a>| vec![FlatTensors::weights(buf)];
@@ -150,8 +149,8 @@ fn tensors<'a, D: Device + ?Sized>(trainer: &Trainer<'a, D>, what: &What<'_>) ->
 }
 
 /// Everything but tensors and manifest.
-fn write_small<D: Device + ?Sized>(
-    trainer: &Trainer<'_, D>,
+fn write_small(
+    trainer: &Trainer<'_>,
     model: &OpenModel,
     part: &Path,
     what: What<'_>,

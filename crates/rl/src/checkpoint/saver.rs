@@ -2,7 +2,6 @@
 
 use super::save::SaveJob;
 use plimsoll_base::{Error, Result};
-use plimsoll_device::Device;
 use std::path::PathBuf;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
@@ -25,7 +24,7 @@ impl<'scope, 'env> Saver<'scope, 'env> {
     /// Starts a job. The one before must be settled.
     ///
     /// Errors: `thread-not-started`.
-    pub fn start<'a: 'scope, D: Device + ?Sized>(&mut self, job: SaveJob<'a, D>) -> Result<()> {
+    pub fn start<'a: 'scope>(&mut self, job: SaveJob<'a>) -> Result<()> {
         assert!(self.under_way.is_none(), "two saves at once would need two staging buffers");
         let (step, store) = (job.step(), job.store());
         let thread = thread::Builder::new().name("saver".into()).stack_size(STACK_BYTES);

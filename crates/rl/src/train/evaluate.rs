@@ -10,9 +10,8 @@ use crate::status::Doing;
 use crate::trainer::sampling;
 use crate::turns::{eval_episodes, evaluate_episodes};
 use plimsoll_base::Result;
-use plimsoll_device::Device;
 
-impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
+impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     /// Scores each held-out set; nothing without one.
     pub(super) fn evaluate(&mut self, step: u32) -> Result<Vec<EvalReport>> {
         let mut reports = Vec::with_capacity(self.eval_sets.len());

@@ -9,11 +9,10 @@ use crate::runfile::Method;
 use crate::status::Doing;
 use crate::{dpo, reward_model};
 use plimsoll_base::Result;
-use plimsoll_device::Device;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-impl<'r: 'scope, 'scope, D: Device + ?Sized> Run<'r, '_, 'scope, '_, D> {
+impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     pub(super) fn pair_step(&mut self, n: u32) -> Result<()> {
         let started = Instant::now();
         let rows = self.run.rollout.prompts_per_step as usize;

@@ -4,15 +4,14 @@ use super::{Episodes, KeptEpisode, Start};
 use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, EvalReport, samples_kept};
 use crate::trainer::Trainer;
 use plimsoll_base::Result;
-use plimsoll_device::Device;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::Request;
 use std::time::Instant;
 
 /// Plays `how.samples` episodes of each of `count` starts, as many at a time as the engine holds. A sample succeeds if its
 /// return is 1 or more.
-pub fn evaluate_episodes<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+pub fn evaluate_episodes(
+    trainer: &mut Trainer<'_>,
     how: &EvalHow<'_>,
     episodes: &mut Episodes,
     count: usize,

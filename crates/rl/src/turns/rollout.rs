@@ -4,14 +4,13 @@ use crate::gather::add;
 use crate::step::{StepContext, StepReport};
 use crate::trainer::Trainer;
 use plimsoll_base::Result;
-use plimsoll_device::Device;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::Request;
 use std::time::Instant;
 
 /// Plays the episodes that were begun with the request's prompts: what each earned, and no text, which is theirs to keep.
-pub fn play<D: Device + ?Sized>(
-    trainer: &mut Trainer<'_, D>,
+pub fn play(
+    trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     request: &Request<'_>,
     report: &mut StepReport,
