@@ -7,6 +7,8 @@
 //! on the machine. Nothing here allocates; functions that run per micro-batch write into the caller's slices.
 //! This crate refuses to know of tensors, devices, tokens or text. `docs/methods.md` lists the formulas with sources.
 
+#![warn(missing_docs)]
+
 pub mod action;
 pub mod advantage;
 pub mod aggregation;

@@ -3,6 +3,8 @@
 //!
 //! Nothing here allocates more than a message, touches a device, or reads a file.
 
+#![warn(missing_docs)]
+
 mod bytes;
 mod dtype;
 mod error;

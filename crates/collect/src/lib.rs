@@ -4,6 +4,8 @@
 //! Python. A thread (`lane.rs`) owns steppers, a policy and the rows that it fills, and hands rows over by value; nothing
 //! is shared but counters. This crate never reaches a device; a policy is a trait that others implement.
 
+#![warn(missing_docs)]
+
 mod batch;
 mod collector;
 mod export;

@@ -4,6 +4,8 @@
 //! An environment is a value that one thread owns. Nothing here starts a thread or a process, and nothing here knows
 //! who steps it: that is `collect`.
 
+#![warn(missing_docs)]
+
 mod environment;
 pub mod flags;
 pub mod native;

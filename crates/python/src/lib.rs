@@ -3,6 +3,8 @@
 //! This side hands bytes over: slots of observations and actions, and the memory of a batch. The Python side
 //! (`python/plimsoll_rl`) gives them shapes with numpy, from the spaces that it is told as JSON.
 
+#![warn(missing_docs)]
+
 mod collector;
 mod dlpack;
 mod environments;

@@ -4,6 +4,8 @@
 //! Other people's code (`python:`, `command:`, `code`) runs in worker processes; a failure of theirs is a named error or a
 //! counted `None`, never a silent 0. This crate never sees a model or a device, and tokens only to pass them on.
 
+#![warn(missing_docs)]
+
 mod case;
 mod code;
 mod countdown;
