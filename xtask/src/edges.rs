@@ -19,11 +19,13 @@ pub const ALLOWED: &str = "
     device   <- base memory
     model    <- base memory files device
     rollout  <- base memory device model
-    train    <- base memory files device model
-    rl       <- base memory algo env files text worker reward collect device model rollout train
+    train    <- base memory algo files device model
+    textenv  <- base text worker reward
+    config   <- base algo reward textenv
+    rl       <- base memory algo env files text worker reward textenv config collect device model rollout train
     doctor   <- base memory
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect device doctor rl
+    plimsoll <- base memory files text env reward collect config device doctor rl
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

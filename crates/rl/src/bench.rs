@@ -11,16 +11,16 @@ use crate::devices;
 use crate::gather::Cursor;
 use crate::held::Held;
 use crate::metrics;
-use crate::objective::Objective;
 use crate::plan::{PlanReport, plan_sampling, plan_with};
-use crate::runfile::{
-    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train,
-};
 use crate::session::{self, Facts};
-use crate::step::{StepContext, step, update_options};
+use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
+use plimsoll_config::Objective;
+use plimsoll_config::{
+    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train,
+};
 use plimsoll_device::cuda::CudaOptions;
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
@@ -123,7 +123,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
         .enumerate()
         .map(|(group, ids)| Sequence { group, prompt: &ids[..1], response: &ids[1..] })
         .collect();
-    let how = update_options(&run.train, 1, 0);
+    let how = run.train.update_options(1, 0);
     let (mut times, mut parts) = (Vec::new(), Vec::new());
     for _ in 0..=options.repeats {
         dev.take_profile();
@@ -427,7 +427,7 @@ pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, ne
         ModelDtype::F32 => OptimizerDtype::F32,
     });
     let mut run = RunFile {
-        method: if group > 1 { crate::runfile::Method::Grpo } else { crate::runfile::Method::Reinforce },
+        method: if group > 1 { plimsoll_config::Method::Grpo } else { plimsoll_config::Method::Reinforce },
         seed: 0,
         model: options.model.clone(),
         model_options: Default::default(),

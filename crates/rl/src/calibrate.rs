@@ -4,8 +4,8 @@
 use crate::bench::{self, BenchOptions};
 use crate::plan::rates::Rates;
 use crate::plan::{plan_sampling, plan_with, predict_step};
-use crate::runfile::Auto;
 use plimsoll_base::Result;
+use plimsoll_config::Auto;
 use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::cpu::{Isa, Pool};
 use plimsoll_memory::Limits;

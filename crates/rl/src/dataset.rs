@@ -3,9 +3,9 @@
 
 use crate::mixture::Mixture;
 use crate::pairs;
-use crate::runfile::{Curriculum, Data, DataSet, DataSets, Method, Overlong, no_rows_to_filter};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::{Curriculum, Data, DataSet, DataSets, Method, Overlong, no_rows_to_filter};
 use plimsoll_reward::column;
 use plimsoll_text::{
     ChatTemplate, Prompt, Row, SftRow, Task, Tokenizer, each_prompt, load_sft, tokenize_prompt, tokenize_sft,

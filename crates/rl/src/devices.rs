@@ -1,9 +1,9 @@
 //! Which device a run uses, and opening it with an arena for the run's regions.
 
 use crate::plan::PlanReport;
-use crate::runfile::{Auto, RunDevice, RunFile};
 use crate::shape::RunShape;
 use plimsoll_base::{Bytes, Result};
+use plimsoll_config::{Auto, RunDevice, RunFile};
 use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_device::cuda::{self, CudaDevice, CudaOptions, Held};
 use plimsoll_device::{Device, DeviceKind};

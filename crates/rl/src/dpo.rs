@@ -4,11 +4,11 @@
 use crate::buffers::{MicroArrays, StepBuffers};
 use crate::dataset::Item;
 use crate::pairs::{PairReport, PairScore, sequences};
-use crate::runfile::{Loss, LossType, RunFile};
-use crate::step::{loss_not_finite, update_options};
+use crate::step::loss_not_finite;
 use crate::trainer::Trainer;
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
+use plimsoll_config::{Loss, LossType, RunFile};
 use std::ops::Range;
 
 /// Log-probs are those of the model itself.
@@ -31,7 +31,7 @@ pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: 
     trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
     trainer.score_reference(&sequences, INV_TEMPERATURE)?;
     let (loss, pairs) = (loss_of(&run.loss), items.len() as f64);
-    let how = update_options(&run.train, step, run.seed);
+    let how = run.train.update_options(step, run.seed);
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
     let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
         let micro = pair_loss(loss, buffers.micro_batch(tokens), pairs, &mut logps);

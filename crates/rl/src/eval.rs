@@ -5,19 +5,20 @@
 
 use crate::dataset::{Dataset, Item, TextModel};
 use crate::devices;
-use crate::eval_metric::mean_over_sets;
 use crate::grading::Grading;
 use crate::model_reward::{ModelReward, names_with};
 use crate::pairs::{self, PairScore};
 use crate::pass_rates;
 use crate::plan::plan_sampling;
 use crate::responses::{Kept, KeptSample};
-use crate::runfile::{Data, DataSets, Rollout, RunFile, Train, VerbFile};
 use crate::session::{self, Facts};
 use crate::train::SAMPLES_KEPT;
 use crate::trainer::Trainer;
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
+use plimsoll_config::{
+    Data, DataSets, EvalMetric, EvalNumber, Rollout, RunFile, Train, VerbFile, reward_specs,
+};
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
 use plimsoll_reward::{Rewards, Scored};
@@ -266,6 +267,24 @@ fn verb_report(sets: &[EvalSet], found: &[EvalReport]) -> Value {
     })
 }
 
+/// Means of each set weigh the same, however many prompts it has.
+pub fn mean_over_sets(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let sets = values.len().max(1) as f64;
+    values.sum::<f64>() / sets
+}
+
+/// The value of `metric`; `reports` has one entry a set.
+pub fn metric_value(metric: EvalMetric, reports: &[EvalReport]) -> f64 {
+    let one = |report: &EvalReport| match metric.what {
+        EvalNumber::Reward => report.score,
+        EvalNumber::PassAt(k) => report.pass_at_k.get(&k).copied().unwrap_or(0.0),
+    };
+    match metric.set {
+        Some(set) => one(&reports[set]),
+        None => mean_over_sets(reports.iter().map(one)),
+    }
+}
+
 /// pass@k, the mean over sets, which all have as many samples a prompt.
 pub fn mean_pass_at_k(reports: &[EvalReport]) -> BTreeMap<u32, f64> {
     let ks = reports.first().into_iter().flat_map(|report| report.pass_at_k.keys().copied());
@@ -276,7 +295,7 @@ pub fn mean_pass_at_k(reports: &[EvalReport]) -> BTreeMap<u32, f64> {
 /// A run file that holds what a verb needs; its method and training are never used.
 pub fn as_run(verb: &VerbFile) -> RunFile {
     RunFile {
-        method: crate::runfile::Method::Grpo,
+        method: plimsoll_config::Method::Grpo,
         seed: verb.seed,
         model: verb.model.clone(),
         model_options: verb.model_options.clone(),
@@ -317,36 +336,6 @@ pub fn verb_facts(
             disk: Default::default(),
         },
     }
-}
-
-/// The rewards of a run file as the reward crate takes them; a reward model is not among them, the run has it.
-pub fn reward_specs(
-    rewards: &[crate::runfile::Reward],
-    answer_column: &str,
-) -> Vec<plimsoll_reward::RewardSpec> {
-    use crate::runfile::RewardFailure;
-    use plimsoll_reward::{OnError, RewardSpec};
-    rewards
-        .iter()
-        .filter(|r| !r.is_model())
-        .map(|r| RewardSpec {
-            kind: r.kind.clone(),
-            weight: r.weight,
-            answer_column: r.answer_column.clone().unwrap_or_else(|| answer_column.to_string()),
-            timeout_ms: r.timeout_ms,
-            workers: r.workers.value().unwrap_or(1),
-            batch_size: r.batch_size.value().map(|n| n as usize),
-            worker_memory: r.worker_memory.0,
-            network: r.network.kind(),
-            signature: r.signature.kind(),
-            schema: r.schema.clone(),
-            retries: r.retries,
-            on_error: if r.on_error == RewardFailure::None { OnError::None } else { OnError::Stop },
-            python: r.python.clone(),
-            pattern: r.pattern.clone(),
-            overlong_buffer: r.overlong_buffer.map(|n| n as usize),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use crate::dataset::{Item, TextModel};
 use crate::responses::{TextStop, response_text};
-use crate::runfile::Rollout;
 use plimsoll_base::Result;
+use plimsoll_config::Rollout;
 use plimsoll_reward::{Case, Prompt, Rewards};
 use plimsoll_rollout::{Finish, StopCondition};
 use std::sync::Arc;

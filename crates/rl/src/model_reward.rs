@@ -2,10 +2,10 @@
 //! response behind each rollout, in a phase of its own. It is never trained.
 
 use crate::dataset::Item;
-use crate::runfile::Reward;
 use crate::trainer::{Trainer, enter, rehearse_passes};
 use crate::value_passes::ValuePasses;
 use plimsoll_base::{Error, Phase, Result};
+use plimsoll_config::Reward;
 use plimsoll_files::OpenModel;
 use plimsoll_model::{Activations, Decoder, Mode, Params, layers, load, values};
 use plimsoll_reward::{Rewards, Scored};

@@ -2,10 +2,10 @@
 //! evaluation over them reports. Which loss they are for is `dpo.rs` and `reward_model.rs`.
 
 use crate::dataset::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
-use crate::runfile::{Auto, Data, RunFile};
 use crate::trainer::UpdateStats;
 use plimsoll_algo::preference::PairSums;
 use plimsoll_base::{Error, Result};
+use plimsoll_config::{Auto, Data, RunFile};
 use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
 use plimsoll_train::Sequence;
 use serde::{Deserialize, Serialize};

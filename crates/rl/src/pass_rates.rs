@@ -2,8 +2,8 @@
 
 use crate::dataset::Item;
 use crate::eval::{EvalReport, EvalSet};
-use crate::runfile::Data;
 use plimsoll_base::{Error, Result};
+use plimsoll_config::Data;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

@@ -3,12 +3,12 @@
 use crate::buffers::StepBuffers;
 use crate::dataset::Item;
 use crate::pairs::{PairReport, PairScore, sequences};
-use crate::runfile::RunFile;
-use crate::step::{loss_not_finite, update_options};
+use crate::step::loss_not_finite;
 use crate::trainer::{Trainer, enter};
 use crate::value_passes::ValuePasses;
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::{Phase, Result};
+use plimsoll_config::RunFile;
 use plimsoll_model::Activations;
 use plimsoll_train::Sequence;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub fn reward_model_step(
 ) -> Result<PairReport> {
     let sequences = sequences(items);
     let pairs = items.len() as f64;
-    let how = update_options(&run.train, step, run.seed);
+    let how = run.train.update_options(step, run.seed);
     let mut sums = PairSums::default();
     let mut of_micro_batch = |buffers: &mut StepBuffers, entries: Range<usize>| -> Result<()> {
         let items = &items[entries.start / 2..entries.end / 2];

@@ -5,8 +5,8 @@
 //! taken up again, and a symbolic link in place of a file. It knows no tensors.
 
 use crate::checkpoint::Store;
-use crate::runfile::RunFile;
 use plimsoll_base::{Error, Result};
+use plimsoll_config::RunFile;
 use plimsoll_files::write_atomic;
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -5,15 +5,16 @@ use crate::dataset::{Dataset, Rows, TextModel};
 use crate::eval::{EvalSet, samples_kept};
 use crate::pairs;
 use crate::responses::line_bytes_max;
-use crate::runfile::{Auto, ByteSize, Data, DataSet, DataSets, Method, ModelOptions, RunFile};
 use crate::shape::{DiskFacts, HostFacts};
 use crate::train::SAMPLES_KEPT;
 use crate::turns;
 use plimsoll_base::{Bytes, Error, ModelSpec, PLAN_ONLY, Result};
+use plimsoll_config::{Auto, ByteSize, Data, DataSet, DataSets, Method, ModelOptions, RunFile};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
 use plimsoll_text::{ChatTemplate, Tokenizer, file_size};
+use plimsoll_textenv::Kind;
 use std::path::Path;
 
 /// Host bytes of a tokenizer for each token of its vocabulary: both maps, merges and the decoding table, measured
@@ -132,7 +133,7 @@ impl Session {
         let longest_eval = eval.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(0);
         // Sets are evaluated one after another.
         let largest_eval = eval.iter().map(|set| set.items.len()).max().unwrap_or(0);
-        let largest_eval = largest_eval.max(turns::eval_episodes(run));
+        let largest_eval = largest_eval.max(run.eval_episodes());
         let (prompt_tokens, eval_prompts) =
             limits_of_data(run).unwrap_or((data.prompt_tokens.max(longest_eval), largest_eval));
         let facts = Facts {
@@ -182,7 +183,7 @@ fn limits_of_data(run: &RunFile) -> Option<(usize, usize)> {
     let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.method.has_rollout())?;
     let eval_prompts = match run.eval_sets().is_empty() {
         true => 0,
-        false if run.environment.is_some() => turns::eval_episodes(run),
+        false if run.environment.is_some() => run.eval_episodes(),
         false => run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
     };
     Some((prompt_tokens.max(1) as usize, eval_prompts))
@@ -383,8 +384,8 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
 /// Errors: `text-environment-missing`.
 fn check_environment(run: &RunFile) -> Result<()> {
     let Some(section) = &run.environment else { return Ok(()) };
-    match turns::Kind::parse(&section.env)? {
-        turns::Kind::Python { file, .. } if !file.is_file() => {
+    match Kind::parse(&section.env)? {
+        Kind::Python { file, .. } if !file.is_file() => {
             let message = format!("`{}` is not a file", file.display());
             Err(Error::usage("text-environment-missing", message)
                 .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"))

@@ -1,12 +1,12 @@
 //! The supervised step: the same packing, forward, backward and optimizer, with the log-likelihood as loss.
 
 use crate::dataset::Item;
-use crate::runfile::RunFile;
-use crate::step::{loss_not_finite, update_options};
+use crate::step::loss_not_finite;
 use crate::trainer::{Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
+use plimsoll_config::RunFile;
 use plimsoll_train::Sequence;
 
 /// What a supervised step did.
@@ -35,7 +35,7 @@ pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: 
         total_sequences: sequences.len() as f64,
         length_norm: 1.0,
     };
-    let how = update_options(&run.train, step, run.seed);
+    let how = run.train.update_options(step, run.seed);
     let mut report = SftReport { learning_rate: f64::from(how.lr), ..SftReport::default() };
     report.update = trainer.update(&sequences, 0..sequences.len(), 1.0, how, &mut |buffers, tokens| {
         let micro = buffers.micro_batch(tokens);

@@ -5,7 +5,6 @@ use crate::buffers::{StepArrays, StepBuffers};
 use crate::checkpoint::checkpoint_bytes;
 use crate::responses::line_bytes_max;
 use crate::train::SAMPLES_KEPT;
-use crate::turns::EpisodeMemory;
 use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
@@ -17,6 +16,7 @@ use plimsoll_model::{
 };
 use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_layout};
+use plimsoll_textenv::EpisodeMemory;
 use plimsoll_train::{Heads, PackLimits, Packer, Packing, StateDTypes, optimizer_layout};
 use serde::Serialize;
 

@@ -7,8 +7,6 @@ use crate::gather::{Cursor, Gathered, gather};
 use crate::held::{Held, HeldGroup};
 use crate::metrics::step_flops;
 use crate::model_reward;
-use crate::objective::Objective;
-use crate::runfile::{RunFile, Schedule, Train};
 use crate::status::Doing;
 use crate::trainer::{Trainer, UpdateStats, sampling};
 use crate::turns::{Episodes, RoundReport};
@@ -21,6 +19,8 @@ use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
 use plimsoll_algo::shaping::{RewardMetrics, shape_rewards};
 use plimsoll_base::{Error, Result};
+use plimsoll_config::Objective;
+use plimsoll_config::RunFile;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Finish, RolloutStats, Samples};
 use plimsoll_train::{Sequence, UpdateOptions};
@@ -307,7 +307,7 @@ fn updates(
         return Ok(()); // Only the critic learns.
     }
     let mini_batch = train.mini_batch.map_or(sequences.len(), |n| n as usize);
-    let how = update_options(train, step, cx.run.seed);
+    let how = train.update_options(step, cx.run.seed);
     report.learning_rate = f64::from(how.lr);
     for epoch in 0..train.epochs_per_rollout {
         for first in (0..sequences.len()).step_by(mini_batch) {
@@ -441,32 +441,6 @@ fn check_ratio(step: u32, sums: &PolicySums) -> Result<()> {
             "the trainer's log-probabilities are not those that the policy had when it was sampled or scored",
         )
         .hint("this is a defect of plimsoll or of the machine: `plimsoll bench exactness` looks for it"))
-}
-
-/// The options of the update in a step: learning rate by warm-up and schedule.
-pub fn update_options(train: &Train, step: u32, seed: u64) -> UpdateOptions {
-    UpdateOptions {
-        lr: (train.learning_rate * lr_factor(train, step)) as f32,
-        betas: (train.betas[0] as f32, train.betas[1] as f32),
-        weight_decay: train.weight_decay as f32,
-        grad_clip: train.grad_clip as f32,
-        seed,
-    }
-}
-
-/// Factor of a learning rate in a step: warm-up, then the schedule.
-pub(crate) fn lr_factor(train: &Train, step: u32) -> f64 {
-    let (step, warmup, steps) = (f64::from(step), f64::from(train.warmup_steps), f64::from(train.steps));
-    if step <= warmup {
-        return step / warmup;
-    }
-    // The last step has the last value above 0.
-    let progress = (step - 1.0 - warmup) / (steps - warmup).max(1.0);
-    match train.schedule {
-        Schedule::Constant => 1.0,
-        Schedule::Linear => 1.0 - progress,
-        Schedule::Cosine => 0.5 * (1.0 + plimsoll_base::math::sin_cos(std::f64::consts::PI * progress).1),
-    }
 }
 
 /// The loss of a step is NaN or infinite.

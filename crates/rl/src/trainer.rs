@@ -413,7 +413,7 @@ fn score(
 }
 
 /// The sampling of a run file's `[rollout]`.
-pub fn sampling(rollout: &crate::runfile::Rollout, seed: u64) -> Sampling {
+pub fn sampling(rollout: &plimsoll_config::Rollout, seed: u64) -> Sampling {
     Sampling {
         temperature: rollout.temperature as f32,
         top_k: rollout.top_k,

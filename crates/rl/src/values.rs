@@ -2,14 +2,14 @@
 //! Legend: N response tokens of the step.
 
 use crate::buffers::StepBuffers;
-use crate::runfile::RunFile;
-use crate::step::{StepContext, loss_not_finite, lr_factor, mini_batch_totals, update_options};
+use crate::step::{StepContext, loss_not_finite, mini_batch_totals};
 use crate::trainer::{Trainer, UpdateStats};
 use plimsoll_algo::advantage::{Gae, gae};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
+use plimsoll_config::RunFile;
 use plimsoll_train::{Sequence, UpdateOptions};
 use std::ops::Range;
 
@@ -61,8 +61,8 @@ pub fn critic_updates(
         return Ok(None);
     };
     let train = &cx.run.train;
-    let learning_rate = critic.learning_rate.unwrap_or(train.learning_rate) * lr_factor(train, step);
-    let how = UpdateOptions { lr: learning_rate as f32, ..update_options(train, step, cx.run.seed) };
+    let learning_rate = critic.learning_rate.unwrap_or(train.learning_rate) * train.lr_factor(step);
+    let how = UpdateOptions { lr: learning_rate as f32, ..train.update_options(step, cx.run.seed) };
     // 0 never clips.
     let clip = critic.value_clip.filter(|&clip| clip > 0.0);
     let mut report = CriticReport { learning_rate, ..CriticReport::default() };

@@ -4,10 +4,10 @@
 
 use super::policy::{self, Board, MlpPolicy};
 use super::settings::AgentSettings;
-use crate::runfile::RunFile;
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_collect::{ActionBatch, Ask, Beyond, ObservationBatch, Policy, Request, Results, Stepper};
+use plimsoll_config::RunFile;
 use plimsoll_env::{Slot, flags, seed};
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_worker::Stop;

@@ -17,14 +17,13 @@ use crate::metrics::add_host;
 use crate::progress::Progress;
 use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
 use crate::run_dir::RunDir;
-use crate::runfile::{Loaded, RunFile};
 use crate::status::Doing;
-use crate::step::update_options;
 use crate::train::{Summary, interrupted, run_dir_path};
 use crate::watch::Watch;
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, Error, Exit, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
+use plimsoll_config::{Loaded, RunFile};
 use plimsoll_device::Device;
 use plimsoll_device::cpu::{CpuDevice, Isa};
 use plimsoll_files::record_of;
@@ -99,7 +98,7 @@ fn learner_layout(settings: &AgentSettings) -> Result<plimsoll_memory::Layout> {
 
 /// What the bits depend on beside the run file: the instruction path and, at the start, the policy's file.
 fn fingerprint(run: &RunFile, settings: &AgentSettings, dev: &CpuDevice) -> Fingerprint {
-    let file = run.model.trim_start_matches(crate::runfile::MLP);
+    let file = run.model.trim_start_matches(plimsoll_config::MLP);
     let file = settings.file.as_ref().and_then(|_| record_of(Path::new(file)).ok());
     let inputs = file.map(|record| (run.model.clone(), record.sha256)).into_iter().collect();
     Fingerprint::of(dev.machine_type(), &json!([settings.learner.mini_batch]), inputs)
@@ -334,7 +333,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         let scored = Instant::now();
         // 4 learn
         self.begin_part(Doing::Update, n);
-        let optimizer = update_options(&self.run.train, n, self.run.seed);
+        let optimizer = self.run.train.update_options(n, self.run.seed);
         report.learn = self.learner.learn(&self.settings.learner, optimizer, &self.experience, n)?;
         // 5 publish
         if let Some(moments) = &mut self.state.observations {

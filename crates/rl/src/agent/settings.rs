@@ -5,12 +5,12 @@ use super::learner::LearnerOptions;
 use super::network::{Network, StoredPolicy};
 use super::normalise::Moments;
 use crate::collecting::PythonSetup;
-use crate::runfile::{Environment as Section, MLP, RunFile, Whiten};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Extras, GroupOptions, PythonStepper, RowLayout, Stepper, native_bytes, native_steppers,
 };
+use plimsoll_config::{Environment as Section, MLP, RunFile, Whiten};
 use plimsoll_device::Activation;
 use plimsoll_env::native::{Options, Visitor, visit};
 use plimsoll_env::{Environment, Slot, Spec};

@@ -12,12 +12,12 @@ pub use plan::{EnvPlan, plan_env};
 pub use python::PythonSetup;
 pub use run::{CollectEnd, CollectProgress, News, collect, stalled_share};
 
-use crate::runfile::{AbortedEpisode, CollectMode, EnvFile, Provenance};
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Extras, GroupOptions, Mode, OnAbort, Policy, PythonStepper, Random, RowLayout, Settings, Stepper,
     native_steppers,
 };
+use plimsoll_config::{AbortedEpisode, CollectMode, EnvFile, Provenance};
 use plimsoll_env::{Environment, Slot, Spec, native};
 use plimsoll_memory::host::Host;
 pub use plimsoll_worker::Stop;
@@ -150,7 +150,7 @@ fn batches(file: &EnvFile) -> u64 {
 
 fn spec_of(file: &EnvFile, at: &Provenance) -> Result<Spec> {
     if file.env.starts_with("text:") {
-        return Err(crate::runfile::not_built(
+        return Err(plimsoll_config::not_built(
             at,
             "env",
             "a text environment",

@@ -2,10 +2,10 @@
 
 use super::{Opened, batches, frames, open};
 use crate::plan::render;
-use crate::runfile::{EnvFile, FramesFormat, LoadedEnv};
 use crate::shape::{kernel_bytes, process_rows};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_collect as collect;
+use plimsoll_config::{EnvFile, FramesFormat, LoadedEnv};
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
 use plimsoll_worker::Stop;

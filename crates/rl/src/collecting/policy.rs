@@ -3,9 +3,9 @@
 use crate::agent::network::{Network, StoredPolicy};
 use crate::agent::policy::{of_file, plan_rows};
 use crate::agent::settings::activation_of;
-use crate::runfile::{EnvFile, Explore, PolicyActivation, PolicyKind, Provenance};
 use plimsoll_base::Result;
 use plimsoll_collect::{Extras, Policy};
+use plimsoll_config::{EnvFile, Explore, PolicyActivation, PolicyKind, Provenance};
 use plimsoll_device::Activation;
 use plimsoll_env::Spec;
 use plimsoll_memory::Layout;

@@ -1,8 +1,8 @@
 //! Python environments of an environment file or a run: their options, and one worker started to be measured.
 
-use crate::runfile::{EnvFile, Environment, Network, PolicyKind, Reseed, WorkerGpu, is_python_env};
 use plimsoll_base::Result;
 use plimsoll_collect::{Measured, PythonEnvs};
+use plimsoll_config::{EnvFile, Environment, Network, PolicyKind, Reseed, WorkerGpu, is_python_env};
 use plimsoll_memory::host::Host;
 use plimsoll_worker::{Gpu, Stop};
 use std::time::Duration;

@@ -2,12 +2,12 @@
 
 use super::frames::write_frames;
 use super::{EnvPlan, policies, steppers};
-use crate::runfile::{EnvFile, FramesFormat, LoadedEnv};
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Batch, Collector, Fault, Replay, Stats, Trajectories, children_cpu_seconds, process_cpu_seconds,
     write_batches,
 };
+use plimsoll_config::{EnvFile, FramesFormat, LoadedEnv};
 use plimsoll_env::flags;
 use plimsoll_memory::host::Host;
 use serde_json::{Value, json};

@@ -2,10 +2,10 @@
 
 use super::search::Purpose;
 use super::{limits_of, report, with_planner};
-use crate::runfile::{Auto, Method, RunFile, Train};
 use crate::session::{self, Facts};
 use crate::shape::HostFacts;
 use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};
+use plimsoll_config::{Auto, Method, RunFile, Train};
 use plimsoll_memory::{Limits, Pool};
 use serde::Serialize;
 

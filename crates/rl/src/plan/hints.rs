@@ -2,12 +2,12 @@
 
 use super::OF_RUN_FILE;
 use super::search::Planner;
-use crate::runfile::{
-    Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunFile,
-};
 use crate::session::Facts;
 use crate::shape::HostFacts;
 use plimsoll_base::{Bytes, Result};
+use plimsoll_config::{
+    Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunFile,
+};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::Limit;
 use serde::Serialize;

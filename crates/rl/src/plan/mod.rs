@@ -15,10 +15,10 @@ pub(crate) use render::{pool_lines, pools_json, region_lines};
 
 use crate::checkpoint::Store;
 use crate::devices;
-use crate::runfile::{Auto, ByteSize, RunFile};
 use crate::session::{Facts, Session};
 use crate::shape::{Offload, RunShape};
 use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_config::{Auto, ByteSize, RunFile};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cuda::Held;
 use plimsoll_memory::host::Host;
@@ -289,7 +289,7 @@ pub(crate) fn limits_of(run: &RunFile, given: &Limits) -> Limits {
 
 /// What the rewards take of the host, at most: processes of other people's code, threads, requests and replies.
 fn reward_memory(run: &RunFile) -> RewardMemory {
-    let specs = crate::eval::reward_specs(&run.reward, &run.data.answer_column);
+    let specs = plimsoll_config::reward_specs(&run.reward, &run.data.answer_column);
     specs.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
 }
 

@@ -8,13 +8,13 @@
 use super::Resolved;
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
-use crate::runfile::{
-    Auto, ByteSize, Method, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
-    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile,
-};
 use crate::session::Facts;
 use crate::shape::{HostFacts, Offload, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_config::{
+    Auto, ByteSize, Method, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
+    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile,
+};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cuda::Held;
 use plimsoll_files::Head;

@@ -1,7 +1,7 @@
 //! Which keys of a run file may change when a run goes on, and the run file that then holds.
 
-use crate::runfile::RunFile;
 use plimsoll_base::{Error, Result};
+use plimsoll_config::RunFile;
 use std::collections::BTreeMap;
 use toml::Value;
 
@@ -70,7 +70,7 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
 
 /// Under a schedule the length of a run decides every learning rate.
 fn steps_decide_rates(key: &str, run: &RunFile) -> bool {
-    key == "train.steps" && run.train.schedule != crate::runfile::Schedule::Constant
+    key == "train.steps" && run.train.schedule != plimsoll_config::Schedule::Constant
 }
 
 fn count(keys: usize) -> String {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_moves_no_bit_may_change() {
-        use crate::runfile::Auto;
+        use plimsoll_config::Auto;
         let recorded = run("");
         for change in [
             (|r: &mut RunFile| r.train.steps = 20) as fn(&mut RunFile),
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn auto_means_what_was_resolved_until_replan() {
-        use crate::runfile::{Auto, OptimizerDtype};
+        use plimsoll_config::{Auto, OptimizerDtype};
         let recorded = with(|r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16));
         let asked = with(|r| r.train.micro_batch_tokens = Auto::Auto);
         assert_eq!(merge(&asked, &recorded, false).unwrap(), recorded);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_moves_bits_is_refused_by_name() {
-        use crate::runfile::{Auto, Schedule};
+        use plimsoll_config::{Auto, Schedule};
         let recorded = run("");
         for (change, key) in [
             ((|r: &mut RunFile| r.seed = 1) as fn(&mut RunFile), "seed is 1, the run began with 0"),

@@ -2,14 +2,15 @@
 
 use super::Run;
 use crate::eval::{EvalHow, EvalReport, evaluate};
-use crate::eval_metric::{EvalMetric, mean_over_sets};
+use crate::eval::{mean_over_sets, metric_value};
 use crate::events::{EvalResult, Event};
 use crate::model_reward::ModelReward;
 use crate::report::eval_samples_name;
 use crate::status::Doing;
 use crate::trainer::sampling;
-use crate::turns::{eval_episodes, evaluate_episodes};
+use crate::turns::evaluate_episodes;
 use plimsoll_base::Result;
+use plimsoll_config::EvalMetric;
 
 impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     /// Scores each held-out set; nothing without one.
@@ -31,7 +32,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         }
         if !reports.is_empty() {
             self.see_pairs(step, &reports);
-            self.progress.last_metric = EvalMetric::of(self.run).map(|metric| metric.value(&reports));
+            self.progress.last_metric = EvalMetric::of(self.run).map(|metric| metric_value(metric, &reports));
             self.progress.last_eval = Some(mean_over_sets(reports.iter().map(|report| report.score)));
             self.progress.last_eval_step = Some(step);
         }
@@ -57,7 +58,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             model_reward: ModelReward::of(&self.run.reward),
         };
         if let Some(episodes) = &mut self.episodes {
-            let count = eval_episodes(self.run);
+            let count = self.run.eval_episodes();
             let (report, examples) = evaluate_episodes(&mut self.trainer, &how, episodes, count)?;
             self.dir.write_samples_named(&eval_samples_name(step, None), &examples)?;
             return Ok(report);

@@ -2,13 +2,13 @@
 
 use super::Run;
 use crate::eval::EvalReport;
-use crate::eval_metric::mean_over_sets;
+use crate::eval::mean_over_sets;
 use crate::metrics;
 use crate::pairs::PairScore;
-use crate::runfile::Method;
 use crate::status::Doing;
 use crate::{dpo, reward_model};
 use plimsoll_base::Result;
+use plimsoll_config::Method;
 use serde_json::{Value, json};
 use std::time::Instant;
 

@@ -1,16 +1,14 @@
 //! The episodes of one rollout: what was said in them, what they earned, and the engine's questions about their turns.
 
 use super::glue::{behind_turn, prompt};
-use super::hosts::{Hosts, Job};
-use super::tally::EnvironmentTally;
-use super::{Kind, Said, Start};
 use crate::buffers::StepBuffers;
 use crate::dataset::{Item, TextModel, forgetting};
 use crate::responses::{TextStop, response_text};
-use crate::runfile::{Credit, Environment, Overlong, Rollout, RunFile};
 use plimsoll_base::{Error, Result};
+use plimsoll_config::{Credit, Environment, Overlong, Rollout, RunFile};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_text::Message;
+use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
 
 /// Bounds of a turn's reward where it is credited to its turn: those of a shaped reward.
 const REWARD_CLIP: f64 = 10.0;
@@ -77,11 +75,11 @@ impl Episodes {
     pub fn open(run: &RunFile, prompt_tokens: usize) -> Result<Option<Episodes>> {
         let Some(section) = &run.environment else { return Ok(None) };
         Ok(Some(Episodes {
-            hosts: Hosts::start(&Kind::parse(&section.env)?, section)?,
+            hosts: Hosts::start(&Kind::parse(&section.env)?, &section.host_settings())?,
             section: section.clone(),
             overlong: run.data.overlong,
             prompt_tokens,
-            seed: super::seed(run),
+            seed: run.episode_seed(),
             played: Vec::new(),
             policy_version: 0,
             tally: EnvironmentTally::default(),

@@ -1,11 +1,12 @@
 //! Evaluation over episodes: the mean return on seeds that are the same for every run.
 
-use super::{Episodes, KeptEpisode, Start};
+use super::{Episodes, KeptEpisode};
 use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, EvalReport, samples_kept};
 use crate::trainer::Trainer;
 use plimsoll_base::Result;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::Request;
+use plimsoll_textenv::Start;
 use std::time::Instant;
 
 /// Plays `how.samples` episodes of each of `count` starts, as many at a time as the engine holds. A sample succeeds if its

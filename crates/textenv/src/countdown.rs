@@ -1,10 +1,11 @@
 //! `text:countdown`: an expression over given numbers that makes a target, and words on what is wrong with it.
 
-use super::{Said, Start, TextEnvironment};
+use super::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_reward::solves_countdown;
 use plimsoll_text::Message;
+use std::sync::Arc;
 
 /// Numbers of a puzzle, and the largest of them.
 const NUMBERS: [u64; 2] = [3, 4];
@@ -12,9 +13,16 @@ const LARGEST: u64 = 50;
 /// Draws after which a puzzle is made of a sum, whatever it comes to.
 const DRAWS_MAX: u32 = 64;
 
+/// The row of this environment.
+pub(crate) const ROW: Row = Row {
+    name: "text:countdown",
+    has_workers: false,
+    open: |_, _| Ok(Arc::new(|| Box::new(Countdown::default()))),
+};
+
 /// A puzzle that has a solution.
 #[derive(Debug, Default)]
-pub(super) struct Countdown {
+struct Countdown {
     numbers: Vec<i64>,
     target: i64,
 }

@@ -9,11 +9,15 @@ mod de;
 mod defaults;
 mod env_file;
 mod environment;
+mod eval_metric;
 mod layers;
 mod model_reward;
 mod not_built;
+mod objective;
 mod pairs;
 mod provenance;
+mod rewards;
+mod schedule;
 mod sections;
 mod sources;
 mod tree;
@@ -30,13 +34,16 @@ pub use env_file::{
     AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,
     PolicyKind, PolicySection, ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
 };
-pub(crate) use not_built::error as not_built;
+pub use eval_metric::{EvalMetric, EvalNumber};
+pub use not_built::error as not_built;
+pub use objective::{KlTerm, Objective};
 pub use provenance::{Origin, Provenance};
+pub use rewards::reward_specs;
 pub use sections::{
     Checkpoint, Critic, Data, Environment, Eval, Loss, Memory, ModelOptions, Reward, Rollout, Run, RunFile,
     Train, VerbFile,
 };
-pub(crate) use sources::no_rows_to_filter;
+pub use sources::no_rows_to_filter;
 pub use sources::{DataSet, DataSets};
 pub use values::{
     Advantage, Aggregation, Auto, ByteSize, Correction, Credit, Curriculum, DynamicSampling, Expecting,

@@ -1,4 +1,4 @@
-//! What environments did, counted.
+//! Counters of what environments did.
 
 use plimsoll_base::Error;
 
@@ -21,13 +21,13 @@ pub struct EnvironmentTally {
     pub exceptions: u64,
     /// Workers that ran out of their memory.
     pub over_budget: u64,
-    /// Answers that were none.
+    /// Replies that could not be read.
     pub bad_replies: u64,
 }
 
 impl EnvironmentTally {
     /// Counts a fault by its slug.
-    pub(super) fn count(&mut self, error: &Error) {
+    pub fn count(&mut self, error: &Error) {
         *match error.slug {
             "text-environment-timeout" => &mut self.timeouts,
             "text-environment-raised" => &mut self.exceptions,

@@ -1,27 +1,24 @@
-//! What decides which checkpoint is the best, by name: a number of one evaluation set, or the mean over all of them.
+//! `eval.metric`: the number that decides which checkpoint is the best, of one evaluation set or the mean over all sets.
 
-use crate::eval::EvalReport;
-use crate::runfile::RunFile;
+use crate::RunFile;
 use plimsoll_algo::pass_at_k::powers_up_to;
 
 /// What `eval.metric` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalMetric {
-    /// The set by its place; none is the mean over the sets.
-    set: Option<usize>,
-    what: What,
+    /// Index of the set; none is the mean over the sets.
+    pub set: Option<usize>,
+    /// The number of a set.
+    pub what: EvalNumber,
 }
 
+/// A number that an evaluation gives for each set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+pub enum EvalNumber {
+    /// The mean reward.
     Reward,
+    /// pass@k.
     PassAt(u32),
-}
-
-/// Means of each set weigh the same, however many prompts it has.
-pub fn mean_over_sets(values: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let sets = values.len().max(1) as f64;
-    values.sum::<f64>() / sets
 }
 
 impl EvalMetric {
@@ -57,27 +54,15 @@ impl EvalMetric {
             None => (None, name),
         };
         let what = match what.strip_prefix("pass_at_") {
-            None if matches!(what, "reward" | "score") => What::Reward,
+            None if matches!(what, "reward" | "score") => EvalNumber::Reward,
             None => return None,
             Some(_) if sets.is_empty() => return None,
             Some(k) => {
                 let k: u32 = k.parse().ok()?;
-                What::PassAt(powers_up_to(samples).find(|&power| power == k)?)
+                EvalNumber::PassAt(powers_up_to(samples).find(|&power| power == k)?)
             }
         };
         Some(EvalMetric { set, what })
-    }
-
-    /// Its value; `reports` has one entry a set.
-    pub fn value(self, reports: &[EvalReport]) -> f64 {
-        let one = |report: &EvalReport| match self.what {
-            What::Reward => report.score,
-            What::PassAt(k) => report.pass_at_k.get(&k).copied().unwrap_or(0.0),
-        };
-        match self.set {
-            Some(set) => one(&reports[set]),
-            None => mean_over_sets(reports.iter().map(one)),
-        }
     }
 }
 
@@ -101,18 +86,14 @@ mod tests {
     #[test]
     fn a_metric_is_of_a_set_or_of_all() {
         let sets = names(&["easy", "a/b"]);
-        let report = |score, pass| EvalReport {
-            score,
-            pass_at_k: [(1, score), (4, pass)].into(),
-            ..EvalReport::default()
-        };
-        let reports = [report(0.5, 0.75), report(0.25, 1.0)];
+        let metric = |set, what| Some(EvalMetric { set, what });
+        use EvalNumber::{PassAt, Reward};
         for (name, expect) in [
-            ("reward", Some(0.375)),
-            ("score", Some(0.375)),
-            ("pass_at_4", Some(0.875)),
-            ("easy/reward", Some(0.5)),
-            ("a/b/pass_at_4", Some(1.0)),
+            ("reward", metric(None, Reward)),
+            ("score", metric(None, Reward)),
+            ("pass_at_4", metric(None, PassAt(4))),
+            ("easy/reward", metric(Some(0), Reward)),
+            ("a/b/pass_at_4", metric(Some(1), PassAt(4))),
             ("pass_at_3", None),
             ("pass_at_8", None),
             ("pass_at_", None),
@@ -120,8 +101,7 @@ mod tests {
             ("easy/", None),
             ("", None),
         ] {
-            let metric = EvalMetric::parse(name, &sets, 4);
-            assert_eq!(metric.map(|metric| metric.value(&reports)), expect, "{name}");
+            assert_eq!(EvalMetric::parse(name, &sets, 4), expect, "{name}");
         }
         for name in EvalMetric::names(&sets, 4) {
             assert!(EvalMetric::parse(&name, &sets, 4).is_some(), "{name}");

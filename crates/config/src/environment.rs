@@ -4,9 +4,12 @@ use super::provenance::Provenance;
 use super::sections::{Environment, RunFile};
 use super::validate::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::values::{Advantage, Credit, Overlong};
-use crate::turns;
 use plimsoll_base::{Error, Result};
+use plimsoll_textenv::{Kind, Settings};
+use std::time::Duration;
 
+/// Episodes of an evaluation if `eval.prompts_max` is absent.
+const EVAL_EPISODES: u32 = 256;
 /// Most worker processes.
 const WORKERS_MAX: f64 = 256.0;
 
@@ -18,7 +21,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(contradiction(at, "environment.env", &message)
             .hint("set method = \"grpo\", or remove [environment]"));
     }
-    let kind = turns::Kind::parse(&environment.env).map_err(|found| {
+    let kind = Kind::parse(&environment.env).map_err(|found| {
         let placed = at.error(found.slug, "environment.env", &found.message);
         let placed = found.facts.into_iter().fold(placed, Error::fact);
         found.hints.into_iter().fold(placed, Error::hint)
@@ -65,7 +68,7 @@ fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<(
 }
 
 /// What other sections say that an environment has no use for.
-fn beside(run: &RunFile, environment: &Environment, kind: &turns::Kind, at: &Provenance) -> Result<()> {
+fn beside(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
     let refuse = |key: &str, why: &str| {
         Err(contradiction(at, key, &format!("`{key}` is set beside [environment], {why}"))
             .hint(format!("remove {key}, or remove [environment]")))
@@ -102,4 +105,33 @@ fn beside(run: &RunFile, environment: &Environment, kind: &turns::Kind, at: &Pro
         return Err(missing.fact("what an environment in Python says first is not known before it runs"));
     }
     Ok(())
+}
+
+impl Environment {
+    /// Returns how the workers and programs of a text environment are run.
+    pub fn host_settings(&self) -> Settings {
+        Settings {
+            python: self.python.clone(),
+            num_workers: self.num_workers.value().unwrap_or(1),
+            worker_memory: self.worker_memory.0,
+            network: self.network.kind(),
+            step_timeout: Duration::from_millis(self.step_timeout_ms),
+            reset_timeout: Duration::from_millis(self.reset_timeout_ms),
+        }
+    }
+}
+
+impl RunFile {
+    /// Returns the seed of the run's text episodes.
+    pub fn episode_seed(&self) -> u64 {
+        self.environment.as_ref().and_then(|environment| environment.seed).unwrap_or(self.seed)
+    }
+
+    /// Returns the episodes of an evaluation: 0 without an environment, or if the run file asks for no evaluation.
+    pub fn eval_episodes(&self) -> usize {
+        match self.environment.is_some() && !self.data.asks_no_eval() {
+            true => self.eval.prompts_max.unwrap_or(EVAL_EPISODES) as usize,
+            false => 0,
+        }
+    }
 }

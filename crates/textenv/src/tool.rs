@@ -2,7 +2,7 @@
 //! the answer to the turn; a turn without one is the model's answer to the problem.
 
 use super::guess::last_number;
-use super::{Said, Start, TextEnvironment};
+use super::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_reward::{Programs, fenced_block};
@@ -12,14 +12,26 @@ use std::sync::Arc;
 /// Characters of a program's output that the model is shown.
 const OUTPUT_CHARS_MAX: usize = 2000;
 
+/// The row of this environment.
+pub(crate) const ROW: Row = Row {
+    name: "text:python-tool",
+    has_workers: true,
+    open: |settings, stop| {
+        let (python, memory) = (settings.python.as_deref(), settings.worker_memory);
+        let programs = Programs::new("python-tool", python, memory, settings.step_timeout, stop.clone());
+        let programs = Arc::new(programs);
+        Ok(Arc::new(move || Box::new(PythonTool::new(programs.clone()))))
+    },
+};
+
 /// A problem and its programs.
-pub(super) struct PythonTool {
+struct PythonTool {
     programs: Arc<Programs>,
     answer: i64,
 }
 
 impl PythonTool {
-    pub(super) fn new(programs: Arc<Programs>) -> PythonTool {
+    fn new(programs: Arc<Programs>) -> PythonTool {
         PythonTool { programs, answer: 0 }
     }
 }

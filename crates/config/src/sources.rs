@@ -279,7 +279,7 @@ impl JsonSchema for DataSets {
 }
 
 /// The error of a list whose filter or order needs rows of a file.
-pub(crate) fn no_rows_to_filter(name: &str, column: &str) -> Error {
+pub fn no_rows_to_filter(name: &str, column: &str) -> Error {
     Error::new("data-column-missing", format!("{name}: a task has no column `{column}`"))
         .hint("remove data.pass_rate_column, or give prompts as a file")
 }

@@ -1,65 +1,48 @@
-//! Who steps environments: this thread for those that compute nothing to speak of, threads of their own for those that
-//! run other people's code, so that a slow one holds up nobody else's episode but that of its worker.
+//! Steps environments: on the caller's thread where a step costs next to nothing, on separate threads where other people's
+//! code runs, so that a slow environment delays only the episodes of its own worker.
 //!
-//! Slot i is with thread i modulo their number, whatever the timing, and a thread takes what it is sent in order.
+//! Slot i belongs to thread i modulo their number, whatever the timing, and a thread takes its jobs in order.
 
-use super::countdown::Countdown;
-use super::guess::GuessNumber;
-use super::second_try::{SecondTry, TASK};
-use super::tool::PythonTool;
-use super::{Kind, Said, Start, TextEnvironment};
-use crate::runfile::Environment;
+use super::{Kind, Make, Said, Settings, Start, TextEnvironment};
 use plimsoll_base::{Error, Result};
-use plimsoll_reward::Programs;
-use plimsoll_text::{Message, Task};
+use plimsoll_text::Message;
 use plimsoll_worker::{EpisodesSpec, PythonEpisodes, Stop};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Stack of a thread that steps environments.
-pub(super) const STACK_BYTES: usize = 1 << 20;
+pub(crate) const STACK_BYTES: usize = 1 << 20;
 
-/// What an episode is asked.
+/// A request to an episode.
 #[derive(Clone, Debug)]
-pub(super) enum Job {
+pub enum Job {
     Reset(Start),
     Step(String),
 }
 
-/// What came of it.
-pub(super) struct Reply {
-    pub(super) slot: usize,
+/// The answer to a job.
+pub struct Reply {
+    pub slot: usize,
     /// `None` if the worker that held the episode has ended.
-    pub(super) outcome: Result<Option<Said>>,
+    pub outcome: Result<Option<Said>>,
 }
 
 /// Episodes in slots.
 #[allow(clippy::large_enum_variant)] // One a thread.
 enum Host {
-    Native { kind: Native, slots: BTreeMap<usize, Box<dyn TextEnvironment>> },
+    Native { make: Make, slots: BTreeMap<usize, Box<dyn TextEnvironment>> },
     Python(PythonEpisodes),
 }
 
-/// What makes the environments that come with the program.
-#[derive(Clone)]
-enum Native {
-    Countdown,
-    GuessNumber,
-    SecondTry(Arc<Task>),
-    Tool(Arc<Programs>),
-}
-
-/// A thread and its queue. A round sends no more than one job a slot, so the queue needs no bound of its own.
+/// A thread and its queue. A round sends at most one job a slot, which bounds the queue.
 struct HostThread {
     jobs: Option<Sender<(usize, Job)>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// All hosts of a run.
-pub(super) struct Hosts {
+pub struct Hosts {
     here: Option<(Host, VecDeque<(usize, Job)>)>,
     threads: Vec<HostThread>,
     replies: Receiver<Reply>,
@@ -72,16 +55,16 @@ impl Hosts {
     /// Starts what an environment needs and waits until it is ready.
     ///
     /// Errors: `thread-not-started`; those of starting a worker.
-    pub(super) fn start(kind: &Kind, section: &Environment) -> Result<Hosts> {
+    pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
         let (say, replies) = channel();
         let mut hosts = Hosts { here: None, threads: Vec::new(), replies, asked: 0, stop: Stop::default() };
         if !kind.has_workers() {
-            hosts.here = Some((Host::start(kind, section, &hosts.stop)?, VecDeque::new()));
+            hosts.here = Some((Host::start(kind, settings, &hosts.stop)?, VecDeque::new()));
             return Ok(hosts);
         }
         let mut starting = Vec::new();
-        for _ in 0..section.num_workers.value().unwrap_or(1) {
-            let (thread, started) = HostThread::start(kind, section, &hosts.stop, &say)?;
+        for _ in 0..settings.num_workers {
+            let (thread, started) = HostThread::start(kind, settings, &hosts.stop, &say)?;
             hosts.threads.push(thread);
             starting.push(started);
         }
@@ -92,7 +75,7 @@ impl Hosts {
     }
 
     /// Gives a job to the episode of a slot.
-    pub(super) fn ask(&mut self, slot: usize, job: Job) {
+    pub fn ask(&mut self, slot: usize, job: Job) {
         self.asked += 1;
         match &mut self.here {
             Some((_, queue)) => queue.push_back((slot, job)),
@@ -105,7 +88,7 @@ impl Hosts {
     }
 
     /// The next reply; with `wait` there is one to come.
-    pub(super) fn take(&mut self, wait: bool) -> Option<Reply> {
+    pub fn take(&mut self, wait: bool) -> Option<Reply> {
         let reply = match &mut self.here {
             Some((host, queue)) => {
                 let (slot, job) = queue.pop_front()?;
@@ -119,22 +102,18 @@ impl Hosts {
     }
 
     /// Waits for what a round that ended with an error has left under way.
-    pub(super) fn drain(&mut self) {
+    pub fn drain(&mut self) {
         while self.asked > 0 {
             self.take(true);
         }
     }
 
     /// The messages that the environments which need no worker begin some episodes with; none of another.
-    pub(super) fn first_messages(
-        kind: &Kind,
-        section: &Environment,
-        starts: &[Start],
-    ) -> Result<Vec<Vec<Message>>> {
+    pub fn first_messages(kind: &Kind, settings: &Settings, starts: &[Start]) -> Result<Vec<Vec<Message>>> {
         if kind.is_python() {
             return Ok(Vec::new());
         }
-        let mut host = Host::start(kind, section, &Stop::default())?;
+        let mut host = Host::start(kind, settings, &Stop::default())?;
         let one = |start: &Start| {
             host.work(0, Job::Reset(*start)).map(|said| said.map(|said| said.messages).unwrap_or_default())
         };
@@ -161,16 +140,16 @@ impl Drop for Hosts {
 impl HostThread {
     fn start(
         kind: &Kind,
-        section: &Environment,
+        settings: &Settings,
         stop: &Stop,
         say: &Sender<Reply>,
     ) -> Result<(HostThread, Receiver<Result<()>>)> {
         let (jobs, inbox) = channel::<(usize, Job)>();
         let (ready, started) = channel();
-        let (kind, section, stop, say) = (kind.clone(), section.clone(), stop.clone(), say.clone());
+        let (kind, settings, stop, say) = (kind.clone(), settings.clone(), stop.clone(), say.clone());
         let work = move || {
             // A worker dies with the thread that started it, so it is started here.
-            let mut host = match Host::start(&kind, &section, &stop) {
+            let mut host = match Host::start(&kind, &settings, &stop) {
                 Ok(host) => host,
                 Err(error) => return ready.send(Err(error)).unwrap_or(()),
             };
@@ -193,27 +172,20 @@ impl HostThread {
 }
 
 impl Host {
-    fn start(kind: &Kind, section: &Environment, stop: &Stop) -> Result<Host> {
-        let native = |kind| Ok(Host::Native { kind, slots: BTreeMap::new() });
-        let timeout = Duration::from_millis(section.step_timeout_ms);
-        let (python, memory) = (section.python.clone(), section.worker_memory.0);
+    fn start(kind: &Kind, settings: &Settings, stop: &Stop) -> Result<Host> {
         match kind {
-            Kind::Countdown => native(Native::Countdown),
-            Kind::GuessNumber => native(Native::GuessNumber),
-            Kind::SecondTry => native(Native::SecondTry(Arc::new(Task::parse(TASK)?))),
-            Kind::PythonTool => {
-                let programs = Programs::new("python-tool", python.as_deref(), memory, timeout, stop.clone());
-                native(Native::Tool(Arc::new(programs)))
+            Kind::Native(row) => {
+                Ok(Host::Native { make: (row.open)(settings, stop)?, slots: BTreeMap::new() })
             }
             Kind::Python { file, class } => {
                 let spec = EpisodesSpec {
                     file: file.clone(),
                     class: class.clone(),
-                    python,
-                    memory,
-                    network: section.network.kind(),
-                    step_timeout: timeout,
-                    reset_timeout: Duration::from_millis(section.reset_timeout_ms),
+                    python: settings.python.clone(),
+                    memory: settings.worker_memory,
+                    network: settings.network,
+                    step_timeout: settings.step_timeout,
+                    reset_timeout: settings.reset_timeout,
                 };
                 Ok(Host::Python(PythonEpisodes::start(&spec, stop.clone())?))
             }
@@ -222,8 +194,8 @@ impl Host {
 
     fn work(&mut self, slot: usize, job: Job) -> Result<Option<Said>> {
         match self {
-            Host::Native { kind, slots } => {
-                let episode = slots.entry(slot).or_insert_with(|| kind.make());
+            Host::Native { make, slots } => {
+                let episode = slots.entry(slot).or_insert_with(|| make());
                 match job {
                     Job::Reset(start) => {
                         Ok(Some(Said { messages: episode.reset(&start), ..Said::default() }))
@@ -247,17 +219,6 @@ impl Host {
                     })),
                 }
             }
-        }
-    }
-}
-
-impl Native {
-    fn make(&self) -> Box<dyn TextEnvironment> {
-        match self {
-            Native::Countdown => Box::new(Countdown::default()),
-            Native::GuessNumber => Box::new(GuessNumber::default()),
-            Native::SecondTry(task) => Box::new(SecondTry::new(task.clone())),
-            Native::Tool(programs) => Box::new(PythonTool::new(programs.clone())),
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
 }
 
 /// `not-built` for `asked` at `key`, with what there is.
-pub(crate) fn error(at: &Provenance, key: &str, asked: &str, built: &str) -> Error {
+pub fn error(at: &Provenance, key: &str, asked: &str, built: &str) -> Error {
     at.error("not-built", key, &format!("`{key}`: {asked} is not built yet"))
         .hint(format!("built is {built}"))
 }

@@ -1,8 +1,6 @@
 //! What a method optimises, resolved from the run file: how rewards become advantages and log-probs a loss.
 
-use crate::runfile::{
-    Advantage, Aggregation as RunAggregation, DynamicSampling, KlIn, RunFile, Whiten as RunWhiten,
-};
+use crate::{Advantage, Aggregation as RunAggregation, DynamicSampling, KlIn, RunFile, Whiten as RunWhiten};
 use plimsoll_algo::advantage::{Gae, Whiten};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::correction::Correction;

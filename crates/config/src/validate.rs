@@ -470,7 +470,7 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
 
 /// Whether the kind is known and its pattern or schema can be used; code is looked at when its workers start.
 fn reward_kind(reward: &Reward, at: &Provenance, key: &str) -> Result<()> {
-    let specs = crate::eval::reward_specs(std::slice::from_ref(reward), "");
+    let specs = crate::rewards::reward_specs(std::slice::from_ref(reward), "");
     specs[0].check().map_err(|found| {
         let placed = at.error(found.slug, key, &found.message);
         let placed = found.facts.into_iter().fold(placed, Error::fact);

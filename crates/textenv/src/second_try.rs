@@ -1,18 +1,28 @@
 //! `text:second-try`: the sum of `builtin:addition`, and after a wrong one the same sum once more. It is spelled in
 //! the fifteen characters of `builtin:nano`.
 
-use super::{Said, Start, TextEnvironment};
+use super::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_text::{Message, Prompt, Task};
 use serde_json::Value;
 use std::sync::Arc;
 
 /// The task whose sums are asked for: none of its test set is ever trained on.
-pub(super) const TASK: &str = "builtin:addition";
+const TASK: &str = "builtin:addition";
+
+/// The row of this environment.
+pub(crate) const ROW: Row = Row {
+    name: "text:second-try",
+    has_workers: false,
+    open: |_, _| {
+        let task = Arc::new(Task::parse(TASK)?);
+        Ok(Arc::new(move || Box::new(SecondTry::new(task.clone()))))
+    },
+};
 
 /// A sum with a second try.
 #[derive(Debug)]
-pub(super) struct SecondTry {
+struct SecondTry {
     task: Arc<Task>,
     question: String,
     answer: String,
@@ -20,7 +30,7 @@ pub(super) struct SecondTry {
 }
 
 impl SecondTry {
-    pub(super) fn new(task: Arc<Task>) -> SecondTry {
+    fn new(task: Arc<Task>) -> SecondTry {
         SecondTry { task, question: String::new(), answer: String::new(), tried: false }
     }
 }

@@ -1,16 +1,24 @@
 //! `text:guess-number`: a number from 1 to 100, and higher or lower until it is found.
 
-use super::{Said, Start, TextEnvironment};
+use super::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_text::Message;
+use std::sync::Arc;
 
 const LARGEST: u64 = 100;
 const RULES: &str = "I am thinking of a whole number from 1 to 100. Guess it: reply with one number. I answer with higher or lower until you have found it.";
 
+/// The row of this environment.
+pub(crate) const ROW: Row = Row {
+    name: "text:guess-number",
+    has_workers: false,
+    open: |_, _| Ok(Arc::new(|| Box::new(GuessNumber::default()))),
+};
+
 /// The game.
 #[derive(Debug, Default)]
-pub(super) struct GuessNumber {
+struct GuessNumber {
     secret: i64,
 }
 
@@ -32,7 +40,7 @@ impl TextEnvironment for GuessNumber {
 }
 
 /// The last whole number in a text, however it is wrapped.
-pub(super) fn last_number(text: &str) -> Option<i64> {
+pub(crate) fn last_number(text: &str) -> Option<i64> {
     let is_digit = |c: char| c.is_ascii_digit();
     let last = text.rsplit(|c: char| !is_digit(c)).find(|part| !part.is_empty())?;
     let before = &text[..text.rfind(last)?];
