@@ -22,10 +22,11 @@ pub const ALLOWED: &str = "
     train    <- base memory algo files device model
     textenv  <- base text worker reward
     config   <- base algo reward textenv
-    rl       <- base memory algo env files text worker reward textenv config collect device model rollout train
+    plan     <- base memory files device model rollout train reward textenv config
+    rl       <- base memory algo env files text worker reward textenv config plan collect device model rollout train
     doctor   <- base memory
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect config device doctor rl
+    plimsoll <- base memory files text env reward collect config plan device doctor rl
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

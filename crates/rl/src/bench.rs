@@ -7,12 +7,10 @@ mod peak;
 mod save;
 
 use crate::dataset::Item;
-use crate::devices;
 use crate::gather::Cursor;
 use crate::held::Held;
 use crate::metrics;
-use crate::plan::{PlanReport, plan_sampling, plan_with};
-use crate::session::{self, Facts};
+use crate::session;
 use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
@@ -26,6 +24,9 @@ use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limits, Pool};
+use plimsoll_plan::Facts;
+use plimsoll_plan::devices;
+use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
@@ -347,11 +348,11 @@ pub(crate) fn facts(
         eval_prompts: 0,
         critic: None,
         reward: None,
-        host: crate::shape::HostFacts {
-            image: session::image_bytes(),
-            tokenizer: session::tokenizer_bytes(&model),
+        host: plimsoll_plan::HostFacts {
+            image: plimsoll_plan::image_bytes(),
+            tokenizer: plimsoll_plan::tokenizer_bytes(&model),
             data: Bytes(0),
-            staging: session::staging_bytes(run.memory.staging, &model),
+            staging: plimsoll_plan::staging_bytes(run.memory.staging, &model),
             rows_kept: 0,
             disk: Default::default(),
         },

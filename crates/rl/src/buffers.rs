@@ -3,6 +3,7 @@
 use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::ValueBatch;
+use plimsoll_plan::StepArrays;
 use plimsoll_rollout::Turn;
 use std::ops::Range;
 
@@ -62,19 +63,6 @@ pub struct CorrectionArrays {
     pub weights: Vec<f32>,
 }
 
-/// What a step has beside the arrays that every step has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepArrays {
-    /// A critic's.
-    pub critic: bool,
-    /// A correction's.
-    pub correction: bool,
-}
-
-const TOKEN_ARRAYS: u64 = 9;
-const CRITIC_ARRAYS: u64 = 4;
-const CORRECTION_ARRAYS: u64 = 2;
-
 impl StepBuffers {
     /// Room for `sequences` responses of up to `response_tokens` tokens.
     pub fn with_capacity(sequences: usize, response_tokens: usize, has: StepArrays) -> StepBuffers {
@@ -106,15 +94,6 @@ impl StepBuffers {
             },
             micro_offsets: Vec::with_capacity(sequences + 1),
         }
-    }
-
-    /// Heap bytes of that room.
-    pub fn bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> u64 {
-        let tokens = sequences as u64 * response_tokens as u64;
-        let arrays = TOKEN_ARRAYS
-            + if has.critic { CRITIC_ARRAYS } else { 0 }
-            + if has.correction { CORRECTION_ARRAYS } else { 0 };
-        arrays * 4 * tokens + 16 * (sequences as u64 + 1)
     }
 
     /// Begins a step with responses of these lengths; all arrays are zero, the mask is 1.
@@ -277,6 +256,25 @@ mod tests {
         };
         let sums = policy_loss(&PolicyLoss::Reinforce, &batch, &aggregation, micro.d_logprobs);
         (sums.loss, micro.d_logprobs.to_vec())
+    }
+
+    #[test]
+    fn the_plan_counts_every_array() {
+        for has in [[false, false], [true, false], [false, true], [true, true]] {
+            let has = StepArrays { critic: has[0], correction: has[1] };
+            let mut buffers = StepBuffers::with_capacity(3, 5, has);
+            buffers.begin([5, 5, 5].into_iter());
+            let StepBuffers { critic, correction, .. } = &buffers;
+            let arrays = [&buffers.mask, &buffers.old_logprobs, &buffers.ref_logprobs, &buffers.advantages]
+                .into_iter()
+                .chain([&buffers.token_rewards, &buffers.logprobs, &buffers.entropy])
+                .chain([&buffers.d_logprobs, &buffers.d_entropy])
+                .chain([&critic.old_values, &critic.returns, &critic.values, &critic.d_values])
+                .chain([&correction.rollout_logprobs, &correction.weights]);
+            let tokens: usize = arrays.map(|array| 4 * array.capacity()).sum();
+            let offsets = 8 * (buffers.offsets.capacity() + buffers.micro_offsets.capacity());
+            assert_eq!((tokens + offsets) as u64, plimsoll_plan::step_bytes(3, 5, has));
+        }
     }
 
     /// Prompts and padding have no place in the arrays at all; environment tokens and responses that were cut have one.

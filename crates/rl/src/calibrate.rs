@@ -2,13 +2,13 @@
 //! planner. Each rate is the one with which the prediction equals the time measured.
 
 use crate::bench::{self, BenchOptions};
-use crate::plan::rates::Rates;
-use crate::plan::{plan_sampling, plan_with, predict_step};
 use plimsoll_base::Result;
 use plimsoll_config::Auto;
 use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_device::cpu::{Isa, Pool};
 use plimsoll_memory::Limits;
+use plimsoll_plan::rates::Rates;
+use plimsoll_plan::{plan_sampling, plan_with, predict_step};
 use serde_json::{Value, json};
 
 /// Sequences, prompt tokens and new tokens of the sampling that is timed.

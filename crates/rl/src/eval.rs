@@ -4,15 +4,12 @@
 //! more, before its weight: other rewards, such as a price for length, do not make a right answer wrong.
 
 use crate::dataset::{Dataset, Item, TextModel};
-use crate::devices;
 use crate::grading::Grading;
 use crate::model_reward::{ModelReward, names_with};
 use crate::pairs::{self, PairScore};
 use crate::pass_rates;
-use crate::plan::plan_sampling;
 use crate::responses::{Kept, KeptSample};
-use crate::session::{self, Facts};
-use crate::train::SAMPLES_KEPT;
+use crate::session;
 use crate::trainer::Trainer;
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
@@ -21,6 +18,10 @@ use plimsoll_config::{
 };
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
+use plimsoll_plan::Facts;
+use plimsoll_plan::devices;
+use plimsoll_plan::plan_sampling;
+use plimsoll_plan::samples_kept;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Request;
 use serde_json::{Value, json};
@@ -109,15 +110,8 @@ pub struct EvalReport {
     pub pass_rates: Vec<f32>,
 }
 
-/// Most prompts whose responses are kept.
-const PROMPTS_KEPT: usize = 8;
 /// What a response must have of the first reward to succeed.
 const SUCCESS: f32 = 1.0;
-
-/// Responses of an evaluation that are kept: all of a prompt's, so that pass@k can be read off them.
-pub(crate) fn samples_kept(samples: usize) -> usize {
-    (SAMPLES_KEPT / samples).clamp(1, PROMPTS_KEPT) * samples
-}
 
 /// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
 pub fn evaluate(
@@ -327,12 +321,12 @@ pub fn verb_facts(
         eval_prompts: prompts,
         critic: None,
         reward: None,
-        host: crate::shape::HostFacts {
-            image: session::image_bytes(),
-            tokenizer: session::tokenizer_bytes(model),
+        host: plimsoll_plan::HostFacts {
+            image: plimsoll_plan::image_bytes(),
+            tokenizer: plimsoll_plan::tokenizer_bytes(model),
             data: Bytes(0),
-            staging: session::staging_bytes(run.memory.staging, model),
-            rows_kept: session::rows_kept(run),
+            staging: plimsoll_plan::staging_bytes(run.memory.staging, model),
+            rows_kept: plimsoll_plan::rows_kept(run),
             disk: Default::default(),
         },
     }

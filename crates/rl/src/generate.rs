@@ -1,14 +1,14 @@
 //! The verb `generate`: the rollout engine alone, streaming one prompt's response.
 
 use crate::dataset::TextModel;
-use crate::devices;
 use crate::eval::{as_run, verb_facts};
-use crate::plan::plan_sampling;
 use crate::session;
 use crate::trainer::{Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::VerbFile;
 use plimsoll_memory::host::Host;
+use plimsoll_plan::devices;
+use plimsoll_plan::plan_sampling;
 use plimsoll_rollout::{Finish, Request, StopCondition};
 use plimsoll_text::{Message, Prompt, StopMatcher, StreamDecoder, tokenize_prompt};
 use serde_json::{Value, json};

@@ -36,11 +36,6 @@ pub struct KeptSample {
     pub token_chars: Vec<u32>,
 }
 
-/// Bytes of its line, at most: a token has up to 32 bytes of text, its length and log-prob, and 20 rewards with their names fit.
-pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
-    2048 + 32 * tokens
-}
-
 /// What the samples of a file have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'s> {

@@ -2,11 +2,11 @@
 //! It never starts over in silence: what it finds and does is said.
 
 use crate::checkpoint::{Manifest, RUN_FILE, RunState};
-use crate::plan::Resolved;
 use crate::run_dir::{RunDir, step_name};
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Loaded, RunFile};
 use plimsoll_files::{OpenModel, config_json, digest, record_of};
+use plimsoll_plan::Resolved;
 use plimsoll_text::files_to_save;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -2,58 +2,29 @@
 //! only those that it needs.
 
 use crate::dataset::{Dataset, Rows, TextModel};
-use crate::eval::{EvalSet, samples_kept};
+use crate::eval::EvalSet;
 use crate::pairs;
-use crate::responses::line_bytes_max;
-use crate::shape::{DiskFacts, HostFacts};
-use crate::train::SAMPLES_KEPT;
 use crate::turns;
 use plimsoll_base::{Bytes, Error, ModelSpec, PLAN_ONLY, Result};
-use plimsoll_config::{Auto, ByteSize, Data, DataSet, DataSets, Method, ModelOptions, RunFile};
+use plimsoll_config::{Data, DataSet, DataSets, Method, ModelOptions, RunFile};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
-use plimsoll_memory::host::Host;
-use plimsoll_model::STAGING_BYTES_MIN;
+use plimsoll_memory::Limits;
+use plimsoll_plan::{
+    Facts, HostFacts, PlanReport, SmallestLimits, check_micro_batch, disk_facts, image_bytes, rows_kept,
+    staging_bytes, tokenizer_bytes,
+};
 use plimsoll_text::{ChatTemplate, Tokenizer, file_size};
 use plimsoll_textenv::Kind;
 use std::path::Path;
 
-/// Host bytes of a tokenizer for each token of its vocabulary: both maps, merges and the decoding table, measured
-/// with a vocabulary of 49,152 as the growth of resident memory.
-const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
-/// Tokens of the byte tokenizer: each byte, and three with a meaning.
-const BYTE_TOKENS: u64 = 259;
 /// Host bytes of a data file's rows for each byte of them as JSON: text and tokens, measured on GSM8K.
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
 /// The same for each object of a row: a table has room for four entries at least, and the row itself its lengths.
 const DATA_BYTES_PER_OBJECT: u64 = 576;
 /// The same for each entry of an object: its place in the table, and what its key takes alone.
 const DATA_BYTES_PER_ENTRY: u64 = 128;
-/// On the disk: `curves.svg` and `samples/side_by_side.md`, which have so many points and letters at most.
-const REPORT_BYTES: u64 = 1 << 20;
 /// What `critic.model` says for a copy of the actor.
 const CRITIC_OF_ACTOR: &str = "actor";
-/// The largest staging buffers that `"auto"` takes.
-const STAGING_BYTES_MAX: Bytes = Bytes::mib(64);
-
-/// Numbers about a run's model and data that its memory depends on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Facts {
-    /// The model.
-    pub spec: ModelSpec,
-    /// Longest prompt, of training and evaluation.
-    pub prompt_tokens: usize,
-    /// Longest supervised completion.
-    pub completion_tokens: usize,
-    /// Prompts of an evaluation.
-    pub eval_prompts: usize,
-    /// The critic's shape, if there is a critic.
-    pub critic: Option<ModelSpec>,
-    /// The reward model's shape, if there is a reward model.
-    pub reward: Option<ModelSpec>,
-    /// Host memory outside the arena.
-    pub host: HostFacts,
-}
-
 /// What a training run works on.
 pub struct Session {
     /// The model's files.
@@ -337,6 +308,26 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
     })
 }
 
+/// Plans a run for this machine, or for the limits given.
+///
+/// Errors: those of opening the model and the data; `size-overflow`; a run that does not fit is a report, not an error.
+pub fn plan_run(run: &RunFile, limits: Option<Limits>) -> Result<PlanReport> {
+    plimsoll_plan::plan_with(run, &planned_facts(run)?, &limits.unwrap_or_default())
+}
+
+/// Returns the smallest limits under which a run fits.
+///
+/// Errors: as `plan_run`.
+pub fn smallest_limits(run: &RunFile) -> Result<SmallestLimits> {
+    plimsoll_plan::smallest_limits(run, &planned_facts(run)?)
+}
+
+fn planned_facts(run: &RunFile) -> Result<Facts> {
+    let facts = Session::facts(run, true)?;
+    check_micro_batch(run, &facts)?;
+    Ok(facts)
+}
+
 /// Refuses presets that are there to be planned.
 ///
 /// Errors: `model-unsupported`.
@@ -425,72 +416,4 @@ fn host_facts(run: &RunFile, models: [Option<&OpenModel>; 3]) -> Result<HostFact
         rows_kept: rows_kept(run),
         disk: disk_facts(run),
     })
-}
-
-/// What a run writes beside its checkpoints: an event a step of 1.5 KB, measured, and samples with their log-probs.
-pub(crate) fn disk_facts(run: &RunFile) -> DiskFacts {
-    let steps = u64::from(run.train.steps);
-    let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
-    // Twenty steps show samples, and the first and the last.
-    let sets = run.eval_sets().len() as u64;
-    let rows =
-        (22 * SAMPLES_KEPT as u64).saturating_add((evals * sets).saturating_mul(rows_kept(run) as u64));
-    let prompt_tokens = run.data.prompt_tokens_max.unwrap_or(1024);
-    // An episode's line has its tokens and its mask beside its texts.
-    let lines = if run.environment.is_some() { 2 } else { 1 };
-    let tokens = lines * (run.response_tokens_max() as u64 + u64::from(prompt_tokens));
-    let samples = rows.saturating_mul(line_bytes_max(tokens));
-    DiskFacts {
-        // Without `every` a run saves once, where there is nothing to keep beside it.
-        keep: Some(if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 0 }),
-        keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
-        best: run.checkpoint.every.is_some() && sets > 0,
-        records: Bytes(samples.saturating_add(4096 * (steps + evals * sets) + REPORT_BYTES)),
-    }
-}
-
-/// Responses that an evaluation keeps, and what a step keeps where that is more.
-pub(crate) fn rows_kept(run: &RunFile) -> usize {
-    samples_kept(run.eval.samples.max(1) as usize).max(SAMPLES_KEPT)
-}
-
-/// Bytes of the binary and its libraries that come to be resident: three quarters of what is mapped. Training,
-/// evaluation and grading together touch 57 to 62 % of it.
-pub fn image_bytes() -> Bytes {
-    Bytes(Host::this().image_bytes().0 / 4 * 3)
-}
-
-/// The same of a process that has environments and no language model: five eighths. It touches about half.
-pub fn environments_image_bytes() -> Bytes {
-    Bytes(Host::this().image_bytes().0 / 8 * 5)
-}
-
-/// Host bytes of a model's tokenizer; that of bytes is small whatever the model's vocabulary.
-pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
-    if model.tokenizer.bytes {
-        return Bytes(BYTE_TOKENS * TOKENIZER_BYTES_PER_TOKEN);
-    }
-    tokenizer_bytes_of(&model.spec)
-}
-
-/// The same of a model that is only a shape.
-pub fn tokenizer_bytes_of(spec: &ModelSpec) -> Bytes {
-    Bytes(u64::from(spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
-}
-
-/// The staging buffers: as large as the run file allows, never larger than the weights need.
-pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
-    staging_bytes_of(allowed, &model.spec)
-}
-
-/// The same of a model that is only a shape.
-///
-/// Both buffers hold part of one tensor, as stored and as f32, so what they need at most is its elements twice in f32:
-/// of the embedding, or of a layer's largest matrix.
-pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
-    let ByteSize(allowed) = allowed.or(ByteSize(STAGING_BYTES_MAX));
-    // Every matrix has the hidden width on one side.
-    let rows = spec.vocab.max(2 * spec.ffn).max(spec.q_width() + 2 * spec.kv_width());
-    let largest = 8 * u64::from(rows) * u64::from(spec.hidden);
-    Bytes(allowed.0.min(largest.next_multiple_of(STAGING_BYTES_MIN)).max(STAGING_BYTES_MIN))
 }

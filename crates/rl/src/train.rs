@@ -4,7 +4,6 @@ mod evaluate;
 mod pairs;
 
 use crate::checkpoint::{Best, HELD, Retention, RunState, Saver, What, check_space, prepare};
-use crate::devices;
 use crate::diverged::{is_divergence, name_tensor, prove};
 use crate::eval::EvalSet;
 use crate::events::{Event, Observer, Started, StepResult};
@@ -12,7 +11,6 @@ use crate::gather::Cursor;
 use crate::held::{Held, HeldState};
 use crate::metrics;
 use crate::model_reward;
-use crate::plan::{PlanReport, check_micro_batch, machine_limits, plan_with};
 use crate::progress::Progress;
 use crate::report;
 use crate::responses::{Kept, KeptSample, response_text};
@@ -33,15 +31,14 @@ use plimsoll_device::cuda::CudaMemory;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
+use plimsoll_plan::devices;
+use plimsoll_plan::{PlanReport, SAMPLES_KEPT, check_micro_batch, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
-
-/// Samples of a step that are written to the run directory.
-pub(crate) const SAMPLES_KEPT: usize = 32;
 
 /// A finished run: what `summary.json` says.
 pub type Summary = Value;

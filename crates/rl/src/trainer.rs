@@ -3,7 +3,6 @@
 
 use crate::buffers::StepBuffers;
 use crate::critic::Critic;
-use crate::shape::{RunShape, Training};
 use plimsoll_base::{Error, Phase, Result};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::{Head, OpenModel};
@@ -12,6 +11,7 @@ use plimsoll_model::{
     Activations, Decoder, FlatTensors, Mode, Param, ParamTable, Params, Pass, PassIndex, PassLimits, Scorer,
     Streamed, backward, backward_values, head, layers, load, rehearsal_sizes, restore, rope, values,
 };
+use plimsoll_plan::{RunShape, Training};
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
 use std::ops::Range;

@@ -123,9 +123,9 @@ fn measure(buffers: &mut StepBuffers, report: &mut CriticReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffers::StepArrays;
     use plimsoll_algo::advantage::{MaskHole, Whiten, token_rewards, whiten};
     use plimsoll_algo::aggregation::AggregationKind;
+    use plimsoll_plan::StepArrays;
 
     /// Three responses of 3, 2 and 4 tokens; rewards come at their ends, values grow along the step.
     fn buffers(left_out: Option<usize>) -> StepBuffers {

@@ -21,11 +21,9 @@ const WARM_UP_SHARE: u32 = 20;
 const WARM_UP: std::ops::RangeInclusive<u32> = 10..=100;
 /// Time between two readings of a card, which take longer than one of /proc.
 const CARD_EVERY: Duration = Duration::from_millis(250);
-/// Pages of the status and of readings.
-const PAGES_BYTES: u64 = 24 << 10;
 
 /// The kinds of memory that are tested for growth.
-const KINDS: [&str; 4] = ["anon", "file", "shmem", "workers"];
+const KINDS: [&str; plimsoll_plan::LOAD_LINE_KINDS] = ["anon", "file", "shmem", "workers"];
 
 /// What a reading is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +97,6 @@ struct Planned {
     card: [Bytes; Phase::ALL.len()],
     card_peak: Bytes,
     limit: Option<Bytes>,
-}
-
-/// Bytes that watching holds: a row of the plan.
-pub const fn watch_bytes() -> u64 {
-    plimsoll_memory::trend::bytes(KINDS.len() as u64) + PAGES_BYTES
 }
 
 impl Watch {

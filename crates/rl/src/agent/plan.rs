@@ -6,14 +6,14 @@ use super::experience::Experience;
 use super::learner::{self, Learner};
 use super::policy;
 use super::settings::AgentSettings;
-use crate::plan::{limits_of, pool_lines, pools_json, region_lines};
-use crate::session::environments_image_bytes;
-use crate::shape::{kernel_row, process_rows_of, training_rows};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{ByteSize, RunFile};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
 use plimsoll_model::saved_bytes;
+use plimsoll_plan::environments_image_bytes;
+use plimsoll_plan::{kernel_row, process_rows_of, training_rows};
+use plimsoll_plan::{limits_of, pool_lines, pools_json, region_lines};
 use serde_json::{Value, json};
 
 /// Batches: one that is filled and read in turns.

@@ -1,7 +1,6 @@
 //! `bench peak`: what this machine can do at most, which shares are of.
 
 use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, finish, spread, threads};
-use crate::devices;
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
@@ -9,6 +8,7 @@ use plimsoll_device::cpu::{self, Isa};
 use plimsoll_device::cuda::{CudaDevice, ScratchLimits};
 use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Limits, Pool};
+use plimsoll_plan::devices;
 use serde_json::{Value, json};
 use std::time::Instant;
 

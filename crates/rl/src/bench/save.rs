@@ -3,12 +3,12 @@
 
 use super::{Bench, BenchOptions, bench_run, finish, median, spread};
 use crate::checkpoint::{Manifest, Retention, RunState, Store, What, prepare};
-use crate::devices;
 use crate::held::Held;
 use crate::progress::Progress;
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
+use plimsoll_plan::devices;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -18,7 +18,7 @@ pub mod verbs;
 pub use manifest::{FORMAT, MANIFEST, Manifest};
 pub use numbers::{exact, exact_map, exact_option};
 pub use retention::Retention;
-pub use save::{SaveJob, What, check_space, checkpoint_bytes, prepare};
+pub use save::{SaveJob, What, check_space, prepare};
 pub use saver::Saver;
 pub use state::{Best, RunState};
 pub use store::Store;

@@ -6,8 +6,6 @@ use super::{
     STATE_JSON, Store, WEIGHTS,
 };
 use crate::held::Held;
-use crate::responses::line_bytes_max;
-use crate::shape::{RunShape, Training};
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::{Device, MatrixLayout};
@@ -16,13 +14,11 @@ use plimsoll_files::{
     write_new_lines,
 };
 use plimsoll_memory::{Buf, ReadLease};
-use plimsoll_model::{FlatTensors, ParamTable, save, saved_bytes};
+use plimsoll_model::{FlatTensors, ParamTable, save};
+use plimsoll_plan::{RunShape, checkpoint_bytes};
 use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// Configuration, tokenizer, run file and manifest together are smaller; a tokenizer of 150,000 tokens has 11 MB.
-const SMALL_FILES_BYTES: u64 = 16 << 20;
 
 /// What is saved beside the weights.
 #[derive(Clone, Copy)]
@@ -183,18 +179,6 @@ fn write_small(
         }
     }
     Ok(files)
-}
-
-/// Bytes of one checkpoint on the disk, from above.
-pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
-    let tables = [Some(shape.table()), shape.critic_table()].into_iter().flatten();
-    let of = |table: ParamTable| {
-        saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &training.dtypes.stored())
-    };
-    // A token that waits is its number and the bits of its log-prob, which are shorter than a line for people has it.
-    let waiting = (training.sequences * training.policy_lag) as u64;
-    let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
-    Bytes(tables.map(of).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
 }
 
 /// The disk of `dir` must hold a checkpoint before its first byte is written.

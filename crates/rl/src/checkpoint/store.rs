@@ -3,7 +3,7 @@
 
 use super::{MANIFEST, Manifest, Retention};
 use crate::run_dir::{step_name, unwritable};
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::Result;
 use plimsoll_files::fsync_dir;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,21 +43,6 @@ impl Store {
         let mut steps: Vec<u32> = names.filter_map(|name| step_of(&name)).collect();
         steps.sort_unstable();
         steps
-    }
-
-    /// Bytes of all that is in it: room that a run which goes on has taken already.
-    pub fn bytes(&self) -> Bytes {
-        fn below(folder: &Path, depth: u32) -> u64 {
-            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-            let of = |entry: fs::DirEntry| match entry.metadata() {
-                Ok(meta) if meta.is_dir() && depth > 0 => below(&entry.path(), depth - 1),
-                Ok(meta) if meta.is_file() => meta.len(),
-                _ => 0,
-            };
-            entries.map(of).sum()
-        }
-        // step-N, and state/ in it.
-        Bytes(below(&self.folder, 2))
     }
 
     /// An empty folder under a temporary name, to be filled and then given to `finish`.

@@ -1,13 +1,13 @@
 //! What an environment file takes of the host, before anything starts.
 
 use super::{Opened, batches, frames, open};
-use crate::plan::render;
-use crate::shape::{kernel_bytes, process_rows};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_collect as collect;
 use plimsoll_config::{EnvFile, FramesFormat, LoadedEnv};
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
+use plimsoll_plan::render;
+use plimsoll_plan::{kernel_bytes, process_rows};
 use plimsoll_worker::Stop;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -2,7 +2,7 @@
 //! resources, in the reader's light or dark background, that says in words (`title`, `desc`) what it shows.
 
 use super::curves::{Curves, Points};
-use crate::plan::svg::{line, text};
+use plimsoll_plan::svg::{line, text};
 use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
@@ -62,8 +62,8 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-labelledby=\"t d\">\n\
          <title id=\"t\">{}</title>\n<desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n\
          <rect class=\"back\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
-        crate::plan::svg::escape(title),
-        crate::plan::svg::escape(&words.join(" ")),
+        plimsoll_plan::svg::escape(title),
+        plimsoll_plan::svg::escape(&words.join(" ")),
     );
     text(&mut out, LEFTS[0], 28.0, "title", title);
     for ((name, curves), left) in panels.iter().zip(LEFTS) {

@@ -351,9 +351,9 @@ impl StopCondition for Talk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffers::StepArrays;
     use plimsoll_algo::advantage::{Gae, discounted_returns, token_rewards};
     use plimsoll_algo::packed::Packed;
+    use plimsoll_plan::StepArrays;
 
     const TURNS: [Turn; 3] = [
         Turn { start: 0, end: 2, finish: Finish::Eos },

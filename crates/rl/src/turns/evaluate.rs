@@ -1,9 +1,10 @@
 //! Evaluation over episodes: the mean return on seeds that are the same for every run.
 
 use super::{Episodes, KeptEpisode};
-use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, EvalReport, samples_kept};
+use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, EvalReport};
 use crate::trainer::Trainer;
 use plimsoll_base::Result;
+use plimsoll_plan::samples_kept;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::Request;
 use plimsoll_textenv::Start;

@@ -14,5 +14,5 @@ mod rollout;
 pub use episodes::{Episodes, RoundReport};
 pub use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
-pub use memory::{episode_memory, first_prompt_tokens};
+pub use memory::first_prompt_tokens;
 pub use rollout::play;

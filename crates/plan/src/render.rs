@@ -90,7 +90,7 @@ impl PlanReport {
 }
 
 /// Limit, peak and phases of each pool, as programs read them.
-pub(crate) fn pools_json(plan: &Plan) -> Value {
+pub fn pools_json(plan: &Plan) -> Value {
     let mut pools = serde_json::Map::new();
     for pool in Pool::ALL {
         let peak = plan.peak(pool);
@@ -110,7 +110,7 @@ pub(crate) fn pools_json(plan: &Plan) -> Value {
 }
 
 /// A line a region.
-pub(crate) fn region_lines(plan: &Plan) -> String {
+pub fn region_lines(plan: &Plan) -> String {
     let mut text = format!("{:<24} {:>10}  {:<16} {:<6} {}\n", "region", "bytes", "phases", "dtype", "shape");
     for r in &plan.layout.regions {
         let shape: Vec<String> = r.shape.iter().map(u64::to_string).collect();
@@ -122,7 +122,7 @@ pub(crate) fn region_lines(plan: &Plan) -> String {
 }
 
 /// Peak and limit of each pool that is used.
-pub(crate) fn pool_lines(plan: &Plan) -> String {
+pub fn pool_lines(plan: &Plan) -> String {
     let mut text = String::new();
     for pool in Pool::ALL {
         let peak = plan.peak(pool);

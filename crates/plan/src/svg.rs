@@ -428,19 +428,19 @@ fn fitted(words: &str, width: f64) -> String {
     }
 }
 
-pub(crate) fn line(out: &mut String, x1: f64, y1: f64, x2: f64, y2: f64, class: &str) {
+pub fn line(out: &mut String, x1: f64, y1: f64, x2: f64, y2: f64, class: &str) {
     let _ = writeln!(
         out,
         "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
     );
 }
 
-pub(crate) fn text(out: &mut String, x: f64, y: f64, class: &str, words: &str) {
+pub fn text(out: &mut String, x: f64, y: f64, class: &str, words: &str) {
     let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\"{class}>{}</text>", escape(words));
 }
 
-pub(crate) fn escape(words: &str) -> String {
+pub fn escape(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

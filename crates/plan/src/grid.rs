@@ -2,8 +2,8 @@
 
 use super::search::Purpose;
 use super::{limits_of, report, with_planner};
-use crate::session::{self, Facts};
-use crate::shape::HostFacts;
+use crate::facts::HostFacts;
+use crate::facts::{self, Facts};
 use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};
 use plimsoll_config::{Auto, Method, RunFile, Train};
 use plimsoll_memory::{Limits, Pool};
@@ -99,12 +99,12 @@ fn cell(
         critic: run.has_critic().then_some(spec),
         reward: run.model_reward().map(|_| spec),
         host: HostFacts {
-            image: session::image_bytes(),
-            tokenizer: session::tokenizer_bytes_of(&spec),
+            image: facts::image_bytes(),
+            tokenizer: facts::tokenizer_bytes_of(&spec),
             data: Bytes(0),
-            staging: session::staging_bytes_of(run.memory.staging, &spec),
-            rows_kept: session::rows_kept(&run),
-            disk: session::disk_facts(&run),
+            staging: facts::staging_bytes_of(run.memory.staging, &spec),
+            rows_kept: facts::rows_kept(&run),
+            disk: facts::disk_facts(&run),
         },
     };
     let limits = limits_of(&run, limits);

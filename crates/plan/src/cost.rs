@@ -14,23 +14,23 @@ use serde::Serialize;
 
 /// What a step does, as the run file says it; the same under every setting of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Work {
+pub(crate) struct Work {
     /// P.
-    pub(super) prompts: f64,
+    pub(crate) prompts: f64,
     /// G.
-    pub(super) group: f64,
+    pub(crate) group: f64,
     /// Tokens of the longest prompt.
-    pub(super) prompt_tokens: f64,
+    pub(crate) prompt_tokens: f64,
     /// Tokens of the longest response.
-    pub(super) response_tokens: f64,
+    pub(crate) response_tokens: f64,
     /// True if the responses are sampled.
-    pub(super) samples: bool,
+    pub(crate) samples: bool,
     /// Optimizer updates of a step.
-    pub(super) updates: f64,
+    pub(crate) updates: f64,
     /// Passes over the sequences.
-    pub(super) epochs: f64,
+    pub(crate) epochs: f64,
     /// The same two of the critic.
-    pub(super) critic: (f64, f64),
+    pub(crate) critic: (f64, f64),
 }
 
 /// Predicted seconds of a step, by part.
@@ -54,7 +54,7 @@ impl StepCost {
 }
 
 /// Predicts a step of `shape`.
-pub(super) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
+pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
     let model = Model::new(&shape.spec, shape.weights);
     let mut cost = StepCost::default();
     if work.samples {

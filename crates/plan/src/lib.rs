@@ -1,22 +1,33 @@
 //! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
 
 mod cost;
+pub mod devices;
+mod disk;
+mod facts;
 pub mod grid;
 mod hints;
 pub mod measured;
 pub mod rates;
-pub(crate) mod render;
+pub mod render;
 mod search;
+mod shape;
+mod step_arrays;
 pub mod svg;
 
 pub use cost::StepCost;
+pub use disk::{bytes_on_disk, checkpoint_bytes};
+pub use facts::{
+    DiskFacts, Facts, HostFacts, SAMPLES_KEPT, disk_facts, environments_image_bytes, image_bytes,
+    line_bytes_max, rows_kept, samples_kept, staging_bytes, tokenizer_bytes,
+};
 pub use hints::Hint;
-pub(crate) use render::{pool_lines, pools_json, region_lines};
+pub use render::{pool_lines, pools_json, region_lines};
+pub use shape::{
+    LOAD_LINE_KINDS, Offload, RunShape, Training, kernel_bytes, kernel_row, process_rows, process_rows_of,
+    training_rows,
+};
+pub use step_arrays::{StepArrays, step_bytes};
 
-use crate::checkpoint::Store;
-use crate::devices;
-use crate::session::{Facts, Session};
-use crate::shape::{Offload, RunShape};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{Auto, ByteSize, RunFile};
 use plimsoll_device::DeviceKind;
@@ -118,22 +129,11 @@ pub struct SmallestLimits {
     pub min_device_bytes: Bytes,
 }
 
-/// Plans a run for this machine, or for the limits given.
+/// Returns the smallest limits under which a run fits.
 ///
-/// Errors: those of opening the model and the data; `size-overflow`; a run that does not fit is a report, not an error.
-pub fn plan_run(run: &RunFile, limits: Option<Limits>) -> Result<PlanReport> {
-    let facts = Session::facts(run, true)?;
-    check_micro_batch(run, &facts)?;
-    plan_with(run, &facts, &limits.unwrap_or_default())
-}
-
-/// The smallest limits of a run.
-///
-/// Errors: as `plan_run`.
-pub fn smallest_limits(run: &RunFile) -> Result<SmallestLimits> {
-    let facts = Session::facts(run, true)?;
-    check_micro_batch(run, &facts)?;
-    let (host, device) = with_planner(run, &facts, &Limits::default(), Purpose::Train, |p| p.smallest(run))?;
+/// Errors: `size-overflow`.
+pub fn smallest_limits(run: &RunFile, facts: &Facts) -> Result<SmallestLimits> {
+    let (host, device) = with_planner(run, facts, &Limits::default(), Purpose::Train, |p| p.smallest(run))?;
     Ok(SmallestLimits { min_host_bytes: host.align_up(PAGE), min_device_bytes: device })
 }
 
@@ -253,9 +253,9 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
 
 /// The limits of this machine for a run in `dir`. What earlier processes of the run have saved there is the run's own, and
 /// counts as room.
-pub(crate) fn machine_limits(dir: &Path) -> Limits {
+pub fn machine_limits(dir: &Path) -> Limits {
     let mut limits = Host::this().limits(dir);
-    let own = Store::of_run(dir).bytes();
+    let own = bytes_on_disk(dir);
     if let Some(disk) = limits.disk.as_mut().filter(|_| own > Bytes(0)) {
         disk.bytes = Bytes(disk.bytes.0.saturating_add(own.0));
         disk.source += &format!(", and {own} of the run's own");
@@ -264,7 +264,7 @@ pub(crate) fn machine_limits(dir: &Path) -> Limits {
 }
 
 /// The limits of a run: given, from the run file, or read from this machine.
-pub(crate) fn limits_of(run: &RunFile, given: &Limits) -> Limits {
+pub fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     let mut limits = given.clone();
     let here = machine_limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")));
     let machine = limits.host.take().or(here.host);

@@ -8,8 +8,9 @@
 use super::Resolved;
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
-use crate::session::Facts;
-use crate::shape::{HostFacts, Offload, RunShape, Training};
+use crate::facts::Facts;
+use crate::facts::HostFacts;
+use crate::shape::{Offload, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
     Auto, ByteSize, Method, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
@@ -41,7 +42,7 @@ const STEP_TOKENS_MAX: u64 = 1 << 40;
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// Steps with updates.
     Train,
     /// Responses only: a verb without training.
@@ -50,34 +51,34 @@ pub(super) enum Purpose {
 
 /// Plans one run on one machine.
 #[derive(Clone, Copy)]
-pub(super) struct Planner<'a> {
-    pub(super) facts: &'a Facts,
-    pub(super) kind: DeviceKind,
-    pub(super) threads: usize,
-    pub(super) limits: &'a Limits,
-    pub(super) rates: &'a Rates,
-    pub(super) purpose: Purpose,
+pub(crate) struct Planner<'a> {
+    pub(crate) facts: &'a Facts,
+    pub(crate) kind: DeviceKind,
+    pub(crate) threads: usize,
+    pub(crate) limits: &'a Limits,
+    pub(crate) rates: &'a Rates,
+    pub(crate) purpose: Purpose,
     /// What the rewards take of the host.
-    pub(super) rewards: RewardMemory,
+    pub(crate) rewards: RewardMemory,
     /// What a card's driver and libraries hold, and where that is from.
-    pub(super) held: (Held, &'a str),
+    pub(crate) held: (Held, &'a str),
 }
 
 /// A setting with everything that follows from it.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) shape: RunShape,
-    pub(super) resolved: Resolved,
-    pub(super) cost: StepCost,
+pub(crate) struct Candidate {
+    pub(crate) shape: RunShape,
+    pub(crate) resolved: Resolved,
+    pub(crate) cost: StepCost,
     point: Point,
 }
 
 /// The fastest setting that fits and the next one; where none fits, the smallest.
-pub(super) struct Solution {
-    pub(super) chosen: Candidate,
-    pub(super) runner_up: Option<(Candidate, Plan)>,
-    pub(super) plan: Plan,
-    pub(super) fits: bool,
+pub(crate) struct Solution {
+    pub(crate) chosen: Candidate,
+    pub(crate) runner_up: Option<(Candidate, Plan)>,
+    pub(crate) plan: Plan,
+    pub(crate) fits: bool,
 }
 
 /// Where a setting stands on each axis: precision, recompute, micro-batch, sequences, staging, offload.
@@ -151,7 +152,7 @@ impl Planner<'_> {
     /// The fastest setting that fits, and the next; the smallest of all where none does.
     ///
     /// Predictions within `EQUAL` of the fastest are as fast, and of these the one that takes the least memory wins.
-    pub(super) fn solve(&self, run: &RunFile) -> Result<Solution> {
+    pub(crate) fn solve(&self, run: &RunFile) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let mut too_large: Vec<Point> = Vec::new();
@@ -187,13 +188,13 @@ impl Planner<'_> {
     }
 
     /// The predicted time of the fastest setting, whatever the limits.
-    pub(super) fn fastest_s(&self, run: &RunFile) -> Result<f64> {
+    pub(crate) fn fastest_s(&self, run: &RunFile) -> Result<f64> {
         let candidates = self.ranked(run, &self.axes(run))?;
         Ok(candidates.first().map_or(0.0, |candidate| candidate.cost.total_s()))
     }
 
     /// The least host and device memory under which the run fits as it is written.
-    pub(super) fn smallest(&self, run: &RunFile) -> Result<(Bytes, Bytes)> {
+    pub(crate) fn smallest(&self, run: &RunFile) -> Result<(Bytes, Bytes)> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let plan = self.plan(&self.candidate(run, &axes, axes.smallest())?.shape)?;
@@ -389,7 +390,7 @@ impl Planner<'_> {
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
             rewards: self.rewards,
-            episodes: crate::turns::episode_memory(run),
+            episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
             held: self.held.0,
         };
@@ -398,7 +399,7 @@ impl Planner<'_> {
 }
 
 /// What a step does, for the cost model.
-pub(super) fn work(run: &RunFile, facts: &Facts) -> Work {
+pub(crate) fn work(run: &RunFile, facts: &Facts) -> Work {
     let sequences = run.sequences_per_step() as f64;
     let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
     let epochs = if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };

@@ -1,10 +1,9 @@
 //! The shape of a run: every number that its memory depends on, and the one function that turns them into regions.
 //! The planner sums what `RunShape::layout` gives; the arena binds the same.
 
-use crate::buffers::{StepArrays, StepBuffers};
-use crate::checkpoint::checkpoint_bytes;
-use crate::responses::line_bytes_max;
-use crate::train::SAMPLES_KEPT;
+use crate::disk::checkpoint_bytes;
+use crate::facts::{HostFacts, SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
+use crate::step_arrays::{StepArrays, step_bytes};
 use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::DeviceKind;
 use plimsoll_device::cpu::CpuDevice;
@@ -19,36 +18,6 @@ use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_l
 use plimsoll_textenv::EpisodeMemory;
 use plimsoll_train::{Heads, PackLimits, Packer, Packing, StateDTypes, optimizer_layout};
 use serde::Serialize;
-
-/// Bytes of host memory outside the arena that do not follow from the run's own limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostFacts {
-    /// The binary and its libraries, as mapped.
-    pub image: Bytes,
-    /// The tokenizer's tables.
-    pub tokenizer: Bytes,
-    /// Prompts, their tokens and their columns.
-    pub data: Bytes,
-    /// Both buffers through which weights are read and written.
-    pub staging: Bytes,
-    /// Responses that a step or an evaluation keeps for people.
-    pub rows_kept: usize,
-    /// What the run directory may hold.
-    pub disk: DiskFacts,
-}
-
-/// What a run writes to its directory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskFacts {
-    /// Checkpoints kept by age beside the one being written; `None` where nothing is saved.
-    pub keep: Option<u32>,
-    /// Bytes of them.
-    pub keep_bytes: Option<u64>,
-    /// True if the one with the highest evaluation is kept besides.
-    pub best: bool,
-    /// Event log and samples.
-    pub records: Bytes,
-}
 
 /// What lies in the device's host memory, page-locked where the device is a card, and passes through the arena in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -392,7 +361,7 @@ impl RunShape {
             let (sequences, tokens, arrays) = self.step_arrays();
             // Beside them the scores of the responses that a reward model reads at once.
             let scores = if t.reward.is_some() { 4 * self.engine.samples as u64 } else { 0 };
-            row("rl.step", "rl", Place::Heap, StepBuffers::bytes(sequences, tokens, arrays) + scores);
+            row("rl.step", "rl", Place::Heap, step_bytes(sequences, tokens, arrays) + scores);
             let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
             row("rl.held", "rl", Place::Heap, held);
         }
@@ -420,6 +389,16 @@ impl RunShape {
     }
 }
 
+/// Kinds of memory that the load line follows: anonymous, file, shared, and the workers'.
+pub const LOAD_LINE_KINDS: usize = 4;
+/// Pages of the load line's status and of its readings.
+const LOAD_LINE_PAGES: u64 = 24 << 10;
+
+/// Returns the bytes that the load line holds.
+const fn load_line_bytes() -> u64 {
+    plimsoll_memory::trend::bytes(LOAD_LINE_KINDS as u64) + LOAD_LINE_PAGES
+}
+
 /// A row of the host; none of no bytes.
 fn host_row(layout: &mut Layout, name: &str, owner: &'static str, place: Place, bytes: u64) {
     if bytes > 0 {
@@ -428,7 +407,7 @@ fn host_row(layout: &mut Layout, name: &str, owner: &'static str, place: Place, 
 }
 
 /// What a process is, whatever it does with `threads` threads: `image` is its binary.
-pub(crate) fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
+pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
     for (name, bytes) in [
         ("process.image", image.0),
         ("process.stacks", (threads as u64 + 2) * STACK),
@@ -439,13 +418,13 @@ pub(crate) fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize)
 }
 
 /// What watches a training run.
-pub(crate) fn training_rows(layout: &mut Layout) {
-    host_row(layout, "rl.watch", "rl", Place::Heap, crate::watch::watch_bytes());
+pub fn training_rows(layout: &mut Layout) {
+    host_row(layout, "rl.watch", "rl", Place::Heap, load_line_bytes());
     host_row(layout, "process.supervisor", "process", Place::Workers, SUPERVISOR.0);
 }
 
 /// What the kernel holds for `threads` threads and the host memory of all rows so far: the last row of the host.
-pub(crate) fn kernel_row(layout: &mut Layout, threads: usize) {
+pub fn kernel_row(layout: &mut Layout, threads: usize) {
     let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
     // A sum beyond 64 bits is refused by the planner, which has the words for it.
     let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
@@ -454,13 +433,13 @@ pub(crate) fn kernel_row(layout: &mut Layout, threads: usize) {
 }
 
 /// The rows of a collector's process, whose threads are rows of their own: the binary, its stacks, the allocator's slack.
-pub(crate) fn process_rows(layout: &mut Layout) {
+pub fn process_rows(layout: &mut Layout) {
     // The main thread, and the one that waits for signals.
-    process_rows_of(layout, crate::session::environments_image_bytes(), 0);
+    process_rows_of(layout, environments_image_bytes(), 0);
 }
 
 /// What the kernel holds for `threads` threads and `mapped` bytes.
-pub(crate) fn kernel_bytes(threads: usize, mapped: Bytes) -> Bytes {
+pub fn kernel_bytes(threads: usize, mapped: Bytes) -> Bytes {
     let stacks = (threads as u64).saturating_mul(KERNEL_STACK);
     Bytes(KERNEL_BASE.0 + stacks + mapped.0.div_ceil(PAGES_OF_TABLE_BYTE))
 }

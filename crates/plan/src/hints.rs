@@ -2,8 +2,8 @@
 
 use super::OF_RUN_FILE;
 use super::search::Planner;
-use crate::session::Facts;
-use crate::shape::HostFacts;
+use crate::facts::Facts;
+use crate::facts::HostFacts;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
     Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunFile,
@@ -37,7 +37,7 @@ struct Change {
 const STAGING_SMALL: Bytes = Bytes::mib(1);
 
 /// Verified changes: how the same is computed first, then what is computed, each by lost speed; the smallest limit last.
-pub(super) fn of(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
+pub(crate) fn of(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
     let cuda = planner.kind == DeviceKind::Cuda;
     let all = changes(run).into_iter().chain(cuda.then(|| offloads(run)).into_iter().flatten());
@@ -91,7 +91,7 @@ fn verified(planner: &Planner, run: &RunFile, base_s: f64, changes: &[&Change]) 
 }
 
 /// `12 % slower`, for people.
-pub(super) fn speed(lost: f64) -> String {
+pub(crate) fn speed(lost: f64) -> String {
     match (lost * 100.0).round() {
         percent if percent > 1.0 => format!("predicted {percent} % slower"),
         percent if percent < -1.0 => format!("predicted {} % faster", -percent),
