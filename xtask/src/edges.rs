@@ -17,13 +17,15 @@ pub const ALLOWED: &str = "
     reward   <- base memory worker
     collect  <- base memory files env worker
     device   <- base memory
+    cpu      <- base memory device
+    cuda     <- base memory device
     model    <- base memory files device
     rollout  <- base memory device model
     train    <- base memory files device model
-    rl       <- base memory algo env files text worker reward collect device model rollout train
+    rl       <- base memory algo env files text worker reward collect device cpu cuda model rollout train
     doctor   <- base memory
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect device doctor rl
+    plimsoll <- base memory files text env reward collect cuda doctor rl
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;
@@ -128,10 +130,10 @@ mod tests {
         assert_eq!(row("collect"), "base env files memory worker");
         assert_eq!(
             row("rl"),
-            "algo base collect device env files memory model reward rollout text train worker"
+            "algo base collect cpu cuda device env files memory model reward rollout text train worker"
         );
         assert!(!row("plimsoll").contains("algo"));
-        assert_eq!(table.len(), 16);
+        assert_eq!(table.len(), 18);
     }
 
     #[test]

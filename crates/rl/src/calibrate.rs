@@ -6,8 +6,8 @@ use crate::plan::rates::Rates;
 use crate::plan::{plan_sampling, plan_with, predict_step};
 use crate::runfile::Auto;
 use plimsoll_base::Result;
-use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
-use plimsoll_device::cpu::{Isa, Pool};
+use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
+use plimsoll_cpu::{Isa, Pool};
 use plimsoll_memory::Limits;
 use serde_json::{Value, json};
 

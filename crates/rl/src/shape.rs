@@ -7,9 +7,9 @@ use crate::responses::line_bytes_max;
 use crate::train::SAMPLES_KEPT;
 use crate::turns::EpisodeMemory;
 use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_cpu::CpuDevice;
+use plimsoll_cuda::{self as cuda, CudaDevice, ScratchLimits};
 use plimsoll_device::DeviceKind;
-use plimsoll_device::cpu::CpuDevice;
-use plimsoll_device::cuda::{self, CudaDevice, ScratchLimits};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{

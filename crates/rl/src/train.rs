@@ -28,8 +28,8 @@ use crate::trainer::{Trainer, sampling};
 use crate::turns::{Episodes, KeptEpisode};
 use crate::watch::Watch;
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_device::cuda::CudaMemory;
 use plimsoll_device::{Device, Sampling};
+use plimsoll_memory::CardMemory;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_reward::Rewards;
@@ -264,7 +264,7 @@ struct Run<'r, 's, 'scope, 'env> {
     at: At,
     arena_used: u64,
     /// The card's memory once every shape had run.
-    frozen: Option<CudaMemory>,
+    frozen: Option<CardMemory>,
     watch: Watch,
     peak_gflops: f64,
     started: Instant,

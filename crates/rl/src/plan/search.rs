@@ -15,8 +15,8 @@ use crate::runfile::{
 use crate::session::Facts;
 use crate::shape::{HostFacts, Offload, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
-use plimsoll_device::cuda::Held;
 use plimsoll_files::Head;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
