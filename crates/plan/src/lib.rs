@@ -30,8 +30,8 @@ pub use step_arrays::{StepArrays, step_bytes};
 
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{Auto, ByteSize, RunFile};
+use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
-use plimsoll_device::cuda::Held;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limit, Limits, Plan, Pool};
 use plimsoll_model::Recompute;

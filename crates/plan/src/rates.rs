@@ -4,7 +4,7 @@
 //! that cannot be read is no calibration: predictions then come from the table, and the plan says so.
 
 use plimsoll_base::{DType, Error, Result};
-use plimsoll_device::cpu::Isa;
+use plimsoll_cpu::Isa;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

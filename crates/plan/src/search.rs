@@ -16,8 +16,8 @@ use plimsoll_config::{
     Auto, ByteSize, Method, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
     OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile,
 };
+use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
-use plimsoll_device::cuda::Held;
 use plimsoll_files::Head;
 use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};

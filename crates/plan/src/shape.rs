@@ -5,9 +5,9 @@ use crate::disk::checkpoint_bytes;
 use crate::facts::{HostFacts, SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
 use crate::step_arrays::{StepArrays, step_bytes};
 use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_cpu::CpuDevice;
+use plimsoll_cuda::{self as cuda, CudaDevice, ScratchLimits};
 use plimsoll_device::DeviceKind;
-use plimsoll_device::cpu::CpuDevice;
-use plimsoll_device::cuda::{self, CudaDevice, ScratchLimits};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{

@@ -19,7 +19,7 @@ use plimsoll_config::Objective;
 use plimsoll_config::{
     Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train,
 };
-use plimsoll_device::cuda::CudaOptions;
+use plimsoll_cuda::CudaOptions;
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;

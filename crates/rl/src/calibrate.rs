@@ -4,8 +4,8 @@
 use crate::bench::{self, BenchOptions};
 use plimsoll_base::Result;
 use plimsoll_config::Auto;
-use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
-use plimsoll_device::cpu::{Isa, Pool};
+use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
+use plimsoll_cpu::{Isa, Pool};
 use plimsoll_memory::Limits;
 use plimsoll_plan::rates::Rates;
 use plimsoll_plan::{plan_sampling, plan_with, predict_step};

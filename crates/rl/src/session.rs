@@ -344,7 +344,7 @@ pub fn check_trainable(model: &str) -> Result<()> {
 
 fn check_head_dim(model: &OpenModel) -> Result<()> {
     let head_dim = model.spec.head_dim;
-    if plimsoll_device::cpu::takes_head_dim(head_dim as usize) {
+    if plimsoll_cpu::takes_head_dim(head_dim as usize) {
         return Ok(());
     }
     let message = format!("{}: head_dim = {head_dim}, built are multiples of 16 up to 256", model.source);

@@ -27,8 +27,8 @@ use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::Objective;
 use plimsoll_config::reward_specs;
 use plimsoll_config::{Loaded, RunFile};
-use plimsoll_device::cuda::CudaMemory;
 use plimsoll_device::{Device, Sampling};
+use plimsoll_memory::CardMemory;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_plan::devices;
@@ -262,7 +262,7 @@ struct Run<'r, 's, 'scope, 'env> {
     at: At,
     arena_used: u64,
     /// The card's memory once every shape had run.
-    frozen: Option<CudaMemory>,
+    frozen: Option<CardMemory>,
     watch: Watch,
     peak_gflops: f64,
     started: Instant,

@@ -7,7 +7,7 @@
 use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
 use crate::status::{Doing, StatusWriter};
 use plimsoll_base::{Bytes, Error, Phase};
-use plimsoll_device::cuda::CudaMemory;
+use plimsoll_memory::CardMemory;
 use plimsoll_memory::host::{Host, Rss, RssReader};
 use plimsoll_memory::trend::{Scratch, Series, Verdict};
 use plimsoll_memory::{Place, Plan, Pool};
@@ -145,7 +145,7 @@ impl Watch {
     }
 
     /// `doing` begins: what was under way is read and compared. `card` reads the card's memory, if there is one.
-    pub fn begin(&mut self, doing: Doing, step: u32, card: impl FnOnce() -> Option<CudaMemory>) {
+    pub fn begin(&mut self, doing: Doing, step: u32, card: impl FnOnce() -> Option<CardMemory>) {
         let started = Instant::now();
         // Between two steps everything is read; within one, what moves.
         let rss = match doing {
@@ -170,7 +170,7 @@ impl Watch {
         &mut self,
         step: u32,
         steps: u32,
-        card: impl FnOnce() -> Option<CudaMemory>,
+        card: impl FnOnce() -> Option<CardMemory>,
     ) -> Vec<Event> {
         self.begin(Doing::Idle, step, card);
         let started = Instant::now();
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    fn no_card() -> Option<CudaMemory> {
+    fn no_card() -> Option<CardMemory> {
         None
     }
 

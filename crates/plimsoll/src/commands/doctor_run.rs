@@ -3,7 +3,7 @@
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, ModelSpec, Result};
-use plimsoll_device::cuda;
+use plimsoll_cuda as cuda;
 use plimsoll_doctor::run::{Known, Limits, Setting, Stack, plan, preset_of};
 use plimsoll_memory::host::Host;
 use plimsoll_rl::import::{Reader, Stack as Importable, settings};

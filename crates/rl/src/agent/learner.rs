@@ -17,7 +17,7 @@ use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, PolicySums, policy_los
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::rng::{Stream, permutation};
 use plimsoll_base::{DType, Error, Phase, PhaseSet, Result};
-use plimsoll_device::cpu::CpuDevice;
+use plimsoll_cpu::CpuDevice;
 use plimsoll_device::{AdamW, AdamWBufs, Device, DeviceKind};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};

@@ -8,7 +8,7 @@ use super::spaces::{ActionWriter, ObservationReader};
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, DType, Error, Phase, PhaseSet, PolicyVersion, Result};
 use plimsoll_collect::{ActionBatch, Beyond, Extras, ObservationBatch, Policy};
-use plimsoll_device::cpu::{CpuDevice, Isa};
+use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_env::{Slot, Spec, seed};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Place, Pool};

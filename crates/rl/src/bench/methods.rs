@@ -8,7 +8,7 @@ use super::finish;
 use plimsoll_algo::method::Method;
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
-use plimsoll_device::cpu::Isa;
+use plimsoll_cpu::Isa;
 use plimsoll_memory::host::Host;
 use serde_json::{Value, json};
 use std::fs;

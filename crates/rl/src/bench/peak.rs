@@ -3,9 +3,9 @@
 use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, finish, spread, threads};
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
-use plimsoll_device::cpu::peak::{measure_bandwidth, measure_flops};
-use plimsoll_device::cpu::{self, Isa};
-use plimsoll_device::cuda::{CudaDevice, ScratchLimits};
+use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
+use plimsoll_cpu::{self as cpu, Isa};
+use plimsoll_cuda::{CudaDevice, ScratchLimits};
 use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Limits, Pool};
 use plimsoll_plan::devices;
