@@ -25,10 +25,11 @@ pub const ALLOWED: &str = "
     textenv  <- base text worker reward
     config   <- base algo reward textenv
     plan     <- base memory files device cpu cuda model rollout train reward textenv config
-    rl       <- base memory algo env files text worker reward textenv config plan collect device cpu cuda model rollout train
+    run      <- base memory files text worker config plan
+    rl       <- base memory algo env files text worker reward textenv config plan run collect device cpu cuda model rollout train
     doctor   <- base memory
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect config plan cuda doctor rl
+    plimsoll <- base memory files text env reward collect config plan run cuda doctor rl
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

@@ -2,7 +2,6 @@
 //! their own over the bytes that the actor's update takes. What its values are for is `values.rs`.
 
 use crate::buffers::StepBuffers;
-use crate::checkpoint::{CRITIC, CRITIC_OPTIMIZER};
 use crate::trainer::{Trainer, UpdateStats, enter, gradient_not_finite, rehearse_passes};
 use crate::value_passes::ValuePasses;
 use plimsoll_base::{ModelSpec, Phase, Result};
@@ -12,6 +11,7 @@ use plimsoll_model::{
     Activations, Decoder, FlatTensors, Mode, ParamTable, Params, backward_values, layers, load, restore,
     rope, values,
 };
+use plimsoll_run::checkpoint::{CRITIC, CRITIC_OPTIMIZER};
 use plimsoll_train::{Optimizer, Packing, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;

@@ -7,13 +7,8 @@ use plimsoll_device::Sampling;
 use plimsoll_files::Head;
 use plimsoll_model::Param;
 use plimsoll_rollout::{NeverStop, Request};
+use plimsoll_run::ending::is_divergence;
 use plimsoll_train::Sequence;
-
-/// True for an error that says that the weights no longer give numbers.
-pub fn is_divergence(error: &Error) -> bool {
-    let slugs = ["loss-not-finite", "gradient-not-finite", "rollout-not-finite", "model-weight-not-finite"];
-    slugs.contains(&error.slug)
-}
 
 /// The error with the tensor that grew most, where it tells of a divergence.
 pub fn name_tensor(trainer: &Trainer<'_>, error: Error) -> Error {

@@ -3,12 +3,13 @@
 
 use crate::buffers::{MicroArrays, StepBuffers};
 use crate::dataset::Item;
-use crate::pairs::{PairReport, PairScore, sequences};
+use crate::pairs::{PairReport, pair_score, sequences};
 use crate::step::loss_not_finite;
 use crate::trainer::Trainer;
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
 use plimsoll_config::{Loss, LossType, RunFile};
+use plimsoll_run::scores::PairScore;
 use std::ops::Range;
 
 /// Log-probs are those of the model itself.
@@ -65,7 +66,7 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item]) -> 
         sums.merge(pair_loss(loss, micro, 1.0, &mut [0.0; 2]));
     }
     sums.loss /= sums.pairs.max(1.0);
-    Ok(PairScore::of(&sums))
+    Ok(pair_score(&sums))
 }
 
 /// The loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to `logps`.

@@ -6,16 +6,14 @@
 use crate::dataset::{Dataset, Item, TextModel};
 use crate::grading::Grading;
 use crate::model_reward::{ModelReward, names_with};
-use crate::pairs::{self, PairScore};
+use crate::pairs;
 use crate::pass_rates;
 use crate::responses::{Kept, KeptSample};
 use crate::session;
 use crate::trainer::Trainer;
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{
-    Data, DataSets, EvalMetric, EvalNumber, Rollout, RunFile, Train, VerbFile, reward_specs,
-};
+use plimsoll_config::{Data, DataSets, Rollout, RunFile, Train, VerbFile, reward_specs};
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
 use plimsoll_plan::Facts;
@@ -24,8 +22,8 @@ use plimsoll_plan::plan_sampling;
 use plimsoll_plan::samples_kept;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Request;
+use plimsoll_run::scores::{EvalReport, mean_over_sets, mean_pass_at_k};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -84,34 +82,17 @@ pub struct EvalHow<'s> {
     pub model_reward: Option<ModelReward>,
 }
 
-/// What an evaluation found.
-#[derive(Clone, Debug, Default)]
-pub struct EvalReport {
-    /// Mean reward.
-    pub score: f64,
-    /// Mean over prompts of the best sample's reward.
-    pub best: f64,
-    /// Mean over prompts of pass@k, by k: the powers of two up to the samples a prompt. A response without a score of
-    /// the first reward has not succeeded.
-    pub pass_at_k: BTreeMap<u32, f64>,
-    /// Responses.
-    pub num_samples: usize,
-    /// Responses without a score.
-    pub num_unscored: usize,
-    /// Response tokens.
-    pub tokens: usize,
-    /// Seconds of sampling and grading.
-    pub seconds: f64,
-    /// Every response to the first few prompts, for people.
-    pub examples: Vec<KeptSample>,
-    /// What was found over held-out pairs, for methods that learn from them.
-    pub pairs: Option<PairScore>,
-    /// The share of each prompt's responses that succeeded.
-    pub pass_rates: Vec<f32>,
-}
-
 /// What a response must have of the first reward to succeed.
 const SUCCESS: f32 = 1.0;
+
+/// An evaluation of one set.
+#[derive(Debug, Default)]
+pub struct Evaluated {
+    /// What it found.
+    pub report: EvalReport,
+    /// Every response to the first few prompts, for people.
+    pub examples: Vec<KeptSample>,
+}
 
 /// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
 pub fn evaluate(
@@ -119,10 +100,11 @@ pub fn evaluate(
     how: &EvalHow<'_>,
     rewards: &mut Rewards,
     set: &EvalSet,
-) -> Result<EvalReport> {
+) -> Result<Evaluated> {
     let started = Instant::now();
     let items = &set.items;
     let mut report = EvalReport { pass_rates: Vec::with_capacity(items.len()), ..EvalReport::default() };
+    let mut examples = Vec::new();
     let names: Vec<String> = names_with(rewards, how.model_reward).into_iter().map(str::to_string).collect();
     let at_once = (trainer.shape.engine.samples / how.samples).max(1);
     let kept = samples_kept(how.samples);
@@ -149,10 +131,10 @@ pub fn evaluate(
         let samples = &trainer.samples;
         let rows = Kept { text: how.text, step: how.step, names: &names, samples, policy_version: version };
         for (g, group) in scored.chunks(how.samples).enumerate() {
-            report.add(group);
+            add_group(&mut report, group);
             for (s, one) in (g * how.samples..).zip(group) {
-                if report.examples.len() < kept {
-                    report.examples.push(rows.sample(s, &set.name, &items[g].text, &texts[s], one));
+                if examples.len() < kept {
+                    examples.push(rows.sample(s, &set.name, &items[g].text, &texts[s], one));
                 }
             }
         }
@@ -161,30 +143,22 @@ pub fn evaluate(
     report.best /= items.len().max(1) as f64;
     report.pass_at_k.values_mut().for_each(|sum| *sum /= items.len().max(1) as f64);
     report.seconds = started.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(Evaluated { report, examples })
 }
 
-impl EvalReport {
-    /// Adds the samples of one prompt; means are sums until the last.
-    pub(crate) fn add(&mut self, group: &[Scored]) {
-        let totals = group.iter().filter_map(|s| s.total).map(f64::from);
-        self.num_samples += group.len();
-        self.num_unscored += group.len() - totals.clone().count();
-        self.score += totals.clone().sum::<f64>();
-        self.best += totals.reduce(f64::max).unwrap_or(0.0);
-        let succeeds = |s: &&Scored| s.parts.first().copied().flatten().is_some_and(|score| score >= SUCCESS);
-        let (n, successes) = (group.len() as u32, group.iter().filter(succeeds).count() as u32);
-        self.pass_rates.push((f64::from(successes) / f64::from(n.max(1))) as f32);
-        for k in powers_up_to(n) {
-            *self.pass_at_k.entry(k).or_default() += pass_at_k(n, successes, k);
-        }
+/// Adds the samples of one prompt to `report`, whose means are sums until the last prompt.
+pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
+    let totals = group.iter().filter_map(|s| s.total).map(f64::from);
+    report.num_samples += group.len();
+    report.num_unscored += group.len() - totals.clone().count();
+    report.score += totals.clone().sum::<f64>();
+    report.best += totals.reduce(f64::max).unwrap_or(0.0);
+    let succeeds = |s: &&Scored| s.parts.first().copied().flatten().is_some_and(|score| score >= SUCCESS);
+    let (n, successes) = (group.len() as u32, group.iter().filter(succeeds).count() as u32);
+    report.pass_rates.push((f64::from(successes) / f64::from(n.max(1))) as f32);
+    for k in powers_up_to(n) {
+        *report.pass_at_k.entry(k).or_default() += pass_at_k(n, successes, k);
     }
-}
-
-/// `pass@1 0.2500, pass@2 0.4000`, for people.
-pub fn pass_words(pass_at_k: &BTreeMap<u32, f64>, digits: usize) -> String {
-    let words: Vec<String> = pass_at_k.iter().map(|(k, pass)| format!("pass@{k} {pass:.digits$}")).collect();
-    words.join(", ")
 }
 
 /// The verb `eval`: a model, data sets and rewards, without training. `rows_to`: a file for the prompts with their pass
@@ -219,14 +193,16 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
         step: 0,
         model_reward: None,
     };
-    let mut found = Vec::with_capacity(sets.len());
+    let (mut found, mut examples) = (Vec::with_capacity(sets.len()), Vec::with_capacity(sets.len()));
     for set in &sets {
-        found.push(evaluate(&mut trainer, &how, &mut rewards, set)?);
+        let one = evaluate(&mut trainer, &how, &mut rewards, set)?;
+        found.push(one.report);
+        examples.push(one.examples);
     }
     if let Some(path) = rows_to {
         pass_rates::write(path, &verb.data, &sets, &found)?;
     }
-    let mut value = verb_report(&sets, &found);
+    let mut value = verb_report(&sets, &found, &examples);
     value["model"] = json!(verb.model);
     value["samples_per_prompt"] = json!(how.samples);
     value["arena_bytes"] = json!(report.plan.arena_bytes());
@@ -235,16 +211,16 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
 }
 
 /// What the verb says of its sets: the lone one, or means over the sets and each of them.
-fn verb_report(sets: &[EvalSet], found: &[EvalReport]) -> Value {
-    let one = |set: &EvalSet, found: &EvalReport| {
+fn verb_report(sets: &[EvalSet], found: &[EvalReport], examples: &[Vec<KeptSample>]) -> Value {
+    let one = |((set, found), examples): ((&EvalSet, &EvalReport), &Vec<KeptSample>)| {
         json!({
             "data": set.name, "score": found.score, "pass_at_k": found.pass_at_k, "best": found.best,
             "prompts": set.items.len(), "samples": found.num_samples, "unscored": found.num_unscored,
             "tokens": found.tokens, "seconds": found.seconds,
-            "tokens_per_second": found.tokens as f64 / found.seconds, "examples": found.examples,
+            "tokens_per_second": found.tokens as f64 / found.seconds, "examples": examples,
         })
     };
-    let mut each: Vec<Value> = sets.iter().zip(found).map(|(set, found)| one(set, found)).collect();
+    let mut each: Vec<Value> = sets.iter().zip(found).zip(examples).map(one).collect();
     if each.len() == 1 {
         return each.remove(0);
     }
@@ -259,31 +235,6 @@ fn verb_report(sets: &[EvalSet], found: &[EvalReport]) -> Value {
         "tokens": tokens as u64, "seconds": seconds, "tokens_per_second": tokens / seconds,
         "sets": each,
     })
-}
-
-/// Means of each set weigh the same, however many prompts it has.
-pub fn mean_over_sets(values: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let sets = values.len().max(1) as f64;
-    values.sum::<f64>() / sets
-}
-
-/// The value of `metric`; `reports` has one entry a set.
-pub fn metric_value(metric: EvalMetric, reports: &[EvalReport]) -> f64 {
-    let one = |report: &EvalReport| match metric.what {
-        EvalNumber::Reward => report.score,
-        EvalNumber::PassAt(k) => report.pass_at_k.get(&k).copied().unwrap_or(0.0),
-    };
-    match metric.set {
-        Some(set) => one(&reports[set]),
-        None => mean_over_sets(reports.iter().map(one)),
-    }
-}
-
-/// pass@k, the mean over sets, which all have as many samples a prompt.
-pub fn mean_pass_at_k(reports: &[EvalReport]) -> BTreeMap<u32, f64> {
-    let ks = reports.first().into_iter().flat_map(|report| report.pass_at_k.keys().copied());
-    ks.map(|k| (k, mean_over_sets(reports.iter().map(|r| r.pass_at_k.get(&k).copied().unwrap_or(0.0)))))
-        .collect()
 }
 
 /// A run file that holds what a verb needs; its method and training are never used.
@@ -344,12 +295,12 @@ mod tests {
     fn the_first_reward_decides_success_and_the_sum_is_the_score() {
         let (right, wrong) = (scored(Some(1.0), Some(0.5)), scored(Some(0.9), Some(2.0)));
         let mut report = EvalReport::default();
-        report.add(&[right.clone(), wrong.clone(), wrong.clone(), scored(None, None)]);
+        add_group(&mut report, &[right.clone(), wrong.clone(), wrong.clone(), scored(None, None)]);
         assert_eq!(report.pass_at_k, [(1, 0.25), (2, 0.5), (4, 1.0)].into());
         assert_eq!((report.num_samples, report.num_unscored, report.score, report.best), (4, 1, 4.5, 2.0));
-        report.add(&[wrong.clone(), wrong.clone(), wrong.clone(), wrong]);
+        add_group(&mut report, &[wrong.clone(), wrong.clone(), wrong.clone(), wrong]);
         assert_eq!(report.pass_at_k, [(1, 0.25), (2, 0.5), (4, 1.0)].into());
-        report.add(&[right.clone(), right.clone(), right.clone(), right]);
+        add_group(&mut report, &[right.clone(), right.clone(), right.clone(), right]);
         assert_eq!(report.pass_at_k, [(1, 1.25), (2, 1.5), (4, 2.0)].into());
     }
 

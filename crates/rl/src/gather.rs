@@ -7,7 +7,6 @@ use crate::grading::Grading;
 use crate::held::HeldGroup;
 use crate::metrics::forward_flops;
 use crate::model_reward::ModelReward;
-use crate::status::Doing;
 use crate::step::{StepContext, StepReport};
 use crate::trainer::{Trainer, sampling};
 use crate::turns;
@@ -15,6 +14,7 @@ use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Request, RolloutStats};
+use plimsoll_run::status::Doing;
 use std::time::Instant;
 
 /// Where the next prompt is in the data, and which random numbers the next sample draws: counters that a checkpoint has.

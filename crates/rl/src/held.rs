@@ -7,6 +7,7 @@ use crate::dataset::Item;
 use plimsoll_base::{Error, Result};
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Samples};
+use plimsoll_run::checkpoint::HeldState;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -35,18 +36,6 @@ pub struct HeldGroup {
     pub scored: Vec<Scored>,
     /// The responses as text, one entry a sample.
     pub texts: Vec<String>,
-}
-
-/// Which rollout it was: part of `state.json`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HeldState {
-    /// The step that sampled.
-    pub step: u32,
-    /// Optimizer updates that the weights had seen.
-    pub policy_version: u64,
-    /// Groups that wait.
-    pub groups: u64,
 }
 
 /// A line of the checkpoint's file: a group. Numbers with a point are their bits.

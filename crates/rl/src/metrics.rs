@@ -6,16 +6,12 @@ use crate::sft::SftReport;
 use crate::step::StepReport;
 use crate::turns::RoundReport;
 use crate::values::CriticReport;
-use plimsoll_base::{Bytes, ModelSpec};
-use plimsoll_memory::host::Rss;
+use plimsoll_base::ModelSpec;
+use plimsoll_run::metrics::Metrics;
 use plimsoll_train::Sequence;
-use std::collections::BTreeMap;
 
 /// Turns of an episode that have metrics of their own.
 const TURNS_TOLD: usize = 8;
-
-/// Metric name to value; the names are TRL's where TRL has one.
-pub type Metrics = BTreeMap<String, f64>;
 
 /// The metrics of a step that samples.
 pub fn of_step(report: &StepReport, num_tokens: u64) -> Metrics {
@@ -172,20 +168,6 @@ pub fn of_pairs(report: &PairReport) -> Metrics {
         metrics.insert(name.to_string(), *value);
     }
     metrics
-}
-
-/// Host readings and the time of a step.
-pub fn add_host(metrics: &mut Metrics, rss: &Rss, planned: Bytes, seconds: f64) {
-    for (name, value) in [
-        ("step_time", seconds),
-        ("host/anon", rss.anon.0 as f64),
-        ("host/file", rss.file.0 as f64),
-        ("host/shmem", rss.shmem.0 as f64),
-        ("memory/host/step/planned", planned.0 as f64),
-        ("memory/host/step/measured", rss.now.0 as f64),
-    ] {
-        metrics.insert(name.to_string(), value);
-    }
 }
 
 /// Operations of one forward pass over the sequences of a step: each prompt once, recompute not counted.

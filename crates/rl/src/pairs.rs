@@ -6,9 +6,9 @@ use crate::trainer::UpdateStats;
 use plimsoll_algo::preference::PairSums;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Auto, Data, RunFile};
+use plimsoll_run::scores::PairScore;
 use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
 use plimsoll_train::Sequence;
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// What a step over pairs did.
@@ -24,25 +24,10 @@ pub struct PairReport {
     pub learning_rate: f64,
 }
 
-/// What an evaluation over held-out pairs found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PairScore {
-    /// Share of pairs whose chosen answer is ahead.
-    pub accuracy: f64,
-    /// Mean of chosen less rejected reward.
-    pub margin: f64,
-    /// Mean loss.
-    pub loss: f64,
-    /// Pairs.
-    pub num_pairs: usize,
-}
-
-impl PairScore {
-    /// Of the sums of all pairs.
-    pub fn of(sums: &PairSums) -> PairScore {
-        let (accuracy, margin) = (sums.accuracy(), sums.mean_margin());
-        PairScore { accuracy, margin, loss: sums.loss, num_pairs: sums.pairs as usize }
-    }
+/// Returns the score over the sums of all pairs.
+pub(crate) fn pair_score(sums: &PairSums) -> PairScore {
+    let (accuracy, margin) = (sums.accuracy(), sums.mean_margin());
+    PairScore { accuracy, margin, loss: sums.loss, num_pairs: sums.pairs as usize }
 }
 
 /// The rows of a file as tokens.

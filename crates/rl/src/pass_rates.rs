@@ -1,9 +1,10 @@
 //! The rows of evaluated data with their pass rates, as JSON lines: what `data.pass_rate_column` of a run file reads.
 
 use crate::dataset::Item;
-use crate::eval::{EvalReport, EvalSet};
+use crate::eval::EvalSet;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Data;
+use plimsoll_run::scores::EvalReport;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

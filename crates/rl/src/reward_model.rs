@@ -2,7 +2,7 @@
 
 use crate::buffers::StepBuffers;
 use crate::dataset::Item;
-use crate::pairs::{PairReport, PairScore, sequences};
+use crate::pairs::{PairReport, pair_score, sequences};
 use crate::step::loss_not_finite;
 use crate::trainer::{Trainer, enter};
 use crate::value_passes::ValuePasses;
@@ -10,6 +10,7 @@ use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::{Phase, Result};
 use plimsoll_config::RunFile;
 use plimsoll_model::Activations;
+use plimsoll_run::scores::PairScore;
 use plimsoll_train::Sequence;
 use std::ops::Range;
 
@@ -50,7 +51,7 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item]) -> 
         sums.merge(pair_loss(items, &scores, 1.0, &mut vec![0.0; scores.len()]));
     }
     sums.loss /= sums.pairs.max(1.0);
-    Ok(PairScore::of(&sums))
+    Ok(pair_score(&sums))
 }
 
 /// The loss of pairs whose scores stand beside each other, chosen first; writes its derivatives, [2 P].

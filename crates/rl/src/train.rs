@@ -3,26 +3,19 @@
 mod evaluate;
 mod pairs;
 
-use crate::checkpoint::{Best, HELD, Retention, RunState, Saver, What, check_space, prepare};
-use crate::diverged::{is_divergence, name_tensor, prove};
+use crate::diverged::{name_tensor, prove};
 use crate::eval::EvalSet;
-use crate::events::{Event, Observer, Started, StepResult};
 use crate::gather::Cursor;
-use crate::held::{Held, HeldState};
+use crate::held::Held;
 use crate::metrics;
 use crate::model_reward;
-use crate::progress::Progress;
-use crate::report;
 use crate::responses::{Kept, KeptSample, response_text};
-use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
-use crate::run_dir::RunDir;
+use crate::save::{What, check_space, prepare};
 use crate::session::{self, Session};
 use crate::sft::sft_step;
-use crate::status::Doing;
 use crate::step::{StepContext, step};
 use crate::trainer::{Trainer, sampling};
 use crate::turns::{Episodes, KeptEpisode};
-use crate::watch::Watch;
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::Objective;
 use plimsoll_config::reward_specs;
@@ -34,24 +27,21 @@ use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_plan::devices;
 use plimsoll_plan::{PlanReport, SAMPLES_KEPT, check_micro_batch, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
+use plimsoll_run::checkpoint::{Best, HELD, HeldState, Retention, RunState, Saver};
+use plimsoll_run::ending::{Summary, ended_by, interrupted, is_divergence, run_dir_path};
+use plimsoll_run::events::{Event, Observer, Started, StepResult};
+use plimsoll_run::load_line::Watch;
+use plimsoll_run::metrics::Metrics;
+use plimsoll_run::progress::Progress;
+use plimsoll_run::report;
+use plimsoll_run::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
+use plimsoll_run::run_dir::RunDir;
+use plimsoll_run::status::Doing;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
-
-/// A finished run: what `summary.json` says.
-pub type Summary = Value;
-
-/// The same error; of a wait that a signal has ended, with the exit code of that signal.
-pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
-    let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
-        ("interrupted", 1 | 15) => Exit::Terminated,
-        ("interrupted", 2) => Exit::Interrupted,
-        _ => return error,
-    };
-    Error { exit, ..error }
-}
 
 /// Trains. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
 ///
@@ -441,7 +431,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         seconds: f64,
         reward: Option<f64>,
         loss: Option<f64>,
-        mut metrics: metrics::Metrics,
+        mut metrics: Metrics,
     ) -> Result<()> {
         self.progress.step = n;
         self.progress.updates = self.trainer.updates() + self.trainer.critic_updates();
@@ -449,7 +439,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         // The checkpoint of the step before is complete, or it failed; this step is done and said all the same.
         let saved = self.settle();
         let rss = Host::this().rss();
-        metrics::add_host(&mut metrics, &rss, self.report.host_peak(), seconds);
+        plimsoll_run::metrics::add_host(&mut metrics, &rss, self.report.host_peak(), seconds);
         let progress = &mut self.progress;
         progress.step_s += seconds;
         let left = f64::from(self.run.train.steps - n) * progress.step_s / f64::from(n);
@@ -538,7 +528,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         };
         let (model, store) = (&self.session.model, self.dir.store());
         let job = prepare(&self.trainer, model, &store, step, what, retention)?;
-        self.saver.start(job)?;
+        self.saver.start(step, store, move || job.run())?;
         self.progress.saved_step = Some(step);
         self.progress.best = state.progress.best;
         Ok(())
@@ -689,24 +679,6 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
 
 fn names(sets: &[EvalSet]) -> Vec<String> {
     sets.iter().map(|set| set.name.clone()).collect()
-}
-
-/// The run directory: the run file's, else `runs/out/NAME`.
-pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
-    match &loaded.run.run.dir {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new("runs/out").join(loaded.path.file_stem().unwrap_or("run".as_ref())),
-    }
-}
-
-pub(crate) fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
-    let (name, exit) = match signal {
-        1 => ("SIGHUP", Exit::Terminated),
-        15 => ("SIGTERM", Exit::Terminated),
-        _ => ("SIGINT", Exit::Interrupted),
-    };
-    let message = format!("{name} after step {step}; everything is saved in {}", dir.display());
-    Error { exit, ..Error::new("interrupted", message) }.hint("--resume goes on from there, bit for bit")
 }
 
 /// Requires that a model that no checkpoint holds is the one that the run began with.

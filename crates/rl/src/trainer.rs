@@ -234,10 +234,10 @@ impl<'a> Trainer<'a> {
         let read = |sets: &[FlatTensors<'_>], through, file: &str| {
             restore(self.dev, &self.table, layout, sets, through, &checkpoint.join(file), staging)
         };
-        read(&[FlatTensors::weights(params.all)], None, crate::checkpoint::WEIGHTS)?;
+        read(&[FlatTensors::weights(params.all)], None, plimsoll_run::checkpoint::WEIGHTS)?;
         let Some(optimizer) = &mut self.roles.optimizer else { return Ok(()) };
         // Each step's gradients begin at zero, so their buffer is free here.
-        read(&optimizer.states(), Some(optimizer.grads.all), crate::checkpoint::OPTIMIZER)?;
+        read(&optimizer.states(), Some(optimizer.grads.all), plimsoll_run::checkpoint::OPTIMIZER)?;
         optimizer.step = updates;
         Ok(())
     }

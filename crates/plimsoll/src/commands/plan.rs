@@ -12,7 +12,7 @@ use plimsoll_rl::agent::plan::AgentPlan;
 use plimsoll_rl::agent::settings::AgentSettings;
 use plimsoll_rl::collecting::{Stop, plan_env};
 use plimsoll_rl::session::{plan_run, smallest_limits};
-use plimsoll_rl::train::run_dir_path;
+use plimsoll_run::ending::run_dir_path;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -4,8 +4,8 @@ use super::layers::{Sets, flag};
 use crate::progress::Progress;
 use crate::{closing, output, signals, terminal};
 use plimsoll_base::Result;
-use plimsoll_rl::resume::Start;
-use plimsoll_rl::supervise;
+use plimsoll_run::resume::Start;
+use plimsoll_run::supervise;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -2,8 +2,8 @@
 
 use super::gather::Ended;
 use super::learner::LearnReport;
-use crate::metrics::Metrics;
 use plimsoll_collect::Stats;
+use plimsoll_run::metrics::Metrics;
 
 /// What a step came to.
 #[derive(Clone, Debug, Default)]

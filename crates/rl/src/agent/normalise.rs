@@ -16,16 +16,16 @@ const COUNT_AT_START: f64 = 1e-4;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moments {
     /// Rows so far.
-    #[serde(with = "crate::checkpoint::exact")]
+    #[serde(with = "plimsoll_run::checkpoint::exact")]
     count: f64,
     columns: Vec<Column>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Column {
-    #[serde(with = "crate::checkpoint::exact")]
+    #[serde(with = "plimsoll_run::checkpoint::exact")]
     mean: f64,
-    #[serde(with = "crate::checkpoint::exact")]
+    #[serde(with = "plimsoll_run::checkpoint::exact")]
     variance: f64,
 }
 
@@ -102,7 +102,7 @@ pub struct RewardScale {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-struct ExactF64(#[serde(with = "crate::checkpoint::exact")] f64);
+struct ExactF64(#[serde(with = "plimsoll_run::checkpoint::exact")] f64);
 
 impl RewardScale {
     /// Of `num_envs` environments.

@@ -10,16 +10,6 @@ use super::policy::{Board, MlpPolicy};
 use super::save::{self, Saved};
 use super::settings::AgentSettings;
 use super::state::{AgentState, RECENT};
-use crate::checkpoint::{Best, Retention, RunState};
-use crate::diverged::is_divergence;
-use crate::events::{EvalResult, Event, Observer, Started, StepResult};
-use crate::metrics::add_host;
-use crate::progress::Progress;
-use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
-use crate::run_dir::RunDir;
-use crate::status::Doing;
-use crate::train::{Summary, interrupted, run_dir_path};
-use crate::watch::Watch;
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, Error, Exit, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
@@ -29,6 +19,16 @@ use plimsoll_device::Device;
 use plimsoll_files::record_of;
 use plimsoll_memory::host::{Host, free_disk};
 use plimsoll_memory::{Arena, ArenaMap, Limits};
+use plimsoll_run::checkpoint::{Best, Retention, RunState};
+use plimsoll_run::ending::is_divergence;
+use plimsoll_run::ending::{Summary, interrupted, run_dir_path};
+use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
+use plimsoll_run::load_line::Watch;
+use plimsoll_run::metrics::{Metrics, add_host};
+use plimsoll_run::progress::Progress;
+use plimsoll_run::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
+use plimsoll_run::run_dir::RunDir;
+use plimsoll_run::status::Doing;
 use plimsoll_worker::Stop;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -379,7 +379,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         Ok(Some(score))
     }
 
-    fn step_done(&mut self, n: u32, report: &StepReport, mut metrics: crate::metrics::Metrics) -> Result<()> {
+    fn step_done(&mut self, n: u32, report: &StepReport, mut metrics: Metrics) -> Result<()> {
         let seconds: f64 = report.seconds.iter().sum();
         let spec = &self.settings.network.spec;
         let progress = &mut self.progress;

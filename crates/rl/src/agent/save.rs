@@ -6,14 +6,14 @@ use super::network::POLICY_JSON;
 use super::plan::STAGING;
 use super::settings::AgentSettings;
 use super::state::{AGENT_STATE, AgentState};
-use crate::checkpoint::{
-    FORMAT, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store, WEIGHTS,
-};
 use plimsoll_base::Result;
 use plimsoll_device::{Activation, MatrixLayout};
 use plimsoll_files::{FileRecord, fsync_dir, write_new};
 use plimsoll_memory::Buf;
 use plimsoll_model::{FlatTensors, restore, save};
+use plimsoll_run::checkpoint::{
+    FORMAT, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store, WEIGHTS,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ fn files(
     files.insert(WEIGHTS.into(), record);
     let Some((state, run_file)) = saved.everything else { return Ok(files) };
     let folder = part.join(STATE);
-    std::fs::create_dir(&folder).map_err(|err| crate::run_dir::unwritable(&folder, &err))?;
+    std::fs::create_dir(&folder).map_err(|err| plimsoll_run::run_dir::unwritable(&folder, &err))?;
     for (name, text) in [
         (STATE_JSON, state.to_text()),
         (AGENT_STATE, saved.agent.to_text()),

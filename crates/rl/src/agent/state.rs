@@ -5,9 +5,9 @@
 
 use super::normalise::{Moments, RewardScale, Scales};
 use super::settings::AgentSettings;
-use crate::checkpoint::exact;
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::Underway;
+use plimsoll_run::checkpoint::exact;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::Path;

@@ -2,13 +2,14 @@
 //! the process's anonymous memory, against the staging buffer.
 
 use super::{Bench, BenchOptions, bench_run, finish, median, spread};
-use crate::checkpoint::{Manifest, Retention, RunState, Store, What, prepare};
 use crate::held::Held;
-use crate::progress::Progress;
+use crate::save::{What, prepare};
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
+use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
+use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,7 +28,7 @@ pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
     let place = dir.join(format!(".plimsoll-bench-save-{}", std::process::id()));
-    let unwritable = |err: std::io::Error| crate::run_dir::unwritable(&place, &err);
+    let unwritable = |err: std::io::Error| plimsoll_run::run_dir::unwritable(&place, &err);
     std::fs::create_dir_all(place.join("checkpoints")).map_err(unwritable)?;
     let measured = measure(options, &bench, &trainer, &place);
     std::fs::remove_dir_all(&place).map_err(unwritable)?;

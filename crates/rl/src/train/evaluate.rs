@@ -1,16 +1,16 @@
 //! The part of the loop that evaluates: each held-out set by its name, sampled or over pairs.
 
 use super::Run;
-use crate::eval::{EvalHow, EvalReport, evaluate};
-use crate::eval::{mean_over_sets, metric_value};
-use crate::events::{EvalResult, Event};
+use crate::eval::{EvalHow, Evaluated, evaluate};
 use crate::model_reward::ModelReward;
-use crate::report::eval_samples_name;
-use crate::status::Doing;
 use crate::trainer::sampling;
 use crate::turns::evaluate_episodes;
 use plimsoll_base::Result;
 use plimsoll_config::EvalMetric;
+use plimsoll_run::events::{EvalResult, Event};
+use plimsoll_run::report::eval_samples_name;
+use plimsoll_run::scores::{EvalReport, mean_over_sets, metric_value};
+use plimsoll_run::status::Doing;
 
 impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     /// Scores each held-out set; nothing without one.
@@ -65,9 +65,9 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         }
         let rewards = self.rewards.as_mut().expect("rewards come back after each step");
         let set = &self.eval_sets[index];
-        let mut report = evaluate(&mut self.trainer, &how, rewards, set)?;
+        let Evaluated { report, examples } = evaluate(&mut self.trainer, &how, rewards, set)?;
         let name = eval_samples_name(step, (self.eval_sets.len() > 1).then_some(set.name.as_str()));
-        self.dir.write_samples_named(&name, &std::mem::take(&mut report.examples))?;
+        self.dir.write_samples_named(&name, &examples)?;
         Ok(EvalReport { pairs, ..report })
     }
 }

@@ -1,12 +1,13 @@
 //! Evaluation over episodes: the mean return on seeds that are the same for every run.
 
 use super::{Episodes, KeptEpisode};
-use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, EvalReport};
+use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group};
 use crate::trainer::Trainer;
 use plimsoll_base::Result;
 use plimsoll_plan::samples_kept;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::Request;
+use plimsoll_run::scores::EvalReport;
 use plimsoll_textenv::Start;
 use std::time::Instant;
 
@@ -39,7 +40,7 @@ pub fn evaluate_episodes(
         report.tokens += trainer.samples.sampled_tokens();
         let scored: Vec<Scored> =
             episodes.returns().into_iter().map(|total| Scored { total, parts: vec![total] }).collect();
-        scored.chunks(how.samples).for_each(|group| report.add(group));
+        scored.chunks(how.samples).for_each(|group| add_group(&mut report, group));
         let room = kept.saturating_sub(examples.len()).min(scored.len());
         examples.extend((0..room).map(|s| episodes.kept(how.step, &trainer.samples, s)));
     }

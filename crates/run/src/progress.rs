@@ -1,8 +1,7 @@
 //! How far a run has come: what its summary is made of and what a checkpoint carries from one process to the next.
 
 use crate::checkpoint::{Best, exact, exact_map, exact_option};
-use crate::eval::mean_over_sets;
-use crate::eval::{EvalReport, mean_pass_at_k};
+use crate::scores::{EvalReport, mean_over_sets, mean_pass_at_k};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

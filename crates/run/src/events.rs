@@ -1,6 +1,6 @@
 //! What a run tells whoever watches it. The same events go to `events.jsonl`; a watcher never changes a run.
 
-use crate::pairs::PairScore;
+use crate::scores::PairScore;
 use crate::status::Doing;
 use plimsoll_base::Error;
 use plimsoll_memory::trend::Verdict;

@@ -2,7 +2,6 @@
 //! drawn, so the seed, the next sample and the next prompt are the whole state of every generator.
 
 use super::{STATE_JSON, exact, exact_option};
-use crate::held::HeldState;
 use crate::progress::Progress;
 use plimsoll_base::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -18,6 +17,18 @@ pub struct Best {
     /// Mean of `eval.metric`.
     #[serde(with = "exact")]
     pub score: f64,
+}
+
+/// The rollout whose samples wait: part of `state.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldState {
+    /// The step that sampled.
+    pub step: u32,
+    /// Optimizer updates that the weights had seen.
+    pub policy_version: u64,
+    /// Groups that wait.
+    pub groups: u64,
 }
 
 /// `state/state.json`.

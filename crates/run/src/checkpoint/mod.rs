@@ -9,7 +9,6 @@
 mod manifest;
 mod numbers;
 mod retention;
-mod save;
 mod saver;
 mod state;
 mod store;
@@ -18,9 +17,8 @@ pub mod verbs;
 pub use manifest::{FORMAT, MANIFEST, Manifest};
 pub use numbers::{exact, exact_map, exact_option};
 pub use retention::Retention;
-pub use save::{SaveJob, What, check_space, prepare};
 pub use saver::Saver;
-pub use state::{Best, RunState};
+pub use state::{Best, HeldState, RunState};
 pub use store::Store;
 
 /// The subfolder of what transformers does not read.

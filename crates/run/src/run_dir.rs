@@ -389,7 +389,7 @@ fn next_free(path: &Path) -> PathBuf {
 }
 
 /// A full disk, or a place that may not be written.
-pub(crate) fn unwritable(path: &Path, err: &std::io::Error) -> Error {
+pub fn unwritable(path: &Path, err: &std::io::Error) -> Error {
     match err.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             Error::io("disk-full", path, err).hint("make room, or choose another directory on a larger disk")

@@ -1,6 +1,6 @@
 //! Saving beside the next rollout: one job at a time, in a thread of its own that reads leased regions.
 
-use super::save::SaveJob;
+use super::Store;
 use plimsoll_base::{Error, Result};
 use std::path::PathBuf;
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -24,11 +24,15 @@ impl<'scope, 'env> Saver<'scope, 'env> {
     /// Starts a job. The one before must be settled.
     ///
     /// Errors: `thread-not-started`.
-    pub fn start<'a: 'scope>(&mut self, job: SaveJob<'a>) -> Result<()> {
+    pub fn start(
+        &mut self,
+        step: u32,
+        store: Store,
+        job: impl FnOnce() -> Result<PathBuf> + Send + 'scope,
+    ) -> Result<()> {
         assert!(self.under_way.is_none(), "two saves at once would need two staging buffers");
-        let (step, store) = (job.step(), job.store());
         let thread = thread::Builder::new().name("saver".into()).stack_size(STACK_BYTES);
-        let handle = thread.spawn_scoped(self.scope, move || job.run()).map_err(|err| {
+        let handle = thread.spawn_scoped(self.scope, job).map_err(|err| {
             store.abandon(step);
             Error::new("thread-not-started", format!("the thread that saves: {err}"))
                 .hint("raise the limit on threads (ulimit -u, pids.max), or end other programs")

@@ -1,10 +1,6 @@
 //! Writing a checkpoint: small files at once, tensors streamed through the planned staging buffer by whoever runs the
 //! job, in this thread or beside the next rollout.
 
-use super::{
-    CRITIC, CRITIC_OPTIMIZER, HELD, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE,
-    STATE_JSON, Store, WEIGHTS,
-};
 use crate::held::Held;
 use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
@@ -16,6 +12,10 @@ use plimsoll_files::{
 use plimsoll_memory::{Buf, ReadLease};
 use plimsoll_model::{FlatTensors, ParamTable, save};
 use plimsoll_plan::{RunShape, checkpoint_bytes};
+use plimsoll_run::checkpoint::{
+    CRITIC, CRITIC_OPTIMIZER, FORMAT, HELD, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState,
+    STATE, STATE_JSON, Store, WEIGHTS,
+};
 use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ pub fn prepare<'a>(
         store: store.clone(),
         retention,
         manifest: Manifest {
-            format: super::FORMAT,
+            format: FORMAT,
             step,
             resumable: matches!(what, What::Everything { .. }),
             source: model.source.clone(),
@@ -170,7 +170,7 @@ fn write_small(
     }
     if let What::Everything { state, run_file, held } = what {
         let folder = part.join(STATE);
-        std::fs::create_dir(&folder).map_err(|err| crate::run_dir::unwritable(&folder, &err))?;
+        std::fs::create_dir(&folder).map_err(|err| plimsoll_run::run_dir::unwritable(&folder, &err))?;
         write(STATE_JSON, state.to_text().as_bytes())?;
         write(RUN_FILE, run_file.as_bytes())?;
         if state.held.is_some() {
