@@ -26,10 +26,12 @@ pub const ALLOWED: &str = "
     config   <- base algo reward textenv
     plan     <- base memory files device cpu cuda model rollout train reward textenv config
     run      <- base memory files text worker config plan
-    rl       <- base memory algo env files text worker reward textenv config plan run collect device cpu cuda model rollout train
+    rl       <- base memory algo files text reward textenv config plan run device cpu cuda model rollout train
+    agent    <- base memory env files worker collect algo device cpu model train config plan run
+    bench    <- base memory algo files reward device cpu cuda rollout train config plan run rl
     doctor   <- base memory
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect config plan run cuda doctor rl
+    plimsoll <- base memory files text env reward collect config plan run cuda doctor rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

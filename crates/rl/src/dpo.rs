@@ -4,11 +4,11 @@
 use crate::buffers::{MicroArrays, StepBuffers};
 use crate::dataset::Item;
 use crate::pairs::{PairReport, pair_score, sequences};
-use crate::step::loss_not_finite;
 use crate::trainer::Trainer;
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
 use plimsoll_config::{Loss, LossType, RunFile};
+use plimsoll_run::ending::loss_not_finite;
 use plimsoll_run::scores::PairScore;
 use std::ops::Range;
 

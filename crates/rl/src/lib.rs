@@ -1,10 +1,6 @@
 //! A whole run: its plan, its step, its loop, and the verbs of the command line.
 
-pub mod agent;
-pub mod bench;
 pub mod buffers;
-pub mod calibrate;
-pub mod collecting;
 pub mod critic;
 pub mod dataset;
 pub mod diverged;

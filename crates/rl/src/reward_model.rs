@@ -3,13 +3,13 @@
 use crate::buffers::StepBuffers;
 use crate::dataset::Item;
 use crate::pairs::{PairReport, pair_score, sequences};
-use crate::step::loss_not_finite;
 use crate::trainer::{Trainer, enter};
 use crate::value_passes::ValuePasses;
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::{Phase, Result};
 use plimsoll_config::RunFile;
 use plimsoll_model::Activations;
+use plimsoll_run::ending::loss_not_finite;
 use plimsoll_run::scores::PairScore;
 use plimsoll_train::Sequence;
 use std::ops::Range;

@@ -1,12 +1,12 @@
 //! The supervised step: the same packing, forward, backward and optimizer, with the log-likelihood as loss.
 
 use crate::dataset::Item;
-use crate::step::loss_not_finite;
 use crate::trainer::{Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunFile;
+use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::Sequence;
 
 /// What a supervised step did.

@@ -22,6 +22,7 @@ use plimsoll_config::Objective;
 use plimsoll_config::RunFile;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Finish, RolloutStats, Samples};
+use plimsoll_run::ending::loss_not_finite;
 use plimsoll_run::status::Doing;
 use plimsoll_train::{Sequence, UpdateOptions};
 use std::ops::Range;
@@ -441,12 +442,6 @@ fn check_ratio(step: u32, sums: &PolicySums) -> Result<()> {
             "the trainer's log-probabilities are not those that the policy had when it was sampled or scored",
         )
         .hint("this is a defect of plimsoll or of the machine: `plimsoll bench exactness` looks for it"))
-}
-
-/// The loss of a step is NaN or infinite.
-pub fn loss_not_finite(step: u32, loss: f64) -> Error {
-    Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
-        .hint("lower train.learning_rate")
 }
 
 #[cfg(test)]

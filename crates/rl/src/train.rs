@@ -28,7 +28,7 @@ use plimsoll_plan::devices;
 use plimsoll_plan::{PlanReport, SAMPLES_KEPT, check_micro_batch, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{Best, HELD, HeldState, Retention, RunState, Saver};
-use plimsoll_run::ending::{Summary, ended_by, interrupted, is_divergence, run_dir_path};
+use plimsoll_run::ending::{Summary, interrupted, is_divergence, run_dir_path};
 use plimsoll_run::events::{Event, Observer, Started, StepResult};
 use plimsoll_run::load_line::Watch;
 use plimsoll_run::metrics::Metrics;
@@ -39,30 +39,14 @@ use plimsoll_run::run_dir::RunDir;
 use plimsoll_run::status::Doing;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
-/// Trains. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
+/// Trains a language model. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
 ///
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
 /// Those of `resume::origin` and `resume-differs` for a run that is to go on.
 pub fn train(
-    loaded: &Loaded,
-    start: Start,
-    observer: &mut dyn Observer,
-    signal: &Arc<AtomicI32>,
-) -> Result<Summary> {
-    match loaded.run.is_agent() {
-        true => {
-            crate::agent::run::train(loaded, start, observer, signal).map_err(|error| ended_by(error, signal))
-        }
-        false => train_model(loaded, start, observer, signal),
-    }
-}
-
-/// The same of a language model.
-fn train_model(
     loaded: &Loaded,
     start: Start,
     observer: &mut dyn Observer,

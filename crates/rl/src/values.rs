@@ -2,7 +2,7 @@
 //! Legend: N response tokens of the step.
 
 use crate::buffers::StepBuffers;
-use crate::step::{StepContext, loss_not_finite, mini_batch_totals};
+use crate::step::{StepContext, mini_batch_totals};
 use crate::trainer::{Trainer, UpdateStats};
 use plimsoll_algo::advantage::{Gae, gae};
 use plimsoll_algo::aggregation::Aggregation;
@@ -10,6 +10,7 @@ use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunFile;
+use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::{Sequence, UpdateOptions};
 use std::ops::Range;
 

@@ -42,3 +42,9 @@ pub fn is_divergence(error: &Error) -> bool {
     let slugs = ["loss-not-finite", "gradient-not-finite", "rollout-not-finite", "model-weight-not-finite"];
     slugs.contains(&error.slug)
 }
+
+/// The loss of a step is NaN or infinite.
+pub fn loss_not_finite(step: u32, loss: f64) -> Error {
+    Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
+        .hint("lower train.learning_rate")
+}

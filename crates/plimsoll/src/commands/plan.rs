@@ -2,15 +2,15 @@
 
 use super::layers::Sets;
 use crate::{limits, output, report};
+use plimsoll_agent::collecting::{Stop, plan_env};
+use plimsoll_agent::plan::AgentPlan;
+use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Loaded, is_env_file};
 use plimsoll_memory::Pool;
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
 use plimsoll_plan::{PlanReport, parse_limits, svg};
-use plimsoll_rl::agent::plan::AgentPlan;
-use plimsoll_rl::agent::settings::AgentSettings;
-use plimsoll_rl::collecting::{Stop, plan_env};
 use plimsoll_rl::session::{plan_run, smallest_limits};
 use plimsoll_run::ending::run_dir_path;
 use serde_json::{Value, json};

@@ -7,7 +7,6 @@
 //! Legend: N frames of the rollout, M rows of a mini-batch, n observed numbers, A actor outputs, a action numbers.
 
 use super::experience::Experience;
-use crate::step::loss_not_finite;
 use plimsoll_algo::action::{ActionDist, Slopes};
 use plimsoll_algo::advantage::{Whiten, whiten};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
@@ -22,6 +21,7 @@ use plimsoll_device::{AdamW, AdamWBufs, Device, DeviceKind};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable};
+use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::UpdateOptions;
 
 /// What a rollout is trained with.

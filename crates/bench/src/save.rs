@@ -2,12 +2,12 @@
 //! the process's anonymous memory, against the staging buffer.
 
 use super::{Bench, BenchOptions, bench_run, finish, median, spread};
-use crate::held::Held;
-use crate::save::{What, prepare};
-use crate::trainer::Trainer;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
+use plimsoll_rl::held::Held;
+use plimsoll_rl::save::{What, prepare};
+use plimsoll_rl::trainer::Trainer;
 use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
 use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! The policy of an environment file: the small actor-critic of a checkpoint, or of a safetensors file from elsewhere.
 
-use crate::agent::network::{Network, StoredPolicy};
-use crate::agent::policy::{of_file, plan_rows};
-use crate::agent::settings::activation_of;
+use crate::network::{Network, StoredPolicy};
+use crate::policy::{of_file, plan_rows};
+use crate::settings::activation_of;
 use plimsoll_base::Result;
 use plimsoll_collect::{Extras, Policy};
 use plimsoll_config::{EnvFile, Explore, PolicyActivation, PolicyKind, Provenance};

@@ -21,7 +21,7 @@ use plimsoll_memory::host::{Host, free_disk};
 use plimsoll_memory::{Arena, ArenaMap, Limits};
 use plimsoll_run::checkpoint::{Best, Retention, RunState};
 use plimsoll_run::ending::is_divergence;
-use plimsoll_run::ending::{Summary, interrupted, run_dir_path};
+use plimsoll_run::ending::{Summary, ended_by, interrupted, run_dir_path};
 use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
 use plimsoll_run::load_line::Watch;
 use plimsoll_run::metrics::{Metrics, add_host};
@@ -36,10 +36,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
-/// Trains an environment policy; as `train::train`, which calls it.
+/// Trains a policy in environments. `signal` holds the number of a signal that came, or 0; the run then saves and ends
+/// between two steps.
 ///
 /// Errors: those of the run file's environment and model, of planning, collecting and learning.
 pub fn train(
+    loaded: &Loaded,
+    start: Start,
+    observer: &mut dyn Observer,
+    signal: &Arc<AtomicI32>,
+) -> Result<Summary> {
+    train_until_signal(loaded, start, observer, signal).map_err(|error| ended_by(error, signal))
+}
+
+fn train_until_signal(
     loaded: &Loaded,
     start: Start,
     observer: &mut dyn Observer,

@@ -1,7 +1,7 @@
 //! `bench calibrate`: this machine's rates, measured with the runs that the cost model predicts, and stored for the
 //! planner. Each rate is the one with which the prediction equals the time measured.
 
-use crate::bench::{self, BenchOptions};
+use crate::{self as bench, BenchOptions};
 use plimsoll_base::Result;
 use plimsoll_config::Auto;
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};

@@ -1,18 +1,12 @@
 //! The verb `bench`: rollout, training, whole step and exactness on work that peers can do too, as a share of this
 //! machine's own peak.
 
+pub mod calibrate;
 mod errors;
 mod methods;
 mod peak;
 mod save;
 
-use crate::dataset::Item;
-use crate::gather::Cursor;
-use crate::held::Held;
-use crate::metrics;
-use crate::session;
-use crate::step::{StepContext, step};
-use crate::trainer::{Trainer, sampling};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
 use plimsoll_config::Objective;
@@ -28,6 +22,13 @@ use plimsoll_plan::Facts;
 use plimsoll_plan::devices;
 use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
+use plimsoll_rl::dataset::Item;
+use plimsoll_rl::gather::Cursor;
+use plimsoll_rl::held::Held;
+use plimsoll_rl::metrics;
+use plimsoll_rl::session;
+use plimsoll_rl::step::{StepContext, step};
+use plimsoll_rl::trainer::{Trainer, sampling};
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
 use serde_json::{Value, json};
