@@ -10,6 +10,7 @@ mod dtype;
 mod error;
 pub mod math;
 mod model_spec;
+mod names;
 mod phase;
 pub mod rng;
 
