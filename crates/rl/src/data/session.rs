@@ -1,10 +1,10 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan and the run open the same things, the plan
 //! only those that it needs.
 
-use crate::dataset::{Dataset, Rows, TextModel};
+use crate::data::dataset::{Dataset, Rows, TextModel};
+use crate::data::pairs;
+use crate::episodes;
 use crate::eval::EvalSet;
-use crate::pairs;
-use crate::turns;
 use plimsoll_base::{Bytes, Error, ModelSpec, PLAN_ONLY, Result};
 use plimsoll_config::{Data, DataSet, DataSets, Method, ModelOptions, RunFile};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
@@ -82,7 +82,7 @@ impl Session {
         let critic = critic_model(run, &model, true)?;
         let reward = reward_model(run, &model, true)?;
         let data = match run.environment {
-            Some(_) => Dataset::none(turns::first_prompt_tokens(run, &text)?),
+            Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, Rows::of(run.method), run.seed)?,
         };
         let eval = match &run.environment {

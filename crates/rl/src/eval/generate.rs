@@ -1,9 +1,9 @@
 //! The verb `generate`: the rollout engine alone, streaming one prompt's response.
 
-use crate::dataset::TextModel;
+use crate::data::dataset::TextModel;
+use crate::data::session;
 use crate::eval::{as_run, verb_facts};
-use crate::session;
-use crate::trainer::{Trainer, sampling};
+use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::VerbFile;
 use plimsoll_memory::host::Host;
@@ -89,7 +89,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, &model, verb.seed)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
     let request = Request {
         prompts: &[&ids],
         group_size: 1,

@@ -1,13 +1,15 @@
 //! The step of `dpo`: log-probs of both answers under the policy and under the weights that the run began with, and a loss of
 //! how much further apart the policy holds them.
 
-use crate::buffers::{MicroArrays, StepBuffers};
-use crate::dataset::Item;
-use crate::pairs::{PairReport, pair_score, sequences};
-use crate::trainer::Trainer;
+use crate::data::dataset::Item;
+use crate::data::pairs::sequences;
+use crate::methods::buffers::{MicroArrays, StepBuffers};
+use crate::methods::pairs::{PairReport, pair_score};
+use crate::roles::Trainer;
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
 use plimsoll_config::{Loss, LossType, RunFile};
+use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_run::scores::PairScore;
 use std::ops::Range;
@@ -42,7 +44,14 @@ pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: 
         sums.merge(micro);
         Ok(())
     };
-    let update = trainer.update(&sequences, 0..sequences.len(), INV_TEMPERATURE, how, &mut of_micro_batch)?;
+    let update = trainer.update(
+        RoleName::Actor,
+        &sequences,
+        0..sequences.len(),
+        INV_TEMPERATURE,
+        how,
+        &mut of_micro_batch,
+    )?;
     let logps = Some(logps.map(|sum| sum / pairs));
     Ok(PairReport { sums, logps, update, learning_rate: f64::from(how.lr) })
 }

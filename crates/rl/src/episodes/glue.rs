@@ -5,7 +5,7 @@
 //! between the turn and the next one, the environment's messages and the opening of the next turn included. An
 //! end-of-text token that was drawn is the template's own end of the turn, and is not written twice.
 
-use crate::dataset::TextModel;
+use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
 

@@ -1,7 +1,7 @@
 //! What episodes take of the host, and the lengths that a plan needs before one is played.
 
 use super::glue::prompt;
-use crate::dataset::{TextModel, forgetting};
+use crate::data::dataset::{TextModel, forgetting};
 use plimsoll_base::Result;
 use plimsoll_config::RunFile;
 use plimsoll_textenv::{Hosts, Kind, Start};

@@ -1,11 +1,11 @@
 //! The metrics of a step under their names, and the work that a step is counted as.
 
-use crate::held::HeldGroup;
-use crate::pairs::PairReport;
-use crate::sft::SftReport;
-use crate::step::StepReport;
-use crate::turns::RoundReport;
-use crate::values::CriticReport;
+use crate::episodes::RoundReport;
+use crate::methods::critic::CriticReport;
+use crate::methods::pairs::PairReport;
+use crate::methods::policy::StepReport;
+use crate::methods::sft::SftReport;
+use crate::rollout::held::HeldGroup;
 use plimsoll_base::ModelSpec;
 use plimsoll_run::metrics::Metrics;
 use plimsoll_train::Sequence;

@@ -2,14 +2,14 @@
 //! of further prompts, in further rounds whose number is bounded. Every round uses the engine's buffers; what is kept is
 //! moved to a buffer of its own.
 
-use crate::dataset::Item;
-use crate::grading::Grading;
-use crate::held::HeldGroup;
-use crate::metrics::forward_flops;
-use crate::model_reward::ModelReward;
-use crate::step::{StepContext, StepReport};
-use crate::trainer::{Trainer, sampling};
-use crate::turns;
+use crate::data::dataset::Item;
+use crate::episodes;
+use crate::methods::metrics::forward_flops;
+use crate::methods::policy::{StepContext, StepReport};
+use crate::roles::{Trainer, sampling};
+use crate::rollout::grading::Grading;
+use crate::rollout::held::HeldGroup;
+use crate::rollout::model_reward::ModelReward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
 use plimsoll_reward::Scored;
@@ -122,7 +122,7 @@ fn round(
         first_sample_id: cx.cursor.next_sample_id,
     };
     let (scored, texts) = match cx.episodes.is_some() {
-        true => turns::play(trainer, cx, &request, report)?,
+        true => episodes::play(trainer, cx, &request, report)?,
         false => respond(trainer, cx, &request, &items, step, report)?,
     };
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());

@@ -1,34 +1,11 @@
-//! Pairs of a chosen and a rejected answer: their rows as tokens, the two sequences of each in a step, and what a step or an
-//! evaluation over them reports. Which loss they are for is `dpo.rs` and `reward_model.rs`.
+//! Pairs of a chosen and a rejected answer: their rows as tokens, and the two sequences of each in a step.
 
-use crate::dataset::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
-use crate::trainer::UpdateStats;
-use plimsoll_algo::preference::PairSums;
+use crate::data::dataset::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Auto, Data, RunFile};
-use plimsoll_run::scores::PairScore;
 use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
 use plimsoll_train::Sequence;
 use std::path::Path;
-
-/// What a step over pairs did.
-#[derive(Debug, Default)]
-pub struct PairReport {
-    /// Sums of the loss.
-    pub sums: PairSums,
-    /// Mean summed log-probs of the chosen and the rejected answers; none for scores.
-    pub logps: Option<[f64; 2]>,
-    /// The update's counters.
-    pub update: UpdateStats,
-    /// Learning rate of the step.
-    pub learning_rate: f64,
-}
-
-/// Returns the score over the sums of all pairs.
-pub(crate) fn pair_score(sums: &PairSums) -> PairScore {
-    let (accuracy, margin) = (sums.accuracy(), sums.mean_margin());
-    PairScore { accuracy, margin, loss: sums.loss, num_pairs: sums.pairs as usize }
-}
 
 /// The rows of a file as tokens.
 ///

@@ -3,14 +3,16 @@
 //! The score is the mean reward. Beside it stands pass@k, for which a response succeeds if the first reward gives it 1 or
 //! more, before its weight: other rewards, such as a price for length, do not make a right answer wrong.
 
-use crate::dataset::{Dataset, Item, TextModel};
-use crate::grading::Grading;
-use crate::model_reward::{ModelReward, names_with};
-use crate::pairs;
-use crate::pass_rates;
-use crate::responses::{Kept, KeptSample};
-use crate::session;
-use crate::trainer::Trainer;
+pub mod generate;
+mod pass_rates;
+
+use crate::data::dataset::{Dataset, Item, TextModel};
+use crate::data::pairs;
+use crate::data::session;
+use crate::roles::{Sources, Trainer};
+use crate::rollout::grading::Grading;
+use crate::rollout::model_reward::{ModelReward, names_with};
+use crate::rollout::responses::{Kept, KeptSample};
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Data, DataSets, Rollout, RunFile, Train, VerbFile, reward_specs};
@@ -182,8 +184,8 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, &model, verb.seed)?;
-    let sampling = crate::trainer::sampling(&verb.rollout, verb.seed);
+    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let sampling = crate::roles::sampling(&verb.rollout, verb.seed);
     let how = EvalHow {
         text: &text,
         rollout: &verb.rollout,

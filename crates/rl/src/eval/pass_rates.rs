@@ -1,6 +1,6 @@
 //! The rows of evaluated data with their pass rates, as JSON lines: what `data.pass_rate_column` of a run file reads.
 
-use crate::dataset::Item;
+use crate::data::dataset::Item;
 use crate::eval::EvalSet;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Data;

@@ -9,10 +9,10 @@ mod evaluate;
 mod glue;
 mod kept;
 mod memory;
-mod rollout;
+mod play;
 
 pub use episodes::{Episodes, RoundReport};
 pub use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub use memory::first_prompt_tokens;
-pub use rollout::play;
+pub use play::play;

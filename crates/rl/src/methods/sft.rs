@@ -1,11 +1,12 @@
 //! The supervised step: the same packing, forward, backward and optimizer, with the log-likelihood as loss.
 
-use crate::dataset::Item;
-use crate::trainer::{Trainer, UpdateStats};
+use crate::data::dataset::Item;
+use crate::roles::{Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunFile;
+use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::Sequence;
 
@@ -37,14 +38,21 @@ pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: 
     };
     let how = run.train.update_options(step, run.seed);
     let mut report = SftReport { learning_rate: f64::from(how.lr), ..SftReport::default() };
-    report.update = trainer.update(&sequences, 0..sequences.len(), 1.0, how, &mut |buffers, tokens| {
-        let micro = buffers.micro_batch(tokens);
-        let sums = sft_loss(micro.packed, micro.logprobs, &aggregation, micro.d_logprobs);
-        if !sums.loss.is_finite() {
-            return Err(loss_not_finite(step, sums.loss));
-        }
-        report.sums.merge(sums);
-        Ok(())
-    })?;
+    report.update = trainer.update(
+        RoleName::Actor,
+        &sequences,
+        0..sequences.len(),
+        1.0,
+        how,
+        &mut |buffers, tokens| {
+            let micro = buffers.micro_batch(tokens);
+            let sums = sft_loss(micro.packed, micro.logprobs, &aggregation, micro.d_logprobs);
+            if !sums.loss.is_finite() {
+                return Err(loss_not_finite(step, sums.loss));
+            }
+            report.sums.merge(sums);
+            Ok(())
+        },
+    )?;
     Ok(report)
 }

@@ -3,7 +3,7 @@
 //!
 //! Tokens and log-probs are not here: they are the responses of a `Samples`, group by group.
 
-use crate::dataset::Item;
+use crate::data::dataset::Item;
 use plimsoll_base::{Error, Result};
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Samples};

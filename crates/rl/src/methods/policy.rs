@@ -1,15 +1,15 @@
 //! The synchronous step of the methods that sample: rollout, reward, score, advantage, update.
 //! Legend: P prompts, G samples each, N response tokens of the step.
 
-use crate::buffers::StepBuffers;
-use crate::dataset::{Item, TextModel};
-use crate::gather::{Cursor, Gathered, gather};
-use crate::held::{Held, HeldGroup};
-use crate::metrics::step_flops;
-use crate::model_reward;
-use crate::trainer::{Trainer, UpdateStats, sampling};
-use crate::turns::{Episodes, RoundReport};
-use crate::values::{CriticReport, critic_updates, gae_advantages};
+use crate::data::dataset::{Item, TextModel};
+use crate::episodes::{Episodes, RoundReport};
+use crate::methods::buffers::StepBuffers;
+use crate::methods::critic::{CriticReport, critic_updates, gae_advantages};
+use crate::methods::metrics::step_flops;
+use crate::roles::{Trainer, UpdateStats, sampling};
+use crate::rollout::gather::{Cursor, Gathered, gather};
+use crate::rollout::held::{Held, HeldGroup};
+use crate::rollout::model_reward;
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::correction::CorrectionSums;
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
@@ -20,6 +20,7 @@ use plimsoll_algo::shaping::{RewardMetrics, shape_rewards};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Objective;
 use plimsoll_config::RunFile;
+use plimsoll_plan::RoleName;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Finish, RolloutStats, Samples};
 use plimsoll_run::ending::loss_not_finite;
@@ -186,7 +187,7 @@ fn train_on(
 
     // 4. Advantage; with a critic, over its values, and what they should have been is what it learns from.
     let started = Instant::now();
-    if trainer.roles.critic.is_some() {
+    if trainer.role(RoleName::Critic).is_some() {
         (cx.edge)(Doing::Critic);
     }
     trainer.score_values(&sequences)?;
@@ -400,7 +401,7 @@ fn mini_batch_update(
         report.entropy.merge(entropy);
         Ok(())
     };
-    let stats = trainer.update(sequences, which, inv_temperature, how, &mut loss)?;
+    let stats = trainer.update(RoleName::Actor, sequences, which, inv_temperature, how, &mut loss)?;
     report.update_rows += stats.rows;
     report.update = stats;
     Ok(())

@@ -1,6 +1,6 @@
 //! Responses as text: stop strings while they are drawn, and what rewards and samples read afterwards.
 
-use crate::dataset::TextModel;
+use crate::data::dataset::TextModel;
 use plimsoll_base::Result;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Samples, StopCondition};

@@ -1,8 +1,8 @@
 //! The rollout of a step whose samples are episodes.
 
-use crate::gather::add;
-use crate::step::{StepContext, StepReport};
-use crate::trainer::Trainer;
+use crate::methods::policy::{StepContext, StepReport};
+use crate::roles::Trainer;
+use crate::rollout::gather::add;
 use plimsoll_base::Result;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::Request;

@@ -1,8 +1,8 @@
 //! Prompts in a fixed order: generated tasks and rows of files, as tokens. Position i of the data is the same
 //! prompt whatever happened before, so a run knows where it is by a number.
 
-use crate::mixture::Mixture;
-use crate::pairs;
+use crate::data::mixture::Mixture;
+use crate::data::pairs;
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, Method, Overlong, no_rows_to_filter};

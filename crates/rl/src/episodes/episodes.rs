@@ -1,9 +1,9 @@
 //! The episodes of one rollout: what was said in them, what they earned, and the engine's questions about their turns.
 
 use super::glue::{behind_turn, prompt};
-use crate::buffers::StepBuffers;
-use crate::dataset::{Item, TextModel, forgetting};
-use crate::responses::{TextStop, response_text};
+use crate::data::dataset::{Item, TextModel, forgetting};
+use crate::methods::buffers::StepBuffers;
+use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Credit, Environment, Overlong, Rollout, RunFile};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(buffers.advantages, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
         // GAE passes over the holes, whatever values stand there.
         buffers.critic.old_values = vec![0.5, 0.5, f32::NAN, f32::NAN, f32::NAN, 0.5, f32::NAN, 0.5, 0.5];
-        crate::values::gae_advantages(&Gae::default(), &mut buffers);
+        crate::methods::critic::gae_advantages(&Gae::default(), &mut buffers);
         assert_eq!(buffers.critic.returns, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Episodes, KeptEpisode};
 use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group};
-use crate::trainer::Trainer;
+use crate::roles::Trainer;
 use plimsoll_base::Result;
 use plimsoll_plan::samples_kept;
 use plimsoll_reward::Scored;

@@ -1,7 +1,7 @@
 //! Grading while the rollout runs: a response that has ended is put into words and handed to the rewards at once.
 
-use crate::dataset::{Item, TextModel};
-use crate::responses::{TextStop, response_text};
+use crate::data::dataset::{Item, TextModel};
+use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::Result;
 use plimsoll_config::Rollout;
 use plimsoll_reward::{Case, Prompt, Rewards};

@@ -1,15 +1,16 @@
 //! The critic's part of a step: advantages over its values, its updates, and what tells how good they are.
 //! Legend: N response tokens of the step.
 
-use crate::buffers::StepBuffers;
-use crate::step::{StepContext, mini_batch_totals};
-use crate::trainer::{Trainer, UpdateStats};
+use crate::methods::buffers::StepBuffers;
+use crate::methods::policy::{StepContext, mini_batch_totals};
+use crate::roles::{Trainer, UpdateStats};
 use plimsoll_algo::advantage::{Gae, gae};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunFile;
+use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::{Sequence, UpdateOptions};
 use std::ops::Range;
@@ -58,7 +59,7 @@ pub fn critic_updates(
     sequences: &[Sequence<'_>],
     step: u32,
 ) -> Result<Option<CriticReport>> {
-    let Some(critic) = cx.run.critic.as_ref().filter(|_| trainer.roles.critic.is_some()) else {
+    let Some(critic) = cx.run.critic.as_ref().filter(|_| trainer.role(RoleName::Critic).is_some()) else {
         return Ok(None);
     };
     let train = &cx.run.train;
@@ -101,7 +102,7 @@ fn update(
         sums.merge(micro);
         Ok(())
     };
-    report.update = trainer.update_critic(sequences, which, how, &mut loss)?;
+    report.update = trainer.update(RoleName::Critic, sequences, which, 1.0, how, &mut loss)?;
     report.updates += 1;
     Ok(())
 }
