@@ -153,7 +153,9 @@ impl RunShape {
             layout.extend(role.states()?);
             if role.has_own_phase() {
                 layout.extend(role.rope(&self.spec, self.positions)?);
-                role.passes().try_for_each(|pass| Ok(layout.extend(role.activations(pass)?)))?;
+                for pass in role.passes() {
+                    layout.extend(role.activations(pass)?);
+                }
             }
         }
         layout.extend(rope::layout(&self.spec, self.positions, self.target.pool)?);

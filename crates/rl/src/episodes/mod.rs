@@ -4,14 +4,14 @@
 //! tokens are kept as they were drawn; the environment's words are tokenized once and appended. While one environment
 //! thinks, other episodes go on; the result does not depend on who answers first.
 
-mod episodes;
+mod round;
 mod evaluate;
 mod glue;
 mod kept;
 mod memory;
 mod play;
 
-pub use episodes::{Episodes, RoundReport};
+pub use round::{Episodes, RoundReport};
 pub use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub use memory::first_prompt_tokens;

@@ -33,6 +33,7 @@ pub struct Role<'a> {
 }
 
 /// Where a role's weights are.
+#[allow(clippy::large_enum_variant)] // A handful in a run.
 enum Weights<'a> {
     /// In the arena.
     Resident(Decoder<'a>),
