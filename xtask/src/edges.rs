@@ -22,8 +22,9 @@ pub const ALLOWED: &str = "
     train    <- base memory files device model
     rl       <- base memory algo env files text worker reward collect device model rollout train
     doctor   <- base memory
+    stacks   <- base
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect device doctor rl
+    plimsoll <- base memory files text env reward collect device doctor stacks rl
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;
@@ -131,7 +132,7 @@ mod tests {
             "algo base collect device env files memory model reward rollout text train worker"
         );
         assert!(!row("plimsoll").contains("algo"));
-        assert_eq!(table.len(), 16);
+        assert_eq!(table.len(), 17);
     }
 
     #[test]

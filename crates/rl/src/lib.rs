@@ -18,7 +18,6 @@ pub mod gather;
 pub mod generate;
 pub mod grading;
 pub mod held;
-pub mod import;
 pub mod metrics;
 pub mod mixture;
 pub mod model_reward;
