@@ -8,7 +8,6 @@ pub mod data;
 pub mod diverged;
 pub mod episodes;
 pub mod eval;
-pub mod import;
 pub mod methods;
 pub mod roles;
 pub mod rollout;

@@ -4,15 +4,15 @@
 //! tokens are kept as they were drawn; the environment's words are tokenized once and appended. While one environment
 //! thinks, other episodes go on; the result does not depend on who answers first.
 
-mod round;
 mod evaluate;
 mod glue;
 mod kept;
 mod memory;
 mod play;
+mod round;
 
-pub use round::{Episodes, RoundReport};
 pub use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub use memory::first_prompt_tokens;
 pub use play::play;
+pub use round::{Episodes, RoundReport};

@@ -1,7 +1,7 @@
 //! Rows of plans of other frameworks' runs, computed by hand: which rules hold in which version, and who holds what.
 
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_doctor::run::{Item, Known, Limits, Per, Phase, Pool, RunPlan, Setting, Stack, plan, preset_of};
+use plimsoll_stacks::run::{Item, Known, Limits, Per, Phase, Pool, RunPlan, Setting, Stack, plan, preset_of};
 
 /// Parameters of Qwen2.5-7B, and of a critic with its body: less 152 064 x 3584, plus 3584.
 const P: u128 = 7_615_616_512;
