@@ -30,8 +30,9 @@ pub const ALLOWED: &str = "
     agent    <- base memory env files worker collect algo device cpu model train config plan run
     bench    <- base memory algo files reward device cpu cuda rollout train config plan run rl
     doctor   <- base memory
+    stacks   <- base
     python   <- base memory env worker collect
-    plimsoll <- base memory files text env reward collect config plan run cuda doctor rl agent bench
+    plimsoll <- base memory files text env reward collect config plan run cuda doctor stacks rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

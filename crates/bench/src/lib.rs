@@ -19,16 +19,17 @@ use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::Facts;
+use plimsoll_plan::RoleName;
 use plimsoll_plan::devices;
 use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
-use plimsoll_rl::dataset::Item;
-use plimsoll_rl::gather::Cursor;
-use plimsoll_rl::held::Held;
-use plimsoll_rl::metrics;
-use plimsoll_rl::session;
-use plimsoll_rl::step::{StepContext, step};
-use plimsoll_rl::trainer::{Trainer, sampling};
+use plimsoll_rl::data::dataset::Item;
+use plimsoll_rl::data::session;
+use plimsoll_rl::methods::metrics;
+use plimsoll_rl::methods::policy::{StepContext, step};
+use plimsoll_rl::roles::{Sources, Trainer, sampling};
+use plimsoll_rl::rollout::gather::Cursor;
+use plimsoll_rl::rollout::held::Held;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
 use serde_json::{Value, json};
@@ -80,7 +81,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, 0)])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
@@ -116,7 +117,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &run, 1)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[])?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
     let tokens = random_prompts(&bench.spec(), batch, seq + 1);
@@ -132,10 +133,11 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
         let started = Instant::now();
         trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
         let weight = -1.0 / (batch * seq) as f32;
-        let stats = trainer.update(&sequences, 0..batch, 1.0, how, &mut |buffers, tokens| {
-            buffers.d_logprobs[tokens].fill(weight);
-            Ok(())
-        })?;
+        let stats =
+            trainer.update(RoleName::Actor, &sequences, 0..batch, 1.0, how, &mut |buffers, tokens| {
+                buffers.d_logprobs[tokens].fill(weight);
+                Ok(())
+            })?;
         times.push(started.elapsed().as_secs_f64());
         parts.push(stats);
     }
@@ -166,7 +168,7 @@ pub fn whole_step(
     }
     let bench = Bench::open(options, &run, prompt)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
     let text = session::text_model(&bench.model, &run.data)?;
     let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
@@ -297,7 +299,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     }
     let bench = Bench::open(&options, &run, longest)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, &bench.model, 0)?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let request = Request {
         prompts: &refs,
@@ -314,7 +316,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         .map(|s| Sequence { group: s / GROUP, prompt: &prompts[s / GROUP], response: samples.ids(s) })
         .collect();
     trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
-    trainer.gradients(&sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
+    trainer.gradients(RoleName::Actor, &sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
     let mut found = Found {
         machine: dev.machine_type(),
         compared: 0,

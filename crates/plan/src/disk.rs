@@ -12,14 +12,14 @@ const SMALL_FILES_BYTES: u64 = 16 << 20;
 
 /// Bytes of one checkpoint on the disk, from above.
 pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
-    let tables = [Some(shape.table()), shape.critic_table()].into_iter().flatten();
+    let roles = shape.roles().into_iter().filter(|role| role.update.is_some());
     let of = |table: ParamTable| {
         saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &training.dtypes.stored())
     };
     // A token that waits is its number and the bits of its log-prob, which are shorter than a line for people has it.
     let waiting = (training.sequences * training.policy_lag) as u64;
     let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
-    Bytes(tables.map(of).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
+    Bytes(roles.map(|role| of(role.table())).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
 }
 
 /// Returns the bytes of the checkpoints below a run directory: room that a resumed run has taken already.

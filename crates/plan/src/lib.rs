@@ -9,6 +9,7 @@ mod hints;
 pub mod measured;
 pub mod rates;
 pub mod render;
+mod roles;
 mod search;
 mod shape;
 mod step_arrays;
@@ -22,6 +23,7 @@ pub use facts::{
 };
 pub use hints::Hint;
 pub use render::{pool_lines, pools_json, region_lines};
+pub use roles::{PassShape, RoleName, RoleShape, UpdateShape};
 pub use shape::{
     LOAD_LINE_KINDS, Offload, RunShape, Training, kernel_bytes, kernel_row, process_rows, process_rows_of,
     training_rows,

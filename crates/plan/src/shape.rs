@@ -3,20 +3,19 @@
 
 use crate::disk::checkpoint_bytes;
 use crate::facts::{HostFacts, SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
+use crate::roles::{PassShape, RoleShape};
 use crate::step_arrays::{StepArrays, step_bytes};
-use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_base::{Bytes, DType, ModelSpec, Result};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_cuda::{self as cuda, CudaDevice, ScratchLimits};
 use plimsoll_device::DeviceKind;
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
-use plimsoll_model::{
-    Mode, ParamTable, PassLimits, Recompute, Target, activations_layout, offloaded_layout, rope,
-};
+use plimsoll_model::{PassLimits, Recompute, Target, rope};
 use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Samples, layout as engine_layout};
 use plimsoll_textenv::EpisodeMemory;
-use plimsoll_train::{Heads, PackLimits, Packer, Packing, StateDTypes, optimizer_layout};
+use plimsoll_train::{PackLimits, Packer, Packing, StateDTypes};
 use serde::Serialize;
 
 /// What lies in the device's host memory, page-locked where the device is a card, and passes through the arena in parts.
@@ -148,45 +147,26 @@ impl RunShape {
     ///
     /// Errors: `size-overflow`.
     pub fn layout(&self) -> Result<Layout> {
-        let (spec, pool) = (&self.spec, self.target.pool);
-        let table = self.table();
+        let roles = self.roles();
         let mut layout = Layout::new();
-        self.add_weights(&mut layout, self.role(), &table)?;
-        if let Some(training) = &self.training {
-            let Offload { optimizer, reference } = training.offload;
-            layout.extend(optimizer_layout(
-                self.role(),
-                &table,
-                training.dtypes,
-                pool,
-                Phase::Update,
-                optimizer,
-            )?);
-            match training.reference {
-                true if reference => {
-                    layout.extend(offloaded_layout("reference", &table, self.weights, pool)?);
+        for role in &roles {
+            layout.extend(role.states()?);
+            if role.has_own_phase() {
+                layout.extend(role.rope(&self.spec, self.positions)?);
+                for pass in role.passes() {
+                    layout.extend(role.activations(pass)?);
                 }
-                true => self.add_weights(&mut layout, "reference", &table)?,
-                false => {}
-            }
-            if let Some(critic) = &training.critic {
-                self.add_critic(&mut layout, critic, training)?;
-            }
-            if let Some(reward) = &training.reward {
-                self.add_reward(&mut layout, reward)?;
             }
         }
-        layout.extend(rope::layout(spec, self.positions, pool)?);
+        layout.extend(rope::layout(&self.spec, self.positions, self.target.pool)?);
         layout.extend(self.scratch()?);
         if self.head == Head::Vocabulary {
-            layout.extend(engine_layout(spec, self.weights, self.target, &self.engine, self.truncates)?);
+            let (weights, target) = (self.weights, self.target);
+            layout.extend(engine_layout(&self.spec, weights, target, &self.engine, self.truncates)?);
         }
-        if let Some(training) = &self.training {
-            if training.scores() {
-                layout.extend(activations_layout(spec, self.weights, self.target, Mode::Score, self.pass())?);
-            }
-            let mode = self.update_mode();
-            layout.extend(activations_layout(spec, self.weights, self.target, mode, self.pass())?);
+        // The others are of the first role's shape and share its phases.
+        for (role, pass) in self.shared_passes(&roles) {
+            layout.extend(role.activations(pass)?);
         }
         if self.target.kind == DeviceKind::Cuda {
             layout.outside("device.libraries", "device", Pool::Device, Place::Process, self.held.card);
@@ -196,35 +176,17 @@ impl RunShape {
         Ok(layout)
     }
 
-    fn add_weights(&self, layout: &mut Layout, role: &str, table: &ParamTable) -> Result<()> {
-        let (name, shape) = (format!("{role}.weights"), [table.elements]);
-        layout.arena(&name, "model", self.target.pool, PhaseSet::RESIDENT, &shape, self.weights)
-    }
-
-    /// The critic: weights with their head, gradients, states, a rotary table where the actor's does not serve, and a
-    /// phase for its passes.
-    fn add_critic(&self, layout: &mut Layout, spec: &ModelSpec, training: &Training) -> Result<()> {
-        let (table, pool) = (self.critic_table().expect("there is a critic"), self.target.pool);
-        self.add_weights(layout, "critic", &table)?;
-        let offloaded = training.offload.optimizer;
-        layout.extend(optimizer_layout("critic", &table, training.dtypes, pool, Phase::Critic, offloaded)?);
-        if !rope::same(&self.spec, spec) {
-            layout.extend(rope::layout_as("critic.rope", spec, self.positions, pool)?);
+    /// The passes of roles without a phase of their own, each mode once.
+    fn shared_passes(&self, roles: &[RoleShape]) -> Vec<(RoleShape, PassShape)> {
+        let mut passes: Vec<(RoleShape, PassShape)> = Vec::new();
+        for role in roles.iter().filter(|role| !role.has_own_phase()) {
+            for pass in role.passes() {
+                if passes.iter().all(|(_, seen)| seen.mode != pass.mode) {
+                    passes.push((*role, pass));
+                }
+            }
         }
-        let mode = Mode::Critic(training.recompute);
-        layout.extend(activations_layout(spec, self.weights, self.target, mode, self.pass())?);
-        Ok(())
-    }
-
-    /// The reward model that scores: weights, a rotary table where the actor's does not serve, and a phase for its passes.
-    fn add_reward(&self, layout: &mut Layout, spec: &ModelSpec) -> Result<()> {
-        let (table, pool) = (self.reward_table().expect("there is a reward model"), self.target.pool);
-        self.add_weights(layout, "reward", &table)?;
-        if !rope::same(&self.spec, spec) {
-            layout.extend(rope::layout_as("reward.rope", spec, self.positions, pool)?);
-        }
-        layout.extend(activations_layout(spec, self.weights, self.target, Mode::Reward, self.reward_pass())?);
-        Ok(())
+        passes
     }
 
     /// That of the model which needs the most: operations use it one after the other.
@@ -262,30 +224,6 @@ impl RunShape {
         training.pack.pass_of(training.packing.heads)
     }
 
-    /// The same of a pass of the reward model that scores.
-    pub fn reward_pass(&self) -> PassLimits {
-        self.training.as_ref().expect("only a training run has a reward model").pack.pass_of(Heads::End)
-    }
-
-    /// What the model that is trained is called in the plan.
-    pub fn role(&self) -> &'static str {
-        if self.head == Head::Score { "reward" } else { "actor" }
-    }
-
-    /// What the passes of an update are for. Panics without training.
-    pub fn update_mode(&self) -> Mode {
-        let recompute = self.training.as_ref().expect("only a training run updates").recompute;
-        if self.head == Head::Score { Mode::UpdateScore(recompute) } else { Mode::Update(recompute) }
-    }
-
-    /// The parameter table.
-    pub fn table(&self) -> ParamTable {
-        match self.head {
-            Head::Vocabulary => ParamTable::new(&self.spec, self.target.kind, self.weights),
-            Head::Score => ParamTable::critic(&self.spec, self.target.kind, self.weights),
-        }
-    }
-
     /// A step's per-token arrays: sequences, the most entries of one, and which there are.
     pub fn step_arrays(&self) -> (usize, usize, StepArrays) {
         let Some(training) = &self.training else { return Default::default() };
@@ -294,18 +232,6 @@ impl RunShape {
             // A score a sequence.
             Head::Score => (training.sequences, 1, StepArrays { critic: true, ..training.arrays() }),
         }
-    }
-
-    /// The parameter table of the reward model that scores, if there is one.
-    pub fn reward_table(&self) -> Option<ParamTable> {
-        let spec = self.training.as_ref()?.reward?;
-        Some(ParamTable::critic(&spec, self.target.kind, self.weights))
-    }
-
-    /// The critic's parameter table, if there is a critic.
-    pub fn critic_table(&self) -> Option<ParamTable> {
-        let spec = self.training.as_ref()?.critic?;
-        Some(ParamTable::critic(&spec, self.target.kind, self.weights))
     }
 
     /// Checkpoints at their most: those kept, the best, and the one being written.

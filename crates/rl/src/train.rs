@@ -3,19 +3,19 @@
 mod evaluate;
 mod pairs;
 
+use crate::data::session::{self, Session};
 use crate::diverged::{name_tensor, prove};
+use crate::episodes::{Episodes, KeptEpisode};
 use crate::eval::EvalSet;
-use crate::gather::Cursor;
-use crate::held::Held;
-use crate::metrics;
-use crate::model_reward;
-use crate::responses::{Kept, KeptSample, response_text};
+use crate::methods::metrics;
+use crate::methods::policy::{StepContext, step};
+use crate::methods::sft::sft_step;
+use crate::roles::{Role, Sources, Trainer, sampling};
+use crate::rollout::gather::Cursor;
+use crate::rollout::held::Held;
+use crate::rollout::model_reward;
+use crate::rollout::responses::{Kept, KeptSample, response_text};
 use crate::save::{What, check_space, prepare};
-use crate::session::{self, Session};
-use crate::sft::sft_step;
-use crate::step::{StepContext, step};
-use crate::trainer::{Trainer, sampling};
-use crate::turns::{Episodes, KeptEpisode};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::Objective;
 use plimsoll_config::reward_specs;
@@ -25,7 +25,7 @@ use plimsoll_memory::CardMemory;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
 use plimsoll_plan::devices;
-use plimsoll_plan::{PlanReport, SAMPLES_KEPT, check_micro_batch, machine_limits, plan_with};
+use plimsoll_plan::{PlanReport, RoleName, SAMPLES_KEPT, check_micro_batch, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{Best, HELD, HeldState, Retention, RunState, Saver};
 use plimsoll_run::ending::{Summary, interrupted, is_divergence, run_dir_path};
@@ -160,9 +160,9 @@ fn ready<'a>(
     session: &Session,
     before: Rss,
 ) -> Result<(Trainer<'a>, PlanReport)> {
-    let mut trainer = Trainer::new(dev, arena, &report.shape, &session.model, run.seed)?;
-    trainer.bind_reward(session.reward.as_ref(), run.seed)?;
-    trainer.bind_critic(session.critic.as_ref().unwrap_or(&session.model), run.seed)?;
+    let (critic, reward) = (session.critic.as_ref(), session.reward.as_ref());
+    let sources = Sources { model: &session.model, critic, reward };
+    let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
     let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
@@ -259,10 +259,13 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             return Ok(());
         };
         self.observer.on_event(&started);
-        self.trainer.restore(&folder, state.policy_version)?;
-        self.trainer.restore_critic(&folder, state.critic_updates.unwrap_or(0))?;
-        check_same(self.trainer.reference_sum, state.reference, "`model`", "the reference")?;
-        check_same(self.trainer.reward_sum(), state.reward, "the reward model", "what scores responses")?;
+        self.trainer.restore(&folder, |role| match role {
+            RoleName::Critic => state.critic_updates.unwrap_or(0),
+            _ => state.policy_version,
+        })?;
+        check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
+        let what = "what scores responses";
+        check_same(self.frozen_sum(RoleName::Reward), state.reward, "the reward model", what)?;
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
         }
@@ -418,7 +421,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         mut metrics: Metrics,
     ) -> Result<()> {
         self.progress.step = n;
-        self.progress.updates = self.trainer.updates() + self.trainer.critic_updates();
+        self.progress.updates = self.trainer.all_updates();
         self.at = At::After(n);
         // The checkpoint of the step before is complete, or it failed; this step is done and said all the same.
         let saved = self.settle();
@@ -524,7 +527,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         let Fingerprint { machine, build, plan, inputs } = self.fingerprint.clone();
         Ok(RunState {
             policy_version: self.trainer.updates(),
-            critic_updates: self.trainer.roles.critic.as_ref().map(|critic| critic.optimizer.step),
+            critic_updates: self.trainer.role(RoleName::Critic).map(Role::updates),
             seed: self.run.seed,
             data_position: self.cursor.data_position,
             next_sample_id: self.cursor.next_sample_id,
@@ -536,8 +539,8 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             build,
             plan,
             inputs,
-            reference: self.trainer.reference_sum,
-            reward: self.trainer.reward_sum(),
+            reference: self.frozen_sum(RoleName::Reference),
+            reward: self.frozen_sum(RoleName::Reward),
         })
     }
 
@@ -547,6 +550,11 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             Some((step, path)) => self.say(&Event::Saved { step, path }),
             None => Ok(()),
         }
+    }
+
+    /// What tells the weights of a frozen role apart from those of another model.
+    fn frozen_sum(&self, role: RoleName) -> Option<f64> {
+        self.trainer.role(role)?.sum_squares
     }
 
     fn seconds(&self) -> f64 {
@@ -583,7 +591,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     /// none, the weights that the run began with. A step that failed after an update leaves weights alone: the run
     /// cannot go on from the middle of a step.
     fn keep_good_weights(&mut self) -> Result<()> {
-        let whole_step = self.trainer.updates() + self.trainer.critic_updates() == self.progress.updates;
+        let whole_step = self.trainer.all_updates() == self.progress.updates;
         let has_checkpoint = self.progress.saved_step.is_some();
         if self.progress.saved_step == Some(self.progress.step) || (has_checkpoint && !whole_step) {
             return Ok(());
@@ -592,7 +600,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         match prove(&mut self.trainer).and_then(|()| self.start_saving(step, whole_step)) {
             Err(error) if is_divergence(&error) && has_checkpoint => return Ok(()),
             Err(error) if is_divergence(&error) => {
-                self.trainer.reload(&self.session.model, self.run.seed)?;
+                self.trainer.reload(&self.session.model)?;
                 self.start_saving(0, false)?;
             }
             result => result?,

@@ -11,7 +11,7 @@ use plimsoll_memory::Pool;
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
 use plimsoll_plan::{PlanReport, parse_limits, svg};
-use plimsoll_rl::session::{plan_run, smallest_limits};
+use plimsoll_rl::data::session::{plan_run, smallest_limits};
 use plimsoll_run::ending::run_dir_path;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

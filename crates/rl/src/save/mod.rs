@@ -1,20 +1,19 @@
 //! Writing a checkpoint: small files at once, tensors streamed through the planned staging buffer by whoever runs the
 //! job, in this thread or beside the next rollout.
 
-use crate::held::Held;
-use crate::trainer::Trainer;
+use crate::roles::Trainer;
+use crate::rollout::held::Held;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
     Head, OpenModel, config_json, fsync_dir, generation_config_json, score_config_json, write_new,
     write_new_lines,
 };
-use plimsoll_memory::{Buf, ReadLease};
+use plimsoll_memory::ReadLease;
 use plimsoll_model::{FlatTensors, ParamTable, save};
 use plimsoll_plan::{RunShape, checkpoint_bytes};
 use plimsoll_run::checkpoint::{
-    CRITIC, CRITIC_OPTIMIZER, FORMAT, HELD, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState,
-    STATE, STATE_JSON, Store, WEIGHTS,
+    FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
 };
 use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
@@ -74,7 +73,7 @@ pub fn prepare<'a>(
     Ok(SaveJob {
         dev: trainer.dev,
         tensors: tensors(trainer, &what),
-        layout: trainer.roles.actor.params.embed.layout,
+        layout: trainer.first().decoder().params.embed.layout,
         lease: trainer.lease(),
         staging: trainer.shape.host.staging,
         part,
@@ -125,21 +124,17 @@ impl SaveJob<'_> {
     }
 }
 
-/// The files of tensors: the actor's weights, and with everything the states and the critic.
+/// The files of tensors: the first role's weights, and with everything the weights and states of all trained roles.
 fn tensors<'a>(trainer: &Trainer<'a>, what: &What<'_>) -> Vec<TensorsOf<'a>> {
-    let roles = &trainer.roles;
-    let of = |file, table: &ParamTable, sets| TensorsOf { file, table: table.clone(), sets };
-    let weights = |buf: Buf<'a>| vec![FlatTensors::weights(buf)];
-    let mut files = vec![of(WEIGHTS, &trainer.table, weights(roles.actor.params.all))];
-    if let What::Weights = what {
-        return files;
-    }
-    if let Some(optimizer) = &roles.optimizer {
-        files.push(of(OPTIMIZER, &trainer.table, optimizer.states()));
-    }
-    if let Some(critic) = &roles.critic {
-        files.push(of(CRITIC, &critic.table, weights(critic.decoder.params.all)));
-        files.push(of(CRITIC_OPTIMIZER, &critic.table, critic.optimizer.states()));
+    let mut files = Vec::new();
+    for role in trainer.trained() {
+        let (weights, states) = role.files();
+        let of = |file, sets| TensorsOf { file, table: role.table.clone(), sets };
+        files.push(of(weights, vec![FlatTensors::weights(role.decoder().params.all)]));
+        if let What::Weights = what {
+            break;
+        }
+        files.extend(role.optimizer.as_ref().map(|optimizer| of(states, optimizer.states())));
     }
     files
 }

@@ -1,10 +1,10 @@
 //! The part of the loop that evaluates: each held-out set by its name, sampled or over pairs.
 
 use super::Run;
+use crate::episodes::evaluate_episodes;
 use crate::eval::{EvalHow, Evaluated, evaluate};
-use crate::model_reward::ModelReward;
-use crate::trainer::sampling;
-use crate::turns::evaluate_episodes;
+use crate::roles::sampling;
+use crate::rollout::model_reward::ModelReward;
 use plimsoll_base::Result;
 use plimsoll_config::EvalMetric;
 use plimsoll_run::events::{EvalResult, Event};

@@ -1,8 +1,8 @@
 //! The parts of the loop that are for pairs: their step, their evaluation, and what the summary says of them.
 
 use super::Run;
-use crate::metrics;
-use crate::{dpo, reward_model};
+use crate::methods::metrics;
+use crate::methods::{dpo, reward_model};
 use plimsoll_base::Result;
 use plimsoll_config::Method;
 use plimsoll_run::scores::EvalReport;
