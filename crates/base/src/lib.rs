@@ -14,6 +14,7 @@ mod model_spec;
 mod names;
 mod phase;
 pub mod rng;
+pub mod slugs;
 
 pub use architecture::{ARCHITECTURES, Architecture, Family};
 pub use bytes::Bytes;

@@ -167,27 +167,27 @@ struct Words {
 /// What a pool says of the worker of a reward, said of that of an environment.
 fn of_environment(error: Error) -> Error {
     let Words { slug, hint } = match error.slug {
-        "reward-worker-timeout" => Words {
+        slugs::REWARD_WORKER_TIMEOUT => Words {
             slug: "text-environment-timeout",
             hint: "raise environment.step_timeout_ms, or make the environment return in time",
         },
-        "reward-worker-over-budget" => Words {
+        slugs::REWARD_WORKER_OVER_BUDGET => Words {
             slug: "text-environment-over-budget",
             hint: "raise environment.worker_memory, or lower environment.num_workers",
         },
-        "reward-worker-crashed" | "reward-worker-oom-killed" => Words {
+        slugs::REWARD_WORKER_CRASHED | slugs::REWARD_WORKER_OOM_KILLED => Words {
             slug: "text-environment-crashed",
             hint: "run the environment alone to see why; a crash in native code may also be the limit environment.worker_memory",
         },
-        "reward-bad-reply" => Words {
+        slugs::REWARD_BAD_REPLY => Words {
             slug: "text-environment-bad-reply",
             hint: "what an environment says to one turn is bounded by 1 MiB",
         },
-        "reward-worker-not-started" => Words {
+        slugs::REWARD_WORKER_NOT_STARTED => Words {
             slug: "text-environment-missing",
             hint: "environment.python names the interpreter; `python3` if absent",
         },
-        "reward-sandbox-missing" => Words {
+        slugs::REWARD_SANDBOX_MISSING => Words {
             slug: "text-environment-missing",
             hint: "set environment.network = \"allow\" if the environment may reach the network",
         },

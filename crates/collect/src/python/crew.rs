@@ -318,8 +318,8 @@ impl Crew {
                 ));
             };
             self.hear(worker, word).map_err(|error| match error.slug {
-                "env-worker-over-budget" => (FaultKind::OverBudget, error),
-                "env-exception" | "env-not-made" => (FaultKind::Exception, error),
+                slugs::ENV_WORKER_OVER_BUDGET => (FaultKind::OverBudget, error),
+                slugs::ENV_EXCEPTION | slugs::ENV_NOT_MADE => (FaultKind::Exception, error),
                 _ => (FaultKind::BadOutput, error),
             })?;
         }
