@@ -13,7 +13,7 @@ processes hold.
 
 Each repeat runs everyone once, every other repeat in the opposite order. Whoever fails is left out from then on, and
 its row says why. This file owns the work, the floors and the order; processes are in collectors_run.py, the written
-results in collectors_results.py.
+results in results.py.
 """
 
 import array
@@ -26,11 +26,11 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-import collectors_results
 import environments
 import machine
+import results
 from collectors_run import Ours, Watch, peer
-from h200_results import MIB
+from results import MIB
 
 NATIVE, PYTHON = "CartPole-v1", "gym:CartPole-v1"
 WORKERS = 2  # Of TorchRL, and of us where a case does not say otherwise: as many as threads.
@@ -49,7 +49,7 @@ class Case:
     frames: int  # Of ours.
     frames_each: int  # Of each environment in a batch.
     peers: dict
-    floors: dict  # Peer -> rule, see collectors_results.floor.
+    floors: dict  # Peer -> rule, see results.collect_floor.
     at_most: float = None  # A floor in us.
     more: dict = field(default_factory=dict)
 
@@ -148,7 +148,7 @@ def compare(options, failures):
     write_policy(environments.CACHE / POLICY_FILE)
     for case in cases(python):
         runs, errors = in_turn(options, case, ours, found)
-        add(found, collectors_results.frame_rows(left(case, options.skip), runs, errors), failures)
+        add(found, results.collect_rows(left(case, options.skip), runs, errors), failures)
     add(found, worker_rows(ours, python, options.skip), failures)
     add(found, plan_rows(ours, python), failures)
     return found
@@ -162,7 +162,7 @@ def left(case, skip):
 def add(found, rows, failures):
     for row in rows:
         failures += [f"collect: {row['what']}: {row[key]}" for key in ("error", "peer_error") if key in row]
-    print(collectors_results.lines({"rows": rows}), flush=True)
+    print(results.collect_lines(rows), flush=True)
     found["rows"] += rows
 
 
@@ -207,14 +207,14 @@ def worker_rows(ours, python, skip):
                 error = peer(environment, how, 8, num_workers, calls).get("error")
             peers[name] = (None if error else watch.worker_bytes, {"peer_error": error} if error else {})
         for name, (bytes_, more) in (peers or {None: (None, {})}).items():
-            row = collectors_results.row
+            row = results.collect_row
             out.append(row(what, "bytes", held, bytes_, WORKER_BYTES_MAX, peer_name=name, **facts, **more))
     return out
 
 
 def plan_rows(ours, python):
     """What is held beside what was planned; a floor here is the plan."""
-    row = collectors_results.row
+    row = results.collect_row
     native = environment_file(NATIVE, 10_000, 32, threads=WORKERS)
     with Watch() as watch:
         found = ours.collect(native, 10_000 * 32 * 20)

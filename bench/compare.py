@@ -23,7 +23,6 @@ import time
 from pathlib import Path
 
 import collectors
-import collectors_results
 import environments
 import machine
 import results
@@ -57,14 +56,14 @@ def main():
         table = collectors.compare(options, failures)
         if table["rows"] and (options.json or not options.quick):
             path = options.json or environments.BENCH / "results" / "collect.json"
-            collectors_results.write(path, table)
+            results.write(path, table, results.collect_page)
     for part in filter(WORK.get, options.parts):
         record = compare(options, part, failures)
         if Ours.name in record["contenders"]:  # Without us there is nothing to compare.
             found["parts"][part] = record
-            print(results.lines(part, record), flush=True)
+            print(results.cpu_lines(part, record), flush=True)
     if found["parts"] and (options.json or not options.quick):
-        results.write(options.json or environments.BENCH / "results" / "cpu.json", found)
+        results.cpu_write(options.json or environments.BENCH / "results" / "cpu.json", found)
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
     return 1 if failures else 0

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import environments
-import faults_results
 import h200_run
 import machine
+import results
 from contenders import log_path
 from results import GIB
 
@@ -40,6 +40,8 @@ OURS_LIMIT_S = 900  # Compiling included.
 ENDING_LIMIT_S = 30
 LEAK_BYTES = 12 * GIB  # Nothing stops TorchRL's worker below the 8 GB that it takes, so they must be there.
 PR_SET_CHILD_SUBREAPER = 36
+LONGEST_WORDS = 160
+CAUSE = "the speed is negative"  # The message of the exception that envs.py raises.
 # What is the same in all rows: the first two for TorchRL too.
 SETUP = {"num_envs", "num_workers", "step_timeout_ms", "worker_memory_mib"}
 
@@ -93,7 +95,8 @@ def main():
     errors = []
     found = measure(options, errors)
     if options.json or not options.only:
-        faults_results.write(options.json or environments.BENCH / "results" / "faults.json", found)
+        path = options.json or environments.BENCH / "results" / "faults.json"
+        results.write(path, found, results.faults_page)
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
     return 1 if errors else 0
@@ -133,7 +136,7 @@ def measure(options, errors):
 
     mine = watched(ours, options.binary, failures)
     for failure in failures:
-        names = [] if options.skip or failure.no_peer else faults_results.PEERS
+        names = [] if options.skip or failure.no_peer else results.FAULT_PEERS
         peers = {name: watched(torchrl, name, failure) for name in names}
         row = {"what": failure.what, **failure.options, "no_peer": failure.no_peer, "ours": mine[failure], "peers": peers}
         for name, one in {"Plimsoll": row["ours"], **peers}.items():
@@ -141,7 +144,7 @@ def measure(options, errors):
             if "error" in one:
                 errors.append(f"{failure.what}: {name}: {one['error']}")
         found["rows"].append(row)
-        environments.say(faults_results.line(row))
+        environments.say(results.line(results.fault_cells(row)))
     return found
 
 
@@ -199,10 +202,26 @@ def seen(found, failure, printed_bytes, errors):
     """What the peer wrote, without tracebacks, and what it left elsewhere."""
     exception = found["exception"]
     return {
-        **found, "exception": faults_results.exception_words(exception) if exception else None,
-        "cause": faults_results.cause_place(exception, errors), "printed_bytes": printed_bytes,
+        **found, "exception": exception_words(exception) if exception else None,
+        "cause": cause_place(exception, errors), "printed_bytes": printed_bytes,
         "leaks": failure.fault == "leak",
     }
+
+
+def exception_words(exception):
+    """Returns type and first line of an exception, shortened. `exception`: {type, message}."""
+    lines = [one.strip() for one in exception["message"].splitlines() if one.strip()]
+    words = f"{exception['type']}: {lines[0]}" if lines else exception["type"]
+    if len(words) > LONGEST_WORDS:
+        words = words[:LONGEST_WORDS].rsplit(" ", 1)[0] + " ..."
+    return words.replace("`", "'")
+
+
+def cause_place(exception, errors):
+    """Returns where the environment's own message is: "exception", "stderr", or None."""
+    if exception and CAUSE in exception["message"]:
+        return "exception"
+    return "stderr" if CAUSE in errors else None
 
 
 def session(command, name, limit_s, variables):

@@ -11,7 +11,7 @@ variance in every group. What matters most comes first, and what no longer fits 
 --rehearse does the same with the nano model and few tokens, on the CPU unless --device says otherwise: it tries the
 script, its numbers mean nothing and its rows have no floors. Exit code 0 unless something did not run.
 
-This file owns the work, the floors and the order. Processes are in h200_run.py, the written results in h200_results.py.
+This file owns the work, the floors and the order. Processes are in h200_run.py, the written results in results.py.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import environments
-import h200_results
 import h200_run
 import machine
+import results
 from results import GIB
 
 
@@ -73,16 +73,16 @@ def main():
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ends the contender under way too.
     before = environments.BENCH / "results" / "h200.json"
-    results = h200_results.Results(options.results / "h200.json", None if options.rehearse else before)
+    kept = results.Results(options.results / "h200.json", None if options.rehearse else before)
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as scratch:
-        part = Part(options, results, Path(scratch))
-        results.begin(options.part, part.facts())
+        part = Part(options, kept, Path(scratch))
+        kept.begin(options.part, part.facts())
         PARTS[options.part](part)
         part.profile_slow()
         part.end()
-    rows = [row for row in results.found["rows"] if row["part"] == options.part]
+    rows = [row for row in kept.found["rows"] if row["part"] == options.part]
     missed = sum(row["holds"] is False for row in rows)
-    part.clock.say(f"{options.part} is over; rows below their floor: {missed}; {results.path}")
+    part.clock.say(f"{options.part} is over; rows below their floor: {missed}; {kept.path}")
     return 1 if any(failed(row) for row in rows) else 0
 
 
@@ -117,8 +117,8 @@ def arguments():
 class Part:
     """One part under way: its work, its clock, the card, and the results that it adds to."""
 
-    def __init__(self, options, results, caches):
-        self.options, self.results, self.caches = options, results, caches
+    def __init__(self, options, kept, caches):
+        self.options, self.results, self.caches = options, kept, caches
         self.name = options.part
         self.work = SMALL if options.rehearse else Work()
         self.clock = h200_run.Clock(options.seconds)
@@ -159,7 +159,7 @@ class Part:
         readings = {"cuMemGetInfo": found.get("device_used_bytes"), "NVML": found["card_bytes"]}
         readings = {how: number for how, number in readings.items() if number}
         if "error" not in found and "--profile" not in words and found.get("device_planned_bytes") and readings:
-            plan = h200_results.plan(f"{label}, {model}", found["device_planned_bytes"], readings)
+            plan = results.plan(f"{label}, {model}", found["device_planned_bytes"], readings)
             self.results.add_plan(self.name, plan)
         return found
 
@@ -184,7 +184,7 @@ class Part:
         """Adds a row. `ours` is a field of `found` or a number; `best` names the peer that it stands beside."""
         peers = peers or {}
         value = found.get(ours) if isinstance(ours, str) else ours
-        row = h200_results.row(
+        row = results.row(
             self.name, what, model, unit, value, peer_name=best, peers=peers, error=found.get("error"),
             spread={key: found[key] for key in ("median", "min", "max", "repeats") if key in found},
             share_of_peak=found.get("share_of_peak") if ours == "median" else None,

@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import time
 
 import environments
 from contenders import log_path, log_tail
+from results import spread
 
 READ_EVERY_S = 0.02
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/lib64-nvidia/libnvidia-ml.so.1"]
@@ -122,10 +122,6 @@ def peer(script, model, device, repeats, limit_s, **numbers):
         return {"error": "no repeat ended", **found}
     last = {name: fact for name, fact in lines[-1].items() if name != "value"}
     return {**spread(values), "versions": lines[0].get("versions", {}), **last, **found}
-
-
-def spread(values):
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "repeats": len(values)}
 
 
 def parsed(text):

@@ -23,9 +23,11 @@ import time
 from pathlib import Path
 
 import machine
+import results
+from results import MIB
 
 HERE = Path(__file__).parent
-MB, MIB = 10**6, 2**20
+MB = 10**6
 FLOOR_BYTES_PER_SECOND = 200 * MB
 # `LOG_BYTES_MAX` of crates/doctor/src/log/mod.rs.
 MEMORY_BYTES_MAX = 64 * MIB
@@ -152,13 +154,7 @@ def holds(row):
 def page(found):
     """The results as Markdown."""
     facts = found["machine"]
-    rows = [
-        f"| {row['what']} | {row['bytes'] / 1e9:.2f} | {row['bytes_per_second']['median'] / MB:.0f} "
-        f"({row['bytes_per_second']['min'] / MB:.0f} to {row['bytes_per_second']['max'] / MB:.0f}) | "
-        f"{row['bytes_per_cpu_second'] / MB:.0f} | {row['cat_bytes_per_second'] / MB:.0f} | {row['memory_bytes'] / MIB:.1f} | "
-        f"{', '.join(row['named'])} | {'holds' if row['holds'] else 'missed'} |"
-        for row in found["rows"]
-    ]
+    head = ["log", "GB", "MB/s (least to most)", "MB a CPU second", "`cat` into a pipe, MB/s", "memory, MiB", "named", ""]
     return "\n".join(
         [
             "# Reading logs",
@@ -167,12 +163,19 @@ def page(found):
             f"{facts['kernel']}. Floors: {FLOOR_BYTES_PER_SECOND // MB} MB/s by wall clock, {MEMORY_BYTES_MAX // MIB} MiB for the "
             f"whole process (with an empty log it takes {found['empty_bytes'] / MIB:.1f} MiB), and the death at the end is named.",
             "",
-            "| log | GB | MB/s (least to most) | MB a CPU second | `cat` into a pipe, MB/s | memory, MiB | named | |",
-            "|---|---|---|---|---|---|---|---|",
-            *rows,
+            *results.table(head, map(cells, found["rows"])),
             "",
         ]
     )
+
+
+def cells(row):
+    speed = {key: f"{row['bytes_per_second'][key] / MB:.0f}" for key in ("median", "min", "max")}
+    return [
+        row["what"], f"{row['bytes'] / 1e9:.2f}", f"{speed['median']} ({speed['min']} to {speed['max']})",
+        f"{row['bytes_per_cpu_second'] / MB:.0f}", f"{row['cat_bytes_per_second'] / MB:.0f}",
+        f"{row['memory_bytes'] / MIB:.1f}", ", ".join(row["named"]), results.held(row["holds"]),
+    ]
 
 
 def main():
@@ -199,8 +202,7 @@ def main():
     }
     print(page(found))
     if not options.quick:
-        (HERE / "results" / "log.json").write_text(json.dumps(found, indent=1) + "\n")
-        (HERE / "results" / "log.md").write_text(page(found))
+        results.write(HERE / "results" / "log.json", found, page)
     sys.exit(0 if found["holds"] else 1)
 
 

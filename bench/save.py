@@ -21,6 +21,8 @@ from pathlib import Path
 
 import environments
 import machine
+import results
+from results import GIB, MIB, held
 
 RUN = """method = "grpo"
 model = "random:smollm2-135m"
@@ -46,7 +48,6 @@ STEPS = 4
 PARAMETERS = 134_515_008
 WAYS = ["plain", "gathered", "async"]
 TIMES_DD_MAX = 3.0
-MIB, GIB = 2**20, 2**30
 
 
 def main():
@@ -74,8 +75,7 @@ def main():
     found["holds"] = verdicts(found)
     shutil.rmtree(place)
     path = options.json or environments.BENCH / "results" / "save.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    path.with_suffix(".md").write_text(page(found))
+    results.write(path, found, page)
     print(page(found))
     return 0 if found["ended"][0]["exit"] == 0 else 1
 
@@ -175,43 +175,36 @@ def verdicts(found):
 
 def page(found):
     """The Markdown page of what was found."""
-    here, save = found["machine"], found["save"]
+    save, holds = found["save"], found["holds"]
+    head = ["who", "saves", "end", "kills by the kernel", "seconds of a save", "anonymous memory added"]
     out = [
         "# A save in a container a tenth above the plan",
         "",
-        f"Machine: {here['cpu']}, {here['num_cores']} cores, {here['memory_bytes'] / GIB:.1f} GiB, {here['kernel']}; "
-        f"commit {found['commit']}, {found['when']}. Made by `python3 bench/save.py`; its head says what is done.",
+        f"{results.place(found)} Made by `python3 bench/save.py`; its head says what is done.",
         f"{found['parameters'] / 1e6:.1f} M parameters, weights in bf16, master copy and moments in f32: 14 bytes a parameter. "
         f"The run's smallest host memory is {found['least_bytes'] / MIB:.0f} MiB, the limit {found['limit_bytes'] / MIB:.0f} MiB.",
         "",
-        "| who | saves | end | kills by the kernel | seconds of a save | anonymous memory added |",
-        "|---|---|---|---|---|---|",
-    ]
-    out += [line(row) for row in found["ended"]]
-    held = {True: "holds", False: "missed"}
-    holds = found["holds"]
-    out += [
+        *results.table(head, map(cells, found["ended"])),
         "",
         f"`plimsoll bench save`, without a limit, by turns with `dd bs=1M conv=fsync` of the same {save['bytes'] / GIB:.2f} GiB: "
         f"median {save['median']:.2f} s ({save['min']:.2f} to {save['max']:.2f}), dd {save['dd']['median']:.2f} s "
         f"({save['dd']['min']:.2f} to {save['dd']['max']:.2f}).",
         "",
-        f"- {save['times_dd']:.2f} times dd (at most {TIMES_DD_MAX:.0f}: {held[holds['at_most_3_times_dd']]}).",
+        f"- {save['times_dd']:.2f} times dd (at most {TIMES_DD_MAX:.0f}: {held(holds['at_most_3_times_dd'])}).",
         f"- Anonymous memory grew by {save['anonymous_growth_bytes'] / MIB:.1f} MiB "
         f"(at most the staging buffer of {save['staging_bytes'] / MIB:.0f} MiB: "
-        f"{held[holds['adds_at_most_the_staging_buffer']]}).",
+        f"{held(holds['adds_at_most_the_staging_buffer'])}).",
         "",
     ]
     return "\n".join(out)
 
 
-def line(row):
+def cells(row):
     code = row["exit"]
     end = f"exit {code}" if code >= 0 else signal.Signals(-code).name
     seconds = f"{row['seconds']:.1f}" if "seconds" in row else ""
     grown = f"{row['anonymous_growth_bytes'] / MIB:.0f} MiB" if "anonymous_growth_bytes" in row else ""
-    cells = [row["who"], str(row.get("saves", 0)), end, str(row["oom_kills"]), seconds, grown]
-    return "| " + " | ".join(cells) + " |"
+    return [row["who"], str(row.get("saves", 0)), end, str(row["oom_kills"]), seconds, grown]
 
 
 if __name__ == "__main__":

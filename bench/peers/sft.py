@@ -27,6 +27,7 @@ BENCH = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(BENCH))
 import environments  # noqa: E402
 import machine  # noqa: E402
+import results  # noqa: E402
 
 TOLERANCE = 0.01
 LEARNING_RATE, WARM_UP, WEIGHT_DECAY = 1e-3, 5, 0.1
@@ -182,16 +183,15 @@ def write(args, steps, worst):
         "worst": worst,
         "steps": steps,
     }
-    folder = BENCH / "results"
-    (folder / "sft.json").write_text(json.dumps(result, indent=1) + "\n")
-    (folder / "sft.md").write_text(page(result))
+    results.write(BENCH / "results" / "sft.json", result, page)
 
 
 def page(result):
     """The result for people."""
     steps, worst, versions = result["steps"], result["worst"], result["versions"]
     shown = [step for step in steps if step["step"] == 1 or step["step"] % 10 == 0]
-    table = "".join(f"| {s['step']} | {s['ours']:.6f} | {s['theirs']:.6f} | {s['differs_by']:.1e} |\n" for s in shown)
+    cells = lambda s: [str(s["step"]), f"{s['ours']:.6f}", f"{s['theirs']:.6f}", f"{s['differs_by']:.1e}"]  # noqa: E731
+    table = "\n".join(results.table(["step", "Plimsoll", "transformers", "relative difference"], map(cells, shown)))
     holds = "holds" if result["holds"] else "does not hold"
     return f"""# The loss curve of `method = "sft"` beside transformers
 
@@ -199,9 +199,8 @@ Made by `{result["command"]}`; its head says what is done. torch {versions["torc
 {versions["transformers"]}, both sides in f32. {len(steps)} steps from the same random weights. The largest relative difference of a step's
 loss is {worst["differs_by"]:.1e}, in step {worst["step"]} (at most {result["tolerance"]}: {holds}).
 
-| step | Plimsoll | transformers | relative difference |
-|---|---|---|---|
 {table}
+
 All steps: `sft.json`.
 """
 
