@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A save in a container that is a tenth above the plan: Plimsoll, which saves at each step, and PyTorch, once.
+"""Measures saving under a memory limit a tenth above the plan: Plimsoll at each step, PyTorch once.
 
     python3 bench/save.py [--repeats 5] [--skip-peers] [--binary PATH] [--json PATH]
 
-The limit is `plimsoll plan --min` of the run below and a tenth, in a memory cgroup of its own without swap. Plimsoll
-trains in it and saves beside each next rollout; PyTorch holds the same weights and states, nothing else, and saves
-them: see peers/torch_save.py for its three ways. Then `plimsoll bench save` without a limit, by turns with `dd` of the
-same bytes. Needs root, `cargo build --release`, 10 GB of disk. Exit code 0 unless something did not run or ours was
-ended; who else was ended is a result.
+The limit is 1.1 times `plimsoll plan --min` of the run below, set on a separate memory cgroup without swap. Plimsoll
+trains in it and saves during each following rollout. PyTorch holds only the same weights and states, and saves them in
+three ways: see peers/torch_save.py. Then `plimsoll bench save` runs without a limit, alternating with `dd` of the same
+size. Needs root, `cargo build --release` and 10 GB of disk. Exit code 0 unless something did not run or Plimsoll was
+killed; a killed peer is a result.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def arguments():
 
 
 def ours(binary, run_file, place, limit):
-    """A run that saves at each step, within the limit."""
+    """Runs Plimsoll, which saves at each step, within the limit."""
     run_dir = place / "run"
     row = within("plimsoll", limit, [binary, "train", run_file, "--json", "--set", f"run.dir={run_dir}"])
     events = (run_dir / "events.jsonl").read_text() if (run_dir / "events.jsonl").exists() else ""
@@ -103,7 +103,7 @@ def ours(binary, run_file, place, limit):
 
 
 def peer(way, place, limit):
-    """One save of PyTorch, within the limit."""
+    """Runs one save of PyTorch within the limit."""
     script = environments.BENCH / "peers" / "torch_save.py"
     out = place / "torch"
     words = [environments.python("torch"), script, "--how", way, "--parameters", PARAMETERS, "--out", out]
@@ -116,7 +116,7 @@ def peer(way, place, limit):
 
 
 def within(name, limit, command):
-    """Runs a command in a memory cgroup: its exit code (-9: SIGKILL), the kernel's kills, the most that was charged."""
+    """Runs a command in a memory cgroup. Returns its exit code (-9: SIGKILL), the kernel's kills and the peak memory."""
     group = Group(name, limit)
     try:
         join = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group.folder / "cgroup.procs"]
@@ -150,7 +150,7 @@ class Group:
         return int(path.read_text()) if path.exists() else None
 
     def remove(self):
-        for _ in range(100):  # A group is busy for a moment after its last process.
+        for _ in range(100):  # A cgroup stays busy for a moment after its last process.
             try:
                 return self.folder.rmdir()
             except OSError:
@@ -158,13 +158,13 @@ class Group:
 
 
 def answer(command):
-    """The JSON object that a command prints."""
+    """Runs a command. Returns the JSON object that it prints."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def verdicts(found):
-    """What is promised of a save, and whether it held."""
+    """Returns the promises about a save, and whether they hold."""
     save = found["save"]
     return {
         "ours_ends_within_the_limit": found["ended"][0]["exit"] == 0 and found["ended"][0]["oom_kills"] == 0,
@@ -174,7 +174,7 @@ def verdicts(found):
 
 
 def page(found):
-    """The Markdown page of what was found."""
+    """Renders the Markdown page."""
     save, holds = found["save"], found["holds"]
     head = ["who", "saves", "end", "kills by the kernel", "seconds of a save", "anonymous memory added"]
     out = [
