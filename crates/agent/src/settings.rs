@@ -5,12 +5,13 @@ use super::learner::LearnerOptions;
 use super::network::{Network, StoredPolicy};
 use super::normalise::Moments;
 use crate::collecting::PythonSetup;
+use plimsoll_algo::advantage::Whiten;
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Extras, GroupOptions, PythonStepper, RowLayout, Stepper, native_bytes, native_steppers,
 };
-use plimsoll_config::{Environment as Section, MLP, RunFile, Whiten};
+use plimsoll_config::{Environment as Section, MLP, RunFile};
 use plimsoll_device::Activation;
 use plimsoll_env::native::{Options, Visitor, visit};
 use plimsoll_env::{Environment, Slot, Spec};
@@ -265,7 +266,7 @@ fn learner(run: &RunFile) -> LearnerOptions {
         value_clip: critic.value_clip.filter(|&clip| clip > 0.0),
         value_coef: critic.value_coef.unwrap_or(0.5),
         entropy_coef: run.loss.entropy_coef,
-        whiten: run.loss.whiten.map_or(plimsoll_algo::advantage::Whiten::Full, Whiten::kind),
+        whiten: run.loss.whiten.unwrap_or(Whiten::Full),
         epochs: run.train.epochs_per_rollout,
         mini_batch: run.train.mini_batch.unwrap_or(1) as usize,
         adam_epsilon: run.train.adam_epsilon as f32,

@@ -293,7 +293,7 @@ mod tests {
     fn every_method_is_within_its_bound() {
         for spec in &METHODS {
             let error = method_error(spec, spec.loss).expect("groups of two");
-            assert!(error.largest > 0.0 && error.largest < 2e-5, "{}: {error:?}", spec.name);
+            assert!(error.largest > 0.0 && error.largest < 2e-5, "{}: {error:?}", spec.method);
         }
         for error in [dpo_error(), reward_model_error()] {
             assert!(error.largest > 0.0 && error.largest < 2e-5, "{error:?}");

@@ -176,7 +176,7 @@ pub fn whole_step(
         .map(|ids| Item { ids, ..Item::default() })
         .collect();
     let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
-    let objective = Objective::new(&run)?;
+    let objective = Objective::new(&run).expect("a bench run samples");
     let mut cx = StepContext {
         run: &run,
         text: &text,

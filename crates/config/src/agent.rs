@@ -3,7 +3,8 @@
 use super::provenance::{Origin, Provenance};
 use super::sections::{Environment, RunFile};
 use super::validate::{bad_value, contradiction, not_zero};
-use super::values::{Auto, ByteSize, Method, RunDevice};
+use super::values::{Auto, ByteSize, RunDevice};
+use plimsoll_algo::method::Method;
 use plimsoll_base::{Bytes, Error, Result};
 
 /// Environments, where the run file names no number.

@@ -3,7 +3,8 @@
 use super::provenance::Provenance;
 use super::sections::{Environment, RunFile};
 use super::validate::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
-use super::values::{Advantage, Credit, Overlong};
+use super::values::{Credit, Overlong};
+use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::{Error, Result};
 use plimsoll_textenv::{Kind, Settings};
 use std::time::Duration;

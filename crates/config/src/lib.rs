@@ -37,6 +37,7 @@ pub use env_file::{
 pub use eval_metric::{EvalMetric, EvalNumber};
 pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};
+pub use plimsoll_algo::method::Method;
 pub use provenance::{Origin, Provenance};
 pub use rewards::reward_specs;
 pub use sections::{
@@ -46,9 +47,8 @@ pub use sections::{
 pub use sources::no_rows_to_filter;
 pub use sources::{DataSet, DataSets};
 pub use values::{
-    Advantage, Aggregation, Auto, ByteSize, Correction, Credit, Curriculum, DynamicSampling, Expecting,
-    KlEstimator, KlIn, LossType, MaskHole, Method, ModelDtype, Network, Offload, OnFull, OptimizerDtype,
-    Overlong, PolicyLoss, Recompute, RewardFailure, RunDevice, Schedule, Signature, Whiten,
+    Auto, ByteSize, Credit, Curriculum, DynamicSampling, Expecting, KlIn, LossType, ModelDtype, Network,
+    Offload, OnFull, OptimizerDtype, Overlong, Recompute, RewardFailure, RunDevice, Schedule, Signature,
 };
 
 /// What the name of a small actor-critic begins with.

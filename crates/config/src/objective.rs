@@ -1,16 +1,14 @@
 //! What a method optimises, resolved from the run file: how rewards become advantages and log-probs a loss.
 
-use crate::{Advantage, Aggregation as RunAggregation, DynamicSampling, KlIn, RunFile, Whiten as RunWhiten};
-use plimsoll_algo::advantage::{Gae, Whiten};
+use crate::{DynamicSampling, KlIn, RunFile};
+use plimsoll_algo::advantage::{Advantage, Gae, Whiten};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::correction::Correction;
 use plimsoll_algo::kl::{KlController, KlEstimator};
-use plimsoll_algo::method::Method;
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_algo::shaping::{GroupFilter, Overlong, Shaping};
-use plimsoll_base::Result;
 
-/// Rewards outside this range are cut, after shaping (algorithms: "Sample reward to token reward", step 4).
+/// Rewards outside this range are cut, after shaping (`docs/methods.md`).
 const REWARD_CLIP: [f32; 2] = [-10.0, 10.0];
 
 /// The KL term.
@@ -54,9 +52,9 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// The objective of a run file whose method samples responses.
-    pub fn new(run: &RunFile) -> Result<Objective> {
-        let method = Method::parse(run.method.name())?.spec();
+    /// Resolves the objective of a run file; none if its method samples nothing.
+    pub fn new(run: &RunFile) -> Option<Objective> {
+        let method = run.method.spec()?;
         let loss = &run.loss;
         let group = match loss.advantage {
             None => method.shaping,
@@ -69,19 +67,19 @@ impl Objective {
             factor: loss.overlong_factor.unwrap_or(1.0),
         });
         let policy = loss.policy.map_or(method.loss, |policy| policy.loss());
-        Ok(Objective {
+        Some(Objective {
             filter: loss.dynamic_sampling.and_then(DynamicSampling::filter),
             shaping: Shaping { overlong, group, clip: REWARD_CLIP },
             gamma: loss.gamma,
             gae: (loss.advantage == Some(Advantage::Gae)).then_some(Gae {
                 gamma: loss.gamma,
                 lambda: loss.lambda,
-                mask_hole: loss.mask_hole.kind(),
+                mask_hole: loss.mask_hole,
             }),
-            whiten: loss.whiten.map_or(method.whiten, RunWhiten::kind),
+            whiten: loss.whiten.unwrap_or(method.whiten),
             loss: policy.with_clips(loss.clip_low, loss.clip_high).with_dual_clip(loss.dual_clip),
-            correction: loss.correction.zip(loss.correction_band).map(|(how, band)| how.kind(band)),
-            aggregation: loss.aggregation.map_or(method.aggregation, RunAggregation::kind),
+            correction: loss.correction.zip(loss.correction_band).map(|(how, band)| how.within(band)),
+            aggregation: loss.aggregation.unwrap_or(method.aggregation),
             // Of an episode, what its turns can have.
             length_norm: (max_new_tokens * run.turns_max()) as f64,
             kl: kl_term(run),
@@ -121,7 +119,7 @@ fn kl_term(run: &RunFile) -> Option<KlTerm> {
         Some(target) => KlController::Adaptive { coef, target, horizon: loss.kl_horizon.unwrap_or(10_000.0) },
     };
     Some(KlTerm {
-        estimator: loss.kl_estimator.kind(),
+        estimator: loss.kl_estimator,
         in_reward: loss.kl_in == KlIn::Reward,
         unbiased: loss.kl_unbiased,
         controller,

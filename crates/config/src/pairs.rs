@@ -4,7 +4,8 @@
 use super::provenance::Provenance;
 use super::sections::{Eval, Loss, Rollout, RunFile};
 use super::validate::{bad_value, contradiction};
-use super::values::{LossType, Method};
+use super::values::LossType;
+use plimsoll_algo::method::Method;
 use plimsoll_base::Result;
 use serde::Serialize;
 

@@ -4,6 +4,12 @@
 use super::env_file::WorkerGpu;
 use super::sources::DataSets;
 use super::values::*;
+use plimsoll_algo::advantage::{Advantage, MaskHole, Whiten};
+use plimsoll_algo::aggregation::AggregationKind;
+use plimsoll_algo::correction::CorrectionKind;
+use plimsoll_algo::kl::KlEstimator;
+use plimsoll_algo::method::Method;
+use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -313,7 +319,7 @@ fn stop() -> RewardFailure {
 pub struct Loss {
     /// Loss of a token. By method.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<PolicyLoss>,
+    pub policy: Option<PolicyLossKind>,
     /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By policy loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_low: Option<f64>,
@@ -342,7 +348,7 @@ pub struct Loss {
     pub entropy_coef: f64,
     /// How token losses become one number. By method.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub aggregation: Option<Aggregation>,
+    pub aggregation: Option<AggregationKind>,
     /// Baseline of a group. By method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advantage: Option<Advantage>,
@@ -376,7 +382,7 @@ pub struct Loss {
     pub dynamic_sampling_retries: Option<u32>,
     /// Weight of what an older policy version sampled. Without `rollout.policy_lag` every weight is exactly 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub correction: Option<Correction>,
+    pub correction: Option<CorrectionKind>,
     /// Band of that weight [[0.5, 5.0]].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correction_band: Option<[f64; 2]>,

@@ -339,7 +339,7 @@ fn other_methods_take_what_they_need() {
     let gspo = load_text(GOOD, &["method=gspo"], &[]).unwrap().run;
     assert_eq!(
         (gspo.loss.clip_low, gspo.loss.aggregation),
-        (Some(3e-4), Some(Aggregation::SeqMeanTokenMean))
+        (Some(3e-4), Some(plimsoll_algo::aggregation::AggregationKind::SeqMeanTokenMean))
     );
 }
 
@@ -366,7 +366,7 @@ fn a_critic_has_defaults_and_the_names_of_other_stacks() {
     );
     assert_eq!(critic.learning_rate, Some(loaded.run.train.learning_rate));
     assert_eq!(loaded.provenance.describe("critic.value_clip"), "default of the method");
-    assert_eq!(loaded.run.loss.advantage, Some(Advantage::Gae));
+    assert_eq!(loaded.run.loss.advantage, Some(plimsoll_algo::advantage::Advantage::Gae));
     let sets = [
         "method=ppo",
         "loss.lam=0.95",

@@ -4,8 +4,11 @@
 
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
-use super::values::{Advantage, Auto, Curriculum, DynamicSampling, KlIn, MaskHole, Method, PolicyLoss};
+use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
 use crate::eval_metric::EvalMetric;
+use plimsoll_algo::advantage::{Advantage, MaskHole};
+use plimsoll_algo::method::Method;
+use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::{Error, Result};
 
 /// Tokens of one block of the KV cache on the CPU: attention reads whole blocks of this size.
@@ -418,12 +421,12 @@ fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
         }
     }
     let (low, high) = (loss.clip_low.unwrap_or(0.0), loss.clip_high.unwrap_or(f64::INFINITY));
-    if policy == PolicyLoss::Cispo && low > high {
+    if policy == PolicyLossKind::Cispo && low > high {
         let message = format!("loss.clip_low = {low} is above loss.clip_high = {high}");
         return Err(contradiction(at, "loss.clip_low", &message)
             .hint("for cispo both are absolute: 0 and 5 by default"));
     }
-    if policy != PolicyLoss::Cispo && low > 1.0 {
+    if policy != PolicyLossKind::Cispo && low > 1.0 {
         return Err(bad_value(
             at,
             "loss.clip_low",
@@ -435,7 +438,7 @@ fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
         Some(dual) if !(dual.is_finite() && dual > 1.0) => {
             Err(bad_value(at, "loss.dual_clip", dual, "a number above 1, such as 3"))
         }
-        Some(dual) if policy != PolicyLoss::Ppo => {
+        Some(dual) if policy != PolicyLossKind::Ppo => {
             let message =
                 format!("loss.dual_clip = {dual} bounds the policy loss `ppo`, and this is `{policy}`");
             Err(contradiction(at, "loss.dual_clip", &message)

@@ -1,5 +1,6 @@
 //! The kinds of value that a key can have beyond numbers and strings: `"auto"`, bytes, and closed sets of names.
 
+use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Bytes, DType};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, Unexpected, Visitor};
@@ -181,81 +182,15 @@ impl JsonSchema for ByteSize {
     }
 }
 
-/// Declares a closed set of names: variants, their spelling in run files, and how messages list them.
+/// Declares a closed set of names that only run files have, and how messages list them.
 macro_rules! names {
-    ($(#[$doc:meta])* $name:ident, $listed:literal, { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize, JsonSchema)]
-        pub enum $name {
-            $($(#[$vdoc])* #[serde(rename = $text)] $variant,)+
-        }
-
-        impl $name {
-            /// The name in run files.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $($name::$variant => $text,)+
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
+    ($(#[$doc:meta])* $name:ident, $listed:literal, { $($body:tt)+ }) => {
+        plimsoll_base::names! { $(#[$doc])* #[derive(JsonSchema)] $name { $($body)+ } }
 
         impl Expecting for $name {
             const EXPECTING: &'static str = $listed;
         }
     };
-}
-
-names!(
-    /// What a run trains with.
-    Method, "a method", {
-        /// Group-relative advantages with the group's standard deviation.
-        Grpo = "grpo",
-        /// Group mean as baseline, no standard deviation, a constant length norm.
-        DrGrpo = "dr_grpo",
-        /// Leave-one-out baseline.
-        Rloo = "rloo",
-        /// Whitened rewards, no group baseline.
-        Reinforce = "reinforce",
-        /// Group mean as baseline, whitened over the batch.
-        ReinforceBaseline = "reinforce_baseline",
-        /// Sequence-level ratios.
-        Gspo = "gspo",
-        /// Clipped and detached ratios.
-        Cispo = "cispo",
-        /// Soft gates instead of clips.
-        Sapo = "sapo",
-        /// A critic and GAE.
-        Ppo = "ppo",
-        /// Supervised: no rollout, no reward.
-        Sft = "sft",
-        /// Preferences without a reward model.
-        Dpo = "dpo",
-        /// A reward model from preferences.
-        RewardModel = "reward_model",
-    }
-);
-
-impl Method {
-    /// True for the methods that sample responses and score them.
-    pub const fn has_rollout(self) -> bool {
-        !matches!(self, Method::Sft | Method::Dpo | Method::RewardModel)
-    }
-
-    /// True for the methods that learn from pairs of a chosen and a rejected answer.
-    pub const fn has_pairs(self) -> bool {
-        matches!(self, Method::Dpo | Method::RewardModel)
-    }
-
-    /// True for the methods whose advantage compares the samples of one prompt.
-    pub const fn compares_group(self) -> bool {
-        self.has_rollout() && !matches!(self, Method::Reinforce | Method::Ppo)
-    }
 }
 
 names!(
@@ -378,18 +313,6 @@ names!(
 );
 
 names!(
-    /// The estimator of the KL divergence from the reference.
-    KlEstimator, "\"k1\", \"k2\" or \"k3\"", {
-        /// d.
-        K1 = "k1",
-        /// d^2 / 2.
-        K2 = "k2",
-        /// exp(-d) - 1 + d.
-        K3 = "k3",
-    }
-);
-
-names!(
     /// Where the KL term goes.
     KlIn, "\"loss\" or \"reward\"", {
         /// A term of the loss.
@@ -409,80 +332,6 @@ names!(
     }
 );
 
-names!(
-    /// The loss of a token.
-    PolicyLoss, "a policy loss", {
-        /// The clipped ratio times the advantage.
-        Ppo = "ppo",
-        /// The same with the ratio of a whole sequence.
-        Gspo = "gspo",
-        /// A clipped and detached ratio times the log-probability.
-        Cispo = "cispo",
-        /// A soft gate on the ratio.
-        Sapo = "sapo",
-        /// The log-probability alone.
-        Reinforce = "reinforce",
-    }
-);
-
-names!(
-    /// What becomes of samples whose policy version is not the one that is trained.
-    Correction, "\"tis\", \"icepop\", \"sequence_mask\" or \"sequence_mask_sum\"", {
-        /// A token's weight is cut to the band.
-        Tis = "tis",
-        /// Tokens whose weight leaves the band are left out.
-        IcePop = "icepop",
-        /// Sequences whose mean weight leaves the band are left out.
-        SequenceMask = "sequence_mask",
-        /// Sequences whose weight as a whole leaves the band are left out.
-        SequenceMaskSum = "sequence_mask_sum",
-    }
-);
-
-names!(
-    /// How token losses become one number.
-    Aggregation, "an aggregation", {
-        /// Over all response tokens of the step.
-        TokenMean = "token_mean",
-        /// Mean over sequences of the mean over their tokens.
-        SeqMeanTokenMean = "seq_mean_token_mean",
-        /// Mean over sequences of the sum over their tokens.
-        SeqMeanTokenSum = "seq_mean_token_sum",
-        /// The same, divided by `max_new_tokens`.
-        SeqMeanTokenSumNorm = "seq_mean_token_sum_norm",
-        /// Sum over all tokens.
-        TokenSum = "token_sum",
-    }
-);
-
-names!(
-    /// The baseline of a group.
-    Advantage, "an advantage", {
-        /// (R - mean) / (std + eps).
-        GroupNorm = "group_norm",
-        /// R - mean.
-        MeanBaseline = "mean_baseline",
-        /// R - mean of the others.
-        Rloo = "rloo",
-        /// R.
-        None = "none",
-        /// GAE over a critic's values.
-        Gae = "gae",
-    }
-);
-
-names!(
-    /// Whitening of the advantages over the step's response tokens.
-    Whiten, "\"off\", \"full\" or \"no_std\"", {
-        /// Advantages as they are.
-        Off = "off",
-        /// Mean 0, variance 1.
-        Full = "full",
-        /// Mean 0.
-        NoStd = "no_std",
-    }
-);
-
 /// Which groups a step keeps: those whose scores differ, or those whose mean score lies strictly between two numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DynamicSampling {
@@ -492,6 +341,17 @@ pub enum DynamicSampling {
     Mixed,
     /// `[low, high]`.
     Mean([f64; 2]),
+}
+
+impl DynamicSampling {
+    /// Returns the filter of groups; none keeps every group.
+    pub const fn filter(self) -> Option<GroupFilter> {
+        match self {
+            DynamicSampling::Off => None,
+            DynamicSampling::Mixed => Some(GroupFilter::Mixed),
+            DynamicSampling::Mean([low, high]) => Some(GroupFilter::Mean { low, high }),
+        }
+    }
 }
 
 impl Serialize for DynamicSampling {
@@ -542,16 +402,6 @@ impl JsonSchema for DynamicSampling {
         json_schema!({ "anyOf": [{ "type": "boolean" }, bounds] })
     }
 }
-
-names!(
-    /// What advantages do at tokens that are not trained.
-    MaskHole, "\"skip\" or \"zero_value\"", {
-        /// They are left out of the recurrence.
-        Skip = "skip",
-        /// They are steps of value 0.
-        ZeroValue = "zero_value",
-    }
-);
 
 names!(
     /// Which tokens the reward of a turn is credited to.

@@ -69,7 +69,7 @@ pub fn train(
     let mut session = open_session(run, earlier.as_ref(), &mut say)?;
     let (rewards, episodes) = graders(run, &session)?;
     let report = fitting_plan(run, &session, &path)?;
-    let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
+    let objective = Objective::new(run);
     let (mut dir, behind) = directory(&path, run, &report, earlier)?;
     let before = Host::this().rss();
     let (dev, mut arena) =

@@ -471,11 +471,12 @@ mod tests {
     fn a_ratio_that_is_not_one_before_the_first_update_ends_the_run_whatever_the_method() {
         for spec in &METHODS {
             let same = sums(&spec.loss, [-0.5, -1.25, -0.03, f32::NAN]);
-            assert!(check_ratio(1, &same).is_ok(), "{}", spec.name);
+            assert!(check_ratio(1, &same).is_ok(), "{}", spec.method);
             // The last bit of one log-probability.
             let off = f32::from_bits(0.5f32.to_bits() + 1);
-            let error = check_ratio(1, &sums(&spec.loss, [-off, -1.25, -0.03, 0.0])).expect_err(spec.name);
-            assert_eq!(error.slug, "logprob-mismatch", "{}", spec.name);
+            let error =
+                check_ratio(1, &sums(&spec.loss, [-off, -1.25, -0.03, 0.0])).expect_err(spec.method.name());
+            assert_eq!(error.slug, "logprob-mismatch", "{}", spec.method);
         }
         assert!(check_ratio(1, &PolicySums::default()).is_ok(), "nothing is trained");
     }
