@@ -32,7 +32,7 @@ fn ids(value: &Value) -> Vec<u32> {
 fn strings_have_the_tokens_of_hugging_face() {
     let Some(model) = model("strings_have_the_tokens_of_hugging_face") else { return };
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab).unwrap();
-    let cases = cases(include_str!("tokenizer_cases_smollm2.jsonl"));
+    let cases = cases(include_str!("../tokenizer_cases_smollm2.jsonl"));
     assert_eq!(cases.len(), 200);
     for case in &cases {
         let expect = ids(&case["ids"]);
@@ -55,7 +55,7 @@ fn conversations_have_the_text_and_tokens_of_hugging_face() {
     let Some(model) = model("conversations_have_the_text_and_tokens_of_hugging_face") else { return };
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab).unwrap();
     let template = ChatTemplate::from_files(&model.tokenizer).unwrap().expect("SmolLM2 has a template");
-    let cases = cases(include_str!("chat_cases_smollm2.jsonl"));
+    let cases = cases(include_str!("../chat_cases_smollm2.jsonl"));
     assert_eq!(cases.len(), 12);
     for case in &cases {
         let messages: Vec<Message> = serde_json::from_value(case["messages"].clone()).unwrap();

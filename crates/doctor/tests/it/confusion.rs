@@ -1,4 +1,4 @@
-//! The confusion table of our own examples: everything on the diagonal, enough examples of every class.
+//! The confusion table of the examples: everything on the diagonal, enough examples of every class.
 
 use plimsoll_doctor::log::self_test::Confusion;
 

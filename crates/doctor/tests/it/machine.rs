@@ -1,4 +1,4 @@
-//! Machines of our own making, as folders: what each check says of them, and that hidden files are no fault.
+//! Checks of machines that are folders, and that hidden files are no fault.
 
 use plimsoll_base::Bytes;
 use plimsoll_doctor::machine::{Card, Check, GpuFacts, Machine, State};
