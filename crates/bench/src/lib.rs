@@ -175,18 +175,19 @@ pub fn whole_step(
         .into_iter()
         .map(|ids| Item { ids, ..Item::default() })
         .collect();
-    let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
+    let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
+    let mut held = Held::default();
     let objective = Objective::new(&run).expect("a bench run samples");
     let mut cx = StepContext {
         run: &run,
         text: &text,
         eos: &[],
         objective,
-        rewards,
+        rewards: &mut rewards,
         episodes: None,
         prompts: &mut |_, _| Ok(items.clone()),
         cursor: Cursor::default(),
-        held: Held::default(),
+        held: &mut held,
         edge: &mut |_| {},
     };
     let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);

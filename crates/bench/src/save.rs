@@ -7,8 +7,9 @@ use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_rl::roles::{Sources, Trainer};
 use plimsoll_rl::rollout::held::Held;
-use plimsoll_rl::save::{What, prepare};
+use plimsoll_rl::save::prepare;
 use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
+use plimsoll_run::lead::Saving;
 use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -63,9 +64,9 @@ fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: 
     for step in 0..=options.repeats as u32 {
         let before = Host::this().rss().anon;
         let started = Instant::now();
-        let what = What::Everything { state: &state, run_file: &run_file, held: &Held::default() };
-        let (path, peak) =
-            with_peak_anon(|| prepare(trainer, &bench.model, &store, step, what, retention)?.run());
+        let everything = Some((&state, run_file.as_str()));
+        let saving = Saving { step, store: store.clone(), retention, everything };
+        let (path, peak) = with_peak_anon(|| prepare(trainer, &bench.model, &Held::default(), saving)?.run());
         let seconds = started.elapsed().as_secs_f64();
         found.bytes = Manifest::read(&path?)?.bytes();
         let dd = dd(&place.join("dd"), found.bytes)?;

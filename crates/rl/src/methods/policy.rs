@@ -40,7 +40,7 @@ pub struct StepContext<'s> {
     /// What is optimised; its KL controller moves.
     pub objective: Objective,
     /// What scores responses.
-    pub rewards: Rewards,
+    pub rewards: &'s mut Rewards,
     /// So many prompts from a position of the data on.
     pub prompts: &'s mut dyn FnMut(u64, usize) -> Result<Vec<Item>>,
     /// The environment that gives prompts and rewards instead, if there is one.
@@ -48,7 +48,7 @@ pub struct StepContext<'s> {
     /// Where the next prompts and samples come from; it moves.
     pub cursor: Cursor,
     /// What the last rollout kept.
-    pub held: Held,
+    pub held: &'s mut Held,
     /// Told what begins.
     pub edge: &'s mut dyn FnMut(Doing),
 }
@@ -134,11 +134,11 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     if cx.held.next(prompts).is_empty() {
         gather(trainer, cx, step, &mut report)?;
     }
-    let (held, samples) = (std::mem::take(&mut cx.held), trainer.take_samples());
+    let (held, samples) = (std::mem::take(cx.held), trainer.take_samples());
     let groups = held.next(prompts);
     let result = train_on(trainer, cx, &held, &samples, groups.clone(), step, &mut report);
     trainer.put_samples(samples);
-    cx.held = held;
+    *cx.held = held;
     result?;
     cx.held.done(groups);
     Ok(report)
@@ -167,7 +167,7 @@ fn train_on(
         cut.for_each(|(i, _)| trainer.buffers.leave_out(i));
     }
     report.see_samples(
-        &model_reward::names(&cx.rewards, &cx.run.reward),
+        &model_reward::names(cx.rewards, &cx.run.reward),
         &held.groups()[groups],
         samples,
         which,

@@ -170,7 +170,7 @@ fn respond(
 ) -> Result<(Vec<Scored>, Vec<String>)> {
     let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
     let started = Instant::now();
-    let mut grading = Grading::begin(&mut cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
+    let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
     let stats = trainer.rollout(request, &mut grading)?;
     let texts = grading.texts();
     add(&mut report.rollout, &stats);
@@ -182,7 +182,7 @@ fn respond(
     if let Some(model) = ModelReward::of(&cx.run.reward) {
         model.add(trainer, items, group, &mut scored)?;
     }
-    report.add_graded(&cx.rewards);
+    report.add_graded(cx.rewards);
     report.seconds.reward += started.elapsed().as_secs_f64();
     Ok((scored, texts))
 }
