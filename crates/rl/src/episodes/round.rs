@@ -5,7 +5,7 @@ use crate::data::dataset::{Item, TextModel, forgetting};
 use crate::methods::buffers::StepBuffers;
 use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Credit, Environment, Overlong, Rollout, RunFile};
+use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
@@ -72,7 +72,7 @@ impl Episodes {
     /// Starts the environment of a run file; `None` where it has none. `prompt_tokens`: the longest prompt of the plan.
     ///
     /// Errors: `text-environment-missing`, `thread-not-started`.
-    pub fn open(run: &RunFile, prompt_tokens: usize) -> Result<Option<Episodes>> {
+    pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
         let Some(section) = &run.environment else { return Ok(None) };
         Ok(Some(Episodes {
             hosts: Hosts::start(&Kind::parse(&section.env)?, &section.host_settings())?,
@@ -169,7 +169,7 @@ impl Episodes {
     pub(super) fn talk<'s>(
         &'s mut self,
         text: &'s TextModel,
-        rollout: &'s Rollout,
+        rollout: &'s RolloutSpec,
         policy_version: u64,
     ) -> Result<Talk<'s>> {
         self.policy_version = policy_version;
@@ -276,7 +276,7 @@ fn item(text: &TextModel, first: &[Message]) -> Result<Item> {
 pub(super) struct Talk<'s> {
     episodes: &'s mut Episodes,
     text: &'s TextModel,
-    rollout: &'s Rollout,
+    rollout: &'s RolloutSpec,
     stop: TextStop<'s>,
 }
 

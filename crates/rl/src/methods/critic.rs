@@ -9,7 +9,7 @@ use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::{Sequence, UpdateOptions};
@@ -42,7 +42,7 @@ pub fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
 }
 
 /// How the sequences of a rollout are cut into the critic's updates: passes over them, and sequences of an update.
-fn cut(run: &RunFile, sequences: usize) -> (u32, usize) {
+fn cut(run: &RunSpec, sequences: usize) -> (u32, usize) {
     match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
         // As many in each, and fewer in the last where dynamic sampling found too few groups.
         Some(updates) => (1, sequences.div_ceil(updates as usize)),

@@ -19,7 +19,7 @@ use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
 use plimsoll_algo::shaping::{RewardMetrics, shape_rewards};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Objective;
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
 use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Finish, RolloutStats, Samples};
@@ -32,7 +32,7 @@ use std::time::Instant;
 /// What a step needs beside the trainer.
 pub struct StepContext<'s> {
     /// The run file.
-    pub run: &'s RunFile,
+    pub run: &'s RunSpec,
     /// The model's text side.
     pub text: &'s TextModel,
     /// Tokens that end a response.
@@ -162,12 +162,12 @@ fn train_on(
         .map(|s| Sequence { group: s / size, prompt: prompt(s), response: samples.ids(s) })
         .collect();
     begin_buffers(trainer, samples, which.clone());
-    if cx.run.loss.mask_truncated {
+    if cx.run.rollout.mask_truncated {
         let cut = which.clone().enumerate().filter(|&(_, s)| samples.finish(s) == Finish::Length);
         cut.for_each(|(i, _)| trainer.buffers.leave_out(i));
     }
     report.see_samples(
-        &model_reward::names(cx.rewards, &cx.run.reward),
+        &model_reward::names(cx.rewards, cx.run.model_reward.as_ref()),
         &held.groups()[groups],
         samples,
         which,
@@ -469,13 +469,13 @@ mod tests {
 
     #[test]
     fn a_ratio_that_is_not_one_before_the_first_update_ends_the_run_whatever_the_method() {
-        for spec in &METHODS {
-            let same = sums(&spec.loss, [-0.5, -1.25, -0.03, f32::NAN]);
+        for (spec, sampling) in METHODS.iter().filter_map(|spec| Some((spec, spec.sampling?))) {
+            let same = sums(&sampling.loss, [-0.5, -1.25, -0.03, f32::NAN]);
             assert!(check_ratio(1, &same).is_ok(), "{}", spec.method);
             // The last bit of one log-probability.
             let off = f32::from_bits(0.5f32.to_bits() + 1);
-            let error =
-                check_ratio(1, &sums(&spec.loss, [-off, -1.25, -0.03, 0.0])).expect_err(spec.method.name());
+            let error = check_ratio(1, &sums(&sampling.loss, [-off, -1.25, -0.03, 0.0]))
+                .expect_err(spec.method.name());
             assert_eq!(error.slug, "logprob-mismatch", "{}", spec.method);
         }
         assert!(check_ratio(1, &PolicySums::default()).is_ok(), "nothing is trained");

@@ -9,7 +9,7 @@ use crate::methods::policy::{StepContext, StepReport};
 use crate::roles::{Trainer, sampling};
 use crate::rollout::grading::Grading;
 use crate::rollout::held::HeldGroup;
-use crate::rollout::model_reward::ModelReward;
+use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
 use plimsoll_reward::Scored;
@@ -75,7 +75,7 @@ pub fn gather(
 ) -> Result<()> {
     let wanted = cx.run.prompts_per_rollout() as usize;
     let rounds = match cx.objective.filter {
-        Some(_) => 1 + cx.run.loss.dynamic_sampling_retries.unwrap_or(0),
+        Some(_) => 1 + cx.run.rollout.retries,
         None => 1,
     };
     cx.held.begin(step, trainer.updates());
@@ -179,8 +179,8 @@ fn respond(
     (cx.edge)(Doing::Reward);
     let started = Instant::now();
     let mut scored = cx.rewards.finish()?;
-    if let Some(model) = ModelReward::of(&cx.run.reward) {
-        model.add(trainer, items, group, &mut scored)?;
+    if let Some(model) = &cx.run.model_reward {
+        model_reward::add(model, trainer, items, group, &mut scored)?;
     }
     report.add_graded(cx.rewards);
     report.seconds.reward += started.elapsed().as_secs_f64();

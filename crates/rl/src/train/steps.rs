@@ -10,7 +10,7 @@ use crate::methods::{dpo, metrics, reward_model};
 use crate::rollout::model_reward;
 use crate::rollout::responses::{Kept, KeptSample};
 use plimsoll_base::Result;
-use plimsoll_config::{Method, Objective};
+use plimsoll_config::Method;
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_run::lead::{Lead, Stepped};
 use plimsoll_run::metrics::Metrics;
@@ -19,13 +19,9 @@ use plimsoll_run::status::Doing;
 use std::time::Instant;
 
 impl LanguageRun<'_> {
-    pub(super) fn policy_step(
-        &mut self,
-        lead: &mut Lead<'_, '_, '_, '_>,
-        objective: Objective,
-        n: u32,
-    ) -> Result<()> {
+    pub(super) fn policy_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
         let started = Instant::now();
+        let objective = self.objective.expect("a method that samples has an objective");
         let Session { data, text, model, .. } = &mut self.session;
         let text = &*text;
         let mut cx = StepContext {
@@ -128,7 +124,7 @@ impl LanguageRun<'_> {
             let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
             return dir.write_samples(n, &rows);
         }
-        let names = model_reward::names(&self.rewards, &self.run.reward);
+        let names = model_reward::names(&self.rewards, self.run.model_reward.as_ref());
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
         let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);
