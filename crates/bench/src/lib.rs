@@ -22,12 +22,12 @@ use plimsoll_plan::RoleName;
 use plimsoll_plan::devices;
 use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
+use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;
 use plimsoll_rl::data::session;
-use plimsoll_rl::methods::metrics;
-use plimsoll_rl::methods::policy::{StepContext, step};
+use plimsoll_rl::flops::forward_flops;
+use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::{Sources, Trainer, sampling};
-use plimsoll_rl::rollout::gather::Cursor;
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
@@ -100,7 +100,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
         times.push(started.elapsed().as_secs_f64());
     }
     let lengths = || std::iter::repeat_n(prompt, sequences);
-    let flops = metrics::forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
+    let flops = forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
     let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, flops);
     result["bench"] = json!("rollout");
     result["unit"] = json!("generated tokens/s");
@@ -141,7 +141,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
         parts.push(stats);
     }
     let prompts = std::iter::repeat_n(1, batch);
-    let flops = 3.0 * metrics::forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
+    let flops = 3.0 * forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
     let mut result = bench.rates(&*dev, &times[1..], (batch * seq) as f64, flops);
     let last = parts.last().copied().unwrap_or_default();
     result["bench"] = json!("train");

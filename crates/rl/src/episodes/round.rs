@@ -166,7 +166,7 @@ impl Episodes {
     /// The engine's questions about the episodes that `begin` began. `policy_version`: of the weights that play.
     ///
     /// Errors: `stop-string-invalid`.
-    pub(super) fn talk<'s>(
+    pub(crate) fn talk<'s>(
         &'s mut self,
         text: &'s TextModel,
         rollout: &'s RolloutSpec,
@@ -273,7 +273,7 @@ fn item(text: &TextModel, first: &[Message]) -> Result<Item> {
 }
 
 /// A rollout's side of the episodes.
-pub(super) struct Talk<'s> {
+pub(crate) struct Talk<'s> {
     episodes: &'s mut Episodes,
     text: &'s TextModel,
     rollout: &'s RolloutSpec,

@@ -3,10 +3,10 @@
 use super::run::LanguageRun;
 use crate::episodes::evaluate_episodes;
 use crate::eval::{EvalHow, Evaluated, evaluate};
-use crate::methods::{dpo, reward_model};
+use crate::methods::PairMethod;
 use crate::roles::sampling;
 use plimsoll_base::Result;
-use plimsoll_config::{LearnsFrom, Method};
+use plimsoll_config::LearnsFrom;
 use plimsoll_run::events::{EvalResult, Event};
 use plimsoll_run::lead::Lead;
 use plimsoll_run::progress::Progress;
@@ -94,10 +94,7 @@ impl LanguageRun<'_> {
         }
         lead.part(Doing::Update, step);
         let items = &self.session.eval[set].items;
-        match self.run.method {
-            Method::Dpo => dpo::score_pairs(&mut self.trainer, self.run, items).map(Some),
-            _ => reward_model::score_pairs(&mut self.trainer, self.run, items).map(Some),
-        }
+        (PairMethod::of(self.run.method).score)(&mut self.trainer, self.run, items).map(Some)
     }
 }
 

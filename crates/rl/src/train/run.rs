@@ -1,10 +1,10 @@
 //! A language-model run as the loop sees it: what it begins with, takes up, saves and reports.
 
+use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::{name_tensor, prove};
 use crate::episodes::Episodes;
 use crate::roles::{Role, Trainer};
-use crate::rollout::gather::Cursor;
 use crate::rollout::held::Held;
 use crate::rollout::responses::response_text;
 use crate::save::prepare;
