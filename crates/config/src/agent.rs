@@ -1,8 +1,8 @@
 //! What a run file says of an environment policy: what its absent keys become, and what it may not say.
 
+use super::limits::{bad_value, contradiction, not_zero};
 use super::provenance::{Origin, Provenance};
 use super::sections::{Environment, RunFile};
-use super::validate::{bad_value, contradiction, not_zero};
 use super::values::{Auto, ByteSize, RunDevice};
 use crate::Trains;
 use plimsoll_algo::method::Method;

@@ -1,9 +1,9 @@
 //! `env.toml`, what `plimsoll collect` takes: its table of types, and what it may not say. Read and pointed at as run
 //! files are.
 
+use super::limits::{bad_value, contradiction, in_range, not_zero};
 use super::provenance::{Provenance, Source};
-use super::validate::{bad_value, contradiction, in_range, not_zero};
-use super::values::{Auto, ByteSize, Network};
+use super::values::{Auto, ByteSize, Network, WorkerGpu};
 use super::{aliases, de, layers, provenance_of, read_text, tree};
 use plimsoll_base::{Bytes, Error, Result};
 use schemars::JsonSchema;
@@ -101,7 +101,7 @@ pub struct EnvFile {
     /// The share of workers below which the run stops.
     #[serde(default = "half")]
     pub workers_alive_min: f64,
-    /// What becomes of an episode whose environment failed.
+    /// What happens to an episode whose environment failed.
     #[serde(default)]
     pub on_abort: AbortedEpisode,
     /// What chooses actions.
@@ -150,25 +150,7 @@ pub enum Reseed {
     Once,
 }
 
-/// Whether a worker may open a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum WorkerGpu {
-    /// It is killed if it does.
-    #[default]
-    Deny,
-    /// It may, for environments that render on one.
-    Allow,
-}
-
-impl WorkerGpu {
-    /// True where nothing else is said.
-    pub fn is_denied(&self) -> bool {
-        *self == WorkerGpu::Deny
-    }
-}
-
-/// What becomes of an episode whose environment failed.
+/// What happens to an episode whose environment failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AbortedEpisode {

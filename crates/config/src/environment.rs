@@ -1,8 +1,8 @@
 //! What `[environment]` may say, alone and beside the other sections.
 
+use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Environment, RunFile};
-use super::validate::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::values::{Credit, DynamicSampling, Overlong};
 use crate::RunSpec;
 use plimsoll_algo::advantage::Advantage;

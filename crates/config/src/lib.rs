@@ -5,12 +5,14 @@
 
 mod agent;
 mod aliases;
+mod data_sets;
 mod de;
 mod defaults;
 mod env_file;
 mod environment;
 mod eval_metric;
 mod layers;
+mod limits;
 mod model_reward;
 mod not_built;
 mod objective;
@@ -31,9 +33,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use agent::is_python_env;
+pub use data_sets::{DataSet, DataSets};
 pub use env_file::{
     AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,
-    PolicyKind, PolicySection, ReplaySection, Reseed, WorkerGpu, env_json_schema, is_env_file, load_env,
+    PolicyKind, PolicySection, ReplaySection, Reseed, env_json_schema, is_env_file, load_env,
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
 pub use not_built::error as not_built;
@@ -46,11 +49,11 @@ pub use sections::{
     Train, VerbFile,
 };
 pub use sources::no_rows_to_filter;
-pub use sources::{DataSet, DataSets};
 pub use spec::{Choices, ModelReward, RolloutSpec, RunSpec, TrainSpec};
 pub use values::{
     Auto, ByteSize, Credit, Curriculum, DynamicSampling, Expecting, KlIn, LossType, ModelDtype, Network,
     Offload, OnFull, OptimizerDtype, Overlong, Recompute, RewardFailure, RunDevice, Schedule, Signature,
+    WorkerGpu,
 };
 
 /// What the name of a small actor-critic begins with.

@@ -2,6 +2,7 @@
 //!
 //! Each check names one key, points at the place where it was set, and says which values would do.
 
+use super::limits::{TOKENS_MAX, bad_value, contradiction, finite_from_zero, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
@@ -17,8 +18,6 @@ use plimsoll_base::{Error, Result};
 const CPU_BLOCK_TOKENS: u32 = 16;
 /// Sequences of one step; beyond it a count is a slip of the keyboard.
 const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
-/// Tokens of one sequence or micro-batch, for the same reason.
-pub(super) const TOKENS_MAX: u32 = 1 << 22;
 /// Logits divided by less would leave f32.
 const TEMPERATURE_MIN: f64 = 1e-6;
 /// Threads of one process, for the same reason.
@@ -597,35 +596,4 @@ fn run_section(run: &Run, at: &Provenance) -> Result<()> {
             .hint("set run.dir = \"runs/out/NAME\""));
     }
     Ok(())
-}
-
-pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
-    at.error("bad-value", key, &format!("`{key}` is {value}; it takes {takes}"))
-        .hint(format!("set {key} to {takes}"))
-}
-
-pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
-    at.error("contradictory-keys", key, message)
-}
-
-pub(super) fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
-    match value {
-        Some(0) => Err(bad_value(at, key, 0, "a whole number of at least 1")),
-        _ => Ok(()),
-    }
-}
-
-fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
-    // The kernels compute in f32: what is infinite there is infinite.
-    match (value as f32).is_finite() && value >= 0.0 {
-        true => Ok(()),
-        false => Err(bad_value(at, key, value, "a number that is finite in f32 and not negative")),
-    }
-}
-
-pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
-    match (low..=high).contains(&value) {
-        true => Ok(()),
-        false => Err(bad_value(at, key, value, &format!("a number from {low} to {high}"))),
-    }
 }
