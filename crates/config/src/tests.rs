@@ -2,6 +2,7 @@
 
 use super::*;
 use plimsoll_base::Exit;
+use plimsoll_base::Result;
 
 const GOOD: &str = r#"method = "grpo"
 model = "builtin:nano"
@@ -390,7 +391,7 @@ fn the_schema_lists_every_section() {
         schema["properties"]["rollout"].is_object()
             && schema["$defs"]["Rollout"]["properties"]["top_p"].is_object()
     );
-    let keys = all_keys(false);
+    let keys = schema::all_keys(&json_schema());
     for key in ["method", "rollout.group_size", "reward.kind", "critic.value_clip", "memory.host"] {
         assert!(keys.iter().any(|known| known == key), "{key} in {keys:?}");
     }

@@ -144,3 +144,8 @@ impl Environment {
         self.episode_tokens_max.map_or(whole, |most| most.min(whole))
     }
 }
+
+/// Returns whether environments of this name run in worker processes.
+pub fn is_python_env(env: &str) -> bool {
+    ["gym:", "python:"].iter().any(|prefix| env.starts_with(prefix))
+}

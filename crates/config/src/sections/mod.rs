@@ -12,10 +12,12 @@ use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use environment::Environment;
+pub use environment::{Environment, is_python_env};
 pub use loss::{Critic, Loss};
 pub use reward::Reward;
 
+/// What the name of a small actor-critic begins with.
+pub const MLP: &str = "mlp:";
 /// A run file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -413,4 +415,61 @@ pub struct Run {
     /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub checked: bool,
+}
+
+/// What a run trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trains {
+    /// A language model.
+    LanguageModel,
+    /// A small network that acts in environments.
+    Policy,
+}
+
+impl RunFile {
+    /// The run file as TOML, every default written out.
+    pub fn to_toml(&self) -> String {
+        let form = "every value of a run file has a form in TOML";
+        let mut table = toml::Table::try_from(self).expect(form);
+        if let (Trains::Policy, Some(toml::Value::Table(section))) =
+            (self.trains(), table.get_mut("environment"))
+        {
+            let has_workers = section.get("env").and_then(|env| env.as_str()).is_some_and(is_python_env);
+            let is_other = |key: &str| {
+                Environment::OF_TEXT.contains(&key)
+                    || (!has_workers && Environment::OF_WORKERS.contains(&key))
+            };
+            section.retain(|key, _| !is_other(key));
+        }
+        toml::to_string(&table).expect(form)
+    }
+
+    /// `steps` steps of a method at their defaults, everything that the planner chooses left to it.
+    pub fn of(method: Method, model: &str, train: Train) -> RunFile {
+        RunFile {
+            method,
+            seed: 0,
+            model: model.into(),
+            model_options: Default::default(),
+            data: Default::default(),
+            rollout: Default::default(),
+            reward: Vec::new(),
+            loss: Default::default(),
+            critic: None,
+            train,
+            memory: Default::default(),
+            eval: Default::default(),
+            checkpoint: Default::default(),
+            run: Default::default(),
+            environment: None,
+        }
+    }
+
+    /// Returns what the run trains.
+    pub fn trains(&self) -> Trains {
+        match self.environment.is_some() && self.model.starts_with(MLP) {
+            true => Trains::Policy,
+            false => Trains::LanguageModel,
+        }
+    }
 }
