@@ -1,7 +1,8 @@
 //! `plan --table`: the peak of a grid of model, context and method, each cell planned like a run of its own.
 
+use super::limits_of;
+use super::planning::{report, with_planner};
 use super::search::Purpose;
-use super::{limits_of, report, with_planner};
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};

@@ -1,6 +1,7 @@
 //! Changes of a run file that make it fit, each planned again, in the order of the speed that they cost.
 
-use super::OF_RUN_FILE;
+use super::limits::OF_RUN_FILE;
+use super::report::Hint;
 use super::search::Planner;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
@@ -10,20 +11,6 @@ use plimsoll_config::{
 };
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::Limit;
-use serde::Serialize;
-
-/// A change of the run file that makes it fit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Hint {
-    /// What `--set` takes; none where the run file cannot do it.
-    pub set: Option<String>,
-    /// What it does, and what it costs.
-    pub why: String,
-    /// Predicted time of a step beside the run as written, less 1: 0.12 is 12 % slower. None for a larger limit.
-    pub lost_speed: Option<f64>,
-    /// True if it changes what is computed, not only how.
-    pub changes_result: bool,
-}
 
 /// A change that might help.
 struct Change {

@@ -5,9 +5,9 @@
 //! first, which costs nothing, and laid out in the order of their predicted times until one fits. A point that takes at
 //! least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
 
-use super::Resolved;
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
+use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use crate::shape::{Offload, RunShape, Training};
