@@ -24,7 +24,7 @@ use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;
-use plimsoll_rl::data::session;
+use plimsoll_rl::data::models::{open_model, text_model};
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::{Sources, Trainer, sampling};
@@ -169,7 +169,7 @@ pub fn whole_step(
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
-    let text = session::text_model(&bench.model, &run.data)?;
+    let text = text_model(&bench.model, &run.data)?;
     let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
         .into_iter()
         .map(|ids| Item { ids, ..Item::default() })
@@ -343,7 +343,7 @@ pub(crate) fn facts(
     run: &RunSpec,
     prompt_tokens: usize,
 ) -> Result<(OpenModel, Facts)> {
-    let model = session::open_model(&options.model, &run.model_options, true)?;
+    let model = open_model(&options.model, &run.model_options, true)?;
     let facts = Facts {
         spec: model.spec,
         prompt_tokens,
@@ -458,7 +458,7 @@ fn random_prompts(spec: &ModelSpec, count: usize, tokens: usize) -> Vec<Vec<u32>
 
 /// Prompts of many lengths, multiples of a block and not.
 fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result<Vec<Vec<u32>>> {
-    let model = session::open_model(&options.model, &Default::default(), true)?;
+    let model = open_model(&options.model, &Default::default(), true)?;
     let lengths = (0..count as u64).map(|i| match i {
         0 => 1,
         1 => 16,

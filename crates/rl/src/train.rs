@@ -4,7 +4,8 @@ mod evaluate;
 mod run;
 mod steps;
 
-use crate::data::session::{self, Session};
+use crate::data::models::check_trainable;
+use crate::data::session::Session;
 use crate::episodes::Episodes;
 use crate::roles::{Sources, Trainer, sampling};
 use crate::save::checkpoint_size;
@@ -41,7 +42,7 @@ pub fn train(
     };
     let run = RunSpec::new(&run_file);
     devices::check(run.choices.device)?;
-    session::check_trainable(&run.model)?;
+    check_trainable(&run.model)?;
     let session = match opening.checkpoint().map(|good| good.folder.clone()) {
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
         None => Session::open(&run, true)?,

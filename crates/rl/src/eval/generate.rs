@@ -1,7 +1,7 @@
 //! The verb `generate`: the rollout engine alone, streaming one prompt's response.
 
 use crate::data::dataset::TextModel;
-use crate::data::session;
+use crate::data::models::{open_model, text_model};
 use crate::eval::verb_facts;
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
@@ -69,8 +69,8 @@ impl Streaming<'_> {
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
     devices::check(verb.run.device)?;
-    let model = session::open_model(&verb.model, &verb.model_options, true)?;
-    let mut text = session::text_model(&model, &verb.data)?;
+    let model = open_model(&verb.model, &verb.model_options, true)?;
+    let mut text = text_model(&model, &verb.data)?;
     text.apply_chat = !raw && text.template.is_some();
     let prompt = match text.apply_chat {
         true => Prompt::Messages(vec![Message::new("user", prompt)]),

@@ -5,17 +5,19 @@
 
 pub mod generate;
 mod pass_rates;
+mod sets;
 
-use crate::data::dataset::{Dataset, Item, TextModel};
-use crate::data::pairs;
-use crate::data::session;
+pub use sets::EvalSet;
+
+use crate::data::dataset::TextModel;
+use crate::data::models::{open_model, text_model};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::grading::Grading;
 use crate::rollout::model_reward;
 use crate::rollout::responses::{Kept, KeptSample};
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{Data, DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
+use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
 use plimsoll_plan::Facts;
@@ -31,40 +33,6 @@ use std::time::Instant;
 
 /// Evaluation samples draw from numbers that training never uses.
 pub(crate) const EVAL_SAMPLE_IDS: u64 = 1 << 62;
-
-/// Held-out prompts under their name.
-#[derive(Clone, Debug, Default)]
-pub struct EvalSet {
-    /// In events, samples and metrics.
-    pub name: String,
-    /// The prompts.
-    pub items: Vec<Item>,
-}
-
-impl EvalSet {
-    /// Sets of episodes, whose prompts their environment makes.
-    pub fn of_episodes(sets: Vec<(String, String)>) -> Vec<EvalSet> {
-        sets.into_iter().map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
-    }
-
-    /// Opens sets, each a name and a path, of prompts or of pairs; at most `max` of each.
-    pub fn open_all(
-        sets: Vec<(String, String)>,
-        data: &Data,
-        text: &TextModel,
-        max: Option<u32>,
-        has_pairs: bool,
-    ) -> Result<Vec<EvalSet>> {
-        let open = |(name, path): (String, String)| {
-            let items = match has_pairs {
-                true => pairs::test_items(&path, data, text, max)?,
-                false => Dataset::test_items(&path, data, text, max)?,
-            };
-            Ok(EvalSet { name, items })
-        };
-        sets.into_iter().map(open).collect()
-    }
-}
 
 /// How to evaluate.
 pub struct EvalHow<'s> {
@@ -168,8 +136,8 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
 /// rates, as JSON lines.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     devices::check(verb.run.device)?;
-    let model = session::open_model(&verb.model, &verb.model_options, true)?;
-    let text = session::text_model(&model, &verb.data)?;
+    let model = open_model(&verb.model, &verb.model_options, true)?;
+    let text = text_model(&model, &verb.data)?;
     let mut named = verb.data.eval_sets();
     if named.is_empty() {
         let prompts = verb.data.prompts.iter().flat_map(DataSets::named);
