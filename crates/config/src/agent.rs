@@ -4,6 +4,7 @@ use super::provenance::{Origin, Provenance};
 use super::sections::{Environment, RunFile};
 use super::validate::{bad_value, contradiction, not_zero};
 use super::values::{Auto, ByteSize, RunDevice};
+use crate::Trains;
 use plimsoll_algo::method::Method;
 use plimsoll_base::{Bytes, Error, Result};
 
@@ -27,7 +28,7 @@ pub fn is_python_env(env: &str) -> bool {
 
 /// Fills what follows from other keys.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
-    if !run.is_agent() {
+    if run.trains() == Trains::LanguageModel {
         return;
     }
     let Some(environment) = &mut run.environment else { return };

@@ -20,6 +20,7 @@ mod rewards;
 mod schedule;
 mod sections;
 mod sources;
+mod spec;
 mod tree;
 mod validate;
 mod values;
@@ -37,7 +38,7 @@ pub use env_file::{
 pub use eval_metric::{EvalMetric, EvalNumber};
 pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};
-pub use plimsoll_algo::method::Method;
+pub use plimsoll_algo::method::{LearnsFrom, Method};
 pub use provenance::{Origin, Provenance};
 pub use rewards::reward_specs;
 pub use sections::{
@@ -46,6 +47,7 @@ pub use sections::{
 };
 pub use sources::no_rows_to_filter;
 pub use sources::{DataSet, DataSets};
+pub use spec::{Choices, ModelReward, RolloutSpec, RunSpec, TrainSpec};
 pub use values::{
     Auto, ByteSize, Credit, Curriculum, DynamicSampling, Expecting, KlIn, LossType, ModelDtype, Network,
     Offload, OnFull, OptimizerDtype, Overlong, Recompute, RewardFailure, RunDevice, Schedule, Signature,
@@ -55,6 +57,15 @@ pub use values::{
 pub const MLP: &str = "mlp:";
 /// Longest run file; a larger one is some other file.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a run trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trains {
+    /// A language model.
+    LanguageModel,
+    /// A small network that acts in environments.
+    Policy,
+}
 
 /// A run file with all its layers, checked.
 #[derive(Clone, Debug)]
@@ -163,7 +174,9 @@ impl RunFile {
     pub fn to_toml(&self) -> String {
         let form = "every value of a run file has a form in TOML";
         let mut table = toml::Table::try_from(self).expect(form);
-        if let (true, Some(toml::Value::Table(section))) = (self.is_agent(), table.get_mut("environment")) {
+        if let (Trains::Policy, Some(toml::Value::Table(section))) =
+            (self.trains(), table.get_mut("environment"))
+        {
             let has_workers = section.get("env").and_then(|env| env.as_str()).is_some_and(is_python_env);
             let is_other = |key: &str| {
                 Environment::OF_TEXT.contains(&key)
@@ -174,56 +187,33 @@ impl RunFile {
         toml::to_string(&table).expect(form)
     }
 
-    /// Sequences of one step: prompts x samples, both halves of pairs, or examples.
-    pub fn sequences_per_step(&self) -> u64 {
-        let group_size = match self.method {
-            method if method.has_rollout() => self.rollout.group_size,
-            method if method.has_pairs() => 2,
-            _ => 1,
-        };
-        u64::from(self.rollout.prompts_per_step) * u64::from(group_size)
+    /// `steps` steps of a method at their defaults, everything that the planner chooses left to it.
+    pub fn of(method: Method, model: &str, train: Train) -> RunFile {
+        RunFile {
+            method,
+            seed: 0,
+            model: model.into(),
+            model_options: Default::default(),
+            data: Default::default(),
+            rollout: Default::default(),
+            reward: Vec::new(),
+            loss: Default::default(),
+            critic: None,
+            train,
+            memory: Default::default(),
+            eval: Default::default(),
+            checkpoint: Default::default(),
+            run: Default::default(),
+            environment: None,
+        }
     }
 
-    /// True if a small network is trained in environments, and no language model.
-    pub fn is_agent(&self) -> bool {
-        self.environment.is_some() && self.model.starts_with(MLP)
-    }
-
-    /// Most tokens of a response: those of one turn, or of an episode behind its prompt.
-    pub fn response_tokens_max(&self) -> usize {
-        let one = self.rollout.max_new_tokens;
-        self.environment.as_ref().map_or(one, |environment| environment.episode_tokens(one)) as usize
-    }
-
-    /// Most turns of a response.
-    pub fn turns_max(&self) -> usize {
-        self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
-    }
-
-    /// Prompts of a rollout, which serves `rollout.policy_lag` steps beside the one that samples it.
-    pub fn prompts_per_rollout(&self) -> u64 {
-        u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
-    }
-
-    /// True if what a rollout kept outlives it in a buffer of its own: its samples wait for later steps, or for further rounds.
-    pub fn holds_samples(&self) -> bool {
-        let filters = !matches!(self.loss.dynamic_sampling, None | Some(DynamicSampling::Off));
-        self.method.has_rollout() && (filters || self.rollout.policy_lag > 0)
-    }
-
-    /// True if a critic is trained beside the actor.
-    pub fn has_critic(&self) -> bool {
-        self.method == Method::Ppo
-    }
-
-    /// The reward model among the rewards, if there is one.
-    pub fn model_reward(&self) -> Option<&Reward> {
-        self.reward.iter().find(|reward| reward.is_model())
-    }
-
-    /// True if the weights that the run began with are kept beside those that it trains.
-    pub fn has_reference(&self) -> bool {
-        self.method == Method::Dpo || (self.loss.kl_coef != 0.0 && self.method.has_rollout())
+    /// Returns what the run trains.
+    pub fn trains(&self) -> Trains {
+        match self.environment.is_some() && self.model.starts_with(MLP) {
+            true => Trains::Policy,
+            false => Trains::LanguageModel,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::provenance::Provenance;
 use super::sections::{Data, RunFile};
 use super::values::Expecting;
+use plimsoll_algo::method::LearnsFrom;
 use plimsoll_base::{Error, Result};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
@@ -119,7 +120,7 @@ impl RunFile {
             // Its episodes of evaluation are a set under its name.
             return vec![(environment.env.clone(), environment.env.clone())];
         }
-        let measures = self.method.has_pairs() || !self.reward.is_empty();
+        let measures = self.method.needs().learns_from == LearnsFrom::Pairs || !self.reward.is_empty();
         match (&self.data.eval, measures) {
             (None, false) => Vec::new(),
             _ => self.data.eval_sets(),

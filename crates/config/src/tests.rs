@@ -334,7 +334,10 @@ fn a_file_that_is_no_run_file_is_named() {
 fn other_methods_take_what_they_need() {
     let sft = "method = \"sft\"\nmodel = \"random:x\"\n[data]\nprompts = \"a.jsonl\"\n[train]\nsteps = 9\nlearning_rate = 1\n";
     let run = load_text(sft, &["train.mini_batch=16"], &[]).unwrap().run;
-    assert_eq!((run.sequences_per_step(), run.train.learning_rate, run.loss.advantage), (32, 1.0, None));
+    assert_eq!(
+        (RunSpec::new(&run).sequences_per_step(), run.train.learning_rate, run.loss.advantage),
+        (32, 1.0, None)
+    );
     assert!(load_text(GOOD, &["method=reinforce", "rollout.group_size=1", "loss.gamma=0.99"], &[]).is_ok());
     let gspo = load_text(GOOD, &["method=gspo"], &[]).unwrap().run;
     assert_eq!(
@@ -409,9 +412,10 @@ learning_rate = 1e-5
 fn an_environment_stands_in_the_place_of_data_and_rewards() {
     let run =
         load_text(EPISODES, &["environment.turns_max=3", "environment.turn_tokens_max=10"], &[]).unwrap().run;
-    assert_eq!((run.turns_max(), run.response_tokens_max()), (3, 3 * 5 + 2 * 10));
+    let spec = RunSpec::new(&run);
+    assert_eq!((spec.turns_max(), spec.response_tokens_max()), (3, 3 * 5 + 2 * 10));
     let shorter = load_text(EPISODES, &["environment.episode_tokens_max=7"], &[]).unwrap().run;
-    assert_eq!(shorter.response_tokens_max(), 7);
+    assert_eq!(RunSpec::new(&shorter).response_tokens_max(), 7);
     for (sets, slug, contains) in [
         (&["reward.0.kind=exact"][..], "contradictory-keys", "gives the reward itself"),
         (&["data.eval=builtin:addition"], "contradictory-keys", "seeds of its own"),

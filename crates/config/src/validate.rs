@@ -5,9 +5,11 @@
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
+use crate::Trains;
 use crate::eval_metric::EvalMetric;
+use crate::spec::sequences_per_step;
 use plimsoll_algo::advantage::{Advantage, MaskHole};
-use plimsoll_algo::method::Method;
+use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::{Error, Result};
 
@@ -26,7 +28,7 @@ const THREADS_MAX: u32 = 4096;
 pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     required(run, at)?;
     train(&run.train, at)?;
-    if run.is_agent() {
+    if run.trains() == Trains::Policy {
         super::agent::check(run, at)?;
     } else {
         sampling(&run.rollout, at)?;
@@ -36,7 +38,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     loss(&run.loss, run.method, at)?;
     critic(run, at)?;
-    if run.method.has_rollout() && !run.is_agent() {
+    if run.method.needs().learns_from == LearnsFrom::Samples && run.trains() == Trains::LanguageModel {
         group(run, at)?;
     }
     rewards(&run.reward, at)?;
@@ -69,7 +71,7 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.model.is_empty() {
         return Err(at.error("bad-value", "model", "`model` is empty").hint("set model = \"builtin:nano\""));
     }
-    if run.is_agent() {
+    if run.trains() == Trains::Policy {
         return super::agent::required(run, at);
     }
     if run.train.steps == 0 && !at.origins.contains_key("train.steps") {
@@ -81,7 +83,7 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.data.prompts.is_none() {
         return Err(missing("data.prompts"));
     }
-    if run.method.has_rollout() && run.reward.is_empty() {
+    if run.method.needs().learns_from == LearnsFrom::Samples && run.reward.is_empty() {
         return Err(missing("reward").fact(format!("method `{}` learns from a reward", run.method)));
     }
     Ok(())
@@ -168,7 +170,7 @@ fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
 /// Whether the sequences of a step divide into updates.
 fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     let (prompts, group) = (u64::from(run.rollout.prompts_per_step), u64::from(run.rollout.group_size));
-    let (sequences, made_of) = match run.method.has_rollout() {
+    let (sequences, made_of) = match run.method.needs().learns_from == LearnsFrom::Samples {
         true => (prompts * group, format!("{prompts} prompts x {group} samples")),
         false => (prompts, "rollout.prompts_per_step".to_string()),
     };
@@ -269,7 +271,8 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
         )
         .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
     }
-    if method.has_rollout() && loss.gamma != 1.0 && !matches!(method, Method::Reinforce | Method::Ppo) {
+    let fixed = method.spec().sampling.is_some_and(|sampling| !sampling.advantage.discounts());
+    if fixed && loss.gamma != 1.0 {
         let message = format!(
             "loss.gamma = {} with method `{method}`, whose reward belongs to the whole response",
             loss.gamma
@@ -347,7 +350,7 @@ fn correction(loss: &Loss, at: &Provenance) -> Result<()> {
 
 /// Whether the critic's keys belong to a method that has one, and are in range.
 fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
-    if !run.has_critic() {
+    if !run.method.needs().critic {
         return no_critic(run, at);
     }
     if run.loss.advantage.is_some_and(|advantage| advantage != Advantage::Gae) {
@@ -375,7 +378,9 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(contradiction(at, "critic.warmup_steps", &message)
             .hint(format!("set critic.warmup_steps to at most {steps}")));
     }
-    let sequences = run.sequences_per_step();
+    let rollout = &run.rollout;
+    let needs = run.method.needs();
+    let sequences = sequences_per_step(needs, rollout.prompts_per_step, rollout.group_size);
     match critic.updates_per_rollout.map(u64::from) {
         Some(updates) if !sequences.is_multiple_of(updates) => {
             let message = format!(
@@ -527,7 +532,7 @@ fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
 
 /// Whether the metric of the best checkpoint is one of this run's.
 fn eval_metric(run: &RunFile, at: &Provenance) -> Result<()> {
-    if run.is_agent() || EvalMetric::of(run).is_some() {
+    if run.trains() == Trains::Policy || EvalMetric::of(run).is_some() {
         return Ok(());
     }
     let names = EvalMetric::names_of(run);

@@ -31,7 +31,7 @@ pub use shape::{
 pub use step_arrays::{StepArrays, step_bytes};
 
 use plimsoll_base::{Bytes, DType, Error, Result};
-use plimsoll_config::{Auto, ByteSize, RunFile};
+use plimsoll_config::{Auto, ByteSize, RunSpec};
 use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::host::Host;
@@ -134,7 +134,7 @@ pub struct SmallestLimits {
 /// Returns the smallest limits under which a run fits.
 ///
 /// Errors: `size-overflow`.
-pub fn smallest_limits(run: &RunFile, facts: &Facts) -> Result<SmallestLimits> {
+pub fn smallest_limits(run: &RunSpec, facts: &Facts) -> Result<SmallestLimits> {
     let (host, device) = with_planner(run, facts, &Limits::default(), Purpose::Train, |p| p.smallest(run))?;
     Ok(SmallestLimits { min_host_bytes: host.align_up(PAGE), min_device_bytes: device })
 }
@@ -143,10 +143,10 @@ pub fn smallest_limits(run: &RunFile, facts: &Facts) -> Result<SmallestLimits> {
 ///
 /// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest
 /// completion.
-pub fn check_micro_batch(run: &RunFile, facts: &Facts) -> Result<()> {
+pub fn check_micro_batch(run: &RunSpec, facts: &Facts) -> Result<()> {
     let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
-    match run.train.micro_batch_tokens {
-        Auto::Value(limit) if run.method.has_rollout() && (limit as usize) < prompt + response => {
+    match run.choices.micro_batch_tokens {
+        Auto::Value(limit) if run.objective.is_some() && (limit as usize) < prompt + response => {
             let words = match run.environment {
                 None => format!("rollout.max_new_tokens = {response}"),
                 Some(_) => format!("an episode of {response}"),
@@ -167,7 +167,7 @@ pub fn check_micro_batch(run: &RunFile, facts: &Facts) -> Result<()> {
 /// Plans a run whose facts are known. Limits that are absent in `given` are the run file's, then this machine's.
 ///
 /// Errors: `size-overflow`.
-pub fn plan_with(run: &RunFile, facts: &Facts, given: &Limits) -> Result<PlanReport> {
+pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
     let limits = limits_of(run, given);
     with_planner(run, facts, &limits, Purpose::Train, |planner| report(planner, run))
 }
@@ -175,24 +175,24 @@ pub fn plan_with(run: &RunFile, facts: &Facts, given: &Limits) -> Result<PlanRep
 /// Plans a verb that samples and does not train.
 ///
 /// Errors: `size-overflow`.
-pub fn plan_sampling(run: &RunFile, facts: &Facts) -> Result<PlanReport> {
+pub fn plan_sampling(run: &RunSpec, facts: &Facts) -> Result<PlanReport> {
     let limits = limits_of(run, &Limits::default());
     with_planner(run, facts, &limits, Purpose::Sample, |planner| report(planner, run))
 }
 
 /// Predicted seconds of a step of `shape` with given rates.
-pub fn predict_step(run: &RunFile, facts: &Facts, shape: &RunShape, rates: &Rates) -> StepCost {
+pub fn predict_step(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> StepCost {
     cost::predict(&search::work(run, facts), shape, rates)
 }
 
 fn with_planner<T>(
-    run: &RunFile,
+    run: &RunSpec,
     facts: &Facts,
     limits: &Limits,
     purpose: Purpose,
     work: impl FnOnce(&Planner) -> Result<T>,
 ) -> Result<T> {
-    let threads = run.run.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
+    let threads = run.choices.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
     let kind = devices::kind_of(run, limits);
     let rates = match kind {
         DeviceKind::Cpu => Rates::of_this_machine(threads),
@@ -206,7 +206,7 @@ fn with_planner<T>(
     work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, rewards, held })
 }
 
-fn report(planner: &Planner, run: &RunFile) -> Result<PlanReport> {
+fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     let solution = planner.solve(run)?;
     let hints = if solution.fits { Vec::new() } else { hints::of(planner, run)? };
     let runner_up = solution.runner_up.map(|(candidate, plan)| setting(&candidate, &plan));
@@ -231,7 +231,7 @@ fn setting(candidate: &Candidate, plan: &Plan) -> Setting {
 }
 
 /// The words for a choice that rounds more than it would with more memory.
-fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
+fn gave_up(run: &RunSpec, resolved: &Resolved, fits: bool) -> Option<String> {
     let f32_weights = run.model_options.dtype.dtype() == DType::F32;
     if !fits || f32_weights {
         return None;
@@ -245,11 +245,11 @@ fn gave_up(run: &RunFile, resolved: &Resolved, fits: bool) -> Option<String> {
             Some("optimizer_dtype is int8 with stochastic rounding, because bf16 states do not fit")
         }
     };
-    if let Some(words) = states.filter(|_| run.train.optimizer_dtype.is_auto()) {
+    if let Some(words) = states.filter(|_| run.choices.optimizer_dtype.is_auto()) {
         return Some(words.into());
     }
     let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
-    (f32_states && run.train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
+    (f32_states && run.choices.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
         .then(|| "grad_dtype is bf16, because f32 gradients do not fit".into())
 }
 
@@ -266,12 +266,12 @@ pub fn machine_limits(dir: &Path) -> Limits {
 }
 
 /// The limits of a run: given, from the run file, or read from this machine.
-pub fn limits_of(run: &RunFile, given: &Limits) -> Limits {
+pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
-    let here = machine_limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")));
+    let here = machine_limits(Path::new(run.dir.as_deref().unwrap_or("runs/out")));
     let machine = limits.host.take().or(here.host);
     (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
-    limits.host = match (run.memory.host, machine) {
+    limits.host = match (run.choices.host, machine) {
         (Auto::Value(ByteSize(bytes)), machine) if machine.as_ref().is_none_or(|m| bytes <= m.bytes) => {
             Some(Limit { bytes, source: format!("memory.host {OF_RUN_FILE}") })
         }
@@ -279,7 +279,7 @@ pub fn limits_of(run: &RunFile, given: &Limits) -> Limits {
     };
     if devices::kind_of(run, &limits) == DeviceKind::Cuda {
         let card = limits.device.take().or_else(devices::device_limit);
-        limits.device = match (run.memory.device, card) {
+        limits.device = match (run.choices.device_memory, card) {
             (Auto::Value(ByteSize(bytes)), card) if card.as_ref().is_none_or(|c| bytes <= c.bytes) => {
                 Some(Limit { bytes, source: format!("memory.device {OF_RUN_FILE}") })
             }
@@ -290,9 +290,8 @@ pub fn limits_of(run: &RunFile, given: &Limits) -> Limits {
 }
 
 /// What the rewards take of the host, at most: processes of other people's code, threads, requests and replies.
-fn reward_memory(run: &RunFile) -> RewardMemory {
-    let specs = plimsoll_config::reward_specs(&run.reward, &run.data.answer_column);
-    specs.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
+fn reward_memory(run: &RunSpec) -> RewardMemory {
+    run.rewards.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
 }
 
 /// Reads `host=60GiB,device=139GiB` of `plan --limit`.
