@@ -19,7 +19,6 @@ pub(crate) fn set(name: &'static str, value: impl ToString) -> Values {
 
 /// A change of settings that a plan tries as a remedy.
 pub(crate) struct Change {
-    /// What to do.
     pub words: &'static str,
     /// New values; `None` where the change does not apply.
     pub values: fn(&Options) -> Option<Values>,
@@ -79,7 +78,6 @@ impl Options {
         self.find(name).is_some()
     }
 
-    /// Its words.
     pub fn text(&self, name: &str) -> Result<Option<&str>> {
         Ok(self.readable(name)?.map(|one| one.value.as_str()))
     }
@@ -104,13 +102,13 @@ impl Options {
         flag(&one.value).ok_or_else(|| invalid(one, "is neither true nor false"))
     }
 
-    /// A switch turned `to` true or false, if it is readable and stands the other way.
+    /// Turns a switch `to` true or false; `None` if it is so already, or is unreadable.
     pub fn turn(&self, name: &'static str, default: bool, to: bool) -> Option<Values> {
         let word = if to { "True" } else { "False" };
         (self.flag_or(name, default) == Ok(!to)).then(|| set(name, word))
     }
 
-    /// A switch without a word given or taken away, if it is readable and stands the other way.
+    /// Gives a switch without a word, or takes it away; `None` if it is so already, or is unreadable.
     pub fn switch(&self, name: &'static str, to: bool) -> Option<Values> {
         (self.flag_or(name, false) == Ok(!to)).then(|| vec![(name, to.then(String::new))])
     }

@@ -22,7 +22,7 @@ pub(crate) enum Take {
     Every(&'static str),
     /// A name for a name.
     Names(&'static str, &'static [(&'static str, &'static str)]),
-    /// True is this value of ours; false is ours without the key.
+    /// True is this value under our key; false leaves the key out.
     On(&'static str, &'static str),
     /// One number for both clips.
     Clips,

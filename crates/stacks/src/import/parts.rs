@@ -67,7 +67,7 @@ fn data_path(file: &str) -> String {
     }
 }
 
-/// Several files as a list, each under a name of its own: `train` of two folders is `gsm8k-train` and `math-train`.
+/// Several files as a list, each under its own name: `train` of two folders is `gsm8k-train` and `math-train`.
 fn data_list(paths: &[String]) -> String {
     let plain = |text: &str| -> String {
         text.chars()

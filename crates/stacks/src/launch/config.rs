@@ -85,7 +85,7 @@ pub(crate) fn interpolate(mut given: Vec<Setting>) -> Vec<Setting> {
     given
 }
 
-/// The value behind `text`, which may name another that names another, a few times over.
+/// Resolves the references in `text`, a few levels deep.
 fn resolved(text: &str, values: &BTreeMap<String, String>) -> Option<String> {
     let mut text = text.to_string();
     for _ in 0..8 {
@@ -102,7 +102,7 @@ fn resolved(text: &str, values: &BTreeMap<String, String>) -> Option<String> {
     None
 }
 
-/// The text without a `#` comment that stands outside quotes, at the start or after a space.
+/// The text without a `#` comment outside quotes, at the start or after a space.
 pub(super) fn strip_comment(line: &str) -> &str {
     let (mut quote, mut before) = (None, ' ');
     for (index, c) in line.char_indices() {

@@ -1,9 +1,9 @@
 //! What ends runs without a byte too many: calls that a kernel lacks, allocators that exclude each other, pools that grow.
-//! And what nobody can judge before a run, with what to switch on.
+//! And what cannot be judged before a run, with what to switch on.
 
 use super::limits::Limits;
 
-/// How a hazard stands.
+/// What a hazard means for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It ends or spoils this run.
@@ -15,7 +15,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// In words.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Problem => "bites",
@@ -25,12 +24,10 @@ impl Verdict {
     }
 }
 
-/// One of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hazard {
     /// Names the page.
     pub slug: &'static str,
-    /// How it stands.
     pub verdict: Verdict,
     /// What was found in the settings and on the machine.
     pub finding: String,
@@ -52,7 +49,7 @@ impl Hazard {
 /// Names of the variable that PyTorch's allocator reads.
 const ALLOCATOR_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
-/// Who asks for expandable segments, and where that is said.
+/// Returns which setting asks for expandable segments, and where it was found.
 fn expandable(limits: &Limits) -> Option<String> {
     ALLOCATOR_VARIABLES.iter().find_map(|name| {
         let known = limits.variable(name)?;
@@ -106,7 +103,7 @@ pub fn cuda_ipc(limits: &Limits, hand_over: &str, source: &'static str) -> Optio
     })
 }
 
-/// Sleep mode puts an engine's memory in a pool of its own, which expandable segments excluded until April 2026.
+/// Sleep mode puts an engine's memory in a separate pool, which expandable segments excluded until April 2026.
 pub fn sleep_mode(limits: &Limits) -> Option<Hazard> {
     let asked = expandable(limits)?;
     Some(Hazard {

@@ -73,14 +73,11 @@ pub enum Per {
     Run,
 }
 
-/// One row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     /// Who holds it: actor, critic, engine, ...
     pub role: &'static str,
-    /// What it is.
     pub name: &'static str,
-    /// Where it lies.
     pub pool: Pool,
     /// Index of its cards in the cluster.
     pub group: usize,
@@ -159,16 +156,13 @@ impl Holder {
 /// Cards that hold the same roles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// The roles.
     pub name: &'static str,
-    /// How many.
     pub cards: u64,
 }
 
 /// All cards of a run, in the order in which they fill nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cluster {
-    /// Cards by their roles.
     pub groups: Vec<Group>,
     /// Cards of a node.
     pub cards_per_node: u64,
@@ -181,7 +175,6 @@ impl Cluster {
         self.groups.len() - 1
     }
 
-    /// All cards.
     pub fn cards(&self) -> u64 {
         self.groups.iter().map(|group| group.cards).sum()
     }
@@ -268,7 +261,6 @@ impl Ledger {
 /// A sum with its rows, the largest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
-    /// All of them.
     pub bytes: Bytes,
     /// (index of the row, bytes that it adds).
     pub rows: Vec<(usize, Bytes)>,

@@ -7,7 +7,6 @@ use plimsoll_base::{Bytes, Error, Result};
 /// A value and where it comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known<T> {
-    /// The value.
     pub value: T,
     /// `--gpus`, `line 3`, `/proc/meminfo`, ...
     pub source: String,
@@ -15,7 +14,7 @@ pub struct Known<T> {
     pub by_hand: bool,
 }
 
-/// What a machine has; what nobody said is not judged.
+/// What a machine has; what is not known is not judged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Cards of a node.

@@ -71,7 +71,7 @@ impl Shape {
         Shape { spec, params: spec.parameters() }
     }
 
-    /// The same body with one row in the place of the head: P - V h (untied) + h.
+    /// Returns this shape with a head of one row: P - V h (untied) + h.
     pub fn value(spec: ModelSpec) -> Shape {
         let head = if spec.tied { 0 } else { u64::from(spec.vocab) * u64::from(spec.hidden) };
         Shape { spec, params: spec.parameters() - head + u64::from(spec.hidden) }

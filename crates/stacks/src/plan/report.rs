@@ -1,4 +1,4 @@
-//! A plan in words and as JSON: the limits with their sources, a table by phase, the verdict, the rows behind it, remedies,
+//! A plan in words and as JSON: the limits with their sources, a table by phase, the verdict with its rows, remedies,
 //! hazards, and what is not known.
 
 use super::hazards::{Hazard, Verdict};

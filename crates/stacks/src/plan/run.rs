@@ -19,7 +19,6 @@ pub struct RunPlan {
     pub version: Known<String>,
     /// The machine that the run was held against.
     pub limits: Limits,
-    /// Whether it fits.
     pub verdict: Verdict,
     /// Numbers of runs like this one that others reported.
     pub beside: Vec<Beside>,
@@ -34,7 +33,6 @@ impl RunPlan {
         self.verdict.over.is_some() || self.ledger.hazards.iter().any(Hazard::is_problem)
     }
 
-    /// Returns all rows.
     pub fn items(&self) -> &[Item] {
         &self.ledger.items
     }

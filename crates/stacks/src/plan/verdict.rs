@@ -22,9 +22,7 @@ pub struct Verdict {
 /// The most in a phase at a place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
-    /// When.
     pub phase: Phase,
-    /// Where.
     pub pool: Pool,
     /// Index of the group, or of the node.
     pub place: u64,
@@ -37,9 +35,7 @@ pub struct Peak {
 pub struct Over {
     /// What is needed there.
     pub peak: Peak,
-    /// What there is.
     pub limit: Bytes,
-    /// Who says so.
     pub limit_source: String,
     /// The page of what would be seen.
     pub slug: &'static str,
@@ -48,7 +44,6 @@ pub struct Over {
 /// A change of settings and what it frees there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remedy {
-    /// What to do.
     pub words: String,
     /// Bytes less at the first place that does not fit; negative is more.
     pub frees: Bytes,
@@ -59,7 +54,6 @@ pub struct Remedy {
 /// One number of another run, next to this plan's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Beside {
-    /// What it is of.
     pub what: String,
     /// What this plan says.
     pub computed: Bytes,
@@ -78,7 +72,7 @@ pub(crate) fn peaks(ledger: &Ledger) -> Result<Vec<Peak>> {
             peaks.push(Peak { phase, pool: Pool::Device, place: group as u64, sum });
         }
         for pool in [Pool::Host, Pool::Shm] {
-            // The fullest node stands for all.
+            // The fullest node decides for all.
             let mut fullest: Option<Peak> = None;
             for place in 0..ledger.cluster.nodes().min(64) {
                 let sum = ledger.node(pool, place, phase)?;

@@ -1,4 +1,4 @@
-//! Rules that several stacks share: what PyTorch, DeepSpeed and vLLM hold, whoever calls them.
+//! Rules that several stacks share: what PyTorch, DeepSpeed and vLLM hold, in every framework.
 
 pub(crate) mod deepspeed;
 pub(crate) mod torch;

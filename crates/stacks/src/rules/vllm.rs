@@ -17,7 +17,6 @@ const BLOCK: u128 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub group: usize,
-    /// T.
     pub tensor_parallel: u64,
     pub share: f64,
     /// Memory of the card that `share` is of.
@@ -30,7 +29,7 @@ pub(crate) struct Engine {
     pub wakes_in_two: bool,
     /// GiB of swap a card, of the first engine (before vLLM 0.8).
     pub swap_gib: f64,
-    /// A process of its own, with a context of its own.
+    /// True if it runs in a separate process, with its own context.
     pub own_process: bool,
 }
 
@@ -47,7 +46,6 @@ impl Engine {
         (self.card.0 as f64 * self.share) as u128
     }
 
-    /// Its rows.
     pub fn items(&self, shape: &Shape) -> Vec<Item> {
         let holder = Holder { role: "engine", group: self.group };
         let weights = self.weights(shape);

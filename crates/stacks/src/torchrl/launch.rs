@@ -15,7 +15,7 @@ const COLLECTORS: [&str; 8] = [
     "ParallelEnv",
 ];
 
-/// Collectors and parallel environments: `collector` names the class, keyword arguments follow, and what a name stands for
+/// Collectors and parallel environments: `collector` names the class, keyword arguments follow, and what a name means
 /// is filled in from lines `name = literal`.
 pub(super) fn read(text: &str) -> Vec<Setting> {
     let mut found: Vec<Setting> = Vec::new();

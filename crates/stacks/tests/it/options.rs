@@ -1,7 +1,7 @@
 //! One table a stack: what `import` knows of an option the plan knows too, and the other way round.
 
-use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_stacks::{Known, Limits, RunPlan, STACKS, Setting, Stack, find, plan, preset_of, translate};
+use super::plans::plan_of;
+use plimsoll_stacks::{STACKS, Setting, Stack, find, translate};
 
 /// Options that every stack has a row for, so that its file counts as one; the plan needs the model.
 fn base(stack: &Stack) -> Vec<Setting> {
@@ -14,21 +14,11 @@ fn base(stack: &Stack) -> Vec<Setting> {
     vec![Setting::new(key, value, 1)]
 }
 
-fn planned(stack: &'static Stack, settings: Vec<Setting>) -> Result<RunPlan> {
-    fn known<T>(value: T) -> Option<Known<T>> {
-        Some(Known { value, source: "test".into(), by_hand: true })
-    }
-    let limits = Limits { gpus: known(8), gpu_bytes: known(Bytes(80 << 30)), ..Limits::default() };
-    let no_model = |name: &str| Error::usage("run-model-unknown", name.to_string());
-    let models = |name: &str| preset_of(name).map(|(_, spec)| spec).ok_or_else(|| no_model(name));
-    plan(stack, settings, None, &limits, &models)
-}
-
 /// Whether the plan knows `key`: it is not listed as unknown, or a rule has read it and refused its value.
 fn plan_knows(stack: &'static Stack, key: &str) -> bool {
     let mut settings = base(stack);
     settings.push(Setting::new(key, "1", 2));
-    match planned(stack, settings) {
+    match plan_of(stack, settings, None) {
         Ok(plan) => plan.to_json()["unknown_options"] == serde_json::json!([]),
         Err(error) => {
             assert!(["run-settings-contradict", "run-model-unknown"].contains(&error.slug), "{key}: {error}");
@@ -76,7 +66,7 @@ fn r_the_plan_lost_the_dotted_limit_of_a_prompt() {
     for [prompt, response, model] in [flat, dotted] {
         let settings = [(prompt, "512"), (response, "3072"), (model, "Qwen/Qwen2.5-0.5B")];
         let settings = settings.map(|(key, value)| Setting::new(key, value, 1)).to_vec();
-        let plan = planned(stack, settings).expect("a plan");
+        let plan = plan_of(stack, settings, None).expect("a plan");
         let rows = plan.items().iter();
         let logits: Vec<u128> = rows.filter(|row| row.name == "logits").map(|row| row.bytes).collect();
         let micro = if prompt == flat[0] { 4 } else { 1 };

@@ -1,7 +1,10 @@
 //! Rows of plans of other frameworks' runs, computed by hand: which rules hold in which version, and who holds what.
 
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_stacks::{Item, Known, Limits, Per, Phase, Pool, RunPlan, Setting, find, plan, preset_of};
+use plimsoll_stacks::{
+    Item, Known, Limits, Per, Phase, Pool, RunPlan, Setting, Stack, find, plan, preset_of,
+};
+use std::path::Path;
 
 /// Parameters of Qwen2.5-7B, and of a critic with its body: less 152 064 x 3584, plus 3584.
 const P: u128 = 7_615_616_512;
@@ -29,13 +32,18 @@ fn limits() -> Limits {
     }
 }
 
-fn planned(stack: &str, version: &str, text: &str) -> Result<RunPlan> {
+/// Plans a run on one node of eight cards of 80 GiB.
+pub fn plan_of(stack: &'static Stack, settings: Vec<Setting>, version: Option<&str>) -> Result<RunPlan> {
     let models = |name: &str| {
         preset_of(name)
             .map(|(_, spec)| spec)
             .ok_or_else(|| Error::usage("run-model-unknown", name.to_string()))
     };
-    plan(find(stack).expect("a stack"), settings(text), Some(version), &limits(), &models)
+    plan(stack, settings, version, &limits(), &models)
+}
+
+fn planned(stack: &str, version: &str, text: &str) -> Result<RunPlan> {
+    plan_of(find(stack).expect("a stack"), settings(text), Some(version))
 }
 
 fn row<'a>(plan: &'a RunPlan, role: &str, name: &str, pool: Pool) -> Option<&'a Item> {
@@ -241,5 +249,25 @@ fn a_model_that_no_file_names_is_asked_for() {
         ("trl", "beta=0"),
     ] {
         assert_eq!(planned(stack, "1.0", text).unwrap_err().slug, "run-model-unknown", "{stack}");
+    }
+}
+
+#[test]
+fn every_row_names_its_arithmetic_and_its_source() {
+    for (stack, file) in [
+        ("openrlhf", "openrlhf-13b-cpu-adam.sh"),
+        ("verl", "simplerl-7b-swap.sh"),
+        ("orz", "orz-expandable.py"),
+        ("torchrl", "torchrl-64-workers.py"),
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runs/other-stacks").join(file);
+        let stack = find(stack).expect("a stack");
+        let settings = plimsoll_stacks::settings(stack, &path).expect("settings");
+        let plan = plan_of(stack, settings, None).expect("a plan");
+        assert!(plan.items().len() > 3, "{file}");
+        assert_eq!(plan.to_json()["unknown_options"], serde_json::json!([]), "{file}");
+        for row in plan.items() {
+            assert!(!row.formula.is_empty() && row.source.len() > 10, "{row:?}");
+        }
     }
 }
