@@ -59,7 +59,8 @@ impl Options {
 
     /// Returns which of two settings comes later in the file; `one` if neither is there.
     pub fn later(&self, one: &'static str, other: &'static str) -> &'static str {
-        let mut names = self.settings.iter().rev().filter_map(|setting| self.table.first_of(&setting.key));
+        let names = self.settings.iter().rev().filter(|setting| !setting.is_unset());
+        let mut names = names.filter_map(|setting| self.table.first_of(&setting.key));
         names.find(|name| [one, other].contains(name)).unwrap_or(one)
     }
 

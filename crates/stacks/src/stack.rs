@@ -19,8 +19,8 @@ pub(crate) type Rules = fn(&Options, Version, &Limits, &ModelOf<'_>) -> Result<L
 pub struct Stack {
     /// The name on the command line, and of its package in a pin.
     pub name: &'static str,
-    /// What its files are, for a reader.
-    pub file: &'static str,
+    /// What its files hold, for an error that found none of it.
+    pub(crate) looked_for: &'static str,
     /// Finds the settings in a file's text; empty if it is no file of this stack.
     pub(crate) read: fn(&str) -> Vec<Setting>,
     pub(crate) table: &'static Table,
@@ -42,9 +42,9 @@ impl fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// True if a run file can be made of its launch files.
-    pub fn is_importable(&self) -> bool {
-        self.import.is_some()
+    /// Returns what `import` reads, for its help; `None` if no run file can be made of this stack's files.
+    pub fn imported_file(&self) -> Option<&'static str> {
+        self.import.map(|import| import.file)
     }
 
     /// Every option that is known by its full name.

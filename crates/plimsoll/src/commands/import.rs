@@ -3,7 +3,7 @@
 use crate::output;
 use clap::builder::PossibleValuesParser;
 use plimsoll_base::{Error, Result};
-use plimsoll_stacks::{STACKS, Stack, find, import};
+use plimsoll_stacks::{STACKS, find, import};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 #[command(after_help = after_help())]
 pub struct Args {
     /// Whose file it is.
-    #[arg(value_parser = PossibleValuesParser::new(importable().map(|stack| stack.name)))]
+    #[arg(value_parser = PossibleValuesParser::new(importable().map(|(name, _)| name)))]
     stack: String,
     /// The script or configuration.
     file: PathBuf,
@@ -23,12 +23,13 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-fn importable() -> impl Iterator<Item = &'static Stack> {
-    STACKS.into_iter().filter(|stack| stack.is_importable())
+/// The name of each stack that is imported, and what its file is.
+fn importable() -> impl Iterator<Item = (&'static str, &'static str)> {
+    STACKS.into_iter().filter_map(|stack| Some((stack.name, stack.imported_file()?)))
 }
 
 fn after_help() -> String {
-    let files: String = importable().map(|stack| format!("  {:<8}  {}\n", stack.name, stack.file)).collect();
+    let files: String = importable().map(|(name, file)| format!("  {name:<8}  {file}\n")).collect();
     format!(
         "\
 FILE is read and never run:

@@ -8,6 +8,8 @@ use plimsoll_base::{Error, Result};
 pub(crate) struct Import {
     /// What the stack is called in comments.
     pub title: &'static str,
+    /// What its files are, for the help.
+    pub file: &'static str,
     /// (first name, value) that holds there where a file says nothing, and differs from ours or has no default here.
     pub defaults: &'static [(&'static str, &'static str)],
     /// Takes what needs several keys together: method, steps, batches, data, rewards.

@@ -40,7 +40,7 @@ pub(crate) fn read(stack: &Stack, path: &Path) -> Result<(String, Vec<Setting>)>
 /// Refuses a file that is not one of `stack`.
 pub(crate) fn nothing_found(stack: &Stack, path: &Path, command: &str) -> Error {
     Error::usage("import-nothing-found", format!("{} holds no {} settings", path.display(), stack.name))
-        .fact(format!("looked for {}", stack.file))
+        .fact(format!("looked for {}", stack.looked_for))
         .hint(format!("plimsoll {command} --help shows which file each stack takes"))
 }
 

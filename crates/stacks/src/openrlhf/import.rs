@@ -7,6 +7,7 @@ use plimsoll_base::Result;
 
 pub(super) static IMPORT: Import = Import {
     title: "OpenRLHF",
+    file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`",
     defaults: &[
         ("advantage_estimator", "gae"),
         ("input_key", "input"),

@@ -12,7 +12,7 @@ use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "openrlhf",
-    file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`",
+    looked_for: "a command `... openrlhf.cli.train_ppo_ray --flag value ...`",
     read,
     table: &options::TABLE,
     import: Some(&import::IMPORT),

@@ -7,6 +7,7 @@ use plimsoll_base::Result;
 
 pub(super) static IMPORT: Import = Import {
     title: "Open-Reasoner-Zero",
+    file: "Python with a class of `key: type = value` lines",
     defaults: &[
         ("use_grpo", "False"),
         ("actor_learning_rate", "1e-6"),

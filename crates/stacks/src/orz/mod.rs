@@ -9,7 +9,7 @@ use crate::stack::{Stack, none_reported};
 
 pub(crate) static STACK: Stack = Stack {
     name: "orz",
-    file: "Python with a class of `key: type = value` lines",
+    looked_for: "a class with lines `key: type = value`",
     read: python::class_fields,
     table: &options::TABLE,
     import: Some(&import::IMPORT),

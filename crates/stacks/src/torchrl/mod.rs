@@ -8,7 +8,7 @@ use crate::stack::{Stack, none_reported};
 
 pub(crate) static STACK: Stack = Stack {
     name: "torchrl",
-    file: "Python that calls a collector such as `MultiSyncDataCollector(...)`, or YAML with a section `collector`",
+    looked_for: "a call of a collector such as `MultiSyncDataCollector(...)`, or YAML with a section `collector`",
     read: launch::read,
     table: &options::TABLE,
     import: None,

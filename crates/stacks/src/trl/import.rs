@@ -7,6 +7,7 @@ use plimsoll_base::Result;
 
 pub(super) static IMPORT: Import = Import {
     title: "TRL",
+    file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, or Python with `GRPOConfig(...)`",
     defaults: &[
         ("trainer", "grpo"),
         ("max_completion_length", "512"),

@@ -10,7 +10,7 @@ use crate::stack::{Stack, none_reported};
 
 pub(crate) static STACK: Stack = Stack {
     name: "trl",
-    file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, or Python with `GRPOConfig(...)`",
+    looked_for: "`trl grpo --flag value ...`, YAML or JSON with the keys of GRPOConfig, or a literal `GRPOConfig(...)`",
     read,
     table: &options::TABLE,
     import: Some(&import::IMPORT),

@@ -7,6 +7,7 @@ use plimsoll_base::Result;
 
 pub(super) static IMPORT: Import = Import {
     title: "verl",
+    file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`",
     defaults: &[
         ("algorithm.adv_estimator", "gae"),
         ("data.max_prompt_length", "512"),

@@ -13,7 +13,7 @@ use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "verl",
-    file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`",
+    looked_for: "a command `... verl.trainer.main_ppo key=value ...`",
     read,
     table: &options::TABLE,
     import: Some(&import::IMPORT),
