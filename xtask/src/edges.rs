@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::finding::Finding;
 use crate::manifest;
-use crate::tidy::{Finding, Tree};
+use crate::tree::Tree;
 
 /// The table, in the notation of ARCHITECTURE.md: `left <- what it may depend on`.
 pub const ALLOWED: &str = "
@@ -109,7 +110,7 @@ pub fn parse(text: &str) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     /// The promise itself: this workspace has no edge that the table lacks.
     #[test]

@@ -1,7 +1,7 @@
 //! How long a file and a function may be. A function fits on a screen; a file of 800 lines is two subjects.
 
+use crate::finding::Finding;
 use crate::source::{Source, is_word};
-use crate::tidy::Finding;
 
 /// Lines of a file.
 pub const FILE_LINES_MAX: usize = 800;

@@ -4,7 +4,9 @@
 //! of error pages, `cargo xtask book` builds the docs.
 
 mod book;
+mod cycles;
 mod edges;
+mod finding;
 mod leaves;
 mod length;
 mod manifest;
@@ -14,6 +16,7 @@ mod soak;
 mod soak_command;
 mod source;
 mod tidy;
+mod tree;
 mod truth;
 mod truth_command;
 mod unsafety;
@@ -26,6 +29,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(),
+        ["cycles"] => print_cycles(None),
+        ["cycles", name] => print_cycles(Some(name)),
         ["index"] => write_index(),
         ["book"] => book::build::run(repository_root()),
         ["kernels", "--check"] => check_kernels(),
@@ -40,7 +45,7 @@ fn main() -> ExitCode {
 /// Writes the list of error pages and the table of contents.
 fn write_index() -> ExitCode {
     let root = repository_root();
-    match tidy::Tree::read(root).and_then(|tree| book::index::write(&tree, root)) {
+    match tree::Tree::read(root).and_then(|tree| book::index::write(&tree, root)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
             eprintln!("index: {err}");
@@ -50,7 +55,7 @@ fn write_index() -> ExitCode {
 }
 
 fn run_tidy() -> ExitCode {
-    let tree = match tidy::Tree::read(repository_root()) {
+    let tree = match tree::Tree::read(repository_root()) {
         Ok(tree) => tree,
         Err(err) => {
             eprintln!("tidy: {err}");
@@ -63,6 +68,20 @@ fn run_tidy() -> ExitCode {
     }
     eprintln!("tidy: {} files, {} findings", tree.files.len(), findings.len());
     if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints the import cycles of one crate or of all.
+fn print_cycles(name: Option<&str>) -> ExitCode {
+    match tree::Tree::read(repository_root()) {
+        Ok(tree) => {
+            print!("{}", cycles::report(&tree, name));
+            ExitCode::SUCCESS
+        }
+        Err(err) => {
+            eprintln!("cycles: {err}");
+            ExitCode::from(2)
+        }
+    }
 }
 
 /// Compiles every kernel for every architecture; NVRTC must be there.
@@ -88,7 +107,9 @@ fn fuzz_grade(arguments: &[String]) -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: cargo xtask tidy | index | book | kernels --check | truth [--runs N] [--seed S]");
+    eprintln!(
+        "usage: cargo xtask tidy | cycles [CRATE] | index | book | kernels --check | truth [--runs N] [--seed S]"
+    );
     eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults]"

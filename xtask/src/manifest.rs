@@ -1,6 +1,7 @@
 //! What every published crate says of itself: a description and a licence. Reads as much of TOML as our own manifests use.
 
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 
 /// A `key = value` of a manifest.
 pub struct Entry {
@@ -56,7 +57,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     #[test]
     fn a_crate_needs_description_and_licence() {

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::finding::Finding;
 use crate::source::Source;
-use crate::tidy::{Finding, Tree};
+use crate::tree::Tree;
 
 /// What a slug follows: the constructors, and `error` of those that know the place in a run file.
 const CONSTRUCTORS: [&str; 8] = [
@@ -89,7 +90,7 @@ fn is_kebab_case(slug: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     fn findings(code: &str, pages: &[&str]) -> Vec<String> {
         let page = |slug: &&str| (format!("{PAGES}{slug}.md"), format!("# {slug}\n"));

@@ -1,7 +1,7 @@
 //! Where `unsafe` may stand, and that each use says why it is sound.
 
+use crate::finding::Finding;
 use crate::source::Source;
-use crate::tidy::Finding;
 
 /// Crates that need it: kernels, mappings, rings; and the Python wheel.
 const CRATES: [&str; 4] = ["crates/device/", "crates/memory/", "crates/worker/", "crates/python/"];

@@ -1,8 +1,9 @@
 //! What must not stand in the repository: unfinished work, paths of one machine, hosts of package registries. And what
 //! must: a Rust file opens with what it owns.
 
+use crate::finding::Finding;
 use crate::source::{Source, is_word};
-use crate::tidy::{Finding, Tree};
+use crate::tree::Tree;
 
 /// Files read for words. Data and lock files are not prose.
 const SUFFIXES: [&str; 8] = [".rs", ".md", ".toml", ".py", ".sh", ".cu", ".cuh", ".yml"];
@@ -73,7 +74,7 @@ fn check_source(source: &Source) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let sources: Vec<Source> = if path.ends_with(".rs") { vec![Source::new(path, text)] } else { vec![] };

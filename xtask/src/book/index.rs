@@ -3,7 +3,8 @@
 
 use super::themes::themes;
 use super::{INDEX, PAGES, SUMMARY};
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -97,7 +98,7 @@ fn sentence(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     const PAGE: (&str, &str) = ("docs/errors/a-b.md", "# a-b\n\nIt is full. And more.\n");
 

@@ -1,6 +1,7 @@
 //! Links of Markdown files: a relative one points to a file or folder of the repository, an anchor to a heading.
 
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Folders whose pages are checked, beside those at the root.
@@ -164,7 +165,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     fn found(page: &str) -> Vec<String> {
         let files = [

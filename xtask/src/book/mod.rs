@@ -5,7 +5,8 @@ pub mod index;
 pub mod links;
 pub mod themes;
 
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 
 /// The table of contents, as mdBook wants it.
 pub const SUMMARY: &str = "docs/SUMMARY.md";

@@ -1,7 +1,7 @@
 //! Which theme an error page stands under. A theme is a list of beginnings of slugs; the longest one that fits decides.
 
 use crate::slugs;
-use crate::tidy::Tree;
+use crate::tree::Tree;
 
 /// A title with what it holds.
 pub struct Theme {
@@ -170,7 +170,7 @@ fn nearest(themes: &[Theme], slug: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     #[test]
     fn a_slug_has_the_nearest_theme() {
