@@ -2,7 +2,8 @@
 //! What the fix costs and See also. It refuses any other heading, and a part without content.
 
 use super::{INDEX, PAGES};
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 
 /// (heading, must it be there).
 const PARTS: [(&str, bool); 5] = [
