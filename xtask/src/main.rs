@@ -7,7 +7,6 @@ mod book;
 mod cycles;
 mod edges;
 mod finding;
-mod leaves;
 mod length;
 mod manifest;
 mod same_bits;

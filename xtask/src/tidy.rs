@@ -1,18 +1,16 @@
 //! The list of checks.
 
 use crate::finding::Finding;
-use crate::source::Source;
 use crate::tree::{FILE_BYTES_MAX, Tree};
 use crate::{book, cycles, edges, length, manifest, slugs, unsafety, words};
 
 /// All findings, by path and line.
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let sources: Vec<Source> = tree.texts(".rs").map(|(path, text)| Source::new(path, text)).collect();
-    let mut findings = Vec::new();
+    let (sources, mut findings) = tree.sources();
     findings.extend(edges::check(tree));
     findings.extend(manifest::check(tree));
     findings.extend(slugs::check(tree, &sources));
-    findings.extend(words::check(tree, &sources));
+    findings.extend(words::check(tree));
     findings.extend(book::check(tree));
     findings.extend(cycles::check(&sources));
     for source in &sources {

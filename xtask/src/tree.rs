@@ -3,6 +3,9 @@
 use std::io;
 use std::path::Path;
 
+use crate::finding::Finding;
+use crate::source::Source;
+
 /// Files above this do not belong into a repository; their text is not read.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -45,6 +48,18 @@ impl Tree {
             .iter()
             .filter(move |file| file.path.ends_with(suffix))
             .filter_map(|file| Some((file.path.as_str(), file.text.as_deref()?)))
+    }
+
+    /// Parses every Rust file; a finding for each that is not Rust.
+    pub fn sources(&self) -> (Vec<Source>, Vec<Finding>) {
+        let (mut sources, mut findings) = (Vec::new(), Vec::new());
+        for (path, text) in self.texts(".rs") {
+            match Source::new(path, text) {
+                Ok(source) => sources.push(source),
+                Err(finding) => findings.push(finding),
+            }
+        }
+        (sources, findings)
     }
 }
 

@@ -1,13 +1,19 @@
 //! The list of error pages, in `docs/errors/README.md` and in the table of contents. `cargo xtask index` writes both;
 //! tidy compares them with what it would write.
 
+use super::themes::PAGES;
 use super::themes::themes;
-use super::{INDEX, PAGES, SUMMARY};
 use crate::finding::Finding;
 use crate::tree::Tree;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+/// The table of contents that mdBook reads.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// The list of error pages.
+pub const INDEX: &str = "docs/errors/README.md";
 
 /// The line of the table of contents below which all error pages stand.
 const ERRORS: &str = "- [Errors](errors/README.md)";

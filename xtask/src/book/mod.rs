@@ -9,13 +9,6 @@ pub mod themes;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// The table of contents, as mdBook wants it.
-pub const SUMMARY: &str = "docs/SUMMARY.md";
-/// The list of error pages.
-pub const INDEX: &str = "docs/errors/README.md";
-/// Where the pages are.
-pub const PAGES: &str = "docs/errors/";
-
 /// Links, that the table of contents holds every page once, and the parts of error pages.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = links::check(tree);

@@ -3,6 +3,9 @@
 use crate::slugs;
 use crate::tree::Tree;
 
+/// The folder of the error pages.
+pub const PAGES: &str = "docs/errors/";
+
 /// A title with what it holds.
 pub struct Theme {
     /// As a heading.
@@ -154,7 +157,7 @@ pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
 
 /// The slugs of all pages.
 pub fn pages(tree: &Tree) -> Vec<String> {
-    let name = |path: &str| path.strip_prefix(super::PAGES)?.strip_suffix(".md").map(str::to_string);
+    let name = |path: &str| path.strip_prefix(PAGES)?.strip_suffix(".md").map(str::to_string);
     tree.texts(".md").filter_map(|(path, _)| name(path)).filter(|slug| slug != "README").collect()
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::readings;
-use crate::leaves::leaves;
+use crate::soak::leaves::leaves;
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
