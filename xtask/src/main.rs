@@ -1,14 +1,17 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
 //! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; and of the verifiers under hostile text:
 //! `cargo xtask fuzz-grade`; of two binaries against each other: `cargo xtask same-bits`. `cargo xtask index` writes the list
-//! of error pages, `cargo xtask book` builds the docs.
+//! of error pages, `cargo xtask book` builds the docs. `cargo xtask cycles`, `rooms` and `english` print what three of
+//! tidy's checks measure.
 
 mod book;
 mod cycles;
 mod edges;
+mod english;
 mod finding;
 mod length;
 mod manifest;
+mod rooms;
 mod same_bits;
 mod slugs;
 mod soak;
@@ -28,8 +31,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(),
-        ["cycles"] => print_cycles(None),
-        ["cycles", name] => print_cycles(Some(name)),
+        ["cycles"] => print(|tree| cycles::report(tree, None)),
+        ["cycles", name] => print(|tree| cycles::report(tree, Some(name))),
+        ["rooms"] => print(rooms::report),
+        ["english"] => print(english::report),
         ["index"] => write_index(),
         ["book"] => book::build::run(repository_root()),
         ["kernels", "--check"] => check_kernels(),
@@ -69,15 +74,15 @@ fn run_tidy() -> ExitCode {
     if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the import cycles of one crate or of all.
-fn print_cycles(name: Option<&str>) -> ExitCode {
+/// Prints what `report` says of the repository.
+fn print(report: impl Fn(&tree::Tree) -> String) -> ExitCode {
     match tree::Tree::read(repository_root()) {
         Ok(tree) => {
-            print!("{}", cycles::report(&tree, name));
+            print!("{}", report(&tree));
             ExitCode::SUCCESS
         }
         Err(err) => {
-            eprintln!("cycles: {err}");
+            eprintln!("xtask: {err}");
             ExitCode::from(2)
         }
     }
@@ -107,7 +112,7 @@ fn fuzz_grade(arguments: &[String]) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | index | book | kernels --check | truth [--runs N] [--seed S]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms | english | index | book | kernels --check | truth [--runs N] [--seed S]"
     );
     eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(

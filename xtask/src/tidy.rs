@@ -2,7 +2,7 @@
 
 use crate::finding::Finding;
 use crate::tree::{FILE_BYTES_MAX, Tree};
-use crate::{book, cycles, edges, length, manifest, slugs, unsafety, words};
+use crate::{book, cycles, edges, english, length, manifest, rooms, slugs, unsafety, words};
 
 /// All findings, by path and line.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -13,6 +13,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(words::check(tree));
     findings.extend(book::check(tree));
     findings.extend(cycles::check(&sources));
+    findings.extend(rooms::check(tree));
+    findings.extend(english::check(tree));
     for source in &sources {
         findings.extend(length::check(source));
         findings.extend(unsafety::check(source));

@@ -120,7 +120,7 @@ mod tests {
         let files = [PAGE, ("docs/README.md", ""), ("docs/end.md", ""), (INDEX, &index), (SUMMARY, &summary)];
         assert_eq!(check(&tree(&files)), []);
         let stale = [PAGE, ("docs/README.md", ""), ("docs/end.md", ""), (INDEX, &index), (SUMMARY, old)];
-        assert_eq!(check(&tree(&stale)).len(), 2, "the list, and a page that nobody reaches");
+        assert_eq!(check(&tree(&stale)).len(), 2, "the list, and a page that no link reaches");
     }
 
     #[test]

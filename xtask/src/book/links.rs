@@ -4,7 +4,7 @@ use crate::finding::Finding;
 use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Folders whose pages are checked, beside those at the root.
+/// Folders whose pages are checked, as well as those at the root.
 const FOLDERS: [&str; 4] = ["docs/", "bench/", "crates/", "examples/"];
 
 /// What an included file is named by.

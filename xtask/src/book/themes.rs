@@ -1,4 +1,4 @@
-//! Which theme an error page stands under. A theme is a list of beginnings of slugs; the longest one that fits decides.
+//! Which theme an error page is under. A theme is a list of beginnings of slugs; the longest one that fits decides.
 
 use crate::slugs;
 use crate::tree::Tree;
@@ -17,7 +17,7 @@ const fn theme(title: &'static str, starts: &'static [&'static str]) -> Theme {
     Theme { title, starts }
 }
 
-/// Errors of ours. The last one takes what no other does.
+/// Errors of Plimsoll. The last one takes what no other does.
 const ERRORS: [Theme; 9] = [
     theme(
         "Memory: the plan and the load line",
@@ -141,7 +141,7 @@ pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
     let titles = ERRORS.iter().chain(&LOGS).chain([&MACHINE]).map(|theme| theme.title);
     let mut themes: Vec<(&'static str, Vec<String>)> = titles.map(|title| (title, Vec::new())).collect();
     for slug in pages(tree) {
-        // `disk-full` is an error of ours and a class.
+        // `disk-full` is an error of Plimsoll and a class.
         let is_class = classes.contains(&slug) && slug != "disk-full";
         let title = match (slug.starts_with("machine-"), is_class) {
             (true, _) => MACHINE.title,

@@ -27,7 +27,7 @@ pub struct Row {
     pub lost: String,
 }
 
-/// A fault by its name; `None` where it needs rights that are missing, which is said.
+/// A fault by its name; `None` where it needs rights that are missing, which is reported.
 type Fault<'b> = (&'static str, fn(&mut Bench<'b>) -> Result<Option<String>, String>);
 
 /// What the faults work with.

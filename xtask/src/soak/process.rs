@@ -162,7 +162,7 @@ impl Life {
         self.started.elapsed()
     }
 
-    /// Waits until `is_so`, its end, or so many seconds.
+    /// Waits until `is_so`, its end, or `seconds` seconds.
     pub fn wait_until(&mut self, seconds: u64, mut is_so: impl FnMut(&Life) -> bool) -> bool {
         let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end && !self.is_over() {

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The plan may exceed the truth by 5 %, or by so many bytes where that is more.
+/// The plan may exceed the truth by 5 %, or by this many bytes where that is more.
 const SLACK_BYTES: u64 = 16 << 20;
 
 /// One run, planned and made.
