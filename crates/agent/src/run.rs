@@ -13,7 +13,7 @@ use super::state::{AgentState, RECENT};
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, Error, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
-use plimsoll_config::{Loaded, RunFile};
+use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::Device;
 use plimsoll_files::record_of;
@@ -53,26 +53,26 @@ fn train_until_signal(
     observer: &mut dyn Observer,
     signal: &Arc<AtomicI32>,
 ) -> Result<Summary> {
-    let (run, mut opening) = match open(loaded, start, observer)? {
+    let (run, run_file, mut opening) = match open(loaded, start, observer)? {
         Origins::Finished(summary) => return Ok(summary),
-        Origins::Open(run, opening) => (*run, opening),
+        Origins::Open(run_file, opening) => (RunSpec::new(&run_file), run_file.to_toml(), opening),
     };
     let settings = AgentSettings::new(&run, &Stop::on(signal))?;
     let plan = AgentPlan::new(&run, &settings, &Limits::default())?;
     plan.refuse()?;
     let begins_anew = opening.replans();
-    let opened = opening.directory(&run, &plan.to_json(), checkpoint_bytes(&settings))?;
+    let opened = opening.directory(&run_file, &plan.to_json(), checkpoint_bytes(&settings))?;
     let mut arena = Arena::new(ArenaMap::new(&learner_layout(&settings)?, 0));
     let arena_used = arena.map().used_bytes();
     let mut dev = CpuDevice::new(Bytes(arena_used), settings.threads, Isa::detect())
         .inspect_err(|_| opened.dir.discard())?;
     dev.bind_scratch(arena.split().0.buf("device.scratch"));
     let fingerprint = fingerprint(&run, &settings, &dev);
-    let opened = opened.take_up(opening, &run, &plan.to_json(), &fingerprint, observer)?;
+    let opened = opened.take_up(opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
     let begun = Begun {
         run: &run,
         title: title(&run, &settings, &dev),
-        resolved: run.clone(),
+        run_file,
         plan: &plan.plan,
         fingerprint,
         arena_used,
@@ -86,7 +86,7 @@ fn train_until_signal(
 }
 
 /// The run in one line.
-fn title(run: &RunFile, settings: &AgentSettings, dev: &CpuDevice) -> String {
+fn title(run: &RunSpec, settings: &AgentSettings, dev: &CpuDevice) -> String {
     let (method, model, env) = (run.method.name(), &run.model, &settings.env.id);
     let parameters = settings.network.spec.parameters();
     format!("{method} on {env}, {model}, {parameters} parameters, f32, {}", dev.machine_type())
@@ -97,7 +97,7 @@ fn learner_layout(settings: &AgentSettings) -> Result<plimsoll_memory::Layout> {
 }
 
 /// What the bits depend on beside the run file: the instruction path and, at the start, the policy's file.
-fn fingerprint(run: &RunFile, settings: &AgentSettings, dev: &CpuDevice) -> Fingerprint {
+fn fingerprint(run: &RunSpec, settings: &AgentSettings, dev: &CpuDevice) -> Fingerprint {
     let file = run.model.trim_start_matches(plimsoll_config::MLP);
     let file = settings.file.as_ref().and_then(|_| record_of(Path::new(file)).ok());
     let inputs = file.map(|record| (run.model.clone(), record.sha256)).into_iter().collect();
@@ -106,7 +106,7 @@ fn fingerprint(run: &RunFile, settings: &AgentSettings, dev: &CpuDevice) -> Fing
 
 /// A run under way.
 struct AgentRun<'r, 's, 'd> {
-    run: &'r RunFile,
+    run: &'r RunSpec,
     settings: &'r AgentSettings,
     learner: &'s mut Learner<'d>,
     board: Arc<Board>,
@@ -121,7 +121,7 @@ struct AgentRun<'r, 's, 'd> {
 
 impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
     fn new(
-        run: &'r RunFile,
+        run: &'r RunSpec,
         settings: &'r AgentSettings,
         learner: &'s mut Learner<'d>,
         begins_anew: bool,

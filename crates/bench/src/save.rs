@@ -1,7 +1,7 @@
 //! `bench save`: a checkpoint of a model with all its states, against `dd` with fsync of the same bytes, and what it adds to
 //! the process's anonymous memory, against the staging buffer.
 
-use super::{Bench, BenchOptions, bench_run, finish, median, spread};
+use super::{Bench, BenchOptions, bench_run, finish, median, run_file, spread};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
@@ -57,7 +57,7 @@ struct Measured {
 /// Saves and `dd` by turns, so that both meet the disk in the same state.
 fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: &Path) -> Result<Measured> {
     let store = Store::of_run(place);
-    let run_file = bench_run(options, 1, 1, 8).to_toml();
+    let run_file = run_file(options, 1, 1, 8).to_toml();
     let state = RunState::blank(Progress::default());
     let retention = Retention { keep: 1, ..Retention::default() };
     let mut found = Measured { times: Vec::new(), dd: Vec::new(), bytes: 0, growth: 0 };

@@ -4,12 +4,13 @@ mod evaluate;
 mod run;
 mod steps;
 
-use crate::data::session::{self, Session};
+use crate::data::models::check_trainable;
+use crate::data::session::Session;
 use crate::episodes::Episodes;
 use crate::roles::{Sources, Trainer, sampling};
 use crate::save::checkpoint_size;
 use plimsoll_base::Result;
-use plimsoll_config::{Loaded, RunFile, reward_specs};
+use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
@@ -35,12 +36,13 @@ pub fn train(
     observer: &mut dyn Observer,
     signal: &AtomicI32,
 ) -> Result<Summary> {
-    let (run, mut opening) = match open(loaded, start, observer)? {
+    let (run_file, mut opening) = match open(loaded, start, observer)? {
         Origins::Finished(summary) => return Ok(summary),
-        Origins::Open(run, opening) => (*run, opening),
+        Origins::Open(run_file, opening) => (run_file, opening),
     };
-    devices::check(run.run.device)?;
-    session::check_trainable(&run.model)?;
+    let run = RunSpec::new(&run_file);
+    devices::check(run.choices.device)?;
+    check_trainable(&run.model)?;
     let session = match opening.checkpoint().map(|good| good.folder.clone()) {
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
         None => Session::open(&run, true)?,
@@ -48,8 +50,8 @@ pub fn train(
     let rewards = rewards(&run, &session)?;
     let episodes = Episodes::open(&run, session.facts.prompt_tokens)?;
     let report = fitting_plan(&run, &session, &opening.path)?;
-    let resolved = report.resolved.write_into(&run);
-    let opened = opening.directory(&resolved, &report.to_json(), checkpoint_size(&report.shape))?;
+    let run_file = report.resolved.write_into(&run_file).to_toml();
+    let opened = opening.directory(&run_file, &report.to_json(), checkpoint_size(&report.shape))?;
     let before = Host::this().rss();
     let (dev, mut arena) =
         devices::open(&report.shape, devices::options(&run)).inspect_err(|_| opened.dir.discard())?;
@@ -57,14 +59,14 @@ pub fn train(
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
     let fingerprint =
         fingerprint.inspect_err(|_| opened.dir.discard())?.with_critic(&run, session.critic.as_ref());
-    let opened = opened.take_up(opening, &resolved, &report.to_json(), &fingerprint, observer)?;
+    let opened = opened.take_up(opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
     opened.dir.write_plan(&measured.to_json())?;
     let begun = Begun {
         run: &run,
         title: title(&run, &report, &*dev),
-        resolved,
+        run_file,
         plan: &measured.plan,
         fingerprint,
         arena_used,
@@ -77,14 +79,14 @@ pub fn train(
 }
 
 /// The run in one line.
-fn title(run: &RunFile, report: &PlanReport, dev: &dyn Device) -> String {
+fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
     let millions = report.shape.spec.parameters() as f64 / 1e6;
     let (method, model, weights) = (run.method.name(), &run.model, report.shape.weights.name());
     format!("{method} on {model}, {millions:.1} M parameters, {weights}, {}", dev.machine_type())
 }
 
 /// The plan of a run, which fits.
-fn fitting_plan(run: &RunFile, session: &Session, dir: &Path) -> Result<PlanReport> {
+fn fitting_plan(run: &RunSpec, session: &Session, dir: &Path) -> Result<PlanReport> {
     check_micro_batch(run, &session.facts)?;
     let limits = Limits { disk: machine_limits(dir).disk, ..Limits::default() };
     let report = plan_with(run, &session.facts, &limits)?;
@@ -95,7 +97,7 @@ fn fitting_plan(run: &RunFile, session: &Session, dir: &Path) -> Result<PlanRepo
 /// The trainer with its weights, every shape run once, and the plan with what that took. `before`: this process's memory
 /// before the device was opened.
 fn ready<'a>(
-    run: &RunFile,
+    run: &RunSpec,
     dev: &'a dyn Device,
     arena: &'a mut Arena,
     report: &'a PlanReport,
@@ -107,14 +109,14 @@ fn ready<'a>(
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
-    let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
+    let measured = devices::with_measured(report, dev, before, !run.checked)?;
     Ok((trainer, measured))
 }
 
 /// The rewards of a run, which must find their columns in the data.
-fn rewards(run: &RunFile, session: &Session) -> Result<Rewards> {
-    let rewards = Rewards::new(&reward_specs(&run.reward, &run.data.answer_column))?;
-    if run.method.has_rollout() {
+fn rewards(run: &RunSpec, session: &Session) -> Result<Rewards> {
+    let rewards = Rewards::new(&run.rewards)?;
+    if run.objective.is_some() {
         session.data.first_columns().try_for_each(|columns| rewards.check_columns(&columns))?;
     }
     // Episodes have no columns.

@@ -13,7 +13,7 @@ use crate::resume::{Fingerprint, Good};
 use crate::run_dir::RunDir;
 use crate::status::Doing;
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_memory::host::Host;
 use plimsoll_memory::{CardMemory, Plan, Pool};
 use serde_json::{Value, json};
@@ -122,12 +122,12 @@ enum At {
 
 /// What the loop is told of a run before it begins.
 pub struct Begun<'r> {
-    /// The run file.
-    pub run: &'r RunFile,
+    /// The run.
+    pub run: &'r RunSpec,
     /// The run in one line, for people.
     pub title: String,
-    /// The run file as the planner resolved it: what checkpoints record.
-    pub resolved: RunFile,
+    /// The run file as the planner resolved it, as TOML: what checkpoints record.
+    pub run_file: String,
     /// The plan that memory is held against.
     pub plan: &'r Plan,
     /// What bits depend on.
@@ -144,8 +144,8 @@ pub struct Begun<'r> {
 
 /// A run under way.
 pub struct Lead<'r, 's, 'scope, 'env> {
-    /// The run file.
-    pub run: &'r RunFile,
+    /// The run.
+    pub run: &'r RunSpec,
     /// The run directory.
     pub dir: RunDir,
     /// How far the run has come.
@@ -174,7 +174,7 @@ pub fn lead<'scope>(
 ) -> Result<Summary> {
     let Opened { dir, checkpoint, notes } = opened;
     let run = begun.run;
-    let mut watch = Watch::new(begun.plan, run.train.steps, run.memory.strict);
+    let mut watch = Watch::new(begun.plan, run.train.steps, run.strict);
     watch.set_dir(dir.path());
     let mut lead = Lead {
         run,
@@ -343,7 +343,6 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             progress.best = Some(Best { step, score });
         }
         let state = self.state(job, progress)?;
-        let run_file = self.begun.resolved.to_toml();
         let (checkpoint, best) = (&self.run.checkpoint, state.progress.best);
         let retention = Retention {
             keep: checkpoint.keep,
@@ -351,7 +350,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             best: best.filter(|_| job.keeps_best()).map(|best| best.step),
         };
         let store = self.dir.store();
-        let everything = everything.then_some((&state, run_file.as_str()));
+        let everything = everything.then_some((&state, self.begun.run_file.as_str()));
         let save = job.save(Saving { step, store: store.clone(), retention, everything })?;
         let done = match save {
             Save::Done(path) => Some(path),

@@ -78,9 +78,9 @@ impl Opening {
     /// Makes the directory of a new run, or keeps that of an earlier process. It must have room for a checkpoint.
     ///
     /// Errors: those of `RunDir::create`; `disk-full`.
-    pub fn directory(&mut self, resolved: &RunFile, plan: &Value, checkpoint: Bytes) -> Result<Directory> {
+    pub fn directory(&mut self, run_file: &str, plan: &Value, checkpoint: Bytes) -> Result<Directory> {
         let (dir, again) = match self.earlier.take() {
-            None => (RunDir::create(&self.path, resolved, plan)?, None),
+            None => (RunDir::create(&self.path, run_file, plan)?, None),
             Some(Earlier { dir, checkpoint, replan, .. }) => (dir, Some((checkpoint, replan))),
         };
         check_space(checkpoint, dir.path()).inspect_err(|_| dir.discard())?;
@@ -103,7 +103,7 @@ impl Directory {
     pub fn take_up(
         self,
         opening: Opening,
-        resolved: &RunFile,
+        run_file: &str,
         plan: &Value,
         fingerprint: &Fingerprint,
         observer: &mut dyn Observer,
@@ -116,7 +116,7 @@ impl Directory {
             fingerprint.check(&good.state, replan, &mut note(observer, &mut notes))?;
         }
         let events_bytes = checkpoint.as_ref().map_or(0, |good| good.state.events_bytes);
-        dir.go_on(resolved, plan, events_bytes)?;
+        dir.go_on(run_file, plan, events_bytes)?;
         Ok(Opened { dir, checkpoint, notes })
     }
 }

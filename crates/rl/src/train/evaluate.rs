@@ -3,11 +3,10 @@
 use super::run::LanguageRun;
 use crate::episodes::evaluate_episodes;
 use crate::eval::{EvalHow, Evaluated, evaluate};
-use crate::methods::{dpo, reward_model};
+use crate::methods::PairMethod;
 use crate::roles::sampling;
-use crate::rollout::model_reward::ModelReward;
 use plimsoll_base::Result;
-use plimsoll_config::{EvalMetric, Method};
+use plimsoll_config::LearnsFrom;
 use plimsoll_run::events::{EvalResult, Event};
 use plimsoll_run::lead::Lead;
 use plimsoll_run::progress::Progress;
@@ -39,7 +38,7 @@ impl LanguageRun<'_> {
         if !reports.is_empty() {
             let progress = &mut lead.progress;
             record_pairs(progress, step, self.run.train.steps, &reports);
-            progress.last_metric = EvalMetric::of(self.run).map(|metric| metric_value(metric, &reports));
+            progress.last_metric = self.run.metric.map(|metric| metric_value(metric, &reports));
             progress.last_eval = Some(mean_over_sets(reports.iter().map(|report| report.score)));
             progress.last_eval_step = Some(step);
         }
@@ -53,7 +52,7 @@ impl LanguageRun<'_> {
         step: u32,
     ) -> Result<EvalReport> {
         let pairs = self.evaluate_pairs(lead, index, step)?;
-        if let (Some(found), true) = (pairs, self.run.reward.is_empty()) {
+        if let (Some(found), true) = (pairs, !self.run.has_rewards()) {
             // Over pairs alone the score is their accuracy.
             return Ok(EvalReport { score: found.accuracy, pairs, ..EvalReport::default() });
         }
@@ -67,7 +66,7 @@ impl LanguageRun<'_> {
             sampling: how,
             samples: self.run.eval.samples.max(1) as usize,
             step,
-            model_reward: ModelReward::of(&self.run.reward),
+            model_reward: self.run.model_reward.as_ref(),
         };
         if let Some(episodes) = &mut self.episodes {
             let count = self.run.eval_episodes();
@@ -90,15 +89,12 @@ impl LanguageRun<'_> {
         set: usize,
         step: u32,
     ) -> Result<Option<PairScore>> {
-        if !self.run.method.has_pairs() {
+        if self.run.needs.learns_from != LearnsFrom::Pairs {
             return Ok(None);
         }
         lead.part(Doing::Update, step);
         let items = &self.session.eval[set].items;
-        match self.run.method {
-            Method::Dpo => dpo::score_pairs(&mut self.trainer, self.run, items).map(Some),
-            _ => reward_model::score_pairs(&mut self.trainer, self.run, items).map(Some),
-        }
+        (PairMethod::of(self.run.method).score)(&mut self.trainer, self.run, items).map(Some)
     }
 }
 

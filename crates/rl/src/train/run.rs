@@ -1,15 +1,15 @@
 //! A language-model run as the loop sees it: what it begins with, takes up, saves and reports.
 
+use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::{name_tensor, prove};
 use crate::episodes::Episodes;
 use crate::roles::{Role, Trainer};
-use crate::rollout::gather::Cursor;
 use crate::rollout::held::Held;
 use crate::rollout::responses::response_text;
 use crate::save::prepare;
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Objective, RunFile};
+use plimsoll_config::{LearnsFrom, Objective, RunSpec};
 use plimsoll_plan::RoleName;
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{HELD, HeldState, RunState};
@@ -21,7 +21,7 @@ use std::path::Path;
 
 /// A run under way.
 pub(super) struct LanguageRun<'r> {
-    pub(super) run: &'r RunFile,
+    pub(super) run: &'r RunSpec,
     pub(super) session: Session,
     pub(super) trainer: Trainer<'r>,
     pub(super) rewards: Rewards,
@@ -36,13 +36,13 @@ pub(super) struct LanguageRun<'r> {
 
 impl<'r> LanguageRun<'r> {
     pub(super) fn new(
-        run: &'r RunFile,
+        run: &'r RunSpec,
         session: Session,
         trainer: Trainer<'r>,
         rewards: Rewards,
         episodes: Option<Episodes>,
     ) -> LanguageRun<'r> {
-        let (objective, cursor, held) = (Objective::new(run), Cursor::default(), Held::default());
+        let (objective, cursor, held) = (run.objective, Cursor::default(), Held::default());
         LanguageRun { run, session, trainer, rewards, episodes, objective, cursor, held }
     }
 
@@ -101,10 +101,10 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
-        match self.objective {
-            Some(objective) => self.policy_step(lead, objective, step),
-            None if self.run.method.has_pairs() => self.pair_step(lead, step),
-            None => self.supervised_step(lead, step),
+        match self.run.needs.learns_from {
+            LearnsFrom::Samples => self.policy_step(lead, step),
+            LearnsFrom::Completions => self.supervised_step(lead, step),
+            LearnsFrom::Pairs => self.pair_step(lead, step),
         }
     }
 

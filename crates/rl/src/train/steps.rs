@@ -2,15 +2,15 @@
 //! numbers for the loop.
 
 use super::run::LanguageRun;
+use crate::context::StepContext;
 use crate::data::session::Session;
 use crate::episodes::KeptEpisode;
-use crate::methods::policy::{StepContext, step};
+use crate::methods::policy::step;
 use crate::methods::sft::sft_step;
-use crate::methods::{dpo, metrics, reward_model};
+use crate::methods::{PairMethod, metrics};
 use crate::rollout::model_reward;
 use crate::rollout::responses::{Kept, KeptSample};
 use plimsoll_base::Result;
-use plimsoll_config::{Method, Objective};
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_run::lead::{Lead, Stepped};
 use plimsoll_run::metrics::Metrics;
@@ -19,13 +19,9 @@ use plimsoll_run::status::Doing;
 use std::time::Instant;
 
 impl LanguageRun<'_> {
-    pub(super) fn policy_step(
-        &mut self,
-        lead: &mut Lead<'_, '_, '_, '_>,
-        objective: Objective,
-        n: u32,
-    ) -> Result<()> {
+    pub(super) fn policy_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
         let started = Instant::now();
+        let objective = self.objective.expect("a method that samples has an objective");
         let Session { data, text, model, .. } = &mut self.session;
         let text = &*text;
         let mut cx = StepContext {
@@ -54,14 +50,15 @@ impl LanguageRun<'_> {
         progress.rollout_s += report.seconds.rollout;
         progress.update_s += report.seconds.update;
         progress.flops += report.flops;
-        let reward = Some(report.rewards.reward);
+        let reward = Some(report.reward);
         progress.reward_first = progress.reward_first.or(reward);
         progress.reward_last = reward;
         self.keep_samples(&lead.dir, n)?;
-        if let Some(fault) = report.episodes.as_ref().and_then(|episodes| episodes.fault.clone()) {
+        if let Some(fault) = &report.fault {
             lead.note(format!("step {n}: an episode was left out: {fault}"));
         }
-        let mut metrics = metrics::of_step(&report, lead.progress.rollout_tokens);
+        let mut metrics = report.metrics;
+        metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
         let sets: Vec<&str> = self.session.data.names().collect();
         metrics::add_sets(&mut metrics, &sets, &self.held.groups()[self.held.last()]);
         self.step_done(lead, n, Stepped { seconds, reward, metrics, ..Stepped::default() })
@@ -84,10 +81,8 @@ impl LanguageRun<'_> {
         let rows = self.run.rollout.prompts_per_step as usize;
         let items = self.session.data.batch(&self.session.text, self.cursor.data_position, rows)?;
         lead.part(Doing::Update, n);
-        let report = match self.run.method {
-            Method::Dpo => dpo::dpo_step(&mut self.trainer, self.run, &items, n)?,
-            _ => reward_model::reward_model_step(&mut self.trainer, self.run, &items, n)?,
-        };
+        let method = PairMethod::of(self.run.method);
+        let report = (method.step)(&mut self.trainer, self.run, &items, n)?;
         self.cursor.data_position += rows as u64;
         self.cursor.next_sample_id += 2 * rows as u64;
         let (loss, metrics) = (report.sums.loss, metrics::of_pairs(&report));
@@ -128,7 +123,7 @@ impl LanguageRun<'_> {
             let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
             return dir.write_samples(n, &rows);
         }
-        let names = model_reward::names(&self.rewards, &self.run.reward);
+        let names = model_reward::names(&self.rewards, self.run.model_reward.as_ref());
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
         let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);
