@@ -10,7 +10,7 @@ use common::{Bench, matrix_len};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::{Isa, peak};
 use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
-use plimsoll_device::{Device, HEAD_TILE, HeadOut, Sampling};
+use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Sample, Sampling};
 use std::time::Instant;
 
 /// (name, N, K).
@@ -161,31 +161,33 @@ fn head(report: &Report, e: DType) {
         let label = |op: &str| format!("{} {op} M={m}", e.name());
         report.line(&label("head"), flops, || b.dev.head(x, w, targets, 1.0, tile, out));
         let how = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
-        report.line(&label("sample"), flops, || b.dev.sample(x, w, b.buf("keys"), how, tile, targets, out));
+        report.line(&label("sample"), flops, || {
+            b.dev.sample(Sample { x, w, keys: b.buf("keys"), how, tile, tokens: targets, out })
+        });
         if m == 32 {
             let how = Sampling { top_k: 50, top_p: 0.9, ..how };
             report.line(&label("sample truncated"), flops, || {
-                b.dev.sample(x, w, b.buf("keys"), how, tile, targets, out)
+                b.dev.sample(Sample { x, w, keys: b.buf("keys"), how, tile, tokens: targets, out })
             });
         }
         if m == 1024 {
             let (d, grad) = (b.buf("dlogprobs"), b.matrix("grad", VOCAB, HIDDEN, e));
             report.line(&label("head backward"), 3.0 * flops, || {
-                b.dev.head_backward(
-                    x,
-                    w,
-                    targets,
-                    1.0,
-                    out,
-                    d,
-                    d,
-                    tile,
-                    b.buf("dtile"),
-                    b.buf("pack"),
-                    b.buf("dx"),
-                    grad,
-                    true,
-                );
+                b.dev.head_backward(HeadBackward {
+                    x: x,
+                    w: w,
+                    targets: targets,
+                    inv_temperature: 1.0,
+                    head_out: out,
+                    dlogprobs: d,
+                    dentropy: d,
+                    tile: tile,
+                    dtile: b.buf("dtile"),
+                    pack: b.buf("pack"),
+                    dx: b.buf("dx"),
+                    grad: grad,
+                    add: true,
+                });
             });
         }
     }

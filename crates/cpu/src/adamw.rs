@@ -77,7 +77,7 @@ pub(super) fn adamw(dev: &CpuDevice, how: AdamW, bufs: AdamWBufs<'_>) {
         split(dev, n.div_ceil(LANES), LANES, &|part| {
             let (start, end) = (part.start * LANES, (part.end * LANES).min(n));
             let (len, first) = (end - start, update.first_element + start as u64);
-            // SAFETY: parts are disjoint.
+            // SAFETY: parts are disjoint, and each is one task's.
             unsafe {
                 let (w, m, v) = (w.range(start, len), m.range(start, len), v.range(start, len));
                 let master = master.as_ref().map(|b| b.range(start, len));

@@ -14,26 +14,15 @@ use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::dot;
 use super::rope::HEAD_DIM_MAX;
 use super::view::Shared;
-use plimsoll_device::{Batch, KV_BLOCK, Kv, NO_PARENT};
-use plimsoll_memory::Buf;
+use plimsoll_device::{AttentionBackward, KV_BLOCK, NO_PARENT};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Queries (rows times heads of one key-value head) that share a block of keys.
 const QUERIES_MAX: usize = 48;
 
-#[allow(clippy::too_many_arguments)] // As the operation.
-pub(super) fn backward(
-    dev: &CpuDevice,
-    q: Buf<'_>,
-    kv: Kv<'_>,
-    batch: Batch<'_>,
-    out: Buf<'_>,
-    lse: Buf<'_>,
-    dout: Buf<'_>,
-    dq: Buf<'_>,
-    dkv: Buf<'_>,
-) {
+pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
+    let AttentionBackward { q, kv, batch, out, lse, dout, dq, dkv } = args;
     let rows = batch.positions.len();
     if rows == 0 {
         return;
@@ -211,7 +200,7 @@ fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], que
     for i in 0..n {
         let place = queries.place(i);
         let (q, dout) = (&call.q[place * d..][..d], &call.dout[place * d..][..d]);
-        // SAFETY: row i of the scratch.
+        // SAFETY: row i of the scratch, which this task borrows mutably.
         unsafe {
             convert_row(s, q, std::slice::from_raw_parts_mut(work.q.add(i * STRIDE), d));
             convert_row(s, dout, std::slice::from_raw_parts_mut(work.dout.add(i * STRIDE), d));
@@ -266,7 +255,7 @@ unsafe fn block_weights<S: Simd>(
             *seen = keys.saturating_sub(first_key).min(KV_BLOCK);
         }
         let (deltas, lses) = (&deltas[at..], &lses[at..]);
-        // SAFETY: queries at..at + size.
+        // SAFETY: queries at..at + size are among the n that the caller promises rows for.
         unsafe {
             let x = Work {
                 q: work.q.add(at * STRIDE),
@@ -372,7 +361,7 @@ unsafe fn weight_tile<S: Simd, const Q: usize>(
     lses: &[f32],
 ) {
     let (none, scale) = (s.splat(0.0), s.splat(1.0 / (d as f32).sqrt()));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises Q rows of queries, gradients and weights, and a block of 16 keys.
     unsafe {
         let scores = dot_tile::<S, f32, Q, 1>(s, d, x.q, [x.keys.cast_const()]);
         let dweights = dot_tile::<S, f32, Q, 1>(s, d, x.dout, [x.values.cast_const()]);
@@ -457,7 +446,7 @@ unsafe fn add_tile<S: Simd, const O: usize, const W: usize>(
     rows: Rows,
 ) {
     let mut sums = [[s.splat(0.0); W]; O];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises writable `outs`, a weight for each output and row, and `rows.count` rows.
     unsafe {
         for o in 0..O {
             for w in 0..W {

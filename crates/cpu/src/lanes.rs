@@ -131,13 +131,13 @@ pub(crate) trait Lanes: Real {
     /// Widens 16 elements.
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
-        // SAFETY: an array of 16.
+        // SAFETY: an array of 16 elements, borrowed.
         unsafe { Self::load_at(s, x.as_ptr()) }
     }
     /// Rounds into 16 elements.
     #[inline(always)]
     fn store<S: Simd>(s: S, to: &mut [Self; LANES], x: S::F) {
-        // SAFETY: an array of 16.
+        // SAFETY: an array of 16 elements, borrowed mutably.
         unsafe { Self::store_at(s, to.as_mut_ptr(), x) }
     }
     /// Widens up to 16 elements; the lanes beyond are 0.
@@ -159,12 +159,12 @@ pub(crate) trait Lanes: Real {
 impl Lanes for f32 {
     #[inline(always)]
     unsafe fn load_at<S: Simd>(s: S, p: *const f32) -> S::F {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         unsafe { s.load(p) }
     }
     #[inline(always)]
     unsafe fn store_at<S: Simd>(s: S, p: *mut f32, x: S::F) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { s.store(p, x) }
     }
 }
@@ -172,12 +172,12 @@ impl Lanes for f32 {
 impl Lanes for bf16 {
     #[inline(always)]
     unsafe fn load_at<S: Simd>(s: S, p: *const bf16) -> S::F {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         unsafe { s.load_bf16(p) }
     }
     #[inline(always)]
     unsafe fn store_at<S: Simd>(s: S, p: *mut bf16, x: S::F) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { s.store_bf16(p, x) }
     }
 }
@@ -211,7 +211,7 @@ macro_rules! simd_fn {
                 // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx512Bf16 => unsafe { avx512::<$($g),*>($($a),*) },
-                // SAFETY: as above.
+                // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 => unsafe { avx2::<$($g),*>($($a),*) },
                 _ => body::<_, $($g),*>($crate::lanes::Scalar $(, $a)*),
@@ -309,17 +309,17 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> [f32; LANES] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         unsafe { p.cast::<[f32; LANES]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: [f32; LANES]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(x) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> [f32; LANES] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         let x = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
         let mut out = [0.0; LANES];
         for i in 0..LANES {
@@ -333,7 +333,7 @@ impl Simd for Scalar {
         for i in 0..LANES {
             out[i] = <bf16 as Real>::from_f32(x[i]);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { p.cast::<[bf16; LANES]>().write_unaligned(out) }
     }
     #[inline(always)]

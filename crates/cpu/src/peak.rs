@@ -58,7 +58,7 @@ fn rounds(isa: Isa) -> f32 {
         // SAFETY: a path that the machine has: `CpuDevice::new` and `Isa::parse` see to it.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => unsafe { rounds_avx512() },
-        // SAFETY: as above.
+        // SAFETY: `CpuDevice::new` and `Isa::parse` refuse a path that the machine does not have.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { rounds_avx2() },
         _ => rounds_scalar(),

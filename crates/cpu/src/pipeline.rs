@@ -3,6 +3,7 @@
 
 use super::CpuDevice;
 use plimsoll_base::DType;
+use plimsoll_device::claims::{Access, Uses};
 use plimsoll_device::{Device, Pipeline};
 use plimsoll_memory::Buf;
 use std::sync::Mutex;
@@ -33,10 +34,14 @@ impl Pipeline for CpuDevice {
         for &buf in bufs {
             let start = words.len();
             words.resize(start + buf.len(), 0);
-            if buf.dtype() == DType::U32 {
-                self.read_u32(buf, 0, &mut words[start..]);
-            } else {
-                words.splice(start.., self.read::<f32>(buf).iter().map(|x| x.to_bits()));
+            match buf.dtype() {
+                DType::U32 => self.read_u32(buf, 0, &mut words[start..]),
+                _ => {
+                    let mut uses = Uses::default();
+                    uses.note(buf, Access::Read, "the buffer");
+                    let _claim = self.claims.take("fetch", &uses);
+                    words.splice(start.., self.read::<f32>(buf).iter().map(|x| x.to_bits()));
+                }
             }
         }
     }

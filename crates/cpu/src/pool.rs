@@ -91,14 +91,16 @@ impl Pool {
     /// A panic in a task goes on in the caller, after the running tasks have ended; tasks not begun are dropped.
     pub fn run(&self, num_tasks: usize, task: &Task<'_>) {
         let (pool, thread) = INSIDE_OF.get();
-        if pool == self.id() || self.workers.is_empty() || num_tasks <= 1 {
-            let thread = if pool == self.id() { thread } else { 0 };
+        let is_nested = pool == self.id();
+        // Held for a single task too: thread 0 is one caller at a time, so what belongs to a thread has one user.
+        let _gate = (!is_nested).then(|| lock(&self.gate));
+        if is_nested || self.workers.is_empty() || num_tasks <= 1 {
+            let thread = if is_nested { thread } else { 0 };
             let outer = INSIDE_OF.replace((self.id(), thread));
             let result = catch_unwind(AssertUnwindSafe(|| (0..num_tasks).for_each(|i| task(i, thread))));
             INSIDE_OF.set(outer);
             return result.unwrap_or_else(|payload| resume_unwind(payload));
         }
-        let _gate = lock(&self.gate);
         self.shared.open(num_tasks, task);
         self.workers.iter().take(num_tasks - 1).for_each(|w| w.thread().unpark());
         self.shared.take_tasks(num_tasks, task, 0);

@@ -73,7 +73,7 @@ pub(crate) struct Shared<'a, T> {
 
 // SAFETY: `Shared` only hands out parts through unsafe methods whose callers promise disjointness.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
-// SAFETY: as above.
+// SAFETY: `range` is unsafe: its callers promise disjoint parts, so threads share no element.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {

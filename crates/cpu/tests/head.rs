@@ -6,7 +6,7 @@ use common::{Bench, check_close, matrix_len, normal, paths};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::Isa;
 use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
-use plimsoll_device::{Device, HEAD_TILE, HeadOut, Matrix, Sampling};
+use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Matrix, Sample, Sampling};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -96,7 +96,15 @@ impl Head {
 
     fn sample(&self, how: Sampling) -> (Vec<u32>, [Vec<f32>; 3]) {
         let (b, tokens) = (&self.b, self.b.buf("tokens"));
-        b.dev.sample(b.buf("x"), self.matrix(), b.buf("keys"), how, b.buf("tile"), tokens, self.out());
+        b.dev.sample(Sample {
+            x: b.buf("x"),
+            w: self.matrix(),
+            keys: b.buf("keys"),
+            how,
+            tile: b.buf("tile"),
+            tokens,
+            out: self.out(),
+        });
         (b.get_u32("tokens"), ["logprobs", "lse", "entropy"].map(|name| b.get(name)))
     }
 
@@ -106,21 +114,21 @@ impl Head {
         b.set("dentropy", dh);
         b.dev.zero(b.buf("grad"));
         let grad = b.matrix("grad", self.case.vocab, self.case.k, self.case.e);
-        b.dev.head_backward(
-            b.buf("x"),
-            self.matrix(),
-            b.buf("targets"),
-            inv_t,
-            self.out(),
-            b.buf("dlogprobs"),
-            b.buf("dentropy"),
-            b.buf("tile"),
-            b.buf("dtile"),
-            b.buf("pack"),
-            b.buf("dx"),
-            grad,
-            true,
-        );
+        b.dev.head_backward(HeadBackward {
+            x: b.buf("x"),
+            w: self.matrix(),
+            targets: b.buf("targets"),
+            inv_temperature: inv_t,
+            head_out: self.out(),
+            dlogprobs: b.buf("dlogprobs"),
+            dentropy: b.buf("dentropy"),
+            tile: b.buf("tile"),
+            dtile: b.buf("dtile"),
+            pack: b.buf("pack"),
+            dx: b.buf("dx"),
+            grad: grad,
+            add: true,
+        });
         let (grad, padding_is_zero) = b.get_matrix("grad", self.case.vocab, self.case.k, self.case.e);
         assert!(padding_is_zero, "padding of the gradient");
         (b.get("dx"), grad)

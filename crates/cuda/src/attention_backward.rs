@@ -7,8 +7,7 @@
 use super::attention::{Shape, THREADS, UNIT, panel_bytes, scale};
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{Batch, Kv};
-use plimsoll_memory::Buf;
+use plimsoll_device::AttentionBackward;
 
 /// Rows of pieces' results that a pass of fewer rows may have, up to so many times its own.
 const PART_ROWS: usize = 12288;
@@ -97,18 +96,8 @@ fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
 }
 
 /// Gradient of attention; see `Device::attention_backward`.
-#[allow(clippy::too_many_arguments)] // As the operation.
-pub(crate) fn backward(
-    dev: &CudaDevice,
-    q: Buf<'_>,
-    kv: Kv<'_>,
-    batch: Batch<'_>,
-    out: Buf<'_>,
-    lse: Buf<'_>,
-    dout: Buf<'_>,
-    dq: Buf<'_>,
-    dkv: Buf<'_>,
-) {
+pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
+    let AttentionBackward { q, kv, batch, out, lse, dout, dq, dkv } = args;
     if batch.positions.is_empty() {
         return;
     }

@@ -68,32 +68,27 @@ impl CudaDevice {
         }
     }
 
-    /// In a checked build: every element of an operation's outputs is a number.
-    pub(crate) fn inspect(&self, operation: &str, outputs: &[Buf<'_>]) {
-        if !self.checked {
-            return;
-        }
-        for &buf in outputs {
-            let kernel = match buf.dtype() {
-                DType::F32 => "find_not_finite_f32",
-                DType::Bf16 => "find_not_finite_bf16",
-                _ => continue,
-            };
-            let how = Launch { grid: [4 * self.multiprocessors(), 1, 1], block: 256, shared: 0 };
-            self.launch("checks", kernel, how, &[self.arg(buf), Arg::U64(buf.len() as u64)]);
-            if let Some([_, low, high, _]) = self.kernels.take_fault("checks") {
-                let index = u64::from(high) << 32 | u64::from(low);
-                let message = format!(
-                    "operation {operation}: element {index} of {} ({} elements of {}) is not finite",
-                    self.region_of(buf),
-                    buf.len(),
-                    buf.dtype().name()
-                );
-                return self.fail(
-                    Error::new("cuda-not-finite", message)
-                        .hint("lower train.learning_rate, or start from the last good checkpoint"),
-                );
-            }
+    /// Requires every element of an operation's output to be finite.
+    pub(crate) fn inspect(&self, operation: &str, buf: Buf<'_>) {
+        let kernel = match buf.dtype() {
+            DType::F32 => "find_not_finite_f32",
+            DType::Bf16 => "find_not_finite_bf16",
+            _ => return,
+        };
+        let how = Launch { grid: [4 * self.multiprocessors(), 1, 1], block: 256, shared: 0 };
+        self.launch("checks", kernel, how, &[self.arg(buf), Arg::U64(buf.len() as u64)]);
+        if let Some([_, low, high, _]) = self.kernels.take_fault("checks") {
+            let index = u64::from(high) << 32 | u64::from(low);
+            let message = format!(
+                "operation {operation}: element {index} of {} ({} elements of {}) is not finite",
+                self.region_of(buf),
+                buf.len(),
+                buf.dtype().name()
+            );
+            self.fail(
+                Error::new("cuda-not-finite", message)
+                    .hint("lower train.learning_rate, or start from the last good checkpoint"),
+            );
         }
     }
 }

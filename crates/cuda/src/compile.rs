@@ -94,7 +94,7 @@ pub fn compile(source: &Source, architecture: &str, checked: bool) -> Result<Vec
         Ok(()) => cubin(program).map_err(|err| failed(format!("{err:?}"))),
         Err(err) => Err(failed(format!("{err:?}\n{}", log(program)))),
     };
-    // SAFETY: nobody holds the program any more.
+    // SAFETY: the program was made above, and nothing holds it any more.
     let _ = unsafe { result::destroy_program(program) };
     cubin
 }
@@ -124,7 +124,7 @@ fn cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, result::Nvr
 }
 
 fn log(program: sys::nvrtcProgram) -> String {
-    // SAFETY: the program is alive.
+    // SAFETY: the program was made by the caller, which destroys it afterwards.
     let words = unsafe { result::get_program_log(program) }.unwrap_or_default();
     let bytes: Vec<u8> = words.into_iter().map(|c| c as u8).take_while(|&c| c != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()

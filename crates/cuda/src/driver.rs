@@ -42,7 +42,7 @@ pub(crate) struct Gpu {
 
 // SAFETY: a context may be used from any thread that makes it current, which `Gpu::bind` does.
 unsafe impl Send for Gpu {}
-// SAFETY: as above; the driver serialises calls on one stream.
+// SAFETY: a context may be current on several threads; the driver serialises calls on one stream.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
@@ -57,7 +57,7 @@ impl Gpu {
         // SAFETY: the device was given by the driver; the context is released on drop.
         let context =
             unsafe { result::primary_ctx::retain(device) }.map_err(|e| failed("making a context", e))?;
-        // SAFETY: the context was retained above.
+        // SAFETY: the context was retained above and is released once, here.
         unsafe { result::ctx::set_current(context) }.map_err(|e| failed("making a context", e))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|e| failed("making a stream", e))?;
@@ -75,7 +75,7 @@ impl Gpu {
     /// Waits for everything on the stream.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         self.bind();
-        // SAFETY: the stream lives as long as `self`.
+        // SAFETY: the stream was made in `open` and lives as long as `self`.
         unsafe { result::stream::synchronize(self.stream) }
     }
 
@@ -137,7 +137,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
         .hint("nvidia-smi shows whether the driver sees a card; or set run.device = \"cpu\"")
     })?;
     let mut driver = 0;
-    // SAFETY: a valid place for an int.
+    // SAFETY: `version` is a valid place for an int.
     unsafe { sys::cuDriverGetVersion(&mut driver) }
         .result()
         .map_err(|e| failed("the driver's version", e))?;
@@ -148,7 +148,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     }
     let device = result::device::get(0).map_err(|e| failed("the first card", e))?;
     let attribute = |which| {
-        // SAFETY: the device is the driver's own.
+        // SAFETY: the driver enumerated this device itself.
         unsafe { result::device::get_attribute(device, which) }.unwrap_or(0) as u32
     };
     use sys::CUdevice_attribute as A;
@@ -158,7 +158,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     );
     let name = result::device::get_name(device).unwrap_or_default();
     check_capability(&name, capability)?;
-    // SAFETY: the device is the driver's own.
+    // SAFETY: the driver enumerated this device itself.
     let total = unsafe { result::device::total_mem(device) }.unwrap_or(0);
     let info = GpuInfo {
         name,
@@ -281,7 +281,7 @@ pub(crate) struct Mark(pub(crate) sys::CUevent);
 
 // SAFETY: an event handle may be used from any thread whose context is current.
 unsafe impl Send for Mark {}
-// SAFETY: as above.
+// SAFETY: an event handle may be used from any thread whose context is current.
 unsafe impl Sync for Mark {}
 
 impl Mark {

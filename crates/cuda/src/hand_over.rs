@@ -146,7 +146,7 @@ fn offer_mapped() -> std::result::Result<(Mapped, OwnedFd), String> {
     // SAFETY: valid places, and properties that are complete.
     let asked = unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, &properties, least) };
     called("cuMemGetAllocationGranularity", asked.result())?;
-    // SAFETY: as above; what is made is released by `Mapped`.
+    // SAFETY: a valid place, and properties that are complete; `Mapped` releases what is made.
     let made = unsafe { sys::cuMemCreate(&mut handle, bytes, &properties, 0) };
     called("cuMemCreate", made.result())?;
     let mapped = Mapped::new(handle, bytes)?;
@@ -228,7 +228,7 @@ fn mark(address: u64) -> Way {
 
 fn is_marked(address: u64) -> Way {
     let mut read = [0u8; MARK.len()];
-    // SAFETY: as above.
+    // SAFETY: both regions are larger than the mark.
     called("reading", unsafe { result::memcpy_dtoh_sync(&mut read, address) })?;
     if read == MARK { Ok(()) } else { Err("other bytes were read than were written".into()) }
 }
@@ -245,7 +245,7 @@ pub fn cards() -> Vec<(String, u64, Option<u64>)> {
     let count = result::device::get_count().unwrap_or(0);
     let card = |index| {
         let device = result::device::get(index).ok()?;
-        // SAFETY: the device is the driver's own.
+        // SAFETY: the driver enumerated this device itself.
         let total = unsafe { result::device::total_mem(device) }.ok()? as u64;
         let free = super::nvml::Monitor::open(device).and_then(|monitor| monitor.memory());
         Some((result::device::get_name(device).unwrap_or_default(), total, free.map(|(free, _)| free.0)))

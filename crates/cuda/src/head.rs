@@ -11,7 +11,7 @@ use plimsoll_base::DType;
 use plimsoll_device::sizes::cuda::{
     GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width,
 };
-use plimsoll_device::{HeadOut, Matrix, MatrixLayout};
+use plimsoll_device::{HeadBackward, HeadOut, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 /// Rows of a tile of the largest product that the library has.
@@ -49,6 +49,17 @@ pub(super) enum Pick<'a> {
     Draw(Buf<'a>, u64),
 }
 
+/// What logits are made from.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    /// [R, K] e.
+    pub(super) x: Buf<'a>,
+    pub(super) w: Matrix<'a>,
+    /// R.
+    pub(super) rows: usize,
+    pub(super) inv_temperature: f32,
+}
+
 /// The head over rows that are taken in chunks.
 #[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
@@ -82,17 +93,14 @@ impl Chunk {
 }
 
 impl<'a> Head<'a> {
-    #[allow(clippy::too_many_arguments)] // The head's arguments, and how they are cut.
     pub(super) fn new(
         dev: &'a CudaDevice,
-        x: Buf<'a>,
-        w: Matrix<'a>,
-        rows: usize,
-        inv_temperature: f32,
+        inputs: Inputs<'a>,
         tile: Buf<'a>,
         out: HeadOut<'a>,
         full: bool,
     ) -> Head<'a> {
+        let Inputs { x, w, rows, inv_temperature } = inputs;
         assert_eq!(w.layout, MatrixLayout::Rows);
         assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
         let lens = [out.logprobs, out.lse, out.entropy].map(Buf::len);
@@ -228,95 +236,65 @@ pub(crate) fn forward(
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
-    let head = Head::new(dev, x, w, targets.len(), inv_temperature, tile, out, false);
+    let head = Head::new(dev, Inputs { x, w, rows: targets.len(), inv_temperature }, tile, out, false);
     for chunk in head.chunks() {
         head.fill_stats(chunk, Pick::Targets(targets));
         head.finish_targets(chunk, targets);
     }
 }
 
-/// Where the head's gradients come from and go.
-#[derive(Clone, Copy)]
-pub(crate) struct HeadGrads<'a> {
-    /// [R] f32.
-    pub dlogprobs: Buf<'a>,
-    /// [R] f32.
-    pub dentropy: Buf<'a>,
-    /// `head_dtile_elements` e.
-    pub dtile: Buf<'a>,
-    /// [R, K] f32, written.
-    pub dx: Buf<'a>,
-    /// [V, K], written or added to.
-    pub grad: Matrix<'a>,
-    /// Whether `grad` is added to.
-    pub add: bool,
-}
-
 /// dx and grad, tile by tile of the vocabulary: logits are computed again.
-#[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
-pub(crate) fn backward(
-    dev: &CudaDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    targets: Buf<'_>,
-    inv_temperature: f32,
-    tile: Buf<'_>,
-    out: HeadOut<'_>,
-    d: HeadGrads<'_>,
-) {
+pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
+    let HeadBackward { x, w, targets, head_out, tile, dx, grad, .. } = args;
     let rows = targets.len();
     assert_eq!(w.layout, MatrixLayout::Rows);
-    assert_eq!(
-        (d.grad.n, d.grad.k, d.grad.layout),
-        (w.n, w.k, w.layout),
-        "the gradient's shape is the weights'"
-    );
-    assert_eq!((x.len(), d.dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
-    let lens = [out.lse, out.entropy, d.dlogprobs, d.dentropy].map(Buf::len);
+    assert_eq!((grad.n, grad.k, grad.layout), (w.n, w.k, w.layout), "the gradient's shape is the weights'");
+    assert_eq!((x.len(), dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
+    let lens = [head_out.lse, head_out.entropy, args.dlogprobs, args.dentropy].map(Buf::len);
     assert_eq!(lens, [rows; 4], "a number for each of {rows} rows");
     let width = w.n.min(GRADIENT_TILE);
-    assert!(d.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", d.dtile.len());
-    assert_eq!(d.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
+    assert!(args.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", args.dtile.len());
+    assert_eq!(args.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
     let chunk = product_rows(rows, tile.len() / width);
     assert!(rows == 0 || chunk > 0, "a head tile of {} elements", tile.len());
     let at_once = (rows > 0 && hopper::takes(dev, x, w) && w.n.is_multiple_of(8))
         .then(|| hopper::HeadProduct::new(dev, x, w));
     for (first, cols) in tiles(w.n, GRADIENT_TILE) {
         let part = matrix_rows(w, first, cols);
-        let dtile = d.dtile.slice(0, rows * cols);
+        let dtile = args.dtile.slice(0, rows * cols);
         if let Some(at_once) = &at_once {
-            at_once.gradients(first, cols, inv_temperature, targets, out, &d, dtile);
+            at_once.gradients(first, cols, &args, dtile);
         } else {
             for row in (0..rows).step_by(chunk.max(1)) {
                 let here = Chunk { first: row, rows: chunk.min(rows - row) };
                 let logits = tile.slice(0, here.rows * cols);
                 matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
-                gradients(dev, here, logits, first, inv_temperature, targets, out, d, here.of(dtile, cols));
+                gradients(dev, here, logits, first, &args, here.of(dtile, cols));
             }
         }
-        matmul::backward_x(dev, dtile, part, d.dx, first > 0);
-        matmul::backward_w(dev, dtile, x, matrix_rows(d.grad, first, cols), d.add);
+        matmul::backward_x(dev, dtile, part, dx, first > 0);
+        matmul::backward_w(dev, dtile, x, matrix_rows(grad, first, cols), args.add);
     }
 }
 
-/// Gradients of a tile's logits, [rows, columns] e.
-#[allow(clippy::too_many_arguments)] // A tile's place, and what its rows need.
+/// Numbers of each row that the gradients of its logits are made from.
+pub(super) fn row_inputs<'a>(args: &HeadBackward<'a>) -> [Buf<'a>; 5] {
+    let HeadOut { lse, entropy, .. } = args.head_out;
+    [args.targets, lse, entropy, args.dlogprobs, args.dentropy]
+}
+
+/// Gradients of a tile's logits, [rows, columns] e; `first`: the tile's first column.
 fn gradients(
     dev: &CudaDevice,
     chunk: Chunk,
     logits: Buf<'_>,
     first: usize,
-    inv_temperature: f32,
-    targets: Buf<'_>,
-    out: HeadOut<'_>,
-    d: HeadGrads<'_>,
+    of: &HeadBackward<'_>,
     dlogits: Buf<'_>,
 ) {
     let cols = logits.len() / chunk.rows;
-    let mut args = vec![dev.arg(logits), count(cols), count(first), Arg::F32(inv_temperature)];
-    args.extend(
-        [targets, out.lse, out.entropy, d.dlogprobs, d.dentropy].map(|row| dev.arg(chunk.of(row, 1))),
-    );
+    let mut args = vec![dev.arg(logits), count(cols), count(first), Arg::F32(of.inv_temperature)];
+    args.extend(row_inputs(of).map(|row| dev.arg(chunk.of(row, 1))));
     args.push(dev.arg(dlogits));
     let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };
     let grid = [cols.div_ceil(GRADIENT_PART) as u32, chunk.rows as u32, 1];

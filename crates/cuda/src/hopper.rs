@@ -1,11 +1,11 @@
 //! Launchers of `head_hopper.cu`, and the descriptions of matrices that Hopper's copy engine wants.
 
-use super::head::{Chunk, HeadGrads, Pick};
+use super::head::{Chunk, Pick, row_inputs};
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch, driver};
 use cudarc::driver::sys;
 use plimsoll_base::DType;
-use plimsoll_device::{HeadOut, Matrix};
+use plimsoll_device::{HeadBackward, Matrix};
 use plimsoll_memory::Buf;
 use std::ffi::c_void;
 
@@ -97,21 +97,12 @@ impl<'a> HeadProduct<'a> {
 
     /// Gradients of the logits of vocabulary columns `first..first + cols`, [R, cols] bf16, into `to`; `cols` is a multiple
     /// of eight.
-    #[allow(clippy::too_many_arguments)] // A tile's place, and what its rows need.
-    pub(super) fn gradients(
-        &self,
-        first: usize,
-        cols: usize,
-        inv_temperature: f32,
-        targets: Buf<'_>,
-        out: HeadOut<'_>,
-        d: &HeadGrads<'_>,
-        to: Buf<'_>,
-    ) {
+    pub(super) fn gradients(&self, first: usize, cols: usize, args: &HeadBackward<'_>, to: Buf<'_>) {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
-        let mut own = vec![count(first), Arg::F32(inv_temperature)];
-        own.extend([targets, out.lse, out.entropy, d.dlogprobs, d.dentropy, to].map(|b| self.dev.arg(b)));
+        let mut own = vec![count(first), Arg::F32(args.inv_temperature)];
+        own.extend(row_inputs(args).map(|b| self.dev.arg(b)));
+        own.push(self.dev.arg(to));
         self.launch("head_gradients", cols, &own);
     }
 

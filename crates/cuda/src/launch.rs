@@ -50,7 +50,7 @@ pub(crate) struct Kernels {
 
 // SAFETY: module and function handles are valid on every thread whose context is current.
 unsafe impl Send for Kernels {}
-// SAFETY: as above; the map of functions is behind a lock.
+// SAFETY: handles are valid on every thread whose context is current; the map of functions is behind a lock.
 unsafe impl Sync for Kernels {}
 
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +127,7 @@ impl Kernels {
         if fault[0] == 0 {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: four words at the symbol's address, as common.cuh defines it.
         let _ = unsafe { result::memcpy_htod_sync(address, &[0u32; 4]) };
         Some(fault)
     }

@@ -107,7 +107,6 @@ pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix
 }
 
 /// `added` is what an `add` adds to: the output itself, or another of its shape.
-#[allow(clippy::too_many_arguments)] // A product's operands.
 fn product(
     dev: &CudaDevice,
     shape: Shape,

@@ -57,18 +57,18 @@ fn element(buf: Buf<'_>, dev: &CudaDevice, start: usize, len: usize) -> u64 {
     dev.address(buf.slice(start, len))
 }
 
-pub(crate) fn write_u32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[u32]) {
+pub(crate) fn write_u32(dev: &CudaDevice, dst: Buf<'_>, src: &[u32]) {
     assert_eq!(dst.dtype(), DType::U32);
-    dev.send(element(dst, dev, start, src.len()), src);
+    dev.send(dev.address(dst), src);
 }
 
-pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, start: usize, dst: &mut [u32]) {
+pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [u32]) {
     assert_eq!(src.dtype(), DType::U32);
-    dev.receive(element(src, dev, start, dst.len()), dst);
+    dev.receive(dev.address(src), dst);
 }
 
-pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[f32]) {
-    let address = element(dst, dev, start, src.len());
+pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, src: &[f32]) {
+    let address = dev.address(dst);
     match dst.dtype() {
         DType::F32 => dev.send(address, src),
         DType::Bf16 => {
@@ -84,8 +84,8 @@ pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[f32
     }
 }
 
-pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, start: usize, dst: &mut [f32]) {
-    let address = element(src, dev, start, dst.len());
+pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [f32]) {
+    let address = dev.address(src);
     match src.dtype() {
         DType::F32 => dev.receive(address, dst),
         DType::Bf16 => {
@@ -116,14 +116,10 @@ fn widen(words: &mut [u16]) {
     }
 }
 
-pub(crate) fn write_rows(dev: &CudaDevice, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
-    assert_eq!((dst.layout, src.len() % dst.k), (MatrixLayout::Rows, 0));
-    write_f32(dev, dst.buf, first_row * dst.k, src);
-}
-
-pub(crate) fn read_rows(dev: &CudaDevice, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
-    assert_eq!((src.layout, dst.len() % src.k), (MatrixLayout::Rows, 0));
-    read_f32(dev, src.buf, first_row * src.k, dst);
+/// The buffer of `elements` elements of whole rows from `first_row`.
+pub(crate) fn rows(of: Matrix<'_>, first_row: usize, elements: usize) -> Buf<'_> {
+    assert_eq!((of.layout, elements % of.k), (MatrixLayout::Rows, 0));
+    of.buf.slice(first_row * of.k, elements)
 }
 
 /// Elements that are converted at a time.
@@ -153,7 +149,7 @@ pub(crate) fn write_codes(dev: &CudaDevice, src: Buf<'_>, dst: Coded<'_>) {
         for start in (0..src.len()).step_by(PART) {
             let n = PART.min(src.len() - start);
             let (codes, scales) = (&mut codes[..n], &mut scales[..n.div_ceil(CODE_BLOCK)]);
-            read_f32(dev, src, start, &mut values[..n]);
+            read_f32(dev, src.slice(start, n), &mut values[..n]);
             encode_blocks(&values[..n], codes, scales);
             dev.send(element(dst.codes, dev, start, n), codes);
             dev.send(element(dst.scales, dev, start / CODE_BLOCK, scales.len()), scales);

@@ -36,7 +36,7 @@ pub(crate) struct Monitor {
 
 // SAFETY: NVML may be used from any thread, and a handle is a name, not a place that is written.
 unsafe impl Send for Monitor {}
-// SAFETY: as above.
+// SAFETY: NVML may be used from any thread, and a handle names a card: it is never written through.
 unsafe impl Sync for Monitor {}
 
 impl Monitor {

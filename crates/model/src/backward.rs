@@ -4,7 +4,9 @@ use crate::activations::{Backward, HeadGradBufs, LayerBufs, Recompute};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
-use plimsoll_device::{Device, Heads, NormGrads, QkNormBackward, sizes};
+use plimsoll_device::{
+    AttentionBackward, Device, HeadBackward, Heads, NormGrads, QkNormBackward, RopeBackward, sizes,
+};
 use plimsoll_memory::Buf;
 
 /// Adds the gradients of a pass to `grads`, after `layers` and `head` of the same pass; or writes them, unless `add`: the
@@ -32,21 +34,21 @@ pub fn backward(
         dev.write_f32(de, 0, d_entropy);
         let targets = pass.acts.targets.expect("the update has targets").slice(0, r);
         let dtile = sizes::head_gradient_tile(dev.kind(), r, decoder.spec.vocab as usize) as usize;
-        dev.head_backward(
-            norm,
-            decoder.params.head,
+        dev.head_backward(HeadBackward {
+            x: norm,
+            w: decoder.params.head,
             targets,
             inv_temperature,
-            pass.head_out(),
-            dl.slice(0, r),
-            de.slice(0, r),
-            pass.vocabulary().1,
-            d_tile.slice(0, dtile),
-            back.pack,
-            d_norm,
-            grads.head,
+            head_out: pass.head_out(),
+            dlogprobs: dl.slice(0, r),
+            dentropy: de.slice(0, r),
+            tile: pass.vocabulary().1,
+            dtile: d_tile.slice(0, dtile),
+            pack: back.pack,
+            dx: d_norm,
+            grad: grads.head,
             add,
-        );
+        });
     });
 }
 
@@ -194,16 +196,11 @@ impl LayerBackward<'_, '_, '_> {
         dev.matmul_dw(d_out, bufs.attn, g.output, add, back.pack);
         dev.matmul_dx(d_out, w.output, d_attn, false);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
-        dev.attention_backward(bufs.q, bufs.kv, self.pass.batch, bufs.attn, lse, d_attn, d_q, d_kv);
-        dev.rope_backward(
-            d_q,
-            d_kv,
-            self.decoder.rope,
-            self.pass.batch.positions,
-            heads(spec),
-            self.qk_norm(),
-            d_qkv,
-        );
+        let (out, batch) = (bufs.attn, self.pass.batch);
+        let (dout, dq, dkv) = (d_attn, d_q, d_kv);
+        dev.attention_backward(AttentionBackward { q: bufs.q, kv: bufs.kv, batch, out, lse, dout, dq, dkv });
+        let (rope, positions, norms) = (self.decoder.rope, batch.positions, self.qk_norm());
+        dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: heads(spec), norms, dqkv: d_qkv });
         if let Some(bias) = g.qkv_bias {
             dev.bias_backward(d_qkv, bias, add);
         }

@@ -3,7 +3,9 @@
 use crate::activations::{Activations, HeadBufs, LayerBufs, Mode, Recompute};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sampling};
+use plimsoll_device::{
+    Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sample, Sampling,
+};
 use plimsoll_memory::Buf;
 
 /// A decoder: its shape, one role's weights, and the rotary table.
@@ -314,7 +316,8 @@ pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: S
     }
     let norm = head_input(dev, decoder, pass);
     let keys = keys.slice(0, pass.head_rows * 3);
-    dev.sample(norm, decoder.params.head, keys, how, pass.vocabulary().1, tokens, pass.head_out());
+    let (w, tile, out) = (decoder.params.head, pass.vocabulary().1, pass.head_out());
+    dev.sample(Sample { x: norm, w, keys, how, tile, tokens, out });
     tokens
 }
 

@@ -125,7 +125,7 @@ pub(crate) unsafe fn rows_product<E: Operand>(
     let rows = x.len() / w.k;
     let to = Target { out, start, stride, bias: Bias::None, add: false };
     for group in 0..w.n.div_ceil(TILE_WIDTH) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that no other task uses these rows of the target.
         unsafe { group_of_rows(isa, x, rows, w, group, &to, 0) };
     }
 }

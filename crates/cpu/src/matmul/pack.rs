@@ -149,7 +149,7 @@ pub(super) fn transpose<'s, E: Operand>(
 pub(super) fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx512Bf16 {
-        // SAFETY: the machine has the path.
+        // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
         return unsafe { transpose_pairs_avx512(from, to) };
     }
     let _ = isa;
@@ -168,7 +168,7 @@ pub(super) fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]
 unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
     use std::arch::x86_64::*;
     let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-    // SAFETY: both are 8 vectors long.
+    // SAFETY: both blocks are 16 x 16 bf16, which are 8 vectors.
     let v: [__m512i; 8] = std::array::from_fn(|i| unsafe {
         _mm512_shuffle_epi8(_mm512_loadu_si512(from.as_ptr().add(32 * i).cast()), turn)
     });
@@ -191,7 +191,7 @@ unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
             _mm512_shuffle_i64x2::<0xdd>(odd_quarters[0], odd_quarters[1]),
         ];
         for (i, x) in out.into_iter().enumerate() {
-            // SAFETY: vector 2 i + odd of 8.
+            // SAFETY: vector 2 i + odd of the 8 of a block: i < 4 and odd < 2.
             unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(32 * (2 * i + odd)).cast(), x) };
         }
     }

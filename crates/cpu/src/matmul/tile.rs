@@ -88,7 +88,7 @@ impl Operand for bf16 {
 
     #[inline]
     unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the machine has `isa`, and operands that reach over rows and panels.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -115,7 +115,7 @@ impl Operand for f32 {
 
     #[inline]
     unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the machine has `isa`, and operands that reach over rows and panels.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -159,7 +159,7 @@ pub(super) unsafe fn single<S: Simd>(s: S, rows: usize, panels: usize, ops: &Ope
     let packed = ops.a_layout == ALayout::Packed;
     for p in 0..panels {
         let mut r = 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises operands that reach over `rows` and `panels`; r and p stay below.
         unsafe {
             while r < rows {
                 match (rows - r >= 4, packed) {
@@ -223,7 +223,7 @@ pub(super) trait Pairs: Simd {
 impl Pairs for Scalar {
     #[inline(always)]
     unsafe fn load_pairs(self, p: *const bf16) -> ([f32; LANES], [f32; LANES]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 32 readable bf16 at `p`.
         let x = unsafe { p.cast::<[[bf16; 2]; LANES]>().read_unaligned() };
         let (mut even, mut odd) = ([0.0; LANES], [0.0; LANES]);
         for i in 0..LANES {
@@ -246,7 +246,7 @@ pub(super) unsafe fn widened<S: Pairs>(
     let packed = ops.a_layout == ALayout::Packed;
     for p in 0..panels {
         let mut r = 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises operands that reach over `rows` and `panels`; r and p stay below.
         unsafe {
             while r < rows {
                 match (rows - r >= 4, packed) {

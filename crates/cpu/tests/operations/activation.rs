@@ -2,7 +2,7 @@
 
 use crate::fixture::{Rig, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
-use plimsoll_device::{Activation, Device};
+use plimsoll_device::{Activation, Backend, Device};
 
 fn f(how: Activation, x: f64) -> f64 {
     match how {

@@ -4,7 +4,7 @@ use crate::attention::{Sequence, Shape, batch, fill_cache, reference_row, scatte
 use crate::fixture::{Rig, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
-use plimsoll_device::{Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT};
 
 /// Sequences: a root has no parent; a child begins with `.1` positions of its parent.
 type Members = Vec<(Option<(usize, usize)>, Sequence)>;
@@ -99,7 +99,7 @@ fn run(shape: Shape, isa: Isa, threads: usize, members: &Members, dout: &[f32]) 
     let (q, out, lse, dout, dq, dkv) =
         (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"), r.buf("dq"), r.buf("dkv"));
     dev.attention(q, kv, batch(r), out, Some(lse));
-    dev.attention_backward(q, kv, batch(r), out, lse, dout, dq, dkv);
+    dev.attention_backward(AttentionBackward { q, kv, batch: batch(r), out, lse, dout, dq, dkv });
     Gradients { out: get(dev, out), dq: get(dev, dq), dkv: get(dev, dkv) }
 }
 

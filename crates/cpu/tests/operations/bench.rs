@@ -4,7 +4,7 @@ use crate::attention::{Sequence, Shape, batch, fill_cache, write};
 use crate::fixture::{Rig, numbers};
 use plimsoll_base::DType;
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, KV_BLOCK, Kv, NO_PARENT, NormGrads};
+use plimsoll_device::{AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT, NormGrads, RopeBackward};
 use plimsoll_memory::Resident;
 use std::time::Instant;
 
@@ -74,7 +74,7 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
         let (dq, dkv) = (r.buf("dq"), r.buf("dkv"));
         let t = fastest(|| {
             let (q, out, lse, dout) = (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"));
-            dev.attention_backward(q, kv, batch(r), out, lse, dout, dq, dkv);
+            dev.attention_backward(AttentionBackward { q, kv, batch: batch(r), out, lse, dout, dq, dkv });
         });
         println!(
             "{what} {} x{threads} backward: {:.1} us, {:.1} GFLOP/s",
@@ -180,7 +180,16 @@ fn measure_rows(path: &str, dev: &CpuDevice, r: Resident<'_>, rows: usize, h: us
     report(&name("rope"), rows, rows * 960 * 4, || dev.rope(b("qkv"), None, b("rope"), batch, kv, b("q")));
     let heads = plimsoll_device::Heads { heads: 9, kv_heads: 3, head_dim: 64 };
     report(&name("rope_backward"), rows, rows * 960 * 6, || {
-        dev.rope_backward(b("dy"), b("dkv"), b("rope"), b("positions"), heads, None, b("qkv"));
+        let (dq, dkv, rope) = (b("dy"), b("dkv"), b("rope"));
+        dev.rope_backward(RopeBackward {
+            dq,
+            dkv,
+            rope,
+            positions: b("positions"),
+            heads,
+            norms: None,
+            dqkv: b("qkv"),
+        });
     });
     report(&name("bias_backward"), rows, rows * 960 * 2, || dev.bias_backward(b("qkv"), b("bias"), true));
     report(&name("cast"), rows, rows * h * 6, || dev.cast(b("x"), b("out")));

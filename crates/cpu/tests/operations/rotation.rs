@@ -3,7 +3,7 @@
 use crate::fixture::{Rig, bits, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
-use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward};
+use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward};
 
 const HEADS: Heads = Heads { heads: 4, kv_heads: 2, head_dim: 48 };
 const ROWS: usize = 50;
@@ -198,15 +198,9 @@ fn gradients(
         dq_weight: r.buf("dwq"),
         dk_weight: r.buf("dwk"),
     });
-    dev.rope_backward(
-        r.buf("dq"),
-        r.buf("dkv"),
-        r.buf("rope"),
-        r.buf("positions"),
-        HEADS,
-        norm,
-        r.buf("dqkv"),
-    );
+    let (dq, dkv, rope, dqkv) = (r.buf("dq"), r.buf("dkv"), r.buf("rope"), r.buf("dqkv"));
+    let positions = r.buf("positions");
+    dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: HEADS, norms: norm, dqkv });
     (get(dev, r.buf("dqkv")), get(dev, r.buf("dwq")), get(dev, r.buf("dwk")))
 }
 

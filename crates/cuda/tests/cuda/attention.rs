@@ -5,7 +5,7 @@
 use crate::rig::{CpuBench, GpuBench, bits, normal, round};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cuda::{CudaOptions, attention_backward_scratch_bytes, attention_scratch_bytes};
-use plimsoll_device::{Batch, Device, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_device::{AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT};
 use plimsoll_memory::Buf;
 use std::time::Instant;
 
@@ -184,7 +184,16 @@ impl Pass {
         let (kv, batch) = (self.kv(&b), self.batch(&b));
         gpu.dev.attention(b("q"), kv, batch, b("out"), Some(b("lse")));
         let (out, lse, dout) = (b("out"), b("lse"), b("dout"));
-        gpu.dev.attention_backward(b("q"), kv, batch, out, lse, dout, b("dq"), b("dkv"));
+        gpu.dev.attention_backward(AttentionBackward {
+            q: b("q"),
+            kv,
+            batch,
+            out,
+            lse,
+            dout,
+            dq: b("dq"),
+            dkv: b("dkv"),
+        });
         let got = (gpu.get("dq"), gpu.get("dkv"));
         gpu.check_guards();
         Some(got)
@@ -206,7 +215,16 @@ impl Pass {
         let (kv, batch) = (self.kv(&b), self.batch(&b));
         cpu.dev.attention(b("q"), kv, batch, b("out"), Some(b("lse")));
         let (out, lse, dout) = (b("out"), b("lse"), b("dout"));
-        cpu.dev.attention_backward(b("q"), kv, batch, out, lse, dout, b("dq"), b("dkv"));
+        cpu.dev.attention_backward(AttentionBackward {
+            q: b("q"),
+            kv,
+            batch,
+            out,
+            lse,
+            dout,
+            dq: b("dq"),
+            dkv: b("dkv"),
+        });
         [cpu.get("out"), cpu.get("dq"), cpu.get("dkv")]
     }
 }
@@ -444,7 +462,16 @@ fn a_bad_entry_of_a_block_table_is_named_by_a_checked_build() {
                 for x in [out, lse, dout] {
                     gpu.dev.zero(x);
                 }
-                gpu.dev.attention_backward(b("q"), kv, batch, out, lse, dout, b("dq"), b("dkv"));
+                gpu.dev.attention_backward(AttentionBackward {
+                    q: b("q"),
+                    kv,
+                    batch,
+                    out,
+                    lse,
+                    dout,
+                    dq: b("dq"),
+                    dkv: b("dkv"),
+                });
             } else {
                 gpu.dev.attention(b("q"), kv, batch, out, None);
             }
@@ -533,7 +560,16 @@ impl Speed {
                 let kv = Kv { keys, values, kv_heads: self.s.k, head_dim: self.s.d };
                 if backward {
                     let (out, lse, dout) = (b("out"), b("lse"), b("dout"));
-                    self.gpu.dev.attention_backward(b("q"), kv, batch, out, lse, dout, b("dq"), b("dkv"));
+                    self.gpu.dev.attention_backward(AttentionBackward {
+                        q: b("q"),
+                        kv,
+                        batch,
+                        out,
+                        lse,
+                        dout,
+                        dq: b("dq"),
+                        dkv: b("dkv"),
+                    });
                 } else {
                     self.gpu.dev.attention(b("q"), kv, batch, b("out"), Some(b("lse")));
                 }

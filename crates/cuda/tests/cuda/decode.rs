@@ -2,7 +2,7 @@
 
 use crate::rig::{CpuBench, GpuBench};
 use plimsoll_base::DType;
-use plimsoll_device::{Batch, Device, KV_BLOCK, NO_PARENT};
+use plimsoll_device::{Backend, Batch, Device, KV_BLOCK, NO_PARENT};
 use plimsoll_memory::Buf;
 
 const ROWS: usize = 37;

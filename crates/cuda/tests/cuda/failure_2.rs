@@ -6,7 +6,7 @@ use crate::rig::GpuBench;
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
 use plimsoll_device::sizes::cuda::head_tile_elements;
-use plimsoll_device::{Batch, Device, HeadOut, KV_BLOCK, Kv, NO_PARENT, Sampling};
+use plimsoll_device::{Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, NO_PARENT, Sample, Sampling};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
 
 const CHECKED: CudaOptions = CudaOptions { checked: true, profile: false };
@@ -168,7 +168,8 @@ fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
         let b = |name: &str| gpu.buf(name);
         let w = gpu.matrix("w", vocab, WIDTH);
         let out = HeadOut { logprobs: b("logprobs"), lse: b("lse"), entropy: b("entropy") };
-        gpu.dev.sample(b("x"), w, b("keys"), how, b("tile"), b("tokens"), out);
+        let (x, keys, tile, tokens) = (b("x"), b("keys"), b("tile"), b("tokens"));
+        gpu.dev.sample(Sample { x, w, keys, how, tile, tokens, out });
     };
     for how in [
         Sampling { temperature: -1.0, ..good },

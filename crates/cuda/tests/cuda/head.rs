@@ -3,7 +3,7 @@
 use crate::rig::{GpuBench, bits, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::sizes::cuda::{head_dtile_elements, head_tile_elements};
-use plimsoll_device::{Device, HeadOut, Matrix, Sampling};
+use plimsoll_device::{Device, HeadBackward, HeadOut, Matrix, Sample, Sampling};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -92,7 +92,8 @@ impl Head {
         let (gpu, k) = (&self.gpu, self.case.k);
         let (x, keys) = (gpu.buf("x").slice(first * k, rows * k), gpu.buf("keys").slice(first * 3, rows * 3));
         let tokens = gpu.buf("tokens").slice(0, rows);
-        gpu.dev.sample(x, self.matrix(), keys, how, gpu.buf("tile"), tokens, self.out(rows));
+        let (w, tile, out) = (self.matrix(), gpu.buf("tile"), self.out(rows));
+        gpu.dev.sample(Sample { x, w, keys, how, tile, tokens, out });
         (gpu.get_u32("tokens")[..rows].to_vec(), self.results(rows))
     }
 
@@ -101,21 +102,21 @@ impl Head {
         gpu.set("dlogprobs", dlogp);
         gpu.set("dentropy", dh);
         gpu.dev.zero(gpu.buf("grad"));
-        gpu.dev.head_backward(
-            gpu.buf("x"),
-            self.matrix(),
-            gpu.buf("targets"),
-            inv_t,
-            self.out(rows),
-            gpu.buf("dlogprobs"),
-            gpu.buf("dentropy"),
-            gpu.buf("tile"),
-            gpu.buf("dtile"),
-            gpu.buf("x").slice(0, 0),
-            gpu.buf("dx"),
-            gpu.matrix("grad", vocab, k),
-            true,
-        );
+        gpu.dev.head_backward(HeadBackward {
+            x: gpu.buf("x"),
+            w: self.matrix(),
+            targets: gpu.buf("targets"),
+            inv_temperature: inv_t,
+            head_out: self.out(rows),
+            dlogprobs: gpu.buf("dlogprobs"),
+            dentropy: gpu.buf("dentropy"),
+            tile: gpu.buf("tile"),
+            dtile: gpu.buf("dtile"),
+            pack: gpu.buf("x").slice(0, 0),
+            dx: gpu.buf("dx"),
+            grad: gpu.matrix("grad", vocab, k),
+            add: true,
+        });
         (gpu.get("dx"), gpu.get("grad"))
     }
 

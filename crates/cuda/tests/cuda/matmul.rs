@@ -2,7 +2,7 @@
 
 use crate::rig::{GpuBench, bits, check_norm, normal};
 use plimsoll_base::DType::{self, Bf16, F32};
-use plimsoll_device::Device;
+use plimsoll_device::{Backend, Device};
 
 /// ||out - ref|| / ||ref|| of bf16 outputs: half a unit in the last of 8 bits is 2^-9; of f32 outputs, only the sum's own
 /// rounding.

@@ -3,7 +3,7 @@
 use crate::rig::{bits, normal};
 use plimsoll_base::{Bytes, DType, PhaseSet};
 use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
-use plimsoll_device::{AdamW, AdamWBufs, Device, OFFLOAD_SLOTS};
+use plimsoll_device::{AdamW, AdamWBufs, Backend, Device, OFFLOAD_SLOTS};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool, Resident};
 use std::time::Instant;
 

@@ -4,7 +4,7 @@ use crate::rig::{CpuBench, GpuBench, bits, normal};
 use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, E4M3, E5M3, F32};
 use plimsoll_cpu::Isa;
-use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, MatrixLayout};
+use plimsoll_device::{AdamW, AdamWBufs, Backend, CODE_BLOCK, Coded, Device, MatrixLayout};
 use plimsoll_memory::Buf;
 
 /// Not a multiple of eight, and more than one block of threads.

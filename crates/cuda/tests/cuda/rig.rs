@@ -5,7 +5,7 @@ use plimsoll_base::rng::{self, Stream};
 use plimsoll_base::{Bytes, DType, PhaseSet};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::{CudaDevice, CudaOptions, probe};
-use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
+use plimsoll_device::{Backend, Device, DeviceKind, Matrix, MatrixLayout};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 
 const GUARD: u64 = 256;

@@ -3,7 +3,7 @@
 use crate::rig::{CpuBench, GpuBench, bits, check_norm, normal, round};
 use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward};
+use plimsoll_device::{Batch, Device, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward};
 use plimsoll_memory::Buf;
 
 const ROWS: usize = 67;
@@ -129,7 +129,8 @@ fn backward(case: &Case, dev: &dyn Device, buf: &dyn Fn(&str) -> Buf<'static>) {
         dk_weight: buf("dk_weight"),
     });
     let (rope, positions) = (buf("rope"), buf("positions"));
-    dev.rope_backward(buf("dq"), buf("dkv"), rope, positions, case.heads, norms, buf("dqkv"));
+    let (dq, dkv, dqkv) = (buf("dq"), buf("dkv"), buf("dqkv"));
+    dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: case.heads, norms, dqkv });
 }
 
 /// [rows, k, d] of a cache of the card: [blocks][k][16][d].

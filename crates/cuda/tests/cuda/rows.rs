@@ -4,7 +4,7 @@ use crate::rig::{CpuBench, GpuBench, bits, check_norm, cpu_matrix_len, normal, r
 use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, F32, U32};
 use plimsoll_cuda::CudaOptions;
-use plimsoll_device::{Device, NormGrads};
+use plimsoll_device::{Backend, Device, NormGrads};
 
 const BOTH: [DType; 2] = [F32, Bf16];
 /// Rows shared by a warp, by blocks of 256 and 512 threads, and rows that are no groups of four or too wide.

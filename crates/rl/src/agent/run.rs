@@ -26,7 +26,7 @@ use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, Error, Exit, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::Device;
+use plimsoll_device::{Backend, Device};
 use plimsoll_files::record_of;
 use plimsoll_memory::host::{Host, free_disk};
 use plimsoll_memory::{Arena, ArenaMap, Limits};
