@@ -3,8 +3,8 @@
 
 use crate::chart::chart;
 use plimsoll_base::Result;
-use plimsoll_rl::eval::pass_words;
-use plimsoll_rl::report::{Pair, Points, Report, Shown};
+use plimsoll_run::report::{Pair, Points, Report, Shown};
+use plimsoll_run::scores::pass_words;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The limits of the machine as `plan` shows them: each with the place where it was read.
 
 use plimsoll_memory::host::{Host, Reading};
-use plimsoll_rl::devices::device_limit;
+use plimsoll_plan::devices::device_limit;
 use serde_json::Value;
 use std::path::Path;
 

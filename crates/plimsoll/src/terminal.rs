@@ -25,7 +25,7 @@ pub fn is_stderr() -> bool {
 /// Width of the terminal that stdout is; none if it is a file or a pipe.
 pub fn stdout_columns() -> Option<usize> {
     let stdout = io::stdout();
-    let columns = || plimsoll_rl::supervise::terminal_columns(&File::open("/dev/stdout").ok()?);
+    let columns = || plimsoll_run::supervise::terminal_columns(&File::open("/dev/stdout").ok()?);
     stdout.is_terminal().then(|| usize::from(columns().unwrap_or(COLUMNS)))
 }
 
@@ -41,7 +41,7 @@ pub fn target() -> ProgressDrawTarget {
 }
 
 fn is_piped_to_one() -> bool {
-    plimsoll_rl::supervise::is_supervised() && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
+    plimsoll_run::supervise::is_supervised() && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
 }
 
 /// A terminal behind a pipe: ANSI sequences go to stderr, the width comes from the terminal itself.
@@ -62,7 +62,7 @@ impl PipedTerminal {
 
 impl TermLike for PipedTerminal {
     fn width(&self) -> u16 {
-        self.tty.as_ref().and_then(plimsoll_rl::supervise::terminal_columns).unwrap_or(COLUMNS)
+        self.tty.as_ref().and_then(plimsoll_run::supervise::terminal_columns).unwrap_or(COLUMNS)
     }
 
     fn move_cursor_up(&self, n: usize) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The small files beside the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, and whether a process holds the
 //! directory. They are read again when they changed, and never through a link.
 
-use plimsoll_rl::plan::svg;
+use plimsoll_plan::svg;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
