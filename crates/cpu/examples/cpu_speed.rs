@@ -174,18 +174,18 @@ fn head(report: &Report, e: DType) {
             let (d, grad) = (b.buf("dlogprobs"), b.matrix("grad", VOCAB, HIDDEN, e));
             report.line(&label("head backward"), 3.0 * flops, || {
                 b.dev.head_backward(HeadBackward {
-                    x: x,
-                    w: w,
-                    targets: targets,
+                    x,
+                    w,
+                    targets,
                     inv_temperature: 1.0,
                     head_out: out,
                     dlogprobs: d,
                     dentropy: d,
-                    tile: tile,
+                    tile,
                     dtile: b.buf("dtile"),
                     pack: b.buf("pack"),
                     dx: b.buf("dx"),
-                    grad: grad,
+                    grad,
                     add: true,
                 });
             });

@@ -57,11 +57,11 @@ impl<'a> Work<'a> {
     /// Statistics of a row of the wave: maxima [T], sums [T], weighted sums [T], the target's logit.
     ///
     /// # Safety
-    /// Nobody writes this row's statistics while the slice lives.
+    /// No task writes this row's statistics while the slice lives.
     pub(super) unsafe fn row(&self, row: usize) -> &[f32] {
         let len = 3 * self.shape.tiles + 1;
         // SAFETY: the caller promises that no task writes this row's statistics meanwhile.
-        unsafe { self.tile.range(self.stats_start + row * len, len) }
+        unsafe { self.tile.seen(self.stats_start + row * len, len) }
     }
 
     /// Writes a row's statistics of one tile.

@@ -187,22 +187,18 @@ impl Lanes for bf16 {
 macro_rules! simd_fn {
     ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident: $bound:path),*]($s:ident: $S:ident $(, $a:ident: $t:ty)* $(,)?) $(-> $r:ty)? $body:block) => {
         $(#[$meta])*
-        #[allow(clippy::too_many_arguments)]
         $vis fn $name<$($g: $bound),*>(isa: $crate::Isa $(, $a: $t)*) $(-> $r)? {
             #[inline(always)]
-            #[allow(clippy::too_many_arguments)]
             fn body<$S: $crate::lanes::Simd, $($g: $bound),*>($s: $S $(, $a: $t)*) $(-> $r)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-            #[allow(clippy::too_many_arguments)]
             fn avx512<$($g: $bound),*>($($a: $t),*) $(-> $r)? {
                 // SAFETY: this function runs only where its features are.
                 body::<_, $($g),*>(unsafe { $crate::lanes::Avx512::new() } $(, $a)*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            #[allow(clippy::too_many_arguments)]
             fn avx2<$($g: $bound),*>($($a: $t),*) $(-> $r)? {
                 // SAFETY: this function runs only where its features are.
                 body::<_, $($g),*>(unsafe { $crate::lanes::Avx2::new() } $(, $a)*)

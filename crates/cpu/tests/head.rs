@@ -126,7 +126,7 @@ impl Head {
             dtile: b.buf("dtile"),
             pack: b.buf("pack"),
             dx: b.buf("dx"),
-            grad: grad,
+            grad,
             add: true,
         });
         let (grad, padding_is_zero) = b.get_matrix("grad", self.case.vocab, self.case.k, self.case.e);

@@ -3,7 +3,6 @@
 use super::CudaDevice;
 use super::compile::{self, SOURCES};
 use super::driver::{self, Gpu};
-use super::hopper::TensorMap;
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Error, Result};
 use plimsoll_memory::Buf;
@@ -22,6 +21,10 @@ pub(crate) enum Arg {
     /// By value.
     Map(TensorMap),
 }
+
+/// A matrix as the copy engine takes it: the driver's CUtensorMap, a kernel's parameter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TensorMap(pub(crate) [u64; 16]);
 
 /// Shape of a launch.
 #[derive(Clone, Copy, Debug)]

@@ -272,3 +272,19 @@ operands! {
         tile: Write, dtile: Write, pack: Write, dx: Write, grad: Write
     }
 }
+
+impl Operand for Matrix<'_> {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses) {
+        uses.note(self.buf, access, name);
+    }
+}
+
+macro_rules! operands_without_buffers {
+    ($($ty:ty),*) => {
+        $(impl Operand for $ty {
+            fn note(&self, _: Access, _: &'static str, _: &mut Uses) {}
+        })*
+    };
+}
+
+operands_without_buffers!(f32, bool, usize, Activation, AdamW);

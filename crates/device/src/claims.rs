@@ -4,7 +4,6 @@
 //! off each other. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
 //! under way on another thread uses. Everything that a device does goes through `Claims::take`.
 
-use crate::{Activation, AdamW, Matrix};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -105,43 +104,35 @@ impl<T: Operand> Operand for Option<T> {
     }
 }
 
-impl Operand for Matrix<'_> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses) {
-        uses.note(self.buf, access, name);
-    }
-}
-
 impl<T: Operand> Operand for [T; 2] {
     fn note(&self, access: Access, name: &'static str, uses: &mut Uses) {
         self.iter().for_each(|operand| operand.note(access, name, uses));
     }
 }
 
-macro_rules! operand_without_buffers {
-    ($($ty:ty),*) => {
-        $(impl Operand for $ty {
-            fn note(&self, _: Access, _: &'static str, _: &mut Uses) {}
-        })*
-    };
-}
-
-operand_without_buffers!(f32, bool, usize, Activation, AdamW);
-
 /// The bytes in use on one device.
 #[derive(Debug)]
 pub struct Claims {
-    claimed: Mutex<Vec<Claimed>>,
+    under_way: Mutex<UnderWay>,
     /// The device's own part of the arena, which no operand may touch.
     scratch: Option<Range<u64>>,
     /// At most one operation at a time: operations share the scratch.
     is_serial: bool,
 }
 
+/// What the operations under way use.
+#[derive(Debug)]
+struct UnderWay {
+    claimed: Vec<Claimed>,
+    /// Of the next claim.
+    ticket: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Claimed {
     span: Span,
     operation: &'static str,
-    /// Address of the claim that it is a part of.
+    /// Of the claim that it is a part of.
     ticket: u64,
 }
 
@@ -149,7 +140,8 @@ impl Claims {
     /// `is_serial`: two operations at once, from two threads, are refused whatever they use; reading from and writing to the
     /// host is not an operation.
     pub fn new(is_serial: bool) -> Claims {
-        Claims { claimed: Mutex::new(Vec::with_capacity(CLAIMED)), scratch: None, is_serial }
+        let under_way = UnderWay { claimed: Vec::with_capacity(CLAIMED), ticket: 0 };
+        Claims { under_way: Mutex::new(under_way), scratch: None, is_serial }
     }
 
     /// Reserves the device's own scratch.
@@ -177,8 +169,10 @@ impl Claims {
         {
             panic!("{operation}: {} overlaps the device's scratch", a.name);
         }
-        let mut claimed = self.lock();
-        let ticket = claimed.last().map_or(0, |last| last.ticket + 1);
+        let mut under_way = self.lock();
+        let UnderWay { claimed, ticket } = &mut *under_way;
+        *ticket += 1;
+        let ticket = *ticket;
         for b in claimed.iter() {
             if let Some(a) = spans.iter().find(|a| a.conflicts(&b.span)) {
                 overlap(operation, a, b.operation, &b.span, " under way on another thread");
@@ -190,13 +184,13 @@ impl Claims {
         if is_operation && self.is_serial {
             claimed.push(Claimed { span: SERIAL, operation, ticket });
         }
-        drop(claimed);
+        drop(under_way);
         Claim { claims: self, ticket }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Claimed>> {
-        // A panic under the lock comes before anything is changed.
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+        // A panic under the lock comes before anything is claimed.
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -221,7 +215,6 @@ pub struct Claim<'c> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut claimed = self.claims.lock();
-        claimed.retain(|c| c.ticket != self.ticket);
+        self.claims.lock().claimed.retain(|c| c.ticket != self.ticket);
     }
 }

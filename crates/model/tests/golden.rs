@@ -10,7 +10,8 @@ use common::{Fixture, Machine, fixture, golden_dir, whole_sequences};
 use plimsoll_base::{DType, Phase};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_model::{
-    Activations, Decoder, Mode, Params, Pass, PassLimits, Recompute, backward, head, layers, load, rope,
+    Activations, Decoder, Derivatives, Mode, Params, Pass, PassLimits, Recompute, backward, head, layers,
+    load, rope,
 };
 use safetensors::SafeTensors;
 
@@ -75,7 +76,9 @@ fn run(
         .iter()
         .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
         .collect();
-    backward(dev, &decoder, &grads, true, &pass, 1.0, &d, &vec![0.0; d.len()]);
+    let zeros = vec![0.0; d.len()];
+    let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &d, entropy: &zeros };
+    backward(dev, &decoder, &grads, true, &pass, of);
     check(dev, &decoder, &grads, &pass);
 }
 
@@ -183,7 +186,9 @@ fn the_first_pass_of_a_step_writes_what_adding_to_zeros_gives() {
                     .iter()
                     .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
                     .collect();
-                backward(dev, decoder, grads, false, pass, 1.0, &d, &vec![0.0; d.len()]);
+                let zeros = vec![0.0; d.len()];
+                let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &d, entropy: &zeros };
+                backward(dev, decoder, grads, false, pass, of);
                 // Equal, not of equal bits: a sum may be minus zero.
                 assert!(read(dev, grads.all) == added, "{name} {dtype:?}");
             });

@@ -12,8 +12,8 @@ use plimsoll_base::{Bytes, DType, Family, ModelSpec, Phase, PhaseSet};
 use plimsoll_device::Sampling;
 use plimsoll_memory::{Binding, Layout};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamTable, Params, Pass, Recompute, activations_layout, backward,
-    backward_values, head, layers, load, values,
+    Activations, Decoder, Derivatives, Mode, ParamTable, Params, Pass, Recompute, activations_layout,
+    backward, head, layers, load, values,
 };
 use plimsoll_rollout::{Engine, EngineLimits, OnFull, Request, Samples};
 use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, UpdateOptions, optimizer_layout};
@@ -155,11 +155,15 @@ fn trained(h: &mut Harness, mode: Mode) {
         } else {
             head(parts.dev, &decoder, &pass, 0.7);
         }
-        if let Mode::Critic(_) = mode {
-            backward_values(parts.dev, &decoder, &optimizer.grads, true, &pass, &d);
-        }
-        if let Mode::Update(_) = mode {
-            backward(parts.dev, &decoder, &optimizer.grads, true, &pass, 0.7, &d, &d);
+        let of = match mode {
+            Mode::Critic(_) => Some(Derivatives::Values(&d)),
+            Mode::Update(_) => {
+                Some(Derivatives::Vocabulary { inv_temperature: 0.7, logprobs: &d, entropy: &d })
+            }
+            _ => None,
+        };
+        if let Some(of) = of {
+            backward(parts.dev, &decoder, &optimizer.grads, true, &pass, of);
         }
         first = end;
     }

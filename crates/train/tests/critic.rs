@@ -7,8 +7,8 @@ use common::{AnyDevice, Machine, Numbers, Setup, read, same_bits};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_memory::{Arena, ArenaMap, Layout};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamKind, ParamTable, Params, Pass, Recompute, activations_layout,
-    backward_values, layers, load, rope, values,
+    Activations, Decoder, Derivatives, Mode, ParamKind, ParamTable, Params, Pass, Recompute,
+    activations_layout, backward, layers, load, rope, values,
 };
 use plimsoll_train::{OptimizerDType, PackLimits, Packer, Sequence, StateDTypes, optimizer_layout};
 
@@ -71,7 +71,7 @@ impl World {
             }
             let d: Vec<f32> =
                 batch.head.iter().map(|r| weight(r.sequence as usize, r.token as usize)).collect();
-            backward_values(dev, &critic, &grads, first > 0, &pass, &d);
+            backward(dev, &critic, &grads, first > 0, &pass, Derivatives::Values(&d));
             first = batch.sequences.end;
         }
         assert!(out.iter().flatten().all(|v| v.is_finite()), "every token has one value");

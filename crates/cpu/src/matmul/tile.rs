@@ -5,11 +5,8 @@
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
-use super::pack;
-#[cfg(target_arch = "x86_64")]
-use super::x86;
-use crate::lanes::{LANES, Lanes, Scalar, Simd};
-use crate::{Isa, Real};
+use crate::Real;
+use crate::lanes::{LANES, Scalar, Simd};
 use half::bf16;
 use plimsoll_device::PANEL;
 
@@ -53,87 +50,12 @@ pub(crate) struct Operands<E> {
     pub(super) len: usize,
 }
 
-/// Storage that products are computed from.
-pub(crate) trait Operand: Lanes {
-    /// Elements of the reduced dimension that one step takes.
-    const STEP: usize;
-
-    /// Fills the first `rows` x `panels` of `out`.
-    ///
-    /// # Safety
-    /// The machine has `isa`; the operands reach over `rows` rows, `panels` panels and `len` elements.
-    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<Self>, out: &mut Tile);
-
-    /// `STEP` rows of at least 16 elements, `cols` apart, as `[16][STEP]`.
-    fn interleave_rows(from: &[Self], cols: usize, to: &mut [Self]);
-
-    /// A 16 x 16 block of a panel, `[16/STEP][16][STEP]`, with rows and columns exchanged.
-    fn transpose_block(isa: Isa, from: &[Self; PANEL * PANEL], to: &mut [Self; PANEL * PANEL]);
-}
-
-impl Operand for bf16 {
-    const STEP: usize = 2;
-
-    #[inline(always)]
-    fn interleave_rows(from: &[bf16], cols: usize, to: &mut [bf16]) {
-        let (first, second) = (&from[..PANEL], &from[cols..cols + PANEL]);
-        for ((to, a), b) in to.as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
-            *to = [*a, *b];
-        }
-    }
-
-    fn transpose_block(isa: Isa, from: &[bf16; PANEL * PANEL], to: &mut [bf16; PANEL * PANEL]) {
-        pack::transpose_pairs(isa, from, to);
-    }
-
-    #[inline]
-    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
-        // SAFETY: the caller promises that the machine has `isa`, and operands that reach over rows and panels.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Bf16 => x86::pairs_avx512(rows, panels, ops, out),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => x86::widened_avx2(rows, panels, ops, out),
-                _ => widened(Scalar, rows, panels, ops, out),
-            }
-        }
-    }
-}
-
-impl Operand for f32 {
-    const STEP: usize = 1;
-
-    #[inline(always)]
-    fn interleave_rows(from: &[f32], _cols: usize, to: &mut [f32]) {
-        to.copy_from_slice(&from[..PANEL]);
-    }
-
-    fn transpose_block(isa: Isa, from: &[f32; PANEL * PANEL], to: &mut [f32; PANEL * PANEL]) {
-        pack::transpose_single(isa, from, to);
-    }
-
-    #[inline]
-    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
-        // SAFETY: the caller promises that the machine has `isa`, and operands that reach over rows and panels.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Bf16 => x86::single_avx512(rows, panels, ops, out),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => x86::single_avx2(rows, panels, ops, out),
-                _ => single(Scalar, rows, panels, ops, out),
-            }
-        }
-    }
-}
-
 /// Distance of rows of A, in elements, and of steps.
 #[inline(always)]
-pub(super) fn strides<E: Operand, const PACKED: bool>(ops: &Operands<E>) -> (usize, usize) {
+pub(super) fn strides<E, const STEP: usize, const PACKED: bool>(ops: &Operands<E>) -> (usize, usize) {
     match ops.a_layout {
-        ALayout::Rows(stride) if !PACKED => (stride, E::STEP),
-        _ => (E::STEP, PANEL * E::STEP),
+        ALayout::Rows(stride) if !PACKED => (stride, STEP),
+        _ => (STEP, PANEL * STEP),
     }
 }
 
@@ -184,7 +106,7 @@ pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const
     r0: usize,
     p0: usize,
 ) {
-    let (row, step) = strides::<f32, PACKED>(ops);
+    let (row, step) = strides::<f32, 1, PACKED>(ops);
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p0 * ops.b_panel));
     let mut acc = [[s.splat(0.0); P]; R];
     // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
@@ -271,7 +193,7 @@ unsafe fn block_widened<S: Pairs, const R: usize, const PACKED: bool>(
     r0: usize,
     p: usize,
 ) {
-    let (row, step) = strides::<bf16, PACKED>(ops);
+    let (row, step) = strides::<bf16, 2, PACKED>(ops);
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p * ops.b_panel));
     let mut acc = [s.splat(0.0); R];
     // SAFETY: the operands reach that far by the caller's promise.

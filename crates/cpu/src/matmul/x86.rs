@@ -62,7 +62,7 @@ unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
     ops: &Operands<bf16>,
     out: &mut Tile,
 ) {
-    let (row, step) = strides::<bf16, PACKED>(ops);
+    let (row, step) = strides::<bf16, 2, PACKED>(ops);
     let (mut a, mut b) = (ops.a, ops.b);
     let mut acc = [[_mm512_setzero_ps(); P]; R];
     // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
