@@ -3,14 +3,14 @@
 //! `cargo run --release -p plimsoll-cpu --example cpu_speed [threads] [filter]`; the best of several runs counts,
 //! because other processes may share the cores.
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../../device/tests/both/rig.rs"]
+mod rig;
 
-use common::{Bench, matrix_len};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::{Isa, peak};
 use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
 use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Sample, Sampling};
+use rig::{Rig, matrix_len};
 use std::time::Instant;
 
 /// (name, N, K).
@@ -86,8 +86,8 @@ fn main() {
 }
 
 /// Normal numbers of a size that gives logits of about 2, over and over.
-fn fill(b: &Bench, name: &str) {
-    let numbers = common::normal(1, 4099, 0.3, F32);
+fn fill(b: &Rig, name: &str) {
+    let numbers = rig::normal(1, 4099, 0.3, F32);
     let len = b.buf(name).len();
     for start in (0..len).step_by(numbers.len()) {
         b.dev.write_f32(b.buf(name), start, &numbers[..numbers.len().min(len - start)]);
@@ -97,7 +97,7 @@ fn fill(b: &Bench, name: &str) {
 fn products(report: &Report, e: DType) {
     for (name, n, k) in SHAPES {
         for m in [1, 8, 32, 256, 1024] {
-            let b = Bench::new(
+            let b = Rig::new(
                 report.isa,
                 report.threads,
                 &[
@@ -128,7 +128,7 @@ fn products(report: &Report, e: DType) {
 fn head(report: &Report, e: DType) {
     for m in [1, 8, 32, 256, 1024] {
         let tile = head_tile_elements(report.threads, m, VOCAB, true) as usize;
-        let b = Bench::new(
+        let b = Rig::new(
             report.isa,
             report.threads,
             &[
