@@ -1,6 +1,6 @@
 //! Causal attention over the paged cache: training, prefill and decode in one order of arithmetic.
 //!
-//! Keys stand in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
+//! Keys lie in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
 //! chunks are merged in ascending order, the first one as it is. A score is one chain over d, an output element one
 //! chain over the chunk's keys, a sum 16 chains over blocks and a tree. So a row's bits depend on its own keys only:
 //! not on the rows it is computed with, nor on whether it is decoded, prefilled or trained. Slots beyond a row's own
@@ -51,14 +51,10 @@ pub(super) fn segments(fields: &[u32]) -> impl Iterator<Item = Segment> + Clone 
     })
 }
 
-/// Head counts.
 #[derive(Clone, Copy)]
 pub(super) struct Dims {
-    /// Query heads.
     pub(super) a: usize,
-    /// Key-value heads.
     pub(super) k: usize,
-    /// Elements of a head.
     pub(super) d: usize,
 }
 
@@ -165,7 +161,6 @@ impl Cut {
     }
 }
 
-/// The buffers of a call.
 struct Call<'a, T> {
     dims: Dims,
     q: &'a [T],
@@ -213,7 +208,6 @@ struct Softmax {
 }
 
 simd_fn! {
-    /// Computes an item.
     fn attend[T: Lanes](s: S, call: &Call<'_, T>, segment: &Segment, table: &[u32], item: &Item) {
         let Dims { a, d, .. } = call.dims;
         let (heads, n) = (item.heads.len(), item.rows.len() * item.heads.len());

@@ -74,7 +74,6 @@ fn key_row(segment: &Segment, position: usize) -> usize {
     }
 }
 
-/// The buffers of a call.
 struct Call<'a, T> {
     dims: Dims,
     q: &'a [T],

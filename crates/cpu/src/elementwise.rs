@@ -121,7 +121,6 @@ pub(super) fn cast(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
     });
 }
 
-/// See `Device::advance`.
 pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
     let rows = ids.len();
     assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
@@ -143,7 +142,7 @@ pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: B
 
 // ---- rows of matrices --------------------------------------------------------------------------------------------
 
-/// Where a matrix row stands in its panel: element c is at `first + c / per * stride + c % per`.
+/// Where a matrix row lies in its panel: element c is at `first + c / per * stride + c % per`.
 struct RowIndex {
     first: usize,
     stride: usize,
@@ -272,7 +271,7 @@ pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Ma
     });
 }
 
-/// How often `id` stands in `ids`; without an early end, so that it runs on vectors.
+/// How often `ids` holds `id`; without an early end, so that it runs on vectors.
 fn num_equal(ids: &[u32], id: u32) -> u32 {
     ids.iter().map(|&x| u32::from(x == id)).sum()
 }

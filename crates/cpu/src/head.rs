@@ -67,7 +67,7 @@ impl<'a> Work<'a> {
     /// Writes a row's statistics of one tile.
     ///
     /// # Safety
-    /// Nobody else uses these statistics now.
+    /// No other task uses these statistics.
     pub(super) unsafe fn set_stats(&self, row: usize, tile: usize, stats: [f32; 3]) {
         let start = self.stats_start + row * (3 * self.shape.tiles + 1) + tile;
         for (i, x) in stats.into_iter().enumerate() {
@@ -79,7 +79,7 @@ impl<'a> Work<'a> {
     /// Writes the logit of a row's target.
     ///
     /// # Safety
-    /// Nobody else uses it now.
+    /// No other task uses it.
     unsafe fn set_target(&self, row: usize, logit: f32) {
         let at = self.stats_start + row * (3 * self.shape.tiles + 1) + 3 * self.shape.tiles;
         // SAFETY: the caller promises that no other task uses the target's logit.
@@ -90,7 +90,6 @@ impl<'a> Work<'a> {
 /// What a row's tiles come to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowStats {
-    /// Largest logit.
     pub(super) max: f32,
     /// Sum of exp(x - max); NaN if any logit is.
     pub(super) sum: f32,
@@ -107,12 +106,10 @@ impl RowStats {
         self.sum.is_finite()
     }
 
-    /// Log-sum-exp.
     pub(super) fn lse(&self) -> f32 {
         (f64::from(self.max) + math::ln(f64::from(self.sum))) as f32
     }
 
-    /// Entropy in nats.
     pub(super) fn entropy(&self) -> f32 {
         (math::ln(f64::from(self.sum)) - f64::from(self.weighted) / f64::from(self.sum)) as f32
     }

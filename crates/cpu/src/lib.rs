@@ -69,7 +69,7 @@ impl CpuDevice {
         }
     }
 
-    /// Maps and touches `arena_bytes`, and starts `threads - 1` threads beside the caller's.
+    /// Maps and touches `arena_bytes`, and starts `threads - 1` threads, which work next to the caller's.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn new(arena_bytes: Bytes, threads: usize, isa: Isa) -> Result<CpuDevice> {
@@ -125,7 +125,6 @@ impl CpuDevice {
         self.scratch = Some(Scratch { offset: buf.offset(), len: buf.len(), dtype: buf.dtype() });
     }
 
-    /// The calling task's own scratch.
     #[allow(clippy::mut_from_ref)] // A thread has one part and runs one task.
     pub(crate) fn thread_scratch<T: Element>(&self, thread: usize) -> &mut [T] {
         let scratch = self.scratch.expect("`bind_scratch` comes before the backward operations");
@@ -139,12 +138,10 @@ impl CpuDevice {
         unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(start as usize).cast(), part) }
     }
 
-    /// The threads.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The instruction path.
     pub fn isa(&self) -> Isa {
         self.isa
     }

@@ -55,7 +55,7 @@ fn flops_per_round(isa: Isa) -> usize {
 
 fn rounds(isa: Isa) -> f32 {
     match isa {
-        // SAFETY: a path that the machine has: `CpuDevice::new` and `Isa::parse` see to it.
+        // SAFETY: `CpuDevice::new` and `Isa::parse` refuse a path that the machine does not have.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => unsafe { rounds_avx512() },
         // SAFETY: `CpuDevice::new` and `Isa::parse` refuse a path that the machine does not have.

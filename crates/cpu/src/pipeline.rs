@@ -8,7 +8,6 @@ use plimsoll_device::{Device, Pipeline};
 use plimsoll_memory::Buf;
 use std::sync::Mutex;
 
-/// The two slots of results.
 pub(super) type Slots = [Mutex<Vec<u32>>; 2];
 
 impl CpuDevice {

@@ -45,7 +45,7 @@ struct Job {
     caller: Option<Thread>,
 }
 
-// SAFETY: `job` is written only by the caller that holds the gate while the state is closed and nobody is inside,
+// SAFETY: `job` is written only by the caller that holds the gate while the state is closed and no thread is inside,
 // and read only by threads inside; the state word orders the two.
 unsafe impl Sync for Shared {}
 // SAFETY: the parts are Send; the task reference is Sync and used only while its caller waits.
@@ -81,7 +81,6 @@ impl Pool {
         Pool { workers: (1..threads).map(start).collect(), shared, gate: Mutex::new(()) }
     }
 
-    /// Number of threads, the caller's among them.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -129,23 +128,23 @@ impl Drop for Pool {
 impl Shared {
     /// Publishes a job. The caller holds the gate.
     fn open(&self, num_tasks: usize, task: &Task<'_>) {
-        // SAFETY: the reference is used only by threads inside the job, and `close` waits until nobody is.
+        // SAFETY: the reference is used only by threads inside the job, and `close` waits until none is.
         let task: &'static Task<'static> =
             unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
-        // SAFETY: the state is closed and nobody is inside: no thread reads `job`.
+        // SAFETY: the state is closed and no thread is inside, so none reads `job`.
         unsafe { *self.job.get() = Job { task: Some(task), num_tasks, caller: Some(thread::current()) } };
         self.next.store(0, Ordering::Relaxed);
         let epoch = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         self.state.store(epoch << 32 | OPEN, Ordering::Release);
     }
 
-    /// Lets nobody else in and waits until all are out.
+    /// Admits no further thread and waits until all are out.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::AcqRel);
         self.wait(|| self.state.load(Ordering::Acquire) & INSIDE == 0);
     }
 
-    /// Spins for a while, then sleeps until `done`; whoever makes it true unparks this thread.
+    /// Spins for a while, then sleeps until `done`; the thread that makes it true unparks this one.
     fn wait(&self, done: impl Fn() -> bool) {
         let mut start = None;
         loop {

@@ -9,7 +9,6 @@ use std::marker::PhantomData;
 
 /// An element that is stored in the arena.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
-    /// Its dtype.
     const DTYPE: DType;
 }
 
@@ -82,12 +81,10 @@ impl<'a, T> Shared<'a, T> {
         Shared { ptr: slice.as_mut_ptr(), len: slice.len(), lives: PhantomData }
     }
 
-    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// First element.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.ptr
     }

@@ -83,7 +83,7 @@ pub(crate) struct Blas {
 
 // SAFETY: a handle may be used from any thread whose context is current.
 unsafe impl Send for Blas {}
-// SAFETY: cuBLASLt's functions are thread-safe, and the map is behind a lock.
+// SAFETY: cuBLASLt's functions are thread-safe, and a lock guards the map.
 unsafe impl Sync for Blas {}
 
 /// A description of a product and its matrices, destroyed together.

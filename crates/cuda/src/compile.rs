@@ -30,7 +30,6 @@ macro_rules! sources {
     };
 }
 
-/// All kernel files.
 pub const SOURCES: &[Source] = sources![
     "attention" with "attention_tile.cuh" "hopper.cuh" "attention_hopper.cuh",
     "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
@@ -103,7 +102,7 @@ fn options(architecture: &str, checked: bool) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         "--std=c++17".to_string(),
-        // Bits must not depend on which products the compiler fuses; where one rounding is wanted, the source says so.
+        // Bits must not depend on which products the compiler fuses; where it needs one rounding, the source says `fma`.
         "--fmad=false".to_string(),
         "-diag-suppress=177".to_string(),
     ];

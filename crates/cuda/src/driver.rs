@@ -14,15 +14,12 @@ const CAPABILITY_MIN: (u32, u32) = (8, 0);
 /// What is known of a card without using it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuInfo {
-    /// The product's name.
     pub name: String,
     /// Compute capability: (9, 0) is Hopper.
     pub capability: (u32, u32),
-    /// Multiprocessors.
     pub multiprocessors: u32,
     /// Highest clock of the multiprocessors, Hz.
     pub clock_hz: f64,
-    /// All memory of the card.
     pub total: Bytes,
     /// CUDA version that the driver speaks, such as 13000.
     pub driver: i32,
@@ -30,7 +27,7 @@ pub struct GpuInfo {
     pub driver_library: String,
 }
 
-/// A card with a context of ours.
+/// A card and a context on it.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) info: GpuInfo,
@@ -89,7 +86,7 @@ impl Gpu {
         (Bytes(free as u64), Bytes(total as u64))
     }
 
-    /// Plain device memory; what it is for and what is free now stand in the message if there is not as much.
+    /// Allocates device memory. If too little is free, the message says how much, and what the memory is for.
     ///
     /// Errors: `cuda-out-of-memory`.
     pub(crate) fn allocate(&self, what: &str, bytes: u64) -> Result<sys::CUdeviceptr> {
@@ -211,7 +208,7 @@ pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
         sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED => error
-            .fact("kernels run behind the program's back: the one that failed may be any since the last wait")
+            .fact("kernels run asynchronously: the one that failed may be any since the last wait")
             .hint("run again with --checked, which waits after every kernel and names it"),
         _ => error,
     }
@@ -262,7 +259,7 @@ impl Pinned {
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes, initialised in `new`; `&mut self` excludes other slices of ours. What the card writes
+        // SAFETY: `len` bytes, initialised in `new`; `&mut self` excludes other slices of it. What the card writes
         // there is waited for before it is read.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
     }

@@ -108,7 +108,7 @@ fn bytes_of(hex: &str) -> Option<[u8; HANDLE_BYTES]> {
 fn offer_plain(address: u64) -> std::result::Result<[u8; HANDLE_BYTES], String> {
     mark(address)?;
     let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
-    // SAFETY: the address is of an allocation of ours, the handle a valid place.
+    // SAFETY: the address is of an allocation by this process, the handle a valid place.
     let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, address) };
     called("cuIpcGetMemHandle", got.result())?;
     Ok(handle.reserved.map(|byte| byte as u8))
@@ -166,7 +166,7 @@ fn take_mapped(pid: Pid, fd: i32, bytes: usize) -> Way {
     let kind = sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let mut handle = 0;
     let name = ours.as_raw_fd() as usize as *mut std::ffi::c_void;
-    // SAFETY: the driver takes the descriptor as the number in the pointer, and reads nothing behind it.
+    // SAFETY: the driver takes the descriptor as the number in the pointer, and dereferences nothing.
     let imported = unsafe { sys::cuMemImportFromShareableHandle(&mut handle, name, kind) };
     called("cuMemImportFromShareableHandle", imported.result())?;
     is_marked(Mapped::new(handle, bytes)?.address)

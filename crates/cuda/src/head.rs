@@ -2,7 +2,7 @@
 //!
 //! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed for
 //! some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns; so a row's
-//! bits are the same however many rows stand beside it, and whether it is scored or sampled. On Hopper bf16 logits of rows
+//! bits do not depend on how many rows are computed with it, nor on whether it is scored or sampled. On Hopper bf16 logits of rows
 //! that are not truncated are never written: `head_hopper.cu` reduces a product's tile where it was made.
 
 use super::rows::count;
@@ -55,7 +55,6 @@ pub(super) struct Inputs<'a> {
     /// [R, K] e.
     pub(super) x: Buf<'a>,
     pub(super) w: Matrix<'a>,
-    /// R.
     pub(super) rows: usize,
     pub(super) inv_temperature: f32,
 }
@@ -70,11 +69,10 @@ pub(super) struct Head<'a> {
     pub(super) inv_temperature: f32,
     tile: Buf<'a>,
     out: HeadOut<'a>,
-    /// All logits of a chunk stand in `tile`, instead of a tile's.
+    /// All logits of a chunk are in `tile`, instead of a tile's.
     full: bool,
     /// Logits are reduced where they are made.
     at_once: bool,
-    /// Rows of a chunk.
     chunk: usize,
 }
 
@@ -119,17 +117,14 @@ impl<'a> Head<'a> {
         Head { dev, x, w, inv_temperature, tile, out, full, at_once, chunk }
     }
 
-    /// Columns of a part.
     fn part(&self) -> usize {
         if self.at_once { hopper::PART } else { PART }
     }
 
-    /// Parts of a row.
     fn parts(&self) -> usize {
         self.w.n.div_ceil(self.part())
     }
 
-    /// V.
     pub(super) fn vocab(&self) -> usize {
         self.w.n
     }
@@ -139,19 +134,19 @@ impl<'a> Head<'a> {
         (0..rows).step_by(chunk.max(1)).map(move |first| Chunk { first, rows: chunk.min(rows - first) })
     }
 
-    /// Logits of a tile of a chunk, [rows, columns]: all tiles one after the other, or one in the place of another.
+    /// Logits of a tile of a chunk, [rows, columns]: all tiles one after the other, or each in the same place.
     pub(super) fn logits(&self, chunk: Chunk, first: usize, cols: usize) -> Buf<'a> {
         let start = if self.full { first * chunk.rows } else { 0 };
         self.tile.slice(start, chunk.rows * cols)
     }
 
-    /// Behind the logits, or in their place where they are not needed any more.
+    /// After the logits, or in their place where they are no longer needed.
     fn stats(&self, chunk: Chunk) -> Buf<'a> {
         let start = if self.at_once { 0 } else { chunk.rows * width(self.w.n, self.full) };
         self.tile.slice(start, chunk.rows * self.parts() * PART_WORDS)
     }
 
-    /// The statistics of all parts of a chunk. Where all its logits stand in `tile`, they may be overwritten.
+    /// The statistics of all parts of a chunk. Where all its logits are in `tile`, they may be overwritten.
     pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
         if self.at_once {
             let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
@@ -165,7 +160,6 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Computes a tile's logits.
     pub(super) fn compute(&self, chunk: Chunk, first: usize, cols: usize) {
         let (x, w) = (chunk.of(self.x, self.w.k), matrix_rows(self.w, first, cols));
         matmul::forward(self.dev, x, w, None, self.logits(chunk, first, cols), false);

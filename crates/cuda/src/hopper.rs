@@ -1,4 +1,4 @@
-//! Launchers of `head_hopper.cu`, and the descriptions of matrices that Hopper's copy engine wants.
+//! Launchers of `head_hopper.cu`, and the descriptions of matrices that Hopper's copy engine takes.
 
 use super::head::{Chunk, Pick, row_inputs};
 use super::launch::TensorMap;

@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::RwLock;
 
-/// A kernel's parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arg {
     /// An address on the device; 0 for none.
@@ -26,12 +25,9 @@ pub(crate) enum Arg {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TensorMap(pub(crate) [u64; 16]);
 
-/// Shape of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
-    /// Blocks.
     pub grid: [u32; 3],
-    /// Threads of a block.
     pub block: u32,
     /// Dynamic shared memory, bytes.
     pub shared: u32,
@@ -47,13 +43,12 @@ pub(crate) struct Kernels {
     functions: RwLock<HashMap<(&'static str, &'static str), Function>>,
     /// Files that were compiled at this start, and not found in the cache.
     pub(crate) compiled: usize,
-    /// NVRTC's version.
     pub(crate) compiler: String,
 }
 
 // SAFETY: module and function handles are valid on every thread whose context is current.
 unsafe impl Send for Kernels {}
-// SAFETY: handles are valid on every thread whose context is current; the map of functions is behind a lock.
+// SAFETY: handles are valid on every thread whose context is current; a lock guards the map of functions.
 unsafe impl Sync for Kernels {}
 
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +160,7 @@ impl CudaDevice {
             Ok(function) => function,
             Err(error) => return self.fail(error),
         };
-        // Each parameter at an address of its own, as the driver wants it.
+        // The driver takes an address for each parameter.
         let mut words: [u64; 32] = [0; 32];
         let mut params: [*mut c_void; 32] = [std::ptr::null_mut(); 32];
         assert!(args.len() <= words.len(), "{kernel} has {} parameters", args.len());
@@ -218,7 +213,7 @@ impl CudaDevice {
                 format!("{what}, block {block}: {} {value}, the limit is {limit}", index_words(code));
             self.fail(
                 Error::new("cuda-bad-index", message)
-                    .hint("this is an error of Plimsoll's own: please report it with the run file"),
+                    .hint("this is a bug in Plimsoll: please report it with the run file"),
             );
         }
     }
@@ -232,7 +227,6 @@ fn shape_words(module: &str, kernel: &str, how: Launch) -> String {
     )
 }
 
-/// Words for the codes of common.cuh.
 fn index_words(code: u32) -> &'static str {
     match code {
         1 => "token id",

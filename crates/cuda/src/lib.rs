@@ -1,8 +1,8 @@
 //! The CUDA device: one card, one context, one stream, one arena of plain device memory.
 //!
-//! It owns the card's memory from start to end: after the arena nothing else is allocated by us. Operations are put on
+//! It owns the card's memory from start to end: after the arena Plimsoll allocates nothing else. Operations are put on
 //! the stream and return at once; the first that fails is kept and reported by `check`, and what follows it does nothing.
-//! Kernels stand in `cu/`, one file a module of this folder; their launchers check shapes before the launch.
+//! Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
 
 mod attention;
 mod attention_backward;
@@ -55,18 +55,15 @@ pub struct CudaOptions {
     pub profile: bool,
 }
 
-/// What the scratch depends on beside the model.
+/// What the scratch depends on besides the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScratchLimits {
-    /// Rows of a decode pass.
     pub decode_rows: usize,
-    /// Keys of a decode row.
     pub keys_max: usize,
     /// (rows, segments) of a training pass, if there are any.
     pub update: Option<(usize, usize)>,
 }
 
-/// A card with an arena.
 #[derive(Debug)]
 pub struct CudaDevice {
     // Dropped in this order: what lives on the card before the card.
@@ -90,7 +87,7 @@ pub struct CudaDevice {
     gpu: Gpu,
 }
 
-/// What is known of the card that a run would use, without taking anything of it.
+/// Describes the card that a run would use, without taking any of its memory.
 ///
 /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`.
 pub fn probe() -> Result<GpuInfo> {
@@ -130,7 +127,7 @@ impl CudaDevice {
         })
     }
 
-    /// Takes page-locked host memory for offloaded regions: exactly so much, once.
+    /// Takes page-locked host memory for offloaded regions: exactly `bytes`, once.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
@@ -171,7 +168,6 @@ impl CudaDevice {
         self.scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
     }
 
-    /// The card.
     pub fn info(&self) -> &GpuInfo {
         &self.gpu.info
     }
@@ -213,7 +209,6 @@ impl CudaDevice {
         bytes
     }
 
-    /// Multiprocessors of the card.
     pub(crate) fn multiprocessors(&self) -> u32 {
         self.gpu.info.multiprocessors
     }
@@ -322,7 +317,7 @@ impl Backend for CudaDevice {
         match failure.take() {
             None => Ok(()),
             Some(error) => {
-                // A context that met an illegal access is lost; an error of ours is not, and the run may go on.
+                // A context that met an illegal access is lost; any other error leaves it usable, and the run may go on.
                 if error.slug != "cuda-failed" {
                     self.failed.store(false, Ordering::Relaxed);
                 } else {

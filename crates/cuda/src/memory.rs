@@ -10,7 +10,6 @@ use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 impl CudaDevice {
-    /// Copies bytes to an address of the arena.
     pub(crate) fn send<T: Copy>(&self, address: u64, src: &[T]) {
         if src.is_empty() || self.has_failed() {
             return;
@@ -48,7 +47,7 @@ impl CudaDevice {
     /// The region `device.scratch`, at least `bytes` long; operations use it one after the other.
     pub(crate) fn scratch(&self, bytes: u64) -> u64 {
         let (address, len) = self.scratch.expect("`bind_scratch` comes before the operations");
-        assert!(bytes <= len, "an operation wants {bytes} bytes of a scratch of {len}");
+        assert!(bytes <= len, "an operation needs {bytes} bytes of a scratch of {len}");
         address
     }
 }
@@ -161,7 +160,6 @@ pub(crate) fn zero(dev: &CudaDevice, dst: Buf<'_>) {
     fill(dev, dst, 0);
 }
 
-/// Sets all bytes.
 pub(crate) fn fill(dev: &CudaDevice, dst: Buf<'_>, byte: u8) {
     if dst.is_empty() || dev.has_failed() {
         return;
@@ -173,7 +171,6 @@ pub(crate) fn fill(dev: &CudaDevice, dst: Buf<'_>, byte: u8) {
     dev.keep(done, "filling a region");
 }
 
-/// Fills the whole arena.
 pub(crate) fn fill_raw(dev: &CudaDevice, byte: u8) {
     dev.gpu.bind();
     // SAFETY: the arena is `arena_bytes` long.

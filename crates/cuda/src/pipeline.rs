@@ -1,4 +1,4 @@
-//! Running ahead of the host: CUDA graphs of recorded passes, and results that come back behind them.
+//! Running ahead of the host: CUDA graphs of recorded passes, and results that come back after them.
 
 use super::driver::{self, Gpu, Mark, Pinned};
 use super::{Arg, CudaDevice, Launch};
@@ -141,7 +141,6 @@ impl Pipeline for CudaDevice {
     }
 }
 
-/// See `Device::advance`.
 pub(crate) fn advance(dev: &CudaDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
     let rows = ids.len();
     assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));

@@ -1,4 +1,4 @@
-//! Offloaded regions: page-locked host memory, and copies between it and the arena beside the operations.
+//! Offloaded regions: page-locked host memory, and copies between it and the arena during the operations.
 //!
 //! Copies in and copies out have a stream each, so that both directions of the bus work at once. A slot is free when the
 //! operations that read it have ended and what was to be copied out of it is out; both are events, so the host never waits.
@@ -76,7 +76,6 @@ impl Transfers {
         memory.address() + buf.offset()
     }
 
-    /// Waits for all copies.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         [&self.incoming, &self.outgoing].into_iter().try_for_each(|stream| {
             // SAFETY: the stream lives as long as `self`; the caller has bound the context.
@@ -85,14 +84,12 @@ impl Transfers {
     }
 }
 
-/// See `Device::offload_begin`.
 pub(crate) fn begin(dev: &CudaDevice) {
     for slot in &dev.transfers.slots {
         record(dev, &slot.free, dev.gpu.stream);
     }
 }
 
-/// See `Device::offload_in`.
 pub(crate) fn bring<'a, 'c>(
     dev: &CudaDevice,
     slot: usize,
@@ -104,12 +101,10 @@ pub(crate) fn bring<'a, 'c>(
     record(dev, &slot.arrived, stream);
 }
 
-/// See `Device::offload_wait`.
 pub(crate) fn wait(dev: &CudaDevice, slot: usize) {
     follow(dev, dev.gpu.stream, &dev.transfers.slots[slot].arrived);
 }
 
-/// See `Device::offload_out`.
 pub(crate) fn send_back<'a, 'c>(
     dev: &CudaDevice,
     slot: usize,

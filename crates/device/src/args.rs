@@ -4,7 +4,7 @@ use crate::claims::{Access, Operand, Uses};
 use crate::{Coded, Kv, Matrix};
 use plimsoll_memory::Buf;
 
-/// Where the rows of a forward pass stand, as index arrays in the arena.
+/// Positions and cache slots of the rows of a forward pass, as index arrays in the arena.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// [M] u32: absolute position of each row in its sequence.
@@ -13,12 +13,12 @@ pub struct Batch<'a> {
     pub slots: Buf<'a>,
     /// [S, 5] u32: first row, number of rows, position of the first row, offset into `tables`, and the first row of
     /// the parent segment or `NO_PARENT`. A row at position p attends to keys 0..=p of its segment's block table.
-    /// A parent starts at position 0, stands before its children, and owns the rows of positions below the child's
+    /// A parent starts at position 0, comes before its children, and owns the rows of positions below the child's
     /// first position. Only the backward pass reads the parent.
     pub segments: Buf<'a>,
     /// [..] u32: block tables, one after the other; entry i of a table holds keys 16i..16i+16.
     pub tables: Buf<'a>,
-    /// No row of the pass stands at this position or behind it: a bound known to the host.
+    /// All positions of the pass are below it: a bound known to the host.
     pub keys_max: usize,
 }
 
@@ -49,18 +49,13 @@ impl Sampling {
     }
 }
 
-/// One AdamW update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// Learning rate of this step.
     pub lr: f32,
-    /// Decay of the first moment.
     pub beta1: f32,
-    /// Decay of the second moment.
     pub beta2: f32,
     /// Added to the root of the second moment.
     pub eps: f32,
-    /// Decoupled weight decay.
     pub weight_decay: f32,
     /// 1 for the first update; bias correction uses it.
     pub step: u64,
@@ -92,7 +87,6 @@ pub struct AdamWBufs<'a> {
 /// What bends the output of a small network's layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// tanh x.
     Tanh,
     /// max(x, 0).
     Relu,
@@ -109,7 +103,6 @@ pub struct HeadOut<'a> {
     pub entropy: Buf<'a>,
 }
 
-/// Head counts of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// a: query heads.

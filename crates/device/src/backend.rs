@@ -59,7 +59,6 @@ pub trait Backend: Sync {
     /// Makes RMS norms sum in another order, so the exactness test can prove that it detects a difference.
     fn perturb_norms(&self, on: bool);
 
-    /// The bytes in use.
     fn claims(&self) -> &Claims;
 
     /// Runs an operation, or queues it.
@@ -111,9 +110,7 @@ pub trait Backend: Sync {
     fn offload_begin(&self);
     /// Makes the operations from here on wait for what the last `offload_in` started for the slot.
     fn offload_wait(&self, slot: usize);
-    /// See `Device::offload_in`.
     fn bring<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
-    /// See `Device::offload_out`.
     fn send_back<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
 }
 

@@ -23,7 +23,6 @@ struct Span {
     start: u64,
     end: u64,
     writes: bool,
-    /// The operand.
     name: &'static str,
 }
 

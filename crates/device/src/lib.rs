@@ -1,7 +1,7 @@
 //! The `Device` trait: the operations of the decoder family over one arena, and the devices that implement them.
 //!
 //! A device owns an arena's memory; callers hold `Buf` handles, which are offsets, so a host slice where a device
-//! buffer belongs does not compile. Shapes are checked by every operation; a mismatch is an error of ours and panics.
+//! buffer belongs does not compile. Shapes are checked by every operation; a mismatch is a bug in Plimsoll and panics.
 //!
 //! Legend: M rows (tokens), N outputs, K inputs, h hidden, a query heads, k key-value heads, d head dim,
 //! f feed-forward, V vocab, R head rows, S segments, e the storage dtype of activations (that of the weights).

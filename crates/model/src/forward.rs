@@ -11,11 +11,9 @@ use plimsoll_memory::Buf;
 /// A decoder: its shape, one role's weights, and the rotary table.
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
-    /// The shape.
     pub spec: ModelSpec,
     /// Storage of weights and of the activations that products read.
     pub dtype: DType,
-    /// The weights.
     pub params: Params<'a>,
     /// [positions, d/2, 2] f32.
     pub rope: Buf<'a>,
@@ -26,9 +24,7 @@ pub struct Decoder<'a> {
 /// A row at position p of segment s attends to keys 0..=p of the segment's block table.
 #[derive(Clone, Debug, Default)]
 pub struct PassIndex {
-    /// [M] token ids.
     pub ids: Vec<u32>,
-    /// [M] positions.
     pub positions: Vec<u32>,
     /// [M] block * 16 + slot.
     pub slots: Vec<u32>,
@@ -42,7 +38,7 @@ pub struct PassIndex {
     pub head_rows: Vec<u32>,
     /// [R] what they predict; not used by the sampler.
     pub targets: Vec<u32>,
-    /// Rows will come to stand before this position as passes follow without the host; 0 where they do not.
+    /// Positions stay below it while passes follow without the host; 0 where none do.
     pub keys_max: usize,
 }
 
@@ -79,7 +75,7 @@ impl PassIndex {
         self.keys_max = 0;
     }
 
-    /// A pass of `rows` rows that stands for real ones of that number: sequences of up to `length` tokens, all in one
+    /// Fills in a pass of `rows` rows like real ones of that size: sequences of up to `length` tokens, all in one
     /// block, the first `heads` rows through the head. For running every shape once before it is needed. No pass has more
     /// than `limits.segments` times `length` rows.
     pub fn rehearse(
@@ -108,7 +104,6 @@ impl PassIndex {
         self.targets.resize(heads, 0);
     }
 
-    /// Number of segments.
     pub fn num_segments(&self) -> usize {
         self.segments.len() / SEGMENT_FIELDS
     }
@@ -124,7 +119,7 @@ impl PassIndex {
     }
 }
 
-/// Numbers of rows that stand for all of a pass of sequences of up to `length` tokens: products choose their algorithms by
+/// Sizes that cover every pass of sequences of up to `length` tokens: products choose their algorithms by
 /// powers of two.
 pub fn rehearsal_sizes(limits: &crate::PassLimits, length: usize) -> impl Iterator<Item = usize> {
     let most = limits.rows.min(limits.segments.saturating_mul(length));

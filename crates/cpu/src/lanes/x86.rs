@@ -5,7 +5,7 @@ use super::{LANES, Simd};
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// Methods of a type that proves that instructions are available: `values` take values, `pointers` also what `Simd` asks of their caller.
+/// Methods of a type that proves that instructions are available: of `values`, and of `pointers` that the caller vouches for.
 macro_rules! intrinsics {
     (values $(fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {$(
         #[inline(always)]
@@ -15,6 +15,8 @@ macro_rules! intrinsics {
         }
     )*};
     (pointers $(fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) $(-> $out:ty)? $body:block)*) => {$(
+        /// # Safety
+        /// The pointer is valid for 16 elements, as in `Simd`.
         #[inline(always)]
         unsafe fn $name($self $(, $arg: $ty)*) $(-> $out)? {
             // SAFETY: the instructions are there as `self` exists; the caller promises that `p` is valid for 16 elements.

@@ -282,7 +282,6 @@ struct Target<'a, O> {
     start: usize,
     /// Elements from row to row.
     stride: usize,
-    /// Columns of a row.
     cols: usize,
     bias: Bias<'a>,
     add: bool,

@@ -103,7 +103,6 @@ impl<'a, E: Operand> Panels<'a, E> {
         Panels { data: dev.read::<E>(w.buf), n: w.n, k: w.k }
     }
 
-    /// Elements of a panel.
     pub(super) fn panel(&self) -> usize {
         self.k.next_multiple_of(E::STEP) * PANEL
     }

@@ -25,17 +25,14 @@ impl<'a, E: Operand> Packed<'a, E> {
         Packed { pack, rows, n, k }
     }
 
-    /// Outputs packed now.
     pub(crate) fn n(&self) -> usize {
         self.n
     }
 
-    /// Inputs.
     pub(crate) fn k(&self) -> usize {
         self.k
     }
 
-    /// Rows, padded to whole steps.
     pub(super) fn steps(&self) -> usize {
         self.rows.next_multiple_of(E::STEP)
     }
@@ -62,7 +59,7 @@ impl<'a, E: Operand> Packed<'a, E> {
         (unsafe { self.pack.seen(self.dy_start() + first * panel, panels * panel) }, panel)
     }
 
-    /// The first element of column `col` of x; `cols` columns lie beside it.
+    /// The first element of column `col` of x; the next `cols - 1` columns follow it.
     pub(super) fn x_column(&self, col: usize, cols: usize) -> *const E {
         assert!(
             col % PANEL + cols <= PANEL && col < self.k.next_multiple_of(E::STEP),

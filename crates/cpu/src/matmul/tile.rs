@@ -1,7 +1,7 @@
 //! The kernel: a tile of 8 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
 //!
 //! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16. So the bits of
-//! an output depend on its row of A, its lane of B and the instruction path, not on the tile it stands in.
+//! an output depend on its row of A, its lane of B and the instruction path, not on the tile that computes it.
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
@@ -10,16 +10,13 @@ use crate::lanes::{LANES, Scalar, Simd};
 use half::bf16;
 use plimsoll_device::PANEL;
 
-/// Rows of a tile.
 pub(super) const TILE_ROWS: usize = 8;
 /// Panels of a tile: 24 accumulators of 32 registers.
 pub(super) const TILE_PANELS: usize = 3;
-/// Columns of a tile.
 pub(super) const TILE_WIDTH: usize = TILE_PANELS * PANEL;
 /// Bytes between a load of B and its prefetch: measured on Zen 4, where weights come from memory.
 pub(super) const PREFETCH_BYTES: usize = 1536;
 
-/// The outputs of a tile.
 #[repr(align(64))]
 pub(crate) struct Tile(pub(super) [[f32; TILE_WIDTH]; TILE_ROWS]);
 
@@ -59,7 +56,7 @@ pub(super) fn strides<E, const STEP: usize, const PACKED: bool>(ops: &Operands<E
     }
 }
 
-/// Asks for what stands `PREFETCH_BYTES` behind `p`, which may point anywhere.
+/// Prefetches the cache line `PREFETCH_BYTES` after `p`, which may point anywhere.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {
     // SAFETY: a prefetch reads nothing that the program sees.

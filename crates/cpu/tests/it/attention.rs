@@ -251,7 +251,7 @@ fn bits_of_a_row_do_not_depend_on_calls_segments_threads_or_unused_slots() {
                     "{what} lse"
                 );
             };
-            // Prefill from the middle, with nothing behind it in the cache.
+            // Prefill from the middle, with nothing after it in the cache.
             for cut in [1, 15, 16, 17, 40, 44] {
                 let piece = (1, cut..45);
                 same(

@@ -284,7 +284,7 @@ fn greedy_takes_the_lowest_id_of_the_largest() {
     for isa in paths() {
         let case = case(4, 1301, 4, F32);
         let mut head = Head::new(isa, 2, case);
-        // Rows of W repeat after 650: every logit stands twice or three times.
+        // Rows of W repeat after 650: every logit occurs two or three times.
         head.w = (0..case.vocab * 4).map(|i| normal(3, 650 * 4, 1.0, F32)[i % (650 * 4)]).collect();
         head.b.set_matrix("w", case.vocab, 4, F32, &head.w);
         let x = head.x64();

@@ -4,7 +4,7 @@ use crate::both::{Rig, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_device::{Device, Matrix, MatrixLayout, NormGrads};
 
-/// Half a unit in the last place of numbers up to `size`, besides f32's own errors.
+/// Half a unit in the last place of numbers up to `size`, on top of f32's own errors.
 fn rounding(dtype: DType, size: f64) -> f64 {
     if dtype == DType::Bf16 { size / 256.0 } else { 0.0 }
 }

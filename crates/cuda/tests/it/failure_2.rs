@@ -76,7 +76,7 @@ fn failure_2_what_a_freed_region_held_is_named_where_it_is_read() {
         dev.write_f32(overlay.enter(Phase::Rollout).buf("rollout.x"), 0, &[2.0; ROWS * WIDTH]);
         dev.begin_phase(Phase::Update, overlay.bytes());
         let update = overlay.enter(Phase::Update);
-        // The same bytes, as the next phase's region that nobody has written.
+        // The same bytes, as the next phase's region, not yet written.
         let (x, y) = (update.buf("update.x"), update.buf("update.y"));
         dev.rms_norm(x, weight, 1e-6, y);
         match options.checked {

@@ -257,7 +257,7 @@ fn formula(head: &Head, inv_t: f64, dlogp: &[f32], dh: &[f32]) -> (Vec<f64>, Vec
 fn greedy_takes_the_lowest_id_of_the_largest() {
     let case = case(4, 20_001, 4, F32);
     let Some(mut head) = Head::new(case) else { return };
-    // Rows of W repeat after 650: every logit stands about thirty times.
+    // Rows of W repeat after 650: every logit occurs about thirty times.
     let few = normal(3, 650 * 4, 1.0, F32);
     head.w = few.iter().copied().cycle().take(case.vocab * 4).collect();
     head.gpu.set("w", &head.w);

@@ -66,7 +66,7 @@ fn the_three_products_agree_with_f64() {
             check_norm("out added to", &gpu.get("out"), &twice, tolerance);
             gpu.dev.matmul_add(gpu.buf("x"), weights, gpu.buf("out"), gpu.buf("sum"));
             let thrice: Vec<f64> = (0..m * n).map(|i| 3.0 * want_out[i] - 2.0 * f(&bias, i % n)).collect();
-            check_norm("a sum beside", &gpu.get("sum"), &thrice, tolerance);
+            check_norm("a sum next to it", &gpu.get("sum"), &thrice, tolerance);
             check_norm("what it was added to", &gpu.get("out"), &twice, tolerance);
         }
         gpu.check_guards();

@@ -1,4 +1,4 @@
-//! Offloaded regions on a card: page-locked memory, and copies that run beside operations without being seen.
+//! Offloaded regions on a card: page-locked memory, and copies that run during operations without being seen.
 
 use crate::both::{bits, normal};
 use plimsoll_base::{Bytes, DType, PhaseSet};

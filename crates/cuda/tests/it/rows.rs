@@ -8,7 +8,7 @@ use plimsoll_device::{Backend, Device};
 
 #[test]
 fn rows_of_tokens_are_looked_up_and_their_gradients_added_in_order() {
-    // One token that stands everywhere, and tokens that stand once; widths with and without groups of four.
+    // One token that is everywhere, and tokens that occur once; widths with and without groups of four.
     let (vocab, rows) = (50, 700);
     let ids: Vec<u32> = (0..rows as u32).map(|i| if i % 3 == 0 { 7 } else { i * i % 49 }).collect();
     for e in [F32, Bf16] {

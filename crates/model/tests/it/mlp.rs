@@ -188,7 +188,7 @@ fn slopes(world: &World<'_>) {
 }
 
 /// The file holds the weights of a PyTorch module, its input, what it gave, and the gradients of the sum of outputs and
-/// values weighted by `d_out` and `d_value`; `make.py` beside it made it.
+/// values weighted by `d_out` and `d_value`; `make.py` in the same folder made it.
 #[test]
 fn the_module_of_pytorch_gives_the_same_outputs_and_gradients() {
     for (name, spec) in [
@@ -248,7 +248,7 @@ fn a_saved_policy_is_loaded_bit_for_bit_and_another_shape_is_refused_by_name() {
         save(world.dev, world.table, MatrixLayout::Single, &sets, &path, Bytes::mib(1)).unwrap();
         get(world.dev, world.params.all)
     });
-    // A folder stands for the model in it.
+    // A folder names the model in it.
     let file = PolicyFile::open(folder.path()).unwrap();
     assert_eq!(file.hidden().unwrap(), [17, 33, 50]);
     rig.run(|world| {

@@ -290,7 +290,7 @@ fn log_probs_stay_equal_as_the_weights_move() {
     }
 }
 
-/// Responses that begin before and behind the end of the first attention chunk (512 keys), with a shared prompt.
+/// Responses that begin before and after the end of the first attention chunk (512 keys), with a shared prompt.
 #[test]
 fn contexts_over_an_attention_chunk() {
     for (source, dtype) in [("llama", DType::F32), ("llama", DType::Bf16), ("qwen3", DType::Bf16)] {

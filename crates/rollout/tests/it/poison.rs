@@ -1,4 +1,4 @@
-//! Every byte of the plan is needed, and no byte beside it is written.
+//! Every byte of the plan is needed, and no other byte is written.
 //!
 //! The arena is filled with a pattern, a phase runs at its limits, and what still holds the pattern was not used. A
 //! byte may be written with the pattern's own value, so each phase runs with two patterns: a byte is untouched if it
@@ -201,7 +201,7 @@ fn check_used(after: &[Vec<u8>; 2], regions: &[Binding], words: &str, wrong: &mu
     }
 }
 
-/// Adds the regions behind which something was written: padding, guard band, and everything past the last region.
+/// Adds the regions after which something was written: padding, guard band, and everything past the last region.
 fn check_guards(after: &[Vec<u8>; 2], regions: &[Binding], last: bool, words: &str, wrong: &mut Vec<String>) {
     for (i, region) in regions.iter().enumerate() {
         let start = region.offset + region.elements as u64 * region.dtype.bytes();
@@ -209,7 +209,7 @@ fn check_guards(after: &[Vec<u8>; 2], regions: &[Binding], last: bool, words: &s
         let end = if is_end { after[0].len() as u64 } else { region.offset + region.bytes + GUARD };
         let written = (end - start) as usize - untouched(after, start..end);
         if written > 0 {
-            wrong.push(format!("{words}: {written} bytes behind {} were written", region.name));
+            wrong.push(format!("{words}: {written} bytes after {} were written", region.name));
         }
     }
 }

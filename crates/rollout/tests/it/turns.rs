@@ -27,7 +27,7 @@ enum Order {
     First,
     /// The last turn that ended is answered first, and only when everyone waits.
     LastWhenAllWait,
-    /// One after so many times that the engine asked.
+    /// One after the engine asked this many times.
     After(usize),
 }
 

@@ -174,7 +174,7 @@ fn a_value_depends_on_what_stands_before_its_token_alone() {
     // The last token of a response is predicted and never read: not even its own value sees it.
     let last = changed(&|t| *t.responses[4].last_mut().unwrap() ^= 1);
     assert!(before.iter().zip(&last).all(|(a, b)| same_bits(a, b)));
-    // A token in the middle moves the values behind it and no others.
+    // A token in the middle moves the values after it and no others.
     let middle = changed(&|t| t.responses[4][10] ^= 1);
     assert!(same_bits(&before[4][..=10], &middle[4][..=10]) && !same_bits(&before[4], &middle[4]));
     assert!(before.iter().zip(&middle).enumerate().all(|(s, (a, b))| s == 4 || same_bits(a, b)));
