@@ -295,7 +295,7 @@ unsafe fn add_gradients<S: Simd>(
         // SAFETY: inside the buffer by the assertion. No slice: other heads' columns lie between.
         *to = unsafe { dkv.as_ptr().add(at) };
     }
-    // SAFETY: the pointers above, and rows of the scratch.
+    // SAFETY: `to` points to rows that the assertion found in the buffer, and the caller promises n rows of the scratch.
     unsafe {
         let from = |key: usize| queries.first_seeing(first_key + key);
         for (shift, weights, rows) in [(k * d, work.weights, work.dout), (0, work.dscores, work.q)] {

@@ -3,8 +3,7 @@
 
 use super::CpuDevice;
 use plimsoll_base::DType;
-use plimsoll_device::claims::{Access, Uses};
-use plimsoll_device::{Device, Pipeline};
+use plimsoll_device::Pipeline;
 use plimsoll_memory::Buf;
 use std::sync::Mutex;
 
@@ -28,19 +27,13 @@ impl Pipeline for CpuDevice {
     }
 
     fn fetch(&self, slot: usize, bufs: &[Buf<'_>]) {
+        let _claim = self.claims.fetch(bufs);
         let mut words = self.slot(slot);
         words.clear();
         for &buf in bufs {
-            let start = words.len();
-            words.resize(start + buf.len(), 0);
             match buf.dtype() {
-                DType::U32 => self.read_u32(buf, 0, &mut words[start..]),
-                _ => {
-                    let mut uses = Uses::default();
-                    uses.note(buf, Access::Read, "the buffer");
-                    let _claim = self.claims.take("fetch", &uses);
-                    words.splice(start.., self.read::<f32>(buf).iter().map(|x| x.to_bits()));
-                }
+                DType::U32 => words.extend(self.read::<u32>(buf)),
+                _ => words.extend(self.read::<f32>(buf).iter().map(|x| x.to_bits())),
             }
         }
     }

@@ -236,7 +236,7 @@ impl Pinned {
     /// Errors: `host-allocation-failed`.
     pub(crate) fn new(gpu: &Gpu, len: usize) -> Result<Pinned> {
         gpu.bind();
-        // SAFETY: freed on drop.
+        // SAFETY: the driver owns the memory until `drop` frees it, and nothing reads it before `write_bytes` below.
         let base = unsafe { result::malloc_host(len, 0) }.map_err(|err| {
             Error::new(
                 "host-allocation-failed",
@@ -244,7 +244,7 @@ impl Pinned {
             )
             .hint("raise the limit on locked memory (ulimit -l), or take an entry out of memory.offload")
         })?;
-        // SAFETY: the driver gave `len` bytes.
+        // SAFETY: the driver allocated `len` bytes at `base`, which nothing else uses yet.
         unsafe { std::ptr::write_bytes(base.cast::<u8>(), 0, len) };
         Ok(Pinned { base: base.cast(), len })
     }

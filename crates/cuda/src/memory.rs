@@ -27,7 +27,7 @@ impl CudaDevice {
             return;
         }
         self.gpu.bind();
-        // SAFETY: as in `send`; the wait comes before `dst` is used.
+        // SAFETY: `dst` outlives the copy, whose source the caller keeps in the arena; the wait comes before `dst` is used.
         let received = unsafe { result::memcpy_dtoh_async(dst, address, self.gpu.stream) };
         self.keep(received, "copying from the device");
         self.keep(self.gpu.wait(), "copying from the device");

@@ -101,6 +101,7 @@ impl Pipeline for CudaDevice {
         if self.has_failed() {
             return;
         }
+        let _claim = self.claims.fetch(bufs);
         self.gpu.bind();
         let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
         let Slot { host, words, done } = &mut *guard;

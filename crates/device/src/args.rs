@@ -241,7 +241,7 @@ macro_rules! operands {
     (@access $whole:ident $own:ident) => { Access::$own };
     ($($Ty:ident { $($field:ident: $access:ident),* })*) => {
         $(impl Operand for $Ty<'_> {
-            fn note(&self, _access: Access, _: &'static str, uses: &mut Uses) {
+            fn note(&self, _access: Access, _: &'static str, uses: &mut Uses<'_>) {
                 $(self.$field.note(operands!(@access _access $access), stringify!($field), uses);)*
             }
         })*
@@ -267,7 +267,7 @@ operands! {
 }
 
 impl Operand for Matrix<'_> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses) {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
         uses.note(self.buf, access, name);
     }
 }
@@ -275,7 +275,7 @@ impl Operand for Matrix<'_> {
 macro_rules! operands_without_buffers {
     ($($ty:ty),*) => {
         $(impl Operand for $ty {
-            fn note(&self, _: Access, _: &'static str, _: &mut Uses) {}
+            fn note(&self, _: Access, _: &'static str, _: &mut Uses<'_>) {}
         })*
     };
 }

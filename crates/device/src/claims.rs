@@ -2,7 +2,7 @@
 //!
 //! `Buf` is `Copy` and operations take `&self`, so neither lifetimes nor borrows keep an output off an input or two threads
 //! off each other. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
-//! under way on another thread uses. Everything that a device does goes through `Claims::take`.
+//! under way on another thread uses. Everything that a device does goes through `Claims::claim`.
 
 use plimsoll_memory::Buf;
 use std::ops::Range;
@@ -28,10 +28,8 @@ struct Span {
 
 /// Keeps the addresses of offloaded memory apart from the arena's.
 const OFFLOADED: u64 = 1 << 63;
-/// Buffers of one operation: those of `head_backward` are 14.
-const SPANS_MAX: usize = 20;
-/// Room for the spans of the operations under way, one a thread: it grows where more threads call at once.
-const CLAIMED: usize = 4 * SPANS_MAX;
+/// Room for the buffers of the operations under way, one operation a thread: it grows where more threads call at once.
+const SPANS: usize = 80;
 
 impl Span {
     fn of(buf: Buf<'_>, access: Access, name: &'static str) -> Span {
@@ -45,58 +43,74 @@ impl Span {
     }
 }
 
-/// The buffers of one operation.
-pub struct Uses {
-    spans: [Span; SPANS_MAX],
-    len: usize,
+/// The buffers of one operation, after those of the operations under way.
+pub struct Uses<'u> {
+    claimed: &'u mut Vec<Claimed>,
+    first: usize,
+    operation: &'static str,
+    ticket: u64,
 }
 
-impl Default for Uses {
-    fn default() -> Uses {
-        Uses { spans: [Span { start: 0, end: 0, writes: false, name: "" }; SPANS_MAX], len: 0 }
-    }
-}
-
-impl Uses {
+impl Uses<'_> {
     /// Notes a buffer. Empty ones overlap nothing.
-    pub fn note(&mut self, buf: Buf<'_>, access: Access, name: &'static str) {
+    pub(crate) fn note(&mut self, buf: Buf<'_>, access: Access, name: &'static str) {
         if !buf.is_empty() {
-            self.spans[self.len] = Span::of(buf, access, name);
-            self.len += 1;
+            self.push(Span::of(buf, access, name));
         }
     }
 
     /// Permits `output` to be exactly `input`: the operation reads each element before it writes it.
     pub(crate) fn in_place(&mut self, input: Option<Buf<'_>>, output: Option<Buf<'_>>, name: &'static str) {
         if input.is_some() && input == output {
-            let spans = &mut self.spans[..self.len];
-            let read = spans.iter().position(|s| s.name == name && !s.writes);
-            if let Some(read) = read {
-                self.len -= 1;
-                self.spans[read] = self.spans[self.len];
+            let own = &self.claimed[self.first..];
+            if let Some(read) = own.iter().position(|c| c.span.name == name && !c.span.writes) {
+                self.claimed.swap_remove(self.first + read);
             }
         }
     }
 
-    fn spans(&self) -> &[Span] {
-        &self.spans[..self.len]
+    fn push(&mut self, span: Span) {
+        self.claimed.push(Claimed { span, operation: self.operation, ticket: self.ticket });
     }
+
+    /// The first overlap of a span with the scratch, with an operation under way, or with another operand, in words.
+    fn overlap(&self, scratch: Option<&Range<u64>>) -> Option<String> {
+        for (i, Claimed { span: a, operation, .. }) in self.claimed.iter().enumerate().skip(self.first) {
+            if scratch.is_some_and(|scratch| a.start < scratch.end && scratch.start < a.end) {
+                return Some(format!("{operation}: {} overlaps the device's scratch", a.name));
+            }
+            if let Some(b) = self.claimed[..i].iter().find(|b| a.conflicts(&b.span)) {
+                let when = if b.ticket == self.ticket { "" } else { " under way on another thread" };
+                return Some(words((operation, a), (b.operation, &b.span), when));
+            }
+        }
+        None
+    }
+}
+
+#[cold]
+fn words(a: (&str, &Span), b: (&str, &Span), when: &str) -> String {
+    let ((operation, a), (other, b)) = if a.1.writes { (a, b) } else { (b, a) };
+    format!(
+        "{operation} writes {} (bytes {}..{}), which overlaps {} (bytes {}..{}) of {other}{when}",
+        a.name, a.start, a.end, b.name, b.start, b.end
+    )
 }
 
 /// An operand of an operation: notes the buffers that it consists of. Numbers and options are operands without buffers.
 pub trait Operand {
     /// `access`: that of the whole operand; one that is read in part and written in part knows its own.
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses);
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>);
 }
 
 impl Operand for Buf<'_> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses) {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
         uses.note(*self, access, name);
     }
 }
 
 impl<T: Operand> Operand for Option<T> {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses) {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
         if let Some(operand) = self {
             operand.note(access, name, uses);
         }
@@ -104,7 +118,7 @@ impl<T: Operand> Operand for Option<T> {
 }
 
 impl<T: Operand> Operand for [T; 2] {
-    fn note(&self, access: Access, name: &'static str, uses: &mut Uses) {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
         self.iter().for_each(|operand| operand.note(access, name, uses));
     }
 }
@@ -122,8 +136,9 @@ pub struct Claims {
 /// What the operations under way use.
 #[derive(Debug)]
 struct UnderWay {
+    /// The buffers of one operation are next to each other.
     claimed: Vec<Claimed>,
-    /// Of the next claim.
+    /// Of the last claim.
     ticket: u64,
 }
 
@@ -139,7 +154,7 @@ impl Claims {
     /// `is_serial`: two operations at once, from two threads, are refused whatever they use; reading from and writing to the
     /// host is not an operation.
     pub fn new(is_serial: bool) -> Claims {
-        let under_way = UnderWay { claimed: Vec::with_capacity(CLAIMED), ticket: 0 };
+        let under_way = UnderWay { claimed: Vec::with_capacity(SPANS), ticket: 0 };
         Claims { under_way: Mutex::new(under_way), scratch: None, is_serial }
     }
 
@@ -149,61 +164,50 @@ impl Claims {
         self.scratch = Some(span.start..span.end);
     }
 
-    /// Claims what `operation` uses until the claim is dropped.
+    /// Claims what `operation` uses, which `note` lists, until the claim is dropped.
     ///
     /// Panics if an output overlaps another operand, the device's scratch, or what another thread's operation uses.
-    pub fn take(&self, operation: &'static str, uses: &Uses) -> Claim<'_> {
-        self.claim(operation, uses, false)
-    }
-
-    pub(crate) fn claim(&self, operation: &'static str, uses: &Uses, is_operation: bool) -> Claim<'_> {
-        let spans = uses.spans();
-        for (i, a) in spans.iter().enumerate() {
-            if let Some(b) = spans[i + 1..].iter().find(|b| a.conflicts(b)) {
-                overlap(operation, a, operation, b, "");
-            }
-        }
-        if let Some(scratch) = &self.scratch
-            && let Some(a) = spans.iter().find(|a| a.start < scratch.end && scratch.start < a.end)
-        {
-            panic!("{operation}: {} overlaps the device's scratch", a.name);
-        }
+    pub(crate) fn claim(
+        &self,
+        operation: &'static str,
+        is_operation: bool,
+        note: impl FnOnce(&mut Uses<'_>),
+    ) -> Claim<'_> {
         let mut under_way = self.lock();
         let UnderWay { claimed, ticket } = &mut *under_way;
         *ticket += 1;
-        let ticket = *ticket;
-        for b in claimed.iter() {
-            if let Some(a) = spans.iter().find(|a| a.conflicts(&b.span)) {
-                overlap(operation, a, b.operation, &b.span, " under way on another thread");
-            }
-            let both = is_operation && b.span.end == SERIAL.end;
-            assert!(!both, "{operation}: {} is under way on another thread", b.operation);
+        let (ticket, first) = (*ticket, claimed.len());
+        let other = claimed.iter().find(|c| is_operation && c.span.end == SERIAL.end);
+        let other = other.map(|c| format!("{operation}: {} is under way on another thread", c.operation));
+        let mut uses = Uses { claimed, first, operation, ticket };
+        note(&mut uses);
+        if let Some(refusal) = uses.overlap(self.scratch.as_ref()).or(other) {
+            claimed.truncate(first);
+            drop(under_way);
+            panic!("{refusal}");
         }
-        claimed.extend(spans.iter().map(|&span| Claimed { span, operation, ticket }));
         if is_operation && self.is_serial {
-            claimed.push(Claimed { span: SERIAL, operation, ticket });
+            uses.push(SERIAL);
         }
         drop(under_way);
         Claim { claims: self, ticket }
     }
 
+    /// Claims buffers that a device copies to the host.
+    pub fn fetch(&self, bufs: &[Buf<'_>]) -> Claim<'_> {
+        self.claim("fetch", false, |uses| {
+            bufs.iter().for_each(|buf| uses.note(*buf, Access::Read, "a result"))
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, UnderWay> {
-        // A panic under the lock comes before anything is claimed.
+        // Nothing under the lock panics.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Marks that a serial device runs an operation; no buffer ends here.
 const SERIAL: Span = Span { start: u64::MAX, end: u64::MAX, writes: false, name: "" };
-
-#[cold]
-fn overlap(operation: &str, a: &Span, other: &str, b: &Span, when: &str) -> ! {
-    let (a, b, operation, other) = if a.writes { (a, b, operation, other) } else { (b, a, other, operation) };
-    panic!(
-        "{operation} writes {} (bytes {}..{}), which overlaps {} (bytes {}..{}) of {other}{when}",
-        a.name, a.start, a.end, b.name, b.start, b.end
-    );
-}
 
 /// Proof that bytes are claimed; only `Claims` makes it.
 #[derive(Debug)]
@@ -214,6 +218,10 @@ pub struct Claim<'c> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.claims.lock().claimed.retain(|c| c.ticket != self.ticket);
+        let claimed = &mut self.claims.lock().claimed;
+        if let Some(last) = claimed.iter().rposition(|c| c.ticket == self.ticket) {
+            let before = claimed[..last].iter().rposition(|c| c.ticket != self.ticket);
+            claimed.drain(before.map_or(0, |i| i + 1)..=last);
+        }
     }
 }

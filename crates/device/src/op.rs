@@ -30,15 +30,13 @@ macro_rules! operations {
                 }
             }
 
-            fn uses(&self) -> Uses {
-                let mut uses = Uses::default();
+            fn note(&self, uses: &mut Uses<'_>) {
                 match *self {
                     $(Op::$Op { $($arg),* } => {
-                        $($arg.note(Access::$access, stringify!($arg), &mut uses);)*
+                        $($arg.note(Access::$access, stringify!($arg), uses);)*
                         $($(uses.in_place($input.into(), $output.into(), stringify!($input));)*)?
                     })*
                 }
-                uses
             }
         }
 
@@ -144,8 +142,12 @@ operations! {
     /// The operations of the decoder family.
     ///
     /// Sizes are taken from the buffers: `x` of `[M, K]` with `K` known gives M. Buffers must have exactly the
-    /// stated lengths. An output may not overlap another operand unless the operation says so, nor anything that an
-    /// operation on another thread uses: every call checks it (`Claims`) and panics.
+    /// stated lengths. An output may not overlap another operand unless the operation says so: every call asserts it
+    /// (`Claims`).
+    ///
+    /// Any thread may call. What a call on one thread writes may not overlap what a call under way on another uses, and a
+    /// device with one scratch for all threads (a GPU) runs one operation at a time, but copies from and to the host
+    /// meanwhile. That is asserted too.
     ///
     /// Numbers of the host enter through `write_f32` and its kin alone: a slice of the host's memory is not a buffer.
     ///
@@ -166,7 +168,7 @@ operations! {
     {
         /// Claims what the operation uses and runs it.
         fn run(&self, op: Op<'_>) {
-            let claim = self.claims().claim(op.name(), &op.uses(), true);
+            let claim = self.claims().claim(op.name(), true, |uses| op.note(uses));
             self.launch(Checked::new(op, claim));
         }
 
@@ -204,9 +206,8 @@ operations! {
         }
         /// Returns the sum of squares of all elements, in fixed blocks, f64 between blocks; NaN if any element is.
         fn sum_squares(&self, x: Buf<'_>) -> f64 {
-            let mut uses = Uses::default();
-            x.note(Access::Read, "x", &mut uses);
-            self.get_sum_squares(&self.claims().claim("sum_squares", &uses, true), x)
+            let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
+            self.get_sum_squares(&self.claims().claim("sum_squares", true, note), x)
         }
 
         /// Starts copying each offloaded buffer into a buffer of the arena, which belongs to `slot`, once that is free.
@@ -230,17 +231,16 @@ fn transfer<'c, B: Backend + ?Sized>(
     with: &dyn Operand,
     access: Access,
 ) -> Claim<'c> {
-    let mut uses = Uses::default();
-    with.note(access, "the buffer", &mut uses);
-    dev.claims().take(name, &uses)
+    dev.claims().claim(name, false, |uses| with.note(access, "the buffer", uses))
 }
 
 /// Claims both ends of a copy between the arena and offloaded memory.
 fn offload<'a, 'c, B: Backend + ?Sized>(dev: &'c B, src: Buf<'a>, dst: Buf<'a>) -> Transfer<'a, 'c> {
     assert_eq!((src.len(), src.dtype()), (dst.len(), dst.dtype()), "a copy keeps length and dtype");
     assert!(src.is_offloaded() != dst.is_offloaded(), "one end of a copy is offloaded");
-    let mut uses = Uses::default();
-    src.note(Access::Read, "src", &mut uses);
-    dst.note(Access::Write, "dst", &mut uses);
-    Transfer { src, dst, _claim: dev.claims().take("offload", &uses) }
+    let _claim = dev.claims().claim("offload", false, |uses| {
+        src.note(Access::Read, "src", uses);
+        dst.note(Access::Write, "dst", uses);
+    });
+    Transfer { src, dst, _claim }
 }

@@ -106,7 +106,7 @@ pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const
     let (row, step) = strides::<f32, 1, PACKED>(ops);
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p0 * ops.b_panel));
     let mut acc = [[s.splat(0.0); P]; R];
-    // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
+    // SAFETY: the caller promises operands that reach over the tile's rows, panels and `len`; a prefetch may point anywhere.
     unsafe {
         for _ in 0..ops.len {
             let mut w = [s.splat(0.0); P];
@@ -193,7 +193,7 @@ unsafe fn block_widened<S: Pairs, const R: usize, const PACKED: bool>(
     let (row, step) = strides::<bf16, 2, PACKED>(ops);
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p * ops.b_panel));
     let mut acc = [s.splat(0.0); R];
-    // SAFETY: the operands reach that far by the caller's promise.
+    // SAFETY: the caller promises operands that reach over the tile's rows, panels and `len`.
     unsafe {
         for _ in 0..ops.len / 2 {
             let (even, odd) = s.load_pairs(b);

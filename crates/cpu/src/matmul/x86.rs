@@ -65,7 +65,7 @@ unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
     let (row, step) = strides::<bf16, 2, PACKED>(ops);
     let (mut a, mut b) = (ops.a, ops.b);
     let mut acc = [[_mm512_setzero_ps(); P]; R];
-    // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
+    // SAFETY: the caller promises operands that reach over R rows, P panels and `len`; a prefetch may point anywhere.
     unsafe {
         for _ in 0..ops.len / 2 {
             let w: [__m512bh; P] =

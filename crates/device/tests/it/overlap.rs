@@ -162,7 +162,7 @@ const CASES: [Case; 28] = [
     (|b| Op::Zero { dst: b("dst") }, "dst", ""),
 ];
 
-/// The operation with the buffers of `names` in order; the operand `of` gets the one of `instead`.
+/// The operation over `bufs` in order, and the operands' names; `alias` gives one of them another buffer.
 fn made(
     case: &Case,
     bufs: &[Buf<'static>],
