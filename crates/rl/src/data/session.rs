@@ -1,12 +1,12 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan and the run open the same things, the plan
 //! only those that it needs.
 
-use crate::data::dataset::{Dataset, Rows, TextModel};
+use crate::data::dataset::{Dataset, TextModel};
 use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
 use plimsoll_base::{Bytes, Error, ModelSpec, PLAN_ONLY, Result};
-use plimsoll_config::{Data, DataSet, DataSets, Method, ModelOptions, RunFile};
+use plimsoll_config::{Data, DataSet, DataSets, LearnsFrom, ModelOptions, RunSpec};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
 use plimsoll_memory::Limits;
 use plimsoll_plan::{
@@ -45,7 +45,7 @@ pub struct Session {
 
 impl Session {
     /// Opens everything that `run` names.
-    pub fn open(run: &RunFile, allow_download: bool) -> Result<Session> {
+    pub fn open(run: &RunSpec, allow_download: bool) -> Result<Session> {
         Session::of_model(run, trained_model(run, &run.model, &run.model_options, allow_download)?)
     }
 
@@ -53,15 +53,15 @@ impl Session {
     /// where `model` cannot be opened any more, and no reference is read from it, the checkpoint's model is opened.
     ///
     /// Errors: those of `open`.
-    pub fn open_again(run: &RunFile, checkpoint: &Path, say: &mut dyn FnMut(String)) -> Result<Session> {
+    pub fn open_again(run: &RunSpec, checkpoint: &Path, say: &mut dyn FnMut(String)) -> Result<Session> {
         let error = match trained_model(run, &run.model, &run.model_options, true) {
             Ok(model) => return Session::of_model(run, model),
             Err(error) => error,
         };
-        if run.has_reference() {
-            let why = match run.method.has_pairs() {
-                true => format!("method `{}`", run.method),
-                false => format!("loss.kl_coef = {}", run.loss.kl_coef),
+        if run.reference {
+            let why = match run.objective.and_then(|objective| objective.kl) {
+                None => format!("method `{}`", run.method),
+                Some(kl) => format!("loss.kl_coef = {}", kl.controller.coef()),
             };
             return Err(error
                 .fact(format!("missing are the weights of the reference model ({why})"))
@@ -77,25 +77,25 @@ impl Session {
         Session::of_model(run, model)
     }
 
-    fn of_model(run: &RunFile, model: OpenModel) -> Result<Session> {
+    fn of_model(run: &RunSpec, model: OpenModel) -> Result<Session> {
         let text = text_model(&model, &run.data)?;
         let critic = critic_model(run, &model, true)?;
         let reward = reward_model(run, &model, true)?;
         let data = match run.environment {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
-            None => Dataset::open(prompts_of(run)?, &run.data, &text, Rows::of(run.method), run.seed)?,
+            None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
         };
         let eval = match &run.environment {
-            Some(_) => EvalSet::of_episodes(run.eval_sets()),
+            Some(_) => EvalSet::of_episodes(run.eval_sets.clone()),
             None => EvalSet::open_all(
-                run.eval_sets(),
+                run.eval_sets.clone(),
                 &run.data,
                 &text,
                 run.eval.prompts_max,
-                run.method.has_pairs(),
+                run.needs.learns_from == LearnsFrom::Pairs,
             )?,
         };
-        if run.method.has_pairs() {
+        if run.needs.learns_from == LearnsFrom::Pairs {
             let held_out = eval.iter().map(|set| (set.name.as_str(), set.items.as_slice()));
             data.items()
                 .chain(held_out)
@@ -111,7 +111,11 @@ impl Session {
             spec: model.spec,
             prompt_tokens,
             completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
-            eval_prompts: if run.method.has_pairs() && run.reward.is_empty() { 0 } else { eval_prompts },
+            eval_prompts: if run.needs.learns_from == LearnsFrom::Pairs && !run.has_rewards() {
+                0
+            } else {
+                eval_prompts
+            },
             critic: critic_spec(run, &model, critic.as_ref()),
             reward: reward.as_ref().map(|model| model.spec),
             host: host_facts(run, [Some(&model), critic.as_ref(), reward.as_ref()])?,
@@ -120,7 +124,7 @@ impl Session {
     }
 
     /// The facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
-    pub fn facts(run: &RunFile, allow_download: bool) -> Result<Facts> {
+    pub fn facts(run: &RunSpec, allow_download: bool) -> Result<Facts> {
         let Some((prompt_tokens, eval_prompts)) = limits_of_data(run) else {
             return Session::open(run, allow_download).map(|session| session.facts);
         };
@@ -150,9 +154,9 @@ impl Session {
 
 /// Longest prompt and number of evaluation prompts where the run file limits them: a run is then planned by the limits
 /// and not by what the data happens to hold, so that its plan is the same with and without the data at hand.
-fn limits_of_data(run: &RunFile) -> Option<(usize, usize)> {
-    let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.method.has_rollout())?;
-    let eval_prompts = match run.eval_sets().is_empty() {
+fn limits_of_data(run: &RunSpec) -> Option<(usize, usize)> {
+    let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.objective.is_some())?;
+    let eval_prompts = match run.eval_sets.is_empty() {
         true => 0,
         false if run.environment.is_some() => run.eval_episodes(),
         false => run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
@@ -171,14 +175,14 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 
 /// Opens what a run trains: a reward model may go on from a reward model, everything else samples or predicts tokens.
 fn trained_model(
-    run: &RunFile,
+    run: &RunSpec,
     name: &str,
     options: &ModelOptions,
     allow_download: bool,
 ) -> Result<OpenModel> {
-    match run.method {
-        Method::RewardModel => open_any_model(name, options, allow_download),
-        _ => open_model(name, options, allow_download),
+    match run.needs.scores {
+        true => open_any_model(name, options, allow_download),
+        false => open_model(name, options, allow_download),
     }
 }
 
@@ -232,8 +236,8 @@ fn open_any_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
 /// Opens what the critic starts from, where that is not the actor's own model, which must read the same tokens.
 ///
 /// Errors: those of opening; `critic-tokenizer-mismatch`.
-fn critic_model(run: &RunFile, actor: &OpenModel, allow_download: bool) -> Result<Option<OpenModel>> {
-    let Some(section) = run.critic.as_ref().filter(|_| run.has_critic()) else { return Ok(None) };
+fn critic_model(run: &RunSpec, actor: &OpenModel, allow_download: bool) -> Result<Option<OpenModel>> {
+    let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
     if section.model == CRITIC_OF_ACTOR || section.model == run.model {
         return Ok(None);
     }
@@ -255,8 +259,8 @@ fn critic_model(run: &RunFile, actor: &OpenModel, allow_download: bool) -> Resul
 /// Opens the reward model that scores responses, if there is one: it must read the tokens that the actor samples.
 ///
 /// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
-fn reward_model(run: &RunFile, actor: &OpenModel, allow_download: bool) -> Result<Option<OpenModel>> {
-    let Some(name) = run.model_reward().and_then(|reward| reward.model.as_deref()) else { return Ok(None) };
+fn reward_model(run: &RunSpec, actor: &OpenModel, allow_download: bool) -> Result<Option<OpenModel>> {
+    let Some(name) = run.model_reward.as_ref().map(|reward| reward.model.as_str()) else { return Ok(None) };
     // A tokenizer that the run file names is that of both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let model = open_any_model(name, &options, allow_download)?;
@@ -294,8 +298,8 @@ fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<String>> 
 }
 
 /// The critic's shape.
-fn critic_spec(run: &RunFile, model: &OpenModel, critic: Option<&OpenModel>) -> Option<ModelSpec> {
-    run.has_critic().then(|| critic.map_or(model.spec, |critic| critic.spec))
+fn critic_spec(run: &RunSpec, model: &OpenModel, critic: Option<&OpenModel>) -> Option<ModelSpec> {
+    run.needs.critic.then(|| critic.map_or(model.spec, |critic| critic.spec))
 }
 
 /// The bytes of a `tokenizer.json`. Another thing than a file is not opened: a pipe would be waited for.
@@ -311,18 +315,18 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
 /// Plans a run for this machine, or for the limits given.
 ///
 /// Errors: those of opening the model and the data; `size-overflow`; a run that does not fit is a report, not an error.
-pub fn plan_run(run: &RunFile, limits: Option<Limits>) -> Result<PlanReport> {
+pub fn plan_run(run: &RunSpec, limits: Option<Limits>) -> Result<PlanReport> {
     plimsoll_plan::plan_with(run, &planned_facts(run)?, &limits.unwrap_or_default())
 }
 
 /// Returns the smallest limits under which a run fits.
 ///
 /// Errors: as `plan_run`.
-pub fn smallest_limits(run: &RunFile) -> Result<SmallestLimits> {
+pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {
     plimsoll_plan::smallest_limits(run, &planned_facts(run)?)
 }
 
-fn planned_facts(run: &RunFile) -> Result<Facts> {
+fn planned_facts(run: &RunSpec) -> Result<Facts> {
     let facts = Session::facts(run, true)?;
     check_micro_batch(run, &facts)?;
     Ok(facts)
@@ -373,7 +377,7 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
 /// Requires that a user's environment is there.
 ///
 /// Errors: `text-environment-missing`.
-fn check_environment(run: &RunFile) -> Result<()> {
+fn check_environment(run: &RunSpec) -> Result<()> {
     let Some(section) = &run.environment else { return Ok(()) };
     match Kind::parse(&section.env)? {
         Kind::Python { file, .. } if !file.is_file() => {
@@ -385,7 +389,7 @@ fn check_environment(run: &RunFile) -> Result<()> {
     }
 }
 
-fn prompts_of(run: &RunFile) -> Result<&DataSets> {
+fn prompts_of(run: &RunSpec) -> Result<&DataSets> {
     run.data.prompts.as_ref().ok_or_else(|| {
         Error::usage("missing-key", "data.prompts is missing")
             .hint("set data.prompts to a JSONL file or a built-in task")
@@ -393,7 +397,7 @@ fn prompts_of(run: &RunFile) -> Result<&DataSets> {
 }
 
 /// `models`: the actor, and what else is read.
-fn host_facts(run: &RunFile, models: [Option<&OpenModel>; 3]) -> Result<HostFacts> {
+fn host_facts(run: &RunSpec, models: [Option<&OpenModel>; 3]) -> Result<HostFacts> {
     let model = models[0].expect("every run has a model");
     let (mut rows, mut reading) = (0, 0);
     for path in run.data.files().filter(|path| Path::new(path).is_file()) {
@@ -410,7 +414,7 @@ fn host_facts(run: &RunFile, models: [Option<&OpenModel>; 3]) -> Result<HostFact
         staging: models
             .into_iter()
             .flatten()
-            .map(|model| staging_bytes(run.memory.staging, model))
+            .map(|model| staging_bytes(run.choices.staging, model))
             .max()
             .expect("there is one model at least"),
         rows_kept: rows_kept(run),

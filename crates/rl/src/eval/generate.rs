@@ -2,10 +2,10 @@
 
 use crate::data::dataset::TextModel;
 use crate::data::session;
-use crate::eval::{as_run, verb_facts};
+use crate::eval::verb_facts;
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::VerbFile;
+use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_plan::plan_sampling;
@@ -83,7 +83,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
             Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")
         );
     }
-    let mut run = as_run(verb);
+    let mut run = RunSpec::of_verb(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;
@@ -94,7 +94,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
         prompts: &[&ids],
         group_size: 1,
         max_new_tokens: verb.rollout.max_new_tokens as usize,
-        sampling: sampling(&verb.rollout, verb.seed),
+        sampling: sampling(&run.rollout, verb.seed),
         eos: &model.eos_token_ids,
         first_sample_id: 0,
     };
