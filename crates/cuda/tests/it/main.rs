@@ -4,6 +4,7 @@
 mod both;
 
 mod attention;
+mod bench;
 mod decode;
 mod failure_2;
 mod head;
