@@ -92,7 +92,7 @@ fn print(report: impl Fn(&tree::Tree) -> String) -> ExitCode {
 fn check_kernels() -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = std::process::Command::new(cargo)
-        .args(["test", "-p", "plimsoll-cuda", "--test", "kernels", "--", "--nocapture"])
+        .args(["test", "-p", "plimsoll-cuda", "--test", "it", "kernels::", "--", "--nocapture"])
         .env("PLIMSOLL_NVRTC", "1")
         .current_dir(repository_root())
         .status();
