@@ -1,5 +1,5 @@
 //! Chat templates: Jinja as Hugging Face runs it, in a sandbox with a budget of steps.
-//! A template comes with a model from elsewhere: it sees the messages and nothing of this machine but the date.
+//! Templates come with models and are not trusted: they see the messages and, of this machine, only the date.
 
 use crate::strftime::{now_seconds, strftime};
 use minijinja::syntax::SyntaxConfig;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 const FUEL_STEPS: u64 = 20_000_000;
 const NAME: &str = "chat_template";
-/// The special tokens that templates may name.
+/// Special tokens that templates may name.
 const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 
 /// One message of a conversation.
@@ -20,18 +20,15 @@ const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 pub struct Message {
     /// `system`, `user`, `assistant`, ...
     pub role: String,
-    /// What was said.
     pub content: String,
 }
 
 impl Message {
-    /// A message of `role`.
     pub fn new(role: &str, content: impl Into<String>) -> Message {
         Message { role: role.to_string(), content: content.into() }
     }
 }
 
-/// A compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -58,7 +55,7 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, special })
     }
 
-    /// The template of a model, if it has one.
+    /// Compiles the template of a model, if it has one.
     pub fn from_files(files: &TokenizerFiles) -> Result<Option<ChatTemplate>> {
         let Some(template) = &files.chat_template else {
             return Ok(None);
@@ -69,7 +66,7 @@ impl ChatTemplate {
         ChatTemplate::new(template, &tokens).map(Some)
     }
 
-    /// The text of a conversation; `add_generation_prompt` appends the opening of the assistant's turn.
+    /// Renders a conversation. `add_generation_prompt` appends the opening of the assistant's turn.
     ///
     /// Errors: `chat-template-invalid`, also where the template refuses the conversation.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
@@ -81,7 +78,7 @@ impl ChatTemplate {
     }
 }
 
-/// The text of a special token, from `tokenizer_config.json` or the GGUF tables.
+/// Returns the text of a special token, from `tokenizer_config.json` or the GGUF tables.
 pub(crate) fn special_token(files: &TokenizerFiles, name: &str) -> Option<String> {
     if let Some(value) = files.tokenizer_config_json.as_ref().and_then(|c| c.get(name)) {
         let text = value.as_str().or_else(|| value.get("content").and_then(|c| c.as_str()));
@@ -97,12 +94,13 @@ pub(crate) fn special_token(files: &TokenizerFiles, name: &str) -> Option<String
     tables.tokens.get(id as usize).cloned()
 }
 
-/// What Jinja does and minijinja does not: line ends are `\n`, and `{% generation %}` marks text without changing it.
+/// Applies two rules of Jinja that minijinja lacks: line ends are `\n`, and `{% generation %}` marks text without changing
+/// it.
 fn as_minijinja(template: &str) -> String {
     let mut text = template.replace("\r\n", "\n").replace('\r', "\n");
     for (tag, plain) in [("generation", "if true"), ("endgeneration", "endif")] {
         for (open, close) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
-            // The marks of white space stay, so the text around the tag is cut as before.
+            // The white-space marks stay, so the text around the tag is trimmed as before.
             let tagged = format!("{open} {tag} {close}");
             text = text.replace(&tagged, &format!("{open} {plain} {close}"));
         }
@@ -114,7 +112,7 @@ fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Err
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// Python's `json.dumps(value, ensure_ascii=False)`, which is what `tojson` means in chat templates.
+/// Implements Python's `json.dumps(value, ensure_ascii=False)`, which is `tojson` in chat templates.
 fn to_json(value: Value, kwargs: Kwargs) -> std::result::Result<String, minijinja::Error> {
     let indent: Option<usize> = kwargs.get("indent")?;
     let ensure_ascii: Option<bool> = kwargs.get("ensure_ascii")?;
@@ -154,7 +152,7 @@ fn escape_non_ascii(text: &str) -> String {
     out
 }
 
-/// `, ` and `: `, as Python writes them.
+/// Writes `, ` and `: ` as Python does.
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {

@@ -1,5 +1,5 @@
-//! Prompt data: JSON lines, read one line at a time, or Parquet. A row that is wrong is named by file, line and column;
-//! none is skipped. Columns that are not the prompt travel to the reward as they are.
+//! Prompt data: JSON lines, read one line at a time, or Parquet. A bad row is named by file, line and column; none is
+//! skipped. All columns but the prompt go to the reward unchanged.
 
 use crate::parquet_file::{bad_parquet, each_row, is_parquet, reading};
 use crate::{ChatTemplate, Message, Tokenizer};
@@ -12,19 +12,15 @@ use std::path::Path;
 const LINE_BYTES_MAX: u64 = 16 << 20;
 const ROWS_MAX: usize = 1 << 24;
 
-/// What the model is asked.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
-    /// Text as it is.
     Text(String),
     /// A conversation for the chat template.
     Messages(Vec<Message>),
 }
 
-/// One row of prompt data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The prompt.
     pub prompt: Prompt,
     /// All other columns.
     pub columns: Map<String, Value>,
@@ -33,13 +29,12 @@ pub struct Row {
 /// One row of supervised data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SftRow {
-    /// What is given.
     pub prompt: Prompt,
-    /// What is learned.
+    /// The text to learn.
     pub completion: String,
 }
 
-/// Reads prompts from JSON lines or Parquet, and gives each row to `visit` with its number, counted from 0.
+/// Reads prompts from JSON lines or Parquet, and passes each row and its index to `visit`.
 ///
 /// Errors: `data-missing`, `data-empty`, `data-bad-json`, `data-bad-parquet`, `data-column-missing`, `data-bad-prompt`;
 /// those of `visit`.
@@ -57,20 +52,20 @@ pub fn each_prompt(
     })
 }
 
-/// How large a file of rows is, by what memory goes by.
+/// The size of a data file, in the numbers that determine memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSize {
-    /// Its rows as JSON lines.
+    /// The rows as JSON lines.
     pub json: Bytes,
-    /// Objects in them, the rows themselves among these.
+    /// Objects in them, including the rows themselves.
     pub objects: u64,
     /// Entries of all objects.
     pub entries: u64,
-    /// What reading it takes beside its rows.
+    /// Host memory for reading, without the rows.
     pub reading: Bytes,
 }
 
-/// The size of a data file, which is read through for it.
+/// Measures a data file by reading all of it.
 ///
 /// Errors: `data-missing`, `data-bad-parquet`.
 pub fn file_size(path: &Path) -> Result<FileSize> {
@@ -103,7 +98,7 @@ impl FileSize {
     }
 }
 
-/// Objects and entries by what they are written with, from above: a quote within a text has a backslash before it.
+/// Counts objects and entries by their punctuation, as upper bounds: a quote within a text has a backslash before it.
 fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
     let (mut size, mut buffer, mut before) = (FileSize::default(), vec![0; 64 << 10], [0u8; 2]);
     loop {
@@ -123,7 +118,7 @@ fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
     }
 }
 
-/// Reads supervised rows from JSON lines or Parquet: `messages`, of which the last one is learned, or `prompt` and
+/// Reads supervised rows from JSON lines or Parquet: `messages`, of which the last one is to learn, or `prompt` and
 /// `completion`.
 ///
 /// Errors: as `each_prompt`.
@@ -153,9 +148,9 @@ pub fn load_sft(path: &Path) -> Result<Vec<SftRow>> {
     })
 }
 
-/// The tokens of a prompt.
+/// Tokenizes a prompt.
 ///
-/// A string is taken as it is, unless `apply_chat` or a system prompt asks for the chat template: then it is one user
+/// A string is used unchanged, unless `apply_chat` or a system prompt asks for the chat template: then it is one user
 /// message. A system prompt goes before conversations that have none.
 /// Errors: `chat-template-missing`, `chat-template-invalid`, those of `Tokenizer::encode`.
 pub fn tokenize_prompt(
@@ -171,9 +166,9 @@ pub fn tokenize_prompt(
     }
 }
 
-/// The tokens of a supervised row: those that are given, and those that are learned.
+/// Tokenizes a supervised row. Returns the prompt's tokens and those to learn.
 ///
-/// After plain text comes `eos`; a conversation ends as its template ends the assistant's turn.
+/// `eos` follows plain text; a conversation ends as its template ends the assistant's turn.
 /// Errors: as `tokenize_prompt`; `chat-template-invalid` where the prompt's text does not begin the whole text.
 pub fn tokenize_sft(
     tokenizer: &Tokenizer,
@@ -203,7 +198,7 @@ pub fn tokenize_sft(
     }
 }
 
-/// The messages for the template, or the text to take as it is.
+/// Returns the messages for the template, or the text to use unchanged.
 fn conversation<'a>(
     prompt: &'a Prompt,
     system_prompt: Option<&str>,
@@ -229,11 +224,11 @@ fn required(template: Option<&ChatTemplate>) -> Result<&ChatTemplate> {
     })
 }
 
-/// Where a row stands, for messages.
+/// The position of a row, for error messages.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     path: &'a Path,
-    /// A line, or a row of a file that has no lines; counted from 1.
+    /// The line, or the row of a file without lines; from 1.
     line: usize,
 }
 
@@ -248,7 +243,7 @@ fn missing(path: &Path, err: &std::io::Error) -> Error {
         .hint("check data.prompts in the run file; paths are relative to where you are")
 }
 
-/// A data file, and whether it is Parquet.
+/// Opens a data file. Returns whether it is Parquet.
 fn open(path: &Path) -> Result<(File, bool)> {
     let missing = |err: std::io::Error| missing(path, &err);
     if !std::fs::metadata(path).map_err(missing)?.is_file() {
@@ -273,7 +268,7 @@ pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Re
     Ok(rows)
 }
 
-/// Calls `visit` with each row of a file, of which there must be one.
+/// Calls `visit` with each row of a file, which must not be empty.
 fn each_object(path: &Path, mut visit: impl FnMut(Map<String, Value>, Place) -> Result<()>) -> Result<()> {
     let (file, is_packed) = open(path)?;
     let mut rows = 0;

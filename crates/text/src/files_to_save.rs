@@ -1,5 +1,5 @@
-//! The tokenizer's files of a checkpoint, so that transformers opens it: those that came with the model, or, where it
-//! came as a GGUF file or as plain bytes, files that say the same.
+//! The tokenizer files of a checkpoint, so that transformers opens it: those that came with the model, or equivalent ones
+//! if the model came as a GGUF file or with a tokenizer of plain bytes.
 
 use crate::chat::special_token;
 use crate::tokenizer::tokenizer_json;
@@ -7,7 +7,7 @@ use plimsoll_base::Result;
 use plimsoll_files::TokenizerFiles;
 use serde_json::{Map, Value, json};
 
-/// Names and contents of the files to put beside the weights.
+/// Returns names and contents of the files to save with the weights.
 pub fn files_to_save(files: &TokenizerFiles) -> Result<Vec<(&'static str, Vec<u8>)>> {
     let mut out = vec![("tokenizer.json", tokenizer_json(files)?)];
     let mut config = match &files.tokenizer_config_json {
@@ -15,7 +15,7 @@ pub fn files_to_save(files: &TokenizerFiles) -> Result<Vec<(&'static str, Vec<u8
         None => built_config(files),
     };
     if let (Some(template), Some(map)) = (&files.chat_template, config.as_object_mut()) {
-        // Transformers reads either place; one place cannot disagree with itself.
+        // Transformers reads two places; writing only one avoids a conflict.
         map.insert("chat_template".into(), template.clone().into());
     }
     out.push(("tokenizer_config.json", pretty(&config)));

@@ -1,5 +1,5 @@
-//! A GGUF file's tokenizer tables as a `tokenizer.json`: byte-level BPE with the word rule that `pre` names, and
-//! SentencePiece BPE with byte fallback. A rule that is not known here is refused: a near one would give other tokens.
+//! Converts a GGUF file's tokenizer tables to a `tokenizer.json`: byte-level BPE with the word rule that `pre` names, and
+//! SentencePiece BPE with byte fallback. Unknown rules are refused, because a similar one would give other tokens.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_files::GgufTokenizer;
@@ -12,7 +12,7 @@ const USER_DEFINED: i64 = 4;
 const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The `tokenizer.json` that these tables stand for.
+/// Builds the `tokenizer.json` of these tables.
 ///
 /// Errors: `tokenizer-missing`, `tokenizer-unsupported`, `tokenizer-invalid`.
 pub(crate) fn tokenizer_json(tables: &GgufTokenizer) -> Result<Value> {
@@ -42,7 +42,7 @@ pub(crate) fn tokenizer_json(tables: &GgufTokenizer) -> Result<Value> {
     }
 }
 
-/// A byte-level BPE; `pre_tokenizer` null takes the text as one word.
+/// Builds a byte-level BPE. With a null `pre_tokenizer` the text is one word.
 pub(crate) fn byte_level_json(
     tokens: &[String],
     merges: &[String],
@@ -65,9 +65,8 @@ pub(crate) fn byte_level_json(
     })
 }
 
-/// The character that byte-level vocabularies write for a byte.
-///
-/// Printable Latin-1 stands for itself, every other byte for the next character from U+0100 on.
+/// Returns the character that byte-level vocabularies write for a byte: itself for printable Latin-1, else the next
+/// character from U+0100 on.
 pub(crate) fn char_of_byte(byte: u8) -> char {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     if printable(byte) {
@@ -77,7 +76,7 @@ pub(crate) fn char_of_byte(byte: u8) -> char {
     char::from_u32(0x100 + before).expect("below U+0144")
 }
 
-/// How text is cut into words, by the name that llama.cpp gives the rule.
+/// Returns the rule that splits text into words, by its name in llama.cpp.
 fn word_rule(pre: &str) -> Result<Value> {
     let byte_level = |use_regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex });
     let digits = json!({ "type": "Digits", "individual_digits": true });
@@ -95,7 +94,7 @@ fn word_rule(pre: &str) -> Result<Value> {
     }
 }
 
-/// SentencePiece as BPE: merges follow from the scores, bytes stand in for unknown characters.
+/// Converts SentencePiece to BPE: merges follow from the scores, and unknown characters become bytes.
 fn sentencepiece_json(tables: &GgufTokenizer, added: &Added) -> Result<Value> {
     if tables.scores.len() != tables.tokens.len() {
         let what = format!("{} scores for {} tokens", tables.scores.len(), tables.tokens.len());
@@ -133,7 +132,7 @@ fn sentencepiece_json(tables: &GgufTokenizer, added: &Added) -> Result<Value> {
     }))
 }
 
-/// All pairs of tokens whose concatenation is a token, best score first; ties go to the longer left part.
+/// Returns all pairs of tokens whose concatenation is a token, best score first; ties go to the longer left part.
 fn merges_from_scores(tables: &GgufTokenizer) -> Vec<[&str; 2]> {
     let ids: HashMap<&str, usize> = tables.tokens.iter().enumerate().map(|(i, t)| (t.as_str(), i)).collect();
     let mut merges = Vec::new();
@@ -148,7 +147,7 @@ fn merges_from_scores(tables: &GgufTokenizer) -> Vec<[&str; 2]> {
     merges.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// Tokens that are matched in the text before anything else.
+/// Tokens matched in the text before anything else.
 struct Added {
     special: Vec<u32>,
     plain: Vec<u32>,
@@ -185,7 +184,7 @@ fn bpe(tokens: &[String], merges: Value, unknown: Value, byte_fallback: bool) ->
     })
 }
 
-/// Two ids with one text would leave one of them out of the vocabulary.
+/// Refuses two ids with one text: the vocabulary would lose one of them.
 fn refuse_doubles(tokens: &[String]) -> Result<()> {
     let mut seen = HashMap::with_capacity(tokens.len());
     for (id, token) in tokens.iter().enumerate() {

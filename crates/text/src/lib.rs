@@ -1,7 +1,7 @@
-//! Strings to tokens and back: tokenizers, chat templates, prompt data and generated tasks.
+//! Converts text to tokens and back: tokenizers, chat templates, prompt data and generated tasks.
 //!
-//! Legend of the crate: a *token* is an id below the model's vocabulary. Text that a tokenizer would silently lose,
-//! ids that the model has no row for, and templates that do not end are refused by name.
+//! A *token* is an id below the model's vocabulary. Text that a tokenizer would silently lose,
+//! ids for which the model has no row, and templates that do not end are refused by name.
 
 mod chat;
 mod data;

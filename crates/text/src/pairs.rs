@@ -1,7 +1,7 @@
-//! Preference data: a prompt with a chosen and a rejected answer, in the forms that TRL reads, and as tokens.
+//! Preference data: a prompt with a chosen and a rejected answer, in the forms that TRL reads, and its tokens.
 //!
 //! `prompt`, `chosen` and `rejected` are strings or chat messages. Answers that are conversations, or strings without a
-//! prompt column, begin with the prompt: it is what both share (TRL's "implicit prompt"). A `margin` column is a number.
+//! prompt column, begin with the prompt: their common prefix (TRL's "implicit prompt"). A `margin` column is a number.
 //! Other columns go to the rewards.
 
 use crate::data::{Place, bad_prompt, load, prompt_of, take};
@@ -10,29 +10,22 @@ use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// One row of preference data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairRow {
-    /// What both answer.
     pub prompt: Prompt,
-    /// The better answer.
     pub chosen: String,
-    /// The worse one.
     pub rejected: String,
-    /// By how much its score should be higher at least, for a reward model; 0 where the data does not say.
+    /// The least difference of scores to aim for, for a reward model; 0 if the data has none.
     pub margin: f32,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
 
-/// The tokens of a pair.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairTokens {
-    /// Of the prompt, which both halves share.
     pub prompt: Vec<u32>,
-    /// Of the chosen answer, with the token that ends it.
+    /// With the token that ends it.
     pub chosen: Vec<u32>,
-    /// Of the rejected one.
     pub rejected: Vec<u32>,
 }
 
@@ -56,7 +49,7 @@ pub fn load_pairs(path: &Path, prompt_column: &str) -> Result<Vec<PairRow>> {
     })
 }
 
-/// The tokens of a pair, each half as a supervised row of its own.
+/// Tokenizes a pair, each half as a supervised row.
 ///
 /// Errors: those of `tokenize_sft`; `pair-equal` where two texts have the same tokens.
 pub fn tokenize_pair(
@@ -122,7 +115,7 @@ fn row_of(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> 
     Ok(PairRow { prompt, chosen, rejected, margin, columns: object })
 }
 
-/// Prompt and answers of two lists of messages, which end in one message of the assistant each.
+/// Splits two lists of messages, each ending in one message of the assistant, into prompt and answers.
 fn conversations(
     said: Option<Prompt>,
     chosen: &[Message],
@@ -141,13 +134,13 @@ fn conversations(
     let prompt = match (shared, said) {
         (0, Some(prompt)) => prompt,
         (0, None) => return Err(empty(&place, "prompt")),
-        // Whole conversations hold the prompt, whether it is said beside them or not.
+        // Whole conversations hold the prompt, even if the row has a prompt as well.
         (shared, _) => Prompt::Messages(chosen[..shared].to_vec()),
     };
     Ok((prompt, better, worse))
 }
 
-/// Bytes that both texts begin with; a space before the difference belongs to the answers, as in TRL.
+/// Returns the length of the common prefix in bytes; a space before the difference belongs to the answers, as in TRL.
 fn shared_text(chosen: &str, rejected: &str) -> usize {
     let same = chosen.chars().zip(rejected.chars()).take_while(|(a, b)| a == b);
     let shared: usize = same.map(|(c, _)| c.len_utf8()).sum();

@@ -1,6 +1,6 @@
-//! Rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. A page of each column
-//! is in memory at a time. Files come from elsewhere: sizes are checked before they are believed, and where the decoder
-//! gives up on what it reads, the thread that it works in ends with a named error and nothing else does.
+//! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. One page of each column
+//! is in memory at a time. Files are not trusted: sizes are checked first, and a panic of the decoder ends only its own
+//! thread, with a named error.
 
 use crate::parquet_pages::reading_bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -12,17 +12,17 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// The thread that decodes. A panic in it is a fault of the file, which the reader names: nobody else need speak of it.
+/// The name of the decoding thread. A panic in it is a fault of the file and is reported by the reader alone.
 pub const PARQUET_THREAD: &str = "parquet";
 
-/// What a file begins and ends with.
+/// The first and last bytes of a file.
 const MAGIC: &[u8; 4] = b"PAR1";
-/// Longest metadata; a file of a thousand columns and a thousand row groups has less.
+/// Longest metadata; a file with a thousand columns and a thousand row groups has less.
 const METADATA_BYTES_MAX: u64 = 64 << 20;
-/// Rows between the decoder and who reads them.
+/// Rows between the decoder and its reader.
 const ROWS_IN_FLIGHT: usize = 64;
 
-/// True for a file that begins as Parquet files do.
+/// Returns true if a file begins as Parquet files do.
 pub(crate) fn is_parquet(file: &mut File) -> std::io::Result<bool> {
     let mut start = [0; 4];
     let read = file.read_exact(&mut start);
@@ -30,7 +30,7 @@ pub(crate) fn is_parquet(file: &mut File) -> std::io::Result<bool> {
     Ok(read.is_ok() && &start == MAGIC)
 }
 
-/// Calls `visit` with each row and its number, counted from 1; at most `rows_max` rows.
+/// Calls `visit` with each row and its number, from 1; at most `rows_max` rows.
 ///
 /// Errors: `data-bad-parquet`, those of `visit`.
 pub(crate) fn each_row(
@@ -42,7 +42,7 @@ pub(crate) fn each_row(
     decoding(path, |rows| read(file, rows_max, rows), visit).map(drop)
 }
 
-/// Host bytes that reading the file takes at most, beside its rows.
+/// Returns the most host bytes that reading the file takes, without its rows.
 ///
 /// Errors: `data-bad-parquet`.
 pub(crate) fn reading(path: &Path, file: File) -> Result<u64> {
@@ -51,7 +51,7 @@ pub(crate) fn reading(path: &Path, file: File) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Runs `work` in a thread of its own and `visit` in this one.
+/// Runs `work` in its own thread and `visit` in this one.
 fn decoding<T: Send>(
     path: &Path,
     work: impl FnOnce(&SyncSender<Map<String, Value>>) -> std::result::Result<T, String> + Send,
@@ -64,7 +64,7 @@ fn decoding<T: Send>(
             Error::new("thread-not-started", format!("{}: no thread to read it: {err}", path.display()))
         })?;
         let visited = receive.iter().enumerate().try_for_each(|(i, object)| visit(i + 1, object));
-        drop(receive); // After an error nobody takes rows any more, and the thread ends.
+        drop(receive); // After an error the thread cannot send any more, and ends.
         let decoded = thread.join();
         visited?;
         match decoded {
@@ -74,7 +74,7 @@ fn decoding<T: Send>(
     })
 }
 
-/// A reader whose sizes were checked, and the bytes that it takes.
+/// Opens a reader after checking its sizes. Returns the bytes that it takes.
 fn open(mut file: File) -> std::result::Result<(SerializedFileReader<File>, u64), String> {
     let words = |err: std::io::Error| err.to_string();
     let mut end = [0; 8];
@@ -123,7 +123,7 @@ fn object(row: Row) -> std::result::Result<Map<String, Value>, String> {
     row.into_columns().into_iter().map(one).collect()
 }
 
-/// Numbers that JSON does not have are null, as pandas writes them; dates and times are text.
+/// Converts a value. Numbers that JSON lacks become null, as in pandas; dates and times become text.
 fn json(field: Field) -> std::result::Result<Value, String> {
     let float = |number: f64| Number::from_f64(number).map_or(Value::Null, Value::Number);
     Ok(match field {

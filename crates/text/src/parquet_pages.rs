@@ -1,26 +1,26 @@
-//! What a Parquet file claims about its pages, checked before anything is decoded: a header of a few bytes may ask for
-//! gigabytes. It reads page headers (Thrift's compact protocol) and skips the pages themselves.
+//! Checks what a Parquet file claims about its pages before anything is decoded: a header of a few bytes may ask for
+//! gigabytes. It reads page headers (Thrift's compact protocol) and skips the pages.
 
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
-/// Longest page, stored or decoded. Writers aim at 1 MiB; one that looks only every 1,024 rows passes it with long rows.
+/// Longest page, stored or decoded. Writers aim at 1 MiB, but some check only every 1,024 rows.
 const PAGE_BYTES_MAX: u64 = 256 << 20;
-/// Longest page header; those with long minima and maxima have kilobytes.
+/// Longest page header; long minima and maxima take kilobytes.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
-/// Values of a column of lists in one row group beyond one for each four bytes: lists of the same short word pack well.
+/// Values of a column of lists in one row group, on top of one for each four bytes: equal short words pack well.
 const LIST_VALUES_MAX: u64 = 1 << 24;
-/// What the pages of a column may hold beyond what its metadata says of them: writers count headers differently.
+/// How much the pages of a column may exceed its metadata: writers count headers differently.
 const DECODED_BYTES_SLACK: u64 = 1 << 20;
-/// Structs within structs in a header.
+/// Nesting of structs in a header.
 const DEPTH_MAX: u32 = 8;
-/// Host bytes of a decoded value of a dictionary.
+/// Host bytes of a decoded dictionary value.
 const DICTIONARY_VALUE_BYTES: u64 = 40;
-/// Bytes read at once: a header is shorter as a rule, and the page behind it is skipped.
+/// Bytes read at once: most headers are shorter, and the page after it is skipped.
 const BUFFER_BYTES: usize = 512;
 
-/// A header as far as sizes go.
+/// The sizes in a header.
 #[derive(Debug, Default)]
 struct PageHeader {
     decoded_bytes: i64,
@@ -29,10 +29,10 @@ struct PageHeader {
     data_values: i64,
 }
 
-/// Walks through the headers of all pages, and returns the bytes that reading takes at most: of each column of a row
-/// group its dictionary and one page, stored and decoded.
+/// Reads the headers of all pages and returns the most bytes that reading takes: for each column of a row group its
+/// dictionary and one page, stored and decoded.
 ///
-/// Errors: in words, where a size is beyond its limit or contradicts another.
+/// Errors: a text, if a size exceeds its limit or contradicts another.
 pub(crate) fn reading_bytes(file: &File, metadata: &ParquetMetaData) -> Result<u64, String> {
     let file_bytes = file.metadata().map_err(|err| err.to_string())?.len();
     let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
@@ -50,7 +50,7 @@ pub(crate) fn reading_bytes(file: &File, metadata: &ParquetMetaData) -> Result<u
     Ok(largest)
 }
 
-/// Bytes that reading one column of one row group takes at most.
+/// Returns the most bytes that reading one column of one row group takes.
 fn walk(
     reader: &mut BufReader<&File>,
     file_bytes: u64,
@@ -86,7 +86,7 @@ fn walk(
         };
         let count = |values: i64| u64::try_from(values).map_err(|_| "a page claims a negative count");
         let (words, data) = (count(header.dictionary_values)?, count(header.data_values)?);
-        // A value of a dictionary takes a bit at least.
+        // A dictionary value takes at least one bit.
         if words > 8 * decoded.max(stored) {
             return Err(format!("a dictionary claims {words} values in {decoded} bytes"));
         }
@@ -107,7 +107,7 @@ fn walk(
     Ok(dictionary + page)
 }
 
-/// Thrift's compact protocol, as far as page headers go.
+/// The part of Thrift's compact protocol that page headers use.
 struct Thrift<R> {
     inner: R,
     used: u64,
@@ -128,7 +128,7 @@ impl<R: Read> Thrift<R> {
         Ok(header)
     }
 
-    /// A struct whose field 1 is an integer, which is returned.
+    /// Reads a struct and returns its field 1, an integer.
     fn first_integer(&mut self) -> Result<i64, String> {
         let (mut number, mut id) = (0, 0);
         while let Some(kind) = self.field(&mut id)? {
@@ -140,7 +140,7 @@ impl<R: Read> Thrift<R> {
         Ok(number)
     }
 
-    /// The type of the next field, whose id is put in `id`; `None` at the end of the struct.
+    /// Reads the head of the next field: stores its id in `id` and returns its type, or `None` at the end of the struct.
     fn field(&mut self, id: &mut i64) -> Result<Option<u8>, String> {
         let byte = self.byte()?;
         match (byte >> 4, byte & 15) {
@@ -184,7 +184,7 @@ impl<R: Read> Thrift<R> {
         }
     }
 
-    /// A signed integer, zigzag.
+    /// Reads a signed integer in zigzag form.
     fn integer(&mut self) -> Result<i64, String> {
         let bits = self.varint()?;
         Ok((bits >> 1) as i64 ^ -((bits & 1) as i64))

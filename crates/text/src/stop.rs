@@ -1,5 +1,5 @@
-//! Stop strings in streamed text. Text that may be the beginning of a stop string is held back, at most the longest
-//! stop string less one byte; the first stop string to be complete ends the response.
+//! Stop strings in streamed text. Text that may begin a stop string is held back, at most one byte less than the longest
+//! stop string; the first complete stop string ends the response.
 
 use plimsoll_base::{Error, Result};
 
@@ -9,7 +9,6 @@ const STOP_BYTES_MAX: usize = 4096;
 /// Where a stop string was found; offsets are bytes of all text pushed since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopMatch {
-    /// Which of the stop strings.
     pub stop_index: usize,
     /// First byte of the stop string.
     pub start: usize,
@@ -17,17 +16,17 @@ pub struct StopMatch {
     pub end: usize,
 }
 
-/// Looks for stop strings in one response.
+/// Searches one response for stop strings.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
-    /// Bytes given out.
+    /// Bytes already returned.
     released: usize,
 }
 
 impl StopMatcher {
-    /// A matcher for some stop strings, possibly none.
+    /// `stops` may be empty.
     ///
     /// Errors: `stop-string-invalid` (empty, too long, too many).
     pub fn new(stops: &[String]) -> Result<StopMatcher> {
@@ -45,10 +44,10 @@ impl StopMatcher {
         Ok(StopMatcher { stops: stops.to_vec(), held: String::with_capacity(2 * longest + 64), released: 0 })
     }
 
-    /// Takes the text of one token and appends to `out` what no stop string can reach any more.
+    /// Takes the text of one token and appends to `out` what can no longer belong to a stop string.
     ///
-    /// `Some` means the response ends with this token; `out` then has everything before the stop string.
-    /// Of stop strings that are complete at the same byte, the one that began first counts.
+    /// `Some` means that the response ends with this token; `out` then has everything before the stop string.
+    /// If several stop strings end at the same byte, the one that began first counts.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
         self.held.push_str(text);
         let found = self.stops.iter().enumerate().filter_map(|(index, stop)| {
@@ -70,25 +69,24 @@ impl StopMatcher {
         None
     }
 
-    /// Appends what is held back: the response ended otherwise.
+    /// Appends the text held back, at the end of a response without a stop string.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.released += self.held.len();
         self.held.clear();
     }
 
-    /// Begins another response.
     pub fn reset(&mut self) {
         self.held.clear();
         self.released = 0;
     }
 }
 
-/// Length of the longest end of `text` that is a proper beginning of `stop`.
+/// Returns the length of the longest suffix of `text` that is a proper prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
     let fits = |n: &usize| text.as_bytes().ends_with(&stop.as_bytes()[..*n]);
-    // Both are UTF-8, so an end of one that equals a beginning of the other is cut at a character in both.
+    // Both are UTF-8, so a suffix of one that equals a prefix of the other is cut at a character in both.
     (1..=longest).rev().filter(|n| stop.is_char_boundary(*n)).find(fits).unwrap_or(0)
 }
 

@@ -1,24 +1,23 @@
-//! Text of a response while its tokens come. Never half a character; what is held back is bounded.
-//! Where decoding is a table, the pieces put together are exactly `Tokenizer::decode` of all tokens.
+//! Decodes a response while its tokens arrive. It never returns half a character, and the text held back is bounded.
+//! If decoding is a table, the concatenated pieces are exactly `Tokenizer::decode` of all tokens.
 
 use crate::Tokenizer;
 
-/// Tokens that a decoder without a table may keep waiting for the rest of a character.
+/// Tokens that a decoder without a table may hold back for the rest of a character.
 const HELD_TOKENS_MAX: usize = 8;
 
-/// Incremental decoding of one response.
+/// Decodes one response incrementally.
 #[derive(Clone, Debug, Default)]
 pub struct StreamDecoder {
     skip_special: bool,
-    /// Bytes of a character that is not complete; at most 3.
+    /// Bytes of an incomplete character; at most 3.
     pending: Vec<u8>,
-    /// Without a table: tokens since the last text that was given out, after `context` tokens that were.
+    /// Without a table: the tokens since the last returned text, after `context` tokens that were returned.
     ids: Vec<u32>,
     context: usize,
 }
 
 impl StreamDecoder {
-    /// A decoder at the beginning of a response.
     pub fn new(skip_special: bool) -> StreamDecoder {
         StreamDecoder {
             skip_special,
@@ -28,8 +27,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Appends to `out` the text that `token` completes; without a table this allocates, with one it does not
-    /// beyond `out`.
+    /// Appends to `out` the text that `token` completes. With a table it allocates only in `out`.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, out: &mut String) {
         match &tokenizer.table {
             Some(_) if self.skip_special && tokenizer.is_special(token) => {}
@@ -41,7 +39,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Appends what is held back: the response is over.
+    /// Appends the text held back, at the end of a response.
     pub fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
         if tokenizer.table.is_some() {
             out.push_str(&String::from_utf8_lossy(&self.pending));
@@ -51,14 +49,13 @@ impl StreamDecoder {
         }
     }
 
-    /// Begins another response.
     pub fn reset(&mut self) {
         self.pending.clear();
         self.ids.clear();
         self.context = 0;
     }
 
-    /// Moves whole characters from `pending` to `out`, U+FFFD for what is none, as `String::from_utf8_lossy` does.
+    /// Moves whole characters from `pending` to `out`, invalid bytes as U+FFFD, as `String::from_utf8_lossy` does.
     fn emit_complete(&mut self, out: &mut String) {
         let mut start = 0;
         loop {

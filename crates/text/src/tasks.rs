@@ -1,5 +1,5 @@
-//! Tasks that make their own data: an endless training stream by index, and a fixed test set that no training row
-//! ever meets, whatever the seed. A row is a pure function of task, seed and index.
+//! Tasks that generate their data: an endless training stream by index, and a fixed test set that shares no row with it,
+//! whatever the seed. A row is a pure function of task, seed and index.
 
 use crate::{Message, PairRow, Prompt, Row, SftRow};
 use plimsoll_base::rng::{Stream, below, philox, unit_f32};
@@ -10,9 +10,9 @@ use std::collections::HashSet;
 /// Names of the built-in tasks.
 pub const TASKS: [&str; 3] = ["builtin:addition", "builtin:addition-forgetful", "builtin:addition-words"];
 
-/// The test sets' own seed: a run's seed does not move them.
+/// The seed of the test sets; a run's seed does not change them.
 const TEST_SEED: u64 = 0x504C_494D_534F_4C4C;
-/// Share of the lessons in which the teacher forgets to carry.
+/// Share of the rows in which the teacher forgets to carry.
 const FORGETFUL: f32 = 0.6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,6 @@ pub struct Task {
 }
 
 impl Task {
-    /// The task of that name.
-    ///
     /// Errors: `unknown-task`.
     pub fn parse(name: &str) -> Result<Task> {
         let (kind, range, num_test) = match name {
@@ -57,11 +55,11 @@ impl Task {
         Ok(Task { kind, range, test, held_out })
     }
 
-    /// Row `index` of the training stream of a seed.
+    /// Returns row `index` of the training stream of a seed.
     ///
-    /// Columns: `ground_truth`; of the forgetful teacher also `completion`, right or wrong.
+    /// Columns: `ground_truth`; the forgetful teacher also has `completion`, right or wrong.
     pub fn train_row(&self, seed: u64, index: u64) -> Row {
-        // A pair of the test set is drawn again; 2,000 of 810,000 pairs are held out, 600 of 8,100.
+        // A pair of the test set is replaced by another draw; 2,000 of 810,000 pairs are held out, or 600 of 8,100.
         let drawn = (0..).map(|attempt| pair(seed, index, attempt, self.range));
         let (a, b) =
             drawn.into_iter().find(|p| !self.held_out.contains(p)).expect("most pairs are not held out");
@@ -70,30 +68,30 @@ impl Task {
         self.row(a, b, if forgets { forget(a, b) } else { a + b })
     }
 
-    /// The test set, the same for every seed; its completions are right.
+    /// Returns the test set, the same for every seed. Its completions are right.
     pub fn test_rows(&self) -> Vec<Row> {
         self.test.iter().map(|&(a, b)| self.row(a, b, a + b)).collect()
     }
 
-    /// Row `index` of the test set, which begins again behind its last.
+    /// Returns row `index` of the test set, which repeats after its last row.
     pub fn test_row(&self, index: u64) -> Row {
         let (a, b) = self.test[(index % self.test.len() as u64) as usize];
         self.row(a, b, a + b)
     }
 
-    /// Row `index` of the training stream as a supervised row.
+    /// Returns row `index` of the training stream as a supervised row.
     pub fn sft_row(&self, seed: u64, index: u64) -> SftRow {
         let Row { prompt, columns } = self.train_row(seed, index);
         let text = columns.get("completion").or(columns.get("ground_truth")).and_then(Value::as_str);
         SftRow { prompt, completion: text.expect("every row has an answer").to_string() }
     }
 
-    /// Row `index` of the training stream as a pair: the right sum against one with a digit changed.
+    /// Returns row `index` of the training stream as a pair: the right sum against one with a digit changed.
     pub fn pair_row(&self, seed: u64, index: u64) -> PairRow {
         self.pair(self.train_row(seed, index), seed, index)
     }
 
-    /// The test set as pairs, the same for every seed.
+    /// Returns the test set as pairs, the same for every seed.
     pub fn test_pairs(&self) -> Vec<PairRow> {
         let rows = self.test_rows().into_iter().zip(0..);
         rows.map(|(row, index)| self.pair(row, TEST_SEED, index)).collect()
@@ -120,13 +118,13 @@ impl Task {
     }
 }
 
-/// The pair of a counter.
+/// Draws a pair of summands.
 fn pair(seed: u64, index: u64, attempt: u64, (low, high): (u64, u64)) -> (u64, u64) {
     let r = philox(seed, Stream::Task, index, attempt);
     (low + below(r[0], r[1], high - low), low + below(r[2], r[3], high - low))
 }
 
-/// The sum of one who drops every carry.
+/// Adds without carrying.
 fn forget(mut a: u64, mut b: u64) -> u64 {
     let (mut sum, mut place) = (0, 1);
     while a > 0 || b > 0 {
@@ -136,11 +134,11 @@ fn forget(mut a: u64, mut b: u64) -> u64 {
     sum
 }
 
-/// The number with another digit in one place; it keeps its length.
+/// Changes one digit of a number and keeps its length.
 fn with_a_digit_changed(number: &str, which: u32, by: u32) -> String {
     let place = which as usize % number.len();
     let digit = u32::from(number.as_bytes()[place] - b'0');
-    // Of the first place 1 to 9, of others 0 to 9: one of those that are not there.
+    // The first digit is 1 to 9, others 0 to 9; the new one differs from the old.
     let (low, digits) = if place == 0 { (1, 9) } else { (0, 10) };
     let other = low + (digit - low + 1 + by % (digits - 1)) % digits;
     format!("{}{other}{}", &number[..place], &number[place + 1..])

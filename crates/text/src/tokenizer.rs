@@ -1,6 +1,6 @@
-//! One tokenizer for a run, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes.
-//! Encoding is Hugging Face's own library; decoding of byte-level vocabularies is a table, so that it can stream
-//! without allocating. Special tokens are never added: a template writes them.
+//! A run's tokenizer, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes.
+//! Hugging Face's own library encodes. Byte-level vocabularies are decoded by a table, so that streaming does not
+//! allocate. Special tokens are never added: templates write them.
 
 use crate::gguf;
 use plimsoll_base::{Error, Result};
@@ -10,14 +10,13 @@ use std::collections::HashMap;
 
 const INPUT_BYTES_MAX: usize = 256 << 20;
 
-/// Text to tokens and back.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Bytes that each id stands for, where decoding is concatenation.
+    /// The bytes of each id, if decoding is concatenation.
     pub(crate) table: Option<TokenBytes>,
     special: Vec<bool>,
-    /// True if a character outside the vocabulary would vanish without a trace.
+    /// True if a character outside the vocabulary would be lost silently.
     loses_unknown: bool,
     vocab_size: u32,
 }
@@ -28,7 +27,7 @@ impl Tokenizer {
     /// Errors: `tokenizer-missing`, `tokenizer-invalid`, `tokenizer-unsupported`, `tokenizer-model-mismatch`.
     pub fn from_files(files: &TokenizerFiles, vocab: u32) -> Result<Tokenizer> {
         let json = tokenizer_json(files)?;
-        // Parsed first: the library panics on a decoder that is not JSON. Whatever else it panics on is caught.
+        // Parsed first, because the library panics on a decoder that is not JSON. Its other panics are caught.
         let config: Value = serde_json::from_slice(&json).map_err(|e| invalid(&e.to_string()))?;
         let parsed = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(&json));
         let parsed = parsed.map_err(|_| invalid("the library cannot read it"))?;
@@ -61,7 +60,7 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of `text`. Special tokens that the text spells out become their ids; none are added.
+    /// Encodes `text`. Special tokens in the text become their ids; none are added.
     ///
     /// Errors: `tokenizer-unknown-character`, `tokenizer-invalid`.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
@@ -84,7 +83,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// A token that is another id, or none, in `other`; `None` if ids mean the same in both.
+    /// Returns a token that has another id, or none, in `other`; `None` if both agree.
     pub fn differs_from(&self, other: &Tokenizer) -> Option<String> {
         let (ours, theirs) = (self.inner.get_vocab(true), other.inner.get_vocab(true));
         let differs = |a: &HashMap<String, u32>, b: &HashMap<String, u32>| {
@@ -93,7 +92,8 @@ impl Tokenizer {
         differs(&ours, &theirs).or_else(|| differs(&theirs, &ours))
     }
 
-    /// Names the first character that is in no token. The library's offsets do not say: it counts without what it drops.
+    /// Names the first character that is in no token. The library's offsets do not show it, because they leave out dropped
+    /// characters.
     fn unknown_character(&self, text: &str) -> Error {
         let added = self.inner.get_added_tokens_decoder();
         let (mut rest, mut position) = (text, 0);
@@ -116,7 +116,7 @@ impl Tokenizer {
         .hint("this model knows only the characters of its task; use another model for free text")
     }
 
-    /// The text of `ids`; bytes that are no UTF-8 become U+FFFD. Ids without a token give nothing.
+    /// Decodes `ids`. Invalid UTF-8 becomes U+FFFD; ids without a token give nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         match &self.table {
             Some(table) => {
@@ -124,7 +124,7 @@ impl Tokenizer {
                 let bytes: Vec<u8> = kept.flat_map(|&id| table.bytes_of(id)).copied().collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
-            // The library's decoders fail on nothing that it encoded itself.
+            // The library's decoders never fail on ids that it encoded.
             None => self.inner.decode(ids, skip_special).unwrap_or_default(),
         }
     }
@@ -134,23 +134,21 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// The id of a token by its text in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The text of a token in the vocabulary.
     pub fn token_text(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// True for tokens that `decode` leaves out with `skip_special`.
+    /// Returns true for tokens that `decode` leaves out with `skip_special`.
     pub fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
     }
 }
 
-/// The `tokenizer.json` that the files hold or stand for.
+/// Returns the `tokenizer.json` of the files, built if they have none.
 pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Vec<u8>> {
     if let Some(json) = &files.tokenizer_json {
         return Ok(json.clone());
@@ -166,14 +164,14 @@ pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Vec<u8>> {
     Ok(serde_json::to_vec(&built).expect("a JSON value is written"))
 }
 
-/// 256 tokens of one byte each, in order, then `<bos>`, `<eos>` and `<pad>`.
+/// Builds 256 tokens of one byte each, in order, then `<bos>`, `<eos>` and `<pad>`.
 fn byte_tokenizer_json() -> Value {
     let mut tokens: Vec<String> = (0..=255).map(|b| gguf::char_of_byte(b).to_string()).collect();
     tokens.extend(["<bos>", "<eos>", "<pad>"].map(str::to_string));
     gguf::byte_level_json(&tokens, &[], &[256, 257, 258], Value::Null)
 }
 
-/// Bytes of every token, one after the other.
+/// The concatenated bytes of all tokens.
 #[derive(Debug)]
 pub(crate) struct TokenBytes {
     bytes: Vec<u8>,
@@ -182,7 +180,7 @@ pub(crate) struct TokenBytes {
 }
 
 impl TokenBytes {
-    /// The bytes of a token; none for an id that is none.
+    /// Returns the bytes of a token; none for an unknown id.
     pub(crate) fn bytes_of(&self, id: u32) -> &[u8] {
         match self.starts.get(id as usize..).and_then(|s| s.get(..2)) {
             Some(span) => &self.bytes[span[0] as usize..span[1] as usize],
@@ -190,7 +188,7 @@ impl TokenBytes {
         }
     }
 
-    /// A table, if the decoder is one that only puts tokens together.
+    /// Builds a table if the decoder only concatenates tokens.
     fn build(inner: &tokenizers::Tokenizer, config: &Value, vocab_size: u32) -> Option<TokenBytes> {
         let byte_level = match config.get("decoder")?.get("type")?.as_str()? {
             "ByteLevel" => true,
@@ -204,7 +202,7 @@ impl TokenBytes {
             let mapped: Option<Vec<u8>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
             match mapped.filter(|_| byte_level) {
                 Some(bytes) => table.bytes.extend(bytes),
-                // As the library does: a token outside the alphabet, such as an added one, stands for itself.
+                // As in the library, a token outside the alphabet, such as an added one, is its own text.
                 None => table.bytes.extend(token.as_bytes()),
             }
             table.starts.push(u32::try_from(table.bytes.len()).ok()?);
@@ -213,7 +211,7 @@ impl TokenBytes {
     }
 }
 
-/// True for a plain BPE without an unknown token: it drops what it does not know.
+/// Returns true for a plain BPE without an unknown token, which drops unknown characters.
 fn loses_unknown(config: &Value) -> bool {
     let is_null = |v: Option<&Value>| v.is_none_or(Value::is_null);
     let model = &config["model"];

@@ -1,5 +1,5 @@
 //! Parquet: the rows that pyarrow wrote, and files that are cut off or changed, which cost an error and no memory.
-//! The files beside it are made by `parquet/make.py`.
+//! `parquet/make.py` makes the files. It is a process of its own because it counts all allocations of the process.
 
 use plimsoll_base::Result;
 use plimsoll_text::{Message, PARQUET_THREAD, Prompt, Row, each_prompt, file_size, load_sft};

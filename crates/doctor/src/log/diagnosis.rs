@@ -1,4 +1,4 @@
-//! What is said of logs: the slug, the lines that show it, what follows from it, what stays unproven.
+//! The result of reading logs: the slug, the lines that show it, later events, and what remains unproven.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ pub const UNKNOWN: &str = "unknown";
 /// A line of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// The file as it was named, or `-`; within an archive or a folder its path.
+    /// The file as the user named it, or `-`; in a folder its path.
     pub file: String,
     /// Line, from 1, as `sed -n` counts.
     pub line: u64,
@@ -20,12 +20,11 @@ pub struct Evidence {
 /// A later event that the first cause explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Follow {
-    /// Its class.
     pub slug: String,
-    /// Where it stands first.
+    /// The first line of the class.
     #[serde(flatten)]
     pub at: Evidence,
-    /// How many lines of the class there are, at most; a lower bound for files that hold very many.
+    /// Matching lines of the class; a lower bound where a file has very many.
     pub count: u64,
 }
 
@@ -38,27 +37,25 @@ pub struct Diagnosis {
     pub evidence: Vec<Evidence>,
     /// What the numbers and frames in the lines say.
     pub reasons: Vec<String>,
-    /// Later events of other classes.
     pub follows: Vec<Follow>,
     /// What the logs do not show.
     pub unproven: Vec<String>,
     /// What to try first, for this case, before the remedies of the page.
     pub first_steps: Vec<String>,
-    /// Files read, with bytes.
     pub files_read: u64,
     /// Bytes of text read, after unpacking.
     pub bytes_read: u64,
-    /// What could not be read, and why.
+    /// Files that could not be read, with the reason.
     pub not_read: Vec<String>,
 }
 
 impl Diagnosis {
-    /// True if there is something to show: a class, or a suspicious line.
+    /// Returns true if there is something to show: a class, or a suspicious line.
     pub fn found(&self) -> bool {
         self.slug != UNKNOWN || !self.evidence.is_empty()
     }
 
-    /// The object of `--json`; `remedies` are those of the page.
+    /// Returns the object of `--json`. `remedies` are those of the page.
     pub fn to_json(&self, remedies: &[String]) -> Value {
         let mut all = self.first_steps.clone();
         all.extend(remedies.iter().cloned());

@@ -1,6 +1,6 @@
 //! Where logs come from: files, folders (Ray session folders among them), standard input; plain, gzipped or UTF-16.
 //!
-//! It refuses to follow links out of a folder and to read what is no log (weights, archives of other kinds).
+//! It does not follow links in a folder and refuses files that are no logs (weights, other archives).
 
 use flate2::read::MultiGzDecoder;
 use plimsoll_base::{Error, Result};
@@ -8,32 +8,29 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Files of folders that are read; a Ray session of a week has some thousands.
+/// Files read from folders; a Ray session of a week has some thousands.
 const FILES_MAX: usize = 10_000;
-/// Folders within folders.
+/// Nesting of folders.
 const DEPTH_MAX: usize = 8;
-/// Bytes that are looked at to tell what a stream is.
+/// Bytes read to detect the type of a stream.
 const HEAD_BYTES: usize = 4096;
 
-/// What to read.
 pub enum Input {
     /// A file or a folder.
     Path(PathBuf),
-    /// A stream, with the name to show.
+    /// A stream and the name to show.
     Stream(String, Box<dyn Read>),
 }
 
-/// One stream of bytes.
 pub struct Source {
-    /// Name as it is shown.
     pub name: String,
-    /// Text as UTF-8, or junk.
+    /// UTF-8, except where the file is broken.
     pub read: Box<dyn Read>,
-    /// Why nothing is read of it.
+    /// Why nothing of it is read.
     pub refused: Option<String>,
 }
 
-/// The streams of `inputs`, folders as the files in them, by name.
+/// Returns the streams of `inputs`; a folder gives the files in it, by name.
 ///
 /// Errors: `log-missing`, `log-unreadable`.
 pub fn expand(inputs: Vec<Input>) -> Result<impl Iterator<Item = Source>> {
@@ -50,7 +47,7 @@ pub fn expand(inputs: Vec<Input>) -> Result<impl Iterator<Item = Source>> {
                 );
             }
             Input::Path(path) => {
-                // What was named must be there; what a folder holds may go away while it is read.
+                // A named file must exist; a file of a folder may go away while the folder is read.
                 File::open(&path).map_err(|err| not_opened(&path, &err))?;
                 sources.push(Box::new(|| open(path)));
             }
@@ -86,7 +83,7 @@ fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file of a folder may be a log, by its name.
+/// Returns whether a file of a folder may be a log, by its name.
 fn is_log(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -135,14 +132,14 @@ impl Source {
     }
 }
 
-/// The first bytes of a stream; fewer only at its end.
+/// Reads the first bytes of a stream; fewer only at its end.
 fn head(read: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     read.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// The stream as UTF-8, `head` first.
+/// Returns the stream as UTF-8, `head` first.
 fn text_of(head: Vec<u8>, read: Box<dyn Read>) -> Box<dyn Read> {
     let order = utf16(&head);
     let whole = Chained { head, at: 0, read };
@@ -157,7 +154,8 @@ fn text_of(head: Vec<u8>, read: Box<dyn Read>) -> Box<dyn Read> {
     }
 }
 
-/// Byte order of UTF-16, if the text is that: a mark, or zeros in every other byte.
+/// Returns whether the text is little-endian UTF-16, by its mark or by zeros in every other byte; `None` if it is not
+/// UTF-16.
 fn utf16(head: &[u8]) -> Option<bool> {
     match head {
         [0xff, 0xfe, ..] => return Some(true),
@@ -174,7 +172,7 @@ fn utf16(head: &[u8]) -> Option<bool> {
     }
 }
 
-/// Bytes that were read ahead, then the rest.
+/// The bytes read ahead, then the rest.
 struct Chained<R> {
     head: Vec<u8>,
     at: usize,
@@ -193,7 +191,7 @@ impl<R: Read> Read for Chained<R> {
     }
 }
 
-/// UTF-16 as UTF-8, unit by unit.
+/// Converts UTF-16 to UTF-8, unit by unit.
 struct Utf16<R> {
     read: R,
     little: bool,

@@ -1,16 +1,18 @@
-//! Logs of a run that died: read as a stream, put on one timeline, and judged by the first cause.
+//! Reads the logs of a run that died as a stream, puts them on one timeline and names the first cause.
 //!
 //! `input` opens files, folders and archives; `scan` finds the lines that matter at the speed of the disk; `judge` reads
-//! numbers and tracebacks where words do not decide; `timeline` orders what was found over all files and names the cause.
+//! numbers and tracebacks where words do not decide; `timeline` orders the events of all files and names the cause.
 //! Signatures are data: `data/signatures.toml`.
 
 mod diagnosis;
+mod event;
 mod input;
 mod judge;
 mod readings;
 mod scan;
 pub mod self_test;
 mod signatures;
+mod state;
 mod text;
 mod time;
 mod timeline;
@@ -22,8 +24,8 @@ use plimsoll_base::Result;
 use scan::Scanner;
 use signatures::Signatures;
 
-/// All memory that reading logs may take, whatever their size: three buffers of a scan, the events and the automaton.
-/// `bounded_memory` in the tests holds the process against it.
+/// The most memory that reading logs takes, whatever their size: the window, the events and the automaton.
+/// `bounded_memory` in the tests compares the process with it.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads `inputs` and names the first cause.
@@ -38,7 +40,7 @@ pub fn diagnose(inputs: Vec<Input>) -> Result<Diagnosis> {
     Ok(timeline::judge(signatures, scanner.finish()))
 }
 
-/// The slugs of all classes; each has a page.
+/// Returns the slugs of all classes. Each has a page.
 pub fn classes() -> impl Iterator<Item = &'static str> {
     Signatures::embedded().slugs()
 }

@@ -1,26 +1,25 @@
-//! Readings of memory over a log: whether the card's grow at each save, whether the host's stay up after a wake-up; rows
-//! of a card's process table; counts of kills of a container. A bounded state a file.
+//! Memory readings over a log: whether the card's memory grows at each save, whether the host's stays up after a wake-up;
+//! rows of a card's process table; a container's count of kills. The state of a file is bounded.
 
-use super::judge::Verdict;
-use super::scan::Event;
+use super::event::{Event, Verdict};
 use super::text::{regex, shown};
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Series of readings that are kept, by their label.
+/// Series of readings kept, by label.
 const SERIES_MAX: usize = 16;
 /// Saves that a series remembers.
 const SAVES_MAX: usize = 64;
-/// Lines that are all read for numbers; of later ones, one of so many. Runs that print memory in every line would make
-/// reading slow, and a rise shows in samples too.
+/// The first lines are all read for numbers, later ones one in `LINES_SAMPLED`: runs that print memory in every line would
+/// make reading slow, and a rise shows in samples too.
 const LINES_ALL: u64 = 2_000;
 const LINES_SAMPLED: u64 = 256;
-/// What a reading must grow by at each save, and in all, in GiB.
+/// Least growth at each save, and overall, in GiB, to call it a leak.
 const LEAK_STEP_GIB: f64 = 0.25;
 const LEAK_GIB: f64 = 1.0;
-/// What must stay on the host after a wake-up, in GiB.
+/// Least growth of host memory across a sleep, in GiB, to call it a copy.
 const COPY_GIB: f64 = 1.0;
-/// A process with no more than a context, in MiB, and how many of them on one card are workers.
+/// A process that holds at most this, in MiB, has a bare context; this many of them on one card are workers.
 const CONTEXT_MIB: f64 = 700.0;
 const CONTEXTS_MIN: usize = 8;
 
@@ -46,7 +45,6 @@ static CARD_ROW: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^\|\s+(\d+)\s+(?:N/A\s+N/A\s+)?\d+\s+C(?:\+G)?\s+(\S.*?)\s+(\d+)MiB \|"));
 static COUNTER: LazyLock<Regex> = LazyLock::new(|| regex(r"\boom_kill (\d+)"));
 
-/// What was read of one file so far.
 #[derive(Debug, Default)]
 pub struct Readings {
     card: Vec<Series>,
@@ -59,23 +57,22 @@ pub struct Readings {
     lines: u64,
 }
 
-/// Readings under one label, the highest between two saves.
+/// The highest readings under one label between two saves.
 #[derive(Debug)]
 struct Series {
     label: String,
-    /// (GiB, line) of each span between saves.
+    /// (GiB, line) of each span between two saves.
     spans: Vec<(f64, u64)>,
     now: Option<(f64, u64)>,
 }
 
 impl Readings {
-    /// Whether the next line with a reading is looked at.
+    /// Counts a line with a reading. Returns whether to read it.
     pub fn wants_more(&mut self) -> bool {
         self.lines += 1;
         self.lines <= LINES_ALL || self.lines.is_multiple_of(LINES_SAMPLED)
     }
 
-    /// Takes what a line says of memory.
     pub fn read(&mut self, text: &str, line: u64) {
         if let Some((label, gib)) = reading(&*CARD, text) {
             self.read_card(label, gib, line);
@@ -106,7 +103,7 @@ impl Readings {
         }
     }
 
-    /// A checkpoint was saved.
+    /// Ends the span before a save.
     pub fn saved(&mut self) {
         for series in &mut self.card {
             if series.spans.len() < SAVES_MAX {
@@ -115,22 +112,20 @@ impl Readings {
         }
     }
 
-    /// An engine went to sleep.
     pub fn slept(&mut self) {
         self.has_slept = true;
     }
 
-    /// An engine woke up.
     pub fn woke(&mut self) {
         self.has_woken = self.has_slept;
     }
 
-    /// True if the card's memory rose at each save so far.
+    /// Returns true if the card's memory rose at each save so far.
     pub fn grows_at_saves(&self) -> bool {
         self.card.iter().any(|series| series.growth().is_some())
     }
 
-    /// A row of the table of a card's processes.
+    /// Reads a row of a card's process table.
     pub fn card_row(&mut self, text: &str) -> Option<Verdict> {
         let found = CARD_ROW.captures(text)?;
         let (card, mib): (u32, f64) = (found[1].parse().ok()?, found[3].parse().ok()?);
@@ -149,7 +144,7 @@ impl Readings {
         })
     }
 
-    /// A count of kills: a rise is proof, a count alone is not of this run.
+    /// Reads a count of kills. A rise is proof; a count alone may be from before this run.
     pub fn oom_counter(&mut self, text: &str) -> Option<Verdict> {
         let count: u64 = COUNTER.captures(text)?[1].parse().ok()?;
         let before = self.oom_kills.replace(count);
@@ -167,7 +162,7 @@ impl Readings {
         }
     }
 
-    /// What the readings say at the end of a file, with the class's slug.
+    /// Returns the events, each with its class's slug, that the readings of a whole file show.
     pub fn finish(mut self) -> Vec<(&'static str, Event)> {
         self.saved();
         let mut events = Vec::new();
@@ -189,7 +184,7 @@ impl Readings {
 }
 
 impl Series {
-    /// (first, last, line of the second, saves) if every span is above the one before.
+    /// Returns (first, last, line of the second, saves) if every span is above the one before.
     fn growth(&self) -> Option<(f64, f64, u64, usize)> {
         let (first, last) = (self.spans.first()?, self.spans.last()?);
         let rises = self.spans.windows(2).all(|pair| pair[1].0 >= pair[0].0 + LEAK_STEP_GIB);
@@ -200,11 +195,11 @@ impl Series {
 
 fn event(slug: &'static str, line: u64, text: String, reason: String) -> (&'static str, Event) {
     let verdict = Verdict::of(slug).because(reason);
-    // The class and file are the scanner's to set.
+    // The scanner sets class and file.
     (slug, Event { class: 0, file: 0, line, text, stamp: None, verdict })
 }
 
-/// (label, GiB) of a line.
+/// Returns (label, GiB) of a line.
 fn reading(patterns: &[Regex], text: &str) -> Option<(String, f64)> {
     let found = patterns.iter().find_map(|pattern| pattern.captures(text))?;
     let label = found[1].to_ascii_lowercase();
@@ -214,7 +209,7 @@ fn reading(patterns: &[Regex], text: &str) -> Option<(String, f64)> {
         Some('M') => number / 1024.0,
         Some('B') => number / (1u64 << 30) as f64,
         Some(_) => number,
-        // Without a unit: bytes if it is that large.
+        // Without a unit, large numbers are bytes.
         None if number > 1e7 => number / (1u64 << 30) as f64,
         None => number,
     };

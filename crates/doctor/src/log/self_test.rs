@@ -1,7 +1,7 @@
-//! Our own examples, each read as a log of its own: the confusion table of the classes.
+//! Reads each embedded example as a separate log and builds the confusion table of the classes.
 //!
-//! `data/examples.txt` holds them: `=== CLASS | EXPECTED | name`, then the lines. With EXPECTED the class it is a positive
-//! example, otherwise a near miss of the class: it must be named EXPECTED.
+//! `data/examples.txt` holds them: `=== CLASS | EXPECTED | name`, then the lines. If EXPECTED is the class, it is a positive
+//! example, otherwise a near miss, which must be named EXPECTED.
 
 use super::input::Input;
 use super::signatures::Signatures;
@@ -12,32 +12,26 @@ use std::io::Cursor;
 
 const EXAMPLES: &str = include_str!("../../data/examples.txt");
 
-/// One example.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
-    /// The class that it is about.
     pub class: &'static str,
-    /// What must be named.
+    /// The class that must be named.
     pub expected: &'static str,
-    /// What it shows.
     pub name: &'static str,
-    /// Its lines.
     pub text: &'static str,
 }
 
 impl Example {
-    /// True if it must be named by its class.
     pub fn is_positive(&self) -> bool {
         self.class == self.expected
     }
 
-    /// What is said of it.
     pub fn diagnose(&self) -> Result<Diagnosis> {
         diagnose(vec![Input::Stream("example".into(), Box::new(Cursor::new(self.text)))])
     }
 }
 
-/// All examples, in the order of the file.
+/// Returns all examples, in the order of the file.
 pub fn examples() -> impl Iterator<Item = Example> {
     EXAMPLES.split("\n=== ").skip(1).filter_map(|part| {
         let (head, text) = part.split_once('\n')?;
@@ -47,12 +41,12 @@ pub fn examples() -> impl Iterator<Item = Example> {
     })
 }
 
-/// How often each expectation was named what.
+/// Counts of (expected, named) classes.
 #[derive(Debug, Default)]
 pub struct Confusion {
-    /// (expected, named) and how often; only pairs that occur.
+    /// (expected, named) to count; only pairs that occur.
     pub cells: BTreeMap<(String, String), u64>,
-    /// Examples that were named otherwise than expected.
+    /// Examples that were not named as expected.
     pub wrong: Vec<(Example, String)>,
     /// (positive examples, near misses) of each class.
     pub sizes: BTreeMap<String, (u64, u64)>,
@@ -80,7 +74,7 @@ impl Confusion {
         Ok(confusion)
     }
 
-    /// The table, a row a class: its examples, its near misses, what was named right, and what was not.
+    /// Formats one row for each class: examples, near misses, right and wrong names.
     pub fn table(&self) -> String {
         let mut text =
             format!("{:<30} {:>8} {:>6}  {:>5}  otherwise\n", "expected", "examples", "misses", "right");

@@ -1,4 +1,4 @@
-//! The signatures of data/signatures.toml, compiled: classes, rules, and one automaton over all literals.
+//! Compiles data/signatures.toml: classes, rules, and one automaton over all literals.
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
@@ -10,67 +10,64 @@ use super::text::regex;
 
 const DATA: &str = include_str!("../../data/signatures.toml");
 
-/// What an event of a class is worth.
+/// The weight of a class's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// May be the first cause.
     #[default]
     Cause,
-    /// What follows a death.
+    /// Follows a death.
     Secondary,
     /// Kills nobody.
     Warning,
 }
 
-/// A kind of failure.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// Its slug, which has a page.
     pub slug: String,
-    /// What an event of it is worth.
     pub level: Level,
-    /// Classes that give way to it within a burst of lines.
+    /// Classes that it replaces within a burst of lines.
     pub refines: Vec<usize>,
     /// Causes that a warning of it explains.
     pub leads_to: Vec<usize>,
 }
 
-/// Judgements by numbers and frames, each a file of `judge/` or a part of `readings`.
+/// Judgements by numbers and frames: a file of `judge/` or a part of `readings`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judge {
-    /// Memory of the card: five numbers and the innermost frames.
+    /// Out of memory on a card: five numbers and the innermost frames.
     CudaOom,
     /// A fault on the card: was memory unmapped meanwhile?
     IllegalAccess,
     /// No space: on what?
     NoSpace,
-    /// A kill by the kernel for the whole machine.
+    /// The kernel killed a process for the whole machine.
     KernelKill,
-    /// An abort within native code.
+    /// An abort in native code.
     Aborted,
-    /// A row of a process in the table of a card.
+    /// A row of a card's process table.
     SharedCard,
     /// What sleep left on the card.
     SleepResidue,
-    /// A count of kills of a container.
+    /// A container's count of kills.
     OomCounter,
     /// A reading of memory.
     Reading,
 }
 
-/// What a line says that was being done.
+/// An activity that a line reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
-    /// A rollout engine gave its memory back.
+    /// A rollout engine released its memory.
     Sleep,
-    /// It took it again.
+    /// It took its memory again.
     Wake,
     /// Graphs are captured.
     Capture,
-    /// Cached memory is given back.
+    /// Cached memory is released.
     CacheRelease,
     /// A checkpoint is written.
     Save,
@@ -82,32 +79,26 @@ pub enum Mark {
     Expandable,
 }
 
-/// Number of marks.
 pub const MARKS: usize = Mark::Expandable as usize + 1;
 
-/// What a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// A class, by its index.
+    /// The index of a class.
     Class(usize),
-    /// A judgement.
     Judge(Judge),
-    /// A mark.
     Mark(Mark),
-    /// A line that looks like a fault (0) or like a complaint (1).
+    /// A line that looks like a fault (0) or a complaint (1).
     Suspicious(usize),
 }
 
-/// One sign.
 #[derive(Debug)]
 pub struct Rule {
-    /// What it is about.
     pub about: About,
-    /// Matches from within the line.
+    /// Must match from within the line.
     pub regex: Option<Regex>,
-    /// The match may begin a line before the literal, where a message was wrapped.
+    /// The match may begin a line before the literal, because terminals wrap messages.
     pub wraps: bool,
-    /// The match may go on in the lines after.
+    /// The match may continue in the next lines.
     pub spans_lines: bool,
     /// Must match the lines before or the line.
     pub needs: Option<Regex>,
@@ -117,18 +108,15 @@ pub struct Rule {
     pub unless_before: Option<Regex>,
 }
 
-/// All of it.
 #[derive(Debug)]
 pub struct Signatures {
-    /// Classes in the order of the file.
+    /// In the order of the file.
     pub classes: Vec<Class>,
-    /// Rules in the order of the file.
+    /// In the order of the file.
     pub rules: Vec<Rule>,
-    /// Finds every literal.
     pub automaton: AhoCorasick,
-    /// Rules of a literal.
+    /// The rules of each literal.
     pub rules_of: Vec<Vec<usize>>,
-    /// Bytes of the longest literal.
     pub literal_bytes_max: usize,
 }
 
@@ -189,7 +177,7 @@ struct SignRow {
 }
 
 impl Signatures {
-    /// Those of the program, compiled at the first use.
+    /// Returns the embedded signatures, compiled at the first use.
     pub fn embedded() -> &'static Signatures {
         static EMBEDDED: LazyLock<Signatures> = LazyLock::new(Signatures::compile);
         &EMBEDDED
@@ -226,7 +214,6 @@ impl Signatures {
         rules.finish(classes)
     }
 
-    /// The index of a class of ours.
     pub fn class(&self, slug: &str) -> usize {
         self.classes
             .iter()
@@ -234,13 +221,12 @@ impl Signatures {
             .expect("a judgement names classes of the file")
     }
 
-    /// All slugs.
     pub fn slugs(&self) -> impl Iterator<Item = &str> {
         self.classes.iter().map(|class| class.slug.as_str())
     }
 }
 
-/// Rules as they are gathered.
+/// Rules under construction.
 #[derive(Default)]
 struct Rules {
     rules: Vec<Rule>,

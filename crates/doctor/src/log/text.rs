@@ -1,13 +1,13 @@
-//! A line of a log without what loggers put in front of it, and whose line it is.
+//! Cleans a line of a log, strips what loggers put before the message, and finds which process wrote it.
 
 use regex::Regex;
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// Characters of a line that are shown.
+/// Characters shown of a line.
 const SHOWN_CHARS: usize = 400;
 
-/// What may stand before a message: launchers, container runtimes, loggers, clocks, boxes around tracebacks.
+/// What launchers, container runtimes, loggers and clocks put before a message, and boxes around tracebacks.
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?:\s*(?:",
@@ -24,19 +24,19 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"))+",
     ))
 });
-/// Who wrote a line, where several processes write one log.
+/// The process that wrote a line, where several write one log.
 static TAG: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"^[^(\[]{0,40}(\([A-Za-z_][\w.:<>*/\- ]*pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
-/// Colours whose escape character a copy has lost.
+/// Colours whose escape character was lost in a copy.
 static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| regex(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
 
-/// A regex that is part of the program.
+/// Compiles a pattern of the program.
 pub fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("a pattern of ours compiles")
+    Regex::new(pattern).expect("the pattern is valid")
 }
 
-/// Bytes of a log as text: broken UTF-8 replaced, control characters and colours dropped.
+/// Decodes bytes of a log: broken UTF-8 is replaced, control characters and colours are dropped.
 pub fn clean(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text: Cow<str> = match text.contains('m') && text.contains('[') {
@@ -46,7 +46,7 @@ pub fn clean(bytes: &[u8]) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
 }
 
-/// The message without what stands before it.
+/// Returns the message without its prefixes.
 pub fn message(line: &str) -> &str {
     match PREFIX.find(line) {
         Some(found) => line[found.end()..].trim_start(),
@@ -54,12 +54,11 @@ pub fn message(line: &str) -> &str {
     }
 }
 
-/// The process that wrote the line, as far as the line says.
+/// Returns the tag of the process that wrote the line, if the line has one.
 pub fn tag(line: &str) -> Option<&str> {
     TAG.captures(line).and_then(|found| found.get(1)).map(|found| found.as_str())
 }
 
-/// As it is shown to people.
 pub fn shown(line: &str) -> String {
     line.trim().chars().take(SHOWN_CHARS).collect()
 }

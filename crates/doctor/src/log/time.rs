@@ -1,23 +1,21 @@
-//! When a line was written, in seconds of whatever clock wrote it. Zones are taken where they stand; a line without a
-//! year has the year 1970, and is compared only with lines that have none either.
+//! When a line was written, in seconds of the clock that wrote it. A time zone is applied if the line has one; a line
+//! without a year gets 1970 and is compared only with others without one.
 
 use regex::{Captures, Regex};
 use std::sync::LazyLock;
 
 use super::text::regex;
 
-/// A time of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Stamp {
-    /// Seconds since 1970, or since the year's beginning if there is no year.
+    /// Seconds since 1970, or since the start of the year if the line has no year.
     pub seconds: f64,
-    /// The line says the year.
     pub has_year: bool,
 }
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-/// How far into a line a time is looked for.
+/// Characters of a line searched for a time.
 const LOOKED_AT: usize = 160;
 
 /// 2026-03-01T10:11:12.5+01:00, 2026-03-01 10:11:12,123, 2026/03/01 10:11:12
@@ -35,7 +33,7 @@ static SHORT: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"(?:\b[IWEF]|\b[A-Z]{4,8} )(\d{1,2})-?(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 });
 
-/// The time in a line, if there is one near its beginning.
+/// Returns the time near the beginning of a line, if there is one.
 pub fn stamp(line: &str) -> Option<Stamp> {
     let end = line.char_indices().nth(LOOKED_AT).map_or(line.len(), |(at, _)| at);
     let line = &line[..end];
@@ -80,7 +78,7 @@ fn zone_seconds(zone: &str) -> f64 {
     if zone.starts_with('-') { -seconds } else { seconds }
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar (the civil-from-days algorithm, inverted).
+/// Returns the days since 1970-01-01 in the Gregorian calendar (the civil-from-days algorithm, inverted).
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

@@ -1,38 +1,39 @@
 //! One timeline over all files, and the first cause on it.
 //!
-//! Within a file the order is that of its lines. Across files clocks decide where both files have one, else the order in
-//! which the files were given. The first event of a class of level "cause" is the first cause; what follows a death is
-//! named only when there is no cause, and a warning only when there is nothing else.
+//! Within a file, lines are in order. Across files, clocks decide if both files have one, else the order in which the files
+//! were given. The first event of a class of level "cause" is the first cause; a secondary event is named only if there is
+//! no cause, and a warning only if there is nothing else.
 
 use super::diagnosis::{Diagnosis, Evidence, Follow, UNKNOWN};
-use super::scan::{Event, Found, Suspicion};
+use super::event::Event;
+use super::scan::{Found, Suspicion};
 use super::signatures::{Level, Signatures};
 use super::text::regex;
 use super::time::Stamp;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Lines within which one death prints its messages.
+/// One death prints its messages within this many lines.
 const BURST_LINES: u64 = 120;
-/// Lines that are shown of the named class.
+/// Lines shown of the named class.
 const EVIDENCE_MAX: usize = 6;
-/// Classes that are shown as following.
+/// Classes shown as following.
 const FOLLOWS_MAX: usize = 12;
 
-/// Lines of launchers: they tell of a death elsewhere.
+/// Lines of launchers, which report a death elsewhere.
 static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"ChildFailedError|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|EngineDeadError|Engine core initialization failed|DistBackendError|DistStoreError|NCCL|ncclRemoteError|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|exit(ed|s)? (with )?(status|code)|srun: error|slurmstepd",
     )
 });
-/// Exceptions that runs live through, as a rule.
+/// Exceptions that runs usually survive.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"ImportError|ModuleNotFoundError|Exception ignored|BrokenPipeError|Warning\b|HTTPError|ConnectTimeout",
     )
 });
 
-/// Names the first cause of what was found.
+/// Names the first cause.
 pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
     let clocks_differ = give_years(&mut found);
     let events = merge(&found);
@@ -52,7 +53,7 @@ pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
     Diagnosis { files_read, bytes_read, not_read: found.not_read, ..diagnosis }
 }
 
-/// Stamps without a year get that of the others; true if files with events differ in having a clock.
+/// Gives stamps without a year the year of the others. Returns true if only some of the files with events have a clock.
 fn give_years(found: &mut Found) -> bool {
     const YEAR: f64 = 365.2425 * 86_400.0;
     let stamps = || {
@@ -80,7 +81,7 @@ fn give_years(found: &mut Found) -> bool {
     files.len() > 1 && files.iter().any(|&file| has_clock(file) != has_clock(files[0]))
 }
 
-/// Events of all files in one order.
+/// Orders the events of all files.
 fn merge(found: &Found) -> Vec<&Event> {
     let mut lists: Vec<Vec<&Event>> = vec![Vec::new(); found.files.len()];
     for event in &found.events {
@@ -114,7 +115,7 @@ fn merge(found: &Found) -> Vec<&Event> {
     merged
 }
 
-/// The index of the first cause among `events`.
+/// Returns the index of the first cause among `events`.
 fn choose(signatures: &Signatures, events: &[&Event], suspicions: &[Suspicion]) -> Option<usize> {
     let level = |event: &Event| signatures.classes[event.class].level;
     let first_of = |wanted: Level| events.iter().position(|event| level(event) == wanted);

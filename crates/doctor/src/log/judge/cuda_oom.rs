@@ -1,25 +1,25 @@
-//! Memory of the card ran out: whose, and for what. PyTorch's message holds up to six numbers; the frames before it say
-//! what wanted the memory.
+//! Out of memory on a card: whose memory, and for what. PyTorch's message holds up to six numbers; the frames before it
+//! show what asked for the memory.
 
-use super::Verdict;
-use crate::log::scan::{FileState, Moment};
+use crate::log::event::{Moment, Verdict};
 use crate::log::signatures::Mark;
+use crate::log::state::FileState;
 use crate::log::text::regex;
 use plimsoll_base::Bytes;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// A context alone takes 250 to 520 MiB; a process that holds no more does nothing else on the card.
+/// A context alone takes 250 to 520 MiB; a process that holds at most this does nothing else on the card.
 const CONTEXT_MAX: u64 = 700 << 20;
-/// So many contexts are workers that should have none.
+/// This many bare contexts are workers that should have none.
 const CONTEXTS_MIN: usize = 6;
-/// Nobody's request; sizes beyond it are overflows.
+/// Larger requests are overflows.
 const REQUEST_MAX: f64 = 64.0 * (1u64 << 40) as f64;
-/// What a process may hold beside its tensors (context, NCCL, graphs) before others are suspected.
+/// What a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
 const BESIDE_TENSORS: u64 = 3 << 30;
 
-/// What is reserved and unallocated is the reason before all else from this share of a card on. A full card always has
-/// some tens of MiB of it, and small requests.
+/// From this share of a card on, reserved but unallocated memory is the first reason. A full card always has some tens of
+/// MiB of it, and small requests.
 const FRAGMENTS_MIN: f64 = 0.05;
 
 /// Lines of a traceback that count as innermost: a frame is two to three.
@@ -42,7 +42,7 @@ static NUMBERS: LazyLock<[Regex; 8]> = LazyLock::new(|| {
 static PROCESSES: LazyLock<Regex> =
     LazyLock::new(|| regex(r"Process (\d+) has ([\d.]+)\s?([KMGTP]?i?B|bytes) memory in use"));
 
-/// What wanted the memory, by names in frames.
+/// Names in frames that show what asked for the memory.
 static FRAMES: LazyLock<Frames> = LazyLock::new(|| Frames {
     capture: regex(
         r"cuda/graphs\.py|capture_model|capture_end|capture_one_batch_size|cuda_graph_runner|cudagraph_capture|apture cuda graph|graph_capture\(|capture_cudagraphs",
@@ -83,7 +83,6 @@ struct Frames {
     save: Regex,
 }
 
-/// The numbers of a message.
 #[derive(Debug, Default, PartialEq)]
 struct Numbers {
     wanted: Option<f64>,
@@ -96,7 +95,7 @@ struct Numbers {
     processes: Vec<u64>,
 }
 
-/// The class of an out-of-memory error of a card.
+/// Classifies an out-of-memory error of a card.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     // Other allocators and NCCL have classes of their own.
     if ["torch_memory_saver", "cumem_allocator", "NCCL WARN"].iter().any(|name| moment.text.contains(name)) {
@@ -111,7 +110,7 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     })
 }
 
-/// What the numbers alone decide.
+/// Decides by the numbers alone.
 fn by_numbers(numbers: &Numbers) -> Option<Verdict> {
     if numbers.wanted.is_some_and(|wanted| wanted >= REQUEST_MAX) {
         return Some(
@@ -127,7 +126,7 @@ fn by_numbers(numbers: &Numbers) -> Option<Verdict> {
     None
 }
 
-/// What the innermost frames and then the numbers decide.
+/// Decides by the innermost frames, then by the numbers.
 fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Verdict> {
     let all = format!("{}\n{}", moment.before().join("\n"), moment.near());
     let inner = moment.innermost(INNERMOST);
@@ -191,7 +190,7 @@ fn fragmented(reason: String) -> Verdict {
     )
 }
 
-/// At a save: growth over saves is a leak, the first save is a plan that did not count it.
+/// Growth over several saves is a leak; at the first save the plan did not count it.
 fn at_save(state: &FileState) -> Verdict {
     let reason = "a checkpoint was being saved: its state was gathered on the card";
     match state.mark_count(Mark::Save) > 2 && state.readings.grows_at_saves() {
@@ -238,7 +237,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers in words, if there are any.
+    /// Returns the numbers in words, if there are any.
     fn words(&self) -> Option<String> {
         let mut words = vec![format!("wanted {}", shown(self.wanted? as u64))];
         let named = [
@@ -253,7 +252,7 @@ impl Numbers {
         Some(words.join(", "))
     }
 
-    /// Enough is reserved, in pieces that are too small: at least `least_share` of the card.
+    /// Returns the reason if at least `least_share` of the card is reserved in pieces that are too small.
     fn fragmentation(&self, least_share: f64) -> Option<String> {
         let (wanted, unallocated) = (self.wanted?, self.unallocated?);
         let share = unallocated as f64 / self.capacity.unwrap_or(unallocated).max(1) as f64;
@@ -263,7 +262,7 @@ impl Numbers {
         })
     }
 
-    /// The card is full of what is not this process's.
+    /// Returns the reason if other processes fill the card.
     fn other_processes(&self) -> Option<String> {
         let hidden = self.processes.iter().filter(|&&held| held == 0).count();
         let (capacity, free, wanted) = (self.capacity?, self.free.unwrap_or(0), self.wanted? as u64);
@@ -296,7 +295,7 @@ impl Numbers {
     }
 }
 
-/// To two decimals, as the messages do: 14.00 GiB.
+/// Formats to two decimals, as the messages do: 14.00 GiB.
 fn shown(bytes: u64) -> String {
     match bytes {
         ..1_048_576 => format!("{bytes} bytes"),
@@ -305,7 +304,7 @@ fn shown(bytes: u64) -> String {
     }
 }
 
-/// A size as PyTorch writes it: powers of two, whatever the unit's name.
+/// Reads a size as PyTorch writes it: powers of two, whatever the unit's name.
 fn bytes(number: &str, unit: &str) -> Option<f64> {
     let number: f64 = number.trim_end_matches('.').parse().ok()?;
     let power = match unit.chars().next()?.to_ascii_uppercase() {

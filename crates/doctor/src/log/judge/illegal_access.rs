@@ -1,14 +1,14 @@
-//! A fault on the card. The line says where it surfaced, not where it began: kernels run behind the host. What can be
-//! told from a log is whether memory went away under running work.
+//! A fault on the card. The line shows where it surfaced, not where it began, because kernels run asynchronously. A log can
+//! show only whether memory was released under running work.
 
-use super::Verdict;
-use crate::log::scan::{FileState, Moment};
+use crate::log::event::{Moment, Verdict};
 use crate::log::signatures::Mark;
+use crate::log::state::FileState;
 use crate::log::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Lines after a change of phase in which a fault is taken to belong to it.
+/// A fault within this many lines after a change of phase is attributed to it.
 const LINES_AFTER_CHANGE: u64 = 400;
 
 static TRAINING: LazyLock<Regex> = LazyLock::new(|| {
@@ -20,7 +20,7 @@ static ROLLOUT: LazyLock<Regex> = LazyLock::new(|| {
 static SLEEP_CALL: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\.sleep\(|in sleep\b|release_memory_occupation"));
 
-/// The class of a fault on the card.
+/// Classifies a fault on the card.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let recent = |mark: Mark| state.mark(mark).filter(|line| moment.line - line <= LINES_AFTER_CHANGE);
     let (slept, woke) = (recent(Mark::Sleep), recent(Mark::Wake));

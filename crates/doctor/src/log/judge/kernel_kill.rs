@@ -1,8 +1,8 @@
-//! The kernel killed a process because the whole machine had no memory left.
+//! The kernel killed a process because the whole machine was out of memory.
 
-use super::Verdict;
-use crate::log::scan::{FileState, Moment};
+use crate::log::event::{Moment, Verdict};
 use crate::log::signatures::Mark;
+use crate::log::state::FileState;
 use crate::log::text::regex;
 use plimsoll_base::Bytes;
 use regex::Regex;
@@ -22,7 +22,7 @@ static VICTIM: LazyLock<Regex> = LazyLock::new(|| {
 static TASK: LazyLock<Regex> = LazyLock::new(|| regex(r"task=([^,]+),pid=(\d+)"));
 static AT_SAVE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)sav(e|ing)|checkpoint|ckpt|state_dict"));
 
-/// The class of a kill for the whole machine; `None` where the victim is no one's run.
+/// Classifies such a kill. Returns `None` if the victim is not part of a run.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let text = &moment.text;
     let (name, memory) = match (VICTIM.captures(text), TASK.captures(text)) {

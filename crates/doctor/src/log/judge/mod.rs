@@ -1,55 +1,18 @@
-//! Judgements where words do not decide: numbers in the line, frames before it, marks that went before. One file each.
+//! Judgements that words alone cannot make: they need numbers in the line, frames before it or earlier marks.
 
 mod cuda_oom;
 mod illegal_access;
 mod kernel_kill;
 mod no_space;
 
-use super::scan::{FileState, Moment};
+use super::event::{Moment, Verdict};
 use super::signatures::{Judge, Mark};
+use super::state::FileState;
 use super::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// The class of an event, and what shows it.
-#[derive(Clone, Debug, Default)]
-pub struct Verdict {
-    /// The class; empty where a sign of the class itself matched.
-    pub slug: &'static str,
-    /// What numbers and frames say.
-    pub reasons: Vec<String>,
-    /// What they do not say.
-    pub unproven: Vec<String>,
-    /// What to try first in this case.
-    pub first_steps: Vec<String>,
-}
-
-impl Verdict {
-    /// A class without reasons yet.
-    pub fn of(slug: &'static str) -> Verdict {
-        Verdict { slug, ..Verdict::default() }
-    }
-
-    /// Adds a reason.
-    pub fn because(mut self, reason: impl Into<String>) -> Verdict {
-        self.reasons.push(reason.into());
-        self
-    }
-
-    /// Adds what is not shown.
-    pub fn not_shown(mut self, what: impl Into<String>) -> Verdict {
-        self.unproven.push(what.into());
-        self
-    }
-
-    /// Adds a step to try first.
-    pub fn first(mut self, step: impl Into<String>) -> Verdict {
-        self.first_steps.push(step.into());
-        self
-    }
-}
-
-/// What a judgement says of a line; `None` if it is nothing after all.
+/// Judges a line. Returns `None` if it is no event.
 pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Verdict> {
     match judge {
         Judge::CudaOom => cuda_oom::judge(moment, state),
@@ -67,7 +30,8 @@ pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Ver
     }
 }
 
-/// Python's handler says only that native code gave up. With expandable segments in a rollout engine that is a known pair.
+/// Judges an abort in native code, of which Python's handler gives no reason. With expandable segments in a rollout engine
+/// the cause is known.
 fn aborted(moment: &Moment, state: &FileState) -> Verdict {
     let cancelled = moment.before().iter().any(|line| line.contains("RuntimeError: cancelled"));
     let expandable = state.mark(Mark::Expandable).is_some();
@@ -82,8 +46,8 @@ fn aborted(moment: &Moment, state: &FileState) -> Verdict {
     }
 }
 
-/// What a sleeping engine may keep: context, NCCL, graphs, workspaces. About 0.8 to 1.2 GiB at one card; beyond 2 GiB
-/// something outside its pool stays.
+/// The most that a sleeping engine may keep: context, NCCL, graphs and workspaces are about 0.8 to 1.2 GiB on one card;
+/// above 2 GiB something outside its pool remains.
 const RESIDUE_GIB: f64 = 2.0;
 
 static RESIDUE: LazyLock<Regex> =

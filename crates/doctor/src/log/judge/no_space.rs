@@ -1,7 +1,6 @@
 //! "No space left on device" is shared memory or a disk: the path decides, not the words.
 
-use super::Verdict;
-use crate::log::scan::Moment;
+use crate::log::event::{Moment, Verdict};
 use crate::log::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
@@ -25,7 +24,7 @@ static PATHS: LazyLock<[(&str, Regex); 4]> = LazyLock::new(|| {
     ]
 });
 
-/// The class of a full device; `None` if neither the line nor the frames say which.
+/// Classifies a full device. Returns `None` if neither the line nor the frames show which.
 pub fn judge(moment: &Moment) -> Option<Verdict> {
     let near = moment.near();
     let line = near.lines().next().unwrap_or(near);

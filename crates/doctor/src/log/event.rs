@@ -1,0 +1,219 @@
+//! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
+
+use super::signatures::Rule;
+use super::text::{clean, message, tag};
+use super::time::{Stamp, stamp};
+use memchr::{memchr, memchr2, memrchr, memrchr2};
+use std::cell::OnceCell;
+
+/// Bytes before a line that its traceback may span.
+pub const BACK: usize = 64 << 10;
+/// Bytes of a line before and after a literal that are cut out of it.
+const PIECE_BEFORE: usize = 1 << 10;
+const PIECE_AFTER: usize = 4 << 10;
+/// Lines of a traceback that are read.
+const LINES_BEFORE: usize = 240;
+/// Lines that are read where there is no traceback.
+const LINES_WITHOUT_TRACEBACK: usize = 40;
+/// Lines after the first that a message may be wrapped over.
+const LINES_AFTER: usize = 3;
+
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub class: usize,
+    pub file: usize,
+    /// Line, from 1.
+    pub line: u64,
+    pub text: String,
+    /// By the clock of the file.
+    pub stamp: Option<Stamp>,
+    pub verdict: Verdict,
+}
+
+/// The class of an event and the reasons for it.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// Empty where a sign of the class itself matched.
+    pub slug: &'static str,
+    /// What numbers and frames say.
+    pub reasons: Vec<String>,
+    /// What they do not prove.
+    pub unproven: Vec<String>,
+    /// What to try first in this case.
+    pub first_steps: Vec<String>,
+}
+
+impl Verdict {
+    pub fn of(slug: &'static str) -> Verdict {
+        Verdict { slug, ..Verdict::default() }
+    }
+
+    pub fn because(mut self, reason: impl Into<String>) -> Verdict {
+        self.reasons.push(reason.into());
+        self
+    }
+
+    pub fn not_shown(mut self, what: impl Into<String>) -> Verdict {
+        self.unproven.push(what.into());
+        self
+    }
+
+    pub fn first(mut self, step: impl Into<String>) -> Verdict {
+        self.first_steps.push(step.into());
+        self
+    }
+}
+
+/// A line in its window.
+pub struct Moment<'w> {
+    /// The window.
+    bytes: &'w [u8],
+    /// The piece of the line in it, in bytes.
+    range: (usize, usize),
+    /// Line, from 1.
+    pub line: u64,
+    /// Cleaned.
+    pub text: String,
+    near: OnceCell<String>,
+    before: OnceCell<Vec<String>>,
+}
+
+/// Returns the range of the line around `at`, or the nearest part of it. A carriage return ends a line here: progress bars
+/// write hundreds of states into one line.
+pub fn piece_around(bytes: &[u8], at: usize) -> (usize, usize) {
+    let first = at.saturating_sub(PIECE_BEFORE);
+    let start = memrchr2(b'\n', b'\r', &bytes[first..at]).map_or(first, |found| first + found + 1);
+    let last = bytes.len().min(at + PIECE_AFTER);
+    let end = memchr2(b'\n', b'\r', &bytes[at..last]).map_or(last, |found| at + found);
+    (start, end.max(at + 1))
+}
+
+impl<'w> Moment<'w> {
+    pub fn new(bytes: &'w [u8], range: (usize, usize), line: u64) -> Moment<'w> {
+        let text = clean(&bytes[range.0..range.1]);
+        Moment { bytes, range, line, text, near: OnceCell::new(), before: OnceCell::new() }
+    }
+
+    /// Returns the message and up to `LINES_AFTER` lines of the same process after it.
+    pub fn near(&self) -> &str {
+        self.near.get_or_init(|| {
+            let mut near = message(&self.text).to_string();
+            let mut at = self.range.1;
+            let own = tag(&self.text);
+            for _ in 0..LINES_AFTER {
+                let Some(newline) = memchr(b'\n', &self.bytes[at..]) else { break };
+                let start = at + newline + 1;
+                let rest = &self.bytes[start..self.bytes.len().min(start + PIECE_AFTER)];
+                let line = clean(&rest[..memchr2(b'\n', b'\r', rest).unwrap_or(rest.len())]);
+                at = start;
+                if own.is_none() || tag(&line) == own {
+                    near.push('\n');
+                    near.push_str(message(&line).trim_end());
+                }
+            }
+            near
+        })
+    }
+
+    /// Returns the traceback before the line, oldest frame first, or the last lines if there is none. Lines that name
+    /// another process are left out.
+    pub fn before(&self) -> &[String] {
+        self.before.get_or_init(|| {
+            let own = tag(&self.text);
+            let mut lines = Vec::new();
+            let (mut end, mut has_traceback) = (self.range.0.saturating_sub(1), false);
+            let floor = self.range.0.saturating_sub(BACK);
+            while end > floor && lines.len() < LINES_BEFORE {
+                let start = memrchr(b'\n', &self.bytes[floor..end]).map_or(floor, |found| floor + found + 1);
+                let raw = &self.bytes[start..end];
+                let line = clean(&raw[..raw.len().min(PIECE_AFTER)]);
+                end = start.saturating_sub(1);
+                if own.is_some() && tag(&line) != own {
+                    continue;
+                }
+                let is_top = line.contains("Traceback (most recent call last)");
+                lines.push(message(&line).to_string());
+                if is_top {
+                    has_traceback = true;
+                    break;
+                }
+            }
+            if !has_traceback {
+                lines.truncate(LINES_WITHOUT_TRACEBACK);
+            }
+            lines.reverse();
+            lines
+        })
+    }
+
+    /// Returns the last `count` lines of `before`, joined: the innermost frames.
+    pub fn innermost(&self, count: usize) -> String {
+        let before = self.before();
+        before[before.len().saturating_sub(count)..].join("\n")
+    }
+
+    /// Returns the time of the line, or of the nearest line before it that has one.
+    pub fn stamp(&self) -> Option<Stamp> {
+        if let Some(stamp) = stamp(&self.text) {
+            return Some(stamp);
+        }
+        let floor = self.range.0.saturating_sub(BACK);
+        let mut end = self.range.0.saturating_sub(1);
+        for _ in 0..LINES_BEFORE {
+            if end <= floor {
+                return None;
+            }
+            let start = memrchr(b'\n', &self.bytes[floor..end]).map_or(floor, |found| floor + found + 1);
+            let raw = &self.bytes[start..end];
+            if let Some(stamp) = stamp(&clean(&raw[..raw.len().min(512)])) {
+                return Some(stamp);
+            }
+            end = start.saturating_sub(1);
+        }
+        None
+    }
+
+    pub fn matches(&self, rule: &Rule) -> bool {
+        let is_match = match &rule.regex {
+            None => true,
+            Some(regex) if !rule.spans_lines => regex.is_match(message(&self.text)),
+            Some(regex) => {
+                let (near, own) = (self.near(), message(&self.text).len());
+                regex.find(near).is_some_and(|found| found.start() <= own)
+                    || rule.wraps && self.wrapped(near).is_some_and(|text| regex.is_match(&text))
+            }
+        };
+        is_match
+            && rule.needs.as_ref().is_none_or(|regex| self.around(regex))
+            && rule.unless.as_ref().is_none_or(|regex| !regex.is_match(self.near()))
+            && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))
+    }
+
+    fn around(&self, regex: &regex::Regex) -> bool {
+        regex.is_match(self.near()) || regex.is_match(&self.before().join("\n"))
+    }
+
+    /// Returns the message after the line before it, for messages that a terminal wrapped.
+    fn wrapped(&self, near: &str) -> Option<String> {
+        let end = self.range.0.checked_sub(1)?;
+        let floor = end.saturating_sub(PIECE_AFTER);
+        let start = memrchr(b'\n', &self.bytes[floor..end]).map_or(floor, |found| floor + found + 1);
+        let line = clean(&self.bytes[start..end]);
+        Some(format!("{}\n{near}", message(&line).trim_end()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_of_a_line_is_bounded() {
+        let mut bytes = vec![b'x'; 100_000];
+        bytes[50_000] = b'Y';
+        assert_eq!(piece_around(&bytes, 50_000), (50_000 - PIECE_BEFORE, 50_000 + PIECE_AFTER));
+        bytes[49_990] = b'\r';
+        bytes[50_010] = b'\n';
+        assert_eq!(piece_around(&bytes, 50_000), (49_991, 50_010));
+    }
+}

@@ -1,0 +1,56 @@
+//! What the scanner remembers of a file while it reads it.
+
+use super::readings::Readings;
+use super::signatures::{MARKS, Mark, Signatures};
+use memchr::memchr_iter;
+
+#[derive(Debug)]
+pub struct FileState {
+    /// Line of the last mark of each kind.
+    pub marks: [Option<u64>; MARKS],
+    /// How many marks of each kind there were.
+    pub mark_counts: [u64; MARKS],
+    pub readings: Readings,
+    /// Matches of each rule; `u64::MAX` once it is closed.
+    pub matches: Vec<u64>,
+    pub close_looks: Vec<u64>,
+    /// The line of each rule's last try.
+    pub tried_at: Vec<u64>,
+    /// Whether some rule of each literal is still open.
+    pub active: Vec<bool>,
+    /// Newlines before `counted_to`.
+    pub lines: u64,
+    pub counted_to: usize,
+}
+
+impl FileState {
+    pub fn new(signatures: &Signatures) -> FileState {
+        let rules = signatures.rules.len();
+        FileState {
+            marks: [None; MARKS],
+            mark_counts: [0; MARKS],
+            readings: Readings::default(),
+            matches: vec![0; rules],
+            close_looks: vec![0; rules],
+            tried_at: vec![0; rules],
+            active: vec![true; signatures.rules_of.len()],
+            lines: 0,
+            counted_to: 0,
+        }
+    }
+
+    pub fn mark(&self, mark: Mark) -> Option<u64> {
+        self.marks[mark as usize]
+    }
+
+    pub fn mark_count(&self, mark: Mark) -> u64 {
+        self.mark_counts[mark as usize]
+    }
+
+    pub fn count_to(&mut self, bytes: &[u8], to: usize) {
+        if to > self.counted_to {
+            self.lines += memchr_iter(b'\n', &bytes[self.counted_to..to]).count() as u64;
+            self.counted_to = to;
+        }
+    }
+}
