@@ -2,7 +2,7 @@
 //! loop that knows their type.
 
 use crate::{Ask, Fault, FaultKind, Request, RestartLimit, Results, Stepper};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_env::{Environment, Slot, Spec, flags, native};
 use plimsoll_worker::Stop;
 use std::ops::Range;
@@ -254,7 +254,7 @@ impl native::Visitor for Boxed {
 }
 
 fn panicked(env_index: u32, words: &str) -> Error {
-    Error::new("env-exception", format!("environment {env_index} panicked: {words}"))
+    Error::new(slugs::ENV_EXCEPTION, format!("environment {env_index} panicked: {words}"))
         .hint("mend the environment; a panic ends its episode, and it is made again")
 }
 

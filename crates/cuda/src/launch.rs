@@ -4,7 +4,7 @@ use super::CudaDevice;
 use super::compile::{self, SOURCES};
 use super::driver::{self, Gpu};
 use cudarc::driver::{result, sys};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_memory::Buf;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -202,8 +202,9 @@ impl CudaDevice {
         let what = shape_words(module, kernel, how);
         if let Err(err) = self.gpu.wait() {
             let message = format!("{what}: {}", driver::words(err));
-            return self
-                .fail(Error::new("cuda-failed", message).fact("found by --checked, right after the launch"));
+            return self.fail(
+                Error::new(slugs::CUDA_FAILED, message).fact("found by --checked, right after the launch"),
+            );
         }
         if module == "checks" {
             return; // Its finding is the caller's.

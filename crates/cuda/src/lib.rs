@@ -38,7 +38,7 @@ pub(crate) use launch::{Arg, Launch};
 pub use nvml::free_memory;
 
 use driver::Gpu;
-use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
     Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
 };
@@ -318,7 +318,7 @@ impl Backend for CudaDevice {
             None => Ok(()),
             Some(error) => {
                 // A context that met an illegal access is lost; any other error leaves it usable, and the run may go on.
-                if error.slug != "cuda-failed" {
+                if error.slug != slugs::CUDA_FAILED {
                     self.failed.store(false, Ordering::Relaxed);
                 } else {
                     *failure = Some(error.clone());

@@ -6,7 +6,7 @@
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl PythonEpisodes {
         let (file, class) = (&spec.file, &spec.class);
         if !file.is_file() {
             let message = format!("`{}` is not a file", file.display());
-            return Err(Error::usage("text-environment-missing", message)
+            return Err(Error::usage(slugs::TEXT_ENVIRONMENT_MISSING, message)
                 .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"));
         }
         let python = spec.python.as_deref();
@@ -116,7 +116,7 @@ impl PythonEpisodes {
             let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
             let what = lines.last().copied().unwrap_or("an exception");
             let message = format!("environment `{}` raised {what}", self.name);
-            let error = Error::new("text-environment-raised", message);
+            let error = Error::new(slugs::TEXT_ENVIRONMENT_RAISED, message);
             let tail = &lines[lines.len().saturating_sub(7)..];
             return Err(tail.iter().fold(error, |error, line| error.fact(*line)).hint("fix the environment"));
         }
@@ -131,7 +131,7 @@ impl PythonEpisodes {
 
     fn bad_reply(&self, what: &str) -> Error {
         let message = format!("environment `{}`: {what}", self.name);
-        Error::new("text-environment-bad-reply", message)
+        Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
             .hint("reset(seed) returns messages, step(response) returns (messages, reward, done); messages are a string, a dict with `role` and `content`, or a list of these")
     }
 }
@@ -151,7 +151,7 @@ fn check_loaded(name: &str, line: &str) -> Result<()> {
     let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
     let what = lines.last().copied().unwrap_or("an exception");
     let message = format!("environment `{name}` does not load: {what}");
-    let error = Error::usage("text-environment-missing", message);
+    let error = Error::usage(slugs::TEXT_ENVIRONMENT_MISSING, message);
     Err(lines[lines.len().saturating_sub(5)..]
         .iter()
         .fold(error, |error, line| error.fact(*line))
@@ -168,27 +168,27 @@ struct Words {
 fn of_environment(error: Error) -> Error {
     let Words { slug, hint } = match error.slug {
         slugs::REWARD_WORKER_TIMEOUT => Words {
-            slug: "text-environment-timeout",
+            slug: slugs::TEXT_ENVIRONMENT_TIMEOUT,
             hint: "raise environment.step_timeout_ms, or make the environment return in time",
         },
         slugs::REWARD_WORKER_OVER_BUDGET => Words {
-            slug: "text-environment-over-budget",
+            slug: slugs::TEXT_ENVIRONMENT_OVER_BUDGET,
             hint: "raise environment.worker_memory, or lower environment.num_workers",
         },
         slugs::REWARD_WORKER_CRASHED | slugs::REWARD_WORKER_OOM_KILLED => Words {
-            slug: "text-environment-crashed",
+            slug: slugs::TEXT_ENVIRONMENT_CRASHED,
             hint: "run the environment alone to see why; a crash in native code may also be the limit environment.worker_memory",
         },
         slugs::REWARD_BAD_REPLY => Words {
-            slug: "text-environment-bad-reply",
+            slug: slugs::TEXT_ENVIRONMENT_BAD_REPLY,
             hint: "what an environment says to one turn is bounded by 1 MiB",
         },
         slugs::REWARD_WORKER_NOT_STARTED => Words {
-            slug: "text-environment-missing",
+            slug: slugs::TEXT_ENVIRONMENT_MISSING,
             hint: "environment.python names the interpreter; `python3` if absent",
         },
         slugs::REWARD_SANDBOX_MISSING => Words {
-            slug: "text-environment-missing",
+            slug: slugs::TEXT_ENVIRONMENT_MISSING,
             hint: "set environment.network = \"allow\" if the environment may reach the network",
         },
         _ => return error,

@@ -7,7 +7,7 @@ use super::slots::SlotMap;
 use super::words::{Failed, Known, Word, bad};
 use super::{PythonEnvs, Share, share};
 use crate::FaultKind;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_memory::host::{Host, OomEvidence, OomWatch};
 use plimsoll_worker::session::{self, MESSAGE_BYTES_MAX, Received};
 use plimsoll_worker::{Bell, Confined, GroupHome, GroupKill, Session, SharedMemory, procs};
@@ -665,7 +665,7 @@ fn with_words(error: Error, session: &Session, lines: usize) -> Error {
 
 fn over_budget(worker: usize, pid: u32, limit: Bytes, how: &str) -> Error {
     Error::new(
-        "env-worker-over-budget",
+        slugs::ENV_WORKER_OVER_BUDGET,
         format!("worker {worker} (pid {pid}) {how}; `worker_memory` is {limit}"),
     )
     .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")

@@ -4,7 +4,7 @@ use super::PythonEnvs;
 use super::crew::{Crew, Link, News, Order, Route, Shape};
 use super::pairing::{Pairing, Taken};
 use super::stepper::{PythonStepper, TICK};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_worker::{Bell, Stop, find_python};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -139,7 +139,7 @@ impl Started {
                 Ok(News::Lost { error, .. }) => return Err(error),
                 Ok(News::Warning { warning, .. }) => warnings.push(warning),
                 Err(_) if stop.is_set() => {
-                    return Err(Error::new("interrupted", "the run ended while environments were made"));
+                    return Err(Error::new(slugs::INTERRUPTED, "the run ended while environments were made"));
                 }
                 Err(_) => {}
             }

@@ -1,7 +1,7 @@
 //! The words between us and a worker, and the errors that they become.
 
 use crate::FaultKind;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_env::{Slot, Space, Spec};
 use serde::Deserialize;
 
@@ -140,15 +140,15 @@ impl Failed {
             ("unsupported", _) => Error::usage("env-space-unsupported", what.clone())
                 .hint("Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of fixed sizes are supported; wrap others"),
             ("changed", _) => spaces_changed(what),
-            ("memory", _) => Error::new("env-worker-over-budget", format!("`{env}` raised MemoryError while it was made"))
+            ("memory", _) => Error::new(slugs::ENV_WORKER_OVER_BUDGET, format!("`{env}` raised MemoryError while it was made"))
                 .hint("raise `worker_memory`, or lower `num_envs`"),
             (_, "make") if what.starts_with("gymnasium.error.") && what.contains("NotFound") => {
-                Error::usage("unknown-environment", format!("gymnasium knows no `{env}`: {what}"))
+                Error::usage(slugs::UNKNOWN_ENVIRONMENT, format!("gymnasium knows no `{env}`: {what}"))
                     .hint("a package that registers it is named before the id: \"gym:ale_py:ALE/Pong-v5\"")
             }
             (_, "import") => Error::usage("env-import-failed", format!("`{env}` does not load: {what}"))
                 .hint("import the file with the same interpreter to see why; `python` names another interpreter"),
-            _ => Error::usage("env-not-made", format!("`{env}` could not be made: {what}"))
+            _ => Error::usage(slugs::ENV_NOT_MADE, format!("`{env}` could not be made: {what}"))
                 .hint("make it with the same interpreter to see why; `env_options` are passed by name"),
         };
         with_trace(error, &self.trace)
@@ -163,7 +163,7 @@ impl Exception {
             "memory" => (
                 FaultKind::OverBudget,
                 Error::new(
-                    "env-worker-over-budget",
+                    slugs::ENV_WORKER_OVER_BUDGET,
                     format!("environment {env_index} raised MemoryError in {doing}: {what}"),
                 )
                 .hint("raise `worker_memory`, or lower `num_envs`"),
@@ -174,7 +174,10 @@ impl Exception {
             }
             _ => (
                 FaultKind::Exception,
-                Error::new("env-exception", format!("environment {env_index} raised in {doing}: {what}")),
+                Error::new(
+                    slugs::ENV_EXCEPTION,
+                    format!("environment {env_index} raised in {doing}: {what}"),
+                ),
             ),
         };
         (kind, with_trace(error, &self.trace))
