@@ -5,10 +5,9 @@ use plimsoll_doctor::log;
 /// (slug, page).
 pub const PAGES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.in"));
 
-/// What a page is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// An error of ours.
+    /// An error of Plimsoll.
     Error,
     /// A class that `doctor --log` names.
     Log,
@@ -17,10 +16,10 @@ pub enum Group {
 }
 
 impl Group {
-    /// In the order in which they are listed.
+    /// In listing order.
     pub const ALL: [Group; 3] = [Group::Error, Group::Log, Group::Machine];
 
-    /// The group of a page. `disk-full` is an error of ours and a class; it stands with the errors.
+    /// Returns the group of a page. `disk-full` is both an error and a class; it is listed with the errors.
     pub fn of(slug: &str) -> Group {
         match slug {
             "disk-full" => Group::Error,
@@ -30,7 +29,7 @@ impl Group {
         }
     }
 
-    /// In one word, for JSON.
+    /// Returns the name for JSON.
     pub fn name(self) -> &'static str {
         match self {
             Group::Error => "error",
@@ -39,7 +38,6 @@ impl Group {
         }
     }
 
-    /// As a heading.
     pub fn title(self) -> &'static str {
         match self {
             Group::Error => "errors of plimsoll",
@@ -49,12 +47,11 @@ impl Group {
     }
 }
 
-/// The page of `slug`.
 pub fn page(slug: &str) -> Option<&'static str> {
     PAGES.binary_search_by_key(&slug, |(name, _)| name).ok().map(|at| PAGES[at].1)
 }
 
-/// The sentence that says what `page` is about: its first paragraph, up to the first full stop.
+/// Returns the first sentence of a page.
 pub fn summary(page: &str) -> String {
     let paragraph = page.lines().skip_while(|line| line.starts_with('#') || line.trim().is_empty());
     let text: Vec<&str> = paragraph.take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
@@ -65,13 +62,13 @@ pub fn summary(page: &str) -> String {
     }
 }
 
-/// The reasons: what stands between the first paragraph and the first heading, in one line.
+/// Returns the reasons: the text between the first paragraph and the first heading, in one line.
 pub fn why(page: &str) -> String {
     let intro = page.lines().skip(2).take_while(|line| !line.starts_with("## ")).map(str::trim);
     intro.skip_while(|line| !line.is_empty()).filter(|line| !line.is_empty()).collect::<Vec<&str>>().join(" ")
 }
 
-/// The numbered steps under "Remedies", in order.
+/// Returns the numbered steps under "Remedies", in order.
 pub fn remedies(page: &str) -> Vec<String> {
     let mut steps: Vec<String> = Vec::new();
     let section = page.lines().skip_while(|line| *line != "## Remedies").skip(1);
@@ -89,8 +86,8 @@ pub fn remedies(page: &str) -> Vec<String> {
     steps
 }
 
-/// Pages that hold all words, whatever their case, with a line that holds the first: those with words in the name first,
-/// then those with the most.
+/// Finds pages with all words, ignoring case, each with a line that has the first word. Pages with words in their names
+/// come first, then those with the most matches.
 pub fn search(words: &[String]) -> Vec<(&'static str, &'static str)> {
     let words: Vec<String> =
         words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();
