@@ -1,14 +1,15 @@
-"""Frames and time until PPO solves CartPole-v1: ours, CleanRL's and Stable-Baselines3's, over seeds.
+"""Measures the frames and time that PPO needs to solve CartPole-v1: Plimsoll, CleanRL and Stable-Baselines3, over seeds.
 
     python bench/agents.py [--seeds 10] [--threads 2] [--python PYTHON] [--plimsoll target/release/plimsoll]
                            [--only ours|peers] [--peers cleanrl,sb3] [--jobs 1]
 
-PYTHON has torch, gymnasium and stable-baselines3. Solved: the mean return of the last 100 episodes is 475. Ours is run
-with the settings of each peer: CleanRL's ppo.py (runs/cartpole-ppo.toml) and Stable-Baselines3's defaults. Speed is
-frames a second of CPU time up to there, because a machine may be shared; wall time is beside it. CPU time is each seed's
-own: of ours all threads of its process from start to end, which it is asked for once it has solved it, with a checkpoint;
-of a peer what its process used since its imports were done. Each seed's result goes to stderr as it comes: a seed of a
-peer takes minutes (500,000 frames of Stable-Baselines3, if it does not solve it before, are ten of CPU time).
+PYTHON needs torch, gymnasium and stable-baselines3. Solved means a mean return of 475 over the last 100 episodes.
+Plimsoll runs with the settings of each peer: CleanRL's ppo.py (runs/cartpole-ppo.toml) and Stable-Baselines3's defaults.
+Speed is frames per second of CPU time until solved, because the machine may be shared; wall time is reported too. CPU
+time is per seed. For Plimsoll it covers all threads of the process from start to end, including the checkpoint at the
+end; the run is stopped once it has solved the task. For a peer it covers the process after its imports. The result of
+each seed goes to stderr as soon as it is known. A seed of a peer takes minutes: if Stable-Baselines3 does not solve the
+task earlier, its 500,000 frames take ten minutes of CPU time.
 """
 
 import argparse

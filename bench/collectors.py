@@ -1,19 +1,18 @@
-"""`compare.py collect`: CartPole with random actions, and with a policy's, by us and by other collectors; times, and what
-processes hold.
+"""`compare.py collect`: compares collectors on CartPole, with random actions and with a policy: time and memory.
 
     native, 64 environments     wall time of a frame, two threads: EnvPool, Gymnasium's SyncVectorEnv
     native, 1,024 environments  the same: Gymnasium's numpy CartPole
     with a 64 x 64 policy, 64   CPU time of a frame, one thread: TorchRL's Collector over a vector environment of
-                                Gymnasium's, which has the floor, and over its SerialEnv; ours gives log-probs too
+                                Gymnasium's, which sets the floor, and over its SerialEnv; only Plimsoll gives log-probs
     Python, 8 and 64            CPU time of a frame, all processes: the bare loop over the same environments,
                                 Gymnasium's AsyncVectorEnv, TorchRL's MultiSyncCollector and MultiAsyncCollector
                                 (of two workers)
     a Python worker             PSS: TorchRL's, Gymnasium's
-    10,000 native, 64 workers   what is held beside what the plan said
+    10,000 native, 64 workers   memory in use compared with the plan
 
-Each repeat runs everyone once, every other repeat in the opposite order. Whoever fails is left out from then on, and
-its row says why. This file owns the work, the floors and the order; processes are in collectors_run.py, the written
-results in collectors_results.py.
+Each repeat runs all contenders once, every other repeat in the opposite order. A contender that fails is left out from
+then on, and its row says why. This file owns the work, the floors and the order. collectors_run.py runs the processes,
+results.py writes the results.
 """
 
 import array
@@ -26,30 +25,30 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-import collectors_results
 import environments
 import machine
+import results
 from collectors_run import Ours, Watch, peer
-from h200_results import MIB
+from results import MIB
 
 NATIVE, PYTHON = "CartPole-v1", "gym:CartPole-v1"
-WORKERS = 2  # Of TorchRL, and of us where a case does not say otherwise: as many as threads.
+WORKERS = 2  # For TorchRL, and for Plimsoll unless a case says otherwise. Equal to the number of threads.
 POLICY_FILE = "policy.safetensors"
 WORKER_BYTES_MAX = 30 * MIB
 
 
 @dataclass(frozen=True)
 class Case:
-    """One work for all. `peers`: name -> (environment, way of peers/collect.py, calls for each environment)."""
+    """One work for all contenders. `peers`: name -> (environment, way of peers/collect.py, calls for each environment)."""
 
     what: str
     key: str  # What is compared: wall_us or cpu_us.
     env: str
     num_envs: int
-    frames: int  # Of ours.
+    frames: int  # For Plimsoll.
     frames_each: int  # Of each environment in a batch.
     peers: dict
-    floors: dict  # Peer -> rule, see collectors_results.floor.
+    floors: dict  # Peer -> rule, see results.collect_floor.
     at_most: float = None  # A floor in us.
     more: dict = field(default_factory=dict)
 
@@ -71,7 +70,7 @@ def environment_file(env, num_envs, frames_each, **more):
 
 
 def policy_case():
-    """Both have an actor of two hidden maps of 64 and tanh between them, and no critic; actions are drawn."""
+    """Both have an actor with two hidden layers of 64 and tanh, and no critic; actions are sampled."""
     return Case(
         "native CartPole, 64 environments, a 64 x 64 MLP policy", "cpu_us", NATIVE, 64, frames=2**21, frames_each=128,
         peers={
@@ -84,7 +83,7 @@ def policy_case():
 
 
 def write_policy(path, observed=4, choices=2, width=64):
-    """Writes random weights of an actor as safetensors, under the names of torch.nn.Sequential."""
+    """Writes random actor weights as safetensors, with the names of torch.nn.Sequential."""
     path.parent.mkdir(exist_ok=True)
     draw, header, data = random.Random(0), {}, array.array("f")
     for place, (outputs, inputs) in zip((0, 2, 4), ((width, observed), (width, width), (choices, width))):
@@ -97,7 +96,7 @@ def write_policy(path, observed=4, choices=2, width=64):
 
 
 def python_case(num_envs, num_workers, python, calls, above_bare_us):
-    """A case of Python environments. `calls`: of each environment, by way; ways beyond them are left out."""
+    """Returns a case of Python environments. `calls`: calls per environment for each way; ways without one are left out."""
     ways = {
         "bare loop": ("gymnasium", "bare"), "Gymnasium Async": ("gymnasium", "async"),
         "TorchRL MultiSync": ("torchrl", "torchrl-sync"), "TorchRL MultiAsync": ("torchrl", "torchrl-async"),
@@ -111,7 +110,7 @@ def python_case(num_envs, num_workers, python, calls, above_bare_us):
 
 
 def cases(python):
-    """All of them. `python`: the interpreter of our workers."""
+    """Returns all cases. `python`: the interpreter of Plimsoll's workers."""
     threads = {"threads": WORKERS}
     return [
         Case(
@@ -125,7 +124,7 @@ def cases(python):
             floors={"Gymnasium numpy": ("times", 1.0)}, at_most=0.06, more=threads,
         ),
         policy_case(),
-        # Two workers of four environments each have twice the messages of one: both are told.
+        # Two workers with four environments each send twice as many messages as one worker, so both are measured.
         python_case(8, 1, python, (20_000, 2_000, 2_000, 2_000), above_bare_us=4.0),
         python_case(8, WORKERS, python, (20_000,), above_bare_us=4.0),
         python_case(64, WORKERS, python, (2_500, 300, 250, 250), above_bare_us=2.0),
@@ -133,7 +132,7 @@ def cases(python):
 
 
 def compare(options, failures):
-    """Everything, in turn. Returns what is written; who did not run, and why, is added to `failures`."""
+    """Runs everything in turn and returns the results. Adds contenders that did not run, and why, to `failures`."""
     ours = Ours(options.binary)
     found = {
         "machine": machine.facts(), "commit": machine.commit(environments.BENCH.parent), "repeats": options.repeats,
@@ -148,36 +147,36 @@ def compare(options, failures):
     write_policy(environments.CACHE / POLICY_FILE)
     for case in cases(python):
         runs, errors = in_turn(options, case, ours, found)
-        add(found, collectors_results.frame_rows(left(case, options.skip), runs, errors), failures)
+        add(found, results.collect_rows(left(case, options.skip), runs, errors), failures)
     add(found, worker_rows(ours, python, options.skip), failures)
     add(found, plan_rows(ours, python), failures)
     return found
 
 
 def left(case, skip):
-    """The case without the peers that are left out: by environment, as --skip names them."""
+    """Returns the case without the peers of the environments in `skip`."""
     return Case(**{**vars(case), "peers": {name: way for name, way in case.peers.items() if way[0] not in skip}})
 
 
 def add(found, rows, failures):
     for row in rows:
         failures += [f"collect: {row['what']}: {row[key]}" for key in ("error", "peer_error") if key in row]
-    print(collectors_results.lines({"rows": rows}), flush=True)
+    print(results.collect_lines(rows), flush=True)
     found["rows"] += rows
 
 
 def in_turn(options, case, ours, found):
-    """({contender: its runs}, {contender: why it was left out})."""
+    """Returns ({contender: its runs}, {contender: why it was left out})."""
     contenders = {ours.name: lambda: ours.once(case)}
     for name, (environment, how, calls) in left(case, options.skip).peers.items():
-        # The arguments are bound now: the loop goes on.
+        # Default arguments, because the loop variables change.
         contenders[name] = lambda words=(environment, how, case.num_envs, WORKERS, calls): peer(*words)
     runs, errors = {name: [] for name in contenders}, {}
     for number in range(options.repeats):
         for name in list(contenders)[:: 1 if number % 2 == 0 else -1]:
             if name in errors:
                 continue
-            with machine.OtherCores(lambda: sum(os.times()[:4])) as others:  # Those that ended count too.
+            with machine.OtherCores(lambda: sum(os.times()[:4])) as others:  # Includes processes that have ended.
                 run = contenders[name]()
             if "error" in run:
                 errors[name] = run["error"]
@@ -190,7 +189,7 @@ def in_turn(options, case, ours, found):
 
 
 def worker_rows(ours, python, skip):
-    """PSS of a Python worker: 8 workers of one environment, as everyone can have them, and our 2 of four."""
+    """Returns the PSS of a Python worker: 8 workers with one environment each, and for Plimsoll also 2 with four."""
     out = []
     theirs = {"TorchRL MultiSync": ("torchrl", "torchrl-sync", 500), "Gymnasium Async": ("gymnasium", "async", 2_000)}
     for num_workers in (8, WORKERS):
@@ -201,20 +200,20 @@ def worker_rows(ours, python, skip):
         held = watch.worker_bytes
         peers = {}
         for name, (environment, how, calls) in theirs.items():
-            if environment in skip or (how == "async" and num_workers != 8):  # It has a process an environment.
+            if environment in skip or (how == "async" and num_workers != 8):  # It starts one process per environment.
                 continue
             with Watch(num_workers) as watch:
                 error = peer(environment, how, 8, num_workers, calls).get("error")
             peers[name] = (None if error else watch.worker_bytes, {"peer_error": error} if error else {})
         for name, (bytes_, more) in (peers or {None: (None, {})}).items():
-            row = collectors_results.row
+            row = results.collect_row
             out.append(row(what, "bytes", held, bytes_, WORKER_BYTES_MAX, peer_name=name, **facts, **more))
     return out
 
 
 def plan_rows(ours, python):
-    """What is held beside what was planned; a floor here is the plan."""
-    row = collectors_results.row
+    """Returns the memory in use compared with the plan, which is the floor."""
+    row = results.collect_row
     native = environment_file(NATIVE, 10_000, 32, threads=WORKERS)
     with Watch() as watch:
         found = ours.collect(native, 10_000 * 32 * 20)
@@ -237,7 +236,7 @@ def plan_rows(ours, python):
 
 
 def planned_bytes(plan):
-    """What all processes of a plan hold: the host's rows without what only the kernel shows."""
+    """Returns the planned memory of all processes: the host rows, without kernel and file memory."""
     rows = [row for row in plan.get("regions", []) if row["pool"] == "host" and row["place"] not in ("kernel", "file")]
     return sum(row["bytes"] for row in rows)
 

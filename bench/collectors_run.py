@@ -1,6 +1,6 @@
-"""One run of one collector: `plimsoll collect` on an environment file, or a peer's script, in a process of its own.
+"""Runs one collector in a separate process: `plimsoll collect` on an environment file, or a peer's script.
 
-`Watch` reads what all processes below this one hold while a contender runs, so only one may run at a time. Linux only.
+`Watch` measures the memory of all descendants of this process, so only one contender may run at a time. Linux only.
 """
 
 import json
@@ -16,16 +16,16 @@ import machine
 
 READ_EVERY_S = 0.1
 RUN_LIMIT_S = 120
-# Processes that a library starts beside its workers; a fork server's workers carry its name, but have no children.
+# Processes that a library starts in addition to its workers. A fork server's workers share its name, but have no children.
 BESIDE_WORKERS = ("resource_tracker", "forkserver")
 GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
 
 class Watch:
-    """What a contender's processes held at most while the `with` block ran, by PSS: a shared page counts 1/n for each.
+    """Records the peak memory of a contender's processes while the `with` block runs, as PSS (a shared page counts 1/n).
 
-    `total_bytes` is of all its processes; `worker_bytes` the mean of those below its first, with all `num_workers` there;
-    None if that never was. `gpu_files`: open files of a GPU, of all.
+    `total_bytes`: all its processes. `worker_bytes`: the mean of its workers while all `num_workers` are alive, or None
+    if they never were. `gpu_files`: open files of a GPU, over all processes.
     """
 
     def __init__(self, num_workers=0):
@@ -43,7 +43,7 @@ class Watch:
             self.read(machine.descendants(os.getpid()))
 
     def read(self, parents):
-        """`parents`: {process: its parent}, of all below this process."""
+        """`parents`: {process: its parent} for all descendants of this process."""
         held = {pid: machine.pss_bytes(pid) for pid in parents}
         workers = [pid for pid in parents if parents[pid] != os.getpid() and not beside(pid, parents)]
         self.total_bytes = max(self.total_bytes, sum(held.values()))
@@ -58,7 +58,7 @@ class Watch:
 
 
 def beside(pid, parents):
-    """Whether a process is none of the workers."""
+    """Whether a process is not a worker."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
@@ -70,7 +70,7 @@ def beside(pid, parents):
 def gpu_files(pid):
     try:
         links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:  # It ended, or closed one meanwhile.
+    except OSError:  # The process ended or closed a file meanwhile.
         return 0
     return sum(link.startswith(GPU_FILES) for link in links)
 
@@ -84,15 +84,15 @@ class Ours:
         self.binary = binary
 
     def versions(self):
-        """Raises OSError where there is no binary."""
+        """Raises OSError if the binary does not exist."""
         done = subprocess.run([self.binary, "--version"], capture_output=True, text=True)
         return {"plimsoll": done.stdout.strip().removeprefix("plimsoll ")}
 
     def once(self, case):
-        """{wall_us, cpu_us, seconds} of a frame, or {error}.
+        """Returns {wall_us, cpu_us, seconds} per frame, or {error}.
 
-        Workers of Python environments start within the time that the binary tells, and are measured by a start of one
-        before; so what a frame takes is there the difference of a long run and a short one.
+        The time that the binary reports includes the start of Python workers. For these, the time per frame is therefore
+        the difference between a long run and a short one.
         """
         long = self.collect(case.file, case.frames)
         if "error" in long or not case.python:
@@ -101,12 +101,12 @@ class Ours:
         return short if "error" in short else per_frame(long, short)
 
     def collect(self, file, frames):
-        """The summary of one run, or {error}."""
+        """Returns the summary of one run, or {error}."""
         done = self.verb("collect", {**file, "total_frames": frames})
         return done if "error" in done or done.get("frames", 0) >= frames else {"error": "collected too few frames"}
 
     def plan(self, file):
-        """The plan of an environment file, or {error}."""
+        """Returns the plan of an environment file, or {error}."""
         return self.verb("plan", file)
 
     def verb(self, verb, file):
@@ -123,12 +123,12 @@ class Ours:
 
 
 def toml(file):
-    """An environment file; JSON's strings and integers are TOML's too."""
+    """Returns an environment file. JSON strings and integers are valid TOML."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in file.items())
 
 
 def per_frame(long, short):
-    """Of two summaries of `collect --json`, the second may be None: {wall_us, cpu_us, seconds} of the frames between."""
+    """Returns {wall_us, cpu_us, seconds} for the frames that the summary `long` has more than `short`, which may be None."""
     cpu = lambda found: found["cpu_us_per_frame"] * found["frames"] / 1e6 + (found.get("worker_cpu_seconds") or 0.0)
     wall = lambda found: found["frames"] / found["frames_per_second"]
     frames, seconds, cpu_seconds = long["frames"], wall(long), cpu(long)
@@ -138,7 +138,7 @@ def per_frame(long, short):
 
 
 def peer(environment, how, num_envs, workers, steps):
-    """What peers/collect.py prints, or {error}: it failed, hung, or could not be installed."""
+    """Returns what peers/collect.py prints, or {error} if it failed, hung, or could not be installed."""
     try:
         python = environments.python(environment)
     except (subprocess.CalledProcessError, OSError) as error:

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Plimsoll and its peers, in turn, on the same work on this machine, and the ratios between them.
+"""Runs Plimsoll and its peers in turn on the same work on this machine, and compares them.
 
     python bench/compare.py rollout train step [--repeats 5] [--threads 2] [--skip vllm,trl] [--quick]
     python bench/compare.py collect [--repeats 5] [--skip torchrl]
 
     rollout  32 sequences, distinct random prompts of 64 tokens, 64 new tokens each, temperature 1: tokens/s
     train    4 x 256 tokens, forward + backward + AdamW: tokens/s
-    step     GRPO, 8 prompts x 4 samples x 64 new tokens, generation to optimizer: seconds, and peak memory
-    collect  CartPole by collectors of environments: microseconds of a frame, memory; collectors.py has all of it
+    step     GRPO, 8 prompts x 4 samples x 64 new tokens, from generation to optimizer: seconds and peak memory
+    collect  collectors of environments on CartPole: microseconds per frame, memory; see collectors.py
 
 SmolLM2-135M, bf16 weights (training: gradients and optimizer states too), completions of forced length. Each repeat
-runs everyone once, every other repeat in the opposite order; a ratio is of two runs of the same repeat. Peers install
-themselves under bench/ at first (some 12 GB). Exit code 0 unless something did not run; a missed floor is a result.
+runs all contenders once, every other repeat in the opposite order; a ratio compares two runs of the same repeat. The
+first run installs the peers under bench/ (about 12 GB). Exit code 0 unless something did not run; a missed floor is a
+result.
 
-This file owns the work, the floors and the order. Contenders are in contenders.py, the written results in results.py.
+This file owns the work, the floors and the order. contenders.py runs the contenders, results.py
+writes the results.
 """
 
 import argparse
@@ -23,7 +25,6 @@ import time
 from pathlib import Path
 
 import collectors
-import collectors_results
 import environments
 import machine
 import results
@@ -44,9 +45,9 @@ PEERS = {
     "compiled": ("train", "torch_train.py", "torch", {"compiled": 1}, 1.1),
     "trl": ("step", "trl_step.py", "torch", {}, 3.2),
 }
-MEMORY_FLOOR = {"trl": 0.25}  # Our peak RSS over theirs, at most.
+MEMORY_FLOOR = {"trl": 0.25}  # Maximum of Plimsoll's peak RSS over the peer's.
 COLLECT_PEERS = ["envpool", "gymnasium", "torchrl"]
-QUIET_CORES = 0.1  # A run in which others used more than this is marked.
+QUIET_CORES = 0.1  # A run is marked if other processes used more than this.
 
 
 def main():
@@ -57,14 +58,14 @@ def main():
         table = collectors.compare(options, failures)
         if table["rows"] and (options.json or not options.quick):
             path = options.json or environments.BENCH / "results" / "collect.json"
-            collectors_results.write(path, table)
+            results.write(path, table, results.collect_page)
     for part in filter(WORK.get, options.parts):
         record = compare(options, part, failures)
-        if Ours.name in record["contenders"]:  # Without us there is nothing to compare.
+        if Ours.name in record["contenders"]:  # Without Plimsoll there is nothing to compare.
             found["parts"][part] = record
-            print(results.lines(part, record), flush=True)
+            print(results.cpu_lines(part, record), flush=True)
     if found["parts"] and (options.json or not options.quick):
-        results.write(options.json or environments.BENCH / "results" / "cpu.json", found)
+        results.cpu_write(options.json or environments.BENCH / "results" / "cpu.json", found)
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -75,7 +76,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=sorted([*WORK, "collect"]), metavar="rollout|train|step|collect")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="threads of everyone (default 2; collect always has 2)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each contender (default 2; collect always has 2)")
     parser.add_argument("--skip", default="", help=f"peers to leave out, by commas: {', '.join(peers)}")
     parser.add_argument("--json", type=Path, help="results file (default bench/results/cpu.json, collect.json; .md beside)")
     parser.add_argument("--binary", type=Path, default=environments.BENCH.parent / "target" / "release" / "plimsoll")
@@ -95,7 +96,7 @@ def arguments():
 
 
 def compare(options, part, failures):
-    """One part: everyone started, then run in turn. Returns its record; what did not run is added to `failures`."""
+    """Starts all contenders of a part and runs them in turn. Returns the record; adds what did not run to `failures`."""
     work, ours = WORK[part], Ours(options, part, WORK[part])
     contenders = [ours] + [
         Peer(options, name, script, environment, work, **more)
@@ -143,7 +144,7 @@ def progress(part, number, contender, runs):
 
 
 def spread(runs):
-    """The record of one contender: each run, and what is told of all."""
+    """Returns the record of one contender: each run, and statistics over all of them."""
     values = [run["value"] for run in runs]
     return {
         "median": statistics.median(values), "min": min(values), "max": max(values),
@@ -152,7 +153,7 @@ def spread(runs):
 
 
 def ratio(part, name, ours, theirs):
-    """How many times as fast we are, run by run; where the part has a bound on memory, that too."""
+    """Returns how many times faster Plimsoll is, and the memory ratio if the part has a memory floor."""
     pairs = list(zip(ours, theirs))
     times = [a["value"] / b["value"] if UNIT[part] != "s" else b["value"] / a["value"] for a, b in pairs]
     floor = PEERS[name][-1]

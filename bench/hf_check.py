@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Does a trained directory give the same greedy tokens in transformers as in Plimsoll? Both in f32.
+"""Checks that a trained directory gives the same greedy tokens in transformers as in Plimsoll, both in f32.
 
     python bench/hf_check.py DIR [--prompt TEXT ...] [--new-tokens 32] [--raw] [--binary target/release/plimsoll]
 
-Prints one JSON object a prompt: both sides' tokens and, where they part, the first position that differs with the two
-best logits that transformers has there. A small margin is a near tie: f32 sums in another order decide it, not the
-weights. Exit code 0 when every prompt agrees or parts at a near tie, else 1.
+Prints one JSON object per prompt: the tokens of both and, if they differ, the first position that differs with the two
+best logits of transformers there. A small margin is a near tie: the order of f32 sums decides it, not the weights. Exit
+code 0 if every prompt agrees or differs at a near tie, else 1.
 
-Without torch in the interpreter that runs it, it goes on in bench/.venv-torch (installed if need be).
+If the interpreter has no torch, the script restarts itself in bench/.venv-torch (installed if necessary).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 import environments
 
 PROMPTS = ["What is the capital of France?", "12+34=", "Write one sentence about the sea.", "What is 47 + 38?"]
-NEAR_TIE = 1e-3  # Logits are about 10; f32 rounding over 30 layers moves them by some 1e-5.
+NEAR_TIE = 1e-3  # Logits are about 10; f32 rounding over 30 layers changes them by about 1e-5.
 
 
 def main():
@@ -53,7 +53,7 @@ def arguments():
 
 
 def check(args, theirs, prompt):
-    """The comparison of one prompt."""
+    """Compares one prompt."""
     prompt_ids = theirs.prompt_ids(prompt)
     expected = theirs.greedy(prompt_ids)
     ours = plimsoll(args, prompt)
@@ -69,7 +69,7 @@ def check(args, theirs, prompt):
 
 
 def plimsoll(args, prompt):
-    """What `plimsoll generate --json` prints, greedy and in f32."""
+    """Returns the output of `plimsoll generate --json`, greedy and in f32."""
     command = [args.binary, "generate", "--model", args.directory, "--prompt", prompt, "--json"]
     command += ["--raw"] if args.raw else []
     for setting in ["model_options.dtype=f32", "rollout.temperature=0.0", f"rollout.max_new_tokens={args.new_tokens}"]:
@@ -81,7 +81,7 @@ def plimsoll(args, prompt):
 
 
 class Transformers:
-    """The directory, loaded by transformers in f32."""
+    """The model directory, loaded by transformers in f32."""
 
     def __init__(self, args):
         import torch
@@ -101,7 +101,7 @@ class Transformers:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def greedy(self, prompt_ids):
-        """The new tokens."""
+        """Returns the new tokens."""
         tokens = self.torch.tensor([prompt_ids])
         with self.torch.inference_mode():
             out = self.model.generate(
@@ -111,14 +111,14 @@ class Transformers:
         return out[0, len(prompt_ids) :].tolist()
 
     def two_best(self, tokens):
-        """[(token, logit)] of the two best next tokens."""
+        """Returns [(token, logit)] of the two best next tokens."""
         with self.torch.inference_mode():
             logits = self.model(input_ids=self.torch.tensor([tokens])).logits[0, -1]
         best = logits.topk(2)
         return list(zip(best.indices.tolist(), best.values.tolist()))
 
     def without_end(self, tokens):
-        """A side may or may not list the token that ends a completion."""
+        """Removes the end token, which either program may or may not list."""
         return tokens[:-1] if tokens and tokens[-1] in self.ends else tokens
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast `plimsoll doctor --log` reads, and in how much memory: a training log, binary junk, and lines of 100 MB.
+"""Measures the speed and memory of `plimsoll doctor --log` on a training log, binary junk, and lines of 100 MB.
 
     python3 bench/logs.py [--gigabytes 5] [--repeats 3] [--dir DIR] [--binary PATH] [--quick]
 
-A log of each kind is written into DIR (the temporary directory), read by the binary in a process of its own, and removed
-again; every kind ends with the death that has to be named. Speed is bytes over wall time, the median of the repeats, and
-beside it bytes over CPU time, which other programs on the machine move less. Memory is the highest resident set of the
-whole process, binary included; that of one that reads an empty log is named beside it. `cat` of the same file to a pipe says what the disk would give. Writes
+Each log is written into DIR (the temporary directory), read by the binary in a separate process, and removed. It ends
+with an error that the doctor must name. Speed is bytes per wall second, the median of the repeats, and bytes per CPU
+second, which other programs disturb less. Memory is the peak resident set of the whole process, including the binary; the
+peak with an empty log is reported too. `cat` of the same file into a pipe shows the speed of the disk. Writes
 results/log.json and log.md; `--quick` reads 200 MB once and writes nothing. Exit code 1 if a floor is missed.
 """
 
@@ -23,9 +23,11 @@ import time
 from pathlib import Path
 
 import machine
+import results
+from results import MIB
 
 HERE = Path(__file__).parent
-MB, MIB = 10**6, 2**20
+MB = 10**6
 FLOOR_BYTES_PER_SECOND = 200 * MB
 # `LOG_BYTES_MAX` of crates/doctor/src/log/mod.rs.
 MEMORY_BYTES_MAX = 64 * MIB
@@ -40,7 +42,7 @@ NAMED = "cuda-oom"
 
 
 def training_piece(draw):
-    """Some MB of what trainers and engines print: metrics, progress bars, warnings, Ray's prefixes, readings of memory."""
+    """Returns 8 MB of typical output of trainers and engines: metrics, progress bars, warnings, Ray prefixes, memory readings."""
     lines, size, step = [], 0, 0
     while size < PIECE_BYTES:
         step += 1
@@ -68,7 +70,7 @@ def training_piece(draw):
 
 
 def pieces(kind, draw):
-    """What a log of a kind repeats, and whether a line may end behind each piece."""
+    """Returns the pieces that a log of this kind repeats."""
     if kind == "training":
         return [training_piece(draw) for _ in range(4)]
     if kind == "junk":
@@ -78,7 +80,7 @@ def pieces(kind, draw):
 
 
 def write(kind, path, num_bytes, draw):
-    """Writes a log; the death stands at its end."""
+    """Writes a log that ends with the error."""
     parts = pieces(kind, draw)
     with open(path, "wb") as log:
         written = since_line = 0
@@ -93,13 +95,13 @@ def write(kind, path, num_bytes, draw):
 
 
 def read(command):
-    """Output, wall seconds, CPU seconds and highest resident bytes of a process."""
+    """Runs a process. Returns its output, wall seconds, CPU seconds and peak resident bytes."""
     with tempfile.TemporaryFile() as output:
         start = time.monotonic()
         process = subprocess.Popen(command, stdout=output)
         peak = pid = 0
         while pid == 0:
-            # Not `ru_maxrss`: it still holds what this interpreter had when it made the process.
+            # Not `ru_maxrss`, which includes the memory of this interpreter at the fork.
             peak = max(peak, peak_bytes(process.pid))
             time.sleep(0.005)
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -110,7 +112,7 @@ def read(command):
 
 
 def peak_bytes(pid):
-    """The highest resident set of a process since its program began; 0 when it is gone."""
+    """Returns the peak resident set of a process since it started; 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -119,7 +121,7 @@ def peak_bytes(pid):
 
 
 def measure(binary, kind, folder, num_bytes, repeats):
-    """A row of the table."""
+    """Measures one kind of log. Returns a row of the table."""
     path = Path(folder) / f"{kind.replace(' ', '-')}.log"
     try:
         write(kind, path, num_bytes, random.Random(7))
@@ -144,21 +146,15 @@ def measure(binary, kind, folder, num_bytes, repeats):
 
 
 def holds(row):
-    """Whether the floors of a row are kept and the death was named."""
+    """Whether the row keeps the floors and names the error."""
     fast = row["bytes_per_second"]["median"] >= FLOOR_BYTES_PER_SECOND
     return fast and row["memory_bytes"] <= MEMORY_BYTES_MAX and row["named"] == [NAMED]
 
 
 def page(found):
-    """The results as Markdown."""
+    """Renders the results as Markdown."""
     facts = found["machine"]
-    rows = [
-        f"| {row['what']} | {row['bytes'] / 1e9:.2f} | {row['bytes_per_second']['median'] / MB:.0f} "
-        f"({row['bytes_per_second']['min'] / MB:.0f} to {row['bytes_per_second']['max'] / MB:.0f}) | "
-        f"{row['bytes_per_cpu_second'] / MB:.0f} | {row['cat_bytes_per_second'] / MB:.0f} | {row['memory_bytes'] / MIB:.1f} | "
-        f"{', '.join(row['named'])} | {'holds' if row['holds'] else 'missed'} |"
-        for row in found["rows"]
-    ]
+    head = ["log", "GB", "MB/s (least to most)", "MB a CPU second", "`cat` into a pipe, MB/s", "memory, MiB", "named", ""]
     return "\n".join(
         [
             "# Reading logs",
@@ -167,12 +163,19 @@ def page(found):
             f"{facts['kernel']}. Floors: {FLOOR_BYTES_PER_SECOND // MB} MB/s by wall clock, {MEMORY_BYTES_MAX // MIB} MiB for the "
             f"whole process (with an empty log it takes {found['empty_bytes'] / MIB:.1f} MiB), and the death at the end is named.",
             "",
-            "| log | GB | MB/s (least to most) | MB a CPU second | `cat` into a pipe, MB/s | memory, MiB | named | |",
-            "|---|---|---|---|---|---|---|---|",
-            *rows,
+            *results.table(head, map(cells, found["rows"])),
             "",
         ]
     )
+
+
+def cells(row):
+    speed = {key: f"{row['bytes_per_second'][key] / MB:.0f}" for key in ("median", "min", "max")}
+    return [
+        row["what"], f"{row['bytes'] / 1e9:.2f}", f"{speed['median']} ({speed['min']} to {speed['max']})",
+        f"{row['bytes_per_cpu_second'] / MB:.0f}", f"{row['cat_bytes_per_second'] / MB:.0f}",
+        f"{row['memory_bytes'] / MIB:.1f}", ", ".join(row["named"]), results.held(row["holds"]),
+    ]
 
 
 def main():
@@ -199,8 +202,7 @@ def main():
     }
     print(page(found))
     if not options.quick:
-        (HERE / "results" / "log.json").write_text(json.dumps(found, indent=1) + "\n")
-        (HERE / "results" / "log.md").write_text(page(found))
+        results.write(HERE / "results" / "log.json", found, page)
     sys.exit(0 if found["holds"] else 1)
 
 
@@ -210,7 +212,7 @@ def arguments():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dir", help="where the logs are written; the temporary directory if absent")
     parser.add_argument("--binary", default=str(HERE.parent / "target/release/plimsoll"))
-    parser.add_argument("--quick", action="store_true", help="200 MB, once, and nothing is written")
+    parser.add_argument("--quick", action="store_true", help="read 200 MB once and write nothing")
     return parser.parse_args()
 
 

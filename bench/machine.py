@@ -1,4 +1,4 @@
-"""What the measurements ran on, and who used its cores meanwhile. Linux only: it reads /proc."""
+"""Describes the machine, and measures the CPU time of other processes. Linux only: reads /proc."""
 
 import os
 import platform
@@ -7,11 +7,11 @@ import subprocess
 import time
 from pathlib import Path
 
-CPU_FLAGS = ["avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"]  # Those that decide what kernels can do.
+CPU_FLAGS = ["avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"]  # Flags that determine which kernels can run.
 
 
 def facts():
-    """The machine as the results name it."""
+    """Returns the facts about the machine for a results file."""
     cpu = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -29,7 +29,7 @@ def facts():
 
 
 def commit(root):
-    """The commit of the sources, with `-dirty` when the code differs from it; None without a checkout or git."""
+    """Returns the commit, with `-dirty` if the code differs from it; None without a checkout or git."""
     if shutil.which("git") is None:
         return None
     git = lambda *words: subprocess.run(["git", "-C", root, *words], capture_output=True, text=True).stdout.strip()
@@ -40,10 +40,10 @@ def commit(root):
 
 
 class OtherCores:
-    """How many cores processes outside a measured one used, on average, while the `with` block ran.
+    """Measures how many cores other processes used on average while the `with` block ran.
 
-    `measured_seconds()` gives the CPU seconds that the measured process has used so far. Ticks are 10 ms, so short
-    blocks are coarse; `cores` is never below 0.
+    `measured_seconds()` returns the CPU seconds that the measured process has used so far. Ticks are 10 ms, so
+    short blocks are imprecise. `cores` is at least 0.
     """
 
     def __init__(self, measured_seconds):
@@ -61,13 +61,13 @@ class OtherCores:
 
 
 def busy_seconds():
-    """CPU seconds that the whole machine has worked since it started, time stolen by a hypervisor included."""
+    """Returns the busy CPU seconds of the machine since boot, including time stolen by a hypervisor."""
     user, nice, system, _, _, irq, soft_irq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def process_seconds(pid):
-    """CPU seconds that a process and those of its children that have ended have used; 0 when it is gone."""
+    """Returns CPU seconds of a process and its ended children; 0 if the process is gone."""
     try:
         fields = Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -76,7 +76,7 @@ def process_seconds(pid):
 
 
 def descendants(pid):
-    """{process: its parent} of all that `pid` started, and they."""
+    """Returns {process: its parent} for all descendants of `pid`."""
     found, todo = {}, [pid]
     while todo:
         parent = todo.pop()
@@ -84,14 +84,14 @@ def descendants(pid):
             tasks = list(Path(f"/proc/{parent}/task").iterdir())
             children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
         except OSError:
-            continue  # It ended meanwhile.
+            continue  # It has ended.
         found |= dict.fromkeys(children, parent)
         todo += children
     return found
 
 
 def pss_bytes(pid):
-    """Proportional set size of a process: pages that n processes share count 1/n. 0 when it is gone."""
+    """Returns the proportional set size of a process (a page shared by n processes counts 1/n); 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A save in a container that is a tenth above the plan: Plimsoll, which saves at each step, and PyTorch, once.
+"""Measures saving under a memory limit a tenth above the plan: Plimsoll at each step, PyTorch once.
 
     python3 bench/save.py [--repeats 5] [--skip-peers] [--binary PATH] [--json PATH]
 
-The limit is `plimsoll plan --min` of the run below and a tenth, in a memory cgroup of its own without swap. Plimsoll
-trains in it and saves beside each next rollout; PyTorch holds the same weights and states, nothing else, and saves
-them: see peers/torch_save.py for its three ways. Then `plimsoll bench save` without a limit, by turns with `dd` of the
-same bytes. Needs root, `cargo build --release`, 10 GB of disk. Exit code 0 unless something did not run or ours was
-ended; who else was ended is a result.
+The limit is 1.1 times `plimsoll plan --min` of the run below, set on a separate memory cgroup without swap. Plimsoll
+trains in it and saves during each following rollout. PyTorch holds only the same weights and states, and saves them in
+three ways: see peers/torch_save.py. Then `plimsoll bench save` runs without a limit, alternating with `dd` of the same
+size. Needs root, `cargo build --release` and 10 GB of disk. Exit code 0 unless something did not run or Plimsoll was
+killed; a killed peer is a result.
 """
 
 import argparse
@@ -21,6 +21,8 @@ from pathlib import Path
 
 import environments
 import machine
+import results
+from results import GIB, MIB, held
 
 RUN = """method = "grpo"
 model = "random:smollm2-135m"
@@ -46,7 +48,6 @@ STEPS = 4
 PARAMETERS = 134_515_008
 WAYS = ["plain", "gathered", "async"]
 TIMES_DD_MAX = 3.0
-MIB, GIB = 2**20, 2**30
 
 
 def main():
@@ -74,8 +75,7 @@ def main():
     found["holds"] = verdicts(found)
     shutil.rmtree(place)
     path = options.json or environments.BENCH / "results" / "save.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    path.with_suffix(".md").write_text(page(found))
+    results.write(path, found, page)
     print(page(found))
     return 0 if found["ended"][0]["exit"] == 0 else 1
 
@@ -90,7 +90,7 @@ def arguments():
 
 
 def ours(binary, run_file, place, limit):
-    """A run that saves at each step, within the limit."""
+    """Runs Plimsoll, which saves at each step, within the limit."""
     run_dir = place / "run"
     row = within("plimsoll", limit, [binary, "train", run_file, "--json", "--set", f"run.dir={run_dir}"])
     events = (run_dir / "events.jsonl").read_text() if (run_dir / "events.jsonl").exists() else ""
@@ -103,7 +103,7 @@ def ours(binary, run_file, place, limit):
 
 
 def peer(way, place, limit):
-    """One save of PyTorch, within the limit."""
+    """Runs one save of PyTorch within the limit."""
     script = environments.BENCH / "peers" / "torch_save.py"
     out = place / "torch"
     words = [environments.python("torch"), script, "--how", way, "--parameters", PARAMETERS, "--out", out]
@@ -116,7 +116,7 @@ def peer(way, place, limit):
 
 
 def within(name, limit, command):
-    """Runs a command in a memory cgroup: its exit code (-9: SIGKILL), the kernel's kills, the most that was charged."""
+    """Runs a command in a memory cgroup. Returns its exit code (-9: SIGKILL), the kernel's kills and the peak memory."""
     group = Group(name, limit)
     try:
         join = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group.folder / "cgroup.procs"]
@@ -150,7 +150,7 @@ class Group:
         return int(path.read_text()) if path.exists() else None
 
     def remove(self):
-        for _ in range(100):  # A group is busy for a moment after its last process.
+        for _ in range(100):  # A cgroup stays busy for a moment after its last process.
             try:
                 return self.folder.rmdir()
             except OSError:
@@ -158,13 +158,13 @@ class Group:
 
 
 def answer(command):
-    """The JSON object that a command prints."""
+    """Runs a command. Returns the JSON object that it prints."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def verdicts(found):
-    """What is promised of a save, and whether it held."""
+    """Returns the promises about a save, and whether they hold."""
     save = found["save"]
     return {
         "ours_ends_within_the_limit": found["ended"][0]["exit"] == 0 and found["ended"][0]["oom_kills"] == 0,
@@ -174,44 +174,37 @@ def verdicts(found):
 
 
 def page(found):
-    """The Markdown page of what was found."""
-    here, save = found["machine"], found["save"]
+    """Renders the Markdown page."""
+    save, holds = found["save"], found["holds"]
+    head = ["who", "saves", "end", "kills by the kernel", "seconds of a save", "anonymous memory added"]
     out = [
         "# A save in a container a tenth above the plan",
         "",
-        f"Machine: {here['cpu']}, {here['num_cores']} cores, {here['memory_bytes'] / GIB:.1f} GiB, {here['kernel']}; "
-        f"commit {found['commit']}, {found['when']}. Made by `python3 bench/save.py`; its head says what is done.",
+        f"{results.place(found)} Made by `python3 bench/save.py`; its head says what is done.",
         f"{found['parameters'] / 1e6:.1f} M parameters, weights in bf16, master copy and moments in f32: 14 bytes a parameter. "
         f"The run's smallest host memory is {found['least_bytes'] / MIB:.0f} MiB, the limit {found['limit_bytes'] / MIB:.0f} MiB.",
         "",
-        "| who | saves | end | kills by the kernel | seconds of a save | anonymous memory added |",
-        "|---|---|---|---|---|---|",
-    ]
-    out += [line(row) for row in found["ended"]]
-    held = {True: "holds", False: "missed"}
-    holds = found["holds"]
-    out += [
+        *results.table(head, map(cells, found["ended"])),
         "",
         f"`plimsoll bench save`, without a limit, by turns with `dd bs=1M conv=fsync` of the same {save['bytes'] / GIB:.2f} GiB: "
         f"median {save['median']:.2f} s ({save['min']:.2f} to {save['max']:.2f}), dd {save['dd']['median']:.2f} s "
         f"({save['dd']['min']:.2f} to {save['dd']['max']:.2f}).",
         "",
-        f"- {save['times_dd']:.2f} times dd (at most {TIMES_DD_MAX:.0f}: {held[holds['at_most_3_times_dd']]}).",
+        f"- {save['times_dd']:.2f} times dd (at most {TIMES_DD_MAX:.0f}: {held(holds['at_most_3_times_dd'])}).",
         f"- Anonymous memory grew by {save['anonymous_growth_bytes'] / MIB:.1f} MiB "
         f"(at most the staging buffer of {save['staging_bytes'] / MIB:.0f} MiB: "
-        f"{held[holds['adds_at_most_the_staging_buffer']]}).",
+        f"{held(holds['adds_at_most_the_staging_buffer'])}).",
         "",
     ]
     return "\n".join(out)
 
 
-def line(row):
+def cells(row):
     code = row["exit"]
     end = f"exit {code}" if code >= 0 else signal.Signals(-code).name
     seconds = f"{row['seconds']:.1f}" if "seconds" in row else ""
     grown = f"{row['anonymous_growth_bytes'] / MIB:.0f} MiB" if "anonymous_growth_bytes" in row else ""
-    cells = [row["who"], str(row.get("saves", 0)), end, str(row["oom_kills"]), seconds, grown]
-    return "| " + " | ".join(cells) + " |"
+    return [row["who"], str(row.get("saves", 0)), end, str(row["oom_kills"]), seconds, grown]
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 import collectors
-import collectors_results
 import collectors_run
 import environments
-from h200_results import MIB
+import results
+from results import MIB
 
 collectors_cases = collectors.cases
 CASE = collectors.python_case(8, 1, "python3", (1, 1, 1, 1), above_bare_us=4.0)
@@ -60,27 +60,27 @@ class Rows(unittest.TestCase):
     def test_python_environments_may_take_a_constant_above_the_bare_loop(self):
         for ours, bare, holds in [(11.0, 7.0, True), (11.1, 7.0, False), (3.0, None, None), (None, 7.0, False)]:
             runs = {"plimsoll": runs_at(ours) if ours else [], "bare loop": runs_at(bare) if bare else []}
-            found = collectors_results.frame_rows(CASE, runs, {})[0]
+            found = results.collect_rows(CASE, runs, {})[0]
             self.assertEqual((found["holds"], found["floor"]), (holds, bare and bare + 4.0), (ours, bare))
 
     def test_a_multiple_of_a_peer_and_a_time_are_two_rows(self):
         for ours, holds in [(0.05, [True, True]), (0.08, [True, False]), (0.2, [False, False])]:
             runs = {"plimsoll": runs_at(ours), "Gymnasium numpy": runs_at(0.1)}
-            rows = collectors_results.frame_rows(NATIVE, runs, {})
+            rows = results.collect_rows(NATIVE, runs, {})
             self.assertEqual([row["holds"] for row in rows], holds, ours)
             self.assertEqual([row["floor"] for row in rows], [0.1, 0.06])
 
     def test_a_fifth_of_envpool_is_the_floor_of_64(self):
         case = collectors.cases("python3")[0]
         runs = {"plimsoll": runs_at(0.3), "EnvPool": runs_at(1.5), "Gymnasium Sync": runs_at(7.0)}
-        envpool, sync = collectors_results.frame_rows(case, runs, {})
+        envpool, sync = results.collect_rows(case, runs, {})
         self.assertEqual((envpool["floor"], envpool["holds"]), (0.3, True))
         self.assertEqual((sync["floor"], sync["holds"]), (None, None))
 
     def test_a_fiftieth_of_torchrl_is_the_floor_with_a_policy(self):
         for ours, holds in [(2.0, True), (2.1, False)]:
             runs = {"plimsoll": runs_at(ours), "TorchRL, vector": runs_at(100.0), "TorchRL, SerialEnv": runs_at(400.0)}
-            found = collectors_results.frame_rows(collectors.policy_case(), runs, {})
+            found = results.collect_rows(collectors.policy_case(), runs, {})
             self.assertEqual([(row["floor"], row["holds"]) for row in found], [(2.0, holds), (None, None)])
 
     def test_a_policy_file_has_the_names_and_shapes_of_torch(self):
@@ -120,11 +120,11 @@ class Rows(unittest.TestCase):
 class Page(unittest.TestCase):
     def test_bytes_floors_and_those_who_did_not_run_are_told(self):
         runs = {"plimsoll": [], "bare loop": runs_at(6.0, 7.0, 9.0)}
-        rows = collectors_results.frame_rows(CASE, runs, {"plimsoll": "too much"})
-        worker = collectors_results.row(
+        rows = results.collect_rows(CASE, runs, {"plimsoll": "too much"})
+        worker = results.collect_row(
             "a worker", "bytes", 26 * MIB, None, 30 * MIB, peer_name="TorchRL", peer_error="stopped after 120 s"
         )
-        page = collectors_results.page({
+        page = results.collect_page({
             "machine": {"cpu": "a CPU", "num_cores": 2, "memory_bytes": 2**34, "kernel": "Linux 6"}, "commit": "abc",
             "when": "2026-01-01 00:00", "repeats": 3, "other_cores": [0.02, 0.1], "versions": {"numpy": "2.0"},
             "rows": [*rows, worker],
@@ -180,7 +180,7 @@ class Running(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             found = collectors.compare(options, failures)
         path = self.folder / "collect.json"
-        collectors_results.write(path, found)
+        results.write(path, found, results.collect_page)
         return json.loads(path.read_text()), failures
 
     def test_a_peer_that_fails_is_a_row_that_says_so(self):

@@ -16,7 +16,7 @@ from unittest import mock
 
 import environments
 import faults
-import faults_results
+import results
 
 OURS = {
     "fault": "kill", "where": "step", "always": False, "started": True, "ended": None, "frames_lost": 4, "seconds": 0.196,
@@ -63,9 +63,9 @@ class Words(unittest.TestCase):
             ("KeyError", "\n  \n 'a' `b`\n", "KeyError: 'a' 'b'"),
             ("SystemExit", "", "SystemExit"),
         ]:
-            self.assertEqual(faults_results.exception_words({"type": kind, "message": message}), words)
-        long = faults_results.exception_words({"type": "ValueError", "message": "word " * 100})
-        self.assertTrue(long.endswith("word ...") and len(long) <= faults_results.LONGEST_WORDS + 4, long)
+            self.assertEqual(faults.exception_words({"type": kind, "message": message}), words)
+        long = faults.exception_words({"type": "ValueError", "message": "word " * 100})
+        self.assertTrue(long.endswith("word ...") and len(long) <= faults.LONGEST_WORDS + 4, long)
 
     def test_the_cause_is_looked_for_in_the_exception_first(self):
         named = {"type": "RuntimeError", "message": "env: the speed is negative"}
@@ -74,7 +74,7 @@ class Words(unittest.TestCase):
             (named, "the speed is negative", "exception"), (bare, "the speed is negative", "stderr"), (bare, "", None),
             (None, "", None),
         ]:
-            self.assertEqual(faults_results.cause_place(exception, errors), place)
+            self.assertEqual(faults.cause_place(exception, errors), place)
 
     def test_what_became_of_a_peer_is_said_in_a_few_words(self):
         ended = {"exception": "RuntimeError: gone", "seconds": 1.14}
@@ -97,9 +97,9 @@ class Words(unittest.TestCase):
             ({**ended, "started": False}, "the run does not start, said after 1.1 s: `RuntimeError: gone`"),
             ({"caused": False}, "the failure did not happen there"),
         ]:
-            self.assertEqual(faults_results.peer_words({**THEIRS, **more}), words)
-        self.assertEqual(faults_results.peer_words(None), "left out")
-        self.assertEqual(faults_results.peer_words({"error": "not installed"}), "did not run: not installed")
+            self.assertEqual(results.fault_of_peer({**THEIRS, **more}), words)
+        self.assertEqual(results.fault_of_peer(None), "left out")
+        self.assertEqual(results.fault_of_peer({"error": "not installed"}), "did not run: not installed")
 
     def test_ours_goes_on_ends_or_does_not_start(self):
         words = "`env-worker-crashed`: worker 1 (pid 7) was killed by signal 9"
@@ -115,12 +115,12 @@ class Words(unittest.TestCase):
             ),
             ({"ended": ended, "started": False, "said": []}, ["`env-failing-repeatedly`: 6 times", "does not start", "4", "0.20"]),
         ]:
-            self.assertEqual(faults_results.our_words({**OURS, **more}), expect)
-        self.assertEqual(faults_results.our_words({"error": "no cargo"})[0], "did not run: no cargo")
+            self.assertEqual(results.fault_of_ours({**OURS, **more}), expect)
+        self.assertEqual(results.fault_of_ours({"error": "no cargo"})[0], "did not run: no cargo")
 
     def test_a_cell_ends_where_it_should(self):
         row = {"what": "a | b", "ours": OURS, "no_peer": "none\nhere", "peers": {}}
-        line = faults_results.line(row)
+        line = results.line(results.fault_cells(row))
         self.assertEqual(line.count("|"), 8)
         self.assertIn("| a / b |", line)
         self.assertTrue(line.endswith("| none here | none here |"))
@@ -162,7 +162,7 @@ class Running(unittest.TestCase):
         errors = []
         with contextlib.redirect_stderr(io.StringIO()):
             found = faults.measure(options, errors)
-        faults_results.write(self.folder / "faults.json", found)
+        results.write(self.folder / "faults.json", found, results.faults_page)
         return json.loads((self.folder / "faults.json").read_text()), errors
 
     def test_a_row_has_ours_and_both_collectors_of_theirs(self):

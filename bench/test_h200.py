@@ -19,9 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 
 import environments
 import h200
-import h200_results
 import h200_run
-from h200_results import MIB, Results, plan, row
+from results import MIB, Results, plan, row
 from shapes import SHAPES
 
 GIB = 2**30

@@ -1,7 +1,7 @@
-"""A text environment of one's own: a sum, and up to three tries.
+"""A custom text environment: a sum, and up to three tries.
 
 `reset` gets a seed and returns what the model is shown; equal seeds must begin equal episodes. `step` gets the model's turn
-and returns what it is told, the turn's reward, and whether the episode is over. Messages are a string, a dict with `role`
+and returns the reply, the turn's reward, and whether the episode is over. Messages are a string, a dict with `role`
 and `content`, or a list of these. One object plays one episode at a time, and is used again for the next.
 
     plimsoll train examples/three_tries.toml
@@ -20,5 +20,5 @@ class ThreeTries:
         self.tries += 1
         if response.strip() == str(self.a + self.b):
             return None, 1.0, True
-        # The built-in model knows digits, `+`, `=` and the space alone.
+        # The built-in model knows only digits, `+`, `=` and the space.
         return f"{self.a}+{self.b}=", 0.0, self.tries == 3

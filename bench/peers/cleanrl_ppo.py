@@ -1,9 +1,9 @@
-"""PPO on a Gymnasium environment as CleanRL's ppo.py does it, written down again in its shortest form.
+"""PPO on a Gymnasium environment as in CleanRL's ppo.py, in its shortest form.
 
     python cleanrl_ppo.py CartPole-v1 SEED [THRESHOLD]
 
 Prints one JSON object: frames and seconds until the mean return of the last 100 episodes reached the threshold (475),
-wall time and CPU time. Needs torch, numpy and gymnasium. One thread: more make networks of this size slower.
+wall time and CPU time. Needs torch, numpy and gymnasium. Uses one thread: more make networks of this size slower.
 """
 
 import collections

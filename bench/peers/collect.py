@@ -1,11 +1,11 @@
-"""CartPole by one way of stepping it, with random actions or a policy's; prints one JSON object.
+"""Steps CartPole in one way, with random actions or a policy, and prints one JSON object.
 
     python collect.py bare|sync|async|numpy|envpool|torchrl-sync|torchrl-async|torchrl-policy-vector|
         torchrl-policy-serial ENVS WORKERS STEPS
 
-STEPS are calls for each environment and come after a tenth as many that are not counted. `wall_us` and `cpu_us` are of
-one frame: a call that only resets an environment is none. CPU time is that of this process and of those that it
-started, read at begin and end; WORKERS are threads of EnvPool, processes of TorchRL, and nothing to the others.
+STEPS is the number of calls per environment, after a warm-up of a tenth as many. `wall_us` and `cpu_us` are per frame; a
+call that only resets an environment is not a frame. CPU time covers this process and those that it started, read at the
+beginning and the end. WORKERS is the number of EnvPool threads or TorchRL processes; other ways ignore it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ POLICY_STEPS = 128  # Of each environment in a batch, with a policy.
 
 
 def cpu_seconds():
-    """Of this process and all below it."""
+    """Returns CPU seconds of this process and its descendants."""
     ticks = 0
     for pid in [os.getpid(), *below(os.getpid())]:
         try:
@@ -35,7 +35,7 @@ def cpu_seconds():
 
 
 def below(pid):
-    """Its children, and theirs."""
+    """Returns all descendants."""
     found = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -67,7 +67,7 @@ def actions_of(envs):
 
 
 def bare(envs, workers):
-    """The loop that nobody can do without: the same environments, nothing around them."""
+    """The minimal loop over the same environments."""
     import gymnasium
 
     made = [gymnasium.make("CartPole-v1") for _ in range(envs)]
@@ -87,7 +87,7 @@ def bare(envs, workers):
 
 
 def vector(env, actions):
-    """A vector that spends the whole call after an episode's end on its reset."""
+    """A vector environment that uses the whole call after the end of an episode for the reset."""
     env.reset(seed=0)
 
     def run(steps, ended):
@@ -146,7 +146,7 @@ def batches_of(collector, envs):
 
 
 def torchrl_policy(envs_of):
-    """One process, one thread: an actor of two hidden maps of 64, whose action is drawn, over what `envs_of` makes."""
+    """One process and thread: an actor with two hidden layers of 64 and sampled actions, on the environments of `envs_of`."""
 
     def make(envs, workers):
         import torch
@@ -171,7 +171,7 @@ def torchrl_policy(envs_of):
 
 
 def torchrl_vector(envs):
-    """A vector environment of Gymnasium's, which TorchRL steps as one; with the autoreset that it prefers."""
+    """A Gymnasium vector environment, which TorchRL steps as one, with its preferred autoreset mode."""
     import gymnasium
     from torchrl.envs import GymWrapper
 
@@ -206,7 +206,7 @@ def versions():
 
 
 def end():
-    """Ends what was started, so that its CPU time is known to whoever waits for us, and this process.
+    """Ends the started processes, so that their CPU time counts for our parent, and this process.
 
     Left to themselves some libraries wait for ever for their processes.
     """

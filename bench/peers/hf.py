@@ -1,7 +1,7 @@
-"""What the peers on transformers share: the model, by directory or shape; its tokenizer; the device's clock and memory.
+"""The common parts of the transformers peers: model, tokenizer, and the device's clock and memory.
 
-`random:PRESET` is the shape that our binary knows under that name, with fresh weights, so nothing has to be fetched; a
-test holds the table against crates/base/src/model_spec.rs. A fresh model's tokenizer has as many words as the model.
+`random:PRESET` is the shape that Plimsoll knows under that name, with random weights, so nothing is downloaded. A test
+compares the table with crates/base/src/model_spec.rs. The tokenizer of such a model has as many tokens as the model.
 """
 
 import itertools
@@ -19,25 +19,25 @@ CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 
 
 class Device:
-    """Where a peer runs. A GPU works behind the caller's back, so its clock waits for it."""
+    """The device of a peer. GPU work is asynchronous, so the clock waits for it."""
 
     def __init__(self, args):
         self.name = args.device
         torch.set_num_threads(args.threads)
 
     def now(self):
-        """Seconds; all work asked for until now is done."""
+        """Returns seconds, after all requested work is done."""
         if self.name == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
     def forget_peak(self):
-        """The peak of `memory` starts here."""
+        """Resets the peak that `memory` returns."""
         if self.name == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
     def memory(self):
-        """Peaks of PyTorch's allocator: what tensors took, and what it held of the card for them."""
+        """Returns the peaks of PyTorch's allocator: memory of tensors, and memory reserved on the GPU."""
         if self.name != "cuda":
             return {}
         return {
@@ -46,7 +46,7 @@ class Device:
         }
 
     def facts(self):
-        """What the peer says of its device when it is ready."""
+        """Returns the facts about the device that the peer reports when it is ready."""
         gpu = {"gpu": torch.cuda.get_device_name()} if self.name == "cuda" else {}
         return {"device": self.name, "threads": torch.get_num_threads(), **gpu}
 
@@ -72,7 +72,7 @@ def config(preset):
 
 
 def tokenizer(source):
-    """The directory's tokenizer; for random:PRESET one whose tokens are the words aaaa, aaab, ..., behind a space."""
+    """The directory's tokenizer; for random:PRESET one whose tokens are the words aaaa, aaab, ..., each after a space."""
     if not source.startswith(RANDOM):
         return AutoTokenizer.from_pretrained(source, padding_side="left")
     words = ("Ġ" + "".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=4))

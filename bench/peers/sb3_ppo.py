@@ -1,8 +1,8 @@
-"""PPO of Stable-Baselines3, at its defaults, on a Gymnasium environment.
+"""Runs PPO of Stable-Baselines3 with its defaults on a Gymnasium environment.
 
     python sb3_ppo.py CartPole-v1 SEED [THRESHOLD]
 
-Prints what cleanrl_ppo.py prints. Needs stable-baselines3. The mean return is looked at after each rollout.
+Prints what cleanrl_ppo.py prints. Needs stable-baselines3. The mean return is checked after each rollout.
 """
 
 import json
@@ -18,7 +18,7 @@ TOTAL = 500_000
 
 
 class Until(BaseCallback):
-    """Stops where the mean return of the last 100 episodes has reached a threshold."""
+    """Stops when the mean return of the last 100 episodes reaches a threshold."""
 
     def __init__(self, threshold):
         super().__init__()

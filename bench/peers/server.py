@@ -1,10 +1,10 @@
-"""The talk between compare.py or h200.py and a peer: one line in, one repeat of the work, one JSON object out.
+"""The protocol between compare.py or h200.py and a peer: one line in, one repeat of the work, one JSON object out.
 
-A peer loads its model, warms up, prints one object with `ready`, and then blocks on stdin. Every line that comes is the
-number of a repeat (the seed of its data); the answer has `value` (tokens/s or seconds) and `peak_rss_bytes`. The end of
-stdin ends the peer. Between two lines a peer computes nothing, so that others can be measured.
+A peer loads its model, warms up, prints one object with `ready`, and then blocks on stdin. Each input line is
+the number of a repeat (the seed of its data); the answer has `value` (tokens/s or seconds) and `peak_rss_bytes`. The peer
+exits at the end of stdin. Between two lines it computes nothing, so that others can be measured.
 
-Import this module before any other: libraries print to stdout, and it moves their words to stderr.
+Import this module before any other: libraries print to stdout, and it redirects that to stderr.
 """
 
 import argparse
@@ -20,7 +20,7 @@ os.dup2(2, 1)
 
 
 def arguments(doc, devices=("cpu",), **numbers):
-    """Parsed arguments: --model, --threads, --device, and one option for each number of the work (name = default)."""
+    """Returns the parsed arguments: --model, --threads, --device, and an option for each number of the work (name = default)."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--model", required=True, help="a Hugging Face model directory, or random:PRESET where known")
     parser.add_argument("--threads", type=int, default=2)
@@ -31,13 +31,13 @@ def arguments(doc, devices=("cpu",), **numbers):
 
 
 def ready(packages, **facts):
-    """Says that the warm-up is over, and with what the peer runs."""
+    """Reports that the warm-up is over, and the versions in use."""
     versions = {package: importlib.metadata.version(package) for package in packages}
     answer(ready=True, versions={"python": platform.python_version(), **versions}, **facts)
 
 
 def next_repeat():
-    """The number on the next line of stdin; None when there are no more. Blocks."""
+    """Returns the number on the next line of stdin, or None at its end. Blocks."""
     line = sys.stdin.readline()
     return int(line) if line.strip() else None
 
@@ -47,7 +47,7 @@ def answer(**facts):
 
 
 def serve(repeat):
-    """Answers every line by `repeat(number)`, a dict with `value`."""
+    """Answers each line with `repeat(number)`, a dict with `value`."""
     while (number := next_repeat()) is not None:
         answer(**repeat(number), peak_rss_bytes=peak_rss_bytes())
 

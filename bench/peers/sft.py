@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Does `method = "sft"` follow the loss curve that transformers gives? Same start, same rows, same order, both in f32.
+"""Compares the loss curve of `method = "sft"` with that of transformers: same start, same rows, same order, both in f32.
 
     python bench/peers/sft.py [--binary target/release/plimsoll] [--steps 60] [--rows 32]
 
-A small Llama with random weights is made by transformers and saved once; both sides open it. Rows are sums of three-digit
-numbers as JSON lines, in the order of the file; transformers' side reads that file and the tokenizer itself. Loss: mean of
--log p over the tokens of the completions of a step, the end of text included. AdamW (0.9, 0.95), weight decay, warm-up, a
-cosine to the end, gradient norm 1. Writes results/sft.json and sft.md; exit code 0 when every step agrees within 1 %.
+transformers creates a small Llama with random weights and saves it once; both programs open it. Rows are sums of
+three-digit numbers as JSON lines, in the order of the file; the transformers code reads that file and the tokenizer
+itself. Loss: mean of -log p over the completion tokens of a step, including the end of text. AdamW (0.9, 0.95), weight
+decay, warm-up, cosine to the end, gradient norm 1. Writes results/sft.json and sft.md. Exit code 0 if every step agrees
+within 1 %.
 
-Needs torch, transformers and tokenizers (requirements-torch.txt): without them in the interpreter that runs it, it goes on
-in bench/.venv-torch (installed if need be).
+Needs torch, transformers and tokenizers (requirements-torch.txt). If the interpreter lacks them, the script restarts
+itself in bench/.venv-torch (installed if necessary).
 """
 
 import argparse
@@ -27,6 +28,7 @@ BENCH = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(BENCH))
 import environments  # noqa: E402
 import machine  # noqa: E402
+import results  # noqa: E402
 
 TOLERANCE = 0.01
 LEARNING_RATE, WARM_UP, WEIGHT_DECAY = 1e-3, 5, 0.1
@@ -86,7 +88,7 @@ def arguments():
 
 
 def write_rows(path, count):
-    """Sums of two numbers, whose order is the order of training."""
+    """Writes sums of two numbers in training order."""
     numbers = random.Random(7)
     rows = []
     for _ in range(count):
@@ -97,7 +99,7 @@ def write_rows(path, count):
 
 
 def make_model(folder):
-    """The shape of the built-in model with random weights, and its tokenizer."""
+    """Writes a model with the shape of the built-in one and random weights, and its tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -111,7 +113,7 @@ def make_model(folder):
 
 
 def transformers_losses(folder, rows, args):
-    """The loss of each step before its update, by transformers and PyTorch."""
+    """Returns the loss of each step before its update, from transformers and PyTorch."""
     import torch
     from tokenizers import Tokenizer
     from transformers import LlamaForCausalLM
@@ -151,14 +153,14 @@ def batch(tokenizer, rows, eos):
 
 
 def rate_factor(step, steps):
-    """Warm-up, then a cosine whose last step is above 0: as docs and code of Plimsoll have it."""
+    """Returns the warm-up factor, then a cosine whose last step is above 0, as in Plimsoll."""
     if step <= WARM_UP:
         return step / WARM_UP
     return 0.5 * (1 + math.cos(math.pi * (step - 1 - WARM_UP) / max(steps - WARM_UP, 1)))
 
 
 def plimsoll_losses(folder, args):
-    """The same by Plimsoll."""
+    """Returns the losses of Plimsoll."""
     run = RUN.format(
         model=folder / "model", data=folder / "rows.jsonl", rows=args.rows, steps=args.steps, rate=LEARNING_RATE,
         warm_up=WARM_UP, decay=WEIGHT_DECAY, dir=folder / "out",
@@ -182,16 +184,15 @@ def write(args, steps, worst):
         "worst": worst,
         "steps": steps,
     }
-    folder = BENCH / "results"
-    (folder / "sft.json").write_text(json.dumps(result, indent=1) + "\n")
-    (folder / "sft.md").write_text(page(result))
+    results.write(BENCH / "results" / "sft.json", result, page)
 
 
 def page(result):
-    """The result for people."""
+    """Renders the Markdown page."""
     steps, worst, versions = result["steps"], result["worst"], result["versions"]
     shown = [step for step in steps if step["step"] == 1 or step["step"] % 10 == 0]
-    table = "".join(f"| {s['step']} | {s['ours']:.6f} | {s['theirs']:.6f} | {s['differs_by']:.1e} |\n" for s in shown)
+    cells = lambda s: [str(s["step"]), f"{s['ours']:.6f}", f"{s['theirs']:.6f}", f"{s['differs_by']:.1e}"]  # noqa: E731
+    table = "\n".join(results.table(["step", "Plimsoll", "transformers", "relative difference"], map(cells, shown)))
     holds = "holds" if result["holds"] else "does not hold"
     return f"""# The loss curve of `method = "sft"` beside transformers
 
@@ -199,9 +200,8 @@ Made by `{result["command"]}`; its head says what is done. torch {versions["torc
 {versions["transformers"]}, both sides in f32. {len(steps)} steps from the same random weights. The largest relative difference of a step's
 loss is {worst["differs_by"]:.1e}, in step {worst["step"]} (at most {result["tolerance"]}: {holds}).
 
-| step | Plimsoll | transformers | relative difference |
-|---|---|---|---|
 {table}
+
 All steps: `sft.json`.
 """
 

@@ -1,10 +1,10 @@
-"""Save the state of a training step as PyTorch does: weights in bf16, master copy and both moments in f32.
+"""Saves the state of a training step with PyTorch: weights in bf16, master copy and both moments in f32.
 
 Prints one JSON object: seconds, bytes, and how far anonymous memory grew.
 
-    plain     torch.save to a file, while nothing else goes on
-    gathered  every tensor is cloned first, as trainers do that gather a state for its save
-    async     torch.distributed.checkpoint.async_save, which lets the training go on: it copies the state before it returns
+    plain     torch.save to a file, while nothing else runs
+    gathered  clones every tensor first, as trainers do that gather a state to save it
+    async     torch.distributed.checkpoint.async_save, which lets training continue: it copies the state before it returns
 
 Run by ../save.py in a container whose limit is a tenth above what the state and its training take.
 """
@@ -40,7 +40,7 @@ def save_gathered(state, out):
 
 
 def save_async(state, out):
-    """The bytes of a folder that was written while the caller could have gone on."""
+    """Saves to a folder while the caller could continue. Returns its bytes."""
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 

@@ -1,4 +1,4 @@
-"""A training step of PyTorch: trained tokens per second of forward, backward and AdamW.
+"""Measures a training step of PyTorch: trained tokens per second of forward, backward and AdamW.
 
 B sequences of T random tokens, next-token loss; weights, gradients and AdamW's moments in bf16; no checkpointing.
 --compiled 1 runs the model through torch.compile, --liger 1 with Liger's kernels. Run by compare.py and h200.py (see

@@ -1,11 +1,11 @@
-"""What TorchRL's collectors do when one environment fails; writes FOLDER/result.json.
+"""Records what TorchRL's collectors do when one environment fails, in FOLDER/result.json.
 
     python torchrl_faults.py MultiSyncCollector|MultiAsyncCollector ENVS.py FOLDER '{"fault": "kill", "where": "step"}'
 
-Eight environments in two workers, the same class `Faulty` of ENVS.py that our workers are tested with. Said is what the
-main process saw: the exception that ended it, or that it went on, or that nothing came of it in WATCH_SECONDS (a leak
-takes its time: LEAK_SECONDS). Times are from the failure, which the worker writes down just before. Whoever starts this
-ends what is left of it.
+Runs eight environments in two workers, with the same class `Faulty` of ENVS.py as the tests of Plimsoll's workers. The
+result is what the main process saw: the exception that ended it, that it continued, or that nothing happened within
+WATCH_SECONDS (LEAK_SECONDS for a leak). Times start at the failure, which the worker records just before it. The caller
+ends any remaining processes.
 """
 
 import functools
@@ -37,7 +37,7 @@ def path(folder, name):
 
 
 def write_once(folder, name, text):
-    """Whole or not at all; the first one stays."""
+    """Writes a file atomically; an existing one is kept."""
     mine = path(folder, f"{name}.{os.getpid()}.{threading.get_ident()}")
     with open(mine, "w") as file:
         file.write(text)
@@ -49,7 +49,7 @@ def write_once(folder, name, text):
 
 
 def read(folder, name):
-    """A number that was written down; None before. Times are of `time.monotonic`, one clock for all processes."""
+    """Reads a recorded number; None before it is written. Times are from `time.monotonic`, the same in all processes."""
     try:
         return float(open(path(folder, name)).read())
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def read(folder, name):
 
 @functools.cache
 def failing(file):
-    """ENVS.py as a module, whose failures are written down before they happen."""
+    """Loads ENVS.py as a module that records its failures before they happen."""
     found = importlib.util.spec_from_file_location("envs", file)
     envs = importlib.util.module_from_spec(found)
     found.loader.exec_module(envs)
@@ -74,7 +74,7 @@ def failing(file):
 
 
 class Bridge(gymnasium.Env):
-    """`Faulty` as an environment of Gymnasium's."""
+    """`Faulty` as a Gymnasium environment."""
 
     def __init__(self, file, folder, options):
         self.envs, self.folder = failing(file), folder
@@ -108,7 +108,7 @@ def wrapped(file, folder, options):
 
 
 class Main:
-    """What the main process sees. A thread beside it gives up on it in time."""
+    """Records what the main process sees. A separate thread gives up after the time limit."""
 
     def __init__(self, folder, watch_seconds):
         self.folder, self.watch_seconds = folder, watch_seconds
@@ -134,7 +134,7 @@ class Main:
                 self.end()
 
     def end(self, caused=True, went_on=False, exception=None):
-        """Writes what was seen and ends this process, and none of those it started."""
+        """Writes the result and ends this process, but not its children."""
         failed = read(self.folder, "failed_at")
         found = {
             "caused": caused, "went_on": went_on, "exception": exception, "batches_since": self.batches_since,
@@ -148,7 +148,7 @@ class Main:
         os._exit(0)
 
     def grandchild_lives(self):
-        """None where the failure left none behind."""
+        """Returns None if the failure left no grandchild."""
         try:
             pid = open(path(self.folder, "grandchild")).read()
         except FileNotFoundError:

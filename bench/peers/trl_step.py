@@ -1,4 +1,4 @@
-"""A GRPO step of TRL: seconds from the end of one optimizer step to the end of the next.
+"""Measures a GRPO step of TRL: seconds from the end of one optimizer step to the end of the next.
 
 P prompts of N tokens (random words), G samples each of exactly T new tokens, generated at once; micro-batches of
 --micro-batch sequences (0: all in one), no checkpointing, beta 0 (no reference model), weights, gradients and AdamW's
@@ -44,7 +44,7 @@ def main():
 
 
 class StepByStep(TrainerCallback):
-    """Holds the training after each step until the next one is asked for."""
+    """Pauses training after each step until the next one is requested."""
 
     def __init__(self, trainer, device):
         self.trainer, self.device = trainer, device
@@ -63,7 +63,7 @@ class StepByStep(TrainerCallback):
         return control
 
     def optimizer(self):
-        """Name and state dtypes of what AdamW keeps, so that the record shows what was compared."""
+        """Returns the names and dtypes of AdamW's states, so that the record shows what was compared."""
         optimizer = self.trainer.optimizer
         states = next(iter(getattr(optimizer, "optimizer", optimizer).state.values()))
         dtypes = sorted({str(value.dtype) for value in states.values() if torch.is_tensor(value) and value.dim() > 0})
@@ -71,7 +71,7 @@ class StepByStep(TrainerCallback):
         return dtypes
 
     def last_log(self, state):
-        """The measures of the step before: its tokens, and the share of groups without variance (0 is wanted)."""
+        """The measures of the step before: its tokens, and the share of groups without variance (should be 0)."""
         row = next((row for row in reversed(state.log_history) if "frac_reward_zero_std" in row), {})
         names = {"frac_reward_zero_std", "completions/min_length", "completions/max_length", "num_tokens"}
         return {name: row[name] for name in sorted(names & row.keys())}
@@ -92,7 +92,7 @@ def config(args, folder):
 
 
 def random_words(tokenizer, num_rows, num_tokens):
-    """Prompts of exactly `num_tokens` tokens: words that are one token each behind a space."""
+    """Prompts of exactly `num_tokens` tokens: words that are one token each after a space."""
     words = [token[1:] for token in tokenizer.get_vocab() if re.fullmatch("Ġ[a-z]{3,9}", token)]
     draw = random.Random(0)
     rows = []

@@ -1,7 +1,7 @@
-"""Rollout by vLLM's CPU backend: generated tokens per second of the whole call, prefill included.
+"""Measures rollout with vLLM's CPU backend: generated tokens per second of the whole call, including prefill.
 
-The same work as hf_generate.py. The engine runs in this process, so that its memory is in the peak and that it rests
-when it is not asked; there is no prefix cache, for the prompts are distinct. Run by compare.py (see server.py).
+The same work as hf_generate.py. The engine runs in this process, so that the peak includes its memory and it is idle
+between requests. There is no prefix cache, because the prompts are distinct. Run by compare.py (see server.py).
 """
 
 import server  # First: it takes stdout.

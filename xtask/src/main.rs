@@ -1,12 +1,14 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
 //! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; and of the verifiers under hostile text:
-//! `cargo xtask fuzz-grade`. `cargo xtask index` writes the list of error pages, `cargo xtask book` builds the docs.
-//! It has no dependencies, so that it builds in a second.
+//! `cargo xtask fuzz-grade`; of two binaries against each other: `cargo xtask same-bits`. `cargo xtask index` writes the list
+//! of error pages, `cargo xtask book` builds the docs.
 
 mod book;
 mod edges;
+mod leaves;
 mod length;
 mod manifest;
+mod same_bits;
 mod slugs;
 mod soak;
 mod soak_command;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         ["book"] => book::build::run(repository_root()),
         ["kernels", "--check"] => check_kernels(),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
+        ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["fuzz-grade", ..] => fuzz_grade(&arguments[1..]),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
@@ -66,7 +69,7 @@ fn run_tidy() -> ExitCode {
 fn check_kernels() -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = std::process::Command::new(cargo)
-        .args(["test", "-p", "plimsoll-device", "--test", "kernels", "--", "--nocapture"])
+        .args(["test", "-p", "plimsoll-cuda", "--test", "kernels", "--", "--nocapture"])
         .env("PLIMSOLL_NVRTC", "1")
         .current_dir(repository_root())
         .status();
@@ -90,6 +93,7 @@ fn usage() -> ExitCode {
     eprintln!(
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults]"
     );
+    eprintln!("       {}", same_bits::USAGE);
     ExitCode::from(2)
 }
 

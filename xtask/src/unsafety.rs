@@ -4,7 +4,8 @@ use crate::source::Source;
 use crate::tidy::Finding;
 
 /// Crates that need it: kernels, mappings, rings; and the Python wheel.
-const CRATES: [&str; 4] = ["crates/device/", "crates/memory/", "crates/worker/", "crates/python/"];
+const CRATES: [&str; 5] =
+    ["crates/cpu/", "crates/cuda/", "crates/memory/", "crates/worker/", "crates/python/"];
 
 /// How far above an `unsafe` its comment may begin.
 const COMMENT_LINES_MAX: usize = 40;
@@ -19,7 +20,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
             continue;
         }
         if !CRATES.iter().any(|folder| source.path.starts_with(folder)) {
-            let message = "unsafe outside crates device, memory, worker and python";
+            let message = "unsafe outside crates cpu, cuda, memory, worker and python";
             findings.push(Finding::new(&source.path, line, message));
             continue;
         }
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn only_in_its_crates() {
         let text = "// SAFETY: none needed.\nunsafe { f() }\n";
-        assert_eq!(lines("crates/device/src/a.rs", text), [0; 0]);
+        assert_eq!(lines("crates/cpu/src/a.rs", text), [0; 0]);
         assert_eq!(lines("crates/rl/src/a.rs", text), [2]);
         assert_eq!(
             lines("crates/rl/src/a.rs", "#![forbid(unsafe_code)] // unsafe\nlet a = \"unsafe\";\n"),

@@ -4,6 +4,41 @@
 
 use crate::kl::{KlEstimator, KlSums, kl_value};
 use crate::packed::{self, Packed};
+use crate::shaping::GroupShaping;
+
+plimsoll_base::names! {
+    /// What a sample's reward is compared with.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    Advantage {
+        /// (R - mean of the group) / (std + eps).
+        GroupNorm = "group_norm",
+        /// R - mean of the group.
+        MeanBaseline = "mean_baseline",
+        /// R - mean of the others.
+        Rloo = "rloo",
+        /// R.
+        None = "none",
+        /// GAE over a critic's values.
+        Gae = "gae",
+    }
+}
+
+impl Advantage {
+    /// Returns the group baseline; GAE has none.
+    pub const fn shaping(self, eps: f64) -> GroupShaping {
+        match self {
+            Advantage::GroupNorm => GroupShaping::GroupNorm { eps },
+            Advantage::MeanBaseline => GroupShaping::MeanBaseline,
+            Advantage::Rloo => GroupShaping::Rloo,
+            Advantage::None | Advantage::Gae => GroupShaping::None,
+        }
+    }
+
+    /// True if it compares the samples of one prompt.
+    pub const fn compares_group(self) -> bool {
+        matches!(self, Advantage::GroupNorm | Advantage::MeanBaseline | Advantage::Rloo)
+    }
+}
 
 /// The KL that is subtracted from the token rewards.
 #[derive(Clone, Copy, Debug)]
@@ -71,15 +106,17 @@ pub fn discounted_returns(gamma: f64, batch: Packed<'_>, token_rewards: &[f32], 
     }
 }
 
-/// What GAE does at masked positions inside a response (tool output, environment turns).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MaskHole {
-    /// The recurrence passes over them, as in verl: the next value is that of the next trained token.
-    #[default]
-    Skip,
-    /// They are steps of value 0 and reward 0, as in OpenRLHF.
-    ZeroValue,
+plimsoll_base::names! {
+    /// What GAE does at masked positions inside a response (tool output, environment turns).
+    #[derive(Default)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    MaskHole {
+        /// The recurrence passes over them, as in verl: the next value is that of the next trained token.
+        #[default]
+        Skip = "skip",
+        /// They are steps of value 0 and reward 0, as in OpenRLHF.
+        ZeroValue = "zero_value",
+    }
 }
 
 /// Options of generalised advantage estimation.
@@ -138,17 +175,19 @@ pub fn gae(
     }
 }
 
-/// How far whitening goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Whiten {
-    /// Advantages stay as they are.
-    #[default]
-    Off,
-    /// A - mu.
-    NoStd,
-    /// (A - mu) / sqrt(max(var, 1e-8)), biased variance.
-    Full,
+plimsoll_base::names! {
+    /// Whitening of the advantages over the trained tokens of a step.
+    #[derive(Default)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    Whiten {
+        /// Advantages stay as they are.
+        #[default]
+        Off = "off",
+        /// (A - mu) / sqrt(max(var, 1e-8)), biased variance.
+        Full = "full",
+        /// A - mu.
+        NoStd = "no_std",
+    }
 }
 
 /// Whitens `advantages`, [N], in place over all trained tokens of the rollout batch; masked positions become 0.

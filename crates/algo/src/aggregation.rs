@@ -6,42 +6,22 @@
 
 use crate::packed::{self, Packed};
 
-/// The ways to average token losses over an optimizer step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AggregationKind {
-    /// sum(l m) / N_tok.
-    #[default]
-    TokenMean,
-    /// Mean over sequences of the mean over their tokens (original GRPO).
-    SeqMeanTokenMean,
-    /// Mean over sequences of the sum over their tokens.
-    SeqMeanTokenSum,
-    /// As `SeqMeanTokenSum`, divided by a constant length (Dr.GRPO).
-    SeqMeanTokenSumNorm,
-    /// sum(l m).
-    TokenSum,
-}
-
-impl AggregationKind {
-    /// All kinds, in the order of the documentation.
-    pub const ALL: [AggregationKind; 5] = [
-        AggregationKind::TokenMean,
-        AggregationKind::SeqMeanTokenMean,
-        AggregationKind::SeqMeanTokenSum,
-        AggregationKind::SeqMeanTokenSumNorm,
-        AggregationKind::TokenSum,
-    ];
-
-    /// The name in run files.
-    pub fn name(self) -> &'static str {
-        match self {
-            AggregationKind::TokenMean => "token_mean",
-            AggregationKind::SeqMeanTokenMean => "seq_mean_token_mean",
-            AggregationKind::SeqMeanTokenSum => "seq_mean_token_sum",
-            AggregationKind::SeqMeanTokenSumNorm => "seq_mean_token_sum_norm",
-            AggregationKind::TokenSum => "token_sum",
-        }
+plimsoll_base::names! {
+    /// The ways to average token losses over an optimizer step.
+    #[derive(Default)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    AggregationKind {
+        /// sum(l m) / N_tok.
+        #[default]
+        TokenMean = "token_mean",
+        /// Mean over sequences of the mean over their tokens (original GRPO).
+        SeqMeanTokenMean = "seq_mean_token_mean",
+        /// Mean over sequences of the sum over their tokens.
+        SeqMeanTokenSum = "seq_mean_token_sum",
+        /// As `SeqMeanTokenSum`, divided by a constant length (Dr.GRPO).
+        SeqMeanTokenSumNorm = "seq_mean_token_sum_norm",
+        /// sum(l m).
+        TokenSum = "token_sum",
     }
 }
 

@@ -8,7 +8,35 @@ use plimsoll_base::math::exp;
 use crate::packed::{self, Packed};
 use crate::policy_loss::LOG_RATIO_MAX;
 
-/// What becomes of ratios outside the band.
+plimsoll_base::names! {
+    /// How samples of another policy version are corrected; with a band it is a `Correction`.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    CorrectionKind {
+        /// A token's weight is cut to the band.
+        Tis = "tis",
+        /// Tokens whose weight leaves the band are left out.
+        IcePop = "icepop",
+        /// Sequences whose mean weight leaves the band are left out.
+        SequenceMask = "sequence_mask",
+        /// Sequences whose weight as a whole leaves the band are left out.
+        SequenceMaskSum = "sequence_mask_sum",
+    }
+}
+
+impl CorrectionKind {
+    /// Returns the correction to a band.
+    pub const fn within(self, [low, high]: [f64; 2]) -> Correction {
+        let statistic = match self {
+            CorrectionKind::Tis => return Correction::Truncate { low, high },
+            CorrectionKind::IcePop => return Correction::Drop { low, high },
+            CorrectionKind::SequenceMask => SequenceRatio::GeometricMean,
+            CorrectionKind::SequenceMaskSum => SequenceRatio::Product,
+        };
+        Correction::DropSequence { statistic, low, high }
+    }
+}
+
+/// What to do with ratios outside the band.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Correction {
     /// TIS: w <- clip(w, low, high).

@@ -16,17 +16,19 @@ pub const KL_VALUE_MAX: f32 = 10.0;
 /// Bound of the importance weight of the unbiased gradient.
 pub const KL_RATIO_MAX: f64 = 10.0;
 
-/// Which estimate of KL(policy || reference) from one sampled token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KlEstimator {
-    /// d: unbiased, of either sign.
-    K1,
-    /// d^2/2: biased, low variance.
-    K2,
-    /// exp(-d) - 1 + d: unbiased, never negative.
-    #[default]
-    K3,
+plimsoll_base::names! {
+    /// Which estimate of KL(policy || reference) from one sampled token.
+    #[derive(Default)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    KlEstimator {
+        /// d: unbiased, of either sign.
+        K1 = "k1",
+        /// d^2/2: biased, low variance.
+        K2 = "k2",
+        /// exp(-d) - 1 + d: unbiased, never negative.
+        #[default]
+        K3 = "k3",
+    }
 }
 
 /// The KL term of the loss: coef * agg(k(l, l_ref)).

@@ -22,6 +22,7 @@ pub mod policy_loss;
 pub mod preference;
 pub mod shaping;
 pub mod supervised;
+pub mod update;
 pub mod value_loss;
 
 /// What OpenRLHF 0.11.2 and Open-Reasoner-Zero give for inputs chosen by hand, as JSON: the numbers that `tests/golden.rs` and

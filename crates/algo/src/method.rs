@@ -1,34 +1,40 @@
-//! The methods by name, as one table: what each one does with rewards, advantages and tokens unless the run file says
-//! otherwise. Supervised and preference methods are no rows of it: they have no rollout.
-
-use plimsoll_base::{Error, Result};
+//! The methods by name, and the table of those that sample: what each one does with rewards, advantages and tokens unless
+//! the run file says otherwise.
 
 use crate::advantage::Whiten;
 use crate::aggregation::AggregationKind;
-use crate::policy_loss::PolicyLoss;
+use crate::policy_loss::{PolicyLoss, PolicyLossKind};
 use crate::shaping::GroupShaping;
 
-/// A reinforcement-learning method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Method {
-    /// GRPO (arXiv 2402.03300), with the token mean that DAPO introduced.
-    Grpo,
-    /// Dr.GRPO (arXiv 2503.20783): no standard deviation, no length normalisation.
-    DrGrpo,
-    /// Leave-one-out baseline (arXiv 2402.14740).
-    Rloo,
-    /// REINFORCE, whitened over the batch.
-    Reinforce,
-    /// REINFORCE++-baseline (arXiv 2501.03262).
-    ReinforceBaseline,
-    /// Sequence ratios (arXiv 2507.18071).
-    Gspo,
-    /// Clipped, detached ratios (arXiv 2506.13585).
-    Cispo,
-    /// Soft gates instead of clips (arXiv 2511.20347).
-    Sapo,
-    /// PPO with a critic (arXiv 1707.06347).
-    Ppo,
+plimsoll_base::names! {
+    /// What a run trains with.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    Method {
+        /// GRPO (arXiv 2402.03300), with the token mean that DAPO introduced.
+        Grpo = "grpo",
+        /// Dr.GRPO (arXiv 2503.20783): no standard deviation, no length normalisation.
+        DrGrpo = "dr_grpo",
+        /// Leave-one-out baseline (arXiv 2402.14740).
+        Rloo = "rloo",
+        /// REINFORCE, whitened over the batch.
+        Reinforce = "reinforce",
+        /// REINFORCE++-baseline (arXiv 2501.03262).
+        ReinforceBaseline = "reinforce_baseline",
+        /// Sequence ratios (arXiv 2507.18071).
+        Gspo = "gspo",
+        /// Clipped, detached ratios (arXiv 2506.13585).
+        Cispo = "cispo",
+        /// Soft gates instead of clips (arXiv 2511.20347).
+        Sapo = "sapo",
+        /// PPO with a critic (arXiv 1707.06347).
+        Ppo = "ppo",
+        /// Supervised: no rollout, no reward.
+        Sft = "sft",
+        /// Preferences without a reward model (arXiv 2305.18290).
+        Dpo = "dpo",
+        /// A reward model from preferences.
+        RewardModel = "reward_model",
+    }
 }
 
 /// How shaped rewards become advantages.
@@ -43,13 +49,11 @@ pub enum AdvantageKind {
     },
 }
 
-/// A row of the table: the defaults of a method.
+/// A row of the table: the defaults of a method that samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MethodSpec {
     /// Which method.
     pub method: Method,
-    /// Its name in run files.
-    pub name: &'static str,
     /// Group baseline.
     pub shaping: GroupShaping,
     /// Rewards to advantages.
@@ -70,7 +74,6 @@ const PPO_CLIP: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.2, du
 
 const GRPO: MethodSpec = MethodSpec {
     method: Method::Grpo,
-    name: "grpo",
     shaping: GROUP_NORM,
     advantage: RETURNS,
     whiten: Whiten::Off,
@@ -79,20 +82,18 @@ const GRPO: MethodSpec = MethodSpec {
     needs_critic: false,
 };
 
-/// The table, in the order of `Method`; what a row does not name it shares with GRPO.
+/// The table of the methods that sample, in the order of `Method`; what a row does not name it shares with GRPO.
 pub const METHODS: [MethodSpec; 9] = [
     GRPO,
     MethodSpec {
         method: Method::DrGrpo,
-        name: "dr_grpo",
         shaping: GroupShaping::MeanBaseline,
         aggregation: AggregationKind::SeqMeanTokenSumNorm,
         ..GRPO
     },
-    MethodSpec { method: Method::Rloo, name: "rloo", shaping: GroupShaping::Rloo, ..GRPO },
+    MethodSpec { method: Method::Rloo, shaping: GroupShaping::Rloo, ..GRPO },
     MethodSpec {
         method: Method::Reinforce,
-        name: "reinforce",
         shaping: GroupShaping::None,
         advantage: AdvantageKind::Returns { gamma_free: true },
         whiten: Whiten::Full,
@@ -101,34 +102,25 @@ pub const METHODS: [MethodSpec; 9] = [
     },
     MethodSpec {
         method: Method::ReinforceBaseline,
-        name: "reinforce_baseline",
         shaping: GroupShaping::MeanBaseline,
         whiten: Whiten::Full,
         ..GRPO
     },
     MethodSpec {
         method: Method::Gspo,
-        name: "gspo",
         loss: PolicyLoss::Gspo { clip_low: 3e-4, clip_high: 4e-4 },
         aggregation: AggregationKind::SeqMeanTokenMean,
         ..GRPO
     },
-    MethodSpec {
-        method: Method::Cispo,
-        name: "cispo",
-        loss: PolicyLoss::Cispo { clip_low: 0.0, clip_high: 5.0 },
-        ..GRPO
-    },
+    MethodSpec { method: Method::Cispo, loss: PolicyLoss::Cispo { clip_low: 0.0, clip_high: 5.0 }, ..GRPO },
     MethodSpec {
         method: Method::Sapo,
-        name: "sapo",
         loss: PolicyLoss::Sapo { tau_positive: 1.0, tau_negative: 1.05 },
         aggregation: AggregationKind::SeqMeanTokenMean,
         ..GRPO
     },
     MethodSpec {
         method: Method::Ppo,
-        name: "ppo",
         shaping: GroupShaping::None,
         advantage: AdvantageKind::Gae,
         whiten: Whiten::Full,
@@ -138,29 +130,38 @@ pub const METHODS: [MethodSpec; 9] = [
 ];
 
 impl Method {
-    /// The method of that name; `unknown-method` otherwise.
-    pub fn parse(name: &str) -> Result<Method> {
-        if let Some(spec) = METHODS.iter().find(|spec| spec.name == name) {
-            return Ok(spec.method);
-        }
-        let names = METHODS.map(|spec| format!("`{}`", spec.name)).join(", ");
-        let error =
-            Error::usage("unknown-method", format!("method is `{name}`, which is not one of {names}"));
-        let same_letters = |spec: &&MethodSpec| letters(spec.name).eq(letters(name));
-        Err(match METHODS.iter().find(same_letters) {
-            Some(spec) => error.hint(format!("set method = \"{}\"", spec.name)),
-            None => error.hint("set method = \"grpo\", which needs no critic, or another of these names"),
-        })
+    /// Returns its row of the table; none for a method that samples nothing.
+    pub fn spec(self) -> Option<&'static MethodSpec> {
+        METHODS.get(self as usize)
     }
 
-    /// Its row of the table.
-    pub fn spec(self) -> &'static MethodSpec {
-        &METHODS[self as usize]
+    /// True for the methods that sample responses and score them.
+    pub fn has_rollout(self) -> bool {
+        self.spec().is_some()
     }
 
-    /// Its name in run files.
-    pub fn name(self) -> &'static str {
-        self.spec().name
+    /// True for the methods that learn from pairs of a chosen and a rejected answer.
+    pub const fn has_pairs(self) -> bool {
+        matches!(self, Method::Dpo | Method::RewardModel)
+    }
+
+    /// True for the methods whose advantage compares the samples of one prompt.
+    pub fn compares_group(self) -> bool {
+        self.spec().is_some_and(|spec| spec.shaping != GroupShaping::None)
+    }
+}
+
+impl PolicyLossKind {
+    /// Returns the loss with the clips of the method that introduced it.
+    pub const fn loss(self) -> PolicyLoss {
+        let method = match self {
+            PolicyLossKind::Ppo => Method::Ppo,
+            PolicyLossKind::Gspo => Method::Gspo,
+            PolicyLossKind::Cispo => Method::Cispo,
+            PolicyLossKind::Sapo => Method::Sapo,
+            PolicyLossKind::Reinforce => Method::Reinforce,
+        };
+        METHODS[method as usize].loss
     }
 }
 
@@ -194,40 +195,40 @@ impl PolicyLoss {
     }
 }
 
-/// A name without case and punctuation, so that `Dr-GRPO` is recognised.
-fn letters(name: &str) -> impl Iterator<Item = char> {
-    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn table_is_in_the_order_of_the_enum() {
-        for (i, spec) in METHODS.iter().enumerate() {
-            assert_eq!(spec.method as usize, i, "{}", spec.name);
-            assert_eq!(Method::parse(spec.name).expect("a name of the table"), spec.method);
-            assert_eq!(spec.method.spec(), spec);
+        for (spec, method) in METHODS.iter().zip(Method::ALL) {
+            assert_eq!(spec.method, method);
+            assert_eq!(method.spec(), Some(spec));
+        }
+        for method in [Method::Sft, Method::Dpo, Method::RewardModel] {
+            assert_eq!(method.spec(), None);
         }
     }
 
     #[test]
-    fn unknown_method_names_the_known_ones() {
-        for (name, hint) in
-            [("Dr-GRPO", "set method = \"dr_grpo\""), ("dqn", "set method = \"grpo\", which needs no critic")]
-        {
-            let error = Method::parse(name).expect_err("no such method");
-            assert_eq!((error.slug, error.exit), ("unknown-method", plimsoll_base::Exit::Usage));
-            assert!(error.message.contains("`reinforce_baseline`"), "{error}");
-            assert!(error.hints[0].starts_with(hint), "{error}");
+    fn names_are_those_of_serde() {
+        for method in Method::ALL {
+            assert_eq!(serde_json::to_value(method).expect("a unit variant"), method.name());
+        }
+    }
+
+    #[test]
+    fn a_loss_by_name_is_that_of_its_method() {
+        for kind in PolicyLossKind::ALL {
+            assert_eq!(kind.loss().kind(), kind);
         }
     }
 
     #[test]
     fn clips_of_the_run_file_replace_defaults() {
-        let dapo = Method::Grpo.spec().loss.with_clips(None, Some(0.28)).with_dual_clip(Some(3.0));
+        let dapo = PolicyLossKind::Ppo.loss().with_clips(None, Some(0.28)).with_dual_clip(Some(3.0));
         assert_eq!(dapo, PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.28, dual_clip: Some(3.0) });
-        assert_eq!(Method::Sapo.spec().loss.with_clips(Some(0.1), None), Method::Sapo.spec().loss);
+        let sapo = PolicyLossKind::Sapo.loss();
+        assert_eq!(sapo.with_clips(Some(0.1), None), sapo);
     }
 }

@@ -12,6 +12,30 @@ use crate::packed::{self, Packed};
 /// Log-ratios are clipped to this, as in OpenRLHF and verl; beyond it there is no gradient.
 pub const LOG_RATIO_MAX: f64 = 20.0;
 
+plimsoll_base::names! {
+    /// Which policy loss; with its clips it is a `PolicyLoss`.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    PolicyLossKind {
+        /// The clipped ratio times the advantage.
+        Ppo = "ppo",
+        /// As `Ppo`, with the ratio of a whole sequence.
+        Gspo = "gspo",
+        /// A clipped and detached ratio times the log-probability.
+        Cispo = "cispo",
+        /// A soft gate on the ratio.
+        Sapo = "sapo",
+        /// The log-probability alone.
+        Reinforce = "reinforce",
+    }
+}
+
+impl PolicyLossKind {
+    /// True if its ratio is clipped.
+    pub const fn clips(self) -> bool {
+        !matches!(self, PolicyLossKind::Sapo | PolicyLossKind::Reinforce)
+    }
+}
+
 /// The loss of one token as a function of its log-prob.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PolicyLoss {
@@ -24,7 +48,7 @@ pub enum PolicyLoss {
         /// c > 1: for A < 0 the loss is at most -c A (arXiv 1912.09729).
         dual_clip: Option<f64>,
     },
-    /// As PPO, with the geometric mean of a sequence's ratios in the place of each (arXiv 2507.18071).
+    /// As PPO, with the geometric mean of a sequence's ratios instead of each (arXiv 2507.18071).
     Gspo {
         /// e_lo, relative to 1.
         clip_low: f64,
@@ -47,6 +71,19 @@ pub enum PolicyLoss {
     },
     /// -A l.
     Reinforce,
+}
+
+impl PolicyLoss {
+    /// Returns which loss it is.
+    pub const fn kind(&self) -> PolicyLossKind {
+        match self {
+            PolicyLoss::Ppo { .. } => PolicyLossKind::Ppo,
+            PolicyLoss::Gspo { .. } => PolicyLossKind::Gspo,
+            PolicyLoss::Cispo { .. } => PolicyLossKind::Cispo,
+            PolicyLoss::Sapo { .. } => PolicyLossKind::Sapo,
+            PolicyLoss::Reinforce => PolicyLossKind::Reinforce,
+        }
+    }
 }
 
 /// One packed batch of a policy loss; all slices [N].

@@ -5,18 +5,21 @@
 
 #![warn(missing_docs)]
 
+mod architecture;
 mod bytes;
 mod dtype;
 mod error;
 pub mod math;
 mod model_spec;
+mod names;
 mod phase;
 pub mod rng;
 
+pub use architecture::{ARCHITECTURES, Architecture, Family};
 pub use bytes::Bytes;
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
-pub use model_spec::{Family, ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
+pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use phase::{Phase, PhaseSet};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.

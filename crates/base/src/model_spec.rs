@@ -2,21 +2,8 @@
 //!
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
+use crate::Family;
 use serde::{Deserialize, Serialize};
-
-/// Which Hugging Face architecture a model is written as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    /// `LlamaForCausalLM`, SmolLM2 included.
-    Llama,
-    /// `Qwen2ForCausalLM`: bias on q, k and v.
-    Qwen2,
-    /// `Qwen3ForCausalLM`: RMS norm on each head of q and k.
-    Qwen3,
-    /// `MistralForCausalLM` without a sliding window.
-    Mistral,
-}
 
 /// How rotary frequencies are stretched beyond the trained context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,7 +114,7 @@ const fn spec(
     ModelSpec {
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
         rope_scaling: RopeScaling::None, tied, max_positions,
-        qkv_bias: matches!(family, Family::Qwen2), qk_norm: matches!(family, Family::Qwen3),
+        qkv_bias: family.architecture().qkv_bias, qk_norm: family.architecture().qk_norm,
     }
 }
 

@@ -6,7 +6,7 @@
 //! four significant bits and an exponent of f32, and bf16 holds it exactly; and what a code stands for is exact under
 //! each smaller scale that holds the block, so a number that does not move is stored as it was, whatever its block does.
 
-use plimsoll_base::DType;
+pub use plimsoll_base::DType;
 use plimsoll_memory::Buf;
 
 /// Elements that share a scale: 1.016 bytes a number.
@@ -14,7 +14,7 @@ pub const CODE_BLOCK: usize = 256;
 /// Bits of a f32's mantissa below those of a code.
 const CUT: u32 = 20;
 /// "Half" for `Code::encode`, whose `random` has 16 bits.
-pub(crate) const NEAREST: u32 = 1 << 15;
+pub const NEAREST: u32 = 1 << 15;
 
 /// Codes and their scales.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl<'a> Coded<'a> {
         Coded { codes: self.codes.slice(start, len), scales }
     }
 
-    pub(crate) fn check(&self) {
+    pub fn check(&self) {
         let (n, scales) = (self.codes.len(), self.scales.len());
         assert_eq!(
             (scales, self.scales.dtype()),
@@ -44,7 +44,7 @@ impl<'a> Coded<'a> {
 }
 
 /// A number of 8 bits.
-pub(crate) trait Code: Copy + Default {
+pub trait Code: Copy + Default {
     /// Its sign bit, if it has one.
     const SIGN: u32;
     /// The largest exponent E.
@@ -93,12 +93,12 @@ pub(crate) trait Code: Copy + Default {
 /// A signed code, for first moments.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct E4M3(u8);
+pub struct E4M3(u8);
 
 /// A code without a sign, for second moments.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct E5M3(u8);
+pub struct E5M3(u8);
 
 impl Code for E4M3 {
     const SIGN: u32 = 0x80;
@@ -123,14 +123,14 @@ impl Code for E5M3 {
 }
 
 /// Widens elements of a block-aligned array from element `start` on.
-pub(crate) fn decode_from<C: Code>(codes: &[C], scales: &[f32], start: usize, out: &mut [f32]) {
+pub fn decode_from<C: Code>(codes: &[C], scales: &[f32], start: usize, out: &mut [f32]) {
     for (i, out) in out.iter_mut().enumerate() {
         *out = codes[i].decode(scales[(start + i) / CODE_BLOCK - start / CODE_BLOCK]);
     }
 }
 
 /// Rounds whole blocks to the nearest codes.
-pub(crate) fn encode_blocks<C: Code>(x: &[f32], codes: &mut [C], scales: &mut [f32]) {
+pub fn encode_blocks<C: Code>(x: &[f32], codes: &mut [C], scales: &mut [f32]) {
     let blocks = x.chunks(CODE_BLOCK).zip(codes.chunks_mut(CODE_BLOCK));
     for ((x, codes), scale) in blocks.zip(scales) {
         *scale = C::scale_of(largest(x));
@@ -142,19 +142,20 @@ pub(crate) fn encode_blocks<C: Code>(x: &[f32], codes: &mut [C], scales: &mut [f
 
 /// Bits of the largest size among the numbers.
 #[inline(always)]
-pub(crate) fn largest(x: &[f32]) -> u32 {
+pub fn largest(x: &[f32]) -> u32 {
     x.iter().fold(0, |most, x| most.max(x.to_bits() & 0x7fff_ffff))
 }
 
 /// Runs an expression with `C` as the type of a buffer of codes.
+#[macro_export]
 macro_rules! by_code {
     ($buf:expr, $C:ident => $e:expr) => {
         match $buf.dtype() {
-            plimsoll_base::DType::E4M3 => {
+            $crate::codes::DType::E4M3 => {
                 type $C = $crate::codes::E4M3;
                 $e
             }
-            plimsoll_base::DType::E5M3 => {
+            $crate::codes::DType::E5M3 => {
                 type $C = $crate::codes::E5M3;
                 $e
             }
@@ -162,7 +163,7 @@ macro_rules! by_code {
         }
     };
 }
-pub(crate) use by_code;
+pub use by_code;
 
 #[cfg(test)]
 mod tests {

@@ -11,18 +11,17 @@
 //! on neighbours, on threads or on how rows were cut into calls. Backward operations are deterministic: their bits
 //! do not depend on the number of threads.
 
-mod codes;
-pub mod cpu;
-pub mod cuda;
+pub mod codes;
 mod layout;
 pub mod sizes;
+mod update;
 
 pub use codes::{CODE_BLOCK, Coded};
-pub use cpu::{head_tile_elements, pack_elements};
 pub use layout::{DeviceKind, Kv, Matrix, MatrixLayout, PANEL, matrix_elements};
+pub use update::Update;
 
 use plimsoll_base::{Phase, Result};
-use plimsoll_memory::Buf;
+use plimsoll_memory::{Buf, CardMemory};
 
 /// Slots of the arena through which offloaded buffers pass.
 pub const OFFLOAD_SLOTS: usize = 3;
@@ -177,7 +176,7 @@ pub trait Device: Sync {
     fn peak_flops(&self, seconds: f64) -> f64;
 
     /// Who holds the device's own memory; `None` where that is the host's.
-    fn card_memory(&self) -> Option<cuda::CudaMemory> {
+    fn card_memory(&self) -> Option<CardMemory> {
         None
     }
 

@@ -1,7 +1,7 @@
 //! Hugging Face's `config.json` to a `ModelSpec` and back. What this project does not compute is refused by key and
 //! value, never ignored: a window, experts, another activation would give wrong numbers without a word.
 
-use plimsoll_base::{DType, Error, Family, ModelSpec, Result, RopeScaling};
+use plimsoll_base::{ARCHITECTURES, Architecture, DType, Error, ModelSpec, Result, RopeScaling};
 use serde_json::{Map, Value, json};
 
 const VOCAB_MAX: u64 = 1 << 22;
@@ -39,7 +39,7 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
     match model_from_config(config, file)? {
         (spec, Head::Vocabulary) => Ok(spec),
         (spec, Head::Score) => {
-            let built = family_names(spec.family).0;
+            let built = spec.family.architecture().causal_lm;
             Err(unsupported(file, "architectures", &config["architectures"], built))
         }
     }
@@ -55,8 +55,8 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         .hint("fetch the model again")
     })?;
     let config = Config { map, file };
-    let (family, head) = config.family()?;
-    config.refuse_what_is_not_built(family)?;
+    let (architecture, head) = config.architecture()?;
+    config.refuse_what_is_not_built(architecture)?;
     let hidden = config.size("hidden_size", WIDTH_MAX)?;
     let heads = config.size("num_attention_heads", HEADS_MAX)?;
     let kv_heads = config.size_or("num_key_value_heads", HEADS_MAX, heads)?;
@@ -66,7 +66,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     };
     let (rope_theta, rope_scaling) = config.rope()?;
     let spec = ModelSpec {
-        family,
+        family: architecture.family,
         vocab: config.size("vocab_size", VOCAB_MAX)?,
         hidden,
         layers: config.size("num_hidden_layers", LAYERS_MAX)?,
@@ -78,12 +78,12 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         rope_theta,
         rope_scaling,
         tied: config.flag("tie_word_embeddings")?,
-        qkv_bias: family == Family::Qwen2,
-        qk_norm: family == Family::Qwen3,
+        qkv_bias: architecture.qkv_bias,
+        qk_norm: architecture.qk_norm,
         max_positions: config.size_or("max_position_embeddings", POSITIONS_MAX, 2048)?,
     };
     check_spec(&spec, file)?;
-    config.refuse_sliding_window(&spec)?;
+    config.refuse_sliding_window(architecture, &spec)?;
     Ok((spec, head))
 }
 
@@ -139,10 +139,10 @@ pub fn token_ids(config: &Value, generation_config: Option<&Value>) -> TokenIds 
 
 /// A `config.json` that transformers opens.
 pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
-    let (architecture, model_type) = family_names(spec.family);
+    let architecture = spec.family.architecture();
     let mut config = json!({
-        "architectures": [architecture],
-        "model_type": model_type,
+        "architectures": [architecture.causal_lm],
+        "model_type": architecture.family.name(),
         "vocab_size": spec.vocab,
         "hidden_size": spec.hidden,
         "intermediate_size": spec.ffn,
@@ -162,21 +162,8 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
         "use_cache": true,
     });
     let map = config.as_object_mut().expect("the literal above is an object");
-    match spec.family {
-        Family::Llama => {
-            map.insert("attention_bias".into(), false.into());
-            map.insert("mlp_bias".into(), false.into());
-        }
-        Family::Qwen3 => {
-            map.insert("attention_bias".into(), false.into());
-            map.insert("use_sliding_window".into(), false.into());
-        }
-        Family::Qwen2 => {
-            map.insert("use_sliding_window".into(), false.into());
-        }
-        Family::Mistral => {
-            map.insert("sliding_window".into(), Value::Null);
-        }
+    for (key, value) in architecture.config_keys {
+        map.insert((*key).into(), value.map_or(Value::Null, Value::Bool));
     }
     insert_ids(map, ids);
     config
@@ -188,7 +175,7 @@ pub fn score_config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Valu
     let pad = ids.pad.filter(|pad| !ids.eos.contains(pad));
     let mut config = config_json(spec, dtype, &TokenIds { pad, ..ids.clone() });
     let map = config.as_object_mut().expect("a configuration is an object");
-    map.insert("architectures".into(), json!([score_architecture(spec.family)]));
+    map.insert("architectures".into(), json!([spec.family.architecture().classifier]));
     map.insert("num_labels".into(), 1.into());
     map.insert("id2label".into(), json!({ "0": "LABEL_0" }));
     map.insert("label2id".into(), json!({ "LABEL_0": 0 }));
@@ -213,30 +200,27 @@ impl Config<'_> {
         self.map.get(key).filter(|v| !v.is_null())
     }
 
-    fn family(&self) -> Result<(Family, Head)> {
-        let built = "llama, qwen2, qwen3 or mistral";
+    fn architecture(&self) -> Result<(&'static Architecture, Head)> {
+        let built = either(ARCHITECTURES.iter().map(|row| row.family.name()));
         let key = if self.present("model_type").is_some() { "model_type" } else { "architectures" };
         let absent = || self.invalid(format!("`model_type` is absent; {built} is wanted"));
         let value = self.present(key).ok_or_else(absent)?;
-        let name = value.as_str().or_else(|| value.get(0).and_then(Value::as_str));
-        let family = match name {
-            Some("llama" | "LlamaForCausalLM" | "LlamaForSequenceClassification") => Family::Llama,
-            Some("qwen2" | "Qwen2ForCausalLM" | "Qwen2ForSequenceClassification") => Family::Qwen2,
-            Some("qwen3" | "Qwen3ForCausalLM" | "Qwen3ForSequenceClassification") => Family::Qwen3,
-            Some("mistral" | "MistralForCausalLM" | "MistralForSequenceClassification") => Family::Mistral,
-            _ => return Err(unsupported(self.file, key, value, built)),
+        let name = value.as_str().or_else(|| value.get(0).and_then(Value::as_str)).unwrap_or_default();
+        let is_named =
+            |row: &&Architecture| [row.family.name(), row.causal_lm, row.classifier].contains(&name);
+        let Some(row) = ARCHITECTURES.iter().find(is_named) else {
+            return Err(unsupported(self.file, key, value, &built));
         };
-        let architecture = family_names(family).0;
-        let Some(list) = self.present("architectures") else { return Ok((family, Head::Vocabulary)) };
+        let Some(list) = self.present("architectures") else { return Ok((row, Head::Vocabulary)) };
         // A classifier has the same model_type and another head.
         match list.get(0).and_then(Value::as_str) {
-            Some(name) if name == architecture => Ok((family, Head::Vocabulary)),
-            Some(name) if name == score_architecture(family) => Ok((family, Head::Score)),
-            _ => Err(unsupported(self.file, "architectures", list, architecture)),
+            Some(name) if name == row.causal_lm => Ok((row, Head::Vocabulary)),
+            Some(name) if name == row.classifier => Ok((row, Head::Score)),
+            _ => Err(unsupported(self.file, "architectures", list, row.causal_lm)),
         }
     }
 
-    fn refuse_what_is_not_built(&self, family: Family) -> Result<()> {
+    fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
         for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
             if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0)) {
                 return Err(unsupported(self.file, key, value, "a dense model"));
@@ -247,8 +231,8 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, "none"));
             }
         }
-        // Qwen2 always has its q, k and v bias and never heeds this key; for the others it means a bias on o as well.
-        if family != Family::Qwen2
+        // Qwen2 always has its q, k and v bias and ignores this key; for the others it means a bias on o as well.
+        if architecture.reads_attention_bias
             && let Some(value) = self.present("attention_bias").filter(|v| **v != Value::Bool(false))
         {
             return Err(unsupported(self.file, "attention_bias", value, "false"));
@@ -264,7 +248,7 @@ impl Config<'_> {
         Ok(())
     }
 
-    fn refuse_sliding_window(&self, spec: &ModelSpec) -> Result<()> {
+    fn refuse_sliding_window(&self, architecture: &Architecture, spec: &ModelSpec) -> Result<()> {
         if self.flag("use_sliding_window")? {
             return Err(unsupported(self.file, "use_sliding_window", &json!(true), "false"));
         }
@@ -275,7 +259,7 @@ impl Config<'_> {
             }
         }
         // Qwen's configs carry a window that is off unless use_sliding_window says otherwise; Mistral's is on.
-        if spec.family == Family::Mistral
+        if architecture.window_is_on
             && let Some(window) = self.present("sliding_window")
             && window.as_u64().is_none_or(|w| w < u64::from(spec.max_positions))
         {
@@ -385,27 +369,27 @@ impl Config<'_> {
 
 /// `model-unsupported` for a key, the value it has, and what is built.
 pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> Error {
+    let families = either(ARCHITECTURES.iter().map(|row| row.causal_lm.trim_end_matches("ForCausalLM")));
+    let families = families.replace(" or ", " and ");
     Error::new("model-unsupported", format!("{file}: {key} = {}, built is {built}", brief(value))).hint(
-        "dense Llama, Qwen2, Qwen3 and Mistral decoders are built; `plimsoll explain model-unsupported` lists what is not",
+        format!(
+            "dense {families} decoders are built; `plimsoll explain model-unsupported` lists what is not"
+        ),
     )
+}
+
+/// Lists names as a sentence does: `a, b or c`.
+pub(crate) fn either(names: impl Iterator<Item = &'static str>) -> String {
+    let names: Vec<&str> = names.collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 fn out_of_range(file: &str, key: &str, value: u64, limit: u64) -> Error {
     Error::new("model-config-invalid", format!("{file}: {key} = {value}, wanted is 1 to {limit}"))
         .hint("fetch the model's config.json again")
-}
-
-const fn family_names(family: Family) -> (&'static str, &'static str) {
-    match family {
-        Family::Llama => ("LlamaForCausalLM", "llama"),
-        Family::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
-        Family::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
-        Family::Mistral => ("MistralForCausalLM", "mistral"),
-    }
-}
-
-fn score_architecture(family: Family) -> String {
-    family_names(family).0.replace("CausalLM", "SequenceClassification")
 }
 
 fn rope_json(scaling: &RopeScaling) -> Value {

@@ -1,12 +1,12 @@
 //! What a GGUF file says about its model: shape, names of tensors as Hugging Face has them, tokenizer tables.
 //! Architectures `llama` (Mistral and SmolLM2 are stored as it), `qwen2` and `qwen3`.
 
-use crate::config::{TokenIds, check_spec, short, unsupported};
+use crate::config::{TokenIds, check_spec, either, short, unsupported};
 use crate::dequant;
 use crate::gguf::{Gguf, GgufTensor, GgufValue};
 use crate::storage::Storage;
 use crate::tensors::{Encoding, RowOrder, TensorInfo};
-use plimsoll_base::{Error, Family, ModelSpec, Result, RopeScaling};
+use plimsoll_base::{ARCHITECTURES, Error, ModelSpec, Result, RopeScaling};
 use serde_json::json;
 
 /// The tokenizer tables of a GGUF file.
@@ -73,18 +73,9 @@ struct Meta<'a> {
 impl Meta<'_> {
     fn spec(&self) -> Result<ModelSpec> {
         let file = &self.gguf.file;
-        let family = match self.arch.as_str() {
-            "llama" => Family::Llama,
-            "qwen2" => Family::Qwen2,
-            "qwen3" => Family::Qwen3,
-            other => {
-                return Err(unsupported(
-                    file,
-                    "general.architecture",
-                    &json!(other),
-                    "llama, qwen2 or qwen3",
-                ));
-            }
+        let Some(architecture) = ARCHITECTURES.iter().find(|row| row.gguf == Some(&self.arch)) else {
+            let built = either(ARCHITECTURES.iter().filter_map(|row| row.gguf));
+            return Err(unsupported(file, "general.architecture", &json!(self.arch), &built));
         };
         self.refuse_what_is_not_built()?;
         let embedding = self.gguf.tensor("token_embd.weight")?;
@@ -104,7 +95,7 @@ impl Meta<'_> {
             }
         }
         Ok(ModelSpec {
-            family,
+            family: architecture.family,
             vocab: u32::try_from(embedding.shape[0]).unwrap_or(u32::MAX), // check_spec refuses it
             hidden,
             layers: self.size("block_count")?,
@@ -119,8 +110,8 @@ impl Meta<'_> {
             rope_theta: short(self.positive("rope.freq_base")?.unwrap_or(10_000.0) as f32),
             rope_scaling: self.rope_scaling()?,
             tied: self.gguf.tensor("output.weight").is_err(),
-            qkv_bias: family == Family::Qwen2,
-            qk_norm: family == Family::Qwen3,
+            qkv_bias: architecture.qkv_bias,
+            qk_norm: architecture.qk_norm,
             max_positions: self.size("context_length")?,
         })
     }
@@ -335,7 +326,7 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
         }
         let name = hf_name(&tensor.name).unwrap_or_else(|| tensor.name.clone());
         let rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
-        let permuted = spec.family == Family::Llama && rotated;
+        let permuted = spec.family.architecture().gguf_rope_pairs && rotated;
         if permuted && tensor.shape[0] % u64::from(spec.head_dim) != 0 {
             let message = format!(
                 "{}: tensor `{}` has {} rows, no multiple of head_dim = {}",

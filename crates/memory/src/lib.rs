@@ -5,6 +5,7 @@
 //! This crate never touches a GPU; it knows offsets, not pointers, except for host mappings.
 
 mod arena;
+mod card;
 pub mod host;
 mod layout;
 mod mapping;
@@ -13,6 +14,7 @@ mod plan;
 pub mod trend;
 
 pub use arena::{Arena, ArenaMap, Binding, Buf, InPhase, Overlay, ReadLease, Resident};
+pub use card::CardMemory;
 pub use layout::{Layout, Place, Pool, REGION_ALIGN, Region, Turn};
 pub use mapping::Mapping;
 pub use piece::{PIECE_ALIGN, Piece, Plain};

@@ -13,7 +13,8 @@ pub use file::PolicyFile;
 
 use crate::params::{Param, ParamKind, ParamTable};
 use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::{Activation, Device, DeviceKind, Matrix, MatrixLayout, pack_elements};
+use plimsoll_device::sizes::cpu::pack_elements;
+use plimsoll_device::{Activation, Device, DeviceKind, Matrix, MatrixLayout};
 use plimsoll_memory::{Buf, Layout, Pool};
 
 /// What an action is drawn from.

@@ -2,7 +2,7 @@
 
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 use plimsoll_base::{Bytes, Phase, PhaseSet};
-use plimsoll_device::cpu::{CpuDevice, Isa};
+use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{Activation, Device, DeviceKind, MatrixLayout};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, PolicyFile, backward, forward};

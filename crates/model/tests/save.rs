@@ -1,7 +1,7 @@
 //! Flat buffers through a safetensors file and back: every architecture, every storage, to the bit.
 
 use plimsoll_base::{Bytes, DType, PhaseSet};
-use plimsoll_device::cpu::{CpuDevice, Isa};
+use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{CODE_BLOCK, Coded, Device, DeviceKind, MatrixLayout};
 use plimsoll_files::{OpenModel, record_of};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};

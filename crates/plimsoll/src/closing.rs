@@ -3,8 +3,8 @@
 
 use crate::chart::chart;
 use plimsoll_base::Result;
-use plimsoll_rl::eval::pass_words;
-use plimsoll_rl::report::{Pair, Points, Report, Shown};
+use plimsoll_run::report::{Pair, Points, Report, Shown};
+use plimsoll_run::scores::pass_words;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ pub fn words(dir: &Path, summary: &Value, columns: usize) -> Result<String> {
             lines.iter().for_each(|line| text += &format!("{line}\n"));
         }
     }
-    report.pairs.iter().for_each(|pair| text += &beside(pair, columns));
+    report.pairs.iter().for_each(|pair| text += &pair_lines(pair, columns));
     text += &format!("\nwritten   {}\n", dir.display());
     Ok(text)
 }
@@ -82,7 +82,7 @@ fn table(report: &Report, summary: &Value) -> String {
 }
 
 /// Formats two responses in two columns.
-fn beside(pair: &Pair, columns: usize) -> String {
+fn pair_lines(pair: &Pair, columns: usize) -> String {
     let width = (columns - 3) / 2;
     let head = |one: &Shown| match one.reward {
         Some(reward) => format!("after step {}, reward {reward:.3}", one.step),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_stand_beside_each_other() {
+    fn samples_are_next_to_each_other() {
         let shown = |step, response: &str| Shown {
             step,
             prompt: "1+1=".into(),
@@ -156,7 +156,7 @@ mod tests {
             reward: Some(0.5),
         };
         let pair = Pair { before: shown(0, "aaa bbb ccc ddd eee fff ggg hhh iii"), after: shown(60, "2\n3") };
-        let text = beside(&pair, 63);
+        let text = pair_lines(&pair, 63);
         let expect = "\nafter step 0, reward 0.500     | after step 60, reward 0.500\n\
                       1+1=                           | 1+1=\n\
                       ------------------------------ | ------------------------------\n\

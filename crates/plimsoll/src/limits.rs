@@ -1,7 +1,7 @@
 //! The machine's limits as `plan` shows them, each with its source.
 
 use plimsoll_memory::host::{Host, Reading};
-use plimsoll_rl::devices::device_limit;
+use plimsoll_plan::devices::device_limit;
 use serde_json::Value;
 use std::path::Path;
 

@@ -62,17 +62,16 @@ pub fn summary(page: &str) -> String {
     }
 }
 
-/// Returns the reasons: the text between the first paragraph and the first heading, in one line.
+/// Returns the reasons, in one line: the section "Why it happens", or "Why it matters" of a check.
 pub fn why(page: &str) -> String {
-    let intro = page.lines().skip(2).take_while(|line| !line.starts_with("## ")).map(str::trim);
-    intro.skip_while(|line| !line.is_empty()).filter(|line| !line.is_empty()).collect::<Vec<&str>>().join(" ")
+    let lines = section(page, "## Why it ").map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<&str>>().join(" ")
 }
 
-/// Returns the numbered steps under "Remedies", in order.
+/// Returns the numbered steps under "What to do", in order.
 pub fn remedies(page: &str) -> Vec<String> {
     let mut steps: Vec<String> = Vec::new();
-    let section = page.lines().skip_while(|line| *line != "## Remedies").skip(1);
-    for line in section.take_while(|line| !line.starts_with("## ")) {
+    for line in section(page, "## What to do") {
         let numbered = line.split_once(". ").filter(|(number, _)| number.parse::<u32>().is_ok());
         match (numbered, steps.last_mut()) {
             (Some((_, step)), _) => steps.push(step.trim().to_string()),
@@ -84,6 +83,12 @@ pub fn remedies(page: &str) -> Vec<String> {
         }
     }
     steps
+}
+
+/// Returns the lines below the heading that begins with `heading`, up to the next heading of the same level.
+fn section<'p>(page: &'p str, heading: &str) -> impl Iterator<Item = &'p str> {
+    let lines = page.lines().skip_while(move |line| !line.starts_with(heading)).skip(1);
+    lines.take_while(|line| !line.starts_with("## "))
 }
 
 /// Finds pages with all words, ignoring case, each with a line that has the first word. Pages with words in their names
@@ -125,7 +130,7 @@ mod tests {
     fn pages_of_the_doctor_have_all_parts() {
         for (slug, text) in PAGES.iter().filter(|(slug, _)| Group::of(slug) != Group::Error) {
             assert!(!remedies(text).is_empty(), "{slug} has no numbered remedies");
-            for part in ["\n## Example\n", "\n## Remedies\n", "\n## What it costs\n"] {
+            for part in ["\n## Example\n", "\n## What to do\n", "\n## What the fix costs\n"] {
                 assert!(text.contains(part), "{slug} lacks {part:?}");
             }
         }
@@ -136,7 +141,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_page() {
-        let page = "# a\n\nIt is full. Really.\n\nBecause of b.\n\n## Remedies\n\n1. Do this\n   and that.\n2. Or this.\n\n## What it costs\n\n1. no step\n";
+        let page = "# a\n\nIt is full. Really.\n\n## Example\n\n## Why it happens\n\nBecause\nof b.\n\n## What to do\n\n1. Do this\n   and that.\n2. Or this.\n\n## What the fix costs\n\n1. no step\n";
         assert_eq!(summary(page), "It is full.");
         assert_eq!(why(page), "Because of b.");
         assert_eq!(remedies(page), ["Do this and that.", "Or this."]);

@@ -4,9 +4,9 @@ use crate::sparkline::sparkline;
 use crate::{output, terminal};
 use indicatif::ProgressBar;
 use plimsoll_base::Bytes;
-use plimsoll_rl::eval::pass_words;
-use plimsoll_rl::events::{EvalResult, Event, Observer, Started, StepResult};
-use plimsoll_rl::pairs::PairScore;
+use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
+use plimsoll_run::scores::PairScore;
+use plimsoll_run::scores::pass_words;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -63,8 +63,8 @@ pub fn pipes() -> Result<(Vec<Pipe>, Pipe)> {
 }
 
 impl Pipe {
-    pub fn as_signal(&self) -> plimsoll_rl::supervise::SignalPipe<'_> {
-        plimsoll_rl::supervise::SignalPipe { signal: self.signal, pipe: self.read.as_fd() }
+    pub fn as_signal(&self) -> plimsoll_run::supervise::SignalPipe<'_> {
+        plimsoll_run::supervise::SignalPipe { signal: self.signal, pipe: self.read.as_fd() }
     }
 }
 

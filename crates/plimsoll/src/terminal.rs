@@ -25,7 +25,7 @@ pub fn is_stderr() -> bool {
 /// Returns the width of stdout's terminal; `None` if it is a file or a pipe.
 pub fn stdout_columns() -> Option<usize> {
     let stdout = io::stdout();
-    let columns = || plimsoll_rl::supervise::terminal_columns(&File::open("/dev/stdout").ok()?);
+    let columns = || plimsoll_run::supervise::terminal_columns(&File::open("/dev/stdout").ok()?);
     stdout.is_terminal().then(|| usize::from(columns().unwrap_or(COLUMNS)))
 }
 
@@ -47,7 +47,7 @@ pub fn live_line(quiet: bool) -> Option<ProgressBar> {
 }
 
 fn is_piped_to_one() -> bool {
-    plimsoll_rl::supervise::is_supervised() && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
+    plimsoll_run::supervise::is_supervised() && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
 }
 
 /// A terminal at the far end of a pipe: ANSI sequences go to stderr, the width comes from the terminal itself.
@@ -68,7 +68,7 @@ impl PipedTerminal {
 
 impl TermLike for PipedTerminal {
     fn width(&self) -> u16 {
-        self.tty.as_ref().and_then(plimsoll_rl::supervise::terminal_columns).unwrap_or(COLUMNS)
+        self.tty.as_ref().and_then(plimsoll_run::supervise::terminal_columns).unwrap_or(COLUMNS)
     }
 
     fn move_cursor_up(&self, n: usize) -> io::Result<()> {

@@ -1,27 +1,23 @@
 //! What is said and kept when numbers stop being finite: the tensor by name, and weights that still give numbers.
 //! It repairs nothing: a run that diverged ends.
 
-use crate::trainer::Trainer;
+use crate::roles::Trainer;
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Sampling;
 use plimsoll_files::Head;
 use plimsoll_model::Param;
 use plimsoll_rollout::{NeverStop, Request};
+use plimsoll_run::ending::is_divergence;
 use plimsoll_train::Sequence;
-
-/// True for an error that says that the weights no longer give numbers.
-pub fn is_divergence(error: &Error) -> bool {
-    let slugs = ["loss-not-finite", "gradient-not-finite", "rollout-not-finite", "model-weight-not-finite"];
-    slugs.contains(&error.slug)
-}
 
 /// The error with the tensor that grew most, where it tells of a divergence.
 pub fn name_tensor(trainer: &Trainer<'_>, error: Error) -> Error {
     if !is_divergence(&error) {
         return error;
     }
-    let rms = |p: &Param| (sum_squares(trainer, p) / p.elements as f64).sqrt();
-    let sized = trainer.table.params.iter().map(|p| (p, rms(p)));
+    let role = trainer.first();
+    let rms = |p: &Param| (role.sum_squares_of(trainer.dev, p) / p.elements as f64).sqrt();
+    let sized = role.table.params.iter().map(|p| (p, rms(p)));
     // NaN counts as above every number.
     let Some((param, rms)) = sized.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) else { return error };
     error.fact(format!("largest weights: `{}`, root mean square {rms:.3e}", param.parts[0].name))
@@ -31,16 +27,20 @@ pub fn name_tensor(trainer: &Trainer<'_>, error: Error) -> Error {
 ///
 /// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
 pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
-    let broken = trainer.table.params.iter().find(|p| !sum_squares(trainer, p).is_finite());
+    let first = trainer.first();
+    let broken = first.table.params.iter().find(|p| !first.sum_squares_of(trainer.dev, p).is_finite());
     if let Some(param) = broken {
         let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
         return Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"));
     }
-    if let Some(critic) = &trainer.roles.critic
-        && !trainer.dev.sum_squares(critic.decoder.params.all).is_finite()
-    {
-        let message = "the critic's weights are not finite after an update";
-        return Err(Error::new("model-weight-not-finite", message).hint("lower critic.learning_rate"));
+    for role in trainer.trained().skip(1) {
+        if !trainer.dev.sum_squares(role.decoder().params.all).is_finite() {
+            let name = role.shape.name.name();
+            let message = format!("the {name}'s weights are not finite after an update");
+            return Err(
+                Error::new("model-weight-not-finite", message).hint(format!("lower {name}.learning_rate"))
+            );
+        }
     }
     if trainer.shape.head == Head::Score {
         return prove_score(trainer);
@@ -59,16 +59,10 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
 
 /// A reward model samples nothing: it must give a finite score.
 fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
-    let mut scores = Vec::with_capacity(1);
-    trainer.scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }], &mut scores)?;
+    let scores = trainer.reward_scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }])?;
     match scores[0].is_finite() {
         true => Ok(()),
         false => Err(Error::new("loss-not-finite", format!("the score of a token is {}", scores[0]))
             .hint("lower train.learning_rate")),
     }
-}
-
-fn sum_squares(trainer: &Trainer<'_>, param: &Param) -> f64 {
-    let weights = trainer.roles.actor.params.all;
-    trainer.dev.sum_squares(weights.slice(param.offset as usize, param.elements as usize))
 }

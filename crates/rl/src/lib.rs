@@ -1,47 +1,15 @@
-//! A whole run: its plan, its step, its loop, and the verbs of the command line.
+//! The step of language-model training: what is sampled, what it is worth, and what the weights learn from it.
+//!
+//! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays text
+//! environments, `methods` turn samples into losses, and `roles` are the models with their passes. `eval` scores held-out
+//! prompts, `save` writes checkpoints, and `train` is what a run does with all of them.
 
-pub mod agent;
-pub mod bench;
-pub mod buffers;
-pub mod calibrate;
-pub mod checkpoint;
-pub mod collecting;
-pub mod critic;
-pub mod dataset;
-pub mod devices;
+pub mod data;
 pub mod diverged;
-pub mod dpo;
+pub mod episodes;
 pub mod eval;
-pub mod eval_metric;
-pub mod events;
-pub mod gather;
-pub mod generate;
-pub mod grading;
-pub mod held;
-pub mod import;
-pub mod metrics;
-pub mod mixture;
-pub mod model_reward;
-pub mod objective;
-pub mod pairs;
-pub mod pass_rates;
-pub mod plan;
-pub mod progress;
-pub mod report;
-pub mod responses;
-pub mod resume;
-pub mod reward_model;
-pub mod run_dir;
-pub mod runfile;
-pub mod session;
-pub mod sft;
-pub mod shape;
-pub mod status;
-pub mod step;
-pub mod supervise;
+pub mod methods;
+pub mod roles;
+pub mod rollout;
+pub mod save;
 pub mod train;
-pub mod trainer;
-pub mod turns;
-mod value_passes;
-pub mod values;
-pub mod watch;

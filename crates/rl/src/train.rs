@@ -3,78 +3,50 @@
 mod evaluate;
 mod pairs;
 
-use crate::checkpoint::{Best, HELD, Retention, RunState, Saver, What, check_space, prepare};
-use crate::devices;
-use crate::diverged::{is_divergence, name_tensor, prove};
-use crate::eval::{EvalSet, reward_specs};
-use crate::events::{Event, Observer, Started, StepResult};
-use crate::gather::Cursor;
-use crate::held::{Held, HeldState};
-use crate::metrics;
-use crate::model_reward;
-use crate::objective::Objective;
-use crate::plan::{PlanReport, check_micro_batch, machine_limits, plan_with};
-use crate::progress::Progress;
-use crate::report;
-use crate::responses::{Kept, KeptSample, response_text};
-use crate::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
-use crate::run_dir::RunDir;
-use crate::runfile::{Loaded, RunFile};
-use crate::session::{self, Session};
-use crate::sft::sft_step;
-use crate::status::Doing;
-use crate::step::{StepContext, step};
-use crate::trainer::{Trainer, sampling};
-use crate::turns::{Episodes, KeptEpisode};
-use crate::watch::Watch;
+use crate::data::session::{self, Session};
+use crate::diverged::{name_tensor, prove};
+use crate::episodes::{Episodes, KeptEpisode};
+use crate::eval::EvalSet;
+use crate::methods::metrics;
+use crate::methods::policy::{StepContext, step};
+use crate::methods::sft::sft_step;
+use crate::roles::{Role, Sources, Trainer, sampling};
+use crate::rollout::gather::Cursor;
+use crate::rollout::held::Held;
+use crate::rollout::model_reward;
+use crate::rollout::responses::{Kept, KeptSample, response_text};
+use crate::save::{What, check_space, prepare};
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_device::cuda::CudaMemory;
+use plimsoll_config::Objective;
+use plimsoll_config::reward_specs;
+use plimsoll_config::{Loaded, RunFile};
 use plimsoll_device::{Device, Sampling};
+use plimsoll_memory::CardMemory;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits, Pool};
+use plimsoll_plan::devices;
+use plimsoll_plan::{PlanReport, RoleName, SAMPLES_KEPT, check_micro_batch, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
+use plimsoll_run::checkpoint::{Best, HELD, HeldState, Retention, RunState, Saver};
+use plimsoll_run::ending::{Summary, interrupted, is_divergence, run_dir_path};
+use plimsoll_run::events::{Event, Observer, Started, StepResult};
+use plimsoll_run::load_line::Watch;
+use plimsoll_run::metrics::Metrics;
+use plimsoll_run::progress::Progress;
+use plimsoll_run::report;
+use plimsoll_run::resume::{self, Earlier, Fingerprint, Good, Origin, Start};
+use plimsoll_run::run_dir::RunDir;
+use plimsoll_run::status::Doing;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
-/// Samples of a step that are written to the run directory.
-pub(crate) const SAMPLES_KEPT: usize = 32;
-
-/// A finished run: what `summary.json` says.
-pub type Summary = Value;
-
-/// The same error; of a wait that a signal has ended, with the exit code of that signal.
-pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
-    let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
-        ("interrupted", 1 | 15) => Exit::Terminated,
-        ("interrupted", 2) => Exit::Interrupted,
-        _ => return error,
-    };
-    Error { exit, ..error }
-}
-
-/// Trains. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
+/// Trains a language model. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
 ///
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
 /// Those of `resume::origin` and `resume-differs` for a run that is to go on.
 pub fn train(
-    loaded: &Loaded,
-    start: Start,
-    observer: &mut dyn Observer,
-    signal: &Arc<AtomicI32>,
-) -> Result<Summary> {
-    match loaded.run.is_agent() {
-        true => {
-            crate::agent::run::train(loaded, start, observer, signal).map_err(|error| ended_by(error, signal))
-        }
-        false => train_model(loaded, start, observer, signal),
-    }
-}
-
-/// The same of a language model.
-fn train_model(
     loaded: &Loaded,
     start: Start,
     observer: &mut dyn Observer,
@@ -97,7 +69,7 @@ fn train_model(
     let mut session = open_session(run, earlier.as_ref(), &mut say)?;
     let (rewards, episodes) = graders(run, &session)?;
     let report = fitting_plan(run, &session, &path)?;
-    let objective = run.method.has_rollout().then(|| Objective::new(run)).transpose()?;
+    let objective = Objective::new(run);
     let (mut dir, behind) = directory(&path, run, &report, earlier)?;
     let before = Host::this().rss();
     let (dev, mut arena) =
@@ -188,9 +160,9 @@ fn ready<'a>(
     session: &Session,
     before: Rss,
 ) -> Result<(Trainer<'a>, PlanReport)> {
-    let mut trainer = Trainer::new(dev, arena, &report.shape, &session.model, run.seed)?;
-    trainer.bind_reward(session.reward.as_ref(), run.seed)?;
-    trainer.bind_critic(session.critic.as_ref().unwrap_or(&session.model), run.seed)?;
+    let (critic, reward) = (session.critic.as_ref(), session.reward.as_ref());
+    let sources = Sources { model: &session.model, critic, reward };
+    let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
     let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
@@ -264,7 +236,7 @@ struct Run<'r, 's, 'scope, 'env> {
     at: At,
     arena_used: u64,
     /// The card's memory once every shape had run.
-    frozen: Option<CudaMemory>,
+    frozen: Option<CardMemory>,
     watch: Watch,
     peak_gflops: f64,
     started: Instant,
@@ -287,10 +259,13 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             return Ok(());
         };
         self.observer.on_event(&started);
-        self.trainer.restore(&folder, state.policy_version)?;
-        self.trainer.restore_critic(&folder, state.critic_updates.unwrap_or(0))?;
-        check_same(self.trainer.reference_sum, state.reference, "`model`", "the reference")?;
-        check_same(self.trainer.reward_sum(), state.reward, "the reward model", "what scores responses")?;
+        self.trainer.restore(&folder, |role| match role {
+            RoleName::Critic => state.critic_updates.unwrap_or(0),
+            _ => state.policy_version,
+        })?;
+        check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
+        let what = "what scores responses";
+        check_same(self.frozen_sum(RoleName::Reward), state.reward, "the reward model", what)?;
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
         }
@@ -443,15 +418,15 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         seconds: f64,
         reward: Option<f64>,
         loss: Option<f64>,
-        mut metrics: metrics::Metrics,
+        mut metrics: Metrics,
     ) -> Result<()> {
         self.progress.step = n;
-        self.progress.updates = self.trainer.updates() + self.trainer.critic_updates();
+        self.progress.updates = self.trainer.all_updates();
         self.at = At::After(n);
         // The checkpoint of the step before is complete, or it failed; this step is done and said all the same.
         let saved = self.settle();
         let rss = Host::this().rss();
-        metrics::add_host(&mut metrics, &rss, self.report.host_peak(), seconds);
+        plimsoll_run::metrics::add_host(&mut metrics, &rss, self.report.host_peak(), seconds);
         let progress = &mut self.progress;
         progress.step_s += seconds;
         let left = f64::from(self.run.train.steps - n) * progress.step_s / f64::from(n);
@@ -540,7 +515,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         };
         let (model, store) = (&self.session.model, self.dir.store());
         let job = prepare(&self.trainer, model, &store, step, what, retention)?;
-        self.saver.start(job)?;
+        self.saver.start(step, store, move || job.run())?;
         self.progress.saved_step = Some(step);
         self.progress.best = state.progress.best;
         Ok(())
@@ -552,7 +527,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         let Fingerprint { machine, build, plan, inputs } = self.fingerprint.clone();
         Ok(RunState {
             policy_version: self.trainer.updates(),
-            critic_updates: self.trainer.roles.critic.as_ref().map(|critic| critic.optimizer.step),
+            critic_updates: self.trainer.role(RoleName::Critic).map(Role::updates),
             seed: self.run.seed,
             data_position: self.cursor.data_position,
             next_sample_id: self.cursor.next_sample_id,
@@ -564,8 +539,8 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             build,
             plan,
             inputs,
-            reference: self.trainer.reference_sum,
-            reward: self.trainer.reward_sum(),
+            reference: self.frozen_sum(RoleName::Reference),
+            reward: self.frozen_sum(RoleName::Reward),
         })
     }
 
@@ -575,6 +550,11 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             Some((step, path)) => self.say(&Event::Saved { step, path }),
             None => Ok(()),
         }
+    }
+
+    /// What tells the weights of a frozen role apart from those of another model.
+    fn frozen_sum(&self, role: RoleName) -> Option<f64> {
+        self.trainer.role(role)?.sum_squares
     }
 
     fn seconds(&self) -> f64 {
@@ -611,7 +591,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     /// none, the weights that the run began with. A step that failed after an update leaves weights alone: the run
     /// cannot go on from the middle of a step.
     fn keep_good_weights(&mut self) -> Result<()> {
-        let whole_step = self.trainer.updates() + self.trainer.critic_updates() == self.progress.updates;
+        let whole_step = self.trainer.all_updates() == self.progress.updates;
         let has_checkpoint = self.progress.saved_step.is_some();
         if self.progress.saved_step == Some(self.progress.step) || (has_checkpoint && !whole_step) {
             return Ok(());
@@ -620,7 +600,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         match prove(&mut self.trainer).and_then(|()| self.start_saving(step, whole_step)) {
             Err(error) if is_divergence(&error) && has_checkpoint => return Ok(()),
             Err(error) if is_divergence(&error) => {
-                self.trainer.reload(&self.session.model, self.run.seed)?;
+                self.trainer.reload(&self.session.model)?;
                 self.start_saving(0, false)?;
             }
             result => result?,
@@ -691,24 +671,6 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
 
 fn names(sets: &[EvalSet]) -> Vec<String> {
     sets.iter().map(|set| set.name.clone()).collect()
-}
-
-/// The run directory: the run file's, else `runs/out/NAME`.
-pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
-    match &loaded.run.run.dir {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new("runs/out").join(loaded.path.file_stem().unwrap_or("run".as_ref())),
-    }
-}
-
-pub(crate) fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
-    let (name, exit) = match signal {
-        1 => ("SIGHUP", Exit::Terminated),
-        15 => ("SIGTERM", Exit::Terminated),
-        _ => ("SIGINT", Exit::Interrupted),
-    };
-    let message = format!("{name} after step {step}; everything is saved in {}", dir.display());
-    Error { exit, ..Error::new("interrupted", message) }.hint("--resume goes on from there, bit for bit")
 }
 
 /// Requires that a model that no checkpoint holds is the one that the run began with.

@@ -10,7 +10,7 @@ use common::harness::Machine;
 use common::harness::{Numbers, Setup, same_bits};
 use common::{World, sampling, sequences};
 use plimsoll_base::DType;
-use plimsoll_device::cpu::Isa;
+use plimsoll_cpu::Isa;
 use plimsoll_model::{PassLimits, Recompute};
 use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples};
 use plimsoll_train::PackLimits;

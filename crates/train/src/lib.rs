@@ -6,7 +6,6 @@
 mod optimizer;
 mod packing;
 
-pub use optimizer::{
-    Optimizer, OptimizerDType, StateDTypes, States, UpdateOptions, layout as optimizer_layout,
-};
+pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, layout as optimizer_layout};
 pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};
+pub use plimsoll_algo::update::UpdateOptions;

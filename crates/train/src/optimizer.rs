@@ -1,5 +1,6 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
+use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Device, OFFLOAD_SLOTS};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
@@ -150,21 +151,6 @@ pub struct Optimizer<'a> {
     states: States<'a>,
     /// Updates made.
     pub step: u64,
-}
-
-/// What an update is made with.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct UpdateOptions {
-    /// Learning rate of this step.
-    pub lr: f32,
-    /// Decay rates of the moments.
-    pub betas: (f32, f32),
-    /// Decoupled weight decay.
-    pub weight_decay: f32,
-    /// Gradients of a larger norm are scaled down to it; 0 for never.
-    pub grad_clip: f32,
-    /// Key of stochastic rounding.
-    pub seed: u64,
 }
 
 impl<'a> Optimizer<'a> {

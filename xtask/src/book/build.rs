@@ -124,20 +124,20 @@ struct Sites {
 }
 
 impl Sites {
-    /// The page with links that work, and those that cannot.
+    /// Returns the page with links and pictures that work, and those that cannot.
     fn rewritten(&self, html: &str, page: &str, source_folder: &str) -> (String, Vec<String>) {
-        const HREF: &str = "href=\"";
-        let (mut text, mut dead) = (String::with_capacity(html.len()), Vec::new());
-        let mut parts = html.split(HREF);
-        text.push_str(parts.next().unwrap_or_default());
-        for part in parts {
-            let (link, rest) = part.split_once('"').unwrap_or((part, ""));
-            match self.led(link, page, source_folder) {
-                Some(link) => text.push_str(&format!("{HREF}{link}\"{rest}")),
-                None => {
+        let (mut text, mut dead) = (html.to_string(), Vec::new());
+        for attribute in [" href=\"", " src=\""] {
+            let whole = std::mem::take(&mut text);
+            let mut parts = whole.split(attribute);
+            text.push_str(parts.next().unwrap_or_default());
+            for part in parts {
+                let (link, rest) = part.split_once('"').unwrap_or((part, ""));
+                let led = self.led(link, page, source_folder).unwrap_or_else(|| {
                     dead.push(link.to_string());
-                    text.push_str(&format!("{HREF}{link}\"{rest}"));
-                }
+                    link.to_string()
+                });
+                text.push_str(&format!("{attribute}{led}\"{rest}"));
             }
         }
         (text, dead)
@@ -185,6 +185,7 @@ mod tests {
                 "errors/index.html",
                 "errors/a-b.html",
                 "architecture.html",
+                "images/a.svg",
             ]),
             repository: set(&["README.md", "docs/cuda.md", "bench", "bench/results/cpu.md", "crates/a.rs"]),
             url: "https://host/x".into(),
@@ -222,6 +223,8 @@ mod tests {
         }
         let (text, dead) =
             sites.rewritten("<a href=\"no.html\">x</a><a href=\"cuda.html\">", "index.html", "docs");
+        let picture = sites.rewritten("<img src=\"docs/images/a.svg\">", "architecture.html", "");
+        assert_eq!(picture, ("<img src=\"images/a.svg\">".to_string(), vec![]));
         assert_eq!(
             (text.as_str(), dead),
             ("<a href=\"no.html\">x</a><a href=\"cuda.html\">", vec!["no.html".to_string()])

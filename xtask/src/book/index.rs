@@ -16,9 +16,10 @@ const HOW: &str = "run `cargo xtask index`";
 const INTRODUCTION: &str = "\
 # Errors
 
-Every error of Plimsoll has a name in brackets, `error[host-pool-exceeded]`, and a page. `plimsoll explain NAME` prints the page in
-the terminal, `plimsoll explain --search WORDS` finds one by what it says. The pages of other frameworks' first causes are what
-[`plimsoll doctor --log`](../doctor.md) names; the last group is what [`plimsoll doctor`](../doctor.md) checks.
+Every Plimsoll error has a name, shown in brackets as in `error[host-pool-exceeded]`, and a page in this list. `plimsoll explain NAME`
+prints the page in the terminal, and `plimsoll explain --search WORDS` searches all pages. The groups called *In a log* are the causes
+that [`plimsoll doctor --log`](../doctor.md) finds in the logs of other frameworks; the last group is what [`plimsoll doctor`](../doctor.md)
+checks on a machine.
 ";
 
 /// Writes what `check` wants to see.

@@ -3,6 +3,7 @@
 pub mod build;
 pub mod index;
 pub mod links;
+mod skeleton;
 pub mod themes;
 
 use crate::tidy::{Finding, Tree};
@@ -14,9 +15,10 @@ pub const INDEX: &str = "docs/errors/README.md";
 /// Where the pages are.
 pub const PAGES: &str = "docs/errors/";
 
-/// Links, and that the table of contents holds every page once.
+/// Links, that the table of contents holds every page once, and the parts of error pages.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = links::check(tree);
     findings.extend(index::check(tree));
+    findings.extend(skeleton::check(tree));
     findings
 }

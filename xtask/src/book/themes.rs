@@ -67,7 +67,7 @@ const ERRORS: [Theme; 9] = [
         &["env-", "text-environment-", "action-", "policy-", "frames-", "unknown-environment"],
     ),
     theme(
-        "A run under way, its directory and its end",
+        "Runs, run directories and checkpoints",
         &[
             "run-dir-",
             "run-file-changed",
@@ -98,7 +98,7 @@ const ERRORS: [Theme; 9] = [
 /// First causes that `doctor --log` names.
 const LOGS: [Theme; 4] = [
     theme(
-        "In a log: device memory and the card",
+        "In a log: GPU memory",
         &[
             "cuda-",
             "expandable-",
@@ -186,9 +186,9 @@ mod tests {
             found,
             [
                 ("The run file", "run-file-missing".to_string()),
-                ("A run under way, its directory and its end", "run-file-changed".into()),
+                ("Runs, run directories and checkpoints", "run-file-changed".into()),
                 ("Everything else", "novel".into()),
-                ("In a log: device memory and the card", "vllm-x".into()),
+                ("In a log: GPU memory", "vllm-x".into()),
                 ("Checks of this machine", "machine-swap".into()),
             ]
         );

@@ -1,8 +1,8 @@
 //! The devices that tests run on: the instruction paths of this processor, or with PLIMSOLL_TEST_DEVICE=cuda a card.
 
 use plimsoll_base::{Bytes, DType, ModelSpec};
-use plimsoll_device::cpu::{CpuDevice, Isa};
-use plimsoll_device::cuda::{CudaDevice, CudaOptions, ScratchLimits};
+use plimsoll_cpu::{CpuDevice, Isa};
+use plimsoll_cuda::{CudaDevice, CudaOptions, ScratchLimits};
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_memory::{Arena, Layout, Pool};
 use plimsoll_model::{PassLimits, Target};

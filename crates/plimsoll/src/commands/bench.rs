@@ -3,9 +3,9 @@
 use crate::output;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_base::Result;
-use plimsoll_rl::bench::{self, BenchOptions};
-use plimsoll_rl::calibrate::calibrate;
-use plimsoll_rl::runfile::{Auto, ModelDtype, Recompute, RunDevice};
+use plimsoll_bench::calibrate::calibrate;
+use plimsoll_bench::{self as bench, BenchOptions};
+use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;
 use std::process::ExitCode;
 

@@ -2,7 +2,7 @@
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_rl::checkpoint::verbs::{self, Listed};
+use plimsoll_run::checkpoint::verbs::{self, Listed};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -3,10 +3,10 @@
 use super::layers::Sets;
 use crate::{output, signals, terminal};
 use indicatif::ProgressBar;
+use plimsoll_agent::collecting::{CollectProgress, Stop, collect, plan_env, stalled_share};
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_rl::collecting::{CollectProgress, Stop, collect, plan_env, stalled_share};
-use plimsoll_rl::runfile::EnvFile;
-use plimsoll_rl::train::ended_by;
+use plimsoll_config::EnvFile;
+use plimsoll_run::ending::ended_by;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@
 use super::doctor_run;
 use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_device::cuda;
+use plimsoll_cuda as cuda;
 use plimsoll_doctor::log::self_test::Confusion;
 use plimsoll_doctor::log::{Diagnosis, Evidence, Input, diagnose};
 use plimsoll_doctor::machine::{Card, Check, GpuFacts, HandOver, Machine, State};

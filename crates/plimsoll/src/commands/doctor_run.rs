@@ -3,10 +3,10 @@
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, ModelSpec, Result};
-use plimsoll_device::cuda;
-use plimsoll_doctor::run::{Known, Limits, Setting, Stack, plan, preset_of};
+use plimsoll_cuda as cuda;
 use plimsoll_memory::host::Host;
-use plimsoll_rl::import::{Reader, Stack as Importable, settings};
+use plimsoll_stacks::import::{Reader, Stack as Importable, settings};
+use plimsoll_stacks::run::{Known, Limits, Setting, Stack, plan, preset_of};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use super::layers::{Sets, flag, text_flag};
 use crate::output;
 use plimsoll_base::Result;
-use plimsoll_rl::eval::pass_words;
+use plimsoll_run::scores::pass_words;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use crate::output;
 use plimsoll_base::{Error, Result};
-use plimsoll_rl::import::{Stack, import};
+use plimsoll_stacks::import::{Stack, import};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use crate::output;
 use plimsoll_base::{Error, Result};
-use plimsoll_rl::runfile::{self, Loaded, LoadedEnv, LoadedVerb};
+use plimsoll_config::{Loaded, LoadedEnv, LoadedVerb};
 use std::path::Path;
 
 /// The flag `--set`.
@@ -21,14 +21,14 @@ impl Sets {
 
     /// Reads the run file at `path` with all layers and prints its notes.
     pub fn load(&self, path: &Path, quiet: bool) -> Result<Loaded> {
-        let loaded = runfile::load(path, &self.sets, environment()?.into_iter())?;
+        let loaded = plimsoll_config::load(path, &self.sets, environment()?.into_iter())?;
         show(&loaded.notes, quiet);
         Ok(loaded)
     }
 
     /// Reads the environment file at `path` with all layers and prints its notes.
     pub fn load_env(&self, path: &Path, quiet: bool) -> Result<LoadedEnv> {
-        let loaded = runfile::load_env(path, &self.sets, environment()?.into_iter())?;
+        let loaded = plimsoll_config::load_env(path, &self.sets, environment()?.into_iter())?;
         show(&loaded.notes, quiet);
         Ok(loaded)
     }
@@ -41,7 +41,7 @@ impl Sets {
         quiet: bool,
     ) -> Result<LoadedVerb> {
         let sets = [flags, self.sets.clone()].concat();
-        let loaded = runfile::load_verb(defaults, &sets, environment()?.into_iter())?;
+        let loaded = plimsoll_config::load_verb(defaults, &sets, environment()?.into_iter())?;
         show(&loaded.notes, quiet);
         Ok(loaded)
     }

@@ -2,16 +2,17 @@
 
 use super::layers::Sets;
 use crate::{errors, limits, output};
+use plimsoll_agent::collecting::{Stop, plan_env};
+use plimsoll_agent::plan::AgentPlan;
+use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::{Loaded, is_env_file};
 use plimsoll_memory::Pool;
-use plimsoll_rl::agent::plan::AgentPlan;
-use plimsoll_rl::agent::settings::AgentSettings;
-use plimsoll_rl::collecting::{Stop, plan_env};
-use plimsoll_rl::plan::grid::{self, Grid, plan_grid};
-use plimsoll_rl::plan::measured::{Measured, plan_of_run};
-use plimsoll_rl::plan::{PlanReport, parse_limits, plan_run, smallest_limits, svg};
-use plimsoll_rl::runfile::{Loaded, is_env_file};
-use plimsoll_rl::train::run_dir_path;
+use plimsoll_plan::grid::{self, Grid, plan_grid};
+use plimsoll_plan::measured::{Measured, plan_of_run};
+use plimsoll_plan::{PlanReport, parse_limits, svg};
+use plimsoll_rl::data::session::{plan_run, smallest_limits};
+use plimsoll_run::ending::run_dir_path;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -110,7 +111,7 @@ fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
         write_svg(file, &svg::draw(&planned.to_json(), &title, &Measured::default()), quiet)?;
     }
     let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
-    let of_file = |s: plimsoll_rl::runfile::Setting| Setting { key: s.key, value: s.value, origin: s.origin };
+    let of_file = |s: plimsoll_config::Setting| Setting { key: s.key, value: s.value, origin: s.origin };
     let settings: Option<Vec<Setting>> =
         args.explain.then(|| loaded.settings().into_iter().map(of_file).collect());
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
@@ -264,7 +265,7 @@ impl Setting {
 /// Returns the run file's values, with the planner's choices for `auto`.
 fn settings(loaded: &Loaded, planned: &PlanReport) -> Vec<Setting> {
     let resolved = serde_json::to_value(planned.resolved).expect("numbers and names have a JSON form");
-    let one = |setting: plimsoll_rl::runfile::Setting| {
+    let one = |setting: plimsoll_config::Setting| {
         let name = setting.key.rsplit('.').next().unwrap_or_default();
         match resolved.get(name).filter(|_| setting.value == "\"auto\"") {
             Some(chosen) => {

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-/// <https://github.com/leeoniya/uPlot> 1.6.32, as published; its licence (MIT) lies beside it.
+/// <https://github.com/leeoniya/uPlot> 1.6.32, as published; its licence (MIT) is next to it.
 pub const UPLOT: &str = include_str!("page/uplot/uPlot.iife.min.js");
 /// All rules.
 pub const STYLE: &str =

@@ -1,7 +1,7 @@
-//! The small files beside the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, and whether a process holds the
+//! The small files next to the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, and whether a process holds the
 //! directory. They are read again when they changed, and never through a link.
 
-use plimsoll_rl::plan::svg;
+use plimsoll_plan::svg;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -40,7 +40,7 @@ impl Whole {
 
 /// What the files say.
 #[derive(Default)]
-pub struct Beside {
+pub struct Files {
     files: [Whole; 4],
     plan: Value,
     crash: Option<Value>,
@@ -49,7 +49,7 @@ pub struct Beside {
     held: Option<bool>,
 }
 
-impl Beside {
+impl Files {
     /// Reads what changed; true if anything did.
     pub fn look(&mut self, dir: &Path) -> bool {
         let names = ["plan.json", "crash.json", "summary.json", "run.toml"];
@@ -172,18 +172,18 @@ mod tests {
     #[test]
     fn files_are_read_again_when_they_changed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut beside = Beside::default();
+        let mut files = Files::default();
         fs::write(folder.path().join("crash.json"), "{\"slug\":\"a\"}").unwrap();
-        assert!(beside.look(folder.path()));
-        assert_eq!(beside.crash().unwrap()["slug"], "a");
-        assert!(!beside.look(folder.path()));
+        assert!(files.look(folder.path()));
+        assert_eq!(files.crash().unwrap()["slug"], "a");
+        assert!(!files.look(folder.path()));
         fs::remove_file(folder.path().join("crash.json")).unwrap();
-        assert!(beside.look(folder.path()));
-        assert_eq!(beside.crash(), None);
+        assert!(files.look(folder.path()));
+        assert_eq!(files.crash(), None);
         fs::write(folder.path().join("summary.json"), "{\"torn").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("run.toml")).unwrap();
-        beside.look(folder.path());
-        assert_eq!((beside.summary(), beside.run_file()), (None, ""));
+        files.look(folder.path());
+        assert_eq!((files.summary(), files.run_file()), (None, ""));
     }
 
     #[test]

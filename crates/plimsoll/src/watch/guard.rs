@@ -22,7 +22,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 pub struct Guard {
     /// `None` on loopback.
     pub token: Option<String>,
-    /// Names that `Host` may have beside addresses and `localhost`.
+    /// Names that `Host` may have as well as addresses and `localhost`.
     pub hosts: Vec<String>,
 }
 

@@ -5,7 +5,7 @@
 //! reads all of them on one thread, and `server.rs` shows them.
 
 mod assets;
-mod beside;
+mod files;
 pub mod guard;
 mod line;
 pub mod live;

@@ -1,6 +1,6 @@
 //! What is known of one run: read from its directory bit by bit, never written to, held in bounded memory.
 
-use super::beside::Beside;
+use super::files::Files;
 use super::line::{Line, Part};
 use super::samples;
 use super::series::Series;
@@ -35,7 +35,7 @@ pub struct Run {
     pub name: String,
     pub dir: PathBuf,
     tail: Tail,
-    beside: Beside,
+    files: Files,
     is_there: bool,
     /// Steps of the log.
     pub series: Series,
@@ -68,7 +68,7 @@ impl Run {
             name,
             dir: dir.to_path_buf(),
             tail: Tail::new(&dir.join("events.jsonl")),
-            beside: Beside::default(),
+            files: Files::default(),
             is_there: true,
             series: Series::new(0),
             what: String::new(),
@@ -99,11 +99,11 @@ impl Run {
             self.begin_again();
         }
         let read = if matches!(look, Look::Grown | Look::Restarted) { self.read() } else { 0 };
-        let beside = self.beside.look(&self.dir);
+        let small_files = self.files.look(&self.dir);
         let files = samples::list(&self.dir);
         let other_files = files != self.sample_files;
         self.sample_files = files;
-        let changed = beside || other_files || was_there != self.is_there;
+        let changed = small_files || other_files || was_there != self.is_there;
         self.detail_version += u64::from(changed);
         self.version += u64::from(changed || read > 0 || look == Look::Restarted);
         read > 0 && self.tail.offset() < self.tail.length()
@@ -115,7 +115,7 @@ impl Run {
         let old = std::mem::replace(self, fresh);
         self.series = Series::new(old.series.epoch() + 1);
         self.tail = old.tail;
-        self.beside = old.beside;
+        self.files = old.files;
         self.sample_files = old.sample_files;
         (self.version, self.detail_version) = (old.version + 1, old.detail_version + 1);
     }
@@ -241,10 +241,10 @@ impl Run {
     fn state(&self) -> &'static str {
         match () {
             () if !self.is_there => "gone",
-            () if self.beside.crash().is_some() => "failed",
-            () if self.beside.is_held() == Some(true) => "running",
-            () if self.finished || self.beside.summary().is_some() => "finished",
-            () if self.beside.is_held() == Some(false) => "stopped",
+            () if self.files.crash().is_some() => "failed",
+            () if self.files.is_held() == Some(true) => "running",
+            () if self.finished || self.files.summary().is_some() => "finished",
+            () if self.files.is_held() == Some(false) => "stopped",
             () => "unknown",
         }
     }
@@ -299,15 +299,15 @@ impl Run {
         json!({
             "detail_version": self.detail_version,
             "dir": self.dir.display().to_string(),
-            "plan": self.beside.plan(),
+            "plan": self.files.plan(),
             "peaks": peaks.collect::<Vec<Value>>(),
             "evals": self.evals,
             "trend": self.trend,
             "notable": self.notable,
             "notable_left_out": self.notable_left_out,
-            "crash": self.beside.crash(),
-            "summary": self.beside.summary(),
-            "run_file": self.beside.run_file(),
+            "crash": self.files.crash(),
+            "summary": self.files.summary(),
+            "run_file": self.files.run_file(),
             "sample_files": self.sample_files,
             "unreadable_lines": self.unreadable_lines + self.tail.too_long(),
             "metrics_left_out": self.series.names_left_out(),
@@ -316,7 +316,7 @@ impl Run {
 
     /// Slugs that its events name.
     pub fn slugs(&self) -> Vec<String> {
-        let crash = self.beside.crash().map(|crash| &crash["slug"]);
+        let crash = self.files.crash().map(|crash| &crash["slug"]);
         let noted = self.notable.iter().map(|event| &event["slug"]).chain(crash);
         let mut slugs: Vec<String> = noted.filter_map(|slug| slug.as_str().map(str::to_string)).collect();
         slugs.sort();

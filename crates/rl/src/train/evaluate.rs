@@ -1,15 +1,16 @@
 //! The part of the loop that evaluates: each held-out set by its name, sampled or over pairs.
 
 use super::Run;
-use crate::eval::{EvalHow, EvalReport, evaluate};
-use crate::eval_metric::{EvalMetric, mean_over_sets};
-use crate::events::{EvalResult, Event};
-use crate::model_reward::ModelReward;
-use crate::report::eval_samples_name;
-use crate::status::Doing;
-use crate::trainer::sampling;
-use crate::turns::{eval_episodes, evaluate_episodes};
+use crate::episodes::evaluate_episodes;
+use crate::eval::{EvalHow, Evaluated, evaluate};
+use crate::roles::sampling;
+use crate::rollout::model_reward::ModelReward;
 use plimsoll_base::Result;
+use plimsoll_config::EvalMetric;
+use plimsoll_run::events::{EvalResult, Event};
+use plimsoll_run::report::eval_samples_name;
+use plimsoll_run::scores::{EvalReport, mean_over_sets, metric_value};
+use plimsoll_run::status::Doing;
 
 impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
     /// Scores each held-out set; nothing without one.
@@ -31,7 +32,7 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
         }
         if !reports.is_empty() {
             self.see_pairs(step, &reports);
-            self.progress.last_metric = EvalMetric::of(self.run).map(|metric| metric.value(&reports));
+            self.progress.last_metric = EvalMetric::of(self.run).map(|metric| metric_value(metric, &reports));
             self.progress.last_eval = Some(mean_over_sets(reports.iter().map(|report| report.score)));
             self.progress.last_eval_step = Some(step);
         }
@@ -57,16 +58,16 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             model_reward: ModelReward::of(&self.run.reward),
         };
         if let Some(episodes) = &mut self.episodes {
-            let count = eval_episodes(self.run);
+            let count = self.run.eval_episodes();
             let (report, examples) = evaluate_episodes(&mut self.trainer, &how, episodes, count)?;
             self.dir.write_samples_named(&eval_samples_name(step, None), &examples)?;
             return Ok(report);
         }
         let rewards = self.rewards.as_mut().expect("rewards come back after each step");
         let set = &self.eval_sets[index];
-        let mut report = evaluate(&mut self.trainer, &how, rewards, set)?;
+        let Evaluated { report, examples } = evaluate(&mut self.trainer, &how, rewards, set)?;
         let name = eval_samples_name(step, (self.eval_sets.len() > 1).then_some(set.name.as_str()));
-        self.dir.write_samples_named(&name, &std::mem::take(&mut report.examples))?;
+        self.dir.write_samples_named(&name, &examples)?;
         Ok(EvalReport { pairs, ..report })
     }
 }

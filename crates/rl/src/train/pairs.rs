@@ -1,14 +1,14 @@
 //! The parts of the loop that are for pairs: their step, their evaluation, and what the summary says of them.
 
 use super::Run;
-use crate::eval::EvalReport;
-use crate::eval_metric::mean_over_sets;
-use crate::metrics;
-use crate::pairs::PairScore;
-use crate::runfile::Method;
-use crate::status::Doing;
-use crate::{dpo, reward_model};
+use crate::methods::metrics;
+use crate::methods::{dpo, reward_model};
 use plimsoll_base::Result;
+use plimsoll_config::Method;
+use plimsoll_run::scores::EvalReport;
+use plimsoll_run::scores::PairScore;
+use plimsoll_run::scores::mean_over_sets;
+use plimsoll_run::status::Doing;
 use serde_json::{Value, json};
 use std::time::Instant;
 

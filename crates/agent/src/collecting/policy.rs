@@ -1,0 +1,65 @@
+//! The policy of an environment file: the small actor-critic of a checkpoint, or of a safetensors file from elsewhere.
+
+use crate::network::{Network, StoredPolicy};
+use crate::policy::{of_file, plan_rows};
+use crate::settings::activation_of;
+use plimsoll_base::Result;
+use plimsoll_collect::{Extras, Policy};
+use plimsoll_config::{EnvFile, Explore, PolicyActivation, PolicyKind, Provenance};
+use plimsoll_device::Activation;
+use plimsoll_env::Spec;
+use plimsoll_memory::Layout;
+use std::path::Path;
+
+/// A policy whose shapes are those of the environment.
+#[derive(Debug)]
+pub struct OpenedPolicy {
+    network: Network,
+    stored: StoredPolicy,
+}
+
+impl OpenedPolicy {
+    /// Opens the policy of `file`; none for a random one.
+    ///
+    /// Errors: `policy-space-mismatch`, `policy-shape-mismatch`, `contradictory-keys`, `checkpoint-damaged`; those of
+    /// opening a file.
+    pub(super) fn of(file: &EnvFile, env: &Spec, at: &Provenance) -> Result<Option<OpenedPolicy>> {
+        let (PolicyKind::Mlp, Some(path)) = (file.policy.kind, &file.policy.path) else { return Ok(None) };
+        let stored = StoredPolicy::open(Path::new(path))?;
+        let said = file.policy.activation.map(|activation| match activation {
+            PolicyActivation::Tanh => Activation::Tanh,
+            PolicyActivation::Relu => Activation::Relu,
+        });
+        let activation = activation_of(said, stored.activation).ok_or_else(|| {
+            let message = "policy.activation is not what the policy.json beside the weights says";
+            at.error("contradictory-keys", "policy.activation", message).hint("remove policy.activation")
+        })?;
+        let network = Network::of(env, stored.file.hidden()?, activation)?;
+        stored.check(&network)?;
+        Ok(Some(OpenedPolicy { network, stored }))
+    }
+
+    /// What batches hold of it beside actions.
+    pub(super) fn extras(&self) -> Extras {
+        Extras { logprobs: true, values: self.stored.file.has_critic() }
+    }
+
+    /// The policies of `lanes` threads, for groups of at most `rows` environments.
+    ///
+    /// Errors: those of reading weights.
+    pub(super) fn policies(&self, file: &EnvFile, rows: usize, lanes: usize) -> Result<Vec<Box<dyn Policy>>> {
+        let explore = match file.explore {
+            Explore::Sample => plimsoll_algo::action::Explore::Sample,
+            Explore::Mode => plimsoll_algo::action::Explore::Mode,
+        };
+        let policies = of_file(&self.network, &self.stored, file.seed, rows, lanes, explore)?;
+        Ok(policies.into_iter().map(|policy| Box::new(policy) as Box<dyn Policy>).collect())
+    }
+
+    /// Its rows of the plan.
+    ///
+    /// Errors: `size-overflow`.
+    pub(super) fn layout(&self, rows: usize, lanes: usize) -> Result<Layout> {
+        plan_rows("policy", &self.network.spec, rows, lanes)
+    }
+}

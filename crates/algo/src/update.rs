@@ -1,0 +1,16 @@
+//! The numbers of one optimizer update.
+
+/// The options of one AdamW update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UpdateOptions {
+    /// Learning rate of this step.
+    pub lr: f32,
+    /// Decay rates of the moments.
+    pub betas: (f32, f32),
+    /// Decoupled weight decay.
+    pub weight_decay: f32,
+    /// Gradients of a larger norm are scaled down to it; 0 for never.
+    pub grad_clip: f32,
+    /// Key of stochastic rounding.
+    pub seed: u64,
+}

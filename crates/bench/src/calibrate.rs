@@ -1,0 +1,116 @@
+//! `bench calibrate`: this machine's rates, measured with the runs that the cost model predicts, and stored for the
+//! planner. Each rate is the one with which the prediction equals the time measured.
+
+use crate::{self as bench, BenchOptions};
+use plimsoll_base::Result;
+use plimsoll_config::Auto;
+use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
+use plimsoll_cpu::{Isa, Pool};
+use plimsoll_memory::Limits;
+use plimsoll_plan::rates::Rates;
+use plimsoll_plan::{plan_sampling, plan_with, predict_step};
+use serde_json::{Value, json};
+
+/// Sequences, prompt tokens and new tokens of the sampling that is timed.
+const ROLLOUT: (usize, usize, usize) = (32, 64, 16);
+/// Sequences and tokens of the training step that is timed.
+const TRAIN: (usize, usize) = (4, 256);
+/// The smallest model: what its passes take is what any pass takes beside its arithmetic.
+const SMALL: &str = "builtin:nano";
+/// Sequences, prompt tokens and new tokens of its sampling: one row a pass.
+const SMALL_ROLLOUT: (usize, usize, usize) = (1, 8, 48);
+/// Sequences and tokens of its training step: one small micro-batch.
+const SMALL_TRAIN: (usize, usize) = (1, 16);
+/// No pass is free: a rate of 0 would make the search indifferent.
+const SECONDS_MIN: f64 = 1e-7;
+
+/// Measures and stores this machine's rates; returns them with the path of the file.
+///
+/// Errors: those of the benchmarks; `calibration-not-stored`, `write-failed`, `disk-full`.
+pub fn calibrate(options: &BenchOptions) -> Result<Value> {
+    let threads = bench::threads(options);
+    let (pool, isa) = (Pool::new(threads), Isa::detect());
+    let mut rates = Rates::built_in(isa.name(), threads);
+    let f32_share = rates.flops_f32 / rates.flops_bf16;
+    rates.flops_bf16 = measure_flops(&pool, isa, bench::PEAK_SECONDS) * 1e9;
+    rates.flops_f32 = rates.flops_bf16 * f32_share;
+    rates.bandwidth = measure_bandwidth(&pool, bench::BANDWIDTH_BYTES) * 1e9;
+    rates.source = "measured".into();
+    // What a pass takes beside its arithmetic first: the shares are measured with it.
+    let small = BenchOptions { model: SMALL.into(), ..options.clone() };
+    rates.pass_s =
+        fit(&rollout(&small, SMALL_ROLLOUT)?, &rates, SECONDS_MIN..1.0, |rates, s| rates.pass_s = s);
+    rates.micro_batch_s =
+        fit(&train(&small, SMALL_TRAIN)?, &rates, SECONDS_MIN..1.0, |rates, s| rates.micro_batch_s = s);
+    rates.rollout_share =
+        1.0 / fit(&rollout(options, ROLLOUT)?, &rates, 0.1..1e4, |rates, s| rates.rollout_share = 1.0 / s);
+    rates.update_share =
+        1.0 / fit(&train(options, TRAIN)?, &rates, 0.1..1e4, |rates, s| rates.update_share = 1.0 / s);
+    let path = rates.store(threads)?;
+    Ok(json!({
+        "bench": "calibrate", "path": path, "rates": rates, "model": options.model, "machine": isa.name(),
+        "threads": threads,
+    }))
+}
+
+/// A time that was measured, and what the model says it takes with given rates.
+struct Timed {
+    seconds: f64,
+    predict: Box<dyn Fn(&Rates) -> f64>,
+}
+
+fn rollout(options: &BenchOptions, (sequences, prompt, new): (usize, usize, usize)) -> Result<Timed> {
+    let found = bench::rollout(options, sequences, prompt, new)?;
+    let run = bench::bench_run(options, sequences, 1, new);
+    let facts = bench::facts(options, &run, prompt)?.1;
+    let shape = plan_sampling(&run, &facts)?.shape;
+    Ok(Timed {
+        seconds: (sequences * new) as f64 / found["median"].as_f64().unwrap_or(f64::NAN),
+        predict: Box::new(move |rates| predict_step(&run, &facts, &shape, rates).rollout_s),
+    })
+}
+
+fn train(options: &BenchOptions, (batch, seq): (usize, usize)) -> Result<Timed> {
+    let found = bench::train(options, batch, seq)?;
+    let mut run = bench::bench_run(options, batch, 1, seq);
+    run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
+    let facts = bench::facts(options, &run, 1)?.1;
+    let shape = plan_with(&run, &facts, &Limits::default())?.shape;
+    Ok(Timed {
+        seconds: (batch * seq) as f64 / found["median"].as_f64().unwrap_or(f64::NAN),
+        predict: Box::new(move |rates| predict_step(&run, &facts, &shape, rates).update_s),
+    })
+}
+
+/// The value of a rate, in seconds or in times slower than the peak, with which the prediction equals what was
+/// measured; an end of the range where none does. Predictions rise with it.
+fn fit(timed: &Timed, rates: &Rates, range: std::ops::Range<f64>, set: impl Fn(&mut Rates, f64)) -> f64 {
+    let predicted = |value: f64| {
+        let mut rates = rates.clone();
+        set(&mut rates, value);
+        (timed.predict)(&rates)
+    };
+    let (mut low, mut high) = (range.start, range.end);
+    // Halving the exponent: the range spans seven decades, and 60 halvings leave a millionth of a per cent.
+    for _ in 0..60 {
+        let middle = (low * high).sqrt();
+        (low, high) = if predicted(middle) < timed.seconds { (middle, high) } else { (low, middle) };
+    }
+    (low * high).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_fitted_to_the_time_that_was_measured() {
+        let timed = Timed { seconds: 0.35, predict: Box::new(|rates| 0.25 + 100.0 * rates.pass_s) };
+        let rates = Rates::built_in("scalar", 1);
+        let fitted = fit(&timed, &rates, SECONDS_MIN..1.0, |rates, s| rates.pass_s = s);
+        assert!((fitted - 1e-3).abs() < 1e-8, "{fitted}");
+        let timed = Timed { seconds: 0.1, ..timed };
+        let fitted = fit(&timed, &rates, SECONDS_MIN..1.0, |rates, s| rates.pass_s = s);
+        assert!(fitted < 1.01 * SECONDS_MIN, "{fitted}");
+    }
+}

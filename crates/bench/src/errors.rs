@@ -1,0 +1,326 @@
+//! How far a method's formulas are from others': from what OpenRLHF and Open-Reasoner-Zero give for the same inputs, and from
+//! a twin in f64 with the standard library's `exp` where those have no numbers. Computed each time, from the method's own row.
+//!
+//! N tokens in four sequences of four; groups of two.
+
+use plimsoll_algo::GOLDEN;
+use plimsoll_algo::advantage::{self, Gae};
+use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
+use plimsoll_algo::method::{AdvantageKind, MethodSpec};
+use plimsoll_algo::packed::Packed;
+use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
+use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss, reward_model_loss};
+use plimsoll_algo::shaping::{GroupShaping, Shaping, shape_rewards};
+use plimsoll_algo::value_loss::{ValueBatch, value_loss};
+use plimsoll_base::Result;
+use serde_json::Value;
+
+const TOKENS: usize = 16;
+const OFFSETS: [usize; 5] = [0, 4, 8, 12, 16];
+/// The group normalisation of the reference numbers adds this to the deviation.
+const GOLDEN_EPS: f64 = 1e-9;
+/// Reference numbers below this are compared as if they were as large: f32 leaves no more digits of a difference near 1.
+const FLOOR: f64 = 0.01;
+/// Step of the twin's derivatives: f64 leaves ten digits.
+const STEP: f64 = 1e-5;
+
+/// The largest error of a method, and what it was held against.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MethodError {
+    /// Of any advantage, loss or gradient: |ours - theirs| / (|theirs| + 0.01).
+    pub largest: f64,
+    /// `golden`, or `golden and twin` where some of its parts have no golden numbers, or `twin`.
+    pub against: &'static str,
+}
+
+/// Holds a method's advantages, its policy loss with its gradient, and the value loss of a critic against the references.
+///
+/// Errors: `group-too-small` never, since groups are of two.
+pub fn method_error(spec: &MethodSpec, loss: PolicyLoss) -> Result<MethodError> {
+    let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
+    let inputs = Inputs::read(&golden);
+    let mut largest = advantage_error(spec, &golden, &inputs)?;
+    let (error, against) = loss_error(loss, spec.aggregation, &golden, &inputs);
+    largest = largest.max(error);
+    if spec.needs_critic {
+        largest = largest.max(value_error(&golden, &inputs));
+    }
+    Ok(MethodError { largest, against })
+}
+
+/// The same of DPO (beta 0.1): loss and rewards against the reference, gradients against a twin.
+pub fn dpo_error() -> MethodError {
+    const BETA: f64 = 0.1;
+    let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
+    let row = |name: &str| flat(&golden["preference"]["inputs"][name]);
+    let (chosen, rejected, ref_chosen, ref_rejected) = (row("pi_c"), row("pi_r"), row("ref_c"), row("ref_r"));
+    let batch = PairBatch {
+        chosen: &chosen,
+        rejected: &rejected,
+        ref_chosen: &ref_chosen,
+        ref_rejected: &ref_rejected,
+    };
+    let pairs = chosen.len();
+    let (mut d_chosen, mut d_rejected) = (vec![0f32; pairs], vec![0f32; pairs]);
+    let how = PreferenceLoss::Dpo { beta: BETA, label_smoothing: 0.0 };
+    let sums = preference_loss(how, &batch, pairs as f64, &mut d_chosen, &mut d_rejected);
+    let theirs = &golden["preference"]["dpo_b0.1"];
+    let sum = |value: &Value| wide(flat(value)).iter().sum::<f64>();
+    let mut largest = error_of(sums.loss, theirs[0].as_f64().expect("a number"))
+        .max(error_of(sums.reward_chosen, sum(&theirs[1])))
+        .max(error_of(sums.reward_rejected, sum(&theirs[2])));
+    for p in 0..pairs {
+        let gap = |row: &[f32], other: &[f32]| f64::from(row[p]) - f64::from(other[p]);
+        let h = gap(&chosen, &rejected) - gap(&ref_chosen, &ref_rejected);
+        let slope = -BETA / (1.0 + (BETA * h).exp()) / pairs as f64;
+        largest = largest.max(error_of(f64::from(d_chosen[p]), slope));
+        largest = largest.max(error_of(f64::from(d_rejected[p]), -slope));
+    }
+    MethodError { largest, against: "golden and twin" }
+}
+
+/// The same of a reward model: loss and gradients against a twin, with and without margins.
+pub fn reward_model_error() -> MethodError {
+    let (chosen, rejected, margins) = ([1.5f32, -0.25, 0.75], [0.5f32, 0.5, -2.0], [0.5f32, 0.0, 0.25]);
+    let mut largest = 0.0f64;
+    for margins in [None, Some(&margins[..])] {
+        let (mut d_chosen, mut d_rejected) = ([0f32; 3], [0f32; 3]);
+        let sums = reward_model_loss(&chosen, &rejected, margins, 3.0, &mut d_chosen, &mut d_rejected);
+        let mut loss = 0.0;
+        for p in 0..3 {
+            let margin = margins.map_or(0.0, |margins| f64::from(margins[p]));
+            let gap = f64::from(chosen[p]) - f64::from(rejected[p]) - margin;
+            loss += (-gap).exp().ln_1p() / 3.0;
+            let slope = -1.0 / (1.0 + gap.exp()) / 3.0;
+            largest = largest.max(error_of(f64::from(d_chosen[p]), slope));
+            largest = largest.max(error_of(f64::from(d_rejected[p]), -slope));
+        }
+        largest = largest.max(error_of(sums.loss, loss));
+    }
+    MethodError { largest, against: "twin" }
+}
+
+struct Inputs {
+    logp: Vec<f32>,
+    old: Vec<f32>,
+    advantages: Vec<f32>,
+    mask: Vec<f32>,
+}
+
+impl Inputs {
+    fn read(golden: &Value) -> Inputs {
+        let row = |name: &str| flat(&golden["inputs"][name]);
+        Inputs {
+            logp: row("log_probs"),
+            old: row("old_log_probs"),
+            advantages: row("advantages"),
+            mask: row("action_mask"),
+        }
+    }
+
+    fn packed(&self) -> Packed<'_> {
+        Packed { mask: &self.mask, seq_offsets: &OFFSETS }
+    }
+}
+
+/// All numbers of a nested list, in order.
+fn flat(value: &Value) -> Vec<f32> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(flat).collect(),
+        other => vec![other.as_f64().expect("a number") as f32],
+    }
+}
+
+fn error_of(ours: f64, theirs: f64) -> f64 {
+    (ours - theirs).abs() / (theirs.abs() + FLOOR)
+}
+
+/// The largest error where `mask` is not 0.
+fn largest(mask: &[f32], ours: &[f32], theirs: &[f64]) -> f64 {
+    let pairs = mask.iter().zip(ours.iter().zip(theirs)).filter(|(m, _)| **m != 0.0);
+    pairs.map(|(_, (a, b))| error_of(f64::from(*a), *b)).fold(0.0, f64::max)
+}
+
+fn wide(row: Vec<f32>) -> Vec<f64> {
+    row.into_iter().map(f64::from).collect()
+}
+
+/// Rewards to advantages, against the reference's pipeline of the same parts.
+fn advantage_error(spec: &MethodSpec, golden: &Value, inputs: &Inputs) -> Result<f64> {
+    let given = &golden["advantage_pipeline"]["inputs"];
+    let rewards: Vec<Option<f32>> = flat(&given["rewards"]).into_iter().map(Some).collect();
+    let (key, group) = match (spec.advantage, spec.shaping) {
+        (AdvantageKind::Gae, shaping) => ("gae", shaping),
+        (_, GroupShaping::None) => ("reinforce", spec.shaping),
+        (_, GroupShaping::Rloo) => ("rloo", spec.shaping),
+        (_, GroupShaping::GroupNorm { .. }) => ("group_norm", GroupShaping::GroupNorm { eps: GOLDEN_EPS }),
+        (_, GroupShaping::MeanBaseline) if spec.whiten == Default::default() => ("dr_grpo", spec.shaping),
+        (_, GroupShaping::MeanBaseline) => ("reinforce_baseline", spec.shaping),
+    };
+    let mut shaped = [0f32; 4];
+    let shaping = Shaping { overlong: None, group, clip: [-10.0, 10.0] };
+    shape_rewards(&shaping, &rewards, &[4; 4], 2, &mut shaped)?;
+    let (packed, mut token_rewards) = (inputs.packed(), [0f32; TOKENS]);
+    advantage::token_rewards(packed, &shaped, None, &mut token_rewards);
+    let (mut ours, mut returns) = ([0f32; TOKENS], [0f32; TOKENS]);
+    match spec.advantage {
+        AdvantageKind::Gae => {
+            let values = flat(&given["values"]);
+            advantage::gae(&Gae::default(), packed, &token_rewards, &values, &[], &mut ours, &mut returns);
+        }
+        AdvantageKind::Returns { .. } => {
+            advantage::discounted_returns(1.0, packed, &token_rewards, &mut ours)
+        }
+    }
+    advantage::whiten(spec.whiten, &inputs.mask, &mut ours);
+    let theirs = wide(flat(&golden["advantage_pipeline"][key]["advantages"]));
+    Ok(largest(&inputs.mask, &ours, &theirs))
+}
+
+/// The policy loss and its gradient.
+fn loss_error(
+    loss: PolicyLoss,
+    kind: AggregationKind,
+    golden: &Value,
+    inputs: &Inputs,
+) -> (f64, &'static str) {
+    let packed = inputs.packed();
+    let aggregation = Aggregation::of_batch(kind, packed, 4.0);
+    let batch = PolicyBatch {
+        packed,
+        logp: &inputs.logp,
+        old_logp: &inputs.old,
+        advantages: &inputs.advantages,
+        weights: None,
+    };
+    let mut gradient = [0f32; TOKENS];
+    let ours = policy_loss(&loss, &batch, &aggregation, &mut gradient).loss;
+    let ppo = |low, high| PolicyLoss::Ppo { clip_low: low, clip_high: high, dual_clip: None };
+    let key = match kind {
+        AggregationKind::TokenMean if loss == ppo(0.2, 0.2) => Some("ppo_0.2"),
+        AggregationKind::TokenMean if loss == ppo(0.2, 0.28) => Some("ppo_low0.2_high0.28"),
+        AggregationKind::SeqMeanTokenMean
+            if loss == (PolicyLoss::Gspo { clip_low: 3e-4, clip_high: 4e-4 }) =>
+        {
+            Some("gspo_low3e-4_high4e-4")
+        }
+        _ => None,
+    };
+    let (value, slopes, against) = match key {
+        Some(key) => {
+            let theirs = &golden["policy_loss"][key];
+            let value = theirs["loss"].as_f64().expect("a number");
+            (value, wide(flat(&theirs["grad_log_probs"])), "golden")
+        }
+        None => {
+            let at = wide(inputs.logp.clone());
+            let moved = |t: usize, by: f64| {
+                let mut logp = at.clone();
+                logp[t] += by;
+                twin(loss, kind, inputs, &logp)
+            };
+            let slope = |t| (moved(t, STEP) - moved(t, -STEP)) / (2.0 * STEP);
+            (twin(loss, kind, inputs, &at), (0..TOKENS).map(slope).collect(), "golden and twin")
+        }
+    };
+    (error_of(ours, value).max(largest(&inputs.mask, &gradient, &slopes)), against)
+}
+
+/// The loss at `logp`, written from the formulas. What a gradient does not flow through is taken at the inputs.
+fn twin(loss: PolicyLoss, kind: AggregationKind, inputs: &Inputs, logp: &[f64]) -> f64 {
+    let Inputs { logp: at, old, advantages, mask } = inputs;
+    let trained = |s: usize| (4 * s..4 * s + 4).filter(|&t| mask[t] != 0.0);
+    let sequences = (0..4).filter(|&s| trained(s).count() > 0).count() as f64;
+    let tokens = (0..TOKENS).filter(|&t| mask[t] != 0.0).count() as f64;
+    let mut sum = 0.0;
+    for s in 0..4 {
+        let length = trained(s).count() as f64;
+        let mean = trained(s).map(|t| logp[t] - f64::from(old[t])).sum::<f64>() / length;
+        for t in trained(s) {
+            let (a, ratio) = (f64::from(advantages[t]), (logp[t] - f64::from(old[t])).exp());
+            let clipped = |ratio: f64, low: f64, high: f64| {
+                -f64::min(ratio * a, ratio.clamp(1.0 - low, 1.0 + high) * a)
+            };
+            let value = match loss {
+                PolicyLoss::Ppo { clip_low, clip_high, dual_clip } => {
+                    let value = clipped(ratio, clip_low, clip_high);
+                    dual_clip.filter(|_| a < 0.0).map_or(value, |c| value.min(-c * a))
+                }
+                PolicyLoss::Gspo { clip_low, clip_high } => clipped(mean.exp(), clip_low, clip_high),
+                PolicyLoss::Cispo { clip_low, clip_high } => {
+                    let held = f64::from(at[t] - old[t]).exp().clamp(clip_low, clip_high);
+                    -held * a * logp[t]
+                }
+                PolicyLoss::Sapo { tau_positive, tau_negative } => {
+                    let tau = if a > 0.0 { tau_positive } else { tau_negative };
+                    -a * 4.0 / tau / (1.0 + (-tau * (ratio - 1.0)).exp())
+                }
+                PolicyLoss::Reinforce => -a * logp[t],
+            };
+            sum += match kind {
+                AggregationKind::TokenMean => value / tokens,
+                AggregationKind::SeqMeanTokenMean => value / length / sequences,
+                AggregationKind::SeqMeanTokenSum => value / sequences,
+                AggregationKind::SeqMeanTokenSumNorm => value / sequences / 4.0,
+                AggregationKind::TokenSum => value,
+            };
+        }
+    }
+    sum
+}
+
+/// The critic's loss with its gradient.
+fn value_error(golden: &Value, inputs: &Inputs) -> f64 {
+    let case = &golden["value_loss"];
+    let row = |name: &str| flat(&case[name]);
+    let (values, old_values, returns) = (row("values"), row("old_values"), row("returns"));
+    let packed = inputs.packed();
+    let batch = ValueBatch { packed, values: &values, old_values: &old_values, returns: &returns };
+    let aggregation = Aggregation::of_batch(AggregationKind::TokenMean, packed, 1.0);
+    let mut gradient = [0f32; TOKENS];
+    let ours = value_loss(Some(0.2), &batch, &aggregation, &mut gradient).loss;
+    let theirs = &case["clip0.2"];
+    let slopes = wide(flat(&theirs["grad"]));
+    error_of(ours, theirs["loss"].as_f64().expect("a number")).max(largest(&inputs.mask, &gradient, &slopes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_algo::method::METHODS;
+
+    #[test]
+    fn every_method_is_within_its_bound() {
+        for spec in &METHODS {
+            let error = method_error(spec, spec.loss).expect("groups of two");
+            assert!(error.largest > 0.0 && error.largest < 2e-5, "{}: {error:?}", spec.method);
+        }
+        for error in [dpo_error(), reward_model_error()] {
+            assert!(error.largest > 0.0 && error.largest < 2e-5, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_formula_that_is_wrong_is_seen() {
+        // Each part in turn is another's: the advantage, the loss, the critic's presence.
+        let grpo = METHODS[0];
+        let wrong = [
+            MethodSpec { whiten: advantage::Whiten::NoStd, ..METHODS[4] },
+            MethodSpec { aggregation: AggregationKind::TokenSum, ..grpo },
+        ];
+        let error = |spec: &MethodSpec, loss| method_error(spec, loss).expect("groups of two").largest;
+        assert!(error(&wrong[0], grpo.loss) > 1e-2, "whitening without the deviation");
+        // A loss that the reference has under other clips: held against the wrong key it would be far off.
+        let (golden, inputs) = (serde_json::from_str(GOLDEN).unwrap(), |g: &Value| Inputs::read(g));
+        let twin_at =
+            |loss| twin(loss, AggregationKind::TokenMean, &inputs(&golden), &wide(inputs(&golden).logp));
+        let clipped = PolicyLoss::Ppo { clip_low: 0.1, clip_high: 0.1, dual_clip: None };
+        assert!(
+            error_of(twin_at(clipped), golden["policy_loss"]["ppo_0.2"]["loss"].as_f64().unwrap()) > 1e-3
+        );
+        // And the twin agrees with the reference where both have numbers.
+        let same = golden["policy_loss"]["ppo_0.2"]["loss"].as_f64().unwrap();
+        assert!(error_of(twin_at(grpo.loss), same) < 2e-5);
+        assert!(error(&wrong[1], grpo.loss) < 2e-5, "an aggregation of one's own has a twin");
+    }
+}

@@ -1,0 +1,514 @@
+//! The verb `bench`: rollout, training, whole step and exactness on work that peers can do too, as a share of this
+//! machine's own peak.
+
+pub mod calibrate;
+mod errors;
+mod methods;
+mod peak;
+mod save;
+
+use plimsoll_base::rng::{Stream, below, philox};
+use plimsoll_base::{Bytes, ModelSpec, Result};
+use plimsoll_config::Objective;
+use plimsoll_config::{
+    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train,
+};
+use plimsoll_cuda::CudaOptions;
+use plimsoll_device::{Device, DeviceKind};
+use plimsoll_files::OpenModel;
+use plimsoll_memory::host::Host;
+use plimsoll_memory::{Limits, Pool};
+use plimsoll_plan::Facts;
+use plimsoll_plan::RoleName;
+use plimsoll_plan::devices;
+use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
+use plimsoll_reward::{RewardSpec, Rewards};
+use plimsoll_rl::data::dataset::Item;
+use plimsoll_rl::data::session;
+use plimsoll_rl::methods::metrics;
+use plimsoll_rl::methods::policy::{StepContext, step};
+use plimsoll_rl::roles::{Sources, Trainer, sampling};
+use plimsoll_rl::rollout::gather::Cursor;
+use plimsoll_rl::rollout::held::Held;
+use plimsoll_rollout::{NeverStop, Request};
+use plimsoll_train::Sequence;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+pub use errors::{MethodError, dpo_error, method_error, reward_model_error};
+pub use methods::{methods, words as methods_words};
+pub use peak::peak;
+pub use save::save;
+
+/// What a benchmark runs on.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// As in a run file.
+    pub model: String,
+    /// Threads; 0 for the container's quota.
+    pub threads: usize,
+    /// Timed repeats, after one that is not.
+    pub repeats: usize,
+    /// Storage of weights.
+    pub dtype: ModelDtype,
+    /// Where it runs.
+    pub device: Auto<RunDevice>,
+    /// What the backward pass computes again.
+    pub recompute: Auto<Recompute>,
+    /// Wait after every kernel and check.
+    pub checked: bool,
+    /// Time every kernel alone.
+    pub profile: bool,
+}
+
+impl BenchOptions {
+    fn cuda(&self) -> CudaOptions {
+        CudaOptions { checked: self.checked, profile: self.profile }
+    }
+}
+
+/// Seconds over which the peak is measured.
+pub(crate) const PEAK_SECONDS: f64 = 0.3;
+/// Bytes that the bandwidth is measured over: far beyond any cache.
+pub(crate) const BANDWIDTH_BYTES: usize = 512 << 20;
+
+/// Micro-batch of `bench step` on a CPU: products are at their best from here on, and memory stays small.
+const STEP_MICRO_BATCH: usize = 1024;
+
+/// `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
+pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
+    let mut run = bench_run(options, sequences, 1, new);
+    run.rollout.sequences_max = Auto::Value(sequences as u32);
+    let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    trainer.rehearse(&[sampling(&run.rollout, 0)])?;
+    let prompts = random_prompts(&bench.spec(), sequences, prompt);
+    let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    let mut times = Vec::new();
+    for repeat in 0..=options.repeats {
+        dev.take_profile();
+        let request = Request {
+            prompts: &prompts,
+            group_size: 1,
+            max_new_tokens: new,
+            sampling: sampling(&run.rollout, 0),
+            eos: &[],
+            first_sample_id: (repeat * sequences) as u64,
+        };
+        let started = Instant::now();
+        trainer.rollout(&request, &mut NeverStop)?;
+        times.push(started.elapsed().as_secs_f64());
+    }
+    let lengths = || std::iter::repeat_n(prompt, sequences);
+    let flops = metrics::forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
+    let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, flops);
+    result["bench"] = json!("rollout");
+    result["unit"] = json!("generated tokens/s");
+    result["sequences"] = json!(sequences);
+    result["prompt_tokens"] = json!(prompt);
+    result["new_tokens"] = json!(new);
+    Ok(result)
+}
+
+/// `bench train`: forward, backward and AdamW over `batch` sequences of `seq` tokens, every token trained.
+pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
+    let mut run = bench_run(options, batch, 1, seq);
+    run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
+    let bench = Bench::open(options, &run, 1)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    trainer.rehearse(&[])?;
+    // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
+    let tokens = random_prompts(&bench.spec(), batch, seq + 1);
+    let sequences: Vec<Sequence<'_>> = tokens
+        .iter()
+        .enumerate()
+        .map(|(group, ids)| Sequence { group, prompt: &ids[..1], response: &ids[1..] })
+        .collect();
+    let how = run.train.update_options(1, 0);
+    let (mut times, mut parts) = (Vec::new(), Vec::new());
+    for _ in 0..=options.repeats {
+        dev.take_profile();
+        let started = Instant::now();
+        trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+        let weight = -1.0 / (batch * seq) as f32;
+        let stats =
+            trainer.update(RoleName::Actor, &sequences, 0..batch, 1.0, how, &mut |buffers, tokens| {
+                buffers.d_logprobs[tokens].fill(weight);
+                Ok(())
+            })?;
+        times.push(started.elapsed().as_secs_f64());
+        parts.push(stats);
+    }
+    let prompts = std::iter::repeat_n(1, batch);
+    let flops = 3.0 * metrics::forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
+    let mut result = bench.rates(&*dev, &times[1..], (batch * seq) as f64, flops);
+    let last = parts.last().copied().unwrap_or_default();
+    result["bench"] = json!("train");
+    result["unit"] = json!("trained tokens/s");
+    result["sequences"] = json!(batch);
+    result["sequence_tokens"] = json!(seq);
+    result["seconds_of_last"] =
+        json!({ "forward": last.forward_s, "backward": last.backward_s, "optimizer": last.optimizer_s });
+    Ok(result)
+}
+
+/// `bench step`: a whole GRPO step; the reward is a hash of the response, so every group has variance.
+pub fn whole_step(
+    options: &BenchOptions,
+    prompts: usize,
+    group: usize,
+    prompt: usize,
+    new: usize,
+) -> Result<Value> {
+    let mut run = bench_run(options, prompts, group, new);
+    if devices::kind_of(&run, &Limits::default()) == DeviceKind::Cpu {
+        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+    }
+    let bench = Bench::open(options, &run, prompt)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
+    let text = session::text_model(&bench.model, &run.data)?;
+    let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
+        .into_iter()
+        .map(|ids| Item { ids, ..Item::default() })
+        .collect();
+    let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
+    let objective = Objective::new(&run).expect("a bench run samples");
+    let mut cx = StepContext {
+        run: &run,
+        text: &text,
+        eos: &[],
+        objective,
+        rewards,
+        episodes: None,
+        prompts: &mut |_, _| Ok(items.clone()),
+        cursor: Cursor::default(),
+        held: Held::default(),
+        edge: &mut |_| {},
+    };
+    let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);
+    for repeat in 0..=options.repeats {
+        let started = Instant::now();
+        let report = step(&mut trainer, &mut cx, repeat as u32 + 1)?;
+        times.push(started.elapsed().as_secs_f64());
+        mismatch = mismatch.max(report.logprob_mismatch_max);
+        (last, flops) = (report.seconds, report.flops);
+    }
+    let mut result = spread(&times[1..]);
+    result["share_of_peak"] = json!(flops / median(&times[1..]) / bench.peak(&*dev));
+    result["peak_bytes"] = json!(Host::this().rss().peak);
+    result["planned_bytes"] = json!(bench.report.host_peak());
+    result["logprob_mismatch_max"] = json!(mismatch);
+    bench.add_device_memory(&mut result, &*dev);
+    result["seconds_of_last"] =
+        json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
+    result["bench"] = json!("step");
+    result["unit"] = json!("s");
+    result["prompts"] = json!(prompts);
+    result["samples"] = json!(group);
+    result["prompt_tokens"] = json!(prompt);
+    result["new_tokens"] = json!(new);
+    Ok(finish(result, &dev.machine_type(), dev.threads()))
+}
+
+/// One way to cut the work of `exactness`.
+struct Cut {
+    threads: usize,
+    sequences: u32,
+    on_full: OnFull,
+    tight_blocks: bool,
+    micro_batch: u32,
+    recompute: Recompute,
+}
+
+/// `bench exactness`: the rollout's log-probabilities against the trainer's, over cuts of every kind.
+pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result<Value> {
+    let most = threads(options);
+    let cut = |threads, sequences, on_full, tight_blocks, micro_batch, recompute| Cut {
+        threads,
+        sequences,
+        on_full,
+        tight_blocks,
+        micro_batch,
+        recompute,
+    };
+    let cuts = [
+        cut(most, 32, OnFull::WorstCase, false, 2048, Recompute::None),
+        cut(1, 32, OnFull::WorstCase, false, 512, Recompute::Cheap),
+        cut(most, 7, OnFull::WorstCase, false, 1024, Recompute::Layer),
+        cut(most, 16, OnFull::Preempt, true, 256, Recompute::None),
+        cut(1, 3, OnFull::Preempt, true, 1024, Recompute::Cheap),
+    ];
+    let (mut compared, mut mismatches, mut largest, mut preemptions) = (0u64, 0u64, 0.0f64, 0u64);
+    let mut differing_tokens = 0u64;
+    let mut first_ids: Option<Vec<Vec<u32>>> = None;
+    let mut machine = String::new();
+    let mut round = 0;
+    while compared < tokens as u64 {
+        for cut in &cuts {
+            let found = compare(options, cut, round, perturb)?;
+            compared += found.compared;
+            mismatches += found.mismatches;
+            largest = largest.max(found.largest);
+            preemptions += found.preemptions;
+            machine = found.machine;
+            // Every cut of a round draws the same tokens.
+            let first = first_ids.get_or_insert_with(|| found.ids.clone());
+            differing_tokens += first.iter().zip(&found.ids).filter(|(a, b)| a != b).count() as u64;
+        }
+        first_ids = None;
+        round += 1;
+    }
+    let result = json!({
+        "bench": "exactness", "model": options.model, "tokens": compared, "mismatches": mismatches,
+        "max_abs_diff": largest, "preemptions": preemptions, "responses_that_differ_between_cuts": differing_tokens,
+        "cuts": cuts.len(), "rounds": round, "perturbed": perturb, "dtype": options.dtype.name(),
+    });
+    Ok(finish(result, &machine, most))
+}
+
+struct Found {
+    machine: String,
+    compared: u64,
+    mismatches: u64,
+    largest: f64,
+    preemptions: u64,
+    ids: Vec<Vec<u32>>,
+}
+
+/// Responses of one cut, and the trainer's log-probabilities of them.
+fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Result<Found> {
+    const GROUPS: usize = 8;
+    const GROUP: usize = 4;
+    const NEW: usize = 48;
+    let options = BenchOptions { threads: cut.threads, ..options.clone() };
+    let mut run = bench_run(&options, GROUPS, GROUP, NEW);
+    run.rollout.sequences_max = Auto::Value(cut.sequences);
+    run.rollout.on_full = cut.on_full;
+    run.train.micro_batch_tokens = Auto::Value(cut.micro_batch);
+    run.train.recompute = Auto::Value(cut.recompute);
+    let prompts: Vec<Vec<u32>> = random_prompts_of(&options, round, GROUPS)?;
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
+    if cut.tight_blocks {
+        // Room for two of the longest sequences: the others preempt each other.
+        let one = (longest + NEW).div_ceil(plimsoll_device::KV_BLOCK) + 1;
+        run.rollout.kv_blocks = Auto::Value(2 * one as u32);
+    }
+    let bench = Bench::open(&options, &run, longest)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    let request = Request {
+        prompts: &refs,
+        group_size: GROUP,
+        max_new_tokens: NEW,
+        sampling: sampling(&run.rollout, round),
+        eos: &bench.model.eos_token_ids,
+        first_sample_id: 0,
+    };
+    let stats = trainer.rollout(&request, &mut NeverStop)?;
+    dev.perturb_norms(perturb);
+    let samples = trainer.samples.clone();
+    let sequences: Vec<Sequence<'_>> = (0..samples.len())
+        .map(|s| Sequence { group: s / GROUP, prompt: &prompts[s / GROUP], response: samples.ids(s) })
+        .collect();
+    trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
+    trainer.gradients(RoleName::Actor, &sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
+    let mut found = Found {
+        machine: dev.machine_type(),
+        compared: 0,
+        mismatches: 0,
+        largest: 0.0,
+        preemptions: stats.preemptions,
+        ids: Vec::new(),
+    };
+    for s in 0..samples.len() {
+        let tokens = trainer.buffers.offsets[s]..trainer.buffers.offsets[s + 1];
+        for (a, b) in samples.logprobs(s).iter().zip(&trainer.buffers.logprobs[tokens]) {
+            found.compared += 1;
+            found.mismatches += u64::from(a.to_bits() != b.to_bits());
+            found.largest = found.largest.max(f64::from((a - b).abs()));
+        }
+        found.ids.push(samples.ids(s).to_vec());
+    }
+    Ok(found)
+}
+
+/// A benchmark's model, and what a plan needs to know of it.
+pub(crate) fn facts(
+    options: &BenchOptions,
+    run: &RunFile,
+    prompt_tokens: usize,
+) -> Result<(OpenModel, Facts)> {
+    let model = session::open_model(&options.model, &run.model_options, true)?;
+    let facts = Facts {
+        spec: model.spec,
+        prompt_tokens,
+        completion_tokens: 0,
+        eval_prompts: 0,
+        critic: None,
+        reward: None,
+        host: plimsoll_plan::HostFacts {
+            image: plimsoll_plan::image_bytes(),
+            tokenizer: plimsoll_plan::tokenizer_bytes(&model),
+            data: Bytes(0),
+            staging: plimsoll_plan::staging_bytes(run.memory.staging, &model),
+            rows_kept: 0,
+            disk: Default::default(),
+        },
+    };
+    Ok((model, facts))
+}
+
+/// A benchmark's model and plan.
+struct Bench {
+    model: OpenModel,
+    report: PlanReport,
+}
+
+impl Bench {
+    /// A benchmark that trains.
+    fn open(options: &BenchOptions, run: &RunFile, prompt_tokens: usize) -> Result<Bench> {
+        Bench::open_with(options, run, prompt_tokens, |facts| plan_with(run, facts, &Limits::default()))
+    }
+
+    fn open_with(
+        options: &BenchOptions,
+        run: &RunFile,
+        prompt_tokens: usize,
+        plan: impl FnOnce(&Facts) -> Result<PlanReport>,
+    ) -> Result<Bench> {
+        let (model, facts) = facts(options, run, prompt_tokens)?;
+        let report = plan(&facts)?;
+        report.refuse()?;
+        Ok(Bench { model, report })
+    }
+
+    fn spec(&self) -> ModelSpec {
+        self.model.spec
+    }
+
+    /// The device's own memory, planned and taken, where it has one.
+    fn add_device_memory(&self, result: &mut Value, dev: &dyn Device) {
+        let Some(memory) = dev.card_memory() else { return };
+        add_profile(result, dev);
+        result["device_planned_bytes"] = json!(self.report.plan.peak(Pool::Device).peak);
+        result["device_used_bytes"] = json!(memory.ours());
+        result["device_arena_bytes"] = json!(self.report.plan.arena_bytes());
+        result["device_free_bytes"] = json!(memory.free);
+        result["device_others_bytes"] = json!(memory.others);
+    }
+
+    /// FLOP/s of this machine, measured now.
+    fn peak(&self, dev: &dyn Device) -> f64 {
+        dev.peak_flops(PEAK_SECONDS)
+    }
+
+    fn rates(&self, dev: &dyn Device, seconds: &[f64], tokens: f64, flops: f64) -> Value {
+        let rates: Vec<f64> = seconds.iter().map(|s| tokens / s).collect();
+        let mut result = spread(&rates);
+        result["share_of_peak"] = json!(flops / median(seconds) / self.peak(dev));
+        result["peak_bytes"] = json!(Host::this().rss().peak);
+        result["planned_bytes"] = json!(self.report.host_peak());
+        result["flops"] = json!(flops);
+        self.add_device_memory(&mut result, dev);
+        finish(result, &dev.machine_type(), dev.threads())
+    }
+}
+
+pub(crate) fn threads(options: &BenchOptions) -> usize {
+    if options.threads > 0 { options.threads } else { Host::this().threads() }
+}
+
+/// The run file of a benchmark: states in the weights' dtype, as peers keep them.
+pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
+    let mut train = Train::new(1, 1e-6);
+    train.optimizer_dtype = Auto::Value(match options.dtype {
+        ModelDtype::Bf16 => OptimizerDtype::Bf16,
+        ModelDtype::F32 => OptimizerDtype::F32,
+    });
+    let mut run = RunFile {
+        method: if group > 1 { plimsoll_config::Method::Grpo } else { plimsoll_config::Method::Reinforce },
+        seed: 0,
+        model: options.model.clone(),
+        model_options: Default::default(),
+        data: Default::default(),
+        rollout: Default::default(),
+        reward: Vec::<Reward>::new(),
+        loss: Default::default(),
+        critic: None,
+        train,
+        memory: Default::default(),
+        eval: Default::default(),
+        checkpoint: Default::default(),
+        run: Default::default(),
+        environment: None,
+    };
+    run.train.recompute = options.recompute;
+    run.run.device = options.device;
+    run.run.checked = options.checked;
+    run.model_options.dtype = options.dtype;
+    run.run.threads = Auto::Value(threads(options) as u32);
+    run.rollout.prompts_per_step = prompts as u32;
+    run.rollout.group_size = group as u32;
+    run.rollout.max_new_tokens = new as u32;
+    run
+}
+
+/// Distinct prompts of random tokens.
+fn random_prompts(spec: &ModelSpec, count: usize, tokens: usize) -> Vec<Vec<u32>> {
+    let token = |i: usize, t: usize| {
+        let r = philox(0, Stream::Bench, i as u64, t as u64);
+        below(r[0], r[1], u64::from(spec.vocab)) as u32
+    };
+    (0..count).map(|i| (0..tokens).map(|t| token(i, t)).collect()).collect()
+}
+
+/// Prompts of many lengths, multiples of a block and not.
+fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result<Vec<Vec<u32>>> {
+    let model = session::open_model(&options.model, &Default::default(), true)?;
+    let lengths = (0..count as u64).map(|i| match i {
+        0 => 1,
+        1 => 16,
+        2 => 32,
+        _ => 2 + philox(round, Stream::Bench, i, 7)[0] as usize % 60,
+    });
+    let prompts = random_prompts(&model.spec, count * (round as usize + 1), 64);
+    let chosen = &prompts[count * round as usize..];
+    Ok(chosen.iter().zip(lengths).map(|(p, n)| p[..n].to_vec()).collect())
+}
+
+/// Time by kernel of the last repeat, where the device was opened for it.
+fn add_profile(result: &mut Value, dev: &dyn Device) {
+    let profile = dev.take_profile();
+    if !profile.is_empty() {
+        let rows = profile.iter().map(|(kernel, launches, seconds)| json!([kernel, launches, seconds]));
+        result["profile"] = rows.collect();
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    if n % 2 == 1 { sorted[n / 2] } else { 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]) }
+}
+
+fn spread(values: &[f64]) -> Value {
+    json!({
+        "median": median(values), "min": values.iter().copied().fold(f64::INFINITY, f64::min),
+        "max": values.iter().copied().fold(0.0, f64::max), "repeats": values.len(),
+    })
+}
+
+fn finish(mut result: Value, machine: &str, threads: usize) -> Value {
+    result["machine"] = json!(machine);
+    result["threads"] = json!(threads);
+    if result.get("peak_bytes").is_none() {
+        result["peak_bytes"] = json!(Host::this().rss().peak);
+    }
+    result
+}

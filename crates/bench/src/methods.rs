@@ -1,0 +1,268 @@
+//! `bench methods`: each method's error against references, and what it takes to teach the built-in model addition.
+//!
+//! The runs are those of `runs/first.toml` and its like, each in a process of its own, so that its peak is its
+//! own; nothing is changed but the method, and that it is evaluated more often, which moves no bit.
+
+use super::errors::{MethodError, dpo_error, method_error, reward_model_error};
+use super::finish;
+use plimsoll_algo::method::{Method, MethodSpec};
+use plimsoll_algo::policy_loss::PolicyLoss;
+use plimsoll_base::{Error, Result};
+use plimsoll_cpu::Isa;
+use plimsoll_memory::host::Host;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The score that a run is to reach.
+const SCORE: f64 = 0.9;
+/// Steps between two evaluations.
+const EVAL_EVERY: &str = "eval.every=5";
+
+/// A row of the table: a method with the settings of its run.
+struct Row {
+    name: &'static str,
+    /// In the folder of run files.
+    run_file: &'static str,
+    /// What `--set` takes.
+    sets: &'static [&'static str],
+    formulas: Formulas,
+}
+
+/// What the error is of.
+#[derive(Clone, Copy)]
+enum Formulas {
+    /// A row of the method table.
+    Sampling(Method),
+    /// The same with another loss.
+    WithLoss(Method, PolicyLoss),
+    /// Pairs against a reference.
+    Dpo,
+    /// Pairs of rewards.
+    RewardModel,
+}
+
+impl Formulas {
+    fn error(self) -> Result<MethodError> {
+        match self {
+            Formulas::Sampling(method) => method_error(row(method), row(method).loss),
+            Formulas::WithLoss(method, loss) => method_error(row(method), loss),
+            Formulas::Dpo => Ok(dpo_error()),
+            Formulas::RewardModel => Ok(reward_model_error()),
+        }
+    }
+}
+
+fn row(method: Method) -> &'static MethodSpec {
+    method.spec().expect("a method that samples")
+}
+
+const FIRST: &str = "first.toml";
+const CLIP_HIGHER: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.28, dual_clip: None };
+
+const fn first(name: &'static str, sets: &'static [&'static str], method: Method) -> Row {
+    Row { name, run_file: FIRST, sets, formulas: Formulas::Sampling(method) }
+}
+
+/// The table's rows.
+const ROWS: [Row; 12] = [
+    first("grpo", &["method=grpo"], Method::Grpo),
+    first("dr_grpo", &["method=dr_grpo"], Method::DrGrpo),
+    Row {
+        name: "dapo",
+        run_file: FIRST,
+        sets: &[
+            "method=grpo",
+            "loss.clip_high=0.28",
+            "loss.dynamic_sampling=true",
+            "rollout.max_new_tokens=8",
+            "loss.overlong_buffer=2",
+        ],
+        formulas: Formulas::WithLoss(Method::Grpo, CLIP_HIGHER),
+    },
+    first("rloo", &["method=rloo"], Method::Rloo),
+    first("reinforce", &["method=reinforce"], Method::Reinforce),
+    first("reinforce_baseline", &["method=reinforce_baseline"], Method::ReinforceBaseline),
+    first("gspo", &["method=gspo"], Method::Gspo),
+    first("cispo", &["method=cispo"], Method::Cispo),
+    first("sapo", &["method=sapo"], Method::Sapo),
+    Row { name: "ppo", run_file: "first-ppo.toml", sets: &[], formulas: Formulas::Sampling(Method::Ppo) },
+    Row { name: "dpo", run_file: "first-dpo.toml", sets: &[], formulas: Formulas::Dpo },
+    Row {
+        name: "reward_model",
+        run_file: "first-reward-model.toml",
+        sets: &[],
+        formulas: Formulas::RewardModel,
+    },
+];
+
+/// Makes the table: `runs` is the folder with the run files, `only` some of the methods, `out` where `methods.json` and
+/// `methods.md` are written.
+///
+/// Errors: `run-file-missing`, `unknown-method`, `bench-run-failed`, those of writing.
+pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value> {
+    let chosen: Vec<&Row> =
+        ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name)).collect();
+    if let Some(name) = only.iter().find(|name| ROWS.iter().all(|row| row.name != **name)) {
+        let names = ROWS.map(|row| row.name).join(", ");
+        return Err(Error::usage("unknown-method", format!("`{name}` is no row of the table"))
+            .hint(format!("the rows are {names}")));
+    }
+    let work = std::env::temp_dir().join(format!("plimsoll-methods-{}", std::process::id()));
+    let rows: Result<Vec<Value>> = chosen.iter().map(|row| measure(row, runs, &work)).collect();
+    // The runs' directories are of no further use, whatever happened.
+    let _ = fs::remove_dir_all(&work);
+    let mut result = json!({ "bench": "methods", "score": SCORE, "rows": rows? });
+    let host = Host::this();
+    result["peak_bytes"] = json!(host.rss().peak);
+    let result = finish(result, Isa::detect().name(), host.threads());
+    if let Some(out) = out {
+        write(
+            &out.join("methods.json"),
+            &(serde_json::to_string_pretty(&result).expect("plain data") + "\n"),
+        )?;
+        write(&out.join("methods.md"), &page(&result))?;
+    }
+    Ok(result)
+}
+
+fn write(path: &PathBuf, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|err| {
+        Error::io("write-failed", path, &err).hint("give --out a folder that is there and may be written")
+    })
+}
+
+/// One row: the error of its formulas, and its run.
+fn measure(row: &Row, runs: &Path, work: &Path) -> Result<Value> {
+    let dir = work.join(row.name);
+    let summary = train(row, &runs.join(row.run_file), &dir)?;
+    let events = fs::read_to_string(dir.join("events.jsonl")).unwrap_or_default();
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let reached = events.filter(|event| event["event"] == "eval").find(|event| {
+        let pairs = &event["pairs"]["accuracy"];
+        let score = if pairs.is_number() { pairs } else { &event["score"] };
+        score.as_f64().is_some_and(|score| score >= SCORE)
+    });
+    let error = row.formulas.error()?;
+    // What learns from pairs is judged by pairs.
+    let score = |pairs: &str, eval: &str| match &summary[pairs] {
+        Value::Object(pairs) => pairs["accuracy"].clone(),
+        _ => summary[eval].clone(),
+    };
+    let of = |key: &str| reached.as_ref().map_or(Value::Null, |event| event[key].clone());
+    Ok(json!({
+        "method": row.name,
+        "run": command_line(row),
+        "error": error.largest,
+        "against": error.against,
+        "score_before": score("pairs_before", "eval_before"),
+        "score_after": score("pairs_after", "eval_after"),
+        "steps": summary["steps"],
+        "steps_to_score": of("step"),
+        "seconds_to_score": of("seconds_since_start"),
+        "seconds": summary["seconds"],
+        "planned_bytes": summary["rss_planned_bytes"],
+        "peak_bytes": summary["rss_peak_bytes"],
+        "logprob_mismatch_max": summary["logprob_mismatch_max"],
+    }))
+}
+
+/// The run as one would type it.
+fn command_line(row: &Row) -> String {
+    let sets = row.sets.iter().map(|set| format!(" --set {set}"));
+    format!("plimsoll train runs/{}{}", row.run_file, sets.collect::<String>())
+}
+
+/// Runs it in a process of its own; its summary.
+fn train(row: &Row, run_file: &Path, dir: &Path) -> Result<Value> {
+    let failed = |what: String| {
+        Error::new("bench-run-failed", format!("{}: {what}", command_line(row)))
+            .hint("run that command by itself: it says what is wrong")
+    };
+    let program = std::env::current_exe().map_err(|err| failed(err.to_string()))?;
+    let dir = format!("run.dir={}", dir.display());
+    let sets = row.sets.iter().copied().chain([EVAL_EVERY, &dir]).flat_map(|set| ["--set", set]);
+    let output = Command::new(program)
+        .arg("train")
+        .arg(run_file)
+        .args(sets)
+        .arg("--json")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|err| failed(err.to_string()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let error = said.lines().find(|line| line.starts_with("error[")).unwrap_or("it says nothing");
+        return Err(failed(format!("{}: {error}", output.status)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|err| failed(format!("its summary: {err}")))
+}
+
+/// The table as a page.
+fn page(result: &Value) -> String {
+    let mut text = format!(
+        "# Methods\n\n\
+         Machine: {}, {} threads. Made by `plimsoll bench methods --out bench/results`: every row is a run of its own process, by\n\
+         the command in the last column and `--set {EVAL_EVERY}`, on the built-in model (0.9 M parameters) learning addition. The score is\n\
+         the share of held-out sums that it gets right, and of held-out pairs that it ranks right where it learns from pairs.\n\
+         Error: the largest |ours - theirs| / (|theirs| + 0.01) over advantages, loss and gradient, against OpenRLHF 0.11.2 (golden)\n\
+         or, where that has no numbers, against a twin in f64; 2e-5 is the bound. Seconds count from the start of the process.\n\n\
+         | method | error | against | score before | after | steps to {:.0} % | seconds to {:.0} % | seconds in all | planned MiB | peak MiB | run |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
+        result["machine"].as_str().unwrap_or_default(),
+        result["threads"],
+        100.0 * SCORE,
+        100.0 * SCORE,
+    );
+    for row in result["rows"].as_array().into_iter().flatten() {
+        text += &line(row);
+    }
+    text
+}
+
+fn line(row: &Value) -> String {
+    let number = |key: &str, digits: usize| {
+        row[key].as_f64().map_or("-".to_string(), |value| format!("{value:.digits$}"))
+    };
+    let error = row["error"].as_f64().map_or("-".to_string(), |error| format!("{error:.1e}"));
+    let mib = |key: &str| {
+        row[key].as_u64().map_or("-".to_string(), |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20)))
+    };
+    format!(
+        "| {} | {error} | {} | {} | {} | {} | {} | {} | {} | {} | `{}` |\n",
+        row["method"].as_str().unwrap_or_default(),
+        row["against"].as_str().unwrap_or("-"),
+        number("score_before", 3),
+        number("score_after", 3),
+        number("steps_to_score", 0),
+        number("seconds_to_score", 1),
+        number("seconds", 1),
+        mib("planned_bytes"),
+        mib("peak_bytes"),
+        row["run"].as_str().unwrap_or_default(),
+    )
+}
+
+/// The table for a terminal.
+pub fn words(result: &Value) -> String {
+    page(result).lines().filter(|line| line.starts_with('|')).map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_the_table_has_a_row() {
+        for spec in &plimsoll_algo::method::METHODS {
+            assert!(ROWS.iter().any(|row| row.name == spec.method.name()), "{}", spec.method);
+        }
+    }
+
+    #[test]
+    fn a_row_without_numbers_is_still_a_row() {
+        let empty = line(&json!({ "method": "x", "run": "y" }));
+        assert_eq!(empty, "| x | - | - | - | - | - | - | - | - | - | `y` |\n");
+    }
+}

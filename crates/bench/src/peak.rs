@@ -1,0 +1,105 @@
+//! `bench peak`: what this machine can do at most, which shares are of.
+
+use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, finish, spread, threads};
+use plimsoll_base::rng::{Stream, philox, unit_f32};
+use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
+use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
+use plimsoll_cpu::{self as cpu, Isa};
+use plimsoll_cuda::{CudaDevice, ScratchLimits};
+use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
+use plimsoll_memory::{Arena, ArenaMap, Layout, Limits, Pool};
+use plimsoll_plan::devices;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Rows, columns and depth of the product that a card is measured by.
+const PRODUCT: u64 = 8192;
+/// Elements of the copy: far beyond any cache.
+const COPY: u64 = 256 << 20;
+
+/// `bench peak`: products and copies of a card; on a CPU arithmetic in registers and reading from memory, on all threads.
+///
+/// Errors: those of opening the device.
+pub fn peak(options: &BenchOptions) -> Result<Value> {
+    let run = super::bench_run(options, 1, 1, 1);
+    match devices::kind_of(&run, &Limits::default()) {
+        DeviceKind::Cpu => Ok(of_cpu(options)),
+        DeviceKind::Cuda => of_card(options),
+    }
+}
+
+fn of_cpu(options: &BenchOptions) -> Value {
+    let (pool, isa) = (cpu::Pool::new(threads(options)), Isa::detect());
+    let gflops: Vec<f64> = (0..options.repeats).map(|_| measure_flops(&pool, isa, PEAK_SECONDS)).collect();
+    let bandwidth: Vec<f64> =
+        (0..options.repeats).map(|_| measure_bandwidth(&pool, BANDWIDTH_BYTES)).collect();
+    finish(result(&gflops, &bandwidth, 1.0), isa.name(), pool.threads())
+}
+
+fn of_card(options: &BenchOptions) -> Result<Value> {
+    let mut layout = Layout::new();
+    let mut region = |name: &str, shape: &[u64], dtype| {
+        layout.arena(name, "bench", Pool::Device, PhaseSet::RESIDENT, shape, dtype)
+    };
+    for name in ["x", "w", "y"] {
+        region(name, &[PRODUCT, PRODUCT], DType::Bf16)?;
+    }
+    region("from", &[COPY], DType::F32)?;
+    region("to", &[COPY], DType::F32)?;
+    // The scratch has the products' workspace whatever the model.
+    let spec = ModelSpec::preset("smollm2-135m").expect("a preset");
+    let nothing = ScratchLimits { decode_rows: 1, keys_max: 1, update: None };
+    layout.extend(CudaDevice::scratch_layout(&spec, &nothing)?);
+    let mut arena = Arena::new(ArenaMap::new(&layout, 0));
+    let mut dev = CudaDevice::new(Bytes(arena.map().used_bytes()), options.cuda())?;
+    let (resident, _) = arena.split();
+    dev.bind_scratch(resident.buf("device.scratch"));
+    let buf = |name: &str| resident.buf(name);
+    dev.zero(buf("from"));
+    // Zeros would cost less power, and so run at a higher clock than anything real.
+    let values: Vec<f32> = (0..1u64 << 20).map(|i| number(i) - 0.5).collect();
+    for (name, start) in
+        ["x", "w"].iter().flat_map(|name| (0..PRODUCT * PRODUCT).step_by(1 << 20).map(move |s| (name, s)))
+    {
+        dev.write_f32(buf(name), start as usize, &values);
+    }
+    let n = PRODUCT as usize;
+    let w = Matrix::new(buf("w"), n, n, MatrixLayout::Rows);
+    let product = || dev.matmul(buf("x"), w, None, buf("y"), false);
+    let copy = || dev.cast(buf("from"), buf("to"));
+    let flops = 2.0 * (PRODUCT as f64).powi(3) * 1e-9;
+    let gflops: Vec<f64> = (0..options.repeats).map(|_| flops / seconds(&dev, &product)).collect();
+    let moved = 8.0 * COPY as f64 * 1e-9;
+    let bandwidth: Vec<f64> = (0..options.repeats).map(|_| moved / seconds(&dev, &copy)).collect();
+    dev.check()?;
+    let most = gflops.iter().copied().fold(0.0, f64::max);
+    let share = most / (dev.peak_flops(0.0) * 1e-9);
+    Ok(finish(result(&gflops, &bandwidth, share), &dev.machine_type(), dev.threads()))
+}
+
+/// A number in [0, 1) for each place.
+fn number(i: u64) -> f32 {
+    unit_f32(philox(0, Stream::Weights, 0, i)[0])
+}
+
+/// Seconds of one operation, over as many as take `PEAK_SECONDS`, after a few that are not timed.
+fn seconds(dev: &dyn Device, operation: &dyn Fn()) -> f64 {
+    const WARM_UP: u32 = 5;
+    let timed = |times: u32| {
+        let started = Instant::now();
+        (0..times).for_each(|_| operation());
+        dev.sync();
+        started.elapsed().as_secs_f64() / f64::from(times)
+    };
+    let about = timed(WARM_UP);
+    timed(((PEAK_SECONDS / about) as u32).clamp(1, 10_000))
+}
+
+fn result(gflops: &[f64], bandwidth: &[f64], share: f64) -> Value {
+    let mut result = spread(gflops);
+    result["bench"] = json!("peak");
+    result["unit"] = json!("GFLOP/s");
+    result["bandwidth_gb_per_s"] = spread(bandwidth);
+    result["share_of_peak"] = json!(share);
+    result
+}

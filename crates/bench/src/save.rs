@@ -1,0 +1,119 @@
+//! `bench save`: a checkpoint of a model with all its states, against `dd` with fsync of the same bytes, and what it adds to
+//! the process's anonymous memory, against the staging buffer.
+
+use super::{Bench, BenchOptions, bench_run, finish, median, spread};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_memory::host::Host;
+use plimsoll_plan::devices;
+use plimsoll_rl::roles::{Sources, Trainer};
+use plimsoll_rl::rollout::held::Held;
+use plimsoll_rl::save::{What, prepare};
+use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
+use plimsoll_run::progress::Progress;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often anonymous memory is read during a save.
+const SAMPLE: Duration = Duration::from_millis(1);
+
+/// Saves into `dir`, which must be there and writable; what was written is removed.
+///
+/// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; `io-error` where `dd` cannot run.
+pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
+    let run = bench_run(options, 1, 1, 8);
+    let bench = Bench::open(options, &run, 8)?;
+    let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
+    let trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    let place = dir.join(format!(".plimsoll-bench-save-{}", std::process::id()));
+    let unwritable = |err: std::io::Error| plimsoll_run::run_dir::unwritable(&place, &err);
+    std::fs::create_dir_all(place.join("checkpoints")).map_err(unwritable)?;
+    let measured = measure(options, &bench, &trainer, &place);
+    std::fs::remove_dir_all(&place).map_err(unwritable)?;
+    let Measured { times, dd, bytes, growth } = measured?;
+    let mut result = spread(&times);
+    result["bench"] = json!("save");
+    result["unit"] = json!("s");
+    result["bytes"] = json!(bytes);
+    result["gb_per_s"] = json!(bytes as f64 / median(&times) / 1e9);
+    result["dd"] = spread(&dd);
+    result["times_dd"] = json!(median(&times) / median(&dd));
+    result["anonymous_growth_bytes"] = json!(growth);
+    result["staging_bytes"] = json!(bench.report.shape.host.staging);
+    result["peak_bytes"] = json!(Host::this().rss().peak);
+    Ok(finish(result, &dev.machine_type(), dev.threads()))
+}
+
+struct Measured {
+    times: Vec<f64>,
+    dd: Vec<f64>,
+    bytes: u64,
+    growth: u64,
+}
+
+/// Saves and `dd` by turns, so that both meet the disk in the same state.
+fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: &Path) -> Result<Measured> {
+    let store = Store::of_run(place);
+    let run_file = bench_run(options, 1, 1, 8).to_toml();
+    let state = RunState::blank(Progress::default());
+    let retention = Retention { keep: 1, ..Retention::default() };
+    let mut found = Measured { times: Vec::new(), dd: Vec::new(), bytes: 0, growth: 0 };
+    for step in 0..=options.repeats as u32 {
+        let before = Host::this().rss().anon;
+        let started = Instant::now();
+        let what = What::Everything { state: &state, run_file: &run_file, held: &Held::default() };
+        let (path, peak) =
+            with_peak_anon(|| prepare(trainer, &bench.model, &store, step, what, retention)?.run());
+        let seconds = started.elapsed().as_secs_f64();
+        found.bytes = Manifest::read(&path?)?.bytes();
+        let dd = dd(&place.join("dd"), found.bytes)?;
+        // The first of each is for the disk to wake up.
+        if step > 0 {
+            found.times.push(seconds);
+            found.dd.push(dd);
+        }
+        found.growth = found.growth.max(peak.0.saturating_sub(before.0));
+    }
+    Ok(found)
+}
+
+/// What `work` gives, and the most anonymous memory that was seen meanwhile.
+fn with_peak_anon<T>(work: impl FnOnce() -> T) -> (T, Bytes) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut peak = Bytes(0);
+            while !over.load(Ordering::Relaxed) {
+                peak = peak.max(Host::this().rss().anon);
+                std::thread::sleep(SAMPLE);
+            }
+            peak
+        });
+        let result = work();
+        over.store(true, Ordering::Relaxed);
+        (result, watcher.join().expect("it only reads"))
+    })
+}
+
+/// Seconds of `dd` with fsync.
+fn dd(to: &Path, bytes: u64) -> Result<f64> {
+    let blocks = bytes.div_ceil(1 << 20);
+    let started = Instant::now();
+    let status = Command::new("dd")
+        .args(["if=/dev/zero", "bs=1M", "conv=fsync"])
+        .args([format!("of={}", to.display()), format!("count={blocks}")])
+        .stderr(Stdio::null())
+        .status();
+    let seconds = started.elapsed().as_secs_f64();
+    let _ = std::fs::remove_file(to);
+    match status {
+        Ok(status) if status.success() => Ok(seconds),
+        Ok(status) => {
+            Err(Error::new("io-error", format!("dd of {blocks} MiB to {}: {status}", to.display()))
+                .hint("make room for twice the checkpoint"))
+        }
+        Err(err) => Err(Error::new("io-error", format!("dd: {err}")).hint("install coreutils")),
+    }
+}

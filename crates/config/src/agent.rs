@@ -1,0 +1,231 @@
+//! What a run file says of an environment policy: what its absent keys become, and what it may not say.
+
+use super::provenance::{Origin, Provenance};
+use super::sections::{Environment, RunFile};
+use super::validate::{bad_value, contradiction, not_zero};
+use super::values::{Auto, ByteSize, RunDevice};
+use plimsoll_algo::method::Method;
+use plimsoll_base::{Bytes, Error, Result};
+
+/// Environments, where the run file names no number.
+const NUM_ENVS: u32 = 8;
+/// Frames of an environment in a batch, likewise.
+const FRAMES_EACH: u32 = 128;
+/// Factor of the value loss in CleanRL and Stable-Baselines3.
+const VALUE_COEF: f64 = 0.5;
+/// Most memory of a worker of Python environments, where the run file says nothing.
+const WORKER_MEMORY: Bytes = Bytes(2 << 30);
+/// What `eval.metric` may be: the mean return of the episodes of evaluation.
+const EVAL_METRICS: [&str; 3] = ["reward", "return", "eval/return"];
+/// Environments and frames of a batch; beyond it a count is a slip of the keyboard.
+const COUNT_MAX: u32 = 1 << 24;
+
+/// Whether environments of this name run in worker processes.
+pub fn is_python_env(env: &str) -> bool {
+    ["gym:", "python:"].iter().any(|prefix| env.starts_with(prefix))
+}
+
+/// Fills what follows from other keys.
+pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
+    if !run.is_agent() {
+        return;
+    }
+    let Some(environment) = &mut run.environment else { return };
+    let says_worker_memory = provenance.origins.contains_key("environment.worker_memory");
+    let mut note = |key: &str| drop(provenance.origins.insert(key.into(), Origin::Method));
+    if environment.num_envs.is_none() {
+        note("environment.num_envs");
+    }
+    let num_envs = *environment.num_envs.get_or_insert(NUM_ENVS);
+    if is_python_env(&environment.env) && !says_worker_memory {
+        note("environment.worker_memory");
+        environment.worker_memory = ByteSize(WORKER_MEMORY);
+    }
+    if environment.frames_per_batch.is_none() {
+        note("environment.frames_per_batch");
+    }
+    let frames = *environment.frames_per_batch.get_or_insert(num_envs.saturating_mul(FRAMES_EACH));
+    if let (Some(total), 0) = (environment.total_frames, run.train.steps) {
+        note("train.steps");
+        run.train.steps = u32::try_from(total / u64::from(frames.max(1))).unwrap_or(u32::MAX).max(1);
+    }
+    if run.train.mini_batch.is_none() {
+        note("train.mini_batch");
+    }
+    run.train.mini_batch.get_or_insert(frames);
+    if let Some(critic) = &mut run.critic
+        && critic.value_coef.is_none()
+    {
+        note("critic.value_coef");
+        critic.value_coef = Some(VALUE_COEF);
+    }
+    if run.run.device == Auto::Auto {
+        // Small networks stay on the host, whatever the machine has.
+        note("run.device");
+        run.run.device = Auto::Value(RunDevice::Cpu);
+    }
+}
+
+/// Requires what has no default.
+pub(super) fn required(run: &RunFile, at: &Provenance) -> Result<()> {
+    match run.environment.as_ref().and_then(|environment| environment.total_frames) {
+        Some(_) => Ok(()),
+        None => Err(super::de::missing_key(&at.source, &Origin::Default, "environment.total_frames")),
+    }
+}
+
+/// Checks the keys of an environment policy whose absent ones are filled.
+pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
+    let environment = run.environment.as_ref().expect("an environment policy has an environment");
+    if run.method != Method::Ppo {
+        let message = format!("method `{}` with an environment policy, which learns by `ppo`", run.method);
+        return Err(contradiction(at, "method", &message).hint("set method = \"ppo\""));
+    }
+    if environment.env.is_empty() {
+        return Err(at
+            .error("bad-value", "environment.env", "`environment.env` is empty")
+            .hint("set environment.env = \"CartPole-v1\""));
+    }
+    if run.run.device == Auto::Value(RunDevice::Cuda) {
+        let message = "run.device = \"cuda\" with an environment policy, which stays on the host";
+        return Err(contradiction(at, "run.device", message).hint("remove run.device"));
+    }
+    unused(run, at)?;
+    workers(environment, at)?;
+    evaluation(run, at)?;
+    batches(run, at)
+}
+
+/// Limits of worker processes.
+fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
+    not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
+    for (key, value) in [
+        ("environment.step_timeout_ms", environment.step_timeout_ms),
+        ("environment.reset_timeout_ms", environment.reset_timeout_ms),
+        ("environment.worker_memory", environment.worker_memory.0.0),
+    ] {
+        if value == 0 {
+            return Err(bad_value(at, key, 0, "a number above 0"));
+        }
+    }
+    Ok(())
+}
+
+/// Evaluation is whole episodes: of the likeliest actions, or of drawn ones.
+fn evaluation(run: &RunFile, at: &Provenance) -> Result<()> {
+    let eval = &run.eval;
+    if eval.temperature != 0.0 && eval.temperature != 1.0 {
+        let wanted = "0 for the likeliest actions, or 1 for actions that are drawn";
+        return Err(bad_value(at, "eval.temperature", eval.temperature, wanted));
+    }
+    if !EVAL_METRICS.contains(&eval.metric.as_str()) {
+        let message = format!("`eval.metric` is \"{}\", which this run does not measure", eval.metric);
+        return Err(at
+            .error("unknown-metric", "eval.metric", &message)
+            .fact(format!("it measures {}", EVAL_METRICS.join(", ")))
+            .hint("set eval.metric = \"reward\": the mean return of an episode"));
+    }
+    let is_set = |key: &str| at.origins.contains_key(key);
+    match ["eval.prompts_max", "eval.temperature", "eval.metric"].into_iter().find(|key| is_set(key)) {
+        Some(key) if eval.every.is_none() => {
+            let message = format!("`{key}` is set, and without eval.every nothing is evaluated");
+            Err(contradiction(at, key, &message).hint("set eval.every, in steps"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses keys that would do nothing.
+fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
+    let is_set = |key: &str| {
+        at.origins.iter().any(|(name, origin)| {
+            let inside = name == key || name.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
+            inside && !matches!(origin, Origin::Method)
+        })
+    };
+    let has_workers = run.environment.as_ref().is_some_and(|environment| is_python_env(&environment.env));
+    let of_workers: &[&str] = if has_workers { &[] } else { &Environment::OF_WORKERS };
+    for (keys, what) in [(&Environment::OF_TEXT[..], "text environments"), (of_workers, "worker processes")] {
+        for key in keys.iter().map(|key| format!("environment.{key}")) {
+            if is_set(&key) {
+                let message = format!("`{key}` is set, but it is of {what}");
+                return Err(contradiction(at, &key, &message).hint(format!("remove {key}")));
+            }
+        }
+    }
+    for key in [
+        "data",
+        "rollout",
+        "reward",
+        "eval.samples",
+        "model_options",
+        "critic.model",
+        "critic.learning_rate",
+        "critic.updates_per_rollout",
+        "critic.warmup_steps",
+        "train.micro_batch_tokens",
+        "train.grad_dtype",
+        "train.optimizer_dtype",
+        "train.recompute",
+        "loss.aggregation",
+        "loss.kl_target",
+        "loss.overlong_buffer",
+        "memory.offload",
+    ] {
+        if is_set(key) {
+            let message = format!("`{key}` is set, but a small network in an environment has no use for it");
+            return Err(contradiction(at, key, &message).hint(format!("remove {key}")));
+        }
+    }
+    if run.loss.kl_coef != 0.0 {
+        let message = "loss.kl_coef is set, but an environment policy has no reference";
+        return Err(contradiction(at, "loss.kl_coef", message).hint("remove loss.kl_coef"));
+    }
+    Ok(())
+}
+
+/// Whether frames divide into environments and mini-batches.
+fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
+    let environment = run.environment.as_ref().expect("an environment policy has an environment");
+    let (envs, frames) = (environment.num_envs.unwrap_or(0), environment.frames_per_batch.unwrap_or(0));
+    for (key, count) in [
+        ("environment.num_envs", Some(envs)),
+        ("environment.frames_per_batch", Some(frames)),
+        ("environment.max_frames_per_traj", environment.max_frames_per_traj),
+    ] {
+        if count.is_some_and(|count| count == 0 || count > COUNT_MAX) {
+            return Err(bad_value(
+                at,
+                key,
+                count.unwrap_or(0),
+                &format!("a whole number from 1 to {COUNT_MAX}"),
+            ));
+        }
+    }
+    if !frames.is_multiple_of(envs) {
+        let message = format!(
+            "environment.frames_per_batch = {frames} is no whole number of frames for each of {envs} environments"
+        );
+        let whole = (frames / envs).max(1) * envs;
+        return Err(contradiction(at, "environment.frames_per_batch", &message)
+            .hint(format!("set environment.frames_per_batch = {whole}")));
+    }
+    let mini_batch = run.train.mini_batch.unwrap_or(frames);
+    if !frames.is_multiple_of(mini_batch) {
+        let message =
+            format!("train.mini_batch = {mini_batch} does not divide the {frames} frames of a batch");
+        let below = (1..=mini_batch.min(frames)).rev().find(|&size| frames.is_multiple_of(size)).unwrap_or(1);
+        return Err(contradiction(at, "train.mini_batch", &message)
+            .hint(format!("set train.mini_batch = {below}, or remove it for one update a pass")));
+    }
+    if environment.total_frames.is_some_and(|total| total < u64::from(frames)) {
+        return Err(bad_frames(at, frames));
+    }
+    Ok(())
+}
+
+fn bad_frames(at: &Provenance, frames: u32) -> Error {
+    let message = format!("environment.total_frames is less than the {frames} frames of one batch");
+    contradiction(at, "environment.total_frames", &message)
+        .hint(format!("set environment.total_frames to at least {frames}"))
+}

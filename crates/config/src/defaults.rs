@@ -1,0 +1,68 @@
+//! Defaults that depend on the method, from the method table of `algo`.
+
+use super::provenance::{Origin, Provenance};
+use super::sections::RunFile;
+use super::values::DynamicSampling;
+use plimsoll_algo::advantage::Advantage;
+use plimsoll_algo::policy_loss::PolicyLoss;
+use plimsoll_algo::shaping::GroupShaping;
+
+/// The value clip of TRL and Open-Reasoner-Zero.
+const VALUE_CLIP: f64 = 0.2;
+/// verl's DAPO recipe makes ten batches at most, of which the first is no retry.
+const DYNAMIC_SAMPLING_RETRIES: u32 = 10;
+/// OpenRLHF's band.
+const CORRECTION_BAND: [f64; 2] = [0.5, 5.0];
+
+/// Fills what the method sets and the run file does not.
+pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
+    let Some(spec) = run.method.spec() else { return };
+    let mut filled: Vec<&str> = Vec::new();
+    let mut note = |was_none: bool, key| {
+        if was_none {
+            filled.push(key);
+        }
+    };
+    note(run.loss.policy.is_none(), "loss.policy");
+    let policy = *run.loss.policy.get_or_insert(spec.loss.kind());
+    if let PolicyLoss::Ppo { clip_low, clip_high, .. }
+    | PolicyLoss::Gspo { clip_low, clip_high }
+    | PolicyLoss::Cispo { clip_low, clip_high } = policy.loss()
+    {
+        note(run.loss.clip_low.is_none(), "loss.clip_low");
+        note(run.loss.clip_high.is_none(), "loss.clip_high");
+        run.loss.clip_low.get_or_insert(clip_low);
+        run.loss.clip_high.get_or_insert(clip_high);
+    }
+    if run.loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some() {
+        run.loss.dynamic_sampling_retries.get_or_insert(DYNAMIC_SAMPLING_RETRIES);
+    }
+    if run.loss.correction.is_some() {
+        run.loss.correction_band.get_or_insert(CORRECTION_BAND);
+    }
+    note(run.loss.aggregation.is_none(), "loss.aggregation");
+    note(run.loss.advantage.is_none(), "loss.advantage");
+    note(run.loss.whiten.is_none(), "loss.whiten");
+    run.loss.aggregation.get_or_insert(spec.aggregation);
+    run.loss.whiten.get_or_insert(spec.whiten);
+    run.loss.advantage.get_or_insert(match (spec.needs_critic, spec.shaping) {
+        (true, _) => Advantage::Gae,
+        (false, GroupShaping::GroupNorm { .. }) => Advantage::GroupNorm,
+        (false, GroupShaping::MeanBaseline) => Advantage::MeanBaseline,
+        (false, GroupShaping::Rloo) => Advantage::Rloo,
+        (false, GroupShaping::None) => Advantage::None,
+    });
+    if spec.needs_critic {
+        let learning_rate = run.train.learning_rate;
+        let critic = run.critic.get_or_insert_default();
+        note(critic.learning_rate.is_none(), "critic.learning_rate");
+        note(critic.value_clip.is_none(), "critic.value_clip");
+        note(critic.warmup_steps.is_none(), "critic.warmup_steps");
+        critic.learning_rate.get_or_insert(learning_rate);
+        critic.value_clip.get_or_insert(VALUE_CLIP);
+        critic.warmup_steps.get_or_insert(0);
+    }
+    for key in filled {
+        provenance.origins.insert(key.to_string(), Origin::Method);
+    }
+}

@@ -1,0 +1,138 @@
+//! What `[environment]` may say, alone and beside the other sections.
+
+use super::provenance::Provenance;
+use super::sections::{Environment, RunFile};
+use super::validate::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
+use super::values::{Credit, Overlong};
+use plimsoll_algo::advantage::Advantage;
+use plimsoll_base::{Error, Result};
+use plimsoll_textenv::{Kind, Settings};
+use std::time::Duration;
+
+/// Episodes of an evaluation if `eval.prompts_max` is absent.
+const EVAL_EPISODES: u32 = 256;
+/// Most worker processes.
+const WORKERS_MAX: f64 = 256.0;
+
+/// Checks a run file that has the section.
+pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
+    let Some(environment) = &run.environment else { return Ok(()) };
+    if !run.method.has_rollout() {
+        let message = format!("[environment] is set, but method `{}` samples nothing", run.method);
+        return Err(contradiction(at, "environment.env", &message)
+            .hint("set method = \"grpo\", or remove [environment]"));
+    }
+    let kind = Kind::parse(&environment.env).map_err(|found| {
+        let placed = at.error(found.slug, "environment.env", &found.message);
+        let placed = found.facts.into_iter().fold(placed, Error::fact);
+        found.hints.into_iter().fold(placed, Error::hint)
+    })?;
+    let native = Environment::OF_NATIVE.map(|key| format!("environment.{key}"));
+    if let Some(key) = native.iter().find(|key| at.origins.contains_key(key.as_str())) {
+        let message =
+            format!("`{key}` is set, but it is of native environments, which a small network acts in");
+        return Err(
+            contradiction(at, key, &message).hint(format!("remove {key}, or set model = \"mlp:64x64\""))
+        );
+    }
+    limits(run, environment, at)?;
+    beside(run, environment, &kind, at)
+}
+
+fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<()> {
+    not_zero(Some(environment.turns_max), at, "environment.turns_max")?;
+    not_zero(Some(environment.turn_tokens_max), at, "environment.turn_tokens_max")?;
+    not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
+    if let Some(workers) = environment.num_workers.value() {
+        in_range(f64::from(workers), 1.0, WORKERS_MAX, at, "environment.num_workers")?;
+    }
+    for (key, value) in [
+        ("environment.step_timeout_ms", environment.step_timeout_ms),
+        ("environment.reset_timeout_ms", environment.reset_timeout_ms),
+        ("environment.worker_memory", environment.worker_memory.0.0),
+    ] {
+        if value == 0 {
+            return Err(bad_value(at, key, 0, "a number above 0"));
+        }
+    }
+    let (turn, whole) = (run.rollout.max_new_tokens, environment.episode_tokens(run.rollout.max_new_tokens));
+    match environment.episode_tokens_max {
+        Some(most) if most < turn => {
+            let message = format!(
+                "environment.episode_tokens_max = {most} is less than one turn of rollout.max_new_tokens = {turn}"
+            );
+            Err(contradiction(at, "environment.episode_tokens_max", &message)
+                .hint(format!("set environment.episode_tokens_max to at least {turn}, or remove it")))
+        }
+        _ => in_range(f64::from(whole), 1.0, f64::from(TOKENS_MAX), at, "environment.turns_max"),
+    }
+}
+
+/// What other sections say that an environment has no use for.
+fn beside(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
+    let refuse = |key: &str, why: &str| {
+        Err(contradiction(at, key, &format!("`{key}` is set beside [environment], {why}"))
+            .hint(format!("remove {key}, or remove [environment]")))
+    };
+    if run.data.prompts.is_some() {
+        return refuse("data.prompts", "whose episodes begin with prompts of their own");
+    }
+    if run.data.eval.is_some() && !run.data.asks_no_eval() {
+        return refuse("data.eval", "which is evaluated on seeds of its own");
+    }
+    if !run.reward.is_empty() {
+        return refuse("reward", "which gives the reward itself");
+    }
+    if run.loss.overlong_buffer.is_some() {
+        return refuse("loss.overlong_buffer", "whose episodes are longer than one response");
+    }
+    if run.holds_samples() {
+        let key = if run.rollout.policy_lag > 0 { "rollout.policy_lag" } else { "loss.dynamic_sampling" };
+        return refuse(key, "whose episodes are played for the step that trains on them");
+    }
+    if run.data.overlong == Overlong::Drop {
+        return refuse("data.overlong", "where \"drop\" would change which episodes there are");
+    }
+    let advantage = run.loss.advantage.unwrap_or(Advantage::None);
+    if environment.credit == Credit::Turn && advantage.compares_group() {
+        let message = format!(
+            "environment.credit = \"turn\" with advantage `{advantage}`, which compares whole episodes of a group"
+        );
+        return Err(contradiction(at, "environment.credit", &message)
+            .hint("set method = \"ppo\" or \"reinforce\", or environment.credit = \"episode\""));
+    }
+    if kind.is_python() && run.data.prompt_tokens_max.is_none() {
+        let missing = super::de::missing_key(&at.source, &super::Origin::Default, "data.prompt_tokens_max");
+        return Err(missing.fact("what an environment in Python says first is not known before it runs"));
+    }
+    Ok(())
+}
+
+impl Environment {
+    /// Returns how the workers and programs of a text environment are run.
+    pub fn host_settings(&self) -> Settings {
+        Settings {
+            python: self.python.clone(),
+            num_workers: self.num_workers.value().unwrap_or(1),
+            worker_memory: self.worker_memory.0,
+            network: self.network.kind(),
+            step_timeout: Duration::from_millis(self.step_timeout_ms),
+            reset_timeout: Duration::from_millis(self.reset_timeout_ms),
+        }
+    }
+}
+
+impl RunFile {
+    /// Returns the seed of the run's text episodes.
+    pub fn episode_seed(&self) -> u64 {
+        self.environment.as_ref().and_then(|environment| environment.seed).unwrap_or(self.seed)
+    }
+
+    /// Returns the episodes of an evaluation: 0 without an environment, or if the run file asks for no evaluation.
+    pub fn eval_episodes(&self) -> usize {
+        match self.environment.is_some() && !self.data.asks_no_eval() {
+            true => self.eval.prompts_max.unwrap_or(EVAL_EPISODES) as usize,
+            false => 0,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Keys that have their names already and no code yet: they parse, and using one is `not-built`.
+
+use super::provenance::Provenance;
+use super::sections::RunFile;
+use super::values::Offload;
+use plimsoll_base::{Error, Result};
+
+/// Refuses what a run file asks for and this build cannot do.
+pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
+    if let Some(environment) = run.environment.as_ref().filter(|_| !run.is_agent())
+        && !environment.env.is_empty()
+        && !["text:", "python:"].iter().any(|kind| environment.env.starts_with(kind))
+    {
+        let asked = format!("\"{}\" with a language model", environment.env);
+        let built =
+            "text environments (text:NAME, python:FILE.py:CLASS), and native ones with model = \"mlp:64x64\"";
+        return Err(error(at, "environment.env", &asked, built));
+    }
+    if run.run.zero_stage != 0 {
+        return Err(error(at, "run.zero_stage", &run.run.zero_stage.to_string(), "0: one process"));
+    }
+    if run.memory.offloads(Offload::Gradients) {
+        return Err(error(at, "memory.offload", "\"gradients\"", "\"optimizer\" and \"reference\""));
+    }
+    Ok(())
+}
+
+/// `not-built` for `asked` at `key`, with what there is.
+pub fn error(at: &Provenance, key: &str, asked: &str, built: &str) -> Error {
+    at.error("not-built", key, &format!("`{key}`: {asked} is not built yet"))
+        .hint(format!("built is {built}"))
+}

@@ -1,0 +1,456 @@
+//! Run files, good and bad.
+
+use super::*;
+use plimsoll_base::Exit;
+
+const GOOD: &str = r#"method = "grpo"
+model = "builtin:nano"
+[data]
+prompts = "builtin:addition"
+[rollout]
+prompts_per_step = 32
+group_size = 8
+max_new_tokens = 5
+[[reward]]
+kind = "exact"
+[train]
+steps = 60
+learning_rate = 1e-4
+micro_batch_tokens = "auto"
+[memory]
+host = "48MiB"
+"#;
+
+fn load_text(text: &str, sets: &[&str], env: &[(&str, &str)]) -> Result<Loaded> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.toml");
+    std::fs::write(&path, text).expect("a file in a temporary folder");
+    let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
+    load(&path, &sets, env.iter().map(|(name, value)| (name.to_string(), value.to_string())))
+}
+
+#[test]
+fn layers_win_in_their_order_and_remember_it() {
+    let env = [("PLIMSOLL__ROLLOUT__GROUP_SIZE", "4"), ("PLIMSOLL__SEED", "3"), ("PATH", "x")];
+    let loaded =
+        load_text(GOOD, &["rollout.group_size=2", "reward.1.kind=format", "reward.0.weight=0.5"], &env)
+            .unwrap();
+    let run = &loaded.run;
+    assert_eq!((run.rollout.group_size, run.seed, run.reward.len()), (2, 3, 2));
+    assert_eq!((run.reward[0].weight, run.reward[1].kind.as_str()), (0.5, "format"));
+    assert_eq!(run.memory.host, Auto::Value(ByteSize(plimsoll_base::Bytes::mib(48))));
+    assert_eq!(run.loss.clip_high, Some(0.2));
+    assert_eq!(run.run.dir.as_deref(), Some("runs/out/x"));
+    for (key, origin) in [
+        ("rollout.group_size", "--set"),
+        ("seed", "environment PLIMSOLL__SEED"),
+        ("rollout.temperature", "default"),
+        ("loss.clip_low", "default of the method"),
+    ] {
+        assert_eq!(loaded.provenance.describe(key), origin, "{key}");
+    }
+    assert!(loaded.provenance.describe("train.steps").ends_with("x.toml:12"));
+    let keys: Vec<String> = loaded.settings().into_iter().map(|setting| setting.key).collect();
+    assert!(keys.contains(&"reward.1.kind".to_string()), "{keys:?}");
+}
+
+#[test]
+fn set_takes_toml_if_it_parses_and_a_string_otherwise() {
+    let sets = [
+        "model=2024",
+        "rollout.stop=[\"a\", \"b\"]",
+        "memory.host=1GiB",
+        "rollout={top_k=5}",
+        "data.eval=a b",
+    ];
+    let run = load_text(GOOD, &sets, &[]).unwrap().run;
+    assert_eq!((run.model.as_str(), run.rollout.stop.len(), run.rollout.top_k), ("2024", 2, 5));
+    assert_eq!((run.rollout.group_size, run.data.eval.clone()), (8, Some("a b".into())));
+}
+
+#[test]
+fn the_resolved_file_reads_back_as_itself() {
+    let run = load_text(GOOD, &["train.recompute=layer", "run.dir=o"], &[]).unwrap().run;
+    let again = load_text(&run.to_toml(), &[], &[]).unwrap().run;
+    assert_eq!(run, again);
+}
+
+#[test]
+fn aliases_are_read_under_our_names() {
+    let text = GOOD
+        .replace("group_size = 8", "num_generations = 6")
+        .replace("steps = 60", "steps = 60\ngradient_checkpointing = true");
+    let text = text.replace("[memory]", "[loss]\nepsilon = 0.3\nbeta = 0.01\n[memory]");
+    let loaded = load_text(&text, &["rollout.free_cache_engine=true", "rollout.n=4"], &[]).unwrap();
+    let run = &loaded.run;
+    assert_eq!(run.rollout.group_size, 4);
+    assert_eq!((run.loss.clip_low, run.loss.clip_high, run.loss.kl_coef), (Some(0.3), Some(0.3), 0.01));
+    assert_eq!(run.train.recompute, Auto::Value(Recompute::Layer));
+    assert!(loaded.notes[0].contains("is ignored"), "{:?}", loaded.notes);
+    let offloaded = load_text(GOOD, &["memory.adam_offload=true"], &[]).unwrap().run.memory.offload;
+    assert_eq!(offloaded, Auto::Value(vec![Offload::Optimizer]));
+    assert_eq!(load_text(GOOD, &["memory.offload=auto"], &[]).unwrap().run.memory.offload, Auto::Auto);
+    let sets = ["data.prompt_tokens_max=11", "train.per_device_train_batch_size=4"];
+    assert_eq!(load_text(GOOD, &sets, &[]).unwrap().run.train.micro_batch_tokens, Auto::Value(64));
+}
+
+/// One row: what `--set` adds to the good file, the slug, and what the message or hint must contain.
+const BAD: &[(&[&str], &str, &str)] = &[
+    (&["rollout.grup_size=8"], "unknown-key", "did you mean `rollout.group_size`?"),
+    (&["train.group_size=8"], "unknown-key", "`rollout.group_size`"),
+    (&["rolout.group_size=8"], "unknown-key", "did you mean `rollout`?"),
+    (&["rollout.zzzzzzz=8"], "unknown-key", "keys of [rollout]: prompts_per_step"),
+    (&["reward.0.wieght=8"], "unknown-key", "did you mean `reward.0.weight`?"),
+    (&["rollout.group_size=eight"], "bad-type", "the string \"eight\"; it takes a whole number"),
+    (&["rollout.group_size=1.5"], "bad-type", "the number 1.5"),
+    (&["rollout.group_size=-1"], "bad-value", "-1"),
+    (&["rollout.group_size=99999999999"], "bad-value", "99999999999"),
+    (&["train=3"], "bad-type", "it takes a table"),
+    (&["rollout.stop=x"], "bad-type", "a list"),
+    (&["train.micro_batch_tokens=many"], "bad-type", "\"auto\" or a whole number"),
+    (&["train.betas=[0.9]"], "bad-value", "a list of 2 numbers"),
+    (&["train.betas=[0.9, 0.9, 0.9]"], "bad-value", "a list of 2 numbers"),
+    (&["train.betas=[0.9, 1.0]"], "bad-value", "train.betas"),
+    (&["memory.host=12XB"], "bad-value", "bytes, such as"),
+    (&["memory.host=0"], "bad-value", "memory.host"),
+    (&["method=grop"], "bad-value", "did you mean \"grpo\"?"),
+    (&["method=7"], "bad-value", "none of its names"),
+    (&["rollout.on_full=never"], "bad-value", "worst-case"),
+    (&["rollout.temperature=-1"], "bad-value", "not negative"),
+    (&["rollout.temperature=nan"], "bad-value", "NaN"),
+    (&["rollout.temperature=0"], "contradictory-keys", "greedy"),
+    (&["rollout.top_p=0"], "bad-value", "above 0"),
+    (&["rollout.top_p=1.5"], "bad-value", "1.5"),
+    (&["rollout.min_p=1"], "bad-value", "below 1"),
+    (&["rollout.group_size=0"], "bad-value", "at least 1"),
+    (&["rollout.group_size=1"], "group-too-small", "nothing to be compared with"),
+    (&["rollout.max_new_tokens=0"], "bad-value", "max_new_tokens"),
+    (&["rollout.block_size=32"], "bad-value", "16"),
+    (&["rollout.kv_blocks=1", "rollout.max_new_tokens=64"], "contradictory-keys", "4 blocks"),
+    (&["train.mini_batch=100"], "contradictory-keys", "set train.mini_batch = 64"),
+    (&["train.steps=0"], "bad-value", "train.steps"),
+    (&["train.learning_rate=inf"], "bad-value", "finite"),
+    (&["train.learning_rate=-1e-4"], "bad-value", "-0.0001"),
+    (&["train.warmup_steps=61"], "contradictory-keys", "61"),
+    (&["loss.kl_target=0.1"], "contradictory-keys", "loss.kl_coef"),
+    (&["loss.gamma=0.9"], "contradictory-keys", "reinforce"),
+    (&["eval.samples=4"], "contradictory-keys", "greedy"),
+    (&["reward.0.kind=exakt"], "unknown-reward", "`exact`"),
+    (&["reward.0.kind=regex:("], "reward-bad-pattern", "reward.0.kind"),
+    (&["reward.2.kind=exact"], "bad-set", "`reward.1` appends one"),
+    (&["reward.1.weight=2"], "missing-key", "`reward.1.kind` is missing"),
+    (&["nonsense"], "bad-set", "there is no `=`"),
+    (&["a..b=1"], "bad-set", "not a key"),
+    (&["model.x=1"], "bad-set", "not a table"),
+    (&["method=dpo", "loss.dpo_beta=0"], "bad-value", "above 0"),
+    (&["method=dpo", "loss.label_smoothing=0.5"], "bad-value", "below 0.5"),
+    (&["method=dpo", "loss.label_smoothing=0.1", "loss.loss_type=ipo"], "contradictory-keys", "IPO has none"),
+    (&["method=dpo", "loss.loss_type=hinge"], "bad-value", "takes sigmoid, ipo"),
+    (
+        &["method=dpo", "loss.kl_coef=0.1"],
+        "contradictory-keys",
+        "`loss.kl_coef` means nothing to method `dpo`",
+    ),
+    (&["method=dpo", "train.mini_batch=8"], "contradictory-keys", "train.mini_batch"),
+    (&["method=dpo", "train.epochs_per_rollout=2"], "contradictory-keys", "train.epochs_per_rollout"),
+    (&["loss.loss_type=ipo"], "contradictory-keys", "means nothing to method `grpo`"),
+    (&["loss.label_smoothing=0.1"], "contradictory-keys", "method = \"dpo\""),
+    (&["method=reward_model"], "contradictory-keys", "`rollout."),
+    (&["reward.0.kind=model"], "missing-key", "`reward.0.model` is missing"),
+    (&["reward.0.kind=model", "reward.0.model="], "bad-value", "reward.0.model"),
+    (&["reward.0.model=m"], "contradictory-keys", "kind = \"exact\" has no model"),
+    (
+        &["reward.0.kind=model", "reward.0.model=m", "reward.1.kind=model", "reward.1.model=m"],
+        "not-built",
+        "one reward model a run",
+    ),
+    (&["critic.model=actor"], "contradictory-keys", "method `grpo` has no critic"),
+    (&["method=sft", "critic.value_clip=0.2"], "contradictory-keys", "method `sft` has no critic"),
+    (&["loss.advantage=gae"], "contradictory-keys", "set method = \"ppo\""),
+    (&["loss.lambda=0.9"], "contradictory-keys", "loss.lambda = 0.9"),
+    (&["method=ppo", "loss.lambda=1.1"], "bad-value", "loss.lambda"),
+    (&["method=ppo", "loss.lambda=-0.1"], "bad-value", "a number from 0 to 1"),
+    (&["method=ppo", "loss.advantage=rloo"], "contradictory-keys", "its advantage is \"gae\""),
+    (&["method=ppo", "critic.model="], "bad-value", "critic.model"),
+    (&["method=ppo", "critic.learning_rate=-1"], "bad-value", "critic.learning_rate"),
+    (&["method=ppo", "critic.value_clip=nan"], "bad-value", "critic.value_clip"),
+    (&["method=ppo", "critic.updates_per_rollout=0"], "bad-value", "at least 1"),
+    (&["method=ppo", "critic.updates_per_rollout=9"], "contradictory-keys", "updates_per_rollout = 8"),
+    (&["method=ppo", "critic.warmup_steps=61"], "contradictory-keys", "at most 60"),
+    (&["method=ppo", "critic.warmup=61"], "unknown-key", "keys of [critic]: model, learning_rate"),
+    (&["environment.env=CartPole-v1"], "not-built", "environment"),
+    (&["environment.env=text:guess"], "text-environment-unknown", "did you mean text:guess-number?"),
+    (&["environment.env=python:game.py"], "text-environment-unknown", "python:FILE.py:CLASS"),
+    (&["environment.turns_max=2"], "missing-key", "environment.env"),
+    (
+        &["environment.env=text:second-try"],
+        "contradictory-keys",
+        "`data.prompts` is set beside [environment]",
+    ),
+    (&["environment.env=text:second-try", "environment.turns=2"], "unknown-key", "turns_max"),
+    (&["environment.env=text:second-try", "environment.turns_max=0"], "bad-value", "environment.turns_max"),
+    (&["environment.env=text:second-try", "environment.turns_max=3000000"], "bad-value", "4194304"),
+    (&["environment.env=text:second-try", "environment.turn_tokens_max=0"], "bad-value", "turn_tokens_max"),
+    (&["environment.env=text:second-try", "environment.num_workers=0"], "bad-value", "num_workers"),
+    (&["environment.env=text:second-try", "environment.step_timeout_ms=0"], "bad-value", "step_timeout_ms"),
+    (
+        &["environment.env=text:second-try", "environment.episode_tokens_max=3"],
+        "contradictory-keys",
+        "one turn",
+    ),
+    (&["environment.env=text:second-try", "environment.credit=token"], "bad-value", "episode"),
+    (&["method=sft", "environment.env=text:second-try"], "contradictory-keys", "`sft` samples nothing"),
+    (&["run.zero_stage=2"], "not-built", "one process"),
+    (&["memory.offload=[\"gradients\"]"], "not-built", "gradients"),
+    (&["memory.offload=[\"weights\"]"], "bad-value", "weights"),
+    (&["memory.offload=optimizer"], "bad-type", "\"auto\" or a list"),
+    (&["train.micro_batch_tokens=[1]"], "bad-type", "\"auto\" or a whole number"),
+    (&["memory.gpu_memory_utilization=0.9"], "not-built", "GPU"),
+    (&["data.prompts=[]"], "bad-value", "`data.prompts` is an empty list"),
+    (&["data.prompts=3"], "bad-type", "it takes a data set or a list of them"),
+    (&["data.prompts=[3]"], "bad-type", "a path, or a table with `path`"),
+    (&["data.prompts=[{ path = \"a.jsonl\", wieght = 2 }]"], "unknown-key", "weight"),
+    (&["data.prompts=[{ weight = 2 }]"], "missing-key", "data.prompts.0.path"),
+    (&["data.prompts=[{ path = \"\" }]"], "bad-value", "data.prompts.0"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = 0 }]"], "bad-value", "`data.prompts.0.weight` is 0"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = -1 }]"], "bad-value", "a finite number above 0"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = nan }]"], "bad-value", "`data.prompts.0.weight` is NaN"),
+    (&["data.prompts=[{ path = \"a.jsonl\", weight = inf }]"], "bad-value", "data.prompts.0.weight"),
+    (&["data.prompts=[\"x/a.jsonl\", \"y/a.parquet\"]"], "data-same-name", "two sets with the name `a`"),
+    (
+        &["data.prompts=[{ path = \"a.jsonl\", name = \"a/b\" }]"],
+        "bad-value",
+        "`data.prompts.0.name` is `a/b`",
+    ),
+    (&["data.eval=[\"a.jsonl\", \"a.jsonl\"]"], "data-same-name", "data.eval"),
+    (&["data.eval=[{ path = \"a.jsonl\", weight = 2 }]"], "contradictory-keys", "data.eval.0.weight"),
+    (&["data.pass_rate_min=0.5"], "contradictory-keys", "data.pass_rate_column"),
+    (&["data.curriculum=easy-first"], "contradictory-keys", "data.pass_rate_column"),
+    (&["data.curriculum=easy"], "bad-value", "easy-first"),
+    (&["data.pass_rate_column=p", "data.pass_rate_max=1.5"], "bad-value", "data.pass_rate_max"),
+    (
+        &["data.pass_rate_column=p", "data.pass_rate_min=0.8", "data.pass_rate_max=0.2"],
+        "contradictory-keys",
+        "data.pass_rate_min = 0.8 is above",
+    ),
+    (&["eval.metric=rewrad"], "unknown-metric", "did you mean \"reward\"?"),
+    (&["eval.metric=pass_at_2"], "unknown-metric", "it measures reward, pass_at_1"),
+    (&["eval.metric=pass_at_1", "data.eval=none"], "unknown-metric", "it measures reward"),
+    (&["eval.metric=c/reward", "data.eval=[\"a.jsonl\", \"b.jsonl\"]"], "unknown-metric", "b/pass_at_1"),
+    (&["loss.correction=tiss"], "bad-value", "did you mean \"tis\"?"),
+    (&["loss.correction_band=[0.5, 2.0]"], "contradictory-keys", "there is no loss.correction"),
+    (&["loss.correction=tis", "loss.correction_band=[1.2, 2.0]"], "bad-value", "from 0 to 1 and from 1 on"),
+    (&["loss.correction=tis", "loss.correction_band=[0.5, inf]"], "bad-value", "correction_band"),
+    (&["rollout.policy_lag=-1"], "bad-value", "-1"),
+    (&["rollout.policy_lag=100000"], "bad-value", "a smaller rollout.policy_lag"),
+    (&["loss.dynamic_sampling=mixed"], "bad-type", "true, false or two numbers"),
+    (&["loss.dynamic_sampling=[0.0]"], "bad-value", "a list of 2 numbers"),
+    (&["loss.dynamic_sampling=[1.0, 0.0]"], "bad-value", "the smaller first"),
+    (&["loss.dynamic_sampling_retries=3"], "contradictory-keys", "keeps every group"),
+    (
+        &["loss.dynamic_sampling=false", "loss.dynamic_sampling_retries=3"],
+        "contradictory-keys",
+        "keeps every group",
+    ),
+    (
+        &["method=reinforce", "rollout.group_size=1", "loss.dynamic_sampling=true"],
+        "group-too-small",
+        "one score a group",
+    ),
+    (&["loss.kl_unbiased=true"], "contradictory-keys", "loss.kl_coef = 0"),
+    (
+        &["loss.kl_unbiased=true", "loss.kl_coef=0.1", "loss.kl_in=reward"],
+        "contradictory-keys",
+        "no gradient",
+    ),
+    (&["loss.policy=grpo"], "bad-value", "takes ppo, gspo, cispo, sapo, reinforce"),
+    (&["loss.policy=sapo", "loss.clip_high=0.3"], "contradictory-keys", "`sapo` clips nothing"),
+    (&["method=reinforce", "loss.clip_low=0.3"], "contradictory-keys", "`reinforce` clips nothing"),
+    (&["method=gspo", "loss.dual_clip=3"], "contradictory-keys", "this is `gspo`"),
+    (&["loss.policy=cispo", "loss.clip_low=6"], "contradictory-keys", "absolute"),
+    (&["loss.policy=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
+    (&["loss.mask_hole=zero_value"], "contradictory-keys", "is of GAE"),
+    (&["reward.0.kind=http:x"], "unknown-reward", "http://HOST"),
+    (&["reward.0.kind=python:f.py"], "unknown-reward", "python:file.py:function"),
+    (&["reward.0.kind=json-schema", "reward.0.schema=/no/such.json"], "reward-bad-schema", "reward.0.kind"),
+    (&["reward.0.network=maybe"], "bad-value", "takes deny, allow"),
+    (&["train.per_device_train_batch_size=4"], "missing-key", "prompt_tokens_max"),
+    (&["method=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
+];
+
+#[test]
+fn each_bad_value_is_a_named_usage_error_with_a_hint() {
+    for (sets, slug, contains) in BAD {
+        let error = load_text(GOOD, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (*slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+        assert!(!error.hints.is_empty(), "{sets:?}: {error}");
+    }
+}
+
+#[test]
+fn an_error_in_the_file_shows_its_line() {
+    for (from, to, slug, contains) in [
+        ("group_size = 8", "  grup_size = 8", "unknown-key", "x.toml:7:3: "),
+        ("group_size = 8", "  grup_size = 8", "unknown-key", "7 |   grup_size = 8"),
+        ("group_size = 8", "group_size = 8\nn = 8", "duplicate-key", "x.toml:8:1: `rollout.n`"),
+        ("group_size = 8", "group_size = 8\ngroup_size = 9", "run-file-syntax", "x.toml:8:1: "),
+        ("kind = \"exact\"", "kind = exact", "run-file-syntax", "10 | kind = exact"),
+        ("[train]", "[train", "run-file-syntax", "x.toml:11:"),
+        ("steps = 60", "", "missing-key", "`train.steps` is missing"),
+        ("model = \"builtin:nano\"", "", "missing-key", "`model` is missing"),
+        ("prompts = \"builtin:addition\"", "", "missing-key", "`data.prompts` is missing"),
+        ("[[reward]]\nkind = \"exact\"", "", "missing-key", "`reward` is missing"),
+        ("steps = 60", "steps = 1979-05-27", "bad-type", "a date"),
+        ("kind = \"exact\"", "kind = \"exact\"\nweight = nan", "bad-value", "x.toml:11:1: `reward.0.weight`"),
+        ("kind = \"exact\"", "kind = \"exact\"\nkindd = 1", "unknown-key", "x.toml:11:1: "),
+        ("learning_rate = 1e-4", "learning_rate = \"1e-4\"", "bad-type", "x.toml:13:1"),
+    ] {
+        let error = load_text(&GOOD.replace(from, to), &[], &[]).expect_err(to);
+        assert_eq!(error.slug, slug, "{to}: {error}");
+        assert!(error.to_string().contains(contains), "{to} lacks {contains}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_run_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("first.toml"), GOOD).unwrap();
+    std::fs::write(folder.path().join("binary.toml"), [0xffu8, 0xfe, 0]).unwrap();
+    std::fs::write(folder.path().join("large.toml"), vec![b'#'; 2 << 20]).unwrap();
+    for (name, slug, contains) in [
+        ("frist.toml", "run-file-missing", "first.toml?"),
+        ("", "run-file-unreadable", ""),
+        ("binary.toml", "run-file-syntax", "UTF-8"),
+        ("large.toml", "run-file-unreadable", "1 MiB"),
+    ] {
+        let error = load(&folder.path().join(name), &[], std::iter::empty()).expect_err(name);
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{error}");
+        assert!(error.to_string().contains(contains), "{error}");
+    }
+}
+
+#[test]
+fn other_methods_take_what_they_need() {
+    let sft = "method = \"sft\"\nmodel = \"random:x\"\n[data]\nprompts = \"a.jsonl\"\n[train]\nsteps = 9\nlearning_rate = 1\n";
+    let run = load_text(sft, &["train.mini_batch=16"], &[]).unwrap().run;
+    assert_eq!((run.sequences_per_step(), run.train.learning_rate, run.loss.advantage), (32, 1.0, None));
+    assert!(load_text(GOOD, &["method=reinforce", "rollout.group_size=1", "loss.gamma=0.99"], &[]).is_ok());
+    let gspo = load_text(GOOD, &["method=gspo"], &[]).unwrap().run;
+    assert_eq!(
+        (gspo.loss.clip_low, gspo.loss.aggregation),
+        (Some(3e-4), Some(plimsoll_algo::aggregation::AggregationKind::SeqMeanTokenMean))
+    );
+}
+
+#[test]
+fn a_verb_takes_the_sections_it_knows() {
+    let env = [
+        ("PLIMSOLL__TRAIN__STEPS".to_string(), "3".to_string()),
+        ("PLIMSOLL__SEED".to_string(), "9".to_string()),
+    ];
+    let sets = ["model=builtin:nano".to_string(), "rollout.top_k=3".to_string()];
+    let verb = load_verb(&[("rollout.temperature", "0.0")], &sets, env.clone().into_iter()).unwrap().verb;
+    assert_eq!((verb.seed, verb.rollout.top_k, verb.rollout.temperature), (9, 3, 0.0));
+    let error = load_verb(&[], &["train.steps=3".to_string()], env.into_iter()).unwrap_err();
+    assert_eq!(error.slug, "unknown-key");
+}
+
+#[test]
+fn a_critic_has_defaults_and_the_names_of_other_stacks() {
+    let loaded = load_text(GOOD, &["method=ppo"], &[]).unwrap();
+    let critic = loaded.run.critic.clone().expect("ppo has one");
+    assert_eq!(
+        (critic.model.as_str(), critic.warmup_steps, critic.value_clip),
+        ("actor", Some(0), Some(0.2))
+    );
+    assert_eq!(critic.learning_rate, Some(loaded.run.train.learning_rate));
+    assert_eq!(loaded.provenance.describe("critic.value_clip"), "default of the method");
+    assert_eq!(loaded.run.loss.advantage, Some(plimsoll_algo::advantage::Advantage::Gae));
+    let sets = [
+        "method=ppo",
+        "loss.lam=0.95",
+        "critic.cliprange_value=0.5",
+        "critic.critic_learning_rate=3e-6",
+        "critic.freezing_actor_steps=2",
+    ];
+    let run = load_text(GOOD, &sets, &[]).unwrap().run;
+    let critic = run.critic.expect("ppo has one");
+    assert_eq!((run.loss.lambda, critic.value_clip), (0.95, Some(0.5)));
+    assert_eq!((critic.learning_rate, critic.warmup_steps), (Some(3e-6), Some(2)));
+}
+
+#[test]
+fn the_schema_lists_every_section() {
+    let schema = json_schema();
+    assert!(
+        schema["properties"]["rollout"].is_object()
+            && schema["$defs"]["Rollout"]["properties"]["top_p"].is_object()
+    );
+    let keys = all_keys(false);
+    for key in ["method", "rollout.group_size", "reward.kind", "critic.value_clip", "memory.host"] {
+        assert!(keys.iter().any(|known| known == key), "{key} in {keys:?}");
+    }
+}
+
+/// What stands beside an environment, with nothing that it contradicts.
+const EPISODES: &str = r#"method = "grpo"
+model = "builtin:nano"
+[environment]
+env = "text:second-try"
+[rollout]
+max_new_tokens = 5
+[train]
+steps = 60
+learning_rate = 1e-5
+"#;
+
+#[test]
+fn an_environment_stands_in_the_place_of_data_and_rewards() {
+    let run =
+        load_text(EPISODES, &["environment.turns_max=3", "environment.turn_tokens_max=10"], &[]).unwrap().run;
+    assert_eq!((run.turns_max(), run.response_tokens_max()), (3, 3 * 5 + 2 * 10));
+    let shorter = load_text(EPISODES, &["environment.episode_tokens_max=7"], &[]).unwrap().run;
+    assert_eq!(shorter.response_tokens_max(), 7);
+    for (sets, slug, contains) in [
+        (&["reward.0.kind=exact"][..], "contradictory-keys", "gives the reward itself"),
+        (&["data.eval=builtin:addition"], "contradictory-keys", "seeds of its own"),
+        (&["data.overlong=drop"], "contradictory-keys", "data.overlong"),
+        (&["rollout.policy_lag=1"], "contradictory-keys", "the step that trains on them"),
+        (&["loss.dynamic_sampling=true"], "contradictory-keys", "loss.dynamic_sampling"),
+        (&["loss.overlong_buffer=2"], "contradictory-keys", "loss.overlong_buffer"),
+        (&["environment.credit=turn"], "contradictory-keys", "whole episodes of a group"),
+        (&["environment.env=python:game.py:Game"], "missing-key", "data.prompt_tokens_max"),
+    ] {
+        let error = load_text(EPISODES, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+    }
+    load_text(EPISODES, &["method=reinforce", "environment.credit=turn"], &[]).unwrap();
+}
+
+#[test]
+fn data_sets_are_a_string_or_a_list() {
+    let sets = |sets: &[&str]| load_text(GOOD, sets, &[]).unwrap().run;
+    let one = sets(&["data.prompts=a.parquet"]);
+    let names =
+        |run: &RunFile| run.data.prompts.as_ref().unwrap().named().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(&one), ["a.parquet"]);
+    assert!(one.eval_sets().is_empty());
+    let run = sets(&[
+        "data.prompts=[\"x/a.b.jsonl\", { path = \"builtin:addition\", weight = 2 }, { path = \"c\", name = \"d\" }]",
+        "data.prompts.2.weight=0.5",
+    ]);
+    assert_eq!(names(&run), ["a.b", "addition", "d"]);
+    let weights: Vec<f64> = run.data.prompts.as_ref().unwrap().sets().iter().map(DataSet::weight).collect();
+    assert_eq!(weights, [1.0, 2.0, 0.5]);
+    // A task has a test set; files have none of their own.
+    assert_eq!(run.eval_sets(), [("addition".to_string(), "builtin:addition".to_string())]);
+    assert_eq!(run.data.files().collect::<Vec<_>>(), ["x/a.b.jsonl", "c"]);
+    for run in [one, run] {
+        assert_eq!(toml::from_str::<RunFile>(&run.to_toml()).unwrap(), run);
+    }
+    let schema = json_schema();
+    assert_eq!(schema["$defs"]["DataSets"]["anyOf"][0]["type"], "string");
+    assert_eq!(schema["$defs"]["DataSet"]["additionalProperties"], false);
+}

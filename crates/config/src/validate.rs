@@ -1,0 +1,626 @@
+//! What a run file may not say: values out of range, keys that contradict each other, keys that are missing.
+//!
+//! Each check names one key, points at the place where it was set, and says which values would do.
+
+use super::provenance::Provenance;
+use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
+use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
+use crate::eval_metric::EvalMetric;
+use plimsoll_algo::advantage::{Advantage, MaskHole};
+use plimsoll_algo::method::Method;
+use plimsoll_algo::policy_loss::PolicyLossKind;
+use plimsoll_base::{Error, Result};
+
+/// Tokens of one block of the KV cache on the CPU: attention reads whole blocks of this size.
+const CPU_BLOCK_TOKENS: u32 = 16;
+/// Sequences of one step; beyond it a count is a slip of the keyboard.
+const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
+/// Tokens of one sequence or micro-batch, for the same reason.
+pub(super) const TOKENS_MAX: u32 = 1 << 22;
+/// Logits divided by less would leave f32.
+const TEMPERATURE_MIN: f64 = 1e-6;
+/// Threads of one process, for the same reason.
+const THREADS_MAX: u32 = 4096;
+
+/// Checks a whole run file whose method defaults are filled in.
+pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
+    required(run, at)?;
+    train(&run.train, at)?;
+    if run.is_agent() {
+        super::agent::check(run, at)?;
+    } else {
+        sampling(&run.rollout, at)?;
+        batches(run, at)?;
+        super::pairs::check(run, at)?;
+        super::model_reward::check(&run.reward, at)?;
+    }
+    loss(&run.loss, run.method, at)?;
+    critic(run, at)?;
+    if run.method.has_rollout() && !run.is_agent() {
+        group(run, at)?;
+    }
+    rewards(&run.reward, at)?;
+    data(&run.data, at)?;
+    eval(&run.eval, at)?;
+    eval_metric(run, at)?;
+    memory(&run.memory, at)?;
+    not_zero(run.checkpoint.every, at, "checkpoint.every")?;
+    not_zero(Some(run.checkpoint.keep), at, "checkpoint.keep")?;
+    if run.checkpoint.keep_bytes.is_some_and(|limit| limit.0.0 == 0) {
+        return Err(bad_value(at, "checkpoint.keep_bytes", 0, "bytes above 0, such as \"60GiB\""));
+    }
+    run_section(&run.run, at)
+}
+
+/// Checks what `generate` and `eval` take.
+pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
+    sampling(&verb.rollout, at)?;
+    super::model_reward::refuse(&verb.reward, at)?;
+    rewards(&verb.reward, at)?;
+    data(&verb.data, at)?;
+    eval_counts(&verb.eval, at)?;
+    greedy_samples("rollout", verb.eval.samples, verb.rollout.temperature, at)?;
+    memory(&verb.memory, at)?;
+    run_section(&verb.run, at)
+}
+
+fn required(run: &RunFile, at: &Provenance) -> Result<()> {
+    let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
+    if run.model.is_empty() {
+        return Err(at.error("bad-value", "model", "`model` is empty").hint("set model = \"builtin:nano\""));
+    }
+    if run.is_agent() {
+        return super::agent::required(run, at);
+    }
+    if run.train.steps == 0 && !at.origins.contains_key("train.steps") {
+        return Err(missing("train.steps"));
+    }
+    if run.environment.is_some() {
+        return super::environment::check(run, at);
+    }
+    if run.data.prompts.is_none() {
+        return Err(missing("data.prompts"));
+    }
+    if run.method.has_rollout() && run.reward.is_empty() {
+        return Err(missing("reward").fact(format!("method `{}` learns from a reward", run.method)));
+    }
+    Ok(())
+}
+
+fn train(train: &Train, at: &Provenance) -> Result<()> {
+    not_zero(Some(train.steps), at, "train.steps")?;
+    not_zero(train.mini_batch, at, "train.mini_batch")?;
+    not_zero(Some(train.epochs_per_rollout), at, "train.epochs_per_rollout")?;
+    if let Auto::Value(tokens) = train.micro_batch_tokens {
+        in_range(f64::from(tokens), 1.0, f64::from(TOKENS_MAX), at, "train.micro_batch_tokens")?;
+    }
+    finite_from_zero(train.learning_rate, at, "train.learning_rate")?;
+    finite_from_zero(train.weight_decay, at, "train.weight_decay")?;
+    finite_from_zero(train.grad_clip, at, "train.grad_clip")?;
+    finite_from_zero(train.adam_epsilon, at, "train.adam_epsilon")?;
+    for beta in train.betas {
+        if !(0.0..1.0).contains(&beta) {
+            return Err(bad_value(
+                at,
+                "train.betas",
+                beta,
+                "two numbers from 0 to below 1, such as [0.9, 0.95]",
+            ));
+        }
+    }
+    if train.warmup_steps > train.steps {
+        let message =
+            format!("train.warmup_steps = {} is more than train.steps = {}", train.warmup_steps, train.steps);
+        return Err(contradiction(at, "train.warmup_steps", &message)
+            .hint(format!("set train.warmup_steps to at most {}", train.steps)));
+    }
+    Ok(())
+}
+
+fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
+    not_zero(Some(rollout.prompts_per_step), at, "rollout.prompts_per_step")?;
+    not_zero(Some(rollout.group_size), at, "rollout.group_size")?;
+    in_range(f64::from(rollout.max_new_tokens), 1.0, f64::from(TOKENS_MAX), at, "rollout.max_new_tokens")?;
+    temperature(rollout.temperature, at, "rollout.temperature")?;
+    if !(rollout.top_p > 0.0 && rollout.top_p <= 1.0) {
+        return Err(bad_value(
+            at,
+            "rollout.top_p",
+            rollout.top_p,
+            "a number above 0 and up to 1; 1 keeps every token",
+        ));
+    }
+    if !(0.0..1.0).contains(&rollout.min_p) {
+        return Err(bad_value(
+            at,
+            "rollout.min_p",
+            rollout.min_p,
+            "a number from 0 to below 1; 0 keeps every token",
+        ));
+    }
+    if rollout.stop.iter().any(String::is_empty) {
+        return Err(at
+            .error(
+                "bad-value",
+                "rollout.stop",
+                "`rollout.stop` holds an empty string, which every response contains",
+            )
+            .hint("remove the empty string"));
+    }
+    not_zero(rollout.sequences_max.value(), at, "rollout.sequences_max")?;
+    if rollout.block_size != CPU_BLOCK_TOKENS {
+        let takes = format!("{CPU_BLOCK_TOKENS}, the only block size on the CPU");
+        return Err(bad_value(at, "rollout.block_size", rollout.block_size, &takes));
+    }
+    let needed = rollout.max_new_tokens.div_ceil(rollout.block_size);
+    match rollout.kv_blocks {
+        Auto::Value(blocks) if blocks < needed => {
+            let message = format!(
+                "rollout.kv_blocks = {blocks} cannot hold one response of rollout.max_new_tokens = {} tokens, which takes {needed} blocks of {}",
+                rollout.max_new_tokens, rollout.block_size
+            );
+            Err(contradiction(at, "rollout.kv_blocks", &message).hint("set rollout.kv_blocks = \"auto\""))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the sequences of a step divide into updates.
+fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
+    let (prompts, group) = (u64::from(run.rollout.prompts_per_step), u64::from(run.rollout.group_size));
+    let (sequences, made_of) = match run.method.has_rollout() {
+        true => (prompts * group, format!("{prompts} prompts x {group} samples")),
+        false => (prompts, "rollout.prompts_per_step".to_string()),
+    };
+    if sequences > SEQUENCES_PER_STEP_MAX {
+        let message = format!(
+            "a step has {sequences} sequences ({made_of}); at most {SEQUENCES_PER_STEP_MAX} are taken"
+        );
+        return Err(at
+            .error("bad-value", "rollout.prompts_per_step", &message)
+            .hint("set a smaller rollout.prompts_per_step"));
+    }
+    let rollout = sequences.saturating_mul(1 + u64::from(run.rollout.policy_lag));
+    if rollout > SEQUENCES_PER_STEP_MAX {
+        let message = format!(
+            "a rollout for 1 + rollout.policy_lag = {} steps has {rollout} sequences; at most {SEQUENCES_PER_STEP_MAX} are taken",
+            1 + u64::from(run.rollout.policy_lag)
+        );
+        return Err(at
+            .error("bad-value", "rollout.policy_lag", &message)
+            .hint("set a smaller rollout.policy_lag"));
+    }
+    let Some(mini_batch) = run.train.mini_batch else { return Ok(()) };
+    if sequences.is_multiple_of(u64::from(mini_batch)) {
+        return Ok(());
+    }
+    let message = format!(
+        "train.mini_batch = {mini_batch} does not divide the {sequences} sequences of a step ({made_of})"
+    );
+    let below = (1..=sequences.min(u64::from(mini_batch))).rev().find(|&size| sequences.is_multiple_of(size));
+    let error = contradiction(at, "train.mini_batch", &message);
+    Err(match below {
+        Some(size) => {
+            error.hint(format!("set train.mini_batch = {size}, or remove it for one update a step"))
+        }
+        None => error.hint("remove train.mini_batch for one update a step"),
+    })
+}
+
+/// Whether the group gives the advantage something to compare.
+fn group(run: &RunFile, at: &Provenance) -> Result<()> {
+    let advantage = run.loss.advantage.unwrap_or(Advantage::None);
+    if advantage.compares_group() && run.rollout.group_size == 1 {
+        let message = format!(
+            "rollout.group_size = 1 with advantage `{advantage}` of method `{}`: one sample has nothing to be compared with",
+            run.method
+        );
+        return Err(at
+            .error("group-too-small", "rollout.group_size", &message)
+            .hint("set rollout.group_size to at least 2")
+            .hint("set method = \"reinforce\", which compares over the whole step"));
+    }
+    if run.loss.dynamic_sampling == Some(DynamicSampling::Mixed) && run.rollout.group_size == 1 {
+        let message = "loss.dynamic_sampling = true keeps groups whose scores differ, and rollout.group_size = 1 has one score a group";
+        return Err(at
+            .error("group-too-small", "loss.dynamic_sampling", message)
+            .hint("set rollout.group_size to at least 2, or remove loss.dynamic_sampling"));
+    }
+    if run.rollout.temperature == 0.0 {
+        return Err(contradiction(
+            at,
+            "rollout.temperature",
+            "rollout.temperature = 0 is greedy: a policy that never varies learns nothing",
+        )
+        .hint("set rollout.temperature = 1.0; eval.temperature is greedy by itself"));
+    }
+    Ok(())
+}
+
+fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
+    for (key, value) in [
+        ("loss.clip_low", loss.clip_low),
+        ("loss.clip_high", loss.clip_high),
+        ("loss.kl_coef", Some(loss.kl_coef)),
+        ("loss.kl_target", loss.kl_target),
+        ("loss.kl_horizon", loss.kl_horizon),
+        ("loss.group_norm_eps", Some(loss.group_norm_eps)),
+        ("loss.overlong_factor", loss.overlong_factor),
+        ("loss.dpo_beta", Some(loss.dpo_beta)),
+    ] {
+        if let Some(value) = value {
+            finite_from_zero(value, at, key)?;
+        }
+    }
+    if !loss.entropy_coef.is_finite() {
+        return Err(bad_value(at, "loss.entropy_coef", loss.entropy_coef, "a finite number"));
+    }
+    in_range(loss.gamma, 0.0, 1.0, at, "loss.gamma")?;
+    in_range(loss.lambda, 0.0, 1.0, at, "loss.lambda")?;
+    clips(loss, at)?;
+    kl(loss, at)?;
+    filter(loss, at)?;
+    correction(loss, at)?;
+    if loss.overlong_factor.is_some() && loss.overlong_buffer.is_none() {
+        return Err(contradiction(
+            at,
+            "loss.overlong_factor",
+            "loss.overlong_factor is set, but there is no loss.overlong_buffer",
+        )
+        .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
+    }
+    if method.has_rollout() && loss.gamma != 1.0 && !matches!(method, Method::Reinforce | Method::Ppo) {
+        let message = format!(
+            "loss.gamma = {} with method `{method}`, whose reward belongs to the whole response",
+            loss.gamma
+        );
+        return Err(
+            contradiction(at, "loss.gamma", &message).hint("set loss.gamma = 1.0, or method = \"reinforce\"")
+        );
+    }
+    Ok(())
+}
+
+/// Whether the keys of the KL term belong to one.
+fn kl(loss: &Loss, at: &Provenance) -> Result<()> {
+    if loss.kl_target.is_some() && loss.kl_coef == 0.0 {
+        return Err(contradiction(
+            at,
+            "loss.kl_target",
+            "loss.kl_target is set, but loss.kl_coef = 0 has nothing to adapt",
+        )
+        .hint("set loss.kl_coef = 0.001, or remove loss.kl_target"));
+    }
+    if loss.kl_horizon.is_some() && loss.kl_target.is_none() {
+        return Err(contradiction(
+            at,
+            "loss.kl_horizon",
+            "loss.kl_horizon is set, but there is no loss.kl_target to move to",
+        )
+        .hint("set loss.kl_target, or remove loss.kl_horizon"));
+    }
+    let why = match (loss.kl_unbiased, loss.kl_coef == 0.0, loss.kl_in) {
+        (true, true, _) => "there is no KL term: loss.kl_coef = 0",
+        (true, false, KlIn::Reward) => "a KL term in the reward has no gradient",
+        _ => return Ok(()),
+    };
+    Err(contradiction(at, "loss.kl_unbiased", &format!("loss.kl_unbiased is set, but {why}"))
+        .hint("set loss.kl_coef = 0.001 and loss.kl_in = \"loss\", or remove loss.kl_unbiased"))
+}
+
+/// Whether dynamic sampling can keep a group.
+fn filter(loss: &Loss, at: &Provenance) -> Result<()> {
+    let filter = loss.dynamic_sampling.and_then(DynamicSampling::filter);
+    if loss.dynamic_sampling_retries.is_some() && filter.is_none() {
+        let message = "loss.dynamic_sampling_retries is set, but loss.dynamic_sampling keeps every group";
+        return Err(contradiction(at, "loss.dynamic_sampling_retries", message)
+            .hint("set loss.dynamic_sampling = true, or remove loss.dynamic_sampling_retries"));
+    }
+    match loss.dynamic_sampling {
+        Some(DynamicSampling::Mean([low, high])) if !(low.is_finite() && high.is_finite() && low < high) => {
+            let found = format!("[{low}, {high}]");
+            Err(bad_value(
+                at,
+                "loss.dynamic_sampling",
+                found,
+                "two numbers, the smaller first, such as [0.0, 1.0]",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the band of the correction is one.
+fn correction(loss: &Loss, at: &Provenance) -> Result<()> {
+    let Some([low, high]) = loss.correction_band else { return Ok(()) };
+    if loss.correction.is_none() {
+        let message = "loss.correction_band is set, but there is no loss.correction";
+        return Err(contradiction(at, "loss.correction_band", message)
+            .hint("set loss.correction = \"tis\", or remove loss.correction_band"));
+    }
+    if low.is_finite() && high.is_finite() && (0.0..=1.0).contains(&low) && high >= 1.0 {
+        return Ok(());
+    }
+    let takes = "two numbers, from 0 to 1 and from 1 on: a sample of the same policy has weight 1";
+    Err(bad_value(at, "loss.correction_band", format!("[{low}, {high}]"), takes))
+}
+
+/// Whether the critic's keys belong to a method that has one, and are in range.
+fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
+    if !run.has_critic() {
+        return no_critic(run, at);
+    }
+    if run.loss.advantage.is_some_and(|advantage| advantage != Advantage::Gae) {
+        let message = "method `ppo` has a critic, whose values are the baseline: its advantage is \"gae\"";
+        return Err(contradiction(at, "loss.advantage", message)
+            .hint("remove loss.advantage, or set method = \"grpo\", which has a group baseline"));
+    }
+    let Some(critic) = &run.critic else { return Ok(()) };
+    if critic.model.is_empty() {
+        return Err(at
+            .error("bad-value", "critic.model", "`critic.model` is empty")
+            .hint("set critic.model = \"actor\""));
+    }
+    for (key, value) in [
+        ("critic.learning_rate", critic.learning_rate),
+        ("critic.value_clip", critic.value_clip),
+        ("critic.value_coef", critic.value_coef),
+    ] {
+        finite_from_zero(value.unwrap_or(0.0), at, key)?;
+    }
+    not_zero(critic.updates_per_rollout, at, "critic.updates_per_rollout")?;
+    let (steps, warmup) = (run.train.steps, critic.warmup_steps.unwrap_or(0));
+    if warmup > steps {
+        let message = format!("critic.warmup_steps = {warmup} is more than train.steps = {steps}");
+        return Err(contradiction(at, "critic.warmup_steps", &message)
+            .hint(format!("set critic.warmup_steps to at most {steps}")));
+    }
+    let sequences = run.sequences_per_step();
+    match critic.updates_per_rollout.map(u64::from) {
+        Some(updates) if !sequences.is_multiple_of(updates) => {
+            let message = format!(
+                "critic.updates_per_rollout = {updates} does not divide the {sequences} sequences of a step"
+            );
+            let below = (1..updates).rev().find(|&n| sequences.is_multiple_of(n)).unwrap_or(1);
+            Err(contradiction(at, "critic.updates_per_rollout", &message)
+                .hint(format!("set critic.updates_per_rollout = {below}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what only a critic has a use for.
+fn no_critic(run: &RunFile, at: &Provenance) -> Result<()> {
+    let refuse = |key: &str, what: &str| {
+        let message = format!("{what}, but method `{}` has no critic", run.method);
+        Err(contradiction(at, key, &message).hint(format!("set method = \"ppo\", or remove {key}")))
+    };
+    if run.critic.is_some() {
+        return refuse("critic", "[critic] is set");
+    }
+    if run.loss.advantage == Some(Advantage::Gae) {
+        return refuse("loss.advantage", "loss.advantage = \"gae\" is over a critic's values");
+    }
+    if run.loss.lambda != 1.0 {
+        return refuse("loss.lambda", &format!("loss.lambda = {} is of GAE", run.loss.lambda));
+    }
+    if run.loss.mask_hole != MaskHole::Skip {
+        return refuse("loss.mask_hole", &format!("loss.mask_hole = \"{}\" is of GAE", run.loss.mask_hole));
+    }
+    Ok(())
+}
+
+fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
+    let Some(policy) = loss.policy else { return Ok(()) };
+    for (key, set) in [("loss.clip_low", loss.clip_low), ("loss.clip_high", loss.clip_high)] {
+        if !policy.clips() && set.is_some() {
+            let message = format!("{key} is set, but the policy loss `{policy}` clips nothing");
+            return Err(
+                contradiction(at, key, &message).hint(format!("remove {key}, or set loss.policy = \"ppo\""))
+            );
+        }
+    }
+    let (low, high) = (loss.clip_low.unwrap_or(0.0), loss.clip_high.unwrap_or(f64::INFINITY));
+    if policy == PolicyLossKind::Cispo && low > high {
+        let message = format!("loss.clip_low = {low} is above loss.clip_high = {high}");
+        return Err(contradiction(at, "loss.clip_low", &message)
+            .hint("for cispo both are absolute: 0 and 5 by default"));
+    }
+    if policy != PolicyLossKind::Cispo && low > 1.0 {
+        return Err(bad_value(
+            at,
+            "loss.clip_low",
+            low,
+            "a number from 0 to 1: the ratio is clipped below 1 - clip_low",
+        ));
+    }
+    match loss.dual_clip {
+        Some(dual) if !(dual.is_finite() && dual > 1.0) => {
+            Err(bad_value(at, "loss.dual_clip", dual, "a number above 1, such as 3"))
+        }
+        Some(dual) if policy != PolicyLossKind::Ppo => {
+            let message =
+                format!("loss.dual_clip = {dual} bounds the policy loss `ppo`, and this is `{policy}`");
+            Err(contradiction(at, "loss.dual_clip", &message)
+                .hint("remove loss.dual_clip, or set loss.policy = \"ppo\""))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
+    for (index, reward) in rewards.iter().enumerate() {
+        let key = |name: &str| format!("reward.{index}.{name}");
+        if reward.kind.is_empty() {
+            return Err(at
+                .error("bad-value", &key("kind"), &format!("`{}` is empty", key("kind")))
+                .hint("set kind = \"exact\""));
+        }
+        if !reward.weight.is_finite() {
+            return Err(bad_value(at, &key("weight"), reward.weight, "a finite number"));
+        }
+        if reward.timeout_ms == 0 {
+            return Err(bad_value(at, &key("timeout_ms"), 0, "a number of milliseconds above 0"));
+        }
+        not_zero(reward.workers.value(), at, &key("workers"))?;
+        not_zero(reward.batch_size.value(), at, &key("batch_size"))?;
+        if !reward.is_model() {
+            reward_kind(reward, at, &key("kind"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kind is known and its pattern or schema can be used; code is looked at when its workers start.
+fn reward_kind(reward: &Reward, at: &Provenance, key: &str) -> Result<()> {
+    let specs = crate::rewards::reward_specs(std::slice::from_ref(reward), "");
+    specs[0].check().map_err(|found| {
+        let placed = at.error(found.slug, key, &found.message);
+        let placed = found.facts.into_iter().fold(placed, Error::fact);
+        found.hints.into_iter().fold(placed, Error::hint)
+    })
+}
+
+fn data(data: &Data, at: &Provenance) -> Result<()> {
+    not_zero(data.prompt_tokens_max, at, "data.prompt_tokens_max")?;
+    for (key, sets, weighted) in [("data.prompts", &data.prompts, true), ("data.eval", &data.eval, false)] {
+        sets.as_ref().map_or(Ok(()), |sets| super::sources::check(sets, key, weighted, at))?;
+    }
+    pass_rates(data, at)?;
+    for (key, text) in [
+        ("data.pass_rate_column", data.pass_rate_column.as_deref()),
+        ("data.prompt_column", Some(data.prompt_column.as_str())),
+        ("data.answer_column", Some(data.answer_column.as_str())),
+    ] {
+        if text == Some("") {
+            return Err(at
+                .error("bad-value", key, &format!("`{key}` is empty"))
+                .hint(format!("give `{key}` a value, or remove it")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is filtered and ordered by has a column and leaves something.
+fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
+    let limits = [("data.pass_rate_min", data.pass_rate_min), ("data.pass_rate_max", data.pass_rate_max)];
+    for (key, limit) in limits {
+        limit.map_or(Ok(()), |limit| in_range(limit, 0.0, 1.0, at, key))?;
+    }
+    let ordered = (data.curriculum != Curriculum::None).then_some(("data.curriculum", 0.0));
+    let asked =
+        limits.into_iter().filter_map(|(key, limit)| limit.map(|limit| (key, limit))).chain(ordered).next();
+    if let (Some((key, _)), None) = (asked, &data.pass_rate_column) {
+        let message =
+            format!("`{key}` goes by pass rates, and data.pass_rate_column names no column with them");
+        return Err(contradiction(at, key, &message)
+            .hint("set data.pass_rate_column = \"pass_rate\"; `plimsoll eval --pass-rates FILE` writes such a column"));
+    }
+    match (data.pass_rate_min, data.pass_rate_max) {
+        (Some(min), Some(max)) if min > max => {
+            let message = format!("data.pass_rate_min = {min} is above data.pass_rate_max = {max}");
+            Err(contradiction(at, "data.pass_rate_min", &message).hint("exchange the two"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the metric of the best checkpoint is one of this run's.
+fn eval_metric(run: &RunFile, at: &Provenance) -> Result<()> {
+    if run.is_agent() || EvalMetric::of(run).is_some() {
+        return Ok(());
+    }
+    let names = EvalMetric::names_of(run);
+    let message = format!("`eval.metric` is \"{}\", which this run does not measure", run.eval.metric);
+    let error = at.error("unknown-metric", "eval.metric", &message);
+    let error = error.fact(format!("it measures {}", names.join(", ")));
+    Err(match super::de::nearest(&run.eval.metric, names.iter().map(String::as_str)) {
+        Some(name) => error.hint(format!("did you mean \"{name}\"?")),
+        None => error.hint("set eval.metric to one of these; eval.samples decides which pass@k there are"),
+    })
+}
+
+fn eval(eval: &Eval, at: &Provenance) -> Result<()> {
+    eval_counts(eval, at)?;
+    greedy_samples("eval", eval.samples, eval.temperature, at)
+}
+
+fn eval_counts(eval: &Eval, at: &Provenance) -> Result<()> {
+    not_zero(eval.every, at, "eval.every")?;
+    not_zero(Some(eval.samples), at, "eval.samples")?;
+    not_zero(eval.prompts_max, at, "eval.prompts_max")?;
+    temperature(eval.temperature, at, "eval.temperature")
+}
+
+fn temperature(value: f64, at: &Provenance, key: &str) -> Result<()> {
+    if value > 0.0 && value < TEMPERATURE_MIN {
+        return Err(bad_value(at, key, value, "0, which is greedy, or a number from 1e-6 up"));
+    }
+    finite_from_zero(value, at, key)
+}
+
+/// Several greedy samples of a prompt are one sample, several times.
+fn greedy_samples(section: &str, samples: u32, temperature: f64, at: &Provenance) -> Result<()> {
+    if samples <= 1 || temperature != 0.0 {
+        return Ok(());
+    }
+    let message =
+        format!("eval.samples = {samples} with {section}.temperature = 0: greedy samples are all the same");
+    Err(contradiction(at, "eval.samples", &message)
+        .hint(format!("set {section}.temperature = 1.0, or eval.samples = 1")))
+}
+
+fn memory(memory: &Memory, at: &Provenance) -> Result<()> {
+    for (key, limit) in [("memory.host", memory.host), ("memory.device", memory.device)] {
+        if limit.value().is_some_and(|limit| limit.0.0 == 0) {
+            return Err(bad_value(at, key, 0, "bytes above 0, such as \"8GiB\", or \"auto\""));
+        }
+    }
+    if memory.staging.value().is_some_and(|staging| staging.0.0 == 0) {
+        return Err(bad_value(at, "memory.staging", 0, "bytes above 0, such as \"64MiB\""));
+    }
+    Ok(())
+}
+
+fn run_section(run: &Run, at: &Provenance) -> Result<()> {
+    if let Auto::Value(threads) = run.threads {
+        in_range(f64::from(threads), 1.0, f64::from(THREADS_MAX), at, "run.threads")?;
+    }
+    if run.dir.as_deref() == Some("") {
+        return Err(at
+            .error("bad-value", "run.dir", "`run.dir` is empty")
+            .hint("set run.dir = \"runs/out/NAME\""));
+    }
+    Ok(())
+}
+
+pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
+    at.error("bad-value", key, &format!("`{key}` is {value}; it takes {takes}"))
+        .hint(format!("set {key} to {takes}"))
+}
+
+pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
+    at.error("contradictory-keys", key, message)
+}
+
+pub(super) fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
+    match value {
+        Some(0) => Err(bad_value(at, key, 0, "a whole number of at least 1")),
+        _ => Ok(()),
+    }
+}
+
+fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
+    // The kernels compute in f32: what is infinite there is infinite.
+    match (value as f32).is_finite() && value >= 0.0 {
+        true => Ok(()),
+        false => Err(bad_value(at, key, value, "a number that is finite in f32 and not negative")),
+    }
+}
+
+pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
+    match (low..=high).contains(&value) {
+        true => Ok(()),
+        false => Err(bad_value(at, key, value, &format!("a number from {low} to {high}"))),
+    }
+}

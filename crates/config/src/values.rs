@@ -1,0 +1,466 @@
+//! The kinds of value that a key can have beyond numbers and strings: `"auto"`, bytes, and closed sets of names.
+
+use plimsoll_algo::shaping::GroupFilter;
+use plimsoll_base::{Bytes, DType};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, Unexpected, Visitor};
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+
+/// What a value is called in messages about its type.
+pub trait Expecting {
+    /// For example `a whole number`.
+    const EXPECTING: &'static str;
+
+    /// Whether some strings are values, so that a wrong string is a wrong value rather than a wrong type.
+    const TAKES_TEXT: bool = true;
+
+    /// Whether some lists are values.
+    const TAKES_LIST: bool = false;
+}
+
+/// A value that the planner may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Auto<T> {
+    /// `"auto"`: the planner chooses, and records what it chose.
+    #[default]
+    Auto,
+    /// Chosen in the run file.
+    Value(T),
+}
+
+impl<T: Copy> Auto<T> {
+    /// The value, or none for `"auto"`.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Auto::Auto => None,
+            Auto::Value(value) => Some(value),
+        }
+    }
+
+    /// The value, or `chosen` for `"auto"`.
+    pub fn or(self, chosen: T) -> T {
+        self.value().unwrap_or(chosen)
+    }
+
+    /// True for `"auto"`.
+    pub fn is_auto(&self) -> bool {
+        matches!(self, Auto::Auto)
+    }
+}
+
+impl<T: Serialize> Serialize for Auto<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Auto::Auto => serializer.serialize_str("auto"),
+            Auto::Value(value) => value.serialize(serializer),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de> + Expecting> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AutoVisitor(std::marker::PhantomData))
+    }
+}
+
+struct AutoVisitor<T>(std::marker::PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + Expecting> Visitor<'de> for AutoVisitor<T> {
+    type Value = Auto<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"auto\" or {}", T::EXPECTING)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Auto<T>, E> {
+        if text == "auto" {
+            return Ok(Auto::Auto);
+        }
+        let inner: Result<T, de::value::Error> = T::deserialize(text.into_deserializer());
+        inner.map(Auto::Value).map_err(|_| match T::TAKES_TEXT {
+            true => E::invalid_value(Unexpected::Str(text), &self),
+            false => E::invalid_type(Unexpected::Str(text), &self),
+        })
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Auto<T>, A::Error> {
+        if !T::TAKES_LIST {
+            return Err(de::Error::invalid_type(Unexpected::Seq, &self));
+        }
+        T::deserialize(de::value::SeqAccessDeserializer::new(list)).map(Auto::Value)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Auto<T>, E> {
+        let inner: Result<T, de::value::Error> = T::deserialize(number.into_deserializer());
+        inner.map(Auto::Value).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Auto<T>, E> {
+        let inner: Result<T, de::value::Error> = T::deserialize(number.into_deserializer());
+        inner.map(Auto::Value).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Auto<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Auto_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let value = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [{ "const": "auto" }, value] })
+    }
+}
+
+impl Expecting for u32 {
+    const EXPECTING: &'static str = "a whole number from 0 to 4294967295";
+    const TAKES_TEXT: bool = false;
+}
+
+/// A number of bytes as run files write it: an integer, or a string such as `"60GiB"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub Bytes);
+
+impl Expecting for ByteSize {
+    const EXPECTING: &'static str = "bytes, such as 1048576 or \"60GiB\"";
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = self.0.0;
+        for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+            if bytes > 0 && bytes.is_multiple_of(1 << shift) {
+                return serializer.serialize_str(&format!("{}{unit}", bytes >> shift));
+            }
+        }
+        serializer.serialize_u64(bytes)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ByteSizeVisitor)
+    }
+}
+
+struct ByteSizeVisitor;
+
+impl Visitor<'_> for ByteSizeVisitor {
+    type Value = ByteSize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ByteSize::EXPECTING)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+        Bytes::parse(text).map(ByteSize).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<ByteSize, E> {
+        let bytes = u64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))?;
+        Ok(ByteSize(Bytes(bytes)))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize(Bytes(number)))
+    }
+}
+
+impl JsonSchema for ByteSize {
+    fn schema_name() -> Cow<'static, str> {
+        "Bytes".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string" }] })
+    }
+}
+
+/// Declares a closed set of names that only run files have, and how messages list them.
+macro_rules! names {
+    ($(#[$doc:meta])* $name:ident, $listed:literal, { $($body:tt)+ }) => {
+        plimsoll_base::names! { $(#[$doc])* #[derive(JsonSchema)] $name { $($body)+ } }
+
+        impl Expecting for $name {
+            const EXPECTING: &'static str = $listed;
+        }
+    };
+}
+
+names!(
+    /// Storage of the weights.
+    ModelDtype, "\"bf16\" or \"f32\"", {
+        /// 16-bit storage, f32 arithmetic.
+        Bf16 = "bf16",
+        /// 32-bit storage.
+        F32 = "f32",
+    }
+);
+
+impl ModelDtype {
+    /// The element type.
+    pub const fn dtype(self) -> DType {
+        match self {
+            ModelDtype::Bf16 => DType::Bf16,
+            ModelDtype::F32 => DType::F32,
+        }
+    }
+}
+
+names!(
+    /// Storage of the AdamW states.
+    OptimizerDtype, "\"f32\", \"bf16\" or \"int8\"", {
+        /// f32 states and an f32 master copy of the weights.
+        F32 = "f32",
+        /// bf16 states, stochastic rounding, no master copy.
+        Bf16 = "bf16",
+        /// 8-bit states with a scale a block, stochastic rounding, no master copy.
+        Int8 = "int8",
+    }
+);
+
+names!(
+    /// What the backward pass computes a second time instead of keeping.
+    Recompute, "\"none\", \"cheap\" or \"layer\"", {
+        /// Everything is kept.
+        None = "none",
+        /// Norms and activations are computed again.
+        Cheap = "cheap",
+        /// Each layer is computed again from its input.
+        Layer = "layer",
+    }
+);
+
+names!(
+    /// What to do with a prompt that is longer than the limit.
+    Overlong, "\"error\", \"drop\" or \"truncate-left\"", {
+        /// Stop before the run with the row's number.
+        Error = "error",
+        /// Leave the row out and count it.
+        Drop = "drop",
+        /// Keep its last tokens.
+        TruncateLeft = "truncate-left",
+    }
+);
+
+names!(
+    /// What to do when the KV cache is full.
+    OnFull, "\"worst-case\" or \"preempt\"", {
+        /// Admit a sequence only if its longest possible response fits.
+        WorstCase = "worst-case",
+        /// Admit early; evict the youngest sequence and recompute it later.
+        Preempt = "preempt",
+    }
+);
+
+names!(
+    /// The call signature of a Python reward function.
+    Signature, "\"trl\", \"verl\" or \"openrlhf\"", {
+        /// `f(prompts, completions, completion_ids, **columns)`.
+        Trl = "trl",
+        /// `compute_score(data_source, solution_str, ground_truth, extra_info)`.
+        Verl = "verl",
+        /// `reward_func(queries, prompts, labels)`.
+        OpenRlhf = "openrlhf",
+    }
+);
+
+impl Signature {
+    /// As the reward crate has it.
+    pub const fn kind(self) -> plimsoll_reward::Signature {
+        match self {
+            Signature::Trl => plimsoll_reward::Signature::Trl,
+            Signature::Verl => plimsoll_reward::Signature::Verl,
+            Signature::OpenRlhf => plimsoll_reward::Signature::OpenRlhf,
+        }
+    }
+}
+
+names!(
+    /// Whether a worker may reach a network.
+    Network, "\"deny\" or \"allow\"", {
+        /// Only processes of this machine.
+        Deny = "deny",
+        /// Everything that the user may reach.
+        Allow = "allow",
+    }
+);
+
+impl Network {
+    /// As the reward crate has it.
+    pub const fn kind(self) -> plimsoll_reward::Network {
+        match self {
+            Network::Deny => plimsoll_reward::Network::Deny,
+            Network::Allow => plimsoll_reward::Network::Allow,
+        }
+    }
+}
+
+names!(
+    /// What a failing reward function does to the run.
+    RewardFailure, "\"stop\" or \"none\"", {
+        /// The run stops with the named error.
+        Stop = "stop",
+        /// Its samples have no score from this reward, and are counted.
+        None = "none",
+    }
+);
+
+names!(
+    /// Where the KL term goes.
+    KlIn, "\"loss\" or \"reward\"", {
+        /// A term of the loss.
+        Loss = "loss",
+        /// Taken from each token's reward.
+        Reward = "reward",
+    }
+);
+
+names!(
+    /// The loss of a pair.
+    LossType, "\"sigmoid\" or \"ipo\"", {
+        /// DPO, with `label_smoothing` cDPO.
+        Sigmoid = "sigmoid",
+        /// IPO.
+        Ipo = "ipo",
+    }
+);
+
+/// Which groups a step keeps: those whose scores differ, or those whose mean score lies strictly between two numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DynamicSampling {
+    /// `false`: all.
+    Off,
+    /// `true`: those whose scores differ.
+    Mixed,
+    /// `[low, high]`.
+    Mean([f64; 2]),
+}
+
+impl DynamicSampling {
+    /// Returns the filter of groups; none keeps every group.
+    pub const fn filter(self) -> Option<GroupFilter> {
+        match self {
+            DynamicSampling::Off => None,
+            DynamicSampling::Mixed => Some(GroupFilter::Mixed),
+            DynamicSampling::Mean([low, high]) => Some(GroupFilter::Mean { low, high }),
+        }
+    }
+}
+
+impl Serialize for DynamicSampling {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            DynamicSampling::Off => serializer.serialize_bool(false),
+            DynamicSampling::Mixed => serializer.serialize_bool(true),
+            DynamicSampling::Mean(bounds) => bounds.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for DynamicSampling {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DynamicSamplingVisitor)
+    }
+}
+
+struct DynamicSamplingVisitor;
+
+impl<'de> Visitor<'de> for DynamicSamplingVisitor {
+    type Value = DynamicSampling;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true, false or two numbers, such as [0.0, 1.0]")
+    }
+
+    fn visit_bool<E: de::Error>(self, on: bool) -> Result<DynamicSampling, E> {
+        Ok(if on { DynamicSampling::Mixed } else { DynamicSampling::Off })
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<DynamicSampling, A::Error> {
+        <[f64; 2]>::deserialize(de::value::SeqAccessDeserializer::new(list)).map(DynamicSampling::Mean)
+    }
+}
+
+impl JsonSchema for DynamicSampling {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "DynamicSampling".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let bounds = generator.subschema_for::<[f64; 2]>();
+        json_schema!({ "anyOf": [{ "type": "boolean" }, bounds] })
+    }
+}
+
+names!(
+    /// Which tokens the reward of a turn is credited to.
+    Credit, "\"episode\" or \"turn\"", {
+        /// The sum of all turns, to the whole episode.
+        Episode = "episode",
+        /// To the turn that earned it and those before it.
+        Turn = "turn",
+    }
+);
+
+names!(
+    /// How the learning rate moves after warm-up.
+    Schedule, "\"constant\", \"linear\" or \"cosine\"", {
+        /// It stays.
+        Constant = "constant",
+        /// Down to 0 at the last step, in a straight line.
+        Linear = "linear",
+        /// Down to 0 at the last step, along a cosine.
+        Cosine = "cosine",
+    }
+);
+
+names!(
+    /// The order of a pass over the data.
+    Curriculum, "\"none\", \"easy-first\" or \"hard-first\"", {
+        /// As `data.shuffle` says.
+        None = "none",
+        /// From the highest pass rate to the lowest.
+        EasyFirst = "easy-first",
+        /// From the lowest pass rate to the highest.
+        HardFirst = "hard-first",
+    }
+);
+
+names!(
+    /// Where the run computes.
+    RunDevice, "\"cpu\" or \"cuda\"", {
+        /// The CPU.
+        Cpu = "cpu",
+        /// An NVIDIA GPU.
+        Cuda = "cuda",
+    }
+);
+
+names!(
+    /// What may live in pinned host memory instead of on the device.
+    Offload, "\"optimizer\", \"reference\" or \"gradients\"", {
+        /// Optimizer states.
+        Optimizer = "optimizer",
+        /// Reference weights.
+        Reference = "reference",
+        /// Gradients.
+        Gradients = "gradients",
+    }
+);
+
+impl Expecting for Vec<Offload> {
+    const EXPECTING: &'static str = "a list of \"optimizer\" and \"reference\"";
+    const TAKES_TEXT: bool = false;
+    const TAKES_LIST: bool = true;
+}

@@ -1,0 +1,514 @@
+//! Causal attention over the paged cache: training, prefill and decode in one order of arithmetic.
+//!
+//! Keys stand in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
+//! chunks are merged in ascending order, the first one as it is. A score is one chain over d, an output element one
+//! chain over the chunk's keys, a sum 16 chains over blocks and a tree. So a row's bits depend on its own keys only:
+//! not on the rows it is computed with, nor on whether it is decoded, prefilled or trained. Slots beyond a row's own
+//! position are never used, whatever they hold.
+
+#![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
+
+pub(super) mod tiles;
+
+use super::elementwise::convert_row;
+use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
+use super::rope::HEAD_DIM_MAX;
+use super::{CpuDevice, Shared};
+use plimsoll_base::math;
+use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS};
+use plimsoll_memory::Buf;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use tiles::{STRIDE, dot_tile, sum_tile, tile_of};
+
+/// Queries (rows times heads of one key-value head) that share the loads of keys and values.
+const QUERIES_MAX: usize = 24;
+/// Elements from one query's scores to the next; see `STRIDE`.
+const SCORES_STRIDE: usize = ATTENTION_CHUNK + LANES;
+/// Multiply-adds that are worth a task: some 10 us.
+const TASK_WORK: usize = 1 << 18;
+/// Tasks, at most: enough to even out items of different lengths.
+const TASKS_MAX: usize = 96;
+
+/// A record of `Batch::segments`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
+    pub(super) first_position: usize,
+    pub(super) table: usize,
+    /// First row of the parent, or `NO_PARENT`.
+    pub(super) parent: u32,
+}
+
+pub(super) fn segments(fields: &[u32]) -> impl Iterator<Item = Segment> + Clone + '_ {
+    fields.as_chunks::<SEGMENT_FIELDS>().0.iter().map(|f| Segment {
+        first_row: f[0] as usize,
+        rows: f[1] as usize,
+        first_position: f[2] as usize,
+        table: f[3] as usize,
+        parent: f[4],
+    })
+}
+
+/// Head counts.
+#[derive(Clone, Copy)]
+pub(super) struct Dims {
+    /// Query heads.
+    pub(super) a: usize,
+    /// Key-value heads.
+    pub(super) k: usize,
+    /// Elements of a head.
+    pub(super) d: usize,
+}
+
+impl Dims {
+    pub(super) fn new(rows: usize, q: Buf<'_>, kv: Kv<'_>) -> Dims {
+        let (k, d) = (kv.kv_heads, kv.head_dim);
+        let a = q.len() / (rows * d);
+        assert!(
+            d.is_multiple_of(LANES) && d <= HEAD_DIM_MAX,
+            "head dimension {d}: a multiple of 16 up to 256"
+        );
+        assert_eq!(q.len(), rows * a * d, "q of [{rows}, {a} x {d}]");
+        assert!(a >= k && a.is_multiple_of(k), "{a} heads over {k} key-value heads");
+        assert_eq!(kv.keys.len(), kv.values.len(), "keys and values");
+        assert_eq!(kv.keys.len() % (k * d * KV_BLOCK), 0, "whole blocks");
+        Dims { a, k, d }
+    }
+
+    /// Query heads of a key-value head.
+    pub(super) fn group(self) -> usize {
+        self.a / self.k
+    }
+}
+
+pub(super) fn forward(
+    dev: &CpuDevice,
+    q: Buf<'_>,
+    kv: Kv<'_>,
+    batch: Batch<'_>,
+    out: Buf<'_>,
+    lse: Option<Buf<'_>>,
+) {
+    let rows = batch.positions.len();
+    if rows == 0 {
+        return;
+    }
+    let dims = Dims::new(rows, q, kv);
+    assert_eq!(out.len(), q.len(), "out and q");
+    assert_eq!(lse.map_or(rows * dims.a, |b| b.len()), rows * dims.a, "lse of [{rows}, {}]", dims.a);
+    let (fields, tables) = (dev.read::<u32>(batch.segments), dev.read::<u32>(batch.tables));
+    let cut = Cut::new(dims);
+    by_dtype!(q, T => {
+        let call = Call::<T> {
+            dims,
+            q: dev.read(q),
+            keys: dev.read(kv.keys),
+            values: dev.read(kv.values),
+            out: dev.write(out),
+            lse: lse.map(|b| dev.write(b)),
+        };
+        let items = segments(fields).map(|s| cut.items(&s)).sum::<usize>();
+        let keys = segments(fields).map(|s| s.rows * (s.first_position + s.rows)).sum::<usize>();
+        let tasks = (keys * dims.a * dims.d * 2 / TASK_WORK).min(TASKS_MAX).min(items).max(1);
+        dev.pool().run(tasks, &|task, _thread| {
+            // Descending, because the last rows of a segment have the most keys.
+            let task = tasks - 1 - task;
+            let mine = items * task / tasks..items * (task + 1) / tasks;
+            let mut first = 0;
+            for segment in segments(fields) {
+                let here = first..first + cut.items(&segment);
+                for item in mine.start.max(here.start)..mine.end.min(here.end) {
+                    attend::<T>(dev.isa(), &call, &segment, &tables[segment.table..], &cut.item(&segment, item - first));
+                }
+                first = here.end;
+            }
+        });
+    });
+}
+
+/// How a segment is cut into items of at most `QUERIES_MAX` queries.
+#[derive(Clone, Copy)]
+struct Cut {
+    dims: Dims,
+    rows: usize,
+    heads: usize,
+}
+
+/// Rows of a segment and query heads that are computed together.
+struct Item {
+    rows: Range<usize>,
+    kv_head: usize,
+    heads: Range<usize>,
+}
+
+impl Cut {
+    fn new(dims: Dims) -> Cut {
+        let heads = dims.group().min(QUERIES_MAX);
+        Cut { dims, rows: QUERIES_MAX / heads, heads }
+    }
+
+    fn items(&self, segment: &Segment) -> usize {
+        self.dims.k * self.dims.group().div_ceil(self.heads) * segment.rows.div_ceil(self.rows)
+    }
+
+    fn item(&self, segment: &Segment, index: usize) -> Item {
+        let (blocks, parts) = (segment.rows.div_ceil(self.rows), self.dims.group().div_ceil(self.heads));
+        let (block, part, kv_head) = (index % blocks, index / blocks % parts, index / (blocks * parts));
+        let (group, row, head) = (self.dims.group(), block * self.rows, part * self.heads);
+        Item {
+            rows: row..(row + self.rows).min(segment.rows),
+            kv_head,
+            heads: kv_head * group + head..kv_head * group + (head + self.heads).min(group),
+        }
+    }
+}
+
+/// The buffers of a call.
+struct Call<'a, T> {
+    dims: Dims,
+    q: &'a [T],
+    keys: &'a [T],
+    values: &'a [T],
+    out: Shared<'a, T>,
+    lse: Option<Shared<'a, f32>>,
+}
+
+/// The blocks of one key-value head along a segment's table.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks<'a, T> {
+    pub(super) data: &'a [T],
+    pub(super) table: &'a [u32],
+    pub(super) dims: Dims,
+    pub(super) kv_head: usize,
+}
+
+impl<T> Blocks<'_, T> {
+    /// First element of the block that holds keys 16 i..16 i + 16.
+    #[inline(always)]
+    pub(super) fn at(&self, i: usize) -> *const T {
+        let size = self.dims.d * KV_BLOCK;
+        let start = (self.table[i] as usize * self.dims.k + self.kv_head) * size;
+        self.data[start..start + size].as_ptr()
+    }
+}
+
+/// An item's working memory: 150 KiB of stack, of which what the head dimension and the keys need is touched.
+#[repr(align(64))]
+struct Scratch {
+    q: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
+    scores: [MaybeUninit<f32>; QUERIES_MAX * SCORES_STRIDE],
+    /// Of the chunk.
+    out: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
+    /// Of the chunks so far.
+    total: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
+}
+
+/// Largest score and sum of exponentials of a query.
+#[derive(Clone, Copy, Default)]
+struct Softmax {
+    max: f32,
+    sum: f32,
+}
+
+simd_fn! {
+    /// Computes an item.
+    fn attend[T: Lanes](s: S, call: &Call<'_, T>, segment: &Segment, table: &[u32], item: &Item) {
+        let Dims { a, d, .. } = call.dims;
+        let (heads, n) = (item.heads.len(), item.rows.len() * item.heads.len());
+        let mut scratch = MaybeUninit::<Scratch>::uninit();
+        // SAFETY: its fields are arrays of `MaybeUninit`.
+        let scratch = unsafe { scratch.assume_init_mut() };
+        let [q, scores] = [scratch.q.as_mut_ptr().cast::<f32>(), scratch.scores.as_mut_ptr().cast::<f32>()];
+        let [out, total] = [scratch.out.as_mut_ptr().cast::<f32>(), scratch.total.as_mut_ptr().cast::<f32>()];
+        // Query i is of row i / heads; its place in q and out, in heads of d elements.
+        let place = |i: usize| (segment.first_row + item.rows.start + i / heads) * a + item.heads.start + i % heads;
+        for i in 0..n {
+            // SAFETY: row i of the scratch.
+            let to = unsafe { std::slice::from_raw_parts_mut(q.add(i * STRIDE), d) };
+            convert_row(s, &call.q[place(i) * d..][..d], to);
+        }
+        let blocks = Blocks { data: call.keys, table, dims: call.dims, kv_head: item.kv_head };
+        let values = Blocks { data: call.values, ..blocks };
+        let first_keys = segment.first_position + item.rows.start + 1;
+        let keys_max = first_keys + item.rows.len() - 1;
+        let mut soft = [Softmax::default(); QUERIES_MAX];
+        for chunk in (0..keys_max).step_by(ATTENTION_CHUNK) {
+            // Keys of this chunk that each query sees.
+            let mut seen = [0; QUERIES_MAX];
+            for (i, seen) in seen.iter_mut().enumerate().take(n) {
+                *seen = (first_keys + i / heads).saturating_sub(chunk).min(ATTENTION_CHUNK);
+            }
+            let seen = &seen[..n];
+            let block = chunk / KV_BLOCK;
+            // SAFETY: the scratch has rows for n queries.
+            unsafe {
+                chunk_scores(s, blocks, block, seen, q, scores);
+                let mut fresh = [Softmax::default(); QUERIES_MAX];
+                for i in 0..n {
+                    fresh[i] = softmax(s, scores.add(i * SCORES_STRIDE), seen[i]);
+                }
+                let to = if chunk == 0 { total } else { out };
+                chunk_values(s, values, block, seen, scores, to);
+                for i in 0..n {
+                    if chunk == 0 {
+                        soft[i] = fresh[i];
+                    } else if seen[i] > 0 {
+                        merge(s, d, &mut soft[i], total.add(i * STRIDE), fresh[i], out.add(i * STRIDE));
+                    }
+                }
+            }
+        }
+        for i in 0..n {
+            // SAFETY: row i of the scratch; rows and heads of items are disjoint.
+            unsafe {
+                let total = std::slice::from_raw_parts(total.add(i * STRIDE), d);
+                let to = call.out.range(place(i) * d, d);
+                let sum = s.splat(soft[i].sum);
+                for (to, x) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(total.as_chunks::<LANES>().0) {
+                    T::store(s, to, s.div(f32::load(s, x), sum));
+                }
+                if let Some(lse) = &call.lse {
+                    let lse = lse.range(place(i), 1);
+                    lse[0] = (f64::from(soft[i].max) + math::ln(f64::from(soft[i].sum))) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// Scaled scores of the blocks from `first_block` that each query sees.
+///
+/// # Safety
+/// `q` and `scores` have rows for all queries of `seen`.
+#[inline(always)]
+unsafe fn chunk_scores<S: Simd, T: Lanes>(
+    s: S,
+    blocks: Blocks<'_, T>,
+    first_block: usize,
+    seen: &[usize],
+    q: *const f32,
+    scores: *mut f32,
+) {
+    let mut at = 0;
+    while at < seen.len() {
+        let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[8, 4, 3, 2, 1] } else { &[4, 3, 2, 1] };
+        let size = tile_of(sizes, seen.len() - at);
+        // Queries ascend in position, so the last of a tile sees the most.
+        let num_blocks = seen[at + size - 1].div_ceil(KV_BLOCK);
+        let range = first_block..first_block + num_blocks;
+        // SAFETY: queries at..at + size.
+        unsafe {
+            let (q, scores) = (q.add(at * STRIDE), scores.add(at * SCORES_STRIDE));
+            match (size, S::ACCUMULATORS >= 16) {
+                (8, _) => score_tile::<S, T, 8, 2>(s, blocks, range, q, scores),
+                (4, true) => score_tile::<S, T, 4, 4>(s, blocks, range, q, scores),
+                (3, true) => score_tile::<S, T, 3, 4>(s, blocks, range, q, scores),
+                (2, true) => score_tile::<S, T, 2, 4>(s, blocks, range, q, scores),
+                (1, true) => score_tile::<S, T, 1, 4>(s, blocks, range, q, scores),
+                (4, false) => score_tile::<S, T, 4, 1>(s, blocks, range, q, scores),
+                (3, false) => score_tile::<S, T, 3, 1>(s, blocks, range, q, scores),
+                (2, false) => score_tile::<S, T, 2, 2>(s, blocks, range, q, scores),
+                _ => score_tile::<S, T, 1, 4>(s, blocks, range, q, scores),
+            }
+        }
+        at += size;
+    }
+}
+
+/// # Safety
+/// `q` and `scores` have Q rows.
+#[inline(always)]
+unsafe fn score_tile<S: Simd, T: Lanes, const Q: usize, const B: usize>(
+    s: S,
+    blocks: Blocks<'_, T>,
+    range: Range<usize>,
+    q: *const f32,
+    scores: *mut f32,
+) {
+    let d = blocks.dims.d;
+    let scale = s.splat(1.0 / (d as f32).sqrt());
+    let mut i = range.start;
+    while i + B <= range.end {
+        let mut keys = [std::ptr::null(); B];
+        for b in 0..B {
+            keys[b] = blocks.at(i + b);
+        }
+        // SAFETY: Q rows of queries; a block has d vectors; at most ATTENTION_CHUNK scores in a row.
+        unsafe {
+            let sums = dot_tile::<S, T, Q, B>(s, d, q, keys);
+            for (o, sums) in sums.iter().enumerate() {
+                for (b, &sum) in sums.iter().enumerate() {
+                    s.store(scores.add(o * SCORES_STRIDE + (i - range.start + b) * LANES), s.mul(sum, scale));
+                }
+            }
+        }
+        i += B;
+    }
+    while i < range.end {
+        // SAFETY: as above.
+        unsafe {
+            let sums = dot_tile::<S, T, Q, 1>(s, d, q, [blocks.at(i)]);
+            for (o, sums) in sums.iter().enumerate() {
+                s.store(scores.add(o * SCORES_STRIDE + (i - range.start) * LANES), s.mul(sums[0], scale));
+            }
+        }
+        i += 1;
+    }
+}
+
+/// Turns the first `seen` scores into e^(score - max); the rest of the last block becomes 0.
+///
+/// # Safety
+/// `scores` has `seen` elements, rounded up to 16.
+#[inline(always)]
+unsafe fn softmax<S: Simd>(s: S, scores: *mut f32, seen: usize) -> Softmax {
+    if seen == 0 {
+        return Softmax::default();
+    }
+    let minus = s.splat(f32::NEG_INFINITY);
+    let (last, rest) = ((seen - 1) / LANES, (seen - 1) % LANES + 1);
+    // SAFETY: block `last` is the last of `seen` elements.
+    unsafe {
+        let end = s.first(rest, s.load(scores.add(last * LANES)), minus);
+        s.store(scores.add(last * LANES), end);
+        let mut largest = minus;
+        for i in 0..=last {
+            largest = s.max(s.load(scores.add(i * LANES)), largest);
+        }
+        let max = s.largest(largest);
+        let (mut sums, shift) = (s.splat(0.0), s.splat(max));
+        for i in 0..=last {
+            let e = s.exp(s.sub(s.load(scores.add(i * LANES)), shift));
+            sums = s.add(sums, e);
+            s.store(scores.add(i * LANES), e);
+        }
+        Softmax { max, sum: s.sum(sums) }
+    }
+}
+
+/// out[query] = sum over the keys that it sees of weight times value.
+///
+/// # Safety
+/// `weights` and `out` have rows for all queries of `seen`.
+#[inline(always)]
+unsafe fn chunk_values<S: Simd, T: Lanes>(
+    s: S,
+    blocks: Blocks<'_, T>,
+    first_block: usize,
+    seen: &[usize],
+    weights: *const f32,
+    out: *mut f32,
+) {
+    let mut column = 0;
+    while column < blocks.dims.d {
+        let left = (blocks.dims.d - column) / LANES;
+        let width = if S::ACCUMULATORS >= 16 { tile_of(&[4, 2, 1], left) } else { tile_of(&[2, 1], left) };
+        let mut at = 0;
+        while at < seen.len() {
+            let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[6, 4, 3, 2, 1] } else { &[2, 1] };
+            let size = tile_of(sizes, seen.len() - at);
+            let seen = &seen[at..at + size];
+            // SAFETY: queries at..at + size.
+            unsafe {
+                let (w, o) = (weights.add(at * SCORES_STRIDE), out.add(at * STRIDE + column));
+                match (width, size) {
+                    (4, 6) => value_tile::<S, T, 6, 4>(s, blocks, first_block, column, seen, w, o),
+                    (4, 4) => value_tile::<S, T, 4, 4>(s, blocks, first_block, column, seen, w, o),
+                    (4, 3) => value_tile::<S, T, 3, 4>(s, blocks, first_block, column, seen, w, o),
+                    (4, 2) => value_tile::<S, T, 2, 4>(s, blocks, first_block, column, seen, w, o),
+                    (4, _) => value_tile::<S, T, 1, 4>(s, blocks, first_block, column, seen, w, o),
+                    (2, 6) => value_tile::<S, T, 6, 2>(s, blocks, first_block, column, seen, w, o),
+                    (2, 4) => value_tile::<S, T, 4, 2>(s, blocks, first_block, column, seen, w, o),
+                    (2, 3) => value_tile::<S, T, 3, 2>(s, blocks, first_block, column, seen, w, o),
+                    (2, 2) => value_tile::<S, T, 2, 2>(s, blocks, first_block, column, seen, w, o),
+                    (2, _) => value_tile::<S, T, 1, 2>(s, blocks, first_block, column, seen, w, o),
+                    (_, 6) => value_tile::<S, T, 6, 1>(s, blocks, first_block, column, seen, w, o),
+                    (_, 4) => value_tile::<S, T, 4, 1>(s, blocks, first_block, column, seen, w, o),
+                    (_, 3) => value_tile::<S, T, 3, 1>(s, blocks, first_block, column, seen, w, o),
+                    (_, 2) => value_tile::<S, T, 2, 1>(s, blocks, first_block, column, seen, w, o),
+                    _ => value_tile::<S, T, 1, 1>(s, blocks, first_block, column, seen, w, o),
+                }
+            }
+            at += size;
+        }
+        column += width * LANES;
+    }
+}
+
+/// # Safety
+/// `weights` and `out` have Q rows; `seen` has Q elements, ascending.
+#[inline(always)]
+unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
+    s: S,
+    blocks: Blocks<'_, T>,
+    first_block: usize,
+    column: usize,
+    seen: &[usize],
+    weights: *const f32,
+    out: *mut f32,
+) {
+    let d = blocks.dims.d;
+    let mut sums = [[s.splat(0.0); W]; Q];
+    // Keys that all queries of the tile see, then those that only later rows do.
+    let common = seen[0];
+    for start in (0..common).step_by(KV_BLOCK) {
+        let count = (common - start).min(KV_BLOCK);
+        // SAFETY: W vectors from `column` are inside a row of d elements; the block has 16 rows.
+        unsafe {
+            let rows = blocks.at(first_block + start / KV_BLOCK).add(column);
+            sum_tile::<S, T, Q, W>(s, &mut sums, weights.add(start), (SCORES_STRIDE, 1), rows, d, count);
+        }
+    }
+    for key in common..seen[Q - 1] {
+        let rows = blocks.at(first_block + key / KV_BLOCK);
+        for q in 0..Q {
+            if key < seen[q] {
+                // SAFETY: as above.
+                unsafe {
+                    let x = s.splat(*weights.add(q * SCORES_STRIDE + key));
+                    for w in 0..W {
+                        let value = T::load_at(s, rows.add(key % KV_BLOCK * d + column + w * LANES));
+                        sums[q][w] = s.fma(x, value, sums[q][w]);
+                    }
+                }
+            }
+        }
+    }
+    for q in 0..Q {
+        for w in 0..W {
+            // SAFETY: row q of out.
+            unsafe { s.store(out.add(q * STRIDE + w * LANES), sums[q][w]) };
+        }
+    }
+}
+
+/// Adds a chunk to what the chunks before gave.
+///
+/// # Safety
+/// `total` and `out` have `d` elements.
+#[inline(always)]
+unsafe fn merge<S: Simd>(
+    s: S,
+    d: usize,
+    soft: &mut Softmax,
+    total: *mut f32,
+    fresh: Softmax,
+    out: *const f32,
+) {
+    let max = if fresh.max > soft.max { fresh.max } else { soft.max };
+    let mut factors = [0.0; LANES];
+    (factors[0], factors[1]) = (soft.max - max, fresh.max - max);
+    let e = s.exp(f32::load(s, &factors));
+    f32::store(s, &mut factors, e);
+    let (old, new) = (factors[0], factors[1]);
+    *soft = Softmax { max, sum: soft.sum * old + fresh.sum * new };
+    for at in (0..d).step_by(LANES) {
+        // SAFETY: d is a multiple of 16.
+        unsafe {
+            let x = s.mul(s.load(total.add(at)), s.splat(old));
+            s.store(total.add(at), s.fma(s.load(out.add(at)), s.splat(new), x));
+        }
+    }
+}

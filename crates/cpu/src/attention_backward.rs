@@ -1,0 +1,474 @@
+//! Gradient of attention, from the forward pass's log-sum-exp: weights are computed again, never stored.
+//!
+//! One task owns a group of segments (a root and its children) and a key-value head, so a key's gradient is one chain:
+//! segments ascending, rows ascending, heads ascending. A query's gradient is a chain over ascending keys. Neither
+//! depends on threads or on how rows are blocked.
+
+#![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
+
+use super::CpuDevice;
+use super::attention::tiles::{STRIDE, dot_tile, sum_tile, tile_of};
+use super::attention::{Blocks, Dims, Segment, segments};
+use super::elementwise::{convert_row, zero};
+use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
+use super::norm::dot;
+use super::rope::HEAD_DIM_MAX;
+use super::view::Shared;
+use plimsoll_device::{Batch, KV_BLOCK, Kv, NO_PARENT};
+use plimsoll_memory::Buf;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Queries (rows times heads of one key-value head) that share a block of keys.
+const QUERIES_MAX: usize = 48;
+
+#[allow(clippy::too_many_arguments)] // As the operation.
+pub(super) fn backward(
+    dev: &CpuDevice,
+    q: Buf<'_>,
+    kv: Kv<'_>,
+    batch: Batch<'_>,
+    out: Buf<'_>,
+    lse: Buf<'_>,
+    dout: Buf<'_>,
+    dq: Buf<'_>,
+    dkv: Buf<'_>,
+) {
+    let rows = batch.positions.len();
+    if rows == 0 {
+        return;
+    }
+    let dims = Dims::new(rows, q, kv);
+    let Dims { a, k, d } = dims;
+    assert_eq!([out.len(), dout.len(), dq.len()], [rows * a * d; 3], "out, dout, dq of [{rows}, {a} x {d}]");
+    assert_eq!((lse.len(), dkv.len()), (rows * a, rows * 2 * k * d), "lse and dkv of {rows} rows");
+    let (fields, tables) = (dev.read::<u32>(batch.segments), dev.read::<u32>(batch.tables));
+    zero(dev, dkv);
+    if segments(fields).map(|s| s.rows).sum::<usize>() != rows {
+        zero(dev, dq);
+    }
+    let roots = || segments(fields).filter(|s| s.parent == NO_PARENT);
+    by_dtype!(q, T => {
+        let call = Call::<T> {
+            dims,
+            q: dev.read(q),
+            keys: dev.read(kv.keys),
+            values: dev.read(kv.values),
+            out: dev.read(out),
+            lse: dev.read(lse),
+            dout: dev.read(dout),
+            dq: dev.write(dq),
+            dkv: dev.write(dkv),
+        };
+        dev.pool().run(roots().count() * k, &|task, _thread| {
+            let root = roots().nth(task / k).expect("one of the roots");
+            assert_eq!(root.first_position, 0, "a segment without a parent starts at position 0");
+            for segment in segments(fields).filter(|s| in_group(s, &root)) {
+                backward_segment::<T>(dev.isa(), &call, &segment, &tables[segment.table..], task % k);
+            }
+        });
+    });
+}
+
+/// True for a root itself and its children.
+fn in_group(segment: &Segment, root: &Segment) -> bool {
+    let first = if segment.parent == NO_PARENT { segment.first_row } else { segment.parent as usize };
+    first == root.first_row
+}
+
+/// The row that owns the key at a position.
+fn key_row(segment: &Segment, position: usize) -> usize {
+    if segment.parent != NO_PARENT && position < segment.first_position {
+        segment.parent as usize + position
+    } else {
+        segment.first_row + position - segment.first_position
+    }
+}
+
+/// The buffers of a call.
+struct Call<'a, T> {
+    dims: Dims,
+    q: &'a [T],
+    keys: &'a [T],
+    values: &'a [T],
+    out: &'a [T],
+    lse: &'a [f32],
+    dout: &'a [T],
+    dq: Shared<'a, f32>,
+    dkv: Shared<'a, f32>,
+}
+
+/// Working memory of a block of rows: 220 KiB of stack, of which what the head dimension needs is touched.
+#[repr(align(64))]
+struct Scratch {
+    q: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
+    dout: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
+    dq: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
+    /// Weights of one block of keys, and gradients of its scores: [query][16].
+    weights: [MaybeUninit<f32>; QUERIES_MAX * KV_BLOCK],
+    dscores: [MaybeUninit<f32>; QUERIES_MAX * KV_BLOCK],
+    /// A block of keys as [d][16] and as [16][d], and of values as [d][16]; zero beyond the last row's position.
+    keys: [MaybeUninit<f32>; HEAD_DIM_MAX * KV_BLOCK],
+    key_rows: [MaybeUninit<f32>; KV_BLOCK * STRIDE],
+    values: [MaybeUninit<f32>; HEAD_DIM_MAX * KV_BLOCK],
+}
+
+/// Where the parts of `Scratch` begin.
+#[derive(Clone, Copy)]
+struct Work {
+    q: *mut f32,
+    dout: *mut f32,
+    dq: *mut f32,
+    weights: *mut f32,
+    dscores: *mut f32,
+    keys: *mut f32,
+    key_rows: *mut f32,
+    values: *mut f32,
+}
+
+impl Work {
+    #[inline(always)]
+    fn new(scratch: &mut MaybeUninit<Scratch>) -> Work {
+        // SAFETY: its fields are arrays of `MaybeUninit`.
+        let x = unsafe { scratch.assume_init_mut() };
+        Work {
+            q: x.q.as_mut_ptr().cast(),
+            dout: x.dout.as_mut_ptr().cast(),
+            dq: x.dq.as_mut_ptr().cast(),
+            weights: x.weights.as_mut_ptr().cast(),
+            dscores: x.dscores.as_mut_ptr().cast(),
+            keys: x.keys.as_mut_ptr().cast(),
+            key_rows: x.key_rows.as_mut_ptr().cast(),
+            values: x.values.as_mut_ptr().cast(),
+        }
+    }
+}
+
+/// A block of rows of a segment, with the query heads of one key-value head.
+struct Queries<'a> {
+    segment: &'a Segment,
+    dims: Dims,
+    kv_head: usize,
+    rows: Range<usize>,
+    heads: Range<usize>,
+}
+
+impl Queries<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.rows.len() * self.heads.len()
+    }
+
+    /// Place of query i, which is of row i / heads, in q: in heads of d elements.
+    #[inline(always)]
+    fn place(&self, i: usize) -> usize {
+        let (row, head) = (i / self.heads.len(), i % self.heads.len());
+        (self.segment.first_row + self.rows.start + row) * self.dims.a + self.heads.start + head
+    }
+
+    /// Position of the first row.
+    #[inline(always)]
+    fn first_position(&self) -> usize {
+        self.segment.first_position + self.rows.start
+    }
+
+    /// Keys that the last row sees.
+    #[inline(always)]
+    fn num_keys(&self) -> usize {
+        self.first_position() + self.rows.len()
+    }
+
+    /// The first query that sees a key.
+    #[inline(always)]
+    fn first_seeing(&self, key: usize) -> usize {
+        key.saturating_sub(self.first_position()) * self.heads.len()
+    }
+}
+
+simd_fn! {
+    /// All rows of a segment, for one key-value head.
+    fn backward_segment[T: Lanes](s: S, call: &Call<'_, T>, segment: &Segment, table: &[u32], kv_head: usize) {
+        let (dims, group) = (call.dims, call.dims.group());
+        let heads_max = group.min(QUERIES_MAX);
+        let rows_max = QUERIES_MAX / heads_max;
+        for row in (0..segment.rows).step_by(rows_max) {
+            for head in (0..group).step_by(heads_max) {
+                let rows = row..(row + rows_max).min(segment.rows);
+                let heads = kv_head * group + head..kv_head * group + (head + heads_max).min(group);
+                backward_rows(s, call, table, &Queries { segment, dims, kv_head, rows, heads });
+            }
+        }
+    }
+}
+
+/// A block of rows against all their keys.
+#[inline(always)]
+fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], queries: &Queries<'_>) {
+    let (d, n) = (call.dims.d, queries.len());
+    let mut scratch = MaybeUninit::uninit();
+    let work = Work::new(&mut scratch);
+    let (mut deltas, mut lses) = ([0.0; QUERIES_MAX], [0.0; QUERIES_MAX]);
+    for i in 0..n {
+        let place = queries.place(i);
+        let (q, dout) = (&call.q[place * d..][..d], &call.dout[place * d..][..d]);
+        // SAFETY: row i of the scratch.
+        unsafe {
+            convert_row(s, q, std::slice::from_raw_parts_mut(work.q.add(i * STRIDE), d));
+            convert_row(s, dout, std::slice::from_raw_parts_mut(work.dout.add(i * STRIDE), d));
+            std::slice::from_raw_parts_mut(work.dq.add(i * STRIDE), d).fill(0.0);
+        }
+        deltas[i] = dot(s, dout, &call.out[place * d..][..d]);
+        lses[i] = call.lse[place];
+    }
+    let keys = Blocks { data: call.keys, table, dims: call.dims, kv_head: queries.kv_head };
+    let values = Blocks { data: call.values, ..keys };
+    for block in 0..queries.num_keys().div_ceil(KV_BLOCK) {
+        let first_key = block * KV_BLOCK;
+        let count = (queries.num_keys() - first_key).min(KV_BLOCK);
+        // SAFETY: the scratch has rows for n queries; the gradients of the group's rows and of this head are this
+        // task's alone.
+        unsafe {
+            load_block(s, d, count, keys.at(block), values.at(block), work);
+            block_weights(s, queries, first_key, &deltas, &lses, work);
+            add_gradients(s, &call.dkv, queries, first_key, count, work);
+        }
+    }
+    for i in 0..n {
+        // SAFETY: row i of the scratch; rows and heads of tasks are disjoint.
+        unsafe {
+            let dq = std::slice::from_raw_parts(work.dq.add(i * STRIDE), d);
+            call.dq.range(queries.place(i) * d, d).copy_from_slice(dq);
+        }
+    }
+}
+
+/// Weights of a block's keys and gradients of its scores, for the queries that see any of it.
+///
+/// # Safety
+/// `work` holds the queries and the block.
+#[inline(always)]
+unsafe fn block_weights<S: Simd>(
+    s: S,
+    queries: &Queries<'_>,
+    first_key: usize,
+    deltas: &[f32],
+    lses: &[f32],
+    work: Work,
+) {
+    let (d, n) = (queries.dims.d, queries.len());
+    let mut at = queries.first_seeing(first_key);
+    while at < n {
+        let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[8, 4, 2, 1] } else { &[4, 2, 1] };
+        let size = tile_of(sizes, n - at);
+        let mut seen = [0; 8];
+        for (i, seen) in seen.iter_mut().enumerate() {
+            let keys = queries.first_position() + (at + i) / queries.heads.len() + 1;
+            *seen = keys.saturating_sub(first_key).min(KV_BLOCK);
+        }
+        let (deltas, lses) = (&deltas[at..], &lses[at..]);
+        // SAFETY: queries at..at + size.
+        unsafe {
+            let x = Work {
+                q: work.q.add(at * STRIDE),
+                dout: work.dout.add(at * STRIDE),
+                weights: work.weights.add(at * KV_BLOCK),
+                dscores: work.dscores.add(at * KV_BLOCK),
+                ..work
+            };
+            match size {
+                8 => weight_tile::<S, 8>(s, d, x, &seen, deltas, lses),
+                4 => weight_tile::<S, 4>(s, d, x, &seen, deltas, lses),
+                2 => weight_tile::<S, 2>(s, d, x, &seen, deltas, lses),
+                _ => weight_tile::<S, 1>(s, d, x, &seen, deltas, lses),
+            }
+        }
+        at += size;
+    }
+}
+
+/// Adds a block's part of the gradients: of its values, of its keys, and of the queries.
+///
+/// # Safety
+/// `work` is as `block_weights` left it; no other task touches the gradients of the group's rows and of this head.
+#[inline(always)]
+unsafe fn add_gradients<S: Simd>(
+    s: S,
+    dkv: &Shared<'_, f32>,
+    queries: &Queries<'_>,
+    first_key: usize,
+    count: usize,
+    work: Work,
+) {
+    let (Dims { k, d, .. }, n) = (queries.dims, queries.len());
+    let mut to = [std::ptr::null_mut(); QUERIES_MAX];
+    for (key, to) in to.iter_mut().enumerate().take(count) {
+        let at = key_row(queries.segment, first_key + key) * 2 * k * d + queries.kv_head * d;
+        assert!(at + (k + 1) * d <= dkv.len(), "the row of key {} of {}", first_key + key, dkv.len());
+        // SAFETY: inside the buffer by the assertion. No slice: other heads' columns lie between.
+        *to = unsafe { dkv.as_ptr().add(at) };
+    }
+    // SAFETY: the pointers above, and rows of the scratch.
+    unsafe {
+        let from = |key: usize| queries.first_seeing(first_key + key);
+        for (shift, weights, rows) in [(k * d, work.weights, work.dout), (0, work.dscores, work.q)] {
+            accumulate(s, d, &to[..count], shift, weights, (1, KV_BLOCK), rows, n, from);
+        }
+        for (i, to) in to.iter_mut().enumerate().take(n) {
+            *to = work.dq.add(i * STRIDE);
+        }
+        let (first, all) = (from(0), |_| 0);
+        let dscores = work.dscores.add(first * KV_BLOCK);
+        accumulate(s, d, &to[first..n], 0, dscores, (KV_BLOCK, 1), work.key_rows, count, all);
+    }
+}
+
+/// Widens and transposes a block; keys and values from `count` on are zero, whatever their slots hold.
+///
+/// # Safety
+/// The pointers are those of a block of the cache and of `Scratch`.
+#[inline(always)]
+unsafe fn load_block<S: Simd, T: Lanes>(
+    s: S,
+    d: usize,
+    count: usize,
+    from_keys: *const T,
+    from_values: *const T,
+    work: Work,
+) {
+    let Work { keys, key_rows, values, .. } = work;
+    let none = s.splat(0.0);
+    for column in (0..d).step_by(LANES) {
+        let mut square = [none; LANES];
+        // SAFETY: 16 of d rows of 16 keys; 16 rows of d elements.
+        unsafe {
+            for (i, x) in square.iter_mut().enumerate() {
+                *x = s.first(count, T::load_at(s, from_keys.add((column + i) * KV_BLOCK)), none);
+                s.store(keys.add((column + i) * KV_BLOCK), *x);
+            }
+            for (i, &x) in s.transpose(square).iter().enumerate() {
+                s.store(key_rows.add(i * STRIDE + column), x);
+            }
+            for (i, x) in square.iter_mut().enumerate() {
+                *x = if i < count { T::load_at(s, from_values.add(i * d + column)) } else { none };
+            }
+            for (i, &x) in s.transpose(square).iter().enumerate() {
+                s.store(values.add((column + i) * KV_BLOCK), x);
+            }
+        }
+    }
+}
+
+/// Weights e^(score - lse) and gradients of the scores; 0 for keys that a query does not see.
+///
+/// # Safety
+/// `x` has Q rows of q, dout, weights and dscores, and d vectors of keys and values.
+#[inline(always)]
+unsafe fn weight_tile<S: Simd, const Q: usize>(
+    s: S,
+    d: usize,
+    x: Work,
+    seen: &[usize; 8],
+    deltas: &[f32],
+    lses: &[f32],
+) {
+    let (none, scale) = (s.splat(0.0), s.splat(1.0 / (d as f32).sqrt()));
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scores = dot_tile::<S, f32, Q, 1>(s, d, x.q, [x.keys.cast_const()]);
+        let dweights = dot_tile::<S, f32, Q, 1>(s, d, x.dout, [x.values.cast_const()]);
+        for q in 0..Q {
+            let weight = s.exp(s.sub(s.mul(scores[q][0], scale), s.splat(lses[q])));
+            let weight = s.first(seen[q], weight, none);
+            let dscore = s.mul(s.mul(weight, s.sub(dweights[q][0], s.splat(deltas[q]))), scale);
+            s.store(x.weights.add(q * KV_BLOCK), weight);
+            s.store(x.dscores.add(q * KV_BLOCK), s.first(seen[q], dscore, none));
+        }
+    }
+}
+
+/// outs[o][shift..shift + d] += sum over i of weights[o][i] rows[i], i from `first(o)` to `count`.
+///
+/// # Safety
+/// `outs` are writable; `weights` and `rows` as `sum_tile` says, `rows` being `STRIDE` apart.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // The operands of a product.
+unsafe fn accumulate<S: Simd>(
+    s: S,
+    d: usize,
+    outs: &[*mut f32],
+    shift: usize,
+    weights: *const f32,
+    strides: (usize, usize),
+    rows: *const f32,
+    count: usize,
+    first: impl Fn(usize) -> usize,
+) {
+    let mut column = 0;
+    while column < d {
+        let left = (d - column) / LANES;
+        let width = if S::ACCUMULATORS >= 16 { tile_of(&[4, 2, 1], left) } else { tile_of(&[2, 1], left) };
+        let mut at = 0;
+        while at < outs.len() {
+            let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[6, 4, 2, 1] } else { &[2, 1] };
+            let size = tile_of(sizes, outs.len() - at);
+            let skip = first(at).min(count);
+            // SAFETY: outputs at..at + size, inputs skip..count.
+            unsafe {
+                let w = weights.add(at * strides.0 + skip * strides.1);
+                let x = Rows { first: rows.add(skip * STRIDE + column), count: count - skip };
+                let (outs, column) = (&outs[at..at + size], shift + column);
+                match (width, size) {
+                    (4, 6) => add_tile::<S, 6, 4>(s, outs, column, w, strides, x),
+                    (4, 4) => add_tile::<S, 4, 4>(s, outs, column, w, strides, x),
+                    (4, 2) => add_tile::<S, 2, 4>(s, outs, column, w, strides, x),
+                    (4, _) => add_tile::<S, 1, 4>(s, outs, column, w, strides, x),
+                    (2, 6) => add_tile::<S, 6, 2>(s, outs, column, w, strides, x),
+                    (2, 4) => add_tile::<S, 4, 2>(s, outs, column, w, strides, x),
+                    (2, 2) => add_tile::<S, 2, 2>(s, outs, column, w, strides, x),
+                    (2, _) => add_tile::<S, 1, 2>(s, outs, column, w, strides, x),
+                    (_, 6) => add_tile::<S, 6, 1>(s, outs, column, w, strides, x),
+                    (_, 4) => add_tile::<S, 4, 1>(s, outs, column, w, strides, x),
+                    (_, 2) => add_tile::<S, 2, 1>(s, outs, column, w, strides, x),
+                    _ => add_tile::<S, 1, 1>(s, outs, column, w, strides, x),
+                }
+            }
+            at += size;
+        }
+        column += width * LANES;
+    }
+}
+
+/// Rows of scratch, `STRIDE` apart.
+#[derive(Clone, Copy)]
+struct Rows {
+    first: *const f32,
+    count: usize,
+}
+
+/// # Safety
+/// As `accumulate`, for O outputs.
+#[inline(always)]
+unsafe fn add_tile<S: Simd, const O: usize, const W: usize>(
+    s: S,
+    outs: &[*mut f32],
+    column: usize,
+    weights: *const f32,
+    strides: (usize, usize),
+    rows: Rows,
+) {
+    let mut sums = [[s.splat(0.0); W]; O];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for o in 0..O {
+            for w in 0..W {
+                sums[o][w] = s.load(outs[o].add(column + w * LANES));
+            }
+        }
+        sum_tile::<S, f32, O, W>(s, &mut sums, weights, strides, rows.first, STRIDE, rows.count);
+        for o in 0..O {
+            for w in 0..W {
+                s.store(outs[o].add(column + w * LANES), sums[o][w]);
+            }
+        }
+    }
+}

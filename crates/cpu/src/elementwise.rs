@@ -1,0 +1,456 @@
+//! Operations without arithmetic between elements of a row: data in and out, embedding rows, SwiGLU, casts; and the
+//! one way in which this and its neighbour modules split work over threads.
+
+use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
+use super::{CpuDevice, Element, Real, Shared};
+use half::bf16;
+use plimsoll_base::DType;
+use plimsoll_device::codes::by_code;
+use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, SEGMENT_FIELDS};
+use plimsoll_memory::Buf;
+use std::ops::Range;
+
+/// Elements that are worth a task: some microseconds of work.
+const TASK_ELEMENTS: usize = 8192;
+/// Tasks of an operation: enough to even out threads that are held up.
+const TASKS_MAX: usize = 64;
+/// Columns whose sums a task of `embed_backward` holds.
+const SUM_COLUMNS_MAX: usize = 512;
+/// Rows of a panel, as in `layout`.
+const PANEL: usize = 16;
+
+/// Runs `body` on ranges that cover `0..items`, in parallel if there is enough work.
+pub(super) fn split(
+    dev: &CpuDevice,
+    items: usize,
+    elements_per_item: usize,
+    body: &(dyn Fn(Range<usize>) + Sync),
+) {
+    let tasks = (items * elements_per_item / TASK_ELEMENTS).min(TASKS_MAX).min(items);
+    if tasks <= 1 {
+        return if items > 0 {
+            body(0..items)
+        };
+    }
+    dev.pool().run(tasks, &|task, _thread| body(items * task / tasks..items * (task + 1) / tasks));
+}
+
+// ---- data in and out ---------------------------------------------------------------------------------------------
+
+pub(super) fn write_u32(dev: &CpuDevice, dst: Buf<'_>, start: usize, src: &[u32]) {
+    copy_in(&dev.write::<u32>(dst), start, src);
+}
+
+pub(super) fn read_u32(dev: &CpuDevice, src: Buf<'_>, start: usize, dst: &mut [u32]) {
+    dst.copy_from_slice(&dev.read::<u32>(src)[start..start + dst.len()]);
+}
+
+pub(super) fn write_f32(dev: &CpuDevice, dst: Buf<'_>, start: usize, src: &[f32]) {
+    by_dtype!(dst, T => {
+        let out = dev.write::<T>(dst);
+        split(dev, src.len(), 1, &|part| {
+            // SAFETY: parts are disjoint.
+            let out = unsafe { out.range(start + part.start, part.len()) };
+            convert::<f32, T>(dev.isa(), &src[part], out);
+        });
+    });
+}
+
+pub(super) fn read_f32(dev: &CpuDevice, src: Buf<'_>, start: usize, dst: &mut [f32]) {
+    by_dtype!(src, T => convert::<T, f32>(dev.isa(), &dev.read::<T>(src)[start..start + dst.len()], dst));
+}
+
+fn copy_in<T: Element>(out: &Shared<'_, T>, start: usize, src: &[T]) {
+    // SAFETY: the only task.
+    unsafe { out.range(start, src.len()) }.copy_from_slice(src);
+}
+
+/// dst = src, of one dtype.
+pub(super) fn copy_bytes(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
+    fn copy<T: Element>(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
+        let (x, out) = (dev.read::<T>(src), dev.write::<T>(dst));
+        assert_eq!(x.len(), out.len(), "lengths of a copy");
+        split(dev, x.len(), 1, &|part| {
+            // SAFETY: parts are disjoint.
+            unsafe { out.range(part.start, part.len()) }.copy_from_slice(&x[part]);
+        });
+    }
+    match src.dtype() {
+        DType::E4M3 | DType::E5M3 => by_code!(src, C => copy::<C>(dev, src, dst)),
+        _ => by_dtype!(src, T => copy::<T>(dev, src, dst)),
+    }
+}
+
+pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
+    fn fill<T: Element + Default>(dev: &CpuDevice, dst: Buf<'_>) {
+        let out = dev.write::<T>(dst);
+        split(dev, out.len(), 1, &|part| {
+            // SAFETY: parts are disjoint.
+            unsafe { out.range(part.start, part.len()) }.fill(T::default());
+        });
+    }
+    match dst.dtype() {
+        DType::U32 => fill::<u32>(dev, dst),
+        DType::E4M3 | DType::E5M3 => by_code!(dst, C => fill::<C>(dev, dst)),
+        _ => by_dtype!(dst, T => fill::<T>(dev, dst)),
+    }
+}
+
+simd_fn! {
+    /// out = x in the other dtype.
+    pub(super) fn convert[T: Lanes, U: Lanes](s: S, x: &[T], out: &mut [U]) {
+        convert_row(s, x, out);
+    }
+}
+
+/// out = x in the other dtype.
+#[inline(always)]
+pub(super) fn convert_row<S: Simd, T: Lanes, U: Lanes>(s: S, x: &[T], out: &mut [U]) {
+    assert_eq!(x.len(), out.len(), "lengths of a conversion");
+    let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
+    for (x, out) in x.iter().zip(out) {
+        U::store(s, out, T::load(s, x));
+    }
+    if !x_rest.is_empty() {
+        U::store_part(s, out_rest, T::load_part(s, x_rest));
+    }
+}
+
+pub(super) fn cast(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
+    assert_eq!(src.len(), dst.len(), "lengths of a cast");
+    by_dtype!(dst, T => {
+        let (x, out) = (dev.read::<f32>(src), dev.write::<T>(dst));
+        split(dev, x.len(), 1, &|part| {
+            // SAFETY: parts are disjoint.
+            let out = unsafe { out.range(part.start, part.len()) };
+            convert::<f32, T>(dev.isa(), &x[part], out);
+        });
+    });
+}
+
+/// See `Device::advance`.
+pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
+    let rows = ids.len();
+    assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
+    assert_eq!((batch.slots.len(), batch.segments.len()), (rows, rows * SEGMENT_FIELDS), "one row a segment");
+    let (tokens, tables) = (dev.read::<u32>(tokens), dev.read::<u32>(batch.tables));
+    let arrays = [ids, batch.positions, batch.slots, batch.segments, keys].map(|buf| dev.write::<u32>(buf));
+    // SAFETY: the only task, and the arrays are distinct regions.
+    let [ids, positions, slots, segments, keys] =
+        std::array::from_fn(|i| unsafe { arrays[i].range(0, arrays[i].len()) });
+    for i in 0..rows {
+        let segment = &mut segments[i * SEGMENT_FIELDS..][..SEGMENT_FIELDS];
+        let position = positions[i] + 1;
+        let block = tables[segment[3] as usize + position as usize / KV_BLOCK];
+        (ids[i], positions[i], segment[2]) = (tokens[i], position, position);
+        slots[i] = block * KV_BLOCK as u32 + position % KV_BLOCK as u32;
+        keys[i * 3 + 2] += 1;
+    }
+}
+
+// ---- rows of matrices --------------------------------------------------------------------------------------------
+
+/// Where a matrix row stands in its panel: element c is at `first + c / per * stride + c % per`.
+struct RowIndex {
+    first: usize,
+    stride: usize,
+    per: usize,
+}
+
+fn row_index(m: Matrix<'_>, row: usize) -> RowIndex {
+    assert!(row < m.n, "row {row} of a matrix of {}", m.n);
+    let per = if m.layout == MatrixLayout::Pairs { 2 } else { 1 };
+    RowIndex { first: m.layout.index(m.k, row, 0), stride: PANEL * per, per }
+}
+
+#[inline(always)]
+fn read_row<T: Real>(x: &[T], at: &RowIndex, out: &mut [f32]) {
+    for (i, out) in out.chunks_mut(at.per).enumerate() {
+        for (j, out) in out.iter_mut().enumerate() {
+            *out = x[at.first + i * at.stride + j].to_f32();
+        }
+    }
+}
+
+/// Elements of one panel.
+fn panel_elements(m: Matrix<'_>) -> usize {
+    m.buf.len() / m.n.div_ceil(PANEL)
+}
+
+pub(super) fn write_rows(dev: &CpuDevice, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
+    if src.is_empty() {
+        return;
+    }
+    let rows = src.len() / dst.k;
+    assert_eq!(src.len(), rows * dst.k, "whole rows of {} elements", dst.k);
+    assert!(first_row + rows <= dst.n, "rows {first_row}+{rows} of a matrix of {}", dst.n);
+    let panels = first_row / PANEL..(first_row + rows).div_ceil(PANEL);
+    by_dtype!(dst.buf, T => {
+        let (out, size) = (dev.write::<T>(dst.buf), panel_elements(dst));
+        split(dev, panels.len(), PANEL * dst.k, &|part| {
+            for panel in panels.start + part.start..panels.start + part.end {
+                // SAFETY: tasks have their own panels.
+                let out = unsafe { out.range(panel * size, size) };
+                write_panel(dst, panel * PANEL, out, first_row, src);
+            }
+        });
+    });
+}
+
+/// Writes those rows of `src` that lie in the panel; rows and columns of padding become zero.
+fn write_panel<T: Real>(m: Matrix<'_>, panel_row: usize, out: &mut [T], first_row: usize, src: &[f32]) {
+    let per = if m.layout == MatrixLayout::Pairs { 2 } else { 1 };
+    let rows = src.len() / m.k;
+    for lane in 0..PANEL {
+        let row = panel_row + lane;
+        let inside = row >= first_row && row < first_row + rows;
+        if !inside && row < m.n {
+            continue;
+        }
+        let x = if inside { &src[(row - first_row) * m.k..][..m.k] } else { &[][..] };
+        for (i, group) in out.chunks_exact_mut(PANEL * per).enumerate() {
+            for j in 0..per {
+                group[lane * per + j] = T::from_f32(x.get(i * per + j).copied().unwrap_or(0.0));
+            }
+        }
+    }
+}
+
+pub(super) fn read_rows(dev: &CpuDevice, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
+    by_dtype!(src.buf, T => {
+        let x = dev.read::<T>(src.buf);
+        for (i, out) in dst.chunks_exact_mut(src.k).enumerate() {
+            read_row(x, &row_index(src, first_row + i), out);
+        }
+    });
+}
+
+pub(super) fn embed(dev: &CpuDevice, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
+    let (ids, out, h) = (dev.read::<u32>(ids), dev.write::<f32>(out), table.k);
+    assert_eq!(out.len(), ids.len() * h, "[{}, {h}] of embeddings", ids.len());
+    by_dtype!(table.buf, T => {
+        let x = dev.read::<T>(table.buf);
+        split(dev, ids.len(), h, &|part| {
+            for m in part {
+                // SAFETY: rows are disjoint.
+                read_row(x, &row_index(table, ids[m] as usize), unsafe { out.range(m * h, h) });
+            }
+        });
+    });
+}
+
+pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>) {
+    let (ids, d, h) = (dev.read::<u32>(ids), dev.read::<f32>(d), grad.k);
+    assert_eq!(d.len(), ids.len() * h, "[{}, {h}] of embedding gradients", ids.len());
+    // Columns are split, so that rows of one token add up in the order of m whatever the threads.
+    if grad.buf.dtype() == DType::F32 {
+        let out = dev.write::<f32>(grad.buf);
+        return split(dev, h.div_ceil(LANES), ids.len() * LANES, &|part| {
+            let columns = part.start * LANES..(part.end * LANES).min(h);
+            for (m, &id) in ids.iter().enumerate() {
+                add_to_row(&out, &row_index(grad, id as usize), columns.start, &d[m * h..][columns.clone()]);
+            }
+        });
+    }
+    let out = dev.write::<bf16>(grad.buf);
+    let width = h.div_ceil(dev.pool().threads()).next_multiple_of(LANES).min(SUM_COLUMNS_MAX);
+    dev.pool().run(h.div_ceil(width), &|task, _thread| {
+        let columns = task * width..((task + 1) * width).min(h);
+        for (m, &id) in ids.iter().enumerate() {
+            // A token's rows are summed in f32 at its first row, and rounded into the gradient once.
+            if num_equal(&ids[..m], id) > 0 {
+                continue;
+            }
+            let mut sums = [0.0f32; SUM_COLUMNS_MAX];
+            let sums = &mut sums[..columns.len()];
+            sums.copy_from_slice(&d[m * h..][columns.clone()]);
+            let mut left = num_equal(&ids[m + 1..], id);
+            for (other, _) in ids.iter().enumerate().skip(m + 1).filter(|&(_, &other)| other == id) {
+                for (sum, x) in sums.iter_mut().zip(&d[other * h..][columns.clone()]) {
+                    *sum += x;
+                }
+                left -= 1;
+                if left == 0 {
+                    break;
+                }
+            }
+            add_to_row(&out, &row_index(grad, id as usize), columns.start, sums);
+        }
+    });
+}
+
+/// How often `id` stands in `ids`; without an early end, so that it runs on vectors.
+fn num_equal(ids: &[u32], id: u32) -> u32 {
+    ids.iter().map(|&x| u32::from(x == id)).sum()
+}
+
+/// Adds `x` to the elements of a row from column `start`. The calling task alone writes these columns.
+fn add_to_row<T: Real>(out: &Shared<'_, T>, at: &RowIndex, start: usize, x: &[f32]) {
+    for (c, x) in (start..).zip(x) {
+        // SAFETY: tasks have their own columns.
+        let to = unsafe { out.range(at.first + c / at.per * at.stride + c % at.per, 1) };
+        to[0] = T::from_f32(to[0].to_f32() + x);
+    }
+}
+
+pub(super) fn gather_rows(dev: &CpuDevice, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
+    let (x, rows, out) = (dev.read::<f32>(x), dev.read::<u32>(rows), dev.write::<f32>(out));
+    if rows.is_empty() {
+        return;
+    }
+    let h = out.len() / rows.len();
+    assert_eq!(out.len(), rows.len() * h, "whole rows");
+    split(dev, rows.len(), h, &|part| {
+        for r in part {
+            // SAFETY: rows are disjoint.
+            unsafe { out.range(r * h, h) }.copy_from_slice(&x[rows[r] as usize * h..][..h]);
+        }
+    });
+}
+
+pub(super) fn scatter_add_rows(dev: &CpuDevice, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
+    let (src, rows, dst) = (dev.read::<f32>(src), dev.read::<u32>(rows), dev.write::<f32>(dst));
+    if rows.is_empty() {
+        return;
+    }
+    let h = src.len() / rows.len();
+    assert_eq!(src.len(), rows.len() * h, "whole rows");
+    split(dev, h.div_ceil(LANES), rows.len() * LANES, &|part| {
+        let columns = part.start * LANES..(part.end * LANES).min(h);
+        for (r, &row) in rows.iter().enumerate() {
+            let x = &src[r * h..][columns.clone()];
+            // SAFETY: tasks have their own columns.
+            let to = unsafe { dst.range(row as usize * h + columns.start, columns.len()) };
+            for (to, x) in to.iter_mut().zip(x) {
+                *to += x;
+            }
+        }
+    });
+}
+
+// ---- SwiGLU ------------------------------------------------------------------------------------------------------
+
+pub(super) fn swiglu(dev: &CpuDevice, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
+    let rows = out.len() / f;
+    assert_eq!((out.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
+    by_dtype!(out, T => {
+        let (x, out) = (dev.read::<T>(gate_up), dev.write::<T>(out));
+        split(dev, rows, 2 * f, &|part| {
+            for m in part {
+                let (gate, up) = x[m * 2 * f..][..2 * f].split_at(f);
+                // SAFETY: rows are disjoint.
+                swiglu_row::<T>(dev.isa(), gate, up, unsafe { out.range(m * f, f) });
+            }
+        });
+    });
+}
+
+simd_fn! {
+    fn swiglu_row[T: Lanes](s: S, gate: &[T], up: &[T], out: &mut [T]) {
+        let ((gate, gate_rest), (up, up_rest)) = (gate.as_chunks::<LANES>(), up.as_chunks::<LANES>());
+        let (out, out_rest) = out.as_chunks_mut::<LANES>();
+        for ((g, u), out) in gate.iter().zip(up).zip(out) {
+            T::store(s, out, gated(s, T::load(s, g), T::load(s, u)));
+        }
+        T::store_part(s, out_rest, gated(s, T::load_part(s, gate_rest), T::load_part(s, up_rest)));
+    }
+}
+
+pub(super) fn swiglu_backward(
+    dev: &CpuDevice,
+    gate_up: Buf<'_>,
+    f: usize,
+    dout: Buf<'_>,
+    d_gate_up: Buf<'_>,
+    again: Option<Buf<'_>>,
+) {
+    let rows = dout.len() / f;
+    assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
+    assert_eq!(gate_up.len(), d_gate_up.len(), "gate and up, and their gradients");
+    by_dtype!(dout, T => {
+        // All through `write`, because they may be the same memory: no slices of it are formed.
+        let (x, d, out) = (dev.write::<T>(gate_up), dev.write::<T>(dout), dev.write::<T>(d_gate_up));
+        let again = again.map(|again| dev.write::<T>(again));
+        split(dev, rows, 2 * f, &|part| {
+            for m in part {
+                // SAFETY: row m of [rows, 2f] and of [rows, f], which only this task touches.
+                let (x, d, out) = unsafe {
+                    (x.as_ptr().add(m * 2 * f), d.as_ptr().add(m * f), out.as_ptr().add(m * 2 * f))
+                };
+                // SAFETY: as above.
+                let again = again.map(|again| unsafe { again.as_ptr().add(m * f) });
+                swiglu_backward_row::<T>(dev.isa(), f, x, d, out, again);
+            }
+        });
+    });
+}
+
+/// silu(g) u.
+#[inline(always)]
+fn gated<S: Simd>(s: S, g: S::F, u: S::F) -> S::F {
+    s.mul(s.div(g, s.add(s.splat(1.0), s.exp(s.sub(s.splat(0.0), g)))), u)
+}
+
+/// Gradients of gate and up: d silu = sig (1 + g (1 - sig)).
+#[inline(always)]
+fn swiglu_slopes<S: Simd>(s: S, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
+    let one = s.splat(1.0);
+    let sig = s.div(one, s.add(one, s.exp(s.sub(s.splat(0.0), g))));
+    let slope = s.mul(sig, s.fma(g, s.sub(one, sig), one));
+    (s.mul(s.mul(d, u), slope), s.mul(d, s.mul(g, sig)))
+}
+
+/// The first `n` of up to 16 elements; the lanes beyond are 0.
+///
+/// # Safety
+/// `n` elements can be read at `p`.
+#[inline(always)]
+unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
+    let mut part = [T::from_f32(0.0); LANES];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n == LANES {
+            return T::load_at(s, p);
+        }
+        part.as_mut_ptr().copy_from(p, n);
+    }
+    T::load(s, &part)
+}
+
+/// The first `n` of up to 16 elements.
+///
+/// # Safety
+/// `n` elements can be written at `p`.
+#[inline(always)]
+unsafe fn store_few<S: Simd, T: Lanes>(s: S, p: *mut T, n: usize, x: S::F) {
+    let mut part = [T::from_f32(0.0); LANES];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n == LANES {
+            return T::store_at(s, p, x);
+        }
+        T::store(s, &mut part, x);
+        p.copy_from(part.as_ptr(), n);
+    }
+}
+
+simd_fn! {
+    /// `x`, `out`: 2f elements each, the same or apart; `d`, `again`: f elements each, the same or apart.
+    fn swiglu_backward_row[T: Lanes](
+        s: S, f: usize, x: *const T, d: *const T, out: *mut T, again: Option<*mut T>,
+    ) {
+        for at in (0..f).step_by(LANES) {
+            let n = LANES.min(f - at);
+            // SAFETY: at + n <= f, in both halves of x and out; what is read has been read before it is written.
+            unsafe {
+                let (g, u) = (load_few(s, x.add(at), n), load_few(s, x.add(f + at), n));
+                let (dg, du) = swiglu_slopes(s, g, u, load_few(s, d.add(at), n));
+                if let Some(again) = again {
+                    store_few(s, again.add(at), n, gated(s, g, u));
+                }
+                store_few(s, out.add(at), n, dg);
+                store_few(s, out.add(f + at), n, du);
+            }
+        }
+    }
+}

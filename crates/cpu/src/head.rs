@@ -1,0 +1,471 @@
+//! The head: log-probabilities, entropies and their gradients through tiles of the vocabulary.
+//!
+//! Legend: R rows, V vocabulary, T vocabulary tiles of `HEAD_TILE` columns, K hidden, e the storage of activations.
+//! No buffer holds [R, V]. A tile gives each row (max, sum of exp(x - max), sum of (x - max) exp(x - max)) over 16
+//! lanes and a fixed tree; tiles are merged in ascending order. The sampler uses the same functions.
+
+use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
+use super::matmul::{self, Operand, Packed, Panels};
+use super::{CpuDevice, Isa, Shared};
+use plimsoll_base::math;
+use plimsoll_device::sizes::cpu::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
+use plimsoll_device::{HEAD_TILE, HeadOut, Matrix, PANEL};
+use plimsoll_memory::Buf;
+
+/// In place of logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
+const PADDING: f32 = -1e30;
+/// Below it e^x counts as 0: the smallest normal f32 is e^-87.3.
+const EXP_MIN: f32 = -87.3;
+/// The `tile` argument in parts: a tile of logits for each slot, then the statistics of a wave.
+pub(super) struct Work<'a> {
+    pub(super) shape: HeadShape,
+    pub(super) tile: Shared<'a, f32>,
+    stats_start: usize,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(dev: &'a CpuDevice, tile: Buf<'a>, rows: usize, vocab: usize) -> Work<'a> {
+        let shape = HeadShape::new(dev.pool().threads(), rows, vocab);
+        assert!(tile.len() >= shape.elements(), "a head tile of {}, needed {}", tile.len(), shape.elements());
+        Work { shape, tile: dev.write::<f32>(tile), stats_start: shape.slots * shape.slot_len() }
+    }
+
+    /// As `new`, with room for all logits of `FULL_ROWS` rows instead of tiles: rows of V, padded.
+    pub(super) fn full(dev: &'a CpuDevice, tile: Buf<'a>, rows: usize, vocab: usize) -> Work<'a> {
+        let rows = rows.min(FULL_ROWS);
+        let stats_start = rows * vocab.next_multiple_of(PANEL);
+        let needed = stats_start + rows * stats_per_row(vocab);
+        assert!(tile.len() >= needed, "a head tile of {}, needed {needed}", tile.len());
+        Work {
+            shape: HeadShape::new(dev.pool().threads(), rows, vocab),
+            tile: dev.write::<f32>(tile),
+            stats_start,
+        }
+    }
+
+    /// Logits of the task at hand.
+    ///
+    /// # Safety
+    /// One task uses a slot at a time: by its own number where there are enough, else by its thread's.
+    #[allow(clippy::mut_from_ref)] // The caller's promise.
+    pub(super) unsafe fn logits(&self, task: usize, num_tasks: usize, thread: usize) -> &mut [f32] {
+        let slot = if num_tasks <= self.shape.slots { task } else { thread };
+        // SAFETY: the caller's promise.
+        unsafe { self.tile.range(slot * self.shape.slot_len(), self.shape.slot_len()) }
+    }
+
+    /// Statistics of a row of the wave: maxima [T], sums [T], weighted sums [T], the target's logit.
+    ///
+    /// # Safety
+    /// Nobody writes this row's statistics while the slice lives.
+    pub(super) unsafe fn row(&self, row: usize) -> &[f32] {
+        let len = 3 * self.shape.tiles + 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.tile.range(self.stats_start + row * len, len) }
+    }
+
+    /// Writes a row's statistics of one tile.
+    ///
+    /// # Safety
+    /// Nobody else uses these statistics now.
+    pub(super) unsafe fn set_stats(&self, row: usize, tile: usize, stats: [f32; 3]) {
+        let start = self.stats_start + row * (3 * self.shape.tiles + 1) + tile;
+        for (i, x) in stats.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.tile.range(start + i * self.shape.tiles, 1)[0] = x };
+        }
+    }
+
+    /// Writes the logit of a row's target.
+    ///
+    /// # Safety
+    /// Nobody else uses it now.
+    unsafe fn set_target(&self, row: usize, logit: f32) {
+        let at = self.stats_start + row * (3 * self.shape.tiles + 1) + 3 * self.shape.tiles;
+        // SAFETY: the caller's promise.
+        unsafe { self.tile.range(at, 1)[0] = logit };
+    }
+}
+
+/// What a row's tiles come to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowStats {
+    /// Largest logit.
+    pub(super) max: f32,
+    /// Sum of exp(x - max); NaN if any logit is.
+    pub(super) sum: f32,
+    /// Sum of (x - max) exp(x - max).
+    weighted: f32,
+}
+
+impl RowStats {
+    /// Of a row with a NaN or an infinity.
+    pub(super) const NOT_FINITE: RowStats = RowStats { max: f32::NAN, sum: f32::NAN, weighted: f32::NAN };
+
+    /// False if some logit is NaN or plus infinity.
+    pub(super) fn is_finite(&self) -> bool {
+        self.sum.is_finite()
+    }
+
+    /// Log-sum-exp.
+    pub(super) fn lse(&self) -> f32 {
+        (f64::from(self.max) + math::ln(f64::from(self.sum))) as f32
+    }
+
+    /// Entropy in nats.
+    pub(super) fn entropy(&self) -> f32 {
+        (math::ln(f64::from(self.sum)) - f64::from(self.weighted) / f64::from(self.sum)) as f32
+    }
+
+    /// Log-probability of a token of logit `x`.
+    pub(super) fn logprob(&self, x: f32) -> f32 {
+        ((f64::from(x) - f64::from(self.max)) - math::ln(f64::from(self.sum))) as f32
+    }
+}
+
+/// Log-probability of `targets`, log-sum-exp and entropy. `x`: [R, K] e.
+pub(crate) fn forward(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    targets: Buf<'_>,
+    inv_temperature: f32,
+    tile: Buf<'_>,
+    out: HeadOut<'_>,
+) {
+    by_dtype!(x, E => forward_as::<E>(dev, x, w, targets, inv_temperature, tile, out));
+}
+
+fn forward_as<E: Operand>(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    targets: Buf<'_>,
+    inv_temperature: f32,
+    tile: Buf<'_>,
+    out: HeadOut<'_>,
+) {
+    let (x, w, targets) = (dev.read::<E>(x), Panels::<E>::new(dev, w), dev.read::<u32>(targets));
+    assert_eq!(x.len(), targets.len() * w.k(), "{} rows of K = {}", targets.len(), w.k());
+    let work = Work::new(dev, tile, targets.len(), w.n());
+    let out = Outputs::new(dev, out, targets.len());
+    for first in (0..targets.len()).step_by(work.shape.wave_rows.max(1)) {
+        let rows = work.shape.wave_rows.min(targets.len() - first);
+        let wave = &targets[first..first + rows];
+        wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, inv_temperature, &work, Some(wave));
+        each_row(dev, rows, |row| {
+            // SAFETY: this task alone uses the row now.
+            let stats = unsafe { work.row(row) };
+            out.set(first + row, &merge(dev.isa(), stats, work.shape.tiles), stats[3 * work.shape.tiles]);
+        });
+    }
+}
+
+/// Fills the statistics of a wave of rows, and the logits of `targets` if given.
+pub(super) fn wave_stats<E: Operand>(
+    dev: &CpuDevice,
+    x: &[E],
+    w: &Panels<'_, E>,
+    inv_temperature: f32,
+    work: &Work<'_>,
+    targets: Option<&[u32]>,
+) {
+    let (tiles, width) = (work.shape.tiles, work.shape.width);
+    let rows = x.len() / w.k();
+    let blocks = rows.div_ceil(BLOCK_ROWS);
+    let num_tasks = tiles * blocks;
+    dev.pool().run(num_tasks, &|task, thread| {
+        let (tile, row) = (task / blocks, task % blocks * BLOCK_ROWS);
+        let here = BLOCK_ROWS.min(rows - row);
+        // SAFETY: a slot is this task's by its number or by its thread's.
+        let logits = unsafe { work.logits(task, num_tasks, thread) };
+        let cols = tile_logits(
+            dev.isa(),
+            &x[row * w.k()..][..here * w.k()],
+            w,
+            tile,
+            inv_temperature,
+            logits,
+            width,
+        );
+        for r in 0..here {
+            let logits = &logits[r * width..][..width];
+            let target = targets.map_or(usize::MAX, |t| t[row + r] as usize);
+            // SAFETY: the statistics of one row and tile are this task's; a target lies in one tile.
+            unsafe {
+                work.set_stats(row + r, tile, tile_stats(dev.isa(), logits));
+                if target / HEAD_TILE == tile {
+                    assert!(target % HEAD_TILE < cols, "target {target} of a vocabulary of {}", w.n());
+                    work.set_target(row + r, logits[target % HEAD_TILE]);
+                }
+            }
+        }
+    });
+}
+
+/// Scaled logits of a vocabulary tile, padded to `width`; its number of columns.
+pub(super) fn tile_logits<E: Operand>(
+    isa: Isa,
+    x: &[E],
+    w: &Panels<'_, E>,
+    tile: usize,
+    inv_temperature: f32,
+    logits: &mut [f32],
+    width: usize,
+) -> usize {
+    let first = tile * HEAD_TILE;
+    let cols = HEAD_TILE.min(w.n() - first);
+    let rows = x.len() / w.k();
+    // SAFETY: `logits` is borrowed mutably.
+    unsafe { matmul::rows_product(isa, x, &w.rows(first, cols), Shared::of(logits), 0, width) };
+    for row in logits[..rows * width].chunks_exact_mut(width) {
+        scale_and_pad(isa, row, cols, inv_temperature);
+    }
+    cols
+}
+
+simd_fn! {
+    /// Multiplies the first `cols` elements and pads the others.
+    pub(super) fn scale_and_pad[](s: S, row: &mut [f32], cols: usize, factor: f32) {
+        for (i, part) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            let x = s.mul(f32::load(s, part), s.splat(factor));
+            let keep = cols.saturating_sub(i * LANES).min(LANES);
+            f32::store(s, part, s.first(keep, x, s.splat(PADDING)));
+        }
+    }
+}
+
+simd_fn! {
+    /// (max, sum of exp(x - max), sum of (x - max) exp(x - max)) of a padded tile of one row.
+    pub(super) fn tile_stats[](s: S, logits: &[f32]) -> [f32; 3] {
+        let parts = logits.as_chunks::<LANES>().0;
+        let mut max = s.splat(PADDING);
+        for part in parts {
+            max = s.max(f32::load(s, part), max);
+        }
+        let max = s.largest(max);
+        let (mut sum, mut weighted) = (s.splat(0.0), s.splat(0.0));
+        for part in parts {
+            // `max` gives its second operand for a NaN, so NaN logits reach the sums.
+            let d = s.max(s.splat(EXP_MIN), s.sub(f32::load(s, part), s.splat(max)));
+            let e = s.exp(d);
+            sum = s.add(sum, e);
+            weighted = s.fma(d, e, weighted);
+        }
+        [max, s.sum(sum), s.sum(weighted)]
+    }
+}
+
+/// Merges maxima [T], sums [T] and weighted sums [T] in ascending order.
+pub(super) fn merge(isa: Isa, stats: &[f32], tiles: usize) -> RowStats {
+    let (maxima, rest) = stats.split_at(tiles);
+    let mut row = RowStats {
+        max: maxima.iter().copied().fold(f32::MIN, |a, b| if b > a { b } else { a }),
+        sum: 0.0,
+        weighted: 0.0,
+    };
+    for first in (0..tiles).step_by(LANES) {
+        let here = LANES.min(tiles - first);
+        let mut weights = [0.0; LANES];
+        tile_weights(isa, &maxima[first..first + here], row.max, &mut weights);
+        for (i, &weight) in weights[..here].iter().enumerate() {
+            let tile = first + i;
+            let (sum, weighted) = (rest[tile], rest[tiles + tile]);
+            row.sum += weight * sum;
+            row.weighted += weight * (weighted + (maxima[tile] - row.max).max(EXP_MIN) * sum);
+        }
+    }
+    row
+}
+
+/// exp(m - max) for up to 16 tiles: the factor of their sums.
+pub(super) fn tile_weights(isa: Isa, maxima: &[f32], max: f32, weights: &mut [f32; LANES]) {
+    for (to, &m) in weights.iter_mut().zip(maxima) {
+        *to = m - max;
+    }
+    super::lanes::exp_in_place(isa, weights);
+}
+
+/// Runs `f` for every row, on all threads.
+pub(super) fn each_row(dev: &CpuDevice, rows: usize, f: impl Fn(usize) + Sync) {
+    // Some microseconds of work a task.
+    const ROWS: usize = 8;
+    dev.pool().run(rows.div_ceil(ROWS), &|task, _| (task * ROWS..rows.min(task * ROWS + ROWS)).for_each(&f));
+}
+
+/// `HeadOut`, to write.
+pub(super) struct Outputs<'a> {
+    logprobs: Shared<'a, f32>,
+    lse: Shared<'a, f32>,
+    entropy: Shared<'a, f32>,
+}
+
+impl<'a> Outputs<'a> {
+    pub(super) fn new(dev: &'a CpuDevice, out: HeadOut<'a>, rows: usize) -> Outputs<'a> {
+        assert_eq!(
+            (out.logprobs.len(), out.lse.len(), out.entropy.len()),
+            (rows, rows, rows),
+            "outputs of {rows} rows"
+        );
+        Outputs {
+            logprobs: dev.write(out.logprobs),
+            lse: dev.write(out.lse),
+            entropy: dev.write(out.entropy),
+        }
+    }
+
+    /// Writes a row; each row is written by one task.
+    pub(super) fn set(&self, row: usize, stats: &RowStats, target: f32) {
+        // SAFETY: the row is the calling task's own.
+        unsafe {
+            self.logprobs.range(row, 1)[0] = stats.logprob(target);
+            self.lse.range(row, 1)[0] = stats.lse();
+            self.entropy.range(row, 1)[0] = stats.entropy();
+        }
+    }
+}
+
+/// Where the head's gradients come from and go.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadGrads<'a> {
+    /// [R] f32.
+    pub dlogprobs: Buf<'a>,
+    /// [R] f32.
+    pub dentropy: Buf<'a>,
+    /// [R, min(HEAD_TILE, V)] e.
+    pub dtile: Buf<'a>,
+    /// `pack_elements(R, min(HEAD_TILE, V), K)` e.
+    pub pack: Buf<'a>,
+    /// [R, K] f32, written.
+    pub dx: Buf<'a>,
+    /// [V, K], added to.
+    pub grad: Matrix<'a>,
+}
+
+/// dx and grad, tile by tile of the vocabulary: logits are computed again.
+#[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
+pub(crate) fn backward(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    targets: Buf<'_>,
+    inv_temperature: f32,
+    tile: Buf<'_>,
+    out: HeadOut<'_>,
+    d: HeadGrads<'_>,
+) {
+    assert_eq!(
+        (d.grad.n, d.grad.k, d.grad.layout),
+        (w.n, w.k, w.layout),
+        "the gradient's shape is the weights'"
+    );
+    by_dtype!(x, E => {
+        let rows = Rows {
+            targets: dev.read(targets), lse: dev.read(out.lse), entropy: dev.read(out.entropy),
+            dlogprobs: dev.read(d.dlogprobs), dentropy: dev.read(d.dentropy), inv_temperature,
+        };
+        let w = Panels::<E>::new(dev, w);
+        by_dtype!(d.grad.buf, G => backward_as::<E, G>(dev, dev.read::<E>(x), &w, &rows, tile, d))
+    });
+}
+
+/// Per row of the head's backward pass, [R] each.
+struct Rows<'a> {
+    targets: &'a [u32],
+    lse: &'a [f32],
+    entropy: &'a [f32],
+    dlogprobs: &'a [f32],
+    dentropy: &'a [f32],
+    inv_temperature: f32,
+}
+
+fn backward_as<E: Operand, G: Lanes>(
+    dev: &CpuDevice,
+    x: &[E],
+    w: &Panels<'_, E>,
+    rows: &Rows<'_>,
+    tile: Buf<'_>,
+    d: HeadGrads<'_>,
+) {
+    let num_rows = rows.targets.len();
+    assert_eq!(x.len(), num_rows * w.k(), "{num_rows} rows of K = {}", w.k());
+    let work = Work::new(dev, tile, num_rows, w.n());
+    let width = HEAD_TILE.min(w.n());
+    assert!(d.dtile.len() >= num_rows * width, "dtile of {} elements for {num_rows} rows", d.dtile.len());
+    let mut parts = Packed::<E>::new(dev.write(d.pack), num_rows, width, w.k());
+    parts.pack_x(dev, x);
+    let panel = d.grad.buf.len() / d.grad.n.div_ceil(PANEL);
+    for tile in 0..work.shape.tiles {
+        let first = tile * HEAD_TILE;
+        let cols = HEAD_TILE.min(w.n() - first);
+        let dtile = d.dtile.slice(0, num_rows * cols);
+        tile_gradients::<E>(dev, x, w, rows, tile, &work, dev.write(dtile));
+        let dtile = dev.read::<E>(dtile);
+        matmul::backward_x_as::<E, f32>(dev, dtile, &w.rows(first, cols), dev.write(d.dx), tile > 0);
+        parts.pack_dy(dev, dtile, cols);
+        let grad = d.grad.buf.slice(first / PANEL * panel, cols.div_ceil(PANEL) * panel);
+        matmul::add_products::<E, G>(dev, &parts, dev.write(grad), d.grad.layout);
+    }
+}
+
+/// Gradients of a tile's logits, rounded to e: [R, columns].
+fn tile_gradients<E: Operand>(
+    dev: &CpuDevice,
+    x: &[E],
+    w: &Panels<'_, E>,
+    rows: &Rows<'_>,
+    tile: usize,
+    work: &Work<'_>,
+    dtile: Shared<'_, E>,
+) {
+    let (width, num_rows) = (work.shape.width, rows.targets.len());
+    let num_tasks = num_rows.div_ceil(BLOCK_ROWS);
+    dev.pool().run(num_tasks, &|task, thread| {
+        let row = task * BLOCK_ROWS;
+        let here = BLOCK_ROWS.min(num_rows - row);
+        // SAFETY: a slot is this task's by its number or by its thread's.
+        let logits = unsafe { work.logits(task, num_tasks, thread) };
+        let cols = tile_logits(
+            dev.isa(),
+            &x[row * w.k()..][..here * w.k()],
+            w,
+            tile,
+            rows.inv_temperature,
+            logits,
+            width,
+        );
+        for r in 0..here {
+            // SAFETY: a task has its own rows.
+            let to = unsafe { dtile.range((row + r) * cols, cols) };
+            let target = (rows.targets[row + r] as usize).wrapping_sub(tile * HEAD_TILE);
+            logit_gradients::<E>(dev.isa(), &logits[r * width..][..width], rows, row + r, target, to);
+        }
+    });
+}
+
+simd_fn! {
+    /// inv_t (dlogp (delta - p) - dH p (ln p + H)) for a row's part of a tile, with ln p = x - lse.
+    fn logit_gradients[E: Lanes](s: S, logits: &[f32], rows: &Rows<'_>, row: usize, target: usize, to: &mut [E]) {
+        let (lse, entropy) = (s.splat(rows.lse[row]), s.splat(rows.entropy[row]));
+        let dlogp = rows.inv_temperature * rows.dlogprobs[row];
+        let (minus_dlogp, minus_dh) = (s.splat(-dlogp), s.splat(-rows.inv_temperature * rows.dentropy[row]));
+        // No closures: they would be compiled without the path's instructions.
+        for (i, (to, part)) in to.chunks_mut(LANES).zip(logits.as_chunks::<LANES>().0).enumerate() {
+            let lnp = s.max(s.splat(EXP_MIN), s.sub(f32::load(s, part), lse));
+            let p = s.exp(lnp);
+            // p (-dlogp - dH (ln p + H)), and dlogp at the target.
+            let mut d = s.mul(p, s.fma(minus_dh, s.add(lnp, entropy), minus_dlogp));
+            if target / LANES == i {
+                let mut lanes = [0.0; LANES];
+                f32::store(s, &mut lanes, d);
+                lanes[target % LANES] += dlogp;
+                d = f32::load(s, &lanes);
+            }
+            if let Ok(to) = <&mut [E; LANES]>::try_from(&mut *to) {
+                E::store(s, to, d);
+            } else {
+                E::store_part(s, to, d);
+            }
+        }
+    }
+}

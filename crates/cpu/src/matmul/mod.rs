@@ -1,0 +1,393 @@
+//! Matrix products over panels: forward, and the gradients of inputs and weights.
+//!
+//! Legend: M rows, N outputs, K inputs, e the storage of activations and weights.
+//! Every output is one chain over the whole reduced dimension, so no bit depends on M, on threads or on cuts.
+
+mod pack;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use pack::Packed;
+pub(crate) use tile::Operand;
+
+use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
+use super::{CpuDevice, Isa, Real, Shared};
+use plimsoll_base::DType;
+use plimsoll_device::sizes::cpu::BLOCK_ROWS;
+use plimsoll_device::{Matrix, MatrixLayout, PANEL};
+use plimsoll_memory::Buf;
+use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile};
+
+/// Tasks that a thread should find, so that a slow core holds up the others by a few per cent only.
+const TASKS_PER_THREAD: usize = 8;
+
+/// Elements of one thread's scratch for `backward_x` through a matrix `[n, k]`: three panels of its transpose.
+pub(crate) fn transpose_elements(n: u64, k: u64, weights: DType) -> u64 {
+    let steps = if weights == DType::Bf16 { n.next_multiple_of(2) } else { n };
+    k.next_multiple_of(PANEL as u64).min(TILE_WIDTH as u64) * steps
+}
+
+/// Panels of weights as they are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels<'a, E> {
+    data: &'a [E],
+    n: usize,
+    k: usize,
+}
+
+impl<'a, E: Operand> Panels<'a, E> {
+    /// The panels of a matrix whose layout is that of weights of type `E`.
+    pub(crate) fn new(dev: &'a CpuDevice, w: Matrix<'a>) -> Panels<'a, E> {
+        assert_eq!(
+            w.layout,
+            MatrixLayout::of_weights(plimsoll_device::DeviceKind::Cpu, E::DTYPE),
+            "the layout of weights of {}",
+            E::DTYPE.name()
+        );
+        Panels { data: dev.read::<E>(w.buf), n: w.n, k: w.k }
+    }
+
+    /// Elements of a panel.
+    fn panel(&self) -> usize {
+        self.k.next_multiple_of(E::STEP) * PANEL
+    }
+
+    /// Rows `first..first + n`; `first` begins a panel.
+    pub(crate) fn rows(&self, first: usize, n: usize) -> Panels<'a, E> {
+        assert!(first.is_multiple_of(PANEL) && first + n <= self.n, "rows {first}+{n} of {}", self.n);
+        let len = n.div_ceil(PANEL) * self.panel();
+        Panels { data: &self.data[first / PANEL * self.panel()..][..len], n, k: self.k }
+    }
+
+    /// Rows.
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Columns.
+    pub(crate) fn k(&self) -> usize {
+        self.k
+    }
+}
+
+/// out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `out`: [M, N] e or f32.
+pub(crate) fn forward(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    bias: Option<Buf<'_>>,
+    out: Buf<'_>,
+    add: bool,
+) {
+    assert_eq!(x.dtype(), w.buf.dtype(), "inputs are stored as weights are");
+    assert_eq!(x.len() % w.k, 0, "x of {} elements for K = {}", x.len(), w.k);
+    assert_eq!(out.len(), x.len() / w.k * w.n, "out of a product with N = {}", w.n);
+    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
+    assert!(bias.is_none_or(|b| b.len() == w.n), "a bias of N = {} elements", w.n);
+    by_dtype!(x, E => by_dtype!(out, O => forward_as::<E, O>(dev, x, w, bias, out, add)));
+}
+
+fn forward_as<E: Operand, O: Lanes>(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    bias: Option<Buf<'_>>,
+    out: Buf<'_>,
+    add: bool,
+) {
+    let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
+    let bias = Bias::of(dev, bias);
+    let to = Target { out: dev.write::<O>(out), start: 0, stride: w.n, bias, add };
+    let num_rows = x.len() / w.k;
+    let groups = w.n.div_ceil(TILE_WIDTH);
+    // Blocks of rows outside, groups of panels inside: a thread that goes on has its rows in cache.
+    dev.pool().run(num_rows.div_ceil(BLOCK_ROWS) * groups, &|task, _| {
+        let (row, group) = (task / groups * BLOCK_ROWS, task % groups);
+        let rows = BLOCK_ROWS.min(num_rows - row);
+        // SAFETY: a task writes its own rows and columns.
+        unsafe { group_of_rows(dev.isa(), &x[row * w.k..][..rows * w.k], rows, &w, group, &to, row) };
+    });
+}
+
+/// All columns of `w` for a few rows, by the calling thread alone: row r goes to `start + r * stride`.
+///
+/// # Safety
+/// Nobody else uses these elements of `out` now.
+pub(crate) unsafe fn rows_product<E: Operand>(
+    isa: Isa,
+    x: &[E],
+    w: &Panels<'_, E>,
+    out: Shared<'_, f32>,
+    start: usize,
+    stride: usize,
+) {
+    let rows = x.len() / w.k;
+    let to = Target { out, start, stride, bias: Bias::None, add: false };
+    for group in 0..w.n.div_ceil(TILE_WIDTH) {
+        // SAFETY: the caller's promise.
+        unsafe { group_of_rows(isa, x, rows, w, group, &to, 0) };
+    }
+}
+
+/// Rows of x times a group of panels.
+///
+/// # Safety
+/// Nobody else uses these rows and columns of the target.
+unsafe fn group_of_rows<E: Operand, O: Lanes>(
+    isa: Isa,
+    x: &[E],
+    rows: usize,
+    w: &Panels<'_, E>,
+    group: usize,
+    to: &Target<'_, O>,
+    out_row: usize,
+) {
+    let col = group * TILE_WIDTH;
+    let cols = TILE_WIDTH.min(w.n - col);
+    let b = &w.data[group * TILE_PANELS * w.panel()..];
+    assert!(x.len() >= rows * w.k && b.len() >= cols.div_ceil(PANEL) * w.panel(), "operands of a tile");
+    let mut tile = Tile::new();
+    for row in (0..rows).step_by(TILE_ROWS) {
+        let here = TILE_ROWS.min(rows - row);
+        let a = x[row * w.k..].as_ptr();
+        let ops = Operands { a, a_layout: ALayout::Rows(w.k), b: b.as_ptr(), b_panel: w.panel(), len: w.k };
+        // SAFETY: the operands reach that far by the assertion; the device checked the path.
+        unsafe { E::tile(isa, here, cols.div_ceil(PANEL), &ops, &mut tile) };
+        store_rows::<O>(isa, &tile, here, to, out_row + row, col, cols);
+    }
+}
+
+/// out = dy W, or out += when `add`. `dy`: [M, N] e; `out`: [M, K] e or f32. Reduced over n ascending, in pairs.
+pub(crate) fn backward_x(dev: &CpuDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
+    assert_eq!(dy.dtype(), w.buf.dtype(), "gradients of outputs are stored as weights are");
+    assert_eq!(dy.len() % w.n, 0, "dy of {} elements for N = {}", dy.len(), w.n);
+    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
+    by_dtype!(dy, E => {
+        let w = Panels::<E>::new(dev, w);
+        by_dtype!(out, O => backward_x_as::<E, O>(dev, dev.read::<E>(dy), &w, dev.write::<O>(out), add))
+    });
+}
+
+/// As `backward_x`, over typed parts.
+pub(crate) fn backward_x_as<E: Operand, O: Lanes>(
+    dev: &CpuDevice,
+    dy: &[E],
+    w: &Panels<'_, E>,
+    out: Shared<'_, O>,
+    add: bool,
+) {
+    let num_rows = dy.len() / w.n;
+    assert_eq!(out.len(), num_rows * w.k, "out of {} elements for {num_rows} rows of K = {}", out.len(), w.k);
+    let to = Target { out, start: 0, stride: w.k, bias: Bias::None, add };
+    let groups = w.k.div_ceil(TILE_WIDTH);
+    // A task transposes its panels first; with 256 rows or more that costs a few per cent.
+    let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
+    let chunk = num_rows.div_ceil(wanted).next_multiple_of(TILE_ROWS).max(256);
+    dev.pool().run(num_rows.div_ceil(chunk) * groups, &|task, thread| {
+        let (group, row) = (task % groups, task / groups * chunk);
+        let rows = chunk.min(num_rows - row);
+        let scratch = dev.thread_scratch::<E>(thread);
+        let b = pack::transpose(dev.isa(), w, group * TILE_PANELS, scratch);
+        let dy = &dy[row * w.n..][..rows * w.n];
+        // SAFETY: a task writes its own rows and columns.
+        unsafe { transposed_rows(dev.isa(), dy, rows, w.n, b, &to, row, group * TILE_WIDTH) };
+    });
+}
+
+/// Rows of dy times transposed panels.
+///
+/// # Safety
+/// Nobody else uses these rows and columns of the target.
+#[allow(clippy::too_many_arguments)] // Two operands, their sizes, and the place of the result.
+unsafe fn transposed_rows<E: Operand, O: Lanes>(
+    isa: Isa,
+    dy: &[E],
+    rows: usize,
+    n: usize,
+    b: &[E],
+    to: &Target<'_, O>,
+    out_row: usize,
+    col: usize,
+) {
+    let cols = TILE_WIDTH.min(to.stride - col);
+    let b_panel = n.next_multiple_of(E::STEP) * PANEL;
+    assert!(dy.len() >= rows * n && b.len() >= cols.div_ceil(PANEL) * b_panel, "operands of a tile");
+    let mut tile = Tile::new();
+    for row in (0..rows).step_by(TILE_ROWS) {
+        let here = TILE_ROWS.min(rows - row);
+        let a = dy[row * n..].as_ptr();
+        let ops = Operands { a, a_layout: ALayout::Rows(n), b: b.as_ptr(), b_panel, len: n };
+        // SAFETY: the operands reach that far by the assertion; the device checked the path.
+        unsafe { E::tile(isa, here, cols.div_ceil(PANEL), &ops, &mut tile) };
+        store_rows::<O>(isa, &tile, here, to, out_row + row, col, cols);
+    }
+}
+
+/// grad += dy^T x. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16 in the order of its weights; `pack`: e.
+///
+/// The sum over all rows is made in f32 and added to the gradient once.
+pub(crate) fn backward_w(dev: &CpuDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, pack: Buf<'_>) {
+    let rows = x.len() / grad.k;
+    assert_eq!(x.len(), rows * grad.k, "x of {} elements for K = {}", x.len(), grad.k);
+    assert_eq!(dy.len(), rows * grad.n, "dy of {} elements for {rows} rows, N = {}", dy.len(), grad.n);
+    by_dtype!(x, E => {
+        let mut parts = Packed::<E>::new(dev.write(pack), rows, grad.n, grad.k);
+        parts.pack_x(dev, dev.read::<E>(x));
+        parts.pack_dy(dev, dev.read::<E>(dy), grad.n);
+        by_dtype!(grad.buf, G => add_products::<E, G>(dev, &parts, dev.write(grad.buf), grad.layout))
+    });
+}
+
+/// grad += the product of packed operands. `grad`: panels of `parts.n()` rows.
+pub(crate) fn add_products<E: Operand, G: Lanes>(
+    dev: &CpuDevice,
+    parts: &Packed<'_, E>,
+    grad: Shared<'_, G>,
+    layout: MatrixLayout,
+) {
+    let step = if layout == MatrixLayout::Pairs { 2 } else { 1 };
+    let k = parts.k().next_multiple_of(step);
+    assert_eq!(
+        grad.len(),
+        parts.n().next_multiple_of(PANEL) * k,
+        "a gradient [{}, {}]",
+        parts.n(),
+        parts.k()
+    );
+    let panels = parts.n().div_ceil(PANEL);
+    let groups = panels.div_ceil(TILE_PANELS);
+    let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
+    let chunk = k.div_ceil(wanted).next_multiple_of(PANEL);
+    dev.pool().run(groups * k.div_ceil(chunk), &|task, _| {
+        let (panel, first) = (task % groups * TILE_PANELS, task / groups * chunk);
+        let here = TILE_PANELS.min(panels - panel);
+        let (b, b_panel) = parts.dy_panel(panel, here);
+        let mut tile = Tile::new();
+        for col in (first..k.min(first + chunk)).step_by(TILE_ROWS) {
+            let rows = TILE_ROWS.min(k - col);
+            let ops = Operands {
+                a: parts.x_column(col, rows),
+                a_layout: ALayout::Packed,
+                b: b.as_ptr(),
+                b_panel,
+                len: parts.steps(),
+            };
+            // SAFETY: packed panels hold `steps` rows of 16 columns, and column `col + rows - 1` lies in col's panel.
+            unsafe { E::tile(dev.isa(), rows, here, &ops, &mut tile) };
+            for p in 0..here {
+                let start = (panel + p) * PANEL * k + col * PANEL;
+                // SAFETY: a task has its own panels and columns.
+                let to = unsafe { grad.range(start, rows * PANEL) };
+                if step == 2 {
+                    add_pairs::<G>(dev.isa(), &tile, p, to)
+                } else {
+                    add_single::<G>(dev.isa(), &tile, p, to)
+                }
+            }
+        }
+    });
+}
+
+simd_fn! {
+    /// Adds columns of a tile, as rows of 16, to a gradient in the order `Single`.
+    fn add_single[G: Lanes](s: S, tile: &Tile, panel: usize, to: &mut [G]) {
+        for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(&tile.0) {
+            let sum = s.add(G::load(s, to), f32::load(s, &parts(from)[panel]));
+            G::store(s, to, sum);
+        }
+    }
+}
+
+simd_fn! {
+    /// Adds columns of a tile, two by two, to a gradient in the order `Pairs`.
+    fn add_pairs[G: Lanes](s: S, tile: &Tile, panel: usize, to: &mut [G]) {
+        for (to, rows) in to.chunks_exact_mut(2 * PANEL).zip(tile.0.as_chunks::<2>().0) {
+            let mut mixed = [0.0f32; 2 * PANEL];
+            for lane in 0..PANEL {
+                mixed[2 * lane] = rows[0][panel * PANEL + lane];
+                mixed[2 * lane + 1] = rows[1][panel * PANEL + lane];
+            }
+            for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(mixed.as_chunks::<LANES>().0) {
+                let sum = s.add(G::load(s, to), f32::load(s, from));
+                G::store(s, to, sum);
+            }
+        }
+    }
+}
+
+/// A bias, as it is stored.
+#[derive(Clone, Copy)]
+enum Bias<'a> {
+    None,
+    F32(&'a [f32]),
+    Bf16(&'a [half::bf16]),
+}
+
+impl<'a> Bias<'a> {
+    fn of(dev: &'a CpuDevice, bias: Option<Buf<'a>>) -> Bias<'a> {
+        match bias {
+            None => Bias::None,
+            Some(b) if b.dtype() == DType::F32 => Bias::F32(dev.read(b)),
+            Some(b) => Bias::Bf16(dev.read(b)),
+        }
+    }
+
+    /// Elements `start..start + into.len()`; false if there is no bias.
+    #[inline(always)]
+    fn widen(&self, start: usize, into: &mut [f32]) -> bool {
+        match self {
+            Bias::None => return false,
+            Bias::F32(b) => into.copy_from_slice(&b[start..start + into.len()]),
+            Bias::Bf16(b) => into.iter_mut().zip(&b[start..]).for_each(|(to, &x)| *to = Real::to_f32(x)),
+        }
+        true
+    }
+}
+
+/// Where a product goes.
+struct Target<'a, O> {
+    out: Shared<'a, O>,
+    /// Where the first row begins.
+    start: usize,
+    /// Elements of an output row.
+    stride: usize,
+    bias: Bias<'a>,
+    add: bool,
+}
+
+simd_fn! {
+    /// Bias, addition and rounding of a tile's rows.
+    fn store_rows[O: Lanes](s: S, tile: &Tile, rows: usize, to: &Target<'_, O>, row: usize, col: usize, cols: usize) {
+        let mut bias = [0.0f32; TILE_WIDTH];
+        let biased = to.bias.widen(col, &mut bias[..cols]);
+        for r in 0..rows {
+            // SAFETY: the callers' tasks have their own rows and columns.
+            let out = unsafe { to.out.range(to.start + (row + r) * to.stride + col, cols) };
+            // No closures: they would be compiled without the path's instructions.
+            for (i, part) in out.chunks_mut(LANES).enumerate() {
+                let mut x = f32::load(s, &parts(&tile.0[r])[i]);
+                if biased {
+                    x = s.add(x, f32::load(s, &parts(&bias)[i]));
+                }
+                if let Ok(part) = <&mut [O; LANES]>::try_from(&mut *part) {
+                    if to.add {
+                        x = s.add(O::load(s, part), x);
+                    }
+                    O::store(s, part, x);
+                } else {
+                    if to.add {
+                        x = s.add(O::load_part(s, part), x);
+                    }
+                    O::store_part(s, part, x);
+                }
+            }
+        }
+    }
+}
+
+/// A row of a tile in vectors.
+#[inline(always)]
+fn parts(row: &[f32; TILE_WIDTH]) -> &[[f32; LANES]; TILE_PANELS] {
+    row.as_chunks::<LANES>().0.try_into().expect("three panels")
+}

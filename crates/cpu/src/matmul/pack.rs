@@ -1,0 +1,212 @@
+//! Operands in the order of the kernel: pairs of rows interleaved in panels of 16 columns, and transposed panels.
+
+use super::tile::TILE_PANELS;
+use super::{Operand, Panels};
+use crate::lanes::{LANES, Lanes, simd_fn};
+use crate::{CpuDevice, Isa, Shared};
+use half::bf16;
+use plimsoll_device::PANEL;
+
+/// Rows that a task packs: 32 rows of a panel are 1 KiB of bf16, written in one go.
+const PACK_ROWS: usize = 32;
+
+/// Both operands of a weight gradient: panels of 16 columns, `[M][16]` or `[M/2][16][2]`; x first, then dy.
+pub(crate) struct Packed<'a, E> {
+    pack: Shared<'a, E>,
+    rows: usize,
+    n: usize,
+    k: usize,
+}
+
+impl<'a, E: Operand> Packed<'a, E> {
+    /// Over a region of `pack_elements(rows, n, k)` elements at least.
+    pub(crate) fn new(pack: Shared<'a, E>, rows: usize, n: usize, k: usize) -> Packed<'a, E> {
+        let needed = plimsoll_device::sizes::cpu::pack_elements(rows as u64, n as u64, k as u64, E::DTYPE);
+        assert!(pack.len() as u64 >= needed, "a pack of {} elements, {needed} are needed", pack.len());
+        Packed { pack, rows, n, k }
+    }
+
+    /// Outputs packed now.
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs.
+    pub(crate) fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Rows, padded to whole steps.
+    pub(super) fn steps(&self) -> usize {
+        self.rows.next_multiple_of(E::STEP)
+    }
+
+    /// Packs x [M, K].
+    pub(crate) fn pack_x(&mut self, dev: &CpuDevice, x: &[E]) {
+        self.pack_columns(dev, x, self.k, 0);
+    }
+
+    /// Packs dy [M, n]; `n` may be smaller than at construction.
+    pub(crate) fn pack_dy(&mut self, dev: &CpuDevice, dy: &[E], n: usize) {
+        self.n = n;
+        self.pack_columns(dev, dy, n, self.dy_start());
+    }
+
+    fn dy_start(&self) -> usize {
+        self.k.next_multiple_of(PANEL) * self.steps()
+    }
+
+    /// `panels` panels of dy from `first`, and the elements of one.
+    pub(super) fn dy_panel(&self, first: usize, panels: usize) -> (&[E], usize) {
+        let panel = PANEL * self.steps();
+        // SAFETY: packing has ended; nobody writes the region until `pack_x` or `pack_dy` borrow it mutably.
+        (unsafe { self.pack.range(self.dy_start() + first * panel, panels * panel) }, panel)
+    }
+
+    /// The first element of column `col` of x; `cols` columns lie beside it.
+    pub(super) fn x_column(&self, col: usize, cols: usize) -> *const E {
+        assert!(
+            col % PANEL + cols <= PANEL && col < self.k.next_multiple_of(E::STEP),
+            "columns {col}+{cols} of {}",
+            self.k
+        );
+        let start = col / PANEL * PANEL * self.steps() + col % PANEL * E::STEP;
+        self.pack.as_ptr().wrapping_add(start)
+    }
+
+    fn pack_columns(&self, dev: &CpuDevice, from: &[E], cols: usize, start: usize) {
+        assert_eq!(from.len(), self.rows * cols, "{} rows of {cols}", self.rows);
+        dev.pool().run(self.rows.div_ceil(PACK_ROWS), &|task, _| {
+            let first = task * PACK_ROWS;
+            let rows = PACK_ROWS.min(self.rows - first);
+            let from = &from[first * cols..][..rows * cols];
+            for panel in 0..cols.div_ceil(PANEL) {
+                let at = start + panel * PANEL * self.steps() + first * PANEL;
+                // SAFETY: a task has its own rows of every panel.
+                let to = unsafe { self.pack.range(at, rows.next_multiple_of(E::STEP) * PANEL) };
+                interleave(dev.isa(), from, cols, panel * PANEL, to);
+            }
+        });
+    }
+}
+
+/// Columns `col..col + 16` of rows of `cols` elements: `[rows/STEP][16][STEP]`, zero beyond.
+fn interleave<E: Operand>(isa: Isa, from: &[E], cols: usize, col: usize, to: &mut [E]) {
+    let rows = from.len() / cols;
+    let whole = if cols - col >= PANEL { rows / E::STEP } else { 0 };
+    let (fast, rest) = to.split_at_mut(whole * E::STEP * PANEL);
+    interleave_whole::<E>(isa, &from[col..], cols, fast);
+    let width = PANEL.min(cols - col);
+    for (i, to) in rest.iter_mut().enumerate() {
+        let (lane, row) =
+            (i / E::STEP % PANEL, whole * E::STEP + i / (E::STEP * PANEL) * E::STEP + i % E::STEP);
+        *to = if lane < width && row < rows { from[row * cols + col + lane] } else { E::from_f32(0.0) };
+    }
+}
+
+simd_fn! {
+    /// As `interleave`, where all 16 columns and all rows are there.
+    fn interleave_whole[E: Operand](_s: S, from: &[E], cols: usize, to: &mut [E]) {
+        for (step, to) in to.chunks_exact_mut(E::STEP * PANEL).enumerate() {
+            let start = step * E::STEP * cols;
+            E::interleave_rows(&from[start..], cols, to);
+        }
+    }
+}
+
+/// Panels `first..` of the transpose of `w`, three at most: `[K/16][N][16]` or `[K/16][N/2][16][2]`, zero beyond.
+pub(super) fn transpose<'s, E: Operand>(
+    isa: Isa,
+    w: &Panels<'_, E>,
+    first: usize,
+    scratch: &'s mut [E],
+) -> &'s [E] {
+    let panels = TILE_PANELS.min(w.k.div_ceil(PANEL) - first);
+    let panel_len = w.n.next_multiple_of(E::STEP) * PANEL;
+    // A block is 16 rows by 16 columns of W.
+    let (vector, block) = (PANEL * E::STEP, PANEL * PANEL);
+    let to = &mut scratch[..panels * panel_len];
+    for (p, to) in to.chunks_exact_mut(panel_len).enumerate() {
+        let start = (first + p) * block;
+        for (from, to) in w.data.chunks_exact(w.panel()).zip(to.chunks_mut(block)) {
+            let from = &from[start..w.panel().min(start + block)];
+            if from.len() == block && to.len() == block {
+                E::transpose_block(isa, from.try_into().expect("a block"), to.try_into().expect("a block"));
+                continue;
+            }
+            let mut whole = [E::from_f32(0.0); PANEL * PANEL];
+            let mut turned = whole;
+            whole[..from.len()].copy_from_slice(from);
+            E::transpose_block(isa, &whole, &mut turned);
+            debug_assert!(to.len().is_multiple_of(vector), "whole steps");
+            to.copy_from_slice(&turned[..to.len()]);
+        }
+    }
+    to
+}
+
+/// `[8][16][2]` to `[8][16][2]` with rows and columns exchanged, by any path.
+pub(super) fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Bf16 {
+        // SAFETY: the machine has the path.
+        return unsafe { transpose_pairs_avx512(from, to) };
+    }
+    let _ = isa;
+    for (i, to) in to.iter_mut().enumerate() {
+        let (row, col) = (i / 32 * 2 + i % 2, i / 2 % 16);
+        *to = from[(col / 2 * 16 + row) * 2 + col % 2];
+    }
+}
+
+/// Quadruples (two rows, two columns) are turned in place, then exchanged as 64-bit elements of an 8 x 8 matrix.
+///
+/// # Safety
+/// The machine has the features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
+    use std::arch::x86_64::*;
+    let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    // SAFETY: both are 8 vectors long.
+    let v: [__m512i; 8] = std::array::from_fn(|i| unsafe {
+        _mm512_shuffle_epi8(_mm512_loadu_si512(from.as_ptr().add(32 * i).cast()), turn)
+    });
+    for odd in 0..2 {
+        let a: [__m512i; 4] = std::array::from_fn(|i| {
+            if odd == 0 {
+                _mm512_unpacklo_epi64(v[2 * i], v[2 * i + 1])
+            } else {
+                _mm512_unpackhi_epi64(v[2 * i], v[2 * i + 1])
+            }
+        });
+        let even_quarters =
+            [_mm512_shuffle_i64x2::<0x88>(a[0], a[1]), _mm512_shuffle_i64x2::<0x88>(a[2], a[3])];
+        let odd_quarters =
+            [_mm512_shuffle_i64x2::<0xdd>(a[0], a[1]), _mm512_shuffle_i64x2::<0xdd>(a[2], a[3])];
+        let out = [
+            _mm512_shuffle_i64x2::<0x88>(even_quarters[0], even_quarters[1]),
+            _mm512_shuffle_i64x2::<0x88>(odd_quarters[0], odd_quarters[1]),
+            _mm512_shuffle_i64x2::<0xdd>(even_quarters[0], even_quarters[1]),
+            _mm512_shuffle_i64x2::<0xdd>(odd_quarters[0], odd_quarters[1]),
+        ];
+        for (i, x) in out.into_iter().enumerate() {
+            // SAFETY: vector 2 i + odd of 8.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(32 * (2 * i + odd)).cast(), x) };
+        }
+    }
+}
+
+simd_fn! {
+    /// `[16][16]` with rows and columns exchanged.
+    pub(super) fn transpose_single[](s: S, from: &[f32; 256], to: &mut [f32; 256]) {
+        let from = from.as_chunks::<LANES>().0;
+        let mut rows = [s.splat(0.0); LANES];
+        for (row, from) in rows.iter_mut().zip(from) {
+            *row = f32::load(s, from);
+        }
+        for (to, x) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(s.transpose(rows)) {
+            f32::store(s, to, x);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The CPU's twin of running ahead: operations run at once, and their results are handed out a pass late, so that what is
+//! written for a device with a pipeline can be tested without one.
+
+use super::CpuDevice;
+use plimsoll_base::DType;
+use plimsoll_device::{Device, Pipeline};
+use plimsoll_memory::Buf;
+use std::sync::Mutex;
+
+/// The two slots of results.
+pub(super) type Slots = [Mutex<Vec<u32>>; 2];
+
+impl CpuDevice {
+    /// Makes the device one with a pipeline; it is slower so, and gives the same bits.
+    pub fn run_ahead(&mut self) {
+        self.slots = Some(Slots::default());
+    }
+
+    fn slot(&self, slot: usize) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        let slots = self.slots.as_ref().expect("only a device that runs ahead has a pipeline");
+        slots[slot].lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Pipeline for CpuDevice {
+    fn replay(&self, _key: u64, ops: &mut dyn FnMut()) {
+        ops();
+    }
+
+    fn fetch(&self, slot: usize, bufs: &[Buf<'_>]) {
+        let mut words = self.slot(slot);
+        words.clear();
+        for &buf in bufs {
+            let start = words.len();
+            words.resize(start + buf.len(), 0);
+            if buf.dtype() == DType::U32 {
+                self.read_u32(buf, 0, &mut words[start..]);
+            } else {
+                words.splice(start.., self.read::<f32>(buf).iter().map(|x| x.to_bits()));
+            }
+        }
+    }
+
+    fn fetched(&self, slot: usize, take: &mut dyn FnMut(&[u32])) {
+        take(&self.slot(slot));
+    }
+}

@@ -1,0 +1,134 @@
+//! Buffers as typed memory: the one place where a handle becomes a pointer.
+
+use super::CpuDevice;
+use half::bf16;
+use plimsoll_base::DType;
+use plimsoll_device::codes::{E4M3, E5M3};
+use plimsoll_memory::Buf;
+use std::marker::PhantomData;
+
+/// An element that is stored in the arena.
+pub(crate) trait Element: Copy + Send + Sync + 'static {
+    /// Its dtype.
+    const DTYPE: DType;
+}
+
+/// An element of weights, activations or gradients.
+pub(crate) trait Real: Element {
+    /// Widens to f32, exactly.
+    fn to_f32(self) -> f32;
+    /// Rounds to nearest even.
+    fn from_f32(x: f32) -> Self;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+}
+impl Element for bf16 {
+    const DTYPE: DType = DType::Bf16;
+}
+impl Element for u32 {
+    const DTYPE: DType = DType::U32;
+}
+impl Element for E4M3 {
+    const DTYPE: DType = DType::E4M3;
+}
+impl Element for E5M3 {
+    const DTYPE: DType = DType::E5M3;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> f32 {
+        x
+    }
+}
+
+impl Real for bf16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> bf16 {
+        // Round to nearest even on the bits; a NaN keeps its sign and becomes quiet. Branch-free, so that loops vectorise.
+        let bits = x.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        let bits = if x.is_nan() { bits | 0x0040_0000 } else { rounded };
+        bf16::from_bits((bits >> 16) as u16)
+    }
+}
+
+/// Memory that several tasks write, each its own part.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a, T> {
+    ptr: *mut T,
+    len: usize,
+    lives: PhantomData<&'a T>,
+}
+
+// SAFETY: `Shared` only hands out parts through unsafe methods whose callers promise disjointness.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    /// A slice, to write by parts.
+    pub(crate) fn of(slice: &'a mut [T]) -> Shared<'a, T> {
+        Shared { ptr: slice.as_mut_ptr(), len: slice.len(), lives: PhantomData }
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// First element.
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.ptr
+    }
+
+    /// Elements start..start+len, to write.
+    ///
+    /// # Safety
+    /// While the slice lives, no other task reads or writes any of these elements.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)] // Disjointness is the caller's promise.
+    pub(crate) unsafe fn range(&self, start: usize, len: usize) -> &mut [T] {
+        assert!(start + len <= self.len, "elements {start}+{len} of {}", self.len);
+        // SAFETY: inside the buffer by the assertion; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
+    }
+}
+
+impl CpuDevice {
+    /// A buffer to read. Operations never read what they write, but where they say so.
+    pub(crate) fn read<T: Element>(&self, buf: Buf<'_>) -> &[T] {
+        let ptr = self.checked_ptr::<T>(buf);
+        // SAFETY: inside the mapping and aligned (checked); operations run one at a time, and one that also writes
+        // this buffer says so and does it through the same task.
+        unsafe { std::slice::from_raw_parts(ptr, buf.len()) }
+    }
+
+    /// A buffer to write by parts.
+    pub(crate) fn write<T: Element>(&self, buf: Buf<'_>) -> Shared<'_, T> {
+        Shared { ptr: self.checked_ptr::<T>(buf), len: buf.len(), lives: PhantomData }
+    }
+
+    fn checked_ptr<T: Element>(&self, buf: Buf<'_>) -> *mut T {
+        assert_eq!(buf.dtype(), T::DTYPE, "a buffer of {} read as {}", buf.dtype().name(), T::DTYPE.name());
+        let memory = match buf.is_offloaded() {
+            true => self.offloaded.as_ref().expect("`take_offloaded` comes before offloaded buffers"),
+            false => &self.arena,
+        };
+        let end = buf.offset() + buf.len() as u64 * T::DTYPE.bytes();
+        assert!(end <= memory.len() as u64, "a buffer that ends at {end} in a mapping of {}", memory.len());
+        debug_assert_eq!(buf.offset() % T::DTYPE.bytes(), 0, "misaligned buffer");
+        // SAFETY: the offset is inside the mapping by the assertion above.
+        unsafe { memory.base().add(buf.offset() as usize).cast() }
+    }
+}

@@ -1,0 +1,165 @@
+//! Launchers of `attention_backward.cu`: gradients of queries, then of keys and values.
+//!
+//! The scratch holds each row's delta, the plan of which tile of keys meets which queries in which pieces, and the results
+//! of all pieces but a tile's first. Pieces are as long as their results fit: [12288, 2 k d] at most, or [M, 2 k d] where
+//! M is larger, or [8 M, 2 k d] where it is smaller.
+
+use super::attention::{Shape, THREADS, UNIT, panel_bytes, scale};
+use super::{Arg, CudaDevice, Launch};
+use plimsoll_base::DType;
+use plimsoll_device::{Batch, Kv};
+use plimsoll_memory::Buf;
+
+/// Rows of pieces' results that a pass of fewer rows may have, up to so many times its own.
+const PART_ROWS: usize = 12288;
+const PARTS_OF_ROW: usize = 8;
+/// Blocks that an H200 runs at a time of the keys' kernels with head dimensions 64 and 128. Pieces are cut for so many on
+/// every card: their number decides the order of sums.
+const BLOCKS_AT_ONCE: [usize; 2] = [132 * 3, 132 * 2];
+/// Threads of a block that only plans.
+const PLAN_THREADS: u32 = 1024;
+/// Regions of the scratch begin at multiples of it.
+const ALIGN: u64 = 256;
+
+/// Bytes from the scratch's begin.
+struct Scratch {
+    delta: u64,
+    counts: u64,
+    of_row: u64,
+    firsts: u64,
+    tiles: u64,
+    items: u64,
+    parts: u64,
+    end: u64,
+}
+
+/// Rows of pieces' results at most: so many make the plan's pieces as long as they are.
+fn part_rows(rows: usize) -> usize {
+    rows.max(PART_ROWS.min(PARTS_OF_ROW * rows)).next_multiple_of(UNIT)
+}
+
+/// Tiles at most: one of a segment is not full.
+fn tiles_max(rows: usize, segments: usize) -> usize {
+    rows.div_ceil(UNIT) + segments
+}
+
+/// Items at most: each tile's first piece, and those whose results stand in the scratch.
+fn items_max(rows: usize, segments: usize) -> usize {
+    tiles_max(rows, segments) + part_rows(rows) / UNIT
+}
+
+impl Scratch {
+    fn new(rows: usize, segments: usize, a: usize, k: usize, d: usize) -> Scratch {
+        let mut end = 0;
+        let mut region = |words: usize| {
+            let begin = end;
+            end += (words as u64 * 4).next_multiple_of(ALIGN);
+            begin
+        };
+        Scratch {
+            delta: region(rows * a),
+            counts: region(4),
+            of_row: region(rows),
+            firsts: region(segments),
+            tiles: region(tiles_max(rows, segments) * 4),
+            items: region(items_max(rows, segments) * 2),
+            parts: region(part_rows(rows) * 2 * k * d),
+            end: region(0),
+        }
+    }
+}
+
+/// Bytes of scratch that `attention_backward` wants for passes up to these sizes.
+pub fn attention_backward_scratch_bytes(
+    rows: u64,
+    segments: u64,
+    heads: u64,
+    kv_heads: u64,
+    head_dim: u64,
+) -> u64 {
+    Scratch::new(rows as usize, segments as usize, heads as usize, kv_heads as usize, head_dim as usize).end
+}
+
+/// Module and names of the queries' and the keys' kernels on tensor cores.
+fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
+    match dev.info().capability {
+        (9, 0) => [
+            "attention_backward_hopper",
+            shape.fast("attention_backward_hopper_queries_64", "attention_backward_hopper_queries_128"),
+            shape.fast("attention_backward_hopper_keys_64", "attention_backward_hopper_keys_128"),
+        ],
+        _ => [
+            "attention_backward",
+            shape.fast("attention_backward_queries_64", "attention_backward_queries_128"),
+            shape.fast("attention_backward_keys_64", "attention_backward_keys_128"),
+        ],
+    }
+}
+
+/// Gradient of attention; see `Device::attention_backward`.
+#[allow(clippy::too_many_arguments)] // As the operation.
+pub(crate) fn backward(
+    dev: &CudaDevice,
+    q: Buf<'_>,
+    kv: Kv<'_>,
+    batch: Batch<'_>,
+    out: Buf<'_>,
+    lse: Buf<'_>,
+    dout: Buf<'_>,
+    dq: Buf<'_>,
+    dkv: Buf<'_>,
+) {
+    if batch.positions.is_empty() {
+        return;
+    }
+    let shape = Shape::new(q, kv, batch);
+    let Shape { rows, segments, a, k, d, dtype, .. } = shape;
+    assert_eq!([out.len(), dout.len(), dq.len()], [rows * a * d; 3], "out, dout, dq of [{rows}, {a} x {d}]");
+    assert_eq!((lse.len(), dkv.len()), (rows * a, rows * 2 * k * d), "lse and dkv of {rows} rows");
+    let dtypes = [out.dtype(), dout.dtype(), lse.dtype(), dq.dtype(), dkv.dtype()];
+    assert_eq!(dtypes, [dtype, dtype, DType::F32, DType::F32, DType::F32], "out, dout, lse, dq, dkv");
+
+    let at = Scratch::new(rows, segments, a, k, d);
+    let scratch = dev.scratch(at.end);
+    let region = |offset: u64| Arg::Ptr(scratch + offset);
+    let [delta, counts, of_row, firsts, tiles, items, parts] =
+        [at.delta, at.counts, at.of_row, at.firsts, at.tiles, at.items, at.parts].map(region);
+    let sizes = [part_rows(rows), BLOCKS_AT_ONCE[usize::from(d > 64)]].map(|n| Arg::U32(n as u32));
+    let plan = [&[counts, of_row, firsts, tiles, items][..], &sizes].concat();
+    let [q, keys, values, segs, tables] =
+        [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
+    let [out, lse, dout, dq, dkv] = [out, lse, dout, dq, dkv].map(|b| dev.arg(b));
+    let launch_of = |module, kernel, how, parts: &[&[Arg]]| dev.launch(module, kernel, how, &parts.concat());
+    let launch = |kernel, how, parts: &[&[Arg]]| launch_of("attention_backward", kernel, how, parts);
+
+    let inputs = [q, keys, values, segs, tables];
+    let last = Arg::F32(scale(d));
+    if !shape.is_fast() {
+        let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
+        launch("attention_backward_plan", one_block, &[&[segs], &plan, &shape.args()]);
+        let last = [Arg::U32(d as u32), last];
+        let kernel =
+            shape.plain("attention_backward_plain_queries_bf16", "attention_backward_plain_queries_float");
+        let own = [out, lse, dout, of_row, delta, dq];
+        launch(kernel, shape.warps(rows * a), &[&inputs, &own, &shape.args(), &last]);
+        let kernel = shape.plain("attention_backward_plain_keys_bf16", "attention_backward_plain_keys_float");
+        let own = [lse, dout, of_row, delta, dkv];
+        return launch(kernel, shape.warps(rows * k), &[&inputs, &own, &shape.args(), &last]);
+    }
+    let [module, queries_kernel, keys_kernel] = fast_kernels(dev, &shape);
+    let aligned = panel_bytes(dev);
+    // One block more makes the plan.
+    let mut how = shape.tiles(shape.stream_bytes() + aligned);
+    how.grid[0] += 1;
+    let own = [out, lse, dout, delta, dq];
+    launch_of(module, queries_kernel, how, &[&inputs, &own, &plan, &shape.args(), &[last]]);
+    // Two buffers of queries, and a tile of keys and values; log-sum-exp, delta and bound of the queries.
+    let shared = shape.stream_bytes() * 3 / 2 + 2 * 3 * UNIT * 4 + aligned;
+    let grid = [(items_max(rows, segments) * k) as u32, 1, 1];
+    let how = Launch { grid, block: THREADS as u32, shared: shared as u32 };
+    let own = [lse, dout, delta, counts, tiles, items, parts, dkv];
+    launch_of(module, keys_kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
+    let widths = [rows, a * d, 2 * k * d].map(|n| Arg::U32(n as u32));
+    let own = [segs, counts, of_row, firsts, tiles, parts, dq, dkv];
+    launch("attention_backward_join", shape.warps(rows), &[&own, &widths]);
+}

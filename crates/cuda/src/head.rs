@@ -1,0 +1,324 @@
+//! Launchers of `head.cu`: log-probabilities, entropies and their gradients through tiles of the vocabulary.
+//!
+//! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed for
+//! some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns; so a row's
+//! bits are the same however many rows stand beside it, and whether it is scored or sampled. On Hopper bf16 logits of rows
+//! that are not truncated are never written: `head_hopper.cu` reduces a product's tile where it was made.
+
+use super::rows::count;
+use super::{Arg, CudaDevice, Launch, hopper, matmul};
+use plimsoll_base::DType;
+use plimsoll_device::sizes::cuda::{
+    GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width,
+};
+use plimsoll_device::{HeadOut, Matrix, MatrixLayout};
+use plimsoll_memory::Buf;
+
+/// Rows of a tile of the largest product that the library has.
+const PRODUCT_ROWS: usize = 256;
+/// Columns of a block of it, 8 a thread.
+const GRADIENT_PART: usize = 2048;
+/// Rows of a block that merges parts.
+const ROW_WARPS: usize = 4;
+
+/// Rows that are taken at once, where `most` have room: whole tiles of a product, so that none is computed for a few rows
+/// (4,096 rows of the backward pass are two of 2,048, not 2,071 and 2,025: 28% less time for the first).
+fn product_rows(rows: usize, most: usize) -> usize {
+    let whole = if most > PRODUCT_ROWS { most / PRODUCT_ROWS * PRODUCT_ROWS } else { most };
+    rows.min(whole).min(ROWS_MAX)
+}
+
+/// Rows `first..first + n` of a matrix.
+fn matrix_rows(w: Matrix<'_>, first: usize, n: usize) -> Matrix<'_> {
+    Matrix::new(w.buf.slice(first * w.k, n * w.k), n, w.k, MatrixLayout::Rows)
+}
+
+/// First column and number of columns of each tile.
+pub(super) fn tiles(vocab: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..vocab).step_by(tile).map(move |first| (first, tile.min(vocab - first)))
+}
+
+/// What a part's statistics are to hold of one token.
+#[derive(Clone, Copy)]
+pub(super) enum Pick<'a> {
+    /// The logit of `targets` [R].
+    Targets(Buf<'a>),
+    /// The lowest token of the largest logit.
+    Largest,
+    /// A token drawn by `keys` [R, 3] and a seed.
+    Draw(Buf<'a>, u64),
+}
+
+/// The head over rows that are taken in chunks.
+#[derive(Clone, Copy)]
+pub(super) struct Head<'a> {
+    pub(super) dev: &'a CudaDevice,
+    /// [R, K] e.
+    x: Buf<'a>,
+    w: Matrix<'a>,
+    pub(super) inv_temperature: f32,
+    tile: Buf<'a>,
+    out: HeadOut<'a>,
+    /// All logits of a chunk stand in `tile`, instead of a tile's.
+    full: bool,
+    /// Logits are reduced where they are made.
+    at_once: bool,
+    /// Rows of a chunk.
+    chunk: usize,
+}
+
+/// Rows `first..first + rows`.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) first: usize,
+    pub(super) rows: usize,
+}
+
+impl Chunk {
+    /// The chunk's part of a buffer of rows of `width`.
+    pub(super) fn of(self, buf: Buf<'_>, width: usize) -> Buf<'_> {
+        buf.slice(self.first * width, self.rows * width)
+    }
+}
+
+impl<'a> Head<'a> {
+    #[allow(clippy::too_many_arguments)] // The head's arguments, and how they are cut.
+    pub(super) fn new(
+        dev: &'a CudaDevice,
+        x: Buf<'a>,
+        w: Matrix<'a>,
+        rows: usize,
+        inv_temperature: f32,
+        tile: Buf<'a>,
+        out: HeadOut<'a>,
+        full: bool,
+    ) -> Head<'a> {
+        assert_eq!(w.layout, MatrixLayout::Rows);
+        assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
+        let lens = [out.logprobs, out.lse, out.entropy].map(Buf::len);
+        assert_eq!(lens, [rows; 3], "outputs of {rows} rows");
+        assert!(inv_temperature > 0.0 && inv_temperature.is_finite(), "logits times {inv_temperature}");
+        let chunk = chunk_rows(rows, w.n, full);
+        let needed = chunk * row_words(w.n, full);
+        assert!(tile.len() >= needed, "a head tile of {}, needed {needed}", tile.len());
+        assert_eq!(tile.dtype(), DType::F32);
+        let at_once = hopper::takes(dev, x, w);
+        let chunk = match at_once && !full {
+            // Statistics alone take far less room than logits.
+            true => product_rows(rows, tile.len() / (w.n.div_ceil(hopper::PART) * PART_WORDS)),
+            false => chunk,
+        };
+        Head { dev, x, w, inv_temperature, tile, out, full, at_once, chunk }
+    }
+
+    /// Columns of a part.
+    fn part(&self) -> usize {
+        if self.at_once { hopper::PART } else { PART }
+    }
+
+    /// Parts of a row.
+    fn parts(&self) -> usize {
+        self.w.n.div_ceil(self.part())
+    }
+
+    /// V.
+    pub(super) fn vocab(&self) -> usize {
+        self.w.n
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
+        let (rows, chunk) = (self.out.lse.len(), self.chunk);
+        (0..rows).step_by(chunk.max(1)).map(move |first| Chunk { first, rows: chunk.min(rows - first) })
+    }
+
+    /// Logits of a tile of a chunk, [rows, columns]: all tiles one after the other, or one in the place of another.
+    pub(super) fn logits(&self, chunk: Chunk, first: usize, cols: usize) -> Buf<'a> {
+        let start = if self.full { first * chunk.rows } else { 0 };
+        self.tile.slice(start, chunk.rows * cols)
+    }
+
+    /// Behind the logits, or in their place where they are not needed any more.
+    fn stats(&self, chunk: Chunk) -> Buf<'a> {
+        let start = if self.at_once { 0 } else { chunk.rows * width(self.w.n, self.full) };
+        self.tile.slice(start, chunk.rows * self.parts() * PART_WORDS)
+    }
+
+    /// The statistics of all parts of a chunk. Where all its logits stand in `tile`, they may be overwritten.
+    pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
+        if self.at_once {
+            let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
+            return product.parts(self.inv_temperature, chunk, pick, self.stats(chunk));
+        }
+        for (first, cols) in tiles(self.w.n, TILE) {
+            if !self.full {
+                self.compute(chunk, first, cols);
+            }
+            self.reduce(chunk, first, cols, pick);
+        }
+    }
+
+    /// Computes a tile's logits.
+    pub(super) fn compute(&self, chunk: Chunk, first: usize, cols: usize) {
+        let (x, w) = (chunk.of(self.x, self.w.k), matrix_rows(self.w, first, cols));
+        matmul::forward(self.dev, x, w, None, self.logits(chunk, first, cols), false);
+    }
+
+    /// Reduces a tile's logits to the statistics of its parts.
+    fn reduce(&self, chunk: Chunk, first: usize, cols: usize, pick: Pick<'_>) {
+        let mut args = vec![
+            self.dev.arg(self.logits(chunk, first, cols)),
+            count(cols),
+            count(first),
+            count(self.parts()),
+            Arg::F32(self.inv_temperature),
+        ];
+        let kernel = match pick {
+            Pick::Targets(targets) => {
+                args.push(self.dev.arg(chunk.of(targets, 1)));
+                "parts_of_targets"
+            }
+            Pick::Largest => "parts_of_largest",
+            Pick::Draw(keys, seed) => {
+                args.extend([self.dev.arg(chunk.of(keys, 3)), Arg::U64(seed)]);
+                "parts_of_draws"
+            }
+        };
+        args.push(self.dev.arg(self.stats(chunk)));
+        let grid = [cols.div_ceil(PART) as u32, chunk.rows as u32, 1];
+        self.dev.launch("head", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+    }
+
+    /// Merges the parts' statistics: what is known of `targets`.
+    pub(super) fn finish_targets(&self, chunk: Chunk, targets: Buf<'_>) {
+        let mut args = self.merge_args(chunk);
+        args.extend([count(self.part()), count(self.w.n), self.dev.arg(chunk.of(targets, 1))]);
+        self.finish("rows_of_targets", chunk, args);
+    }
+
+    /// Merges the parts' statistics and writes the tokens that were picked.
+    pub(super) fn finish_tokens(&self, chunk: Chunk, pick: Pick<'_>, tokens: Buf<'_>) {
+        let (keys, seed, greedy) = match pick {
+            Pick::Draw(keys, seed) => (self.dev.arg(chunk.of(keys, 3)), seed, 0),
+            _ => (Arg::Ptr(0), 0, 1),
+        };
+        let mut args = self.merge_args(chunk);
+        args.extend([keys, Arg::U64(seed), Arg::U32(greedy), self.dev.arg(chunk.of(tokens, 1))]);
+        self.finish("rows_of_draws", chunk, args);
+    }
+
+    fn merge_args(&self, chunk: Chunk) -> Vec<Arg> {
+        vec![self.dev.arg(self.stats(chunk)), count(chunk.rows), count(self.parts())]
+    }
+
+    fn finish(&self, kernel: &'static str, chunk: Chunk, mut args: Vec<Arg>) {
+        let HeadOut { logprobs, lse, entropy } = self.out;
+        args.extend([logprobs, lse, entropy].map(|out| self.dev.arg(chunk.of(out, 1))));
+        let grid = [chunk.rows.div_ceil(ROW_WARPS) as u32, 1, 1];
+        self.dev.launch("head", kernel, Launch { grid, block: ROW_WARPS as u32 * 32, shared: 0 }, &args);
+    }
+}
+
+/// Log-probability of `targets`, log-sum-exp and entropy. `x`: [R, K] e. A target beyond the vocabulary gives NaN.
+pub(crate) fn forward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    targets: Buf<'_>,
+    inv_temperature: f32,
+    tile: Buf<'_>,
+    out: HeadOut<'_>,
+) {
+    let head = Head::new(dev, x, w, targets.len(), inv_temperature, tile, out, false);
+    for chunk in head.chunks() {
+        head.fill_stats(chunk, Pick::Targets(targets));
+        head.finish_targets(chunk, targets);
+    }
+}
+
+/// Where the head's gradients come from and go.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadGrads<'a> {
+    /// [R] f32.
+    pub dlogprobs: Buf<'a>,
+    /// [R] f32.
+    pub dentropy: Buf<'a>,
+    /// `head_dtile_elements` e.
+    pub dtile: Buf<'a>,
+    /// [R, K] f32, written.
+    pub dx: Buf<'a>,
+    /// [V, K], written or added to.
+    pub grad: Matrix<'a>,
+    /// Whether `grad` is added to.
+    pub add: bool,
+}
+
+/// dx and grad, tile by tile of the vocabulary: logits are computed again.
+#[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
+pub(crate) fn backward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    targets: Buf<'_>,
+    inv_temperature: f32,
+    tile: Buf<'_>,
+    out: HeadOut<'_>,
+    d: HeadGrads<'_>,
+) {
+    let rows = targets.len();
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    assert_eq!(
+        (d.grad.n, d.grad.k, d.grad.layout),
+        (w.n, w.k, w.layout),
+        "the gradient's shape is the weights'"
+    );
+    assert_eq!((x.len(), d.dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
+    let lens = [out.lse, out.entropy, d.dlogprobs, d.dentropy].map(Buf::len);
+    assert_eq!(lens, [rows; 4], "a number for each of {rows} rows");
+    let width = w.n.min(GRADIENT_TILE);
+    assert!(d.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", d.dtile.len());
+    assert_eq!(d.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
+    let chunk = product_rows(rows, tile.len() / width);
+    assert!(rows == 0 || chunk > 0, "a head tile of {} elements", tile.len());
+    let at_once = (rows > 0 && hopper::takes(dev, x, w) && w.n.is_multiple_of(8))
+        .then(|| hopper::HeadProduct::new(dev, x, w));
+    for (first, cols) in tiles(w.n, GRADIENT_TILE) {
+        let part = matrix_rows(w, first, cols);
+        let dtile = d.dtile.slice(0, rows * cols);
+        if let Some(at_once) = &at_once {
+            at_once.gradients(first, cols, inv_temperature, targets, out, &d, dtile);
+        } else {
+            for row in (0..rows).step_by(chunk.max(1)) {
+                let here = Chunk { first: row, rows: chunk.min(rows - row) };
+                let logits = tile.slice(0, here.rows * cols);
+                matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
+                gradients(dev, here, logits, first, inv_temperature, targets, out, d, here.of(dtile, cols));
+            }
+        }
+        matmul::backward_x(dev, dtile, part, d.dx, first > 0);
+        matmul::backward_w(dev, dtile, x, matrix_rows(d.grad, first, cols), d.add);
+    }
+}
+
+/// Gradients of a tile's logits, [rows, columns] e.
+#[allow(clippy::too_many_arguments)] // A tile's place, and what its rows need.
+fn gradients(
+    dev: &CudaDevice,
+    chunk: Chunk,
+    logits: Buf<'_>,
+    first: usize,
+    inv_temperature: f32,
+    targets: Buf<'_>,
+    out: HeadOut<'_>,
+    d: HeadGrads<'_>,
+    dlogits: Buf<'_>,
+) {
+    let cols = logits.len() / chunk.rows;
+    let mut args = vec![dev.arg(logits), count(cols), count(first), Arg::F32(inv_temperature)];
+    args.extend(
+        [targets, out.lse, out.entropy, d.dlogprobs, d.dentropy].map(|row| dev.arg(chunk.of(row, 1))),
+    );
+    args.push(dev.arg(dlogits));
+    let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };
+    let grid = [cols.div_ceil(GRADIENT_PART) as u32, chunk.rows as u32, 1];
+    dev.launch("head", kernel, Launch { grid, block: GRADIENT_PART as u32 / 8, shared: 0 }, &args);
+}

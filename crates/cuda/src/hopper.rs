@@ -1,0 +1,126 @@
+//! Launchers of `head_hopper.cu`, and the descriptions of matrices that Hopper's copy engine wants.
+
+use super::head::{Chunk, HeadGrads, Pick};
+use super::rows::count;
+use super::{Arg, CudaDevice, Launch, driver};
+use cudarc::driver::sys;
+use plimsoll_base::DType;
+use plimsoll_device::{HeadOut, Matrix};
+use plimsoll_memory::Buf;
+use std::ffi::c_void;
+
+/// Rows and columns of a block's tile, and elements of K of a step, as in `head_hopper.cu`.
+const BLOCK_M: usize = 128;
+const BLOCK_N: usize = 256;
+const BLOCK_K: usize = 64;
+/// Shared memory: four stages, which begin at a multiple of 1,024.
+const SHARED: u32 = (4 * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 + 1024) as u32;
+/// One warp group that copies, two that multiply.
+const THREADS: u32 = 384;
+
+/// A matrix as the copy engine takes it: the driver's CUtensorMap, a kernel's parameter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TensorMap(pub(crate) [u64; 16]);
+
+impl TensorMap {
+    /// `rows` rows of `width` bf16, fetched in boxes of `box_rows` rows and `BLOCK_K` elements. A failure is kept for
+    /// `check`.
+    fn new(dev: &CudaDevice, address: u64, rows: usize, width: usize, box_rows: usize) -> TensorMap {
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let (dims, stride) = ([width as u64, rows as u64], width as u64 * 2);
+        let (boxes, steps) = ([BLOCK_K as u32, box_rows as u32], [1u32, 1]);
+        // SAFETY: all pointers are to values of two dimensions, alive during the call, which only writes `map`.
+        let status = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                2,
+                address as *mut c_void,
+                dims.as_ptr(),
+                &stride,
+                boxes.as_ptr(),
+                steps.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        if let Err(err) = status.result() {
+            dev.fail(driver::failed(&format!("describing a matrix [{rows}, {width}]"), err));
+        }
+        TensorMap(map.opaque)
+    }
+}
+
+/// Columns of a part of a row's statistics.
+pub(super) const PART: usize = BLOCK_N;
+
+/// True if the head's logits are reduced where they are made: on Hopper, for bf16 in rows of whole 16-byte units. It does
+/// not depend on the number of rows.
+pub(super) fn takes(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> bool {
+    let whole = |b: &Buf<'_>| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16);
+    dev.info().capability == (9, 0) && w.k.is_multiple_of(8) && [x, w.buf].iter().all(whole)
+}
+
+/// The head's product of [R, K] inputs and [V, K] weights, of which only what is made of its logits is written.
+pub(super) struct HeadProduct<'a> {
+    dev: &'a CudaDevice,
+    rows: usize,
+    vocab: usize,
+    k: usize,
+    maps: [TensorMap; 2],
+}
+
+impl<'a> HeadProduct<'a> {
+    /// Of one row at least, which `takes` said yes to.
+    pub(super) fn new(dev: &'a CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> HeadProduct<'a> {
+        let rows = x.len() / w.k;
+        let maps = [
+            TensorMap::new(dev, dev.address(x), rows, w.k, BLOCK_M),
+            TensorMap::new(dev, dev.address(w.buf), w.n, w.k, BLOCK_N),
+        ];
+        HeadProduct { dev, rows, vocab: w.n, k: w.k, maps }
+    }
+
+    /// Statistics of each row's parts, [R, parts], which are a chunk's.
+    pub(super) fn parts(&self, inv_temperature: f32, chunk: Chunk, pick: Pick<'_>, stats: Buf<'_>) {
+        let none = Arg::Ptr(0);
+        let (kernel, targets, keys, seed) = match pick {
+            Pick::Targets(targets) => ("head_parts_of_targets", self.dev.arg(chunk.of(targets, 1)), none, 0),
+            Pick::Largest => ("head_parts_of_largest", none, none, 0),
+            Pick::Draw(keys, seed) => ("head_parts_of_draws", none, self.dev.arg(chunk.of(keys, 3)), seed),
+        };
+        let own = [Arg::F32(inv_temperature), targets, keys, Arg::U64(seed), self.dev.arg(stats)];
+        self.launch(kernel, self.vocab, &own);
+    }
+
+    /// Gradients of the logits of vocabulary columns `first..first + cols`, [R, cols] bf16, into `to`; `cols` is a multiple
+    /// of eight.
+    #[allow(clippy::too_many_arguments)] // A tile's place, and what its rows need.
+    pub(super) fn gradients(
+        &self,
+        first: usize,
+        cols: usize,
+        inv_temperature: f32,
+        targets: Buf<'_>,
+        out: HeadOut<'_>,
+        d: &HeadGrads<'_>,
+        to: Buf<'_>,
+    ) {
+        assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
+        assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
+        let mut own = vec![count(first), Arg::F32(inv_temperature)];
+        own.extend([targets, out.lse, out.entropy, d.dlogprobs, d.dentropy, to].map(|b| self.dev.arg(b)));
+        self.launch("head_gradients", cols, &own);
+    }
+
+    /// As many blocks as run at once, which take the tiles of `cols` columns in turn.
+    fn launch(&self, kernel: &'static str, cols: usize, own: &[Arg]) {
+        let sizes = [self.rows, cols, self.k.div_ceil(BLOCK_K)].map(count);
+        let args = [&self.maps.map(Arg::Map)[..], &sizes, own].concat();
+        let tiles = self.rows.div_ceil(BLOCK_M) * cols.div_ceil(BLOCK_N);
+        let grid = [tiles.min(self.dev.multiprocessors() as usize) as u32, 1, 1];
+        self.dev.launch("head_hopper", kernel, Launch { grid, block: THREADS, shared: SHARED }, &args);
+    }
+}

@@ -1,0 +1,159 @@
+//! The products of linear layers: bf16 by cuBLASLt, f32 by our own kernels, whose chain of additions is one.
+
+use super::blas::{Op, Operands, Shape};
+use super::{CudaDevice, sgemm};
+use plimsoll_base::DType;
+use plimsoll_device::{Matrix, MatrixLayout};
+use plimsoll_memory::Buf;
+
+/// Bytes of scratch that cuBLASLt may use at most.
+pub(crate) const WORKSPACE_BYTES: u64 = 8 << 20;
+
+fn rows(x: Buf<'_>, width: usize) -> usize {
+    assert!(x.len().is_multiple_of(width), "{} elements in rows of {width}", x.len());
+    x.len() / width
+}
+
+/// True if cuBLASLt takes the shapes: rows of whole 16-byte units.
+fn by_library(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
+    let whole = widths.iter().all(|w| w.is_multiple_of(8));
+    whole && operands.iter().all(|b| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16))
+}
+
+/// out = x W^T + bias, or out += .
+pub(crate) fn forward(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    bias: Option<Buf<'_>>,
+    out: Buf<'_>,
+    add: bool,
+) {
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    let m = rows(x, w.k);
+    assert_eq!(out.len(), m * w.n, "[{m}, {}]", w.n);
+    assert!(
+        bias.is_none_or(|b| b.len() == w.n),
+        "a bias of {} for {} outputs",
+        bias.map_or(0, Buf::len),
+        w.n
+    );
+    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
+    if m == 0 {
+        return;
+    }
+    // The library adds a bf16 bias to bf16 outputs only.
+    let odd = bias.is_some() && out.dtype() == DType::F32;
+    if odd || !by_library(dev, &[x, w.buf], &[w.k, w.n]) {
+        return sgemm::forward(dev, x, w, bias, out, add);
+    }
+    let shape = Shape { op: Op::Forward, m, n: w.n, k: w.k, out: out.dtype(), add, bias: bias.is_some() };
+    product(dev, shape, w.buf, x, out, out, bias);
+}
+
+/// out = resid + x W^T.
+pub(crate) fn forward_add(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    let m = rows(x, w.k);
+    assert_eq!([out.len(), resid.len()], [m * w.n; 2], "[{m}, {}]", w.n);
+    assert_eq!([out.dtype(), resid.dtype()], [DType::F32; 2], "sums are f32");
+    if m == 0 {
+        return;
+    }
+    if !by_library(dev, &[x, w.buf], &[w.k, w.n]) {
+        if out != resid {
+            super::rows::cast(dev, resid, out);
+        }
+        return sgemm::forward(dev, x, w, None, out, true);
+    }
+    let shape = Shape { op: Op::Forward, m, n: w.n, k: w.k, out: DType::F32, add: true, bias: false };
+    product(dev, shape, w.buf, x, resid, out, None);
+}
+
+/// out = dy W, or out += .
+pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    let m = rows(dy, w.n);
+    assert_eq!(out.len(), m * w.k, "[{m}, {}]", w.k);
+    assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
+    if m == 0 {
+        return;
+    }
+    if !by_library(dev, &[dy, w.buf], &[w.k, w.n]) {
+        return sgemm::backward_x(dev, dy, w, out, add);
+    }
+    let shape = Shape { op: Op::BackwardX, m, n: w.n, k: w.k, out: out.dtype(), add, bias: false };
+    product(dev, shape, w.buf, dy, out, out, None);
+}
+
+/// grad = dy^T x, or grad += .
+pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool) {
+    assert_eq!(grad.layout, MatrixLayout::Rows);
+    let m = rows(dy, grad.n);
+    assert_eq!(x.len(), m * grad.k, "[{m}, {}]", grad.k);
+    let by_library = by_library(dev, &[dy, x], &[grad.k, grad.n]) && dev.address(grad.buf).is_multiple_of(16);
+    if !add && (m == 0 || !by_library) {
+        super::memory::zero(dev, grad.buf);
+    }
+    if m == 0 {
+        return;
+    }
+    if !by_library {
+        return sgemm::backward_w(dev, dy, x, grad);
+    }
+    let out = grad.buf.dtype();
+    let shape = Shape { op: Op::BackwardW, m, n: grad.n, k: grad.k, out, add, bias: false };
+    product(dev, shape, x, dy, grad.buf, grad.buf, None);
+}
+
+/// `added` is what an `add` adds to: the output itself, or another of its shape.
+#[allow(clippy::too_many_arguments)] // A product's operands.
+fn product(
+    dev: &CudaDevice,
+    shape: Shape,
+    a: Buf<'_>,
+    b: Buf<'_>,
+    added: Buf<'_>,
+    out: Buf<'_>,
+    bias: Option<Buf<'_>>,
+) {
+    if dev.has_failed() {
+        return;
+    }
+    let operands = Operands {
+        a: dev.address(a),
+        b: dev.address(b),
+        added: dev.address(added),
+        out: dev.address(out),
+        bias: bias.map_or(0, |bias| dev.address(bias)),
+    };
+    let put = || dev.blas.product(&dev.gpu, shape, operands, dev.workspace());
+    let name = || format!("{:?} {} x {} x {} {}", shape.op, shape.m, shape.n, shape.k, shape.out.name());
+    let done = match &dev.profile {
+        Some(profile) => profile.time(&dev.gpu, name, put),
+        None => put(),
+    };
+    if let Err(error) = done {
+        return dev.fail(error);
+    }
+    if dev.checked
+        && let Err(err) = dev.gpu.wait()
+    {
+        dev.fail(super::driver::failed(&format!("{shape:?}"), err));
+    }
+}
+
+/// FLOP/s of bf16 products that a card of this kind reaches: its rate at the highest clock, times the share that products
+/// of 8,192 reached on an H200 through cuBLASLt (790e12).
+pub(crate) fn peak_flops(dev: &CudaDevice) -> f64 {
+    const REACHED: f64 = 0.738;
+    let info = &dev.gpu.info;
+    // Operations that the tensor cores of a multiprocessor do in a cycle.
+    let per_cycle = match info.capability {
+        (8, 0) => 2048.0,
+        (9, _) => 4096.0,
+        (10, _) => 8192.0,
+        _ => 1024.0,
+    };
+    f64::from(info.multiprocessors) * per_cycle * info.clock_hz * REACHED
+}

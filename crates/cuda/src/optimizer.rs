@@ -1,0 +1,135 @@
+//! Launchers of `optimizer.cu`: AdamW and the sum of squares. The update's constants are the CPU's.
+
+use super::rows::{blocks, count, wide};
+use super::{Arg, CudaDevice};
+use plimsoll_base::DType;
+use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Coded, Update};
+use plimsoll_memory::Buf;
+
+/// Blocks of `sum_squares`, at most: a card has room for them all at once.
+const BLOCKS_MAX: usize = 1024;
+/// Elements of a block of `sum_squares`, at least; larger blocks are multiples of it.
+const BLOCK_ELEMENTS: usize = 4096;
+/// Bytes of scratch that `sum_squares` wants: a sum for each block, and the whole.
+pub(crate) const SQUARES_SCRATCH_BYTES: u64 = (BLOCKS_MAX as u64 + 1) * 8;
+
+/// Sum of squares, in fixed blocks, in f64.
+pub(crate) fn sum_squares(dev: &CudaDevice, x: Buf<'_>) -> f64 {
+    if x.is_empty() {
+        return 0.0;
+    }
+    let block = x.len().div_ceil(BLOCKS_MAX).next_multiple_of(BLOCK_ELEMENTS);
+    let num_blocks = x.len().div_ceil(block);
+    let sums = dev.scratch(SQUARES_SCRATCH_BYTES);
+    let args = [
+        dev.arg(x),
+        Arg::Ptr(sums),
+        Arg::U64(x.len() as u64),
+        Arg::U64(block as u64),
+        Arg::U32(wide(dev, 8, 8, &[x]).into()),
+    ];
+    dev.launch("optimizer", super::rows::typed!("sum_squares", x), blocks(num_blocks, 1, 256), &args);
+    dev.launch("optimizer", "add_sums", blocks(1, 1, 256), &[Arg::Ptr(sums), count(num_blocks)]);
+    let mut bytes = [0; 8];
+    dev.read_bytes(sums + 8 * num_blocks as u64, &mut bytes);
+    f64::from_le_bytes(bytes)
+}
+
+/// One AdamW update.
+pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
+    let AdamWBufs { weights, grad, m, v, master, scales: _ } = bufs;
+    assert!(how.step >= 1, "steps count from 1");
+    let n = weights.len();
+    assert_eq!(
+        [grad.len(), m.len(), v.len(), master.map_or(n, |b| b.len())],
+        [n; 4],
+        "lengths of a parameter"
+    );
+    assert_eq!(m.dtype(), v.dtype(), "moments of one dtype");
+    assert!(master.is_none_or(|b| b.dtype() == DType::F32), "a master copy in f32");
+    let update = Update::new(how);
+    let wide = wide(dev, 8, 8, &[weights, grad, m, v, master.unwrap_or(weights)]);
+    let args = [
+        dev.arg(weights),
+        dev.arg(grad),
+        dev.arg(m),
+        dev.arg(v),
+        master.map_or(Arg::Ptr(0), |b| dev.arg(b)),
+        Arg::U64(n as u64),
+        Arg::U64(update.first_element),
+        Arg::U32(wide.into()),
+    ];
+    let kernel = adamw_kernel([weights, grad, m].map(|b| b.dtype()));
+    dev.launch("optimizer", kernel, blocks(n, 8 * 256, 256), &[&args[..], &constants(&update)].concat());
+}
+
+/// The same with moments of 8 bits: a warp for each block of them.
+pub(crate) fn adamw8(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [Buf<'_>; 2]) {
+    let AdamWBufs { weights, grad, m, v, master, .. } = bufs;
+    assert!(how.step >= 1, "steps count from 1");
+    assert!(master.is_none(), "8-bit moments have no master copy");
+    let n = weights.len();
+    assert_eq!([grad.len(), m.len(), v.len()], [n; 3], "lengths of a parameter");
+    assert_eq!([m.dtype(), v.dtype()], [DType::E4M3, DType::E5M3], "dtypes of the moments");
+    for (codes, scales) in [m, v].into_iter().zip(scales) {
+        Coded { codes, scales }.check();
+    }
+    assert!(wide(dev, 8, 8, &[weights, grad, m, v]), "parts of parameters start at a block");
+    let update = Update::new(how);
+    let args = [
+        dev.arg(weights),
+        dev.arg(grad),
+        dev.arg(m),
+        dev.arg(v),
+        dev.arg(scales[0]),
+        dev.arg(scales[1]),
+        Arg::U64(n as u64),
+        Arg::U64(update.first_element),
+    ];
+    let kernel = match [weights, grad].map(|b| b.dtype()) {
+        [DType::F32, DType::F32] => "adamw8_float_float",
+        [DType::F32, DType::Bf16] => "adamw8_float_bf16",
+        [DType::Bf16, DType::F32] => "adamw8_bf16_float",
+        [DType::Bf16, DType::Bf16] => "adamw8_bf16_bf16",
+        other => panic!("AdamW on {other:?}"),
+    };
+    dev.launch(
+        "optimizer",
+        kernel,
+        blocks(n, 8 * CODE_BLOCK, 256),
+        &[&args[..], &constants(&update)].concat(),
+    );
+}
+
+/// The parameters of a kernel that make its `Update`.
+fn constants(update: &Update) -> [Arg; 11] {
+    [
+        Arg::F32(update.beta1),
+        Arg::F32(1.0 - update.beta1),
+        Arg::F32(update.beta2),
+        Arg::F32(1.0 - update.beta2),
+        Arg::F32(update.eps),
+        Arg::F32(update.keep),
+        Arg::F32(update.rate),
+        Arg::F32(update.correction2),
+        Arg::F32(update.grad_scale),
+        Arg::U32(update.keys[0]),
+        Arg::U32(update.keys[1]),
+    ]
+}
+
+/// By the dtypes of weights, gradient and moments.
+fn adamw_kernel(dtypes: [DType; 3]) -> &'static str {
+    use DType::{Bf16, F32};
+    match dtypes {
+        [F32, F32, F32] => "adamw_float_float_float",
+        [F32, F32, Bf16] => "adamw_float_float_bf16",
+        [F32, Bf16, F32] => "adamw_float_bf16_float",
+        [F32, Bf16, Bf16] => "adamw_float_bf16_bf16",
+        [Bf16, F32, F32] => "adamw_bf16_float_float",
+        [Bf16, F32, Bf16] => "adamw_bf16_float_bf16",
+        [Bf16, Bf16, F32] => "adamw_bf16_bf16_float",
+        [Bf16, Bf16, Bf16] => "adamw_bf16_bf16_bf16",
+        other => panic!("AdamW on {other:?}"),
+    }
+}

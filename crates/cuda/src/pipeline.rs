@@ -1,0 +1,162 @@
+//! Running ahead of the host: CUDA graphs of recorded passes, and results that come back behind them.
+
+use super::driver::{self, Gpu, Mark, Pinned};
+use super::{Arg, CudaDevice, Launch};
+use cudarc::driver::{result, sys};
+use plimsoll_base::Result;
+use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS};
+use plimsoll_memory::Buf;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Bytes of one slot of results: three words for each of 4,096 rows.
+const SLOT_BYTES: usize = 3 * 4 * 4096;
+
+/// Recorded graphs and the slots of results.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// `None` after a pass that only ran.
+    graphs: Mutex<HashMap<u64, Option<Graph>>>,
+    slots: [Mutex<Slot>; 2],
+}
+
+#[derive(Debug)]
+struct Slot {
+    host: Pinned,
+    words: usize,
+    done: Mark,
+}
+
+/// A graph that can be launched.
+#[derive(Debug)]
+struct Graph(sys::CUgraphExec);
+
+// SAFETY: a handle may be used from any thread whose context is current.
+unsafe impl Send for Graph {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: instantiated in `record`, destroyed once, after the stream was waited for.
+        let _ = unsafe { result::graph::exec_destroy(self.0) };
+    }
+}
+
+impl Queue {
+    /// Errors: `host-allocation-failed`, `cuda-failed`.
+    pub(crate) fn new(gpu: &Gpu) -> Result<Queue> {
+        let slot = || -> Result<Mutex<Slot>> {
+            Ok(Mutex::new(Slot { host: Pinned::new(gpu, SLOT_BYTES)?, words: 0, done: Mark::new(gpu)? }))
+        };
+        Ok(Queue { graphs: Mutex::default(), slots: [slot()?, slot()?] })
+    }
+}
+
+/// Records what `ops` puts on the stream.
+fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {
+    let failed = |what: &'static str| move |err| driver::failed(what, err);
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // SAFETY: the stream is ours, and nothing else records on it.
+    unsafe { result::stream::begin_capture(dev.gpu.stream, mode) }.map_err(failed("recording a pass"))?;
+    ops();
+    // SAFETY: capture began above.
+    let graph = unsafe { result::stream::end_capture(dev.gpu.stream) }.map_err(failed("recording a pass"))?;
+    // SAFETY: the graph was just captured, and is not needed once it is instantiated.
+    unsafe {
+        let exec = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+        let _ = result::graph::destroy(graph);
+        exec.map(Graph).map_err(failed("making a graph"))
+    }
+}
+
+impl Pipeline for CudaDevice {
+    fn replay(&self, key: u64, ops: &mut dyn FnMut()) {
+        if self.has_failed() {
+            return;
+        }
+        self.gpu.bind();
+        let mut graphs = self.pipeline.graphs.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(recorded) = graphs.get_mut(&key) else {
+            // The first pass runs as it is: functions that are loaded at their first use may not be loaded in a recording.
+            graphs.insert(key, None);
+            drop(graphs);
+            return ops();
+        };
+        if recorded.is_none() {
+            match record(self, ops) {
+                Ok(graph) => *recorded = Some(graph),
+                Err(error) => return self.fail(error),
+            }
+        }
+        let Some(graph) = recorded else { return };
+        if self.has_failed() {
+            return;
+        }
+        // SAFETY: the graph and the stream are alive.
+        if let Err(err) = unsafe { result::graph::launch(graph.0, self.gpu.stream) } {
+            self.fail(driver::failed("replaying a pass", err));
+        }
+    }
+
+    fn fetch(&self, slot: usize, bufs: &[Buf<'_>]) {
+        if self.has_failed() {
+            return;
+        }
+        self.gpu.bind();
+        let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
+        let Slot { host, words, done } = &mut *guard;
+        *words = 0;
+        for &buf in bufs {
+            assert_eq!(buf.dtype().bytes(), 4, "words come back, not {}", buf.dtype().name());
+            let address = self.address(buf);
+            let to = &mut host.bytes()[*words * 4..][..buf.len() * 4];
+            // SAFETY: pinned memory that lives as long as the device; it is read after the event.
+            let sent = unsafe { result::memcpy_dtoh_async(to, address, self.gpu.stream) };
+            if let Err(err) = sent {
+                return self.fail(driver::failed("fetching results", err));
+            }
+            *words += buf.len();
+        }
+        // SAFETY: event and stream are alive.
+        if let Err(err) = unsafe { result::event::record(done.0, self.gpu.stream) } {
+            self.fail(driver::failed("fetching results", err));
+        }
+    }
+
+    fn fetched(&self, slot: usize, take: &mut dyn FnMut(&[u32])) {
+        self.gpu.bind();
+        let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
+        let Slot { host, words, done } = &mut *guard;
+        if !self.has_failed() {
+            // SAFETY: the event is alive.
+            let waited = unsafe { result::event::synchronize(done.0) };
+            if let Err(err) = waited {
+                self.fail(driver::failed("waiting for results", err));
+            }
+        }
+        let bytes = &host.bytes()[..*words * 4];
+        // SAFETY: pinned memory is page-aligned, and any bits make a u32.
+        let (head, values, tail) = unsafe { bytes.align_to::<u32>() };
+        assert!(head.is_empty() && tail.is_empty(), "pinned memory is aligned");
+        take(values);
+    }
+}
+
+/// See `Device::advance`.
+pub(crate) fn advance(dev: &CudaDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
+    let rows = ids.len();
+    assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
+    assert_eq!((batch.slots.len(), batch.segments.len()), (rows, rows * SEGMENT_FIELDS), "one row a segment");
+    let how = Launch { grid: [rows.div_ceil(128) as u32, 1, 1], block: 128, shared: 0 };
+    let args = [
+        dev.arg(tokens),
+        dev.arg(batch.tables),
+        dev.arg(ids),
+        dev.arg(batch.positions),
+        dev.arg(batch.slots),
+        dev.arg(batch.segments),
+        dev.arg(keys),
+        Arg::U32(rows as u32),
+        Arg::U32(batch.tables.len() as u32),
+    ];
+    dev.launch("decode", "advance", how, &args);
+}

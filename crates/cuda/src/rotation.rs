@@ -1,0 +1,181 @@
+//! Launchers of `rotation.cu`: rotation of queries and keys, head norms, the KV cache's writes and copies.
+
+use super::rows::{add_partials, blocks, count, sum_scratch_bytes, typed, wide};
+use super::{Arg, CudaDevice, Launch};
+use plimsoll_base::DType;
+use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward};
+use plimsoll_memory::Buf;
+
+/// Largest head dimension: the size of arrays in the kernels.
+const HEAD_DIM_MAX: usize = 256;
+/// Threads of a block of the rotation's kernels.
+const THREADS: usize = 256;
+/// Chunks of rows of the backward pass, at most.
+const CHUNKS_MAX: usize = 512;
+/// Rows of such a chunk, at least: their heads give a block's threads something to do.
+const CHUNK_ROWS: usize = 4;
+
+/// Threads that share a head: 16 elements each, or a warp for other head dimensions. By the dimension alone.
+#[derive(Clone, Copy, PartialEq)]
+enum Team {
+    Sixteenths(usize),
+    Warp,
+}
+
+fn team(d: usize) -> Team {
+    assert!(d.is_multiple_of(2) && d <= HEAD_DIM_MAX, "head dimension {d}: even, at most {HEAD_DIM_MAX}");
+    if d.is_multiple_of(16) && (d / 16).is_power_of_two() { Team::Sixteenths(d / 16) } else { Team::Warp }
+}
+
+/// Fails unless the kernels' 16-byte accesses are aligned, where they make any.
+fn check_aligned(dev: &CudaDevice, team: Team, bufs: &[Buf<'_>]) {
+    assert!(team == Team::Warp || wide(dev, 16, 8, bufs), "heads at aligned addresses");
+}
+
+/// Splits qkv, normalises and rotates heads, writes q and the cache.
+pub(crate) fn forward(
+    dev: &CudaDevice,
+    qkv: Buf<'_>,
+    norms: Option<QkNorm<'_>>,
+    rope: Buf<'_>,
+    batch: Batch<'_>,
+    kv: Kv<'_>,
+    q_out: Buf<'_>,
+) {
+    let (rows, d, k) = (batch.positions.len(), kv.head_dim, kv.kv_heads);
+    if rows == 0 {
+        return;
+    }
+    let a = q_out.len() / (rows * d);
+    assert_eq!(batch.slots.len(), rows, "a slot for each row");
+    assert_eq!(
+        (q_out.len(), qkv.len()),
+        (rows * a * d, rows * (a + 2 * k) * d),
+        "[{rows}, ({a} + 2 x {k}) x {d}]"
+    );
+    let whole_blocks = kv.keys.len().is_multiple_of(k * d * KV_BLOCK);
+    assert!(whole_blocks && kv.keys.len() == kv.values.len(), "keys and values of whole blocks");
+    assert_eq!([q_out, kv.keys, kv.values].map(|b| b.dtype()), [qkv.dtype(); 3]);
+    assert_eq!((rope.dtype(), rope.len() % d), (DType::F32, 0), "angles of {d} elements a position");
+    let team = team(d);
+    check_aligned(dev, team, &[qkv, rope, q_out, kv.keys, kv.values]);
+    let [q_norm, k_norm] = norm_weights(dev, norms, qkv.dtype(), d, team);
+    let args = [
+        dev.arg(qkv),
+        q_norm,
+        k_norm,
+        Arg::F32(norms.map_or(0.0, |n| n.eps)),
+        dev.arg(rope),
+        dev.arg(batch.positions),
+        dev.arg(batch.slots),
+        dev.arg(q_out),
+        dev.arg(kv.keys),
+        dev.arg(kv.values),
+        count(rows),
+        count(a),
+        count(k),
+        count(d),
+        count(rope.len() / d),
+        count(kv.keys.len() / (k * d)),
+    ];
+    let heads = rows * (a + 2 * k);
+    let (kernel, threads) = match team {
+        Team::Sixteenths(team) => (typed!("rope", qkv), heads * team),
+        Team::Warp => (typed!("rope_plain", qkv), heads * 32),
+    };
+    dev.launch("rotation", kernel, blocks(threads, THREADS, THREADS as u32), &args);
+}
+
+/// The addresses of q's and k's weights, or none.
+fn norm_weights(dev: &CudaDevice, norms: Option<QkNorm<'_>>, dtype: DType, d: usize, team: Team) -> [Arg; 2] {
+    let Some(n) = norms else { return [Arg::Ptr(0); 2] };
+    assert_eq!([n.q.len(), n.k.len()], [d; 2], "weights of the heads' norms");
+    assert_eq!([n.q.dtype(), n.k.dtype()], [dtype; 2], "weights of the activations' dtype");
+    check_aligned(dev, team, &[n.q, n.k]);
+    [dev.arg(n.q), dev.arg(n.k)]
+}
+
+/// Copies the first slots of blocks to other blocks.
+pub(crate) fn copy_kv(dev: &CudaDevice, kv: Kv<'_>, copies: Buf<'_>) {
+    let (d, k) = (kv.head_dim, kv.kv_heads);
+    assert_eq!((copies.dtype(), copies.len() % 3), (DType::U32, 0), "records of source, destination, slots");
+    assert_eq!((kv.keys.len(), kv.keys.dtype()), (kv.values.len(), kv.values.dtype()), "keys and values");
+    let bytes = d * kv.keys.dtype().bytes() as usize;
+    let aligned = [kv.keys, kv.values].iter().all(|b| dev.address(*b).is_multiple_of(16));
+    let (kernel, unit) =
+        if aligned && bytes.is_multiple_of(16) { ("copy_kv_16", 16) } else { ("copy_kv_2", 2) };
+    let args = [
+        dev.arg(kv.keys),
+        dev.arg(kv.values),
+        dev.arg(copies),
+        count(k),
+        count(KV_BLOCK * bytes / unit),
+        count(kv.keys.len() / (k * d * KV_BLOCK)),
+    ];
+    let how = Launch { grid: [(copies.len() / 3) as u32, k as u32, 1], block: 128, shared: 0 };
+    dev.launch("rotation", kernel, how, &args);
+}
+
+/// dqkv = gradient through rotation and head norms; with `norms` also their weights' gradients.
+#[allow(clippy::too_many_arguments)] // As the operation.
+pub(crate) fn backward(
+    dev: &CudaDevice,
+    dq: Buf<'_>,
+    dkv: Buf<'_>,
+    rope: Buf<'_>,
+    positions: Buf<'_>,
+    heads: Heads,
+    norms: Option<QkNormBackward<'_>>,
+    dqkv: Buf<'_>,
+) {
+    let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
+    let (rows, width) = (positions.len(), (a + 2 * k) * d);
+    assert_eq!(
+        [dq.len(), dkv.len(), dqkv.len()],
+        [rows * a * d, rows * 2 * k * d, rows * width],
+        "rows of {rows}"
+    );
+    assert_eq!([dq, dkv, rope].map(|b| b.dtype()), [DType::F32; 3]);
+    if rows == 0 {
+        return;
+    }
+    let team = team(d);
+    check_aligned(dev, team, &[dq, dkv, rope, dqkv]);
+    let chunk_rows = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
+    let chunks = rows.div_ceil(chunk_rows);
+    let mut args = vec![
+        dev.arg(dq),
+        dev.arg(dkv),
+        dev.arg(rope),
+        dev.arg(positions),
+        dev.arg(dqkv),
+        count(rows),
+        count(chunk_rows),
+        count(a),
+        count(k),
+        count(d),
+        count(rope.len() / d),
+    ];
+    let how = blocks(chunks, 1, THREADS as u32);
+    let Some(n) = norms else {
+        let kernel = match team {
+            Team::Sixteenths(_) => typed!("rope_backward", dqkv),
+            Team::Warp => typed!("rope_backward_plain", dqkv),
+        };
+        return dev.launch("rotation", kernel, how, &args);
+    };
+    assert_eq!((n.qkv.len(), n.qkv.dtype()), (dqkv.len(), dqkv.dtype()), "qkv before the norms");
+    assert_eq!([n.dq_weight.len(), n.dk_weight.len()], [d; 2], "gradients of the norms' weights");
+    check_aligned(dev, team, &[n.qkv]);
+    let [q_norm, k_norm] = norm_weights(dev, Some(n.norm), dqkv.dtype(), d, team);
+    let partials = dev.scratch(sum_scratch_bytes(rows as u64, 2 * d as u64));
+    args.extend([dev.arg(n.qkv), q_norm, k_norm, Arg::F32(n.norm.eps), Arg::Ptr(partials)]);
+    let kernel = match team {
+        Team::Sixteenths(_) => typed!("rope_backward_norms", dqkv),
+        Team::Warp => typed!("rope_backward_plain_norms", dqkv),
+    };
+    dev.launch("rotation", kernel, how, &args);
+    for (weight, first) in [(n.dq_weight, 0), (n.dk_weight, 4 * d as u64)] {
+        add_partials(dev, Arg::Ptr(partials + first), chunks, 2 * d, weight, true);
+    }
+}

@@ -1,0 +1,102 @@
+//! Launchers of the sampler: `head.cu` draws untruncated tokens on the way, `sampler.cu` truncated ones.
+//!
+//! A token is a function of its row's logits, the seed and the row's key. The CPU's device draws by one uniform number over
+//! the whole vocabulary; here a part of the vocabulary is drawn by the first number of the row and a token within the part
+//! by the second, so that logits need not be looked at twice. The distribution is the same, the tokens are not: the
+//! fingerprint of a run names its kind of machine.
+
+use super::head::{Head, Pick, tiles};
+use super::rows::count;
+use super::{Arg, CudaDevice, Launch};
+use plimsoll_device::sizes::cuda::TILE;
+use plimsoll_device::{HeadOut, Matrix, Sampling};
+use plimsoll_memory::Buf;
+
+/// Ids that a block of `sampler.cu` passes at once: tiles hold a whole number of them.
+const STRIDE: usize = 4096;
+const _: () = assert!(TILE.is_multiple_of(STRIDE));
+
+/// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position.
+///
+/// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN. Panics of parameters that
+/// mean nothing: callers refuse them with the run file.
+#[allow(clippy::too_many_arguments)] // The head's arguments, and what is drawn by.
+pub(crate) fn sample(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    keys: Buf<'_>,
+    how: Sampling,
+    tile: Buf<'_>,
+    tokens: Buf<'_>,
+    out: HeadOut<'_>,
+) {
+    check(&how);
+    let rows = tokens.len();
+    assert_eq!(keys.len(), rows * 3, "keys of {rows} rows");
+    let head = Head::new(dev, x, w, rows, how.inv_temperature(), tile, out, how.truncates());
+    if how.truncates() {
+        return truncated(&head, keys, how, tokens);
+    }
+    let pick = if how.temperature > 0.0 { Pick::Draw(keys, how.seed) } else { Pick::Largest };
+    for chunk in head.chunks() {
+        head.fill_stats(chunk, pick);
+        head.finish_tokens(chunk, pick, tokens);
+    }
+}
+
+/// Nothing is launched with parameters that no distribution has.
+fn check(how: &Sampling) {
+    assert!(how.temperature.is_finite() && how.temperature >= 0.0, "a temperature of {}", how.temperature);
+    assert!(how.top_p > 0.0 && how.top_p <= 1.0, "a top_p of {}", how.top_p);
+    assert!((0.0..=1.0).contains(&how.min_p), "a min_p of {}", how.min_p);
+}
+
+/// All logits of a chunk, a token of what is kept of them, then what the head says of that token.
+fn truncated(head: &Head<'_>, keys: Buf<'_>, how: Sampling, tokens: Buf<'_>) {
+    let (dev, vocab) = (head.dev, head.vocab());
+    for chunk in head.chunks() {
+        for (first, cols) in tiles(vocab, TILE) {
+            head.compute(chunk, first, cols);
+        }
+        let args = [
+            dev.arg(head.logits(chunk, 0, TILE.min(vocab))),
+            count(vocab),
+            count(TILE),
+            Arg::F32(head.inv_temperature),
+            dev.arg(chunk.of(keys, 3)),
+            Arg::U64(how.seed),
+            Arg::U32(how.top_k),
+            Arg::F32(how.top_p),
+            Arg::F32(how.min_p),
+            dev.arg(chunk.of(tokens, 1)),
+        ];
+        let launch = Launch { grid: [chunk.rows as u32, 1, 1], block: 1024, shared: 0 };
+        dev.launch("sampler", "draw_truncated", launch, &args);
+        head.fill_stats(chunk, Pick::Targets(tokens));
+        head.finish_targets(chunk, tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_that_no_distribution_has_are_refused() {
+        let good = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
+        check(&good);
+        check(&Sampling { temperature: 0.0, top_k: 5, top_p: 0.1, min_p: 1.0, ..good });
+        let bad = [
+            Sampling { temperature: f32::NAN, ..good },
+            Sampling { temperature: -1.0, ..good },
+            Sampling { top_p: 0.0, ..good },
+            Sampling { top_p: 1.5, ..good },
+            Sampling { min_p: f32::NAN, ..good },
+            Sampling { min_p: -0.1, ..good },
+        ];
+        for how in bad {
+            assert!(std::panic::catch_unwind(|| check(&how)).is_err(), "{how:?}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Sizes of the buffers that an NVIDIA GPU needs. Legend: R head rows, V vocabulary.
+
+/// Vocabulary columns of a tile of logits. A decode step has few rows, so that a tile should be wide: SmolLM2's 49,152
+/// columns are three, Qwen2.5's 151,936 ten.
+pub const TILE: usize = 16_384;
+/// Columns that a block reduces, as in `head.cu`; a constant of the build, because the merge order depends on it.
+pub const PART: usize = 4096;
+/// f32 words of a part's statistics, as in `head.cu`.
+pub const PART_WORDS: usize = 5;
+/// Logits of a tile, at most: 512 rows of 16,384 are 32 MiB, of which most stay in the second-level cache.
+pub const TILE_LOGITS: usize = 8 << 20;
+/// Logits of a sampler that truncates, at most, or those of one row: 64 MiB are 341 rows of 49,152.
+pub const FULL_LOGITS: usize = 16 << 20;
+/// Rows of a grid, at most.
+pub const ROWS_MAX: usize = 32_768;
+/// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once a tile.
+pub const GRADIENT_TILE: usize = 4096;
+/// f32 elements of the `tile` argument of the head's operations, for calls of `rows_max` rows at most.
+///
+/// `truncates`: some call samples with top-k, top-p or min-p.
+pub fn head_tile_elements(rows_max: usize, vocab: usize, truncates: bool) -> u64 {
+    let elements = |full: bool| chunk_rows(rows_max, vocab, full) * row_words(vocab, full);
+    (if truncates { elements(false).max(elements(true)) } else { elements(false) }) as u64
+}
+
+/// Elements (e) of the `dtile` argument of `head_backward`: [R, columns of a tile].
+pub fn head_dtile_elements(rows_max: usize, vocab: usize) -> u64 {
+    (rows_max * vocab.min(GRADIENT_TILE)) as u64
+}
+
+/// Columns of logits that are held of a row.
+pub fn width(vocab: usize, full: bool) -> usize {
+    if full { vocab } else { vocab.min(TILE) }
+}
+
+/// Words of a row: logits and statistics.
+pub fn row_words(vocab: usize, full: bool) -> usize {
+    width(vocab, full) + vocab.div_ceil(PART) * PART_WORDS
+}
+
+/// Rows that are taken at once.
+pub fn chunk_rows(rows: usize, vocab: usize, full: bool) -> usize {
+    let logits = if full { FULL_LOGITS } else { TILE_LOGITS };
+    rows.min((logits / width(vocab, full)).clamp(1, ROWS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_stay_bounded_and_hold_every_smaller_call() {
+        for vocab in [15, 128, 4096, 10_000, 49_152, 151_936] {
+            for truncates in [false, true] {
+                let most = head_tile_elements(100_000, vocab, truncates);
+                // Logits, and a five-hundredth of them in statistics where rows are long.
+                assert!(most * 4 <= (72 << 20), "{most} elements for V = {vocab}");
+                let mut before = 0;
+                for rows in [1, 2, 64, 500, 512, 513, 1024, 4096, 16_384] {
+                    let now = head_tile_elements(rows, vocab, truncates);
+                    assert!(before <= now && now <= most, "{rows} rows of V = {vocab}");
+                    before = now;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_decode_step_is_one_chunk() {
+        for vocab in [49_152, 151_936] {
+            assert_eq!(chunk_rows(256, vocab, false), 256);
+            assert!(head_tile_elements(256, vocab, false) * 4 < 17 << 20);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The cost model: predicted seconds of a step from counts of operations, bytes and passes, and this machine's rates.
+//!
+//! It ranks settings; it does not promise times. Every response is taken to be as long as it may get, because that is
+//! what the memory is planned for. Evaluation, rewards and saving cost the same under every setting and are left out.
+//!
+//! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
+
+use super::rates::Rates;
+use crate::shape::{Offload, RunShape, Training};
+use plimsoll_base::{DType, ModelSpec};
+use plimsoll_model::Recompute;
+use plimsoll_rollout::EngineLimits;
+use serde::Serialize;
+
+/// What a step does, as the run file says it; the same under every setting of the planner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Work {
+    /// P.
+    pub(crate) prompts: f64,
+    /// G.
+    pub(crate) group: f64,
+    /// Tokens of the longest prompt.
+    pub(crate) prompt_tokens: f64,
+    /// Tokens of the longest response.
+    pub(crate) response_tokens: f64,
+    /// True if the responses are sampled.
+    pub(crate) samples: bool,
+    /// Optimizer updates of a step.
+    pub(crate) updates: f64,
+    /// Passes over the sequences.
+    pub(crate) epochs: f64,
+    /// The same two of the critic.
+    pub(crate) critic: (f64, f64),
+}
+
+/// Predicted seconds of a step, by part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepCost {
+    /// Sampling.
+    pub rollout_s: f64,
+    /// Log-probs of the reference, and scores of a reward model.
+    pub score_s: f64,
+    /// Values of the critic, its forward, backward and optimizer.
+    pub critic_s: f64,
+    /// Forward, backward and optimizer.
+    pub update_s: f64,
+}
+
+impl StepCost {
+    /// The whole step.
+    pub fn total_s(&self) -> f64 {
+        self.rollout_s + self.score_s + self.critic_s + self.update_s
+    }
+}
+
+/// Predicts a step of `shape`.
+pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
+    let model = Model::new(&shape.spec, shape.weights);
+    let mut cost = StepCost::default();
+    if work.samples {
+        cost.rollout_s = rollout(work, &model, &shape.engine, rates);
+    }
+    if let Some(training) = &shape.training {
+        let cut = Cut::of(work, training);
+        if training.reference {
+            cost.score_s = score(work, &model, training, &cut, rates);
+        }
+        if let Some(spec) = &training.reward {
+            let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
+            let offload = Offload { reference: false, ..training.offload };
+            cost.score_s += score(work, &model, &Training { offload, ..*training }, &cut, rates);
+        }
+        if training.policy_lag > 0 {
+            // All steps of a rollout but the first score their samples anew, with resident weights.
+            let offload = Offload { reference: false, ..training.offload };
+            let lag = training.policy_lag as f64;
+            let actor = score(work, &model, &Training { offload, ..*training }, &cut, rates);
+            cost.score_s += actor * lag / (1.0 + lag);
+        }
+        if let Some(spec) = &training.critic {
+            cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
+        }
+        cost.update_s = update(work, &model, training, &cut, rates);
+    }
+    cost
+}
+
+/// Work of one row, from the model's shape.
+struct Model {
+    layer_flops: f64,
+    context_flops: f64,
+    head_flops: f64,
+    parameters: f64,
+    weight_bytes: f64,
+    kv_token_bytes: f64,
+    /// Bytes that `cheap` computes again, a row: norms and the SwiGLU product of each layer.
+    cheap_bytes: f64,
+    dtype: DType,
+}
+
+impl Model {
+    fn new(spec: &ModelSpec, dtype: DType) -> Model {
+        let (layers, element) = (f64::from(spec.layers), dtype.bytes() as f64);
+        Model {
+            layer_flops: spec.layer_flops(0) as f64,
+            context_flops: (spec.layer_flops(1) - spec.layer_flops(0)) as f64,
+            head_flops: spec.head_flops() as f64,
+            parameters: spec.parameters() as f64,
+            weight_bytes: spec.parameters() as f64 * element,
+            kv_token_bytes: 2.0 * layers * f64::from(spec.kv_width()) * element,
+            cheap_bytes: layers * (2.0 * f64::from(spec.hidden) + f64::from(spec.ffn)) * element,
+            dtype,
+        }
+    }
+
+    /// Operations of a row of the layers with `context` keys.
+    fn row(&self, context: f64) -> f64 {
+        self.layer_flops + context * self.context_flops
+    }
+}
+
+/// Sampling: the prompts' rows once, then a pass a token for each wave of sequences in flight.
+fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
+    let in_flight = in_flight(work, engine);
+    let pass = |rows: f64, heads: f64, context: f64| {
+        let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
+        let flops = rows * model.row(context) + heads * model.head_flops;
+        let bytes = model.weight_bytes + rows * context * model.kv_token_bytes;
+        (flops / rate).max(bytes / rates.bandwidth) + rates.pass_s
+    };
+    let prompt_rows = work.prompts * work.prompt_tokens;
+    let prefill_passes = (prompt_rows / engine.rows as f64).ceil();
+    let prefill = prefill_passes * pass(prompt_rows / prefill_passes, 0.0, work.prompt_tokens / 2.0);
+    let sequences = work.prompts * work.group;
+    let context = work.prompt_tokens + work.response_tokens / 2.0;
+    let waves = (sequences / in_flight).floor();
+    let rest = sequences - waves * in_flight;
+    let last = if rest > 0.0 { pass(rest, rest, context) } else { 0.0 };
+    prefill + work.response_tokens * (waves * pass(in_flight, in_flight, context) + last)
+}
+
+/// C: the engine's sequences, as far as its blocks hold them.
+fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
+    let held = |n: usize| {
+        let group = work.group as usize;
+        EngineLimits::blocks_for(n, group, engine.prompt_tokens, engine.new_tokens) <= engine.blocks
+    };
+    // The largest count that the blocks hold; one sequence always runs.
+    let (mut least, mut most) = (1, engine.sequences.min((work.prompts * work.group) as usize).max(1));
+    while least < most {
+        let middle = (least + most).div_ceil(2);
+        (least, most) = if held(middle) { (middle, most) } else { (least, middle - 1) };
+    }
+    least as f64
+}
+
+/// How the sequences of a step are cut into micro-batches.
+struct Cut {
+    /// Rows of all micro-batches; a prompt whose group is cut is computed again.
+    rows: f64,
+    micro_batches: f64,
+}
+
+impl Cut {
+    fn of(work: &Work, training: &Training) -> Cut {
+        let most = training.pack.micro_batch_tokens as f64;
+        // The last token of a response has no row.
+        let response = work.response_tokens - 1.0;
+        let rows = work.prompts * (work.prompt_tokens + work.group * response);
+        let per_update = rows * work.epochs / work.updates;
+        if per_update <= most {
+            return Cut { rows: rows * work.epochs, micro_batches: work.updates };
+        }
+        // At a cut, half a response's rows stay empty on average and the group's prompt comes again.
+        let useful = (most - work.prompt_tokens - response / 2.0).max(1.0);
+        let micro_batches = work.updates * (per_update / useful).ceil();
+        let again = if work.group > 1.0 { work.prompt_tokens * (micro_batches - work.updates) } else { 0.0 };
+        Cut { rows: rows * work.epochs + again, micro_batches }
+    }
+}
+
+fn mean_context(work: &Work) -> f64 {
+    (work.prompt_tokens + work.response_tokens) / 2.0
+}
+
+fn head_rows(work: &Work) -> f64 {
+    work.prompts * work.group * work.response_tokens * work.epochs
+}
+
+fn score(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
+    // The reference is scored once, whatever the epochs.
+    let flops = (cut.rows * model.row(mean_context(work)) + head_rows(work) * model.head_flops) / work.epochs;
+    let passes = cut.micro_batches / work.epochs;
+    let computed = flops / (rates.flops(model.dtype) * rates.update_share)
+        + passes * (model.weight_bytes / rates.bandwidth + rates.pass_s);
+    // Layers come while others are computed: the slower of the two is seen.
+    let moved = if training.offload.reference { passes * model.weight_bytes / rates.bus() } else { 0.0 };
+    computed.max(moved)
+}
+
+/// A pass for the values, and the critic's updates. Its head is a column.
+fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 {
+    let (updates, epochs) = work.critic;
+    let (work, model) = (Work { updates, epochs, ..*work }, Model { head_flops: 0.0, ..model });
+    let offload = Offload { reference: false, ..training.offload };
+    let (training, cut) = (Training { offload, ..*training }, Cut::of(&work, training));
+    score(&work, &model, &training, &cut, rates) + update(&work, &model, &training, &cut, rates)
+}
+
+fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
+    // Forward, and a backward of twice its work; `layer` runs the layers forward once more. The head's logits are
+    // never kept, so its backward always computes them again.
+    let again = if training.recompute == Recompute::Layer { 1.0 } else { 0.0 };
+    let flops =
+        cut.rows * model.row(mean_context(work)) * (3.0 + again) + head_rows(work) * model.head_flops * 4.0;
+    let grads = model.parameters * training.dtypes.grads.bytes() as f64;
+    // A micro-batch reads the weights forward and backward, and reads and writes the gradients.
+    let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;
+    let recomputed = match training.recompute {
+        Recompute::None => 0.0,
+        Recompute::Cheap | Recompute::Layer => cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth,
+    };
+    // Offloaded states come in while others go out. Beside that a card's arithmetic on them is nothing; a CPU copies first.
+    let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
+    let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth);
+    flops / (rates.flops(model.dtype) * rates.update_share)
+        + cut.micro_batches * micro_batch
+        + recomputed
+        + optimizer
+}
+
+/// Bytes of all states of AdamW.
+fn state_bytes(model: &Model, training: &Training) -> f64 {
+    let master = if training.dtypes.has_master() { 4.0 } else { 0.0 };
+    model.parameters * (training.dtypes.moment_bytes() + master)
+}
+
+/// Bytes that one update moves beside its micro-batches: gradients zeroed, normed and read; states read and written.
+fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
+    let dtypes = training.dtypes;
+    let master = if dtypes.has_master() { 8.0 } else { model.dtype.bytes() as f64 };
+    let per_parameter =
+        3.0 * dtypes.grads.bytes() as f64 + 2.0 * dtypes.moment_bytes() + master + model.dtype.bytes() as f64;
+    model.parameters * per_parameter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_train::{OptimizerDType, PackLimits};
+
+    fn work() -> Work {
+        Work {
+            prompts: 8.0,
+            group: 4.0,
+            prompt_tokens: 46.0,
+            response_tokens: 64.0,
+            samples: true,
+            updates: 1.0,
+            epochs: 1.0,
+            critic: (0.0, 1.0),
+        }
+    }
+
+    fn training(micro_batch_tokens: usize) -> Training {
+        let dtypes = plimsoll_train::StateDTypes {
+            weights: DType::Bf16,
+            grads: DType::Bf16,
+            optimizer: OptimizerDType::Bf16,
+        };
+        let pack = PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40 };
+        let recompute = Recompute::None;
+        let offload = Offload::default();
+        Training {
+            dtypes,
+            pack,
+            packing: Default::default(),
+            recompute,
+            reference: false,
+            critic: None,
+            reward: None,
+            offload,
+            sequences: 32,
+            response_tokens: 64,
+            policy_lag: 0,
+            holds_samples: false,
+            corrects: false,
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_cut_computes_its_prompt_again() {
+        let whole = Cut::of(&work(), &training(4096));
+        assert_eq!((whole.rows, whole.micro_batches), (8.0 * (46.0 + 4.0 * 63.0), 1.0));
+        let cut = Cut::of(&work(), &training(512));
+        assert!(cut.micro_batches > 4.0 && cut.rows > whole.rows, "{} {}", cut.rows, cut.micro_batches);
+    }
+
+    #[test]
+    fn every_saving_of_memory_costs_time() {
+        let spec = ModelSpec::preset("smollm2-135m").unwrap();
+        let (model, rates) = (Model::new(&spec, DType::Bf16), Rates::built_in("avx512bf16", 2));
+        let cost = |training: Training| {
+            let cut = Cut::of(&work(), &training);
+            update(&work(), &model, &training, &cut, &rates)
+        };
+        let base = cost(training(4096));
+        assert!(cost(training(512)) > base);
+        let with = |recompute| cost(Training { recompute, ..training(4096) });
+        assert!(base < with(Recompute::Cheap) && with(Recompute::Cheap) < with(Recompute::Layer));
+        let offload = Offload { optimizer: true, reference: false };
+        assert!(cost(Training { offload, ..training(4096) }) > base);
+        let engine = |sequences, blocks| EngineLimits {
+            sequences,
+            rows: 512,
+            blocks,
+            samples: 32,
+            prompt_tokens: 46,
+            new_tokens: 64,
+            ahead: false,
+        };
+        let seconds = |engine| rollout(&work(), &model, &engine, &rates);
+        assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));
+        assert_eq!(in_flight(&work(), &engine(32, 1000)), 32.0);
+        // Blocks for a few sequences only: the others wait.
+        assert!(in_flight(&work(), &engine(32, 40)) < 10.0);
+    }
+}

@@ -1,0 +1,144 @@
+//! Which device a run uses, and opening it with an arena for the run's regions.
+
+use crate::PlanReport;
+use crate::shape::RunShape;
+use plimsoll_base::{Bytes, Result};
+use plimsoll_config::{Auto, RunDevice, RunFile};
+use plimsoll_cpu::{CpuDevice, Isa};
+use plimsoll_cuda::{self as cuda, CudaDevice, CudaOptions, Held};
+use plimsoll_device::{Device, DeviceKind};
+use plimsoll_memory::host::{Host, Rss};
+use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Place};
+
+/// What driver and libraries may come to touch of the host's memory after their measurement: pages of code that only a
+/// first step runs.
+const SETTLING: u64 = 8 << 20;
+
+/// The kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card can be used.
+pub fn kind_of(run: &RunFile, limits: &Limits) -> DeviceKind {
+    match run.run.device {
+        Auto::Value(RunDevice::Cpu) => DeviceKind::Cpu,
+        Auto::Value(RunDevice::Cuda) => DeviceKind::Cuda,
+        Auto::Auto if limits.device.is_some() || cuda::probe().is_ok() => DeviceKind::Cuda,
+        Auto::Auto => DeviceKind::Cpu,
+    }
+}
+
+/// Requires a card that can be used, where the run file names one: before a model is opened or a file is written.
+///
+/// Errors: those of `cuda::probe`.
+pub fn check(device: Auto<RunDevice>) -> Result<()> {
+    match device {
+        Auto::Value(RunDevice::Cuda) => cuda::probe().map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+/// The device memory that a run may use on this machine: what is free on the card now. `None` without a card.
+pub fn device_limit() -> Option<Limit> {
+    let (free, source) = cuda::free_memory()?;
+    Some(Limit { bytes: free, source })
+}
+
+/// A device with an arena for the regions of `shape`.
+///
+/// Errors: `host-allocation-failed`, `size-overflow`; on CUDA those of `CudaDevice::new`.
+pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, Arena)> {
+    let mut arena = Arena::new(ArenaMap::new(&shape.layout()?, 0));
+    let (bytes, offloaded) = (Bytes(arena.map().used_bytes()), Bytes(arena.map().offloaded_bytes()));
+    let dev: Box<dyn Device> = match shape.target.kind {
+        DeviceKind::Cpu => {
+            let mut dev = CpuDevice::new(bytes, shape.target.threads, Isa::detect())?;
+            if offloaded > Bytes(0) {
+                dev.take_offloaded(offloaded)?;
+            }
+            if let Some(scratch) = arena.split().0.get("device.scratch") {
+                dev.bind_scratch(scratch);
+            }
+            Box::new(dev)
+        }
+        DeviceKind::Cuda => {
+            let mut dev = CudaDevice::new(bytes, options)?;
+            if offloaded > Bytes(0) {
+                dev.take_offloaded(offloaded)?;
+            }
+            dev.bind_scratch(arena.split().0.buf("device.scratch"));
+            dev.name_regions(arena.map());
+            Box::new(dev)
+        }
+    };
+    Ok((dev, arena))
+}
+
+/// How a run file wants a card to be opened.
+pub fn options(run: &RunFile) -> CudaOptions {
+    CudaOptions { checked: run.run.checked, profile: false }
+}
+
+/// The plan with what the driver and its libraries were measured to hold, once every shape has run: from then on nothing
+/// is taken. `before`: the process's memory before the card was opened. With `note` later plans take the measurement; a
+/// checked run's kernels are others. On the CPU the plan as it is.
+///
+/// Errors: `device-pool-exceeded`, `host-pool-exceeded` where they take more than is left.
+pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: bool) -> Result<PlanReport> {
+    let mut report = report.clone();
+    let Some(memory) = dev.card_memory() else { return Ok(report) };
+    let offloaded = report.plan.layout.sum(|r| r.place == Place::Offloaded);
+    let held = held_of(memory.libraries, before, Host::this().rss(), offloaded);
+    if note {
+        held.note();
+    }
+    for region in &mut report.plan.layout.regions {
+        let bytes = match region.name.as_str() {
+            "device.libraries" => held.card,
+            "cuda.host" => Bytes(held.host.0 + SETTLING),
+            "cuda.files" => Bytes(held.files.0 + SETTLING),
+            "cuda.shared" => held.shared,
+            _ => continue,
+        };
+        (region.bytes, region.shape) = (bytes, vec![bytes.0]);
+    }
+    report.held_source = "measured by this run before its first step".into();
+    report.plan.refusal()?;
+    Ok(report)
+}
+
+/// What driver and libraries hold, by how this process grew. `offloaded`: bytes of what lies in pinned memory, which has
+/// rows of its own; drivers show them as one kind or the other.
+///
+/// Of the host's anonymous memory, a part is what the run's own rows hold already: rather too much than too little.
+fn held_of(card: Bytes, before: Rss, now: Rss, offloaded: Bytes) -> Held {
+    let grown = |then: Bytes, now: Bytes| now.0.saturating_sub(then.0);
+    let (host, shared) = (grown(before.anon, now.anon), grown(before.shmem, now.shmem));
+    let of_host = offloaded.0.min(host);
+    Held {
+        card,
+        host: Bytes(host - of_host),
+        files: Bytes(grown(before.file, now.file)),
+        shared: Bytes(shared.saturating_sub(offloaded.0 - of_host)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offloaded_bytes_are_no_part_of_what_the_driver_holds() {
+        let rss = |anon, file, shmem| {
+            let [anon, file, shmem] = [anon, file, shmem].map(Bytes::mib);
+            Rss { anon, file, shmem, ..Rss::default() }
+        };
+        let (before, card) = (rss(30, 15, 0), Bytes::mib(500));
+        let held = |host, files, shared| {
+            let [host, files, shared] = [host, files, shared].map(Bytes::mib);
+            Held { card, host, files, shared }
+        };
+        assert_eq!(held_of(card, before, rss(330, 205, 10), Bytes(0)), held(300, 190, 10));
+        // 8 GiB of states, as anonymous or as shared memory: counted in their own rows, and not here.
+        let states = Bytes::mib(8 << 10);
+        assert_eq!(held_of(card, before, rss(330 + (8 << 10), 205, 10), states), held(300, 190, 10));
+        let as_shared = held_of(card, before, rss(330, 205, 10 + (8 << 10)), states);
+        assert_eq!(as_shared.host + as_shared.shared, Bytes::mib(310));
+    }
+}

@@ -1,0 +1,180 @@
+//! What a machine does a second: a built-in table by machine type, or what `bench calibrate` measured and stored.
+//!
+//! It reads one file, `machine-NAME.json` in the user's cache folder, and writes it only when asked to by name. A file
+//! that cannot be read is no calibration: predictions then come from the table, and the plan says so.
+
+use plimsoll_base::{DType, Error, Result};
+use plimsoll_cpu::Isa;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Rates of one machine with a number of threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Where they come from, for people.
+    pub source: String,
+    /// Operations a second in registers on bf16 operands.
+    pub flops_bf16: f64,
+    /// The same on f32 operands.
+    pub flops_f32: f64,
+    /// Bytes a second read from memory.
+    pub bandwidth: f64,
+    /// Share of `flops` that passes of a rollout reach.
+    pub rollout_share: f64,
+    /// Share of `flops` that forward and backward passes of training reach.
+    pub update_share: f64,
+    /// Rows of a rollout pass at which products reach half of that.
+    pub half_rows: f64,
+    /// Seconds of a rollout pass beside its arithmetic.
+    pub pass_s: f64,
+    /// Seconds of a micro-batch beside its arithmetic.
+    pub micro_batch_s: f64,
+}
+
+/// Machine type, GFLOP/s of a thread on bf16 and on f32, GB/s of a thread. Zen 4 with AVX512-BF16, measured; AVX2 from
+/// the same machine with its bf16 path off; the portable path is a compiler's.
+const TABLE: [(&str, f64, f64, f64); 3] =
+    [("avx512bf16", 234.0, 117.0, 17.0), ("avx2", 90.0, 90.0, 17.0), ("scalar", 4.0, 4.0, 10.0)];
+/// On a CPU 87 % at 32 rows and 97 % at 256 were measured.
+const HALF_ROWS: f64 = 4.0;
+/// GB/s of a socket: more threads do not read faster.
+const SOCKET_BANDWIDTH: f64 = 200.0;
+
+/// Bytes a second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 of 16 lanes.
+const BUS_BANDWIDTH: f64 = 50e9;
+
+impl Rates {
+    /// Bytes a second between the device's host memory and its arena, in each direction; on a CPU both are its memory.
+    pub fn bus(&self) -> f64 {
+        BUS_BANDWIDTH.min(self.bandwidth / 2.0)
+    }
+
+    /// This machine's rates: calibrated for so many threads, else built in.
+    pub fn of_this_machine(threads: usize) -> Rates {
+        let isa = Isa::detect().name();
+        calibration_file(isa, threads)
+            .and_then(|path| Rates::read(&path))
+            .unwrap_or_else(|| Rates::built_in(isa, threads))
+    }
+
+    /// The table's rates of a card: an H200, measured; f32 by kernels without tensor cores.
+    pub fn of_a_card() -> Rates {
+        Rates {
+            source: "built-in table for an H200".into(),
+            flops_bf16: 790e12,
+            flops_f32: 20e12,
+            bandwidth: 4.2e12,
+            rollout_share: 0.3,
+            update_share: 0.4,
+            half_rows: 64.0,
+            pass_s: 6e-4,
+            micro_batch_s: 3e-3,
+        }
+    }
+
+    /// The table's rates of a machine type.
+    pub fn built_in(isa: &str, threads: usize) -> Rates {
+        let row = TABLE.iter().find(|(name, ..)| *name == isa).unwrap_or(&TABLE[2]);
+        let (threads, &(name, bf16, f32, bandwidth)) = (threads as f64, row);
+        Rates {
+            source: format!("built-in table for {name}"),
+            flops_bf16: bf16 * 1e9 * threads,
+            flops_f32: f32 * 1e9 * threads,
+            bandwidth: (bandwidth * threads).min(SOCKET_BANDWIDTH) * 1e9,
+            rollout_share: 0.7,
+            update_share: 0.65,
+            half_rows: HALF_ROWS,
+            pass_s: 3e-4,
+            micro_batch_s: 1e-3,
+        }
+    }
+
+    /// Operations a second on operands of that type.
+    pub fn flops(&self, dtype: DType) -> f64 {
+        if dtype == DType::Bf16 { self.flops_bf16 } else { self.flops_f32 }
+    }
+
+    fn read(path: &Path) -> Option<Rates> {
+        let rates: Rates = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        let positive = [
+            rates.flops_bf16,
+            rates.flops_f32,
+            rates.bandwidth,
+            rates.rollout_share,
+            rates.update_share,
+            rates.half_rows,
+            rates.pass_s,
+            rates.micro_batch_s,
+        ];
+        let usable = positive.iter().all(|rate| rate.is_finite() && *rate > 0.0);
+        usable.then(|| Rates { source: format!("calibrated, {}", path.display()), ..rates })
+    }
+
+    /// Stores the rates for this machine; returns where.
+    ///
+    /// Errors: `calibration-not-stored`, `disk-full`, `write-failed`.
+    pub fn store(&self, threads: usize) -> Result<PathBuf> {
+        let path = calibration_file(Isa::detect().name(), threads).ok_or_else(|| {
+            Error::new("calibration-not-stored", "neither XDG_CACHE_HOME nor HOME names a folder")
+                .hint("set XDG_CACHE_HOME to a folder that can be written")
+        })?;
+        let folder = path.parent().expect("a file in a folder");
+        std::fs::create_dir_all(folder).map_err(|err| {
+            Error::io("calibration-not-stored", folder, &err)
+                .hint("set XDG_CACHE_HOME to a folder that can be written")
+        })?;
+        let text = serde_json::to_vec_pretty(self).expect("numbers have a JSON form");
+        plimsoll_files::write_atomic(&path, &text)?;
+        Ok(path)
+    }
+}
+
+/// `$XDG_CACHE_HOME/plimsoll/machine-ISA-CPU-Nt.json`; none where no folder is named.
+fn calibration_file(isa: &str, threads: usize) -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    let cpu = cpu_name(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
+    Some(cache.join("plimsoll").join(format!("machine-{isa}-{cpu}-{threads}t.json")))
+}
+
+/// The processor's model as part of a file name.
+fn cpu_name(cpuinfo: &str) -> String {
+    let field = |name: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_lowercase())
+    };
+    let words = field("model name").unwrap_or_else(|| "cpu".into());
+    let (family, model) = (field("cpu family").unwrap_or_default(), field("model\t").unwrap_or_default());
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    format!("{words} {family} {model}").trim().chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_calibration_is_read_and_a_broken_one_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("machine.json");
+        let rates = Rates { pass_s: 0.25, ..Rates::built_in("avx2", 3) };
+        std::fs::write(&path, serde_json::to_vec(&rates).unwrap()).unwrap();
+        let read = Rates::read(&path).unwrap();
+        assert_eq!((read.pass_s, read.bandwidth), (0.25, rates.bandwidth));
+        assert!(read.source.starts_with("calibrated, "), "{}", read.source);
+        for text in ["", "{}", "{\"source\": 1}"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(Rates::read(&path), None, "{text}");
+        }
+        let zero = Rates { bandwidth: 0.0, ..rates };
+        std::fs::write(&path, serde_json::to_vec(&zero).unwrap()).unwrap();
+        assert_eq!(Rates::read(&path), None);
+    }
+
+    #[test]
+    fn a_processor_has_a_name_that_files_can_have() {
+        let text = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9R14 (c)\n";
+        assert_eq!(cpu_name(text), "amd-epyc-9r14--c--25-17");
+        assert_eq!(cpu_name(""), "cpu");
+    }
+}

@@ -1,0 +1,180 @@
+//! A plan as people and programs read it: the table of `plan` and the object of `plan --json`.
+
+use super::{PlanReport, Setting};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_memory::{Plan, Pool};
+use serde_json::{Value, json};
+
+impl PlanReport {
+    /// The refusal, when the run does not fit: exit code 3.
+    pub fn refuse(&self) -> Result<()> {
+        self.plan.refusal().map_err(|error| {
+            self.hints.iter().fold(error, |error, hint| match &hint.set {
+                Some(set) => error.hint(format!("--set {set}: {}", hint.why)),
+                None => error.hint(hint.why.clone()),
+            })
+        })
+    }
+
+    /// Planned peak of the process itself: arena and everything else that its resident memory shows.
+    pub fn host_peak(&self) -> Bytes {
+        self.plan.process_peak()
+    }
+
+    /// The object that `plan --json` prints.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "fits": self.fits,
+            "pools": pools_json(&self.plan),
+            "arena_bytes": self.plan.arena_bytes(),
+            "regions": self.plan.layout.regions,
+            "resolved": self.resolved,
+            "auto": self.auto,
+            "hints": self.hints,
+            "libraries_source": self.held_source(),
+        })
+    }
+
+    /// The table that `plan` prints.
+    pub fn table(&self) -> String {
+        let mut text = region_lines(&self.plan) + &pool_lines(&self.plan);
+        let mut line = |s: String| {
+            text.push_str(&s);
+            text.push('\n');
+        };
+        line(format!("arena: {} ({} bytes)", self.plan.arena_bytes(), self.plan.arena_bytes().0));
+        if let Some(source) = self.held_source() {
+            line(format!("what the driver and its libraries hold: {source}"));
+        }
+        for words in self.auto_lines() {
+            line(words);
+        }
+        line(if self.fits { "verdict: fits".into() } else { "verdict: does not fit".into() });
+        text
+    }
+
+    fn held_source(&self) -> Option<&str> {
+        (!self.held_source.is_empty()).then_some(self.held_source.as_str())
+    }
+
+    /// What `"auto"` became, what it cost, and the next best.
+    fn auto_lines(&self) -> Vec<String> {
+        let auto = &self.auto;
+        let cost = auto.chosen.predicted;
+        let mut lines = vec![format!("chosen: {}", knobs(&auto.chosen))];
+        let critic = match cost.critic_s {
+            0.0 => String::new(),
+            s => format!("critic {}, ", seconds(s)),
+        };
+        lines.push(format!(
+            "  predicted step {}: rollout {}, score {}, {critic}update {} ({})",
+            seconds(cost.total_s()),
+            seconds(cost.rollout_s),
+            seconds(cost.score_s),
+            seconds(cost.update_s),
+            auto.rates
+        ));
+        if let Some(next) = &auto.runner_up {
+            let lost = next.predicted_step_s / auto.chosen.predicted_step_s - 1.0;
+            let words = super::hints::speed(lost);
+            lines.push(format!("runner-up: {}", changes(&auto.chosen, next)));
+            lines.push(format!(
+                "  predicted step {}: {words}, host peak {}",
+                seconds(next.predicted_step_s),
+                next.host_peak_bytes
+            ));
+        }
+        lines.extend(auto.gave_up.iter().map(|words| format!("  to fit: {words}")));
+        lines
+    }
+}
+
+/// Limit, peak and phases of each pool, as programs read them.
+pub fn pools_json(plan: &Plan) -> Value {
+    let mut pools = serde_json::Map::new();
+    for pool in Pool::ALL {
+        let peak = plan.peak(pool);
+        let phases: serde_json::Map<_, _> =
+            plan.phases().map(|p| (p.name().to_string(), json!(plan.in_phase(pool, p)))).collect();
+        let entry = json!({
+            "limit_bytes": plan.limits.of(pool).map(|l| l.bytes),
+            "limit_source": plan.limits.of(pool).map(|l| l.source.clone()),
+            "peak_bytes": peak.peak,
+            "peak_phase": peak.phase.name(),
+            "resident_bytes": peak.resident,
+            "phase_bytes": phases,
+        });
+        pools.insert(pool.name().to_string(), entry);
+    }
+    Value::Object(pools)
+}
+
+/// A line a region.
+pub fn region_lines(plan: &Plan) -> String {
+    let mut text = format!("{:<24} {:>10}  {:<16} {:<6} {}\n", "region", "bytes", "phases", "dtype", "shape");
+    for r in &plan.layout.regions {
+        let shape: Vec<String> = r.shape.iter().map(u64::to_string).collect();
+        let phases = r.phases.names().join(" ");
+        let (bytes, dtype) = (r.bytes.to_string(), r.dtype.name());
+        text += &format!("{:<24} {bytes:>10}  {phases:<16} {dtype:<6} [{}]\n", r.name, shape.join(", "));
+    }
+    text + "\n"
+}
+
+/// Peak and limit of each pool that is used.
+pub fn pool_lines(plan: &Plan) -> String {
+    let mut text = String::new();
+    for pool in Pool::ALL {
+        let peak = plan.peak(pool);
+        if peak.peak == Bytes(0) {
+            continue;
+        }
+        let limit = plan.limits.of(pool);
+        let limit = limit.map_or("not limited".into(), |l| format!("limit {} ({})", l.bytes, l.source));
+        let (name, phase) = (pool.name(), peak.phase.name());
+        text += &format!("{name}: peak {} in {phase}, resident {}; {limit}\n", peak.peak, peak.resident);
+        let phases: Vec<String> =
+            plan.phases().map(|p| format!("{} {}", p.name(), plan.in_phase(pool, p))).collect();
+        text += &format!("  {}\n", phases.join(", "));
+    }
+    text
+}
+
+/// The knobs of a setting, each under its key.
+fn named(setting: &Setting) -> Vec<(&'static str, String)> {
+    let r = &setting.resolved;
+    vec![
+        ("micro_batch_tokens", r.micro_batch_tokens.to_string()),
+        ("recompute", format!("{:?}", r.recompute).to_lowercase()),
+        ("optimizer_dtype", format!("{:?}", r.optimizer_dtype).to_lowercase()),
+        ("grad_dtype", r.grad_dtype.name().to_string()),
+        ("sequences_max", r.sequences_max.to_string()),
+        ("kv_blocks", r.kv_blocks.to_string()),
+        ("staging", r.staging.to_string()),
+        ("offload", r.offload.words().to_string()),
+        ("threads", r.threads.to_string()),
+    ]
+}
+
+fn knobs(setting: &Setting) -> String {
+    listed(named(setting))
+}
+
+/// The knobs in which `next` differs.
+fn changes(chosen: &Setting, next: &Setting) -> String {
+    let differ = named(chosen).into_iter().zip(named(next)).filter(|(a, b)| a.1 != b.1);
+    listed(differ.map(|(_, b)| b).collect())
+}
+
+fn listed(knobs: Vec<(&'static str, String)>) -> String {
+    knobs.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// A time in the unit that suits it.
+fn seconds(s: f64) -> String {
+    match s {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s => format!("{:.1} ms", s * 1e3),
+    }
+}

@@ -1,0 +1,539 @@
+//! The search behind `"auto"`: the settings that a run file leaves open, the fastest of them that fits, the runner-up,
+//! and the smallest.
+//!
+//! A setting is a point on axes; the choices of an axis stand from the most memory to the least. Points are predicted
+//! first, which costs nothing, and laid out in the order of their predicted times until one fits. A point that takes at
+//! least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
+
+use super::Resolved;
+use super::cost::{StepCost, Work, predict};
+use super::rates::Rates;
+use crate::facts::Facts;
+use crate::facts::HostFacts;
+use crate::shape::{Offload, RunShape, Training};
+use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_config::{
+    Auto, ByteSize, Method, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
+    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile,
+};
+use plimsoll_cuda::Held;
+use plimsoll_device::DeviceKind;
+use plimsoll_files::Head;
+use plimsoll_memory::{Limits, Plan, Pool};
+use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
+use plimsoll_reward::RewardMemory;
+use plimsoll_rollout::{EngineLimits, OnFull};
+use plimsoll_train::{Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
+
+/// Micro-batches that `"auto"` chooses among: powers of two.
+const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
+/// Sequences in flight that `"auto"` never exceeds.
+const SEQUENCES_MAX: usize = 512;
+/// Prompt rows that a rollout pass takes beside the decode rows.
+const PREFILL_ROWS: usize = 1024;
+/// The same on a GPU, whose products are at their best from there on.
+const PREFILL_ROWS_GPU: usize = 4096;
+/// Staging buffers that `"auto"` chooses among.
+const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
+/// Predictions that differ by less are equal: the model is no better.
+const EQUAL: f64 = 1.01;
+/// Tokens of a step, prompts and responses: beyond it no size is computed.
+const STEP_TOKENS_MAX: u64 = 1 << 40;
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Steps with updates.
+    Train,
+    /// Responses only: a verb without training.
+    Sample,
+}
+
+/// Plans one run on one machine.
+#[derive(Clone, Copy)]
+pub(crate) struct Planner<'a> {
+    pub(crate) facts: &'a Facts,
+    pub(crate) kind: DeviceKind,
+    pub(crate) threads: usize,
+    pub(crate) limits: &'a Limits,
+    pub(crate) rates: &'a Rates,
+    pub(crate) purpose: Purpose,
+    /// What the rewards take of the host.
+    pub(crate) rewards: RewardMemory,
+    /// What a card's driver and libraries hold, and where that is from.
+    pub(crate) held: (Held, &'a str),
+}
+
+/// A setting with everything that follows from it.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) shape: RunShape,
+    pub(crate) resolved: Resolved,
+    pub(crate) cost: StepCost,
+    point: Point,
+}
+
+/// The fastest setting that fits and the next one; where none fits, the smallest.
+pub(crate) struct Solution {
+    pub(crate) chosen: Candidate,
+    pub(crate) runner_up: Option<(Candidate, Plan)>,
+    pub(crate) plan: Plan,
+    pub(crate) fits: bool,
+}
+
+/// Where a setting stands on each axis: precision, recompute, micro-batch, sequences, staging, offload.
+type Point = [usize; 6];
+/// The axis that changes what is computed: a later choice is taken only where no earlier one fits.
+const PRECISION: usize = 0;
+/// The axis that no step feels.
+const STAGING: usize = 4;
+/// The axis that moves bytes from one pool to another: its choices stand from the most device memory to the least.
+const OFFLOAD: usize = 5;
+
+/// The choices of every knob, each from the most memory to the least; one where the run file says it.
+struct Axes {
+    precision: Vec<(OptimizerDType, DType)>,
+    recompute: Vec<Recompute>,
+    micro_batch_tokens: Vec<usize>,
+    sequences: Vec<usize>,
+    staging: Vec<Bytes>,
+    offload: Vec<Offload>,
+}
+
+/// One choice of every knob.
+struct Knobs {
+    precision: (OptimizerDType, DType),
+    recompute: Recompute,
+    micro_batch_tokens: usize,
+    sequences: usize,
+    staging: Bytes,
+    offload: Offload,
+}
+
+impl Axes {
+    fn lengths(&self) -> Point {
+        let Axes { precision, recompute, micro_batch_tokens, sequences, staging, offload } = self;
+        let (batch, staging) = (micro_batch_tokens.len(), staging.len());
+        [precision.len(), recompute.len(), batch, sequences.len(), staging, offload.len()]
+    }
+
+    fn at(&self, point: Point) -> Knobs {
+        Knobs {
+            precision: self.precision[point[0]],
+            recompute: self.recompute[point[1]],
+            micro_batch_tokens: self.micro_batch_tokens[point[2]],
+            sequences: self.sequences[point[3]],
+            staging: self.staging[point[STAGING]],
+            offload: self.offload[point[OFFLOAD]],
+        }
+    }
+
+    /// All points in the order of their indices, so that the first is the one that takes the most memory.
+    fn points(&self) -> impl Iterator<Item = Point> {
+        let lengths = self.lengths();
+        let count: usize = lengths.iter().product();
+        (0..count).map(move |mut n| {
+            let mut point = [0; 6];
+            for axis in (0..lengths.len()).rev() {
+                point[axis] = n % lengths[axis];
+                n /= lengths[axis];
+            }
+            point
+        })
+    }
+
+    /// The point that takes the least memory.
+    fn smallest(&self) -> Point {
+        self.lengths().map(|length| length - 1)
+    }
+}
+
+impl Planner<'_> {
+    /// The fastest setting that fits, and the next; the smallest of all where none does.
+    ///
+    /// Predictions within `EQUAL` of the fastest are as fast, and of these the one that takes the least memory wins.
+    pub(crate) fn solve(&self, run: &RunFile) -> Result<Solution> {
+        check_sizes(run, self.facts)?;
+        let axes = self.axes(run);
+        let mut too_large: Vec<Point> = Vec::new();
+        let mut found: Vec<(Candidate, Plan)> = Vec::new();
+        for candidate in self.ranked(run, &axes)? {
+            let fastest = found.first().map(|(candidate, _)| (candidate.cost.total_s(), candidate.point));
+            if let Some((seconds, point)) = fastest {
+                let as_fast = as_fast(&candidate, seconds, point);
+                if !as_fast && found.len() >= 2 {
+                    break;
+                }
+                if candidate.point[STAGING] != point[STAGING] {
+                    continue;
+                }
+            }
+            if too_large.iter().any(|&failed| takes_at_least(candidate.point, failed)) {
+                continue;
+            }
+            let plan = self.plan(&candidate.shape)?;
+            match plan.fits() {
+                true => found.push((candidate, plan)),
+                false => too_large.push(candidate.point),
+            }
+        }
+        match choose(found) {
+            Some(solution) => Ok(solution),
+            None => {
+                let chosen = self.candidate(run, &axes, axes.smallest())?;
+                let plan = self.plan(&chosen.shape)?;
+                Ok(Solution { chosen, plan, runner_up: None, fits: false })
+            }
+        }
+    }
+
+    /// The predicted time of the fastest setting, whatever the limits.
+    pub(crate) fn fastest_s(&self, run: &RunFile) -> Result<f64> {
+        let candidates = self.ranked(run, &self.axes(run))?;
+        Ok(candidates.first().map_or(0.0, |candidate| candidate.cost.total_s()))
+    }
+
+    /// The least host and device memory under which the run fits as it is written.
+    pub(crate) fn smallest(&self, run: &RunFile) -> Result<(Bytes, Bytes)> {
+        check_sizes(run, self.facts)?;
+        let axes = self.axes(run);
+        let plan = self.plan(&self.candidate(run, &axes, axes.smallest())?.shape)?;
+        let host = plan.peak(Pool::Host).peak + plan.peak(Pool::Pinned).peak;
+        Ok((host, plan.peak(Pool::Device).peak))
+    }
+
+    /// Every setting with its prediction: by precision, then the fastest first, then the one of the most memory.
+    fn ranked(&self, run: &RunFile, axes: &Axes) -> Result<Vec<Candidate>> {
+        let mut all: Vec<Candidate> =
+            axes.points().map(|point| self.candidate(run, axes, point)).collect::<Result<_>>()?;
+        all.sort_by(|a, b| {
+            let precision = a.point[PRECISION].cmp(&b.point[PRECISION]);
+            precision.then(a.cost.total_s().total_cmp(&b.cost.total_s())).then(a.point.cmp(&b.point))
+        });
+        Ok(all)
+    }
+
+    fn plan(&self, shape: &RunShape) -> Result<Plan> {
+        let plan = Plan { layout: shape.layout()?, limits: self.limits.clone() };
+        plan.check_sum()?;
+        Ok(plan)
+    }
+
+    fn candidate(&self, run: &RunFile, axes: &Axes, point: Point) -> Result<Candidate> {
+        let (shape, resolved) = self.shape(run, &axes.at(point));
+        let cost = predict(&work(run, self.facts), &shape, self.rates);
+        Ok(Candidate { shape, resolved, cost, point })
+    }
+
+    fn axes(&self, run: &RunFile) -> Axes {
+        Axes {
+            precision: precisions(run),
+            recompute: match run.train.recompute {
+                Auto::Value(level) => vec![recompute(level)],
+                Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer],
+            },
+            micro_batch_tokens: self.micro_batches(run),
+            sequences: self.sequences(run),
+            staging: match run.memory.staging {
+                Auto::Value(ByteSize(bytes)) => vec![bytes],
+                Auto::Auto => STAGING_MIB.map(Bytes::mib).to_vec(),
+            },
+            offload: self.offloads(run),
+        }
+    }
+
+    /// What `"auto"` may leave to the host's memory: on a CPU nothing, because that is its own.
+    fn offloads(&self, run: &RunFile) -> Vec<Offload> {
+        let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
+        let reference = run.has_reference();
+        match (&run.memory.offload, self.kind) {
+            (Auto::Value(list), _) => {
+                let lies = |what| list.contains(&what);
+                vec![of(lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
+            }
+            (Auto::Auto, DeviceKind::Cpu) => vec![of(false, false)],
+            (Auto::Auto, DeviceKind::Cuda) if reference => {
+                vec![of(false, false), of(false, true), of(true, false), of(true, true)]
+            }
+            (Auto::Auto, DeviceKind::Cuda) => vec![of(false, false), of(true, false)],
+        }
+    }
+
+    fn micro_batches(&self, run: &RunFile) -> Vec<usize> {
+        let Auto::Auto = run.train.micro_batch_tokens else {
+            return vec![run.train.micro_batch_tokens.or(1) as usize];
+        };
+        // Both halves of a pair stand in one micro-batch.
+        let responses = if run.method.has_pairs() { 2 } else { 1 };
+        let longest = self.facts.prompt_tokens + responses * response_tokens(run, self.facts);
+        let useful = self.step_rows(run).next_power_of_two().max(*MICRO_BATCH.start());
+        let least = longest.next_power_of_two().max(*MICRO_BATCH.start());
+        let most = useful.min(*MICRO_BATCH.end()).max(least);
+        std::iter::successors(Some(most), |&n| (n / 2 >= least).then_some(n / 2)).collect()
+    }
+
+    fn sequences(&self, run: &RunFile) -> Vec<usize> {
+        match run.rollout.sequences_max {
+            Auto::Value(n) => vec![n.max(1) as usize],
+            Auto::Auto => {
+                let most = self.samples(run).min(SEQUENCES_MAX);
+                std::iter::successors(Some(most), |&n| (n > 1).then_some(n / 2)).collect()
+            }
+        }
+    }
+
+    /// Samples of one engine request: a rollout's, or a slice of an evaluation.
+    fn samples(&self, run: &RunFile) -> usize {
+        if run.method == Method::RewardModel {
+            return 1; // Nothing is sampled.
+        }
+        let rollout = run.prompts_per_rollout() as usize * run.rollout.group_size as usize;
+        let step = if run.method.has_rollout() { rollout } else { 0 };
+        // The samples of one prompt go together.
+        let samples = run.eval.samples.max(1) as usize;
+        let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
+        step.max(eval).max(1)
+    }
+
+    /// Rows of a step's forward passes.
+    fn step_rows(&self, run: &RunFile) -> usize {
+        let prompts = run.rollout.prompts_per_step as usize;
+        prompts * self.facts.prompt_tokens
+            + run.sequences_per_step() as usize * response_tokens(run, self.facts)
+    }
+
+    fn target(&self) -> Target {
+        let pool = if self.kind == DeviceKind::Cpu { Pool::Host } else { Pool::Device };
+        Target { kind: self.kind, pool, threads: self.threads }
+    }
+
+    fn engine(&self, run: &RunFile, sequences: usize) -> EngineLimits {
+        let prompt_tokens = self.facts.prompt_tokens;
+        let new_tokens = match run.method {
+            Method::RewardModel => 1,
+            _ => run.response_tokens_max(),
+        };
+        let group = if run.method.has_rollout() { run.rollout.group_size as usize } else { 1 };
+        let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
+        let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
+        let gpu = self.kind == DeviceKind::Cuda;
+        let most = if gpu { PREFILL_ROWS_GPU } else { PREFILL_ROWS };
+        let prefill = (sequences * prompt_tokens).next_power_of_two().min(most);
+        EngineLimits {
+            sequences,
+            rows: prefill.max(sequences),
+            blocks: run.rollout.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
+            samples: self.samples(run),
+            prompt_tokens,
+            new_tokens,
+            ahead: gpu,
+        }
+    }
+
+    fn training(&self, run: &RunFile, weights: DType, knobs: &Knobs) -> Training {
+        let (optimizer, grads) = knobs.precision;
+        let sequences = run.sequences_per_step() as usize;
+        let prompts = run.rollout.prompts_per_step as usize;
+        let reference = run.has_reference();
+        let segments = PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences);
+        Training {
+            dtypes: StateDTypes { weights, grads, optimizer },
+            pack: PackLimits {
+                micro_batch_tokens: knobs.micro_batch_tokens,
+                prompt_tokens: self.facts.prompt_tokens,
+                // A pair of any shape fits: beside its three segments the slots lost at the ends of its blocks.
+                segments: if run.method.has_pairs() { segments.max(5) } else { segments },
+            },
+            packing: Packing {
+                heads: if run.method == Method::RewardModel { Heads::End } else { Heads::Tokens },
+                whole_groups: run.method.has_pairs(),
+            },
+            recompute: knobs.recompute,
+            reference,
+            critic: self.facts.critic,
+            reward: self.facts.reward,
+            offload: knobs.offload,
+            sequences,
+            response_tokens: response_tokens(run, self.facts),
+            policy_lag: if run.method.has_rollout() { run.rollout.policy_lag as usize } else { 0 },
+            holds_samples: run.holds_samples(),
+            corrects: run.method.has_rollout() && run.loss.correction.is_some(),
+        }
+    }
+
+    fn shape(&self, run: &RunFile, knobs: &Knobs) -> (RunShape, Resolved) {
+        let weights = run.model_options.dtype.dtype();
+        let engine = self.engine(run, knobs.sequences);
+        let training = self.training(run, weights, knobs);
+        let staging = self.facts.host.staging.min(knobs.staging).max(Bytes(STAGING_BYTES_MIN));
+        let resolved = Resolved {
+            micro_batch_tokens: knobs.micro_batch_tokens,
+            recompute: knobs.recompute,
+            optimizer_dtype: training.dtypes.optimizer,
+            grad_dtype: training.dtypes.grads,
+            sequences_max: knobs.sequences,
+            kv_blocks: engine.blocks,
+            rollout_rows: engine.rows,
+            prompt_tokens_max: engine.prompt_tokens,
+            threads: self.threads,
+            staging: knobs.staging,
+            offload: knobs.offload,
+        };
+        let shape = RunShape {
+            spec: self.facts.spec,
+            head: if run.method == Method::RewardModel { Head::Score } else { Head::Vocabulary },
+            weights,
+            target: self.target(),
+            engine,
+            on_full: on_full(run.rollout.on_full),
+            truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
+            positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
+            training: (self.purpose == Purpose::Train).then_some(training),
+            rewards: self.rewards,
+            episodes: crate::facts::episode_memory(run),
+            host: HostFacts { staging, ..self.facts.host },
+            held: self.held.0,
+        };
+        (shape, resolved)
+    }
+}
+
+/// What a step does, for the cost model.
+pub(crate) fn work(run: &RunFile, facts: &Facts) -> Work {
+    let sequences = run.sequences_per_step() as f64;
+    let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
+    let epochs = if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
+    let updates = if run.method.has_rollout() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
+    Work {
+        prompts: f64::from(run.rollout.prompts_per_step),
+        group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
+        prompt_tokens: facts.prompt_tokens as f64,
+        response_tokens: response_tokens(run, facts) as f64,
+        samples: run.method.has_rollout(),
+        updates,
+        epochs,
+        critic: match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
+            Some(updates) => (f64::from(updates.max(1)), 1.0),
+            None => (updates, epochs),
+        },
+    }
+}
+
+fn response_tokens(run: &RunFile, facts: &Facts) -> usize {
+    if run.method.has_rollout() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
+}
+
+fn sequences_per_rollout(run: &RunFile) -> u64 {
+    run.sequences_per_step().saturating_mul(1 + u64::from(run.rollout.policy_lag))
+}
+
+/// A run whose sizes no machine has: every later product stays far from the end of 64 bits.
+///
+/// Errors: `size-overflow`.
+fn check_sizes(run: &RunFile, facts: &Facts) -> Result<()> {
+    let sequence = (facts.prompt_tokens as u64).checked_add(run.response_tokens_max() as u64);
+    let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
+    let in_flight =
+        u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
+    let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
+    if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
+        return Ok(());
+    }
+    let (prompt, new) = (facts.prompt_tokens, run.response_tokens_max());
+    let message = format!(
+        "{in_flight} sequences of {prompt} + {new} tokens are more than {STEP_TOKENS_MAX} tokens a step"
+    );
+    Err(Error::usage("size-overflow", message).hint(
+        "lower rollout.prompts_per_step, rollout.group_size, rollout.max_new_tokens or data.prompt_tokens_max",
+    ))
+}
+
+/// True if `point` takes at least the memory of `other` on every axis, in every pool.
+fn takes_at_least(point: Point, other: Point) -> bool {
+    point[OFFLOAD] == other[OFFLOAD] && point.iter().zip(other).all(|(&at, other)| at <= other)
+}
+
+/// True if a candidate computes the same as the fastest one and is predicted to be as fast.
+fn as_fast(candidate: &Candidate, fastest_s: f64, fastest: Point) -> bool {
+    candidate.point[PRECISION] == fastest[PRECISION] && candidate.cost.total_s() <= EQUAL * fastest_s
+}
+
+/// Of settings that fit, the fastest first: the one of the least memory among those that are as fast, and the first of
+/// the others.
+fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
+    let (first, _) = found.first()?;
+    let (fastest_s, fastest) = (first.cost.total_s(), first.point);
+    let memory = |plan: &Plan| Pool::ALL.map(|pool| plan.peak(pool).peak.0).iter().sum::<u64>();
+    let equal = found.iter().take_while(|(candidate, _)| as_fast(candidate, fastest_s, fastest));
+    let best = equal.enumerate().min_by_key(|(_, (_, plan))| memory(plan)).map_or(0, |(index, _)| index);
+    let mut found = found;
+    let (chosen, plan) = found.remove(best);
+    Some(Solution { chosen, plan, runner_up: found.into_iter().next(), fits: true })
+}
+
+/// Storage of states and gradients, the most exact first. What rounds more is another computation, so that it is taken
+/// only where nothing else fits.
+fn precisions(run: &RunFile) -> Vec<(OptimizerDType, DType)> {
+    let weights = run.model_options.dtype.dtype();
+    let optimizers = match run.train.optimizer_dtype {
+        Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
+        Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
+        Auto::Auto if weights == DType::Bf16 => {
+            vec![OptimizerDType::F32, OptimizerDType::Bf16, OptimizerDType::Int8]
+        }
+        _ => vec![OptimizerDType::F32],
+    };
+    let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
+        (Auto::Value(dtype), _) => vec![dtype.dtype()],
+        (Auto::Auto, OptimizerDType::Bf16 | OptimizerDType::Int8) => vec![weights],
+        (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],
+        (Auto::Auto, OptimizerDType::F32) => vec![DType::F32],
+    };
+    optimizers.into_iter().flat_map(|o| grads(o).into_iter().map(move |g| (o, g))).collect()
+}
+
+fn recompute(level: RunRecompute) -> Recompute {
+    match level {
+        RunRecompute::None => Recompute::None,
+        RunRecompute::Cheap => Recompute::Cheap,
+        RunRecompute::Layer => Recompute::Layer,
+    }
+}
+
+fn on_full(how: RunOnFull) -> OnFull {
+    match how {
+        RunOnFull::WorstCase => OnFull::WorstCase,
+        RunOnFull::Preempt => OnFull::Preempt,
+    }
+}
+
+impl Resolved {
+    /// The run file with every `"auto"` that the planner settled.
+    pub fn write_into(&self, run: &RunFile) -> RunFile {
+        let mut run = run.clone();
+        run.train.micro_batch_tokens = Auto::Value(self.micro_batch_tokens as u32);
+        run.train.recompute = Auto::Value(match self.recompute {
+            Recompute::None => RunRecompute::None,
+            Recompute::Cheap => RunRecompute::Cheap,
+            Recompute::Layer => RunRecompute::Layer,
+        });
+        run.train.optimizer_dtype = Auto::Value(match self.optimizer_dtype {
+            OptimizerDType::F32 => RunOptimizer::F32,
+            OptimizerDType::Bf16 => RunOptimizer::Bf16,
+            OptimizerDType::Int8 => RunOptimizer::Int8,
+        });
+        let bf16 = self.grad_dtype == DType::Bf16;
+        run.train.grad_dtype = Auto::Value(if bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 });
+        run.rollout.sequences_max = Auto::Value(self.sequences_max as u32);
+        run.rollout.kv_blocks = Auto::Value(self.kv_blocks as u32);
+        run.memory.staging = Auto::Value(ByteSize(self.staging));
+        let offload = [
+            (self.offload.optimizer, RunOffload::Optimizer),
+            (self.offload.reference, RunOffload::Reference),
+        ];
+        run.memory.offload =
+            Auto::Value(offload.into_iter().filter_map(|(lies, what)| lies.then_some(what)).collect());
+        run.run.threads = Auto::Value(self.threads as u32);
+        run
+    }
+}

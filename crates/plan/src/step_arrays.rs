@@ -1,0 +1,23 @@
+//! Which per-token arrays a step has on the host, and their bytes.
+
+/// What a step has beside the arrays that every step has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepArrays {
+    /// A critic's.
+    pub critic: bool,
+    /// A correction's.
+    pub correction: bool,
+}
+
+const TOKEN_ARRAYS: u64 = 9;
+const CRITIC_ARRAYS: u64 = 4;
+const CORRECTION_ARRAYS: u64 = 2;
+
+/// Returns the heap bytes of a step's per-token arrays for `sequences` responses of up to `response_tokens` tokens.
+pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> u64 {
+    let tokens = sequences as u64 * response_tokens as u64;
+    let arrays = TOKEN_ARRAYS
+        + if has.critic { CRITIC_ARRAYS } else { 0 }
+        + if has.correction { CORRECTION_ARRAYS } else { 0 };
+    arrays * 4 * tokens + 16 * (sequences as u64 + 1)
+}

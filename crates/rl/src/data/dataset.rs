@@ -1,0 +1,543 @@
+//! Prompts in a fixed order: generated tasks and rows of files, as tokens. Position i of the data is the same
+//! prompt whatever happened before, so a run knows where it is by a number.
+
+use crate::data::mixture::Mixture;
+use crate::data::pairs;
+use plimsoll_base::rng::{Stream, permutation, philox};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::{Curriculum, Data, DataSet, DataSets, Method, Overlong, no_rows_to_filter};
+use plimsoll_reward::column;
+use plimsoll_text::{
+    ChatTemplate, Prompt, Row, SftRow, Task, Tokenizer, each_prompt, load_sft, tokenize_prompt, tokenize_sft,
+};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Strings to tokens for one model.
+#[derive(Debug)]
+pub struct TextModel {
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template or the run file's.
+    pub template: Option<ChatTemplate>,
+    /// Put before every conversation.
+    pub system_prompt: Option<String>,
+    /// True if string prompts are one user message.
+    pub apply_chat: bool,
+    /// Ends a supervised completion of plain text.
+    pub eos: Option<u32>,
+}
+
+/// One prompt with what its rewards need.
+#[derive(Clone, Debug, Default)]
+pub struct Item {
+    /// Tokens.
+    pub ids: Vec<u32>,
+    /// Text, for rewards and samples.
+    pub text: String,
+    /// The conversation, where the prompt is one.
+    pub messages: Option<Value>,
+    /// The row's other columns.
+    pub columns: Map<String, Value>,
+    /// What a supervised run learns, and the chosen answer of a pair; empty elsewhere.
+    pub completion: Vec<u32>,
+    /// Which of the data sets it is from.
+    pub set: usize,
+    /// The rejected answer of a pair; empty elsewhere.
+    pub rejected: Vec<u32>,
+    /// By how much the chosen answer should score higher.
+    pub margin: f32,
+}
+
+/// What the rows of a data set hold beside a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Columns for rewards.
+    Prompts,
+    /// A completion.
+    Completions,
+    /// A chosen and a rejected answer.
+    Pairs,
+}
+
+impl Rows {
+    /// What a method learns from.
+    pub const fn of(method: Method) -> Rows {
+        match method {
+            Method::Sft => Rows::Completions,
+            method if method.has_pairs() => Rows::Pairs,
+            _ => Rows::Prompts,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Source {
+    Task { task: Box<Task>, rows: Rows, limit: Limit },
+    Items(Vec<Item>),
+}
+
+/// Where prompts come from: one data set, or several that take turns by their weights.
+#[derive(Debug)]
+pub struct Dataset {
+    sets: Vec<Set>,
+    mixture: Mixture,
+    /// Longest prompt in tokens.
+    pub prompt_tokens: usize,
+    /// Longest supervised completion in tokens.
+    pub completion_tokens: usize,
+}
+
+/// One data set, in an order of its own.
+#[derive(Debug)]
+struct Set {
+    source: Source,
+    name: String,
+    seed: u64,
+    shuffle: bool,
+    curriculum: Curriculum,
+    /// One entry a row, where the order goes by them.
+    pass_rates: Vec<f32>,
+    /// The order of one pass over the rows.
+    epoch: Option<(u64, Vec<u32>)>,
+    prompt_tokens: usize,
+    completion_tokens: usize,
+}
+
+/// Rows of a file that are not in its data set.
+#[derive(Clone, Copy, Debug, Default)]
+struct LeftOut {
+    rows: usize,
+    too_long: usize,
+    by_pass_rate: usize,
+}
+
+impl Dataset {
+    /// Opens a data set, or several, with such rows.
+    ///
+    /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`,
+    /// `data-column-missing`.
+    pub fn open(sets: &DataSets, data: &Data, text: &TextModel, rows: Rows, seed: u64) -> Result<Dataset> {
+        let weights: Vec<f64> = sets.sets().iter().map(DataSet::weight).collect();
+        let mut opened = Vec::with_capacity(weights.len());
+        for (name, set) in sets.named() {
+            // A set's order does not depend on the sets beside it.
+            let seed = if sets.is_one() { seed } else { seed_of(seed, &name) };
+            opened.push(Set::open(&set.path, name, data, text, rows, seed)?);
+        }
+        let longest = |of: fn(&Set) -> usize| opened.iter().map(of).max().unwrap_or(0);
+        let (mut prompt_tokens, completion_tokens) =
+            (longest(|set| set.prompt_tokens), longest(|set| set.completion_tokens));
+        if let Some(limit) = data.prompt_tokens_max {
+            prompt_tokens = prompt_tokens.max(1).min(limit as usize);
+        }
+        let mixture = Mixture::new(&weights, seed);
+        Ok(Dataset { sets: opened, mixture, prompt_tokens, completion_tokens })
+    }
+
+    /// No rows: where an environment makes the prompts, of up to `prompt_tokens` tokens.
+    pub fn none(prompt_tokens: usize) -> Dataset {
+        Dataset { sets: Vec::new(), mixture: Mixture::new(&[], 0), prompt_tokens, completion_tokens: 0 }
+    }
+
+    /// The fixed test set of a task, or all rows of a file; at most `max` rows.
+    pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
+        let max = max.map_or(usize::MAX, |n| n as usize);
+        let limit = Limit::of(data);
+        let mut items = Vec::new();
+        let mut add = |i: usize, row: Row| {
+            if i < max {
+                items.extend(limit.apply(text.item(row)?, name, i)?);
+            }
+            Ok(())
+        };
+        match name.starts_with("builtin:") {
+            true => {
+                let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
+                rows.try_for_each(|(i, row)| add(i, row))?;
+            }
+            false => each_prompt(Path::new(name), &data.prompt_column, add)?,
+        }
+        match items.is_empty() {
+            true => Err(no_rows(name)),
+            false => Ok(items),
+        }
+    }
+
+    /// Positions `first..first + n` of the data.
+    pub fn batch(&mut self, text: &TextModel, first: u64, n: usize) -> Result<Vec<Item>> {
+        let positions = first..first + n as u64;
+        let places: Vec<(usize, u64)> = positions.map(|position| self.mixture.at(position)).collect();
+        let sets = &self.sets;
+        let of_tasks = places.iter().filter(|(set, _)| sets[*set].is_task());
+        let made: Vec<Item> = match of_tasks.clone().next() {
+            Some(_) => forgetting(|| {
+                let item = |&(set, position): &(usize, u64)| sets[set].task_item(text, position);
+                of_tasks.clone().map(item).collect::<Result<_>>()
+            })?,
+            None => Vec::new(),
+        };
+        let mut made = made.into_iter();
+        let item = |(set, position): (usize, u64)| {
+            let item = match self.sets[set].is_task() {
+                true => made.next().expect("one was made for each place of a task"),
+                false => self.sets[set].row(position).clone(),
+            };
+            Item { set, ..item }
+        };
+        Ok(places.into_iter().map(item).collect())
+    }
+
+    /// Names of the sets, by `Item::set`.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.sets.iter().map(|set| set.name.as_str())
+    }
+
+    /// Bytes that the rows hold.
+    pub fn bytes(&self) -> Bytes {
+        let item = |i: &Item| {
+            let columns: usize = i.columns.iter().map(|(k, v)| k.len() + v.to_string().len() + 96).sum();
+            // Each message is a table of two texts.
+            let messages = i
+                .messages
+                .as_ref()
+                .map_or(0, |m| m.to_string().len() + 320 * m.as_array().map_or(0, Vec::len));
+            size_of::<Item>()
+                + 4 * (i.ids.len() + i.completion.len() + i.rejected.len())
+                + i.text.len()
+                + messages
+                + columns
+                + 64
+        };
+        let of_set = |set: &Set| match &set.source {
+            Source::Task { .. } => 0,
+            Source::Items(items) => {
+                items.iter().map(item).sum::<usize>() + 4 * (items.len() + set.pass_rates.len())
+            }
+        };
+        Bytes(self.sets.iter().map(of_set).sum::<usize>() as u64)
+    }
+
+    /// The rows of each file under its name; none of a task, which makes them as they are needed.
+    pub fn items(&self) -> impl Iterator<Item = (&str, &[Item])> {
+        self.sets.iter().filter_map(|set| match &set.source {
+            Source::Task { .. } => None,
+            Source::Items(items) => Some((set.name.as_str(), items.as_slice())),
+        })
+    }
+
+    /// The columns of each set's first row, for checking what rewards ask for.
+    pub fn first_columns(&self) -> impl Iterator<Item = Map<String, Value>> {
+        self.sets.iter().map(|set| match &set.source {
+            Source::Task { task, .. } => task.train_row(set.seed, 0).columns,
+            Source::Items(items) => items[0].columns.clone(),
+        })
+    }
+}
+
+impl Set {
+    fn open(path: &str, name: String, data: &Data, text: &TextModel, rows: Rows, seed: u64) -> Result<Set> {
+        let (shuffle, curriculum) = (data.shuffle, data.curriculum);
+        let source = Source::Items(Vec::new());
+        let (pass_rates, prompt_tokens, completion_tokens) = (Vec::new(), 0, 0);
+        let mut set = Set {
+            source,
+            name,
+            seed,
+            shuffle,
+            curriculum,
+            pass_rates,
+            epoch: None,
+            prompt_tokens,
+            completion_tokens,
+        };
+        match path.starts_with("builtin:") {
+            true => set.open_task(path, data, rows, text)?,
+            false => set.open_file(Path::new(path), data, rows, text)?,
+        }
+        Ok(set)
+    }
+
+    fn open_task(&mut self, path: &str, data: &Data, rows: Rows, text: &TextModel) -> Result<()> {
+        if let Some(column) = &data.pass_rate_column {
+            return Err(no_rows_to_filter(path, column));
+        }
+        let task = Box::new(Task::parse(path)?);
+        self.source = Source::Task { task, rows, limit: Limit::of(data) };
+        // A task's prompts are of one form; a few show their length.
+        for i in 0..64 {
+            let item = self.task_item(text, i)?;
+            self.prompt_tokens = self.prompt_tokens.max(item.ids.len());
+            self.completion_tokens =
+                self.completion_tokens.max(item.completion.len()).max(item.rejected.len());
+        }
+        Ok(())
+    }
+
+    fn open_file(&mut self, path: &Path, data: &Data, rows: Rows, text: &TextModel) -> Result<()> {
+        let (limit, file) = (Limit::of(data), path.display().to_string());
+        let (mut items, mut left_out) = (Vec::new(), LeftOut::default());
+        let mut keep = |i: usize, item: Item, rate: Option<f32>| {
+            match limit.apply(item, &file, i)? {
+                Some(item) => {
+                    items.push(item);
+                    self.pass_rates.extend(rate.filter(|_| self.curriculum != Curriculum::None));
+                }
+                None => left_out.too_long += 1,
+            }
+            Ok(())
+        };
+        let mut by_pass_rate = 0;
+        match rows {
+            Rows::Prompts => each_prompt(path, &data.prompt_column, |i, row| {
+                let rate = pass_rate(&row, data, path, i)?;
+                match rate.is_none_or(|rate| is_wanted(rate, data)) {
+                    true => keep(i, text.item(row)?, rate.map(|rate| rate as f32)),
+                    false => {
+                        by_pass_rate += 1;
+                        Ok(())
+                    }
+                }
+            })?,
+            Rows::Completions => {
+                let mut rows = load_sft(path)?.into_iter().enumerate();
+                rows.try_for_each(|(i, row)| keep(i, text.sft_item(&row)?, None))?;
+            }
+            Rows::Pairs => {
+                let mut items = pairs::items(path, data, text)?.into_iter().enumerate();
+                items.try_for_each(|(i, item)| keep(i, item, None))?;
+            }
+        }
+        left_out.by_pass_rate = by_pass_rate;
+        left_out.rows = items.len() + left_out.too_long + by_pass_rate;
+        if items.is_empty() {
+            return Err(nothing_left(&file, left_out, data));
+        }
+        self.prompt_tokens = items.iter().map(|i| i.ids.len()).max().unwrap_or(0);
+        self.completion_tokens =
+            items.iter().map(|i| i.completion.len().max(i.rejected.len())).max().unwrap_or(0);
+        self.source = Source::Items(items);
+        Ok(())
+    }
+
+    fn is_task(&self) -> bool {
+        matches!(self.source, Source::Task { .. })
+    }
+
+    fn task_item(&self, text: &TextModel, position: u64) -> Result<Item> {
+        let Source::Task { task, rows, limit } = &self.source else { unreachable!("rows are not made") };
+        task_item_within(task, *rows, *limit, text, &self.name, self.seed, position)
+    }
+
+    /// The row at a position of the passes over the file.
+    fn row(&mut self, position: u64) -> &Item {
+        let Source::Items(items) = &self.source else { unreachable!("a task has no rows") };
+        let (epoch, at) = (position / items.len() as u64, (position % items.len() as u64) as usize);
+        if !self.shuffle && self.curriculum == Curriculum::None {
+            return &items[at];
+        }
+        // In one order for all passes there is nothing to make again.
+        let epoch = if self.shuffle { epoch } else { 0 };
+        if self.epoch.as_ref().is_none_or(|(e, _)| *e != epoch) {
+            let mut order = match self.shuffle {
+                true => permutation(self.seed, Stream::Data, epoch, items.len()),
+                false => (0..items.len() as u32).collect(),
+            };
+            let rate = |row: &u32| self.pass_rates[*row as usize];
+            match self.curriculum {
+                Curriculum::None => {}
+                // Stable: rows of one rate stay in the order that they were in.
+                Curriculum::EasyFirst => order.sort_by(|a, b| rate(b).total_cmp(&rate(a))),
+                Curriculum::HardFirst => order.sort_by(|a, b| rate(a).total_cmp(&rate(b))),
+            }
+            self.epoch = Some((epoch, order));
+        }
+        let (_, order) = self.epoch.as_ref().expect("made above");
+        &items[order[at] as usize]
+    }
+}
+
+/// A set's own seed, so that two sets of one task have different rows.
+fn seed_of(seed: u64, name: &str) -> u64 {
+    name.bytes().fold(seed, |seed, byte| {
+        let bits = philox(seed, Stream::Data, u64::from(byte), u64::MAX);
+        u64::from(bits[1]) << 32 | u64::from(bits[0])
+    })
+}
+
+/// The pass rate of a row, where the run file names its column.
+///
+/// Errors: `data-column-missing`, `data-bad-pass-rate`.
+fn pass_rate(row: &Row, data: &Data, path: &Path, index: usize) -> Result<Option<f64>> {
+    let Some(name) = &data.pass_rate_column else { return Ok(None) };
+    let place = format!("{}: row {}", path.display(), index + 1);
+    let Some(value) = column(&row.columns, name) else {
+        let there: Vec<&str> = row.columns.keys().take(20).map(String::as_str).collect();
+        return Err(Error::new("data-column-missing", format!("{place}: no column `{name}`"))
+            .fact(format!(
+                "columns there: {}",
+                if there.is_empty() { "none".into() } else { there.join(", ") }
+            ))
+            .hint("set data.pass_rate_column to the column with the pass rates"));
+    };
+    match value.as_f64().filter(|rate| (0.0..=1.0).contains(rate)) {
+        Some(rate) => Ok(Some(rate)),
+        None => Err(Error::new("data-bad-pass-rate", format!("{place}: column `{name}` is {value:.40}"))
+            .hint("a pass rate is a number from 0 to 1: the share of right answers")),
+    }
+}
+
+fn is_wanted(rate: f64, data: &Data) -> bool {
+    data.pass_rate_min.is_none_or(|min| rate >= min) && data.pass_rate_max.is_none_or(|max| rate <= max)
+}
+
+impl TextModel {
+    /// A row as tokens.
+    pub fn item(&self, row: Row) -> Result<Item> {
+        let ids = tokenize_prompt(
+            &self.tokenizer,
+            self.template.as_ref(),
+            &row.prompt,
+            self.system_prompt.as_deref(),
+            self.apply_chat,
+        )?;
+        let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
+        Ok(Item { ids, text, messages, columns: row.columns, ..Item::default() })
+    }
+
+    fn sft_item(&self, row: &SftRow) -> Result<Item> {
+        let (ids, completion) = tokenize_sft(
+            &self.tokenizer,
+            self.template.as_ref(),
+            row,
+            self.system_prompt.as_deref(),
+            self.apply_chat,
+            self.eos,
+        )?;
+        Ok(Item { ids, text: prompt_text(&row.prompt), completion, ..Item::default() })
+    }
+}
+
+/// Runs `work` on a thread that ends with it.
+///
+/// The tokenizer's library keeps the tokens of 10,000 words for each thread and offers no way to keep fewer. Prompts that
+/// are made are ever new, so on the run's own thread that memory would grow for hundreds of steps and help nothing.
+pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
+    let done = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("prompts".into());
+        thread.spawn_scoped(scope, &work).ok().map(std::thread::ScopedJoinHandle::join)
+    });
+    match done {
+        Some(Ok(made)) => made,
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+        // No thread to be had: the work is the same here.
+        None => work(),
+    }
+}
+
+/// The item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
+fn task_item_within(
+    task: &Task,
+    rows: Rows,
+    limit: Limit,
+    text: &TextModel,
+    name: &str,
+    seed: u64,
+    position: u64,
+) -> Result<Item> {
+    let item = task_item(task, rows, text, seed, position)?;
+    let length = item.ids.len();
+    let kept = limit.apply(item, name, position as usize)?;
+    kept.ok_or_else(|| limit.too_long(name, position as usize, length))
+}
+
+fn task_item(task: &Task, rows: Rows, text: &TextModel, seed: u64, index: u64) -> Result<Item> {
+    match rows {
+        Rows::Prompts => text.item(task.train_row(seed, index)),
+        Rows::Completions => text.sft_item(&task.sft_row(seed, index)),
+        Rows::Pairs => pairs::item(text, task.pair_row(seed, index)),
+    }
+}
+
+/// The last message of a conversation, or the text itself: what a reward function is shown.
+pub(crate) fn prompt_text(prompt: &Prompt) -> String {
+    match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Messages(messages) => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
+    }
+}
+
+/// A conversation as functions of other stacks take it: a list of `{"role", "content"}`.
+pub(crate) fn prompt_messages(prompt: &Prompt) -> Option<Value> {
+    match prompt {
+        Prompt::Text(_) => None,
+        Prompt::Messages(messages) => {
+            let one =
+                |m: &plimsoll_text::Message| serde_json::json!({ "role": m.role, "content": m.content });
+            Some(messages.iter().map(one).collect())
+        }
+    }
+}
+
+/// `data.prompt_tokens_max` and what becomes of a prompt that is longer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    prompt_tokens: Option<usize>,
+    overlong: Overlong,
+}
+
+impl Limit {
+    pub(crate) fn of(data: &Data) -> Limit {
+        Limit { prompt_tokens: data.prompt_tokens_max.map(|n| n as usize), overlong: data.overlong }
+    }
+
+    /// The item within the limit; `None` if it is dropped.
+    pub(crate) fn apply(&self, mut item: Item, name: &str, row: usize) -> Result<Option<Item>> {
+        if item.ids.is_empty() {
+            let message = format!("{name}: row {} has a prompt without a token", row + 1);
+            return Err(
+                Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file")
+            );
+        }
+        let length = item.ids.len();
+        let Some(limit) = self.prompt_tokens.filter(|&limit| limit < length) else { return Ok(Some(item)) };
+        match self.overlong {
+            Overlong::Drop => Ok(None),
+            Overlong::TruncateLeft => {
+                item.ids.drain(..length - limit);
+                Ok(Some(item))
+            }
+            Overlong::Error => Err(self.too_long(name, row, length)),
+        }
+    }
+
+    fn too_long(&self, name: &str, row: usize, length: usize) -> Error {
+        let limit = self.prompt_tokens.unwrap_or(0);
+        let message =
+            format!("{name}: row {} has {length} tokens, data.prompt_tokens_max is {limit}", row + 1);
+        let error = Error::new("prompt-too-long", message);
+        match name.starts_with("builtin:") {
+            true => {
+                error.hint("raise data.prompt_tokens_max; the rows of a task are all of about that length")
+            }
+            false => error
+                .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""),
+        }
+    }
+}
+
+pub(crate) fn no_rows(name: &str) -> Error {
+    Error::new("data-empty", format!("{name}: no row is left"))
+        .hint("raise data.prompt_tokens_max, or check the file")
+}
+
+fn nothing_left(name: &str, left_out: LeftOut, data: &Data) -> Error {
+    let LeftOut { rows, too_long, by_pass_rate } = left_out;
+    if by_pass_rate == 0 {
+        return no_rows(name);
+    }
+    let (min, max) = (data.pass_rate_min.unwrap_or(0.0), data.pass_rate_max.unwrap_or(1.0));
+    Error::new("data-empty", format!("{name}: of {rows} rows none is left"))
+        .fact(format!("{by_pass_rate} have a pass rate outside {min} to {max}, {too_long} are too long"))
+        .hint("set data.pass_rate_min and data.pass_rate_max to leave some")
+}

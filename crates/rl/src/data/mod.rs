@@ -1,0 +1,6 @@
+//! Prompts, completions and pairs as tokens, and the files that a run names.
+
+pub mod dataset;
+mod mixture;
+pub(crate) mod pairs;
+pub mod session;

@@ -1,0 +1,85 @@
+//! Pairs of a chosen and a rejected answer: their rows as tokens, and the two sequences of each in a step.
+
+use crate::data::dataset::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{Auto, Data, RunFile};
+use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
+use plimsoll_train::Sequence;
+use std::path::Path;
+
+/// The rows of a file as tokens.
+///
+/// Errors: those of reading and tokenizing; `pair-equal`, `pair-empty`.
+pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<Item>> {
+    let rows = load_pairs(path, &data.prompt_column)?;
+    let numbered = rows.into_iter().enumerate();
+    numbered
+        .map(|(i, row)| item(text, row).map_err(|e| e.fact(format!("row {} of {}", i + 1, path.display()))))
+        .collect()
+}
+
+/// A row as tokens.
+///
+/// Errors: those of tokenizing; `pair-equal`.
+pub(crate) fn item(text: &TextModel, row: PairRow) -> Result<Item> {
+    let (template, system) = (text.template.as_ref(), text.system_prompt.as_deref());
+    let pair = tokenize_pair(&text.tokenizer, template, &row, system, text.apply_chat, text.eos)?;
+    Ok(Item {
+        ids: pair.prompt,
+        completion: pair.chosen,
+        rejected: pair.rejected,
+        margin: row.margin,
+        text: prompt_text(&row.prompt),
+        messages: prompt_messages(&row.prompt),
+        columns: row.columns,
+        ..Item::default()
+    })
+}
+
+/// The fixed pairs of a task's test set, or all rows of a file; at most `max`.
+///
+/// Errors: as `items`; `prompt-too-long`, `data-empty`.
+pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
+    let max = max.map_or(usize::MAX, |n| n as usize);
+    let rows: Vec<Item> = match name.starts_with("builtin:") {
+        true => {
+            let pairs = Task::parse(name)?.test_pairs();
+            pairs.into_iter().take(max).map(|row| item(text, row)).collect::<Result<_>>()?
+        }
+        false => items(Path::new(name), data, text)?,
+    };
+    let limit = Limit::of(data);
+    let mut kept = Vec::new();
+    for (i, item) in rows.into_iter().enumerate().take(max) {
+        kept.extend(limit.apply(item, name, i)?);
+    }
+    if kept.is_empty() { Err(no_rows(name)) } else { Ok(kept) }
+}
+
+/// Requires that a pair fits in a micro-batch, where the run file says how large one is: its loss needs both halves.
+///
+/// Errors: `pair-too-long`.
+pub(crate) fn check_length(run: &RunFile, name: &str, items: &[Item]) -> Result<()> {
+    let Auto::Value(limit) = run.train.micro_batch_tokens else { return Ok(()) };
+    let tokens = |item: &Item| item.ids.len() + item.completion.len() + item.rejected.len();
+    let Some(row) = items.iter().position(|item| tokens(item) > limit as usize) else { return Ok(()) };
+    let (item, tokens) = (&items[row], tokens(&items[row]));
+    let message = format!(
+        "{name}: pair {} has {tokens} tokens ({} of the prompt, {} chosen, {} rejected), train.micro_batch_tokens is {limit}",
+        row + 1,
+        item.ids.len(),
+        item.completion.len(),
+        item.rejected.len()
+    );
+    Err(Error::new("pair-too-long", message)
+        .fact("both answers of a pair stand in one micro-batch, behind one prompt")
+        .hint(format!("set train.micro_batch_tokens to at least {tokens}, or \"auto\", or take the row out")))
+}
+
+/// The chosen and the rejected sequence of each pair, neighbours that share their prompt.
+pub(crate) fn sequences(items: &[Item]) -> Vec<Sequence<'_>> {
+    let halves = items.iter().enumerate().flat_map(|(group, item)| {
+        [&item.completion, &item.rejected].map(|response| Sequence { group, prompt: &item.ids, response })
+    });
+    halves.collect()
+}

@@ -1,0 +1,227 @@
+//! From messages to tokens: an episode's prompt, and what stands behind a turn.
+//!
+//! What was drawn is never tokenized again. With a chat template the tokens behind a turn are found by rendering the
+//! conversation with a mark in the place of the turn's words: what the template writes behind the mark is what stands
+//! between the turn and the next one, the environment's messages and the opening of the next turn included. An
+//! end-of-text token that was drawn is the template's own end of the turn, and is not written twice.
+
+use crate::data::dataset::TextModel;
+use plimsoll_base::{Error, Result};
+use plimsoll_text::Message;
+
+/// What stands behind a turn.
+#[derive(Debug, PartialEq)]
+pub(super) struct Behind {
+    pub(super) ids: Vec<u32>,
+    /// True if the environment's words were cut.
+    pub(super) is_cut: bool,
+}
+
+/// The text and the tokens of an episode's first messages.
+///
+/// Errors: those of the template and the tokenizer.
+pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, Vec<u32>)> {
+    let rendered = match &text.template {
+        Some(template) => template.render(&conversation(text, messages), true)?,
+        None => plain(messages),
+    };
+    let ids = text.tokenizer.encode(&rendered).map_err(of_environment)?;
+    Ok((rendered, ids))
+}
+
+/// The tokens behind a turn: what the environment `said`, in at most `most` tokens.
+///
+/// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did.
+/// Errors: `text-environment-too-long` where even without words there are more than `most`; those of the template and
+/// the tokenizer.
+pub(super) fn behind_turn(
+    text: &TextModel,
+    before: &[Message],
+    said: &[Message],
+    eos: Option<u32>,
+    most: usize,
+) -> Result<Behind> {
+    let encode = |said: &[Message]| -> Result<Vec<u32>> {
+        let words = words_behind(text, before, said, eos)?;
+        text.tokenizer.encode(&words).map_err(of_environment)
+    };
+    let ids = encode(said)?;
+    if ids.len() <= most {
+        return Ok(Behind { ids, is_cut: false });
+    }
+    // The longest beginning that fits, by halving; more characters are not always more tokens, so what is taken is
+    // what was tried.
+    let (mut fits, mut low, mut high) = (None, 0, said.iter().map(|m| m.content.chars().count()).sum());
+    while low < high {
+        let middle = (low + high) / 2;
+        let ids = encode(&cut(said, middle))?;
+        if ids.len() <= most {
+            (low, fits) = (middle + 1, Some(ids));
+        } else {
+            high = middle;
+        }
+    }
+    match fits.filter(|ids| !ids.is_empty()) {
+        Some(ids) => Ok(Behind { ids, is_cut: true }),
+        None => Err(too_long(encode(&cut(said, 0))?.len(), most)),
+    }
+}
+
+/// The text of messages without a template.
+fn plain(messages: &[Message]) -> String {
+    messages.iter().map(|message| message.content.as_str()).collect()
+}
+
+fn conversation(text: &TextModel, messages: &[Message]) -> Vec<Message> {
+    let system = text.system_prompt.iter().filter(|_| messages.first().is_none_or(|m| m.role != "system"));
+    system.map(|prompt| Message::new("system", prompt.clone())).chain(messages.iter().cloned()).collect()
+}
+
+fn words_behind(text: &TextModel, before: &[Message], said: &[Message], eos: Option<u32>) -> Result<String> {
+    let Some(template) = &text.template else { return Ok(plain(said)) };
+    let everyone = || before.iter().chain(said);
+    let mark = (0..)
+        .map(|n| format!("turn-{n}-stands-here"))
+        .find(|mark| everyone().all(|message| !message.content.contains(mark.as_str())))
+        .expect("one of them is in no message");
+    let mut messages = conversation(text, before);
+    messages.push(Message::new("assistant", mark.clone()));
+    messages.extend_from_slice(said);
+    let rendered = template.render(&messages, true)?;
+    let Some((_, behind)) = rendered.split_once(&mark) else {
+        return Err(Error::new(
+            "chat-template-invalid",
+            "chat template: an earlier turn of the assistant is left out",
+        )
+        .hint("set data.chat_template to one that writes every turn"));
+    };
+    let drawn = eos.and_then(|eos| text.tokenizer.token_text(eos));
+    Ok(drawn.and_then(|drawn| behind.strip_prefix(&drawn)).unwrap_or(behind).to_string())
+}
+
+/// The first `chars` characters of messages, all of which stay.
+fn cut(said: &[Message], mut chars: usize) -> Vec<Message> {
+    let mut one = |message: &Message| {
+        let content: String = message.content.chars().take(chars).collect();
+        chars -= content.chars().count();
+        Message { role: message.role.clone(), content }
+    };
+    said.iter().map(&mut one).collect()
+}
+
+fn too_long(tokens: usize, most: usize) -> Error {
+    let message = format!(
+        "{tokens} tokens stand between two turns before a word is said, environment.turn_tokens_max is {most}"
+    );
+    Error::new("text-environment-too-long", message)
+        .hint(format!("set environment.turn_tokens_max to more than {tokens}"))
+}
+
+/// A text that the tokenizer cannot take is the environment's.
+fn of_environment(error: Error) -> Error {
+    error.fact("the environment said it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_files::TokenizerFiles;
+    use plimsoll_text::{ChatTemplate, Tokenizer};
+
+    const EOS: u32 = 257;
+    /// ChatML's form, in the tokens of bytes: `<bos>` opens a message, `<eos>` ends it.
+    const CHAT: &str = "{% for m in messages %}{{ '<bos>' + m.role + '\\n' + m.content + '<eos>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<bos>assistant\\n' }}{% endif %}";
+
+    fn model(template: Option<&str>) -> TextModel {
+        let files = TokenizerFiles { bytes: true, ..TokenizerFiles::default() };
+        TextModel {
+            tokenizer: Tokenizer::from_files(&files, 259).unwrap(),
+            template: template.map(|source| ChatTemplate::new(source, &[]).unwrap()),
+            system_prompt: template.map(|_| "Be brief.".to_string()),
+            apply_chat: false,
+            eos: Some(EOS),
+        }
+    }
+
+    fn user(content: &str) -> Message {
+        Message::new("user", content)
+    }
+
+    /// Plays an episode of given responses and answers; gives all its tokens.
+    fn play(text: &TextModel, first: &[Message], turns: &[(&str, Option<u32>, &[Message])]) -> Vec<u32> {
+        let (_, mut ids) = prompt(text, first).unwrap();
+        let mut messages = first.to_vec();
+        for (response, eos, said) in turns {
+            ids.extend(text.tokenizer.encode(response).unwrap());
+            ids.extend(*eos);
+            ids.extend(behind_turn(text, &messages, said, *eos, 1000).unwrap().ids);
+            messages.push(Message::new("assistant", *response));
+            messages.extend_from_slice(said);
+        }
+        ids
+    }
+
+    #[test]
+    fn the_tokens_of_an_episode_read_as_the_template_writes_it() {
+        let text = model(Some(CHAT));
+        let first = [user("Guess.")];
+        let higher = [user("Higher, turn-0-stands-here.")];
+        let tool = [Message::new("tool", "12"), user("Go on.")];
+        // The second turn was cut by its length: the template's end of the turn is put behind it.
+        let turns: [(&str, Option<u32>, &[Message]); 3] =
+            [("50", Some(EOS), &higher), ("turn-1-stands-here", None, &tool), ("", Some(EOS), &higher)];
+        let ids = play(&text, &first, &turns);
+        let mut all = vec![Message::new("system", "Be brief."), first[0].clone()];
+        for (response, _, said) in turns {
+            all.push(Message::new("assistant", response));
+            all.extend_from_slice(said);
+        }
+        let rendered = text.template.as_ref().unwrap().render(&all, true).unwrap();
+        assert_eq!(text.tokenizer.decode(&ids, false), rendered);
+    }
+
+    #[test]
+    fn another_end_of_text_than_the_templates_own_stays_beside_it() {
+        let text = model(Some(CHAT));
+        let pad = 258;
+        let behind = behind_turn(&text, &[user("a")], &[user("b")], Some(pad), 100).unwrap();
+        let expect = "<eos>\n<bos>user\nb<eos>\n<bos>assistant\n";
+        assert_eq!(text.tokenizer.decode(&behind.ids, false), expect);
+    }
+
+    #[test]
+    fn without_a_template_words_stand_one_behind_the_other() {
+        let text = model(None);
+        let ids = play(&text, &[user("1+1=")], &[("3", Some(EOS), &[user(" 1+"), user("1=")])]);
+        assert_eq!(text.tokenizer.decode(&ids, false), "1+1=3<eos> 1+1=");
+    }
+
+    #[test]
+    fn words_beyond_the_limit_are_cut_and_the_template_around_them_is_not() {
+        let text = model(Some(CHAT));
+        let (before, said) = ([user("a")], [user("abcdefgh"), user("ijk")]);
+        let whole = behind_turn(&text, &before, &said, Some(EOS), 1000).unwrap();
+        assert!(!whole.is_cut);
+        for gone in 1..=11 {
+            let behind = behind_turn(&text, &before, &said, Some(EOS), whole.ids.len() - gone).unwrap();
+            assert_eq!((behind.is_cut, behind.ids.len()), (true, whole.ids.len() - gone));
+            let shown = text.tokenizer.decode(&behind.ids, false);
+            assert!(
+                shown.starts_with("\n<bos>user\n") && shown.ends_with("<eos>\n<bos>assistant\n"),
+                "{shown}"
+            );
+        }
+        let error = behind_turn(&text, &before, &said, Some(EOS), whole.ids.len() - 12).unwrap_err();
+        assert_eq!(error.slug, "text-environment-too-long");
+    }
+
+    #[test]
+    fn what_cannot_be_tokenized_is_said_to_be_the_environments() {
+        let json = include_bytes!("../../../files/assets/nano/tokenizer.json").to_vec();
+        let files = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
+        let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap(), ..model(None) };
+        let error = behind_turn(&text, &[user("1+1=")], &[user("wrong")], None, 100).unwrap_err();
+        assert_eq!(error.slug, "tokenizer-unknown-character");
+        assert!(error.facts.iter().any(|fact| fact.contains("environment")), "{error}");
+    }
+}

@@ -1,0 +1,25 @@
+//! What episodes take of the host, and the lengths that a plan needs before one is played.
+
+use super::glue::prompt;
+use crate::data::dataset::{TextModel, forgetting};
+use plimsoll_base::Result;
+use plimsoll_config::RunFile;
+use plimsoll_textenv::{Hosts, Kind, Start};
+
+/// Episodes that show how long an environment's prompts are.
+const LOOKED_AT: u64 = 64;
+/// Longest prompt of a run's environment: what the run file says, else that of the first episodes, which are of one form.
+///
+/// Errors: those of the template and the tokenizer.
+pub fn first_prompt_tokens(run: &RunFile, text: &TextModel) -> Result<usize> {
+    let Some(section) = &run.environment else { return Ok(0) };
+    if let Some(limit) = run.data.prompt_tokens_max {
+        return Ok(limit as usize);
+    }
+    let seed = run.episode_seed();
+    let starts: Vec<Start> = (0..LOOKED_AT).flat_map(|i| [Start::train(seed, i), Start::eval(i)]).collect();
+    let firsts = Hosts::first_messages(&Kind::parse(&section.env)?, &section.host_settings(), &starts)?;
+    let lengths: Result<Vec<usize>> =
+        forgetting(|| firsts.iter().map(|first| Ok(prompt(text, first)?.1.len())).collect());
+    Ok(lengths?.into_iter().max().unwrap_or(1).max(1))
+}

@@ -1,0 +1,396 @@
+//! The episodes of one rollout: what was said in them, what they earned, and the engine's questions about their turns.
+
+use super::glue::{behind_turn, prompt};
+use crate::data::dataset::{Item, TextModel, forgetting};
+use crate::methods::buffers::StepBuffers;
+use crate::rollout::responses::{TextStop, response_text};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{Credit, Environment, Overlong, Rollout, RunFile};
+use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
+use plimsoll_text::Message;
+use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
+
+/// Bounds of a turn's reward where it is credited to its turn: those of a shaped reward.
+const REWARD_CLIP: f64 = 10.0;
+
+/// A turn that was played.
+#[derive(Clone, Debug)]
+pub(super) struct PlayedTurn {
+    /// As the environment saw it.
+    pub(super) response: String,
+    /// The end-of-text token that ended it, if one did.
+    eos: Option<u32>,
+    pub(super) reward: f64,
+    /// What stands behind it; empty behind the last.
+    pub(super) said: Vec<Message>,
+}
+
+/// An episode under way or over.
+#[derive(Clone, Debug)]
+pub(super) struct Episode {
+    pub(super) start: Start,
+    /// All that stands before the turn under way.
+    pub(super) messages: Vec<Message>,
+    /// Of `messages`, those that the prompt is made of.
+    pub(super) num_first: usize,
+    pub(super) turns: Vec<PlayedTurn>,
+    /// True if a fault ended it: it has no return and is not trained.
+    pub(super) has_fault: bool,
+    /// True from an answer until the next turn ends.
+    goes_on: bool,
+}
+
+/// The environments of a run and the episodes of its last rollout.
+pub struct Episodes {
+    hosts: Hosts,
+    section: Environment,
+    overlong: Overlong,
+    prompt_tokens: usize,
+    seed: u64,
+    pub(super) played: Vec<Episode>,
+    pub(super) policy_version: u64,
+    tally: EnvironmentTally,
+    first_fault: Option<Error>,
+}
+
+/// What the episodes of a rollout came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RoundReport {
+    /// Mean number of turns.
+    pub turns_mean: f64,
+    /// Mean sum of rewards, over episodes without a fault.
+    pub return_mean: f64,
+    /// For each turn: the share of episodes that have it, and their mean reward in it.
+    pub by_turn: Vec<(f64, f64)>,
+    /// What went wrong, and what limits did.
+    pub tally: EnvironmentTally,
+    /// The first fault, in a line.
+    pub fault: Option<String>,
+}
+
+impl Episodes {
+    /// Starts the environment of a run file; `None` where it has none. `prompt_tokens`: the longest prompt of the plan.
+    ///
+    /// Errors: `text-environment-missing`, `thread-not-started`.
+    pub fn open(run: &RunFile, prompt_tokens: usize) -> Result<Option<Episodes>> {
+        let Some(section) = &run.environment else { return Ok(None) };
+        Ok(Some(Episodes {
+            hosts: Hosts::start(&Kind::parse(&section.env)?, &section.host_settings())?,
+            section: section.clone(),
+            overlong: run.data.overlong,
+            prompt_tokens,
+            seed: run.episode_seed(),
+            played: Vec::new(),
+            policy_version: 0,
+            tally: EnvironmentTally::default(),
+            first_fault: None,
+        }))
+    }
+
+    /// Begins `groups` groups of training episodes from episode `first` on: their prompts. The `group` episodes of a
+    /// group begin alike.
+    ///
+    /// Errors: an environment whose reset fails twice; those of the template and the tokenizer; `prompt-too-long`.
+    pub fn begin(&mut self, text: &TextModel, first: u64, groups: usize, group: usize) -> Result<Vec<Item>> {
+        let starts: Vec<Start> = (first..first + groups as u64).map(|i| Start::train(self.seed, i)).collect();
+        self.begin_with(text, &starts, group)
+    }
+
+    /// The same for given episodes.
+    pub(super) fn begin_with(
+        &mut self,
+        text: &TextModel,
+        starts: &[Start],
+        group: usize,
+    ) -> Result<Vec<Item>> {
+        self.hosts.drain();
+        self.tally = EnvironmentTally { episodes: (starts.len() * group) as u64, ..Default::default() };
+        self.first_fault = None;
+        self.reset(starts, group)?;
+        for (g, episodes) in self.played.chunks(group).enumerate() {
+            if episodes.iter().any(|episode| episode.messages != episodes[0].messages) {
+                let message =
+                    format!("{}: reset begins two episodes of one seed differently", self.section.env);
+                return Err(Error::new("text-environment-bad-reply", message)
+                    .fact(format!("it is episode {}", starts[g].index))
+                    .hint("take everything that is left to chance from the seed that reset is given"));
+            }
+        }
+        let firsts: Vec<&[Message]> = self.played.chunks(group).map(|e| e[0].messages.as_slice()).collect();
+        let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|first| item(text, first)).collect());
+        let mut items = items?;
+        for item in &mut items {
+            if item.ids.len() > self.prompt_tokens && self.overlong == Overlong::TruncateLeft {
+                item.ids.drain(..item.ids.len() - self.prompt_tokens);
+            }
+        }
+        Ok(items)
+    }
+
+    fn reset(&mut self, starts: &[Start], group: usize) -> Result<()> {
+        let count = starts.len() * group;
+        let begin = |slot: usize| Episode {
+            start: starts[slot / group],
+            messages: Vec::new(),
+            num_first: 0,
+            turns: Vec::new(),
+            has_fault: false,
+            goes_on: false,
+        };
+        self.played = (0..count).map(begin).collect();
+        for (slot, episode) in self.played.iter().enumerate() {
+            self.hosts.ask(slot, Job::Reset(episode.start));
+        }
+        let (mut left, mut tried) = (count, vec![false; count]);
+        while left > 0 {
+            let reply = self.hosts.take(true).expect("every reset has a reply");
+            let episode = &mut self.played[reply.slot];
+            match reply.outcome {
+                Ok(said) => {
+                    episode.messages = said.map(|said| said.messages).unwrap_or_default();
+                    episode.num_first = episode.messages.len();
+                    left -= 1;
+                }
+                Err(error) if tried[reply.slot] => return Err(error.fact("its reset was tried twice")),
+                Err(error) => {
+                    // A worker is started again, and an object that raised is made anew.
+                    self.tally.count(&error);
+                    tried[reply.slot] = true;
+                    self.hosts.ask(reply.slot, Job::Reset(episode.start));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine's questions about the episodes that `begin` began. `policy_version`: of the weights that play.
+    ///
+    /// Errors: `stop-string-invalid`.
+    pub(super) fn talk<'s>(
+        &'s mut self,
+        text: &'s TextModel,
+        rollout: &'s Rollout,
+        policy_version: u64,
+    ) -> Result<Talk<'s>> {
+        self.policy_version = policy_version;
+        let stop = TextStop::new(text, &rollout.stop, self.played.len())?;
+        Ok(Talk { episodes: self, text, rollout, stop })
+    }
+
+    /// The return of each episode; `None` of one that a fault ended.
+    pub fn returns(&self) -> Vec<Option<f32>> {
+        self.sums(|turns| turns)
+    }
+
+    /// What belongs to the end of each episode: its return, or, where turns are credited, the last turn's reward.
+    pub fn outcomes(&self) -> Vec<Option<f32>> {
+        match self.section.credit {
+            Credit::Episode => self.returns(),
+            Credit::Turn => self.sums(|turns| &turns[turns.len().saturating_sub(1)..]),
+        }
+    }
+
+    fn sums(&self, which: impl Fn(&[PlayedTurn]) -> &[PlayedTurn]) -> Vec<Option<f32>> {
+        let sum =
+            |episode: &Episode| which(&episode.turns).iter().map(|turn| turn.reward).sum::<f64>() as f32;
+        self.played.iter().map(|episode| (!episode.has_fault).then(|| sum(episode))).collect()
+    }
+
+    /// Adds to the token rewards what turns before the last have earned, each at its turn's last token, where turns are
+    /// credited.
+    pub fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
+        if self.section.credit == Credit::Episode {
+            return;
+        }
+        for (s, episode) in self.played.iter().enumerate().filter(|(_, episode)| !episode.has_fault) {
+            let rewards: Vec<f64> = episode.turns.iter().map(|turn| turn.reward).collect();
+            let tokens = buffers.offsets[s]..buffers.offsets[s + 1];
+            credit_earlier(samples.turns(s), &rewards, &mut buffers.token_rewards[tokens]);
+        }
+    }
+
+    /// What the episodes came to.
+    pub fn report(&self) -> RoundReport {
+        let whole: Vec<&Episode> = self.played.iter().filter(|episode| !episode.has_fault).collect();
+        let share = |part: f64| part / whole.len().max(1) as f64;
+        let longest = whole.iter().map(|episode| episode.turns.len()).max().unwrap_or(0);
+        let by_turn = (0..longest).map(|t| {
+            let rewards: Vec<f64> =
+                whole.iter().filter_map(|e| e.turns.get(t)).map(|turn| turn.reward).collect();
+            (share(rewards.len() as f64), rewards.iter().sum::<f64>() / rewards.len() as f64)
+        });
+        let returns = self.returns().into_iter().flatten().map(f64::from).sum();
+        RoundReport {
+            turns_mean: share(whole.iter().map(|episode| episode.turns.len() as f64).sum()),
+            return_mean: share(returns),
+            by_turn: by_turn.collect(),
+            tally: self.tally,
+            fault: self.first_fault.as_ref().map(|fault| fault.message.clone()),
+        }
+    }
+
+    /// A fault ended an episode; more than `restarts_max` of a round end the run.
+    fn fail(&mut self, slot: usize, fault: Option<Error>) -> Result<()> {
+        self.played[slot].has_fault = true;
+        self.tally.aborted += 1;
+        let Some(fault) = fault else { return Ok(()) };
+        self.tally.count(&fault);
+        let first = self.first_fault.get_or_insert(fault);
+        let most = self.section.restarts_max;
+        if self.tally.faults() <= u64::from(most) {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: {} episodes of one rollout failed, environment.restarts_max is {most}",
+            self.section.env,
+            self.tally.faults()
+        );
+        let error = Error::new("text-environment-failing", message);
+        let error = error.fact(format!("the first, {}: {}", first.slug, first.message));
+        let error = first.facts.iter().fold(error, |error, fact| error.fact(fact.clone()));
+        let error = first.hints.iter().fold(error, |error, hint| error.hint(hint.clone()));
+        Err(error
+            .hint("environment.restarts_max is how many may fail; such episodes are counted and not trained"))
+    }
+}
+
+/// Adds the reward of each turn but the last to its last token's.
+fn credit_earlier(turns: &[Turn], rewards: &[f64], token_rewards: &mut [f32]) {
+    let earlier = rewards.len().saturating_sub(1);
+    for (turn, reward) in turns.iter().zip(rewards).take(earlier) {
+        token_rewards[turn.end as usize - 1] += reward.clamp(-REWARD_CLIP, REWARD_CLIP) as f32;
+    }
+}
+
+fn item(text: &TextModel, first: &[Message]) -> Result<Item> {
+    let (_, ids) = prompt(text, first)?;
+    if ids.is_empty() {
+        return Err(Error::new("prompt-empty", "an environment begins an episode without a token")
+            .hint("let reset return some text"));
+    }
+    let shown = first.last().map(|message| message.content.clone()).unwrap_or_default();
+    Ok(Item { ids, text: shown, ..Item::default() })
+}
+
+/// A rollout's side of the episodes.
+pub(super) struct Talk<'s> {
+    episodes: &'s mut Episodes,
+    text: &'s TextModel,
+    rollout: &'s Rollout,
+    stop: TextStop<'s>,
+}
+
+impl Talk<'_> {
+    /// Takes what an environment said; the tokens that follow, none where the episode is over.
+    fn hear(&mut self, slot: usize, said: Said, tokens: &mut Vec<u32>) -> Result<()> {
+        let section = &self.episodes.section;
+        let episode = &mut self.episodes.played[slot];
+        let num_turns = episode.turns.len();
+        let turn = episode.turns.last_mut().expect("a turn was played");
+        turn.reward = said.reward;
+        if said.done {
+            return Ok(());
+        }
+        if num_turns == section.turns_max as usize {
+            self.episodes.tally.truncated += 1;
+            return Ok(());
+        }
+        let most = section.turn_tokens_max as usize;
+        let (text, before, eos) = (self.text, &episode.messages, turn.eos);
+        let behind = forgetting(|| behind_turn(text, before, &said.messages, eos, most))?;
+        self.episodes.tally.cut += u64::from(behind.is_cut);
+        episode.messages.push(Message::new("assistant", turn.response.clone()));
+        episode.messages.extend_from_slice(&said.messages);
+        turn.said = said.messages;
+        episode.goes_on = true;
+        tokens.extend(behind.ids);
+        Ok(())
+    }
+}
+
+impl StopCondition for Talk<'_> {
+    fn stops(&mut self, sample: usize, turn: &[u32]) -> bool {
+        self.stop.stops(sample, turn)
+    }
+
+    fn has_turns(&self) -> bool {
+        true
+    }
+
+    fn turn_ended(&mut self, sample: usize, turn: &[u32], finish: Finish) {
+        let response = response_text(self.text, turn, finish, &self.rollout.stop, self.rollout.keep_stop);
+        let eos = turn.last().copied().filter(|_| finish == Finish::Eos);
+        let episode = &mut self.episodes.played[sample];
+        episode.goes_on = false;
+        episode.turns.push(PlayedTurn { response: response.clone(), eos, reward: 0.0, said: Vec::new() });
+        self.episodes.hosts.ask(sample, Job::Step(response));
+    }
+
+    fn answer(&mut self, wait: bool, tokens: &mut Vec<u32>) -> Result<Option<usize>> {
+        let Some(reply) = self.episodes.hosts.take(wait) else { return Ok(None) };
+        match reply.outcome {
+            Ok(Some(said)) => self.hear(reply.slot, said, tokens)?,
+            Ok(None) => self.episodes.fail(reply.slot, None)?,
+            Err(fault) => self.episodes.fail(reply.slot, Some(fault))?,
+        }
+        Ok(Some(reply.slot))
+    }
+
+    fn ended(&mut self, sample: usize, _response: &[u32], _finish: Finish) {
+        let episode = &mut self.episodes.played[sample];
+        if episode.goes_on {
+            // The answer had no room in the episode: it is not part of it.
+            self.episodes.tally.truncated += 1;
+            if let Some(turn) = episode.turns.last_mut() {
+                turn.said.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_algo::advantage::{Gae, discounted_returns, token_rewards};
+    use plimsoll_algo::packed::Packed;
+    use plimsoll_plan::StepArrays;
+
+    const TURNS: [Turn; 3] = [
+        Turn { start: 0, end: 2, finish: Finish::Eos },
+        Turn { start: 5, end: 6, finish: Finish::Length },
+        Turn { start: 7, end: 9, finish: Finish::Eos },
+    ];
+
+    /// One episode of three turns with three and one tokens between them.
+    fn buffers() -> StepBuffers {
+        let mut buffers = StepBuffers::with_capacity(1, 9, StepArrays { critic: true, correction: false });
+        buffers.begin([9].into_iter());
+        buffers.train_only(0, &TURNS);
+        buffers
+    }
+
+    #[test]
+    fn only_what_was_drawn_is_trained() {
+        let mut buffers = buffers();
+        assert_eq!(buffers.mask, [1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0]);
+        // A response of one turn is trained whole.
+        buffers.begin([2].into_iter());
+        buffers.train_only(0, &TURNS[..1]);
+        assert_eq!(buffers.mask, [1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_credited_reward_reaches_its_turn_and_those_before_it() {
+        let mut buffers = buffers();
+        let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
+        token_rewards(packed, &[4.0], None, &mut buffers.token_rewards);
+        credit_earlier(&TURNS, &[1.0, 20.0, 4.0], &mut buffers.token_rewards);
+        assert_eq!(buffers.token_rewards, [0.0, 1.0, 0.0, 0.0, 0.0, 10.0, 0.0, 0.0, 4.0]);
+        discounted_returns(1.0, packed, &buffers.token_rewards, &mut buffers.advantages);
+        assert_eq!(buffers.advantages, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
+        // GAE passes over the holes, whatever values stand there.
+        buffers.critic.old_values = vec![0.5, 0.5, f32::NAN, f32::NAN, f32::NAN, 0.5, f32::NAN, 0.5, 0.5];
+        crate::methods::critic::gae_advantages(&Gae::default(), &mut buffers);
+        assert_eq!(buffers.critic.returns, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
+    }
+}

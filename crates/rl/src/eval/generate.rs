@@ -1,0 +1,127 @@
+//! The verb `generate`: the rollout engine alone, streaming one prompt's response.
+
+use crate::data::dataset::TextModel;
+use crate::data::session;
+use crate::eval::{as_run, verb_facts};
+use crate::roles::{Sources, Trainer, sampling};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::VerbFile;
+use plimsoll_memory::host::Host;
+use plimsoll_plan::devices;
+use plimsoll_plan::plan_sampling;
+use plimsoll_rollout::{Finish, Request, StopCondition};
+use plimsoll_text::{Message, Prompt, StopMatcher, StreamDecoder, tokenize_prompt};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Hands out text as it is drawn, and ends at a stop string.
+struct Streaming<'t> {
+    text: &'t TextModel,
+    decoder: StreamDecoder,
+    matcher: StopMatcher,
+    stops: &'t [String],
+    keep_stop: bool,
+    decoded: String,
+    out: String,
+    sink: &'t mut dyn FnMut(&str),
+    whole: String,
+    first_token: Option<Instant>,
+}
+
+impl StopCondition for Streaming<'_> {
+    fn stops(&mut self, _sample: usize, response: &[u32]) -> bool {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.decoded.clear();
+        let token = *response.last().expect("a response that was drawn");
+        self.decoder.push(&self.text.tokenizer, token, &mut self.decoded);
+        self.out.clear();
+        let found = self.matcher.push(&self.decoded, &mut self.out);
+        if let Some(found) = found.filter(|_| self.keep_stop) {
+            self.out.push_str(&self.stops[found.stop_index]);
+        }
+        self.emit();
+        found.is_some()
+    }
+}
+
+impl Streaming<'_> {
+    fn emit(&mut self) {
+        if !self.out.is_empty() {
+            (self.sink)(&self.out);
+            self.whole.push_str(&self.out);
+        }
+    }
+
+    /// What was held back, once the response has ended otherwise than by a stop string.
+    fn finish(&mut self) {
+        self.out.clear();
+        self.decoded.clear();
+        self.decoder.finish(&self.text.tokenizer, &mut self.decoded);
+        self.matcher.push(&self.decoded, &mut self.out);
+        self.matcher.finish(&mut self.out);
+        self.emit();
+    }
+}
+
+/// Generates a response to `prompt`; `sink` gets its text piece by piece. `raw` leaves the chat template out.
+///
+/// Errors: those of opening, planning and sampling; `prompt-empty`.
+pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
+    let started = Instant::now();
+    devices::check(verb.run.device)?;
+    let model = session::open_model(&verb.model, &verb.model_options, true)?;
+    let mut text = session::text_model(&model, &verb.data)?;
+    text.apply_chat = !raw && text.template.is_some();
+    let prompt = match text.apply_chat {
+        true => Prompt::Messages(vec![Message::new("user", prompt)]),
+        false => Prompt::Text(prompt.to_string()),
+    };
+    let system = text.system_prompt.as_deref();
+    let ids = tokenize_prompt(&text.tokenizer, text.template.as_ref(), &prompt, system, text.apply_chat)?;
+    if ids.is_empty() {
+        return Err(
+            Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")
+        );
+    }
+    let mut run = as_run(verb);
+    (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
+    let facts = verb_facts(&run, &model, ids.len(), 1);
+    let report = plan_sampling(&run, &facts)?;
+    report.refuse()?;
+    let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let request = Request {
+        prompts: &[&ids],
+        group_size: 1,
+        max_new_tokens: verb.rollout.max_new_tokens as usize,
+        sampling: sampling(&verb.rollout, verb.seed),
+        eos: &model.eos_token_ids,
+        first_sample_id: 0,
+    };
+    let ready = Instant::now();
+    let mut streaming = Streaming {
+        text: &text,
+        decoder: StreamDecoder::new(true),
+        matcher: StopMatcher::new(&verb.rollout.stop)?,
+        stops: &verb.rollout.stop,
+        keep_stop: verb.rollout.keep_stop,
+        decoded: String::new(),
+        out: String::new(),
+        sink,
+        whole: String::new(),
+        first_token: None,
+    };
+    trainer.rollout(&request, &mut streaming)?;
+    if trainer.samples.finish(0) != Finish::Stop {
+        streaming.finish();
+    }
+    let tokens = trainer.samples.ids(0);
+    let seconds = ready.elapsed().as_secs_f64();
+    let first = streaming.first_token.map(|t| (t - started).as_secs_f64());
+    Ok(json!({
+        "text": streaming.whole, "tokens": tokens, "logprobs": trainer.samples.logprobs(0), "prompt_tokens": ids.len(),
+        "finish": trainer.samples.finish(0), "seconds": seconds, "seconds_to_first_token": first,
+        "tokens_per_second": tokens.len() as f64 / seconds, "arena_bytes": report.plan.arena_bytes(),
+        "rss_peak_bytes": Host::this().rss().peak,
+    }))
+}

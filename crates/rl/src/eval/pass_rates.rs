@@ -1,0 +1,50 @@
+//! The rows of evaluated data with their pass rates, as JSON lines: what `data.pass_rate_column` of a run file reads.
+
+use crate::data::dataset::Item;
+use crate::eval::EvalSet;
+use plimsoll_base::{Error, Result};
+use plimsoll_config::Data;
+use plimsoll_run::scores::EvalReport;
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// The column that is written unless the run file names another.
+const COLUMN: &str = "pass_rate";
+
+/// Writes every prompt that was evaluated with its other columns and its pass rate: the share of its responses to which
+/// the first reward gave 1 or more. The file is whole or not there.
+///
+/// Errors: `write-failed`, `disk-full`.
+pub fn write(path: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport]) -> Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = Path::new(&part);
+    let written = rows(part, data, sets, reports).and_then(|()| fs::rename(part, path));
+    written.map_err(|err| {
+        let _ = fs::remove_file(part);
+        let slug = if err.kind() == std::io::ErrorKind::StorageFull { "disk-full" } else { "write-failed" };
+        Error::io(slug, path, &err).hint("give --pass-rates a path that can be written")
+    })
+}
+
+fn rows(part: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport]) -> std::io::Result<()> {
+    let mut out = BufWriter::new(File::create(part)?);
+    for (set, report) in sets.iter().zip(reports) {
+        debug_assert_eq!(set.items.len(), report.pass_rates.len());
+        for (item, rate) in set.items.iter().zip(&report.pass_rates) {
+            serde_json::to_writer(&mut out, &row(item, *rate, data))?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.into_inner().map_err(|err| err.into_error())?.sync_all()
+}
+
+fn row(item: &Item, rate: f32, data: &Data) -> Value {
+    let prompt = item.messages.clone().unwrap_or_else(|| json!(item.text));
+    let mut row = serde_json::Map::from_iter([(data.prompt_column.clone(), prompt)]);
+    row.extend(item.columns.clone());
+    row.insert(data.pass_rate_column.clone().unwrap_or_else(|| COLUMN.into()), json!(rate));
+    Value::Object(row)
+}

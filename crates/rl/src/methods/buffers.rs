@@ -1,0 +1,303 @@
+//! Per-token arrays of one step, made once: what the losses read and write on the host.
+
+use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
+use plimsoll_algo::packed::Packed;
+use plimsoll_algo::value_loss::ValueBatch;
+use plimsoll_plan::StepArrays;
+use plimsoll_rollout::Turn;
+use std::ops::Range;
+
+/// Arrays over the response tokens of a step, sequence after sequence.
+#[derive(Debug, Default)]
+pub struct StepBuffers {
+    /// Sequence i is `offsets[i]..offsets[i + 1]`.
+    pub offsets: Vec<usize>,
+    /// 1 on trained tokens.
+    pub mask: Vec<f32>,
+    /// Log-probabilities before the first update of the step: the rollout's, or scored anew where those are of another
+    /// policy version.
+    pub old_logprobs: Vec<f32>,
+    /// Of the reference model; empty without one.
+    pub ref_logprobs: Vec<f32>,
+    /// Advantages.
+    pub advantages: Vec<f32>,
+    /// Token rewards, before they become advantages.
+    pub token_rewards: Vec<f32>,
+    /// Of the policy that is trained.
+    pub logprobs: Vec<f32>,
+    /// Entropies of the distributions that the tokens were drawn from.
+    pub entropy: Vec<f32>,
+    /// Derivative of the loss by `logprobs`.
+    pub d_logprobs: Vec<f32>,
+    /// Derivative of the loss by `entropy`.
+    pub d_entropy: Vec<f32>,
+    /// The critic's arrays, or those of a reward model that is trained, which has an entry a sequence; empty without one.
+    pub critic: CriticArrays,
+    /// The correction's arrays; empty without one.
+    pub correction: CorrectionArrays,
+    /// Offsets of the micro-batch under way, from 0.
+    micro_offsets: Vec<usize>,
+}
+
+/// Per-token arrays of a step that has a critic.
+#[derive(Debug, Default)]
+pub struct CriticArrays {
+    is_there: bool,
+    /// Values when the responses were made: of the state before each token.
+    pub old_values: Vec<f32>,
+    /// What the values are to become.
+    pub returns: Vec<f32>,
+    /// Of the critic that is trained.
+    pub values: Vec<f32>,
+    /// Derivative of the loss by `values`.
+    pub d_values: Vec<f32>,
+}
+
+/// Per-token arrays of a step whose loss is corrected.
+#[derive(Debug, Default)]
+pub struct CorrectionArrays {
+    is_there: bool,
+    /// Log-probabilities as the rollout recorded them.
+    pub rollout_logprobs: Vec<f32>,
+    /// Factors of the token losses.
+    pub weights: Vec<f32>,
+}
+
+impl StepBuffers {
+    /// Room for `sequences` responses of up to `response_tokens` tokens.
+    pub fn with_capacity(sequences: usize, response_tokens: usize, has: StepArrays) -> StepBuffers {
+        let tokens = || Vec::with_capacity(sequences * response_tokens);
+        let critic_tokens = || if has.critic { tokens() } else { Vec::new() };
+        let correction_tokens = || if has.correction { tokens() } else { Vec::new() };
+        StepBuffers {
+            offsets: Vec::with_capacity(sequences + 1),
+            mask: tokens(),
+            old_logprobs: tokens(),
+            ref_logprobs: tokens(),
+            advantages: tokens(),
+            token_rewards: tokens(),
+            logprobs: tokens(),
+            entropy: tokens(),
+            d_logprobs: tokens(),
+            d_entropy: tokens(),
+            critic: CriticArrays {
+                is_there: has.critic,
+                old_values: critic_tokens(),
+                returns: critic_tokens(),
+                values: critic_tokens(),
+                d_values: critic_tokens(),
+            },
+            correction: CorrectionArrays {
+                is_there: has.correction,
+                rollout_logprobs: correction_tokens(),
+                weights: correction_tokens(),
+            },
+            micro_offsets: Vec::with_capacity(sequences + 1),
+        }
+    }
+
+    /// Begins a step with responses of these lengths; all arrays are zero, the mask is 1.
+    pub fn begin(&mut self, lengths: impl Iterator<Item = usize>) {
+        self.offsets.clear();
+        self.offsets.push(0);
+        let mut total = 0;
+        for length in lengths {
+            total += length;
+            self.offsets.push(total);
+        }
+        let CriticArrays { is_there, old_values, returns, values, d_values } = &mut self.critic;
+        let critics = [old_values, returns, values, d_values].into_iter().filter(|_| *is_there);
+        let CorrectionArrays { is_there, rollout_logprobs, weights } = &mut self.correction;
+        let corrections = [rollout_logprobs, weights].into_iter().filter(|_| *is_there);
+        for array in [
+            &mut self.old_logprobs,
+            &mut self.ref_logprobs,
+            &mut self.advantages,
+            &mut self.token_rewards,
+            &mut self.logprobs,
+            &mut self.entropy,
+            &mut self.d_logprobs,
+            &mut self.d_entropy,
+        ]
+        .into_iter()
+        .chain(critics)
+        .chain(corrections)
+        {
+            array.clear();
+            array.resize(total, 0.0);
+        }
+        self.mask.clear();
+        self.mask.resize(total, 1.0);
+    }
+
+    /// What the rollout recorded of a sequence.
+    pub fn set_rollout_logprobs(&mut self, sequence: usize, logprobs: &[f32]) {
+        let tokens = self.offsets[sequence]..self.offsets[sequence + 1];
+        if self.correction.is_there {
+            self.correction.rollout_logprobs[tokens.clone()].copy_from_slice(logprobs);
+        }
+        self.old_logprobs[tokens].copy_from_slice(logprobs);
+    }
+
+    /// The factor of each token's loss, from the log-probabilities before the first update and the rollout's.
+    pub fn correct(&mut self, how: Correction) -> CorrectionSums {
+        let packed = Packed { mask: &self.mask, seq_offsets: &self.offsets };
+        let CorrectionArrays { rollout_logprobs, weights, .. } = &mut self.correction;
+        correction_weights(how, packed, &self.old_logprobs, rollout_logprobs, weights)
+    }
+
+    /// Sets a sequence's mask to 0: it is not trained.
+    pub fn leave_out(&mut self, sequence: usize) {
+        let tokens = self.offsets[sequence]..self.offsets[sequence + 1];
+        self.mask[tokens].fill(0.0);
+    }
+
+    /// Sets a sequence's mask to 0 but in its turns: what an environment said is not trained.
+    pub fn train_only(&mut self, sequence: usize, turns: &[Turn]) {
+        let mask = &mut self.mask[self.offsets[sequence]..self.offsets[sequence + 1]];
+        let mut behind = 0;
+        for turn in turns {
+            mask[behind..turn.start as usize].fill(0.0);
+            behind = turn.end as usize;
+        }
+        mask[behind..].fill(0.0);
+    }
+
+    /// Tokens of some sequences.
+    pub fn tokens(&self, sequences: &Range<usize>) -> Range<usize> {
+        self.offsets[sequences.start]..self.offsets[sequences.end]
+    }
+
+    /// Makes the offsets of some sequences begin at 0, for `micro_batch`.
+    pub fn set_micro(&mut self, sequences: &Range<usize>) {
+        let first = self.offsets[sequences.start];
+        self.micro_offsets.clear();
+        self.micro_offsets.extend(self.offsets[sequences.start..=sequences.end].iter().map(|o| o - first));
+    }
+
+    /// The sequences of `set_micro`, split so that derivatives can be written beside what is read.
+    pub fn micro_batch(&mut self, tokens: Range<usize>) -> MicroArrays<'_> {
+        MicroArrays {
+            packed: Packed { mask: &self.mask[tokens.clone()], seq_offsets: &self.micro_offsets },
+            logprobs: &self.logprobs[tokens.clone()],
+            old_logprobs: &self.old_logprobs[tokens.clone()],
+            ref_logprobs: &self.ref_logprobs[tokens.clone()],
+            advantages: &self.advantages[tokens.clone()],
+            entropy: &self.entropy[tokens.clone()],
+            weights: self.correction.is_there.then(|| &self.correction.weights[tokens.clone()]),
+            d_logprobs: &mut self.d_logprobs[tokens.clone()],
+            d_entropy: &mut self.d_entropy[tokens],
+        }
+    }
+}
+
+impl StepBuffers {
+    /// The sequences of `set_micro` for the critic's loss, and where its derivatives go.
+    pub fn critic_batch(&mut self, tokens: Range<usize>) -> (ValueBatch<'_>, &mut [f32]) {
+        let critic = &mut self.critic;
+        let batch = ValueBatch {
+            packed: Packed { mask: &self.mask[tokens.clone()], seq_offsets: &self.micro_offsets },
+            values: &critic.values[tokens.clone()],
+            old_values: &critic.old_values[tokens.clone()],
+            returns: &critic.returns[tokens.clone()],
+        };
+        (batch, &mut critic.d_values[tokens])
+    }
+}
+
+/// One micro-batch's part of the arrays.
+#[derive(Debug)]
+pub struct MicroArrays<'a> {
+    /// Mask and offsets.
+    pub packed: Packed<'a>,
+    /// As in `StepBuffers`.
+    pub logprobs: &'a [f32],
+    /// As in `StepBuffers`.
+    pub old_logprobs: &'a [f32],
+    /// As in `StepBuffers`.
+    pub ref_logprobs: &'a [f32],
+    /// As in `StepBuffers`.
+    pub advantages: &'a [f32],
+    /// As in `StepBuffers`.
+    pub entropy: &'a [f32],
+    /// Factors of the token losses, where they are corrected.
+    pub weights: Option<&'a [f32]>,
+    /// As in `StepBuffers`.
+    pub d_logprobs: &'a mut [f32],
+    /// As in `StepBuffers`.
+    pub d_entropy: &'a mut [f32],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
+    use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
+
+    /// Three responses of 2, 4 and 1 tokens; the step's loss and its gradient.
+    fn loss(masks: impl Fn(&mut StepBuffers)) -> (f64, Vec<f32>) {
+        let mut buffers = StepBuffers::with_capacity(3, 4, StepArrays::default());
+        buffers.begin([2, 4, 1].into_iter());
+        for t in 0..7 {
+            buffers.logprobs[t] = -0.1 * (t + 1) as f32;
+            buffers.old_logprobs[t] = buffers.logprobs[t];
+            buffers.advantages[t] = 1.0 + t as f32;
+        }
+        masks(&mut buffers);
+        buffers.set_micro(&(0..3));
+        let micro = buffers.micro_batch(0..7);
+        let aggregation = Aggregation::of_batch(AggregationKind::TokenMean, micro.packed, 1.0);
+        let batch = PolicyBatch {
+            packed: micro.packed,
+            logp: micro.logprobs,
+            old_logp: micro.old_logprobs,
+            advantages: micro.advantages,
+            weights: micro.weights,
+        };
+        let sums = policy_loss(&PolicyLoss::Reinforce, &batch, &aggregation, micro.d_logprobs);
+        (sums.loss, micro.d_logprobs.to_vec())
+    }
+
+    #[test]
+    fn the_plan_counts_every_array() {
+        for has in [[false, false], [true, false], [false, true], [true, true]] {
+            let has = StepArrays { critic: has[0], correction: has[1] };
+            let mut buffers = StepBuffers::with_capacity(3, 5, has);
+            buffers.begin([5, 5, 5].into_iter());
+            let StepBuffers { critic, correction, .. } = &buffers;
+            let arrays = [&buffers.mask, &buffers.old_logprobs, &buffers.ref_logprobs, &buffers.advantages]
+                .into_iter()
+                .chain([&buffers.token_rewards, &buffers.logprobs, &buffers.entropy])
+                .chain([&buffers.d_logprobs, &buffers.d_entropy])
+                .chain([&critic.old_values, &critic.returns, &critic.values, &critic.d_values])
+                .chain([&correction.rollout_logprobs, &correction.weights]);
+            let tokens: usize = arrays.map(|array| 4 * array.capacity()).sum();
+            let offsets = 8 * (buffers.offsets.capacity() + buffers.micro_offsets.capacity());
+            assert_eq!((tokens + offsets) as u64, plimsoll_plan::step_bytes(3, 5, has));
+        }
+    }
+
+    /// Prompts and padding have no place in the arrays at all; environment tokens and responses that were cut have one.
+    #[test]
+    fn each_mask_has_a_case_that_is_another_without_it() {
+        // Seven response tokens, whatever their prompts and whatever the longest response: the mean is over seven.
+        let (whole, gradient) = loss(|_| ());
+        let expect: f64 = (1..=7).map(|t| 0.1 * f64::from(t) * f64::from(t) / 7.0).sum();
+        assert!((whole - expect).abs() < 1e-6, "{whole}");
+        assert_eq!(gradient[6], -7.0 / 7.0);
+        // Two tokens of an environment inside the second response.
+        let (environment, gradient) = loss(|buffers| buffers.mask[3..5].fill(0.0));
+        assert_eq!((gradient[3], gradient[4], gradient[5]), (0.0, 0.0, -6.0 / 5.0));
+        // The second response was cut.
+        let (truncated, gradient) = loss(|buffers| buffers.leave_out(1));
+        assert_eq!((&gradient[2..6], gradient[6]), (&[0.0; 4][..], -7.0 / 3.0));
+        assert!(environment != whole && truncated != whole && environment != truncated);
+        // What stands at masked tokens is never read.
+        let (poisoned, _) = loss(|buffers| {
+            buffers.mask[3..5].fill(0.0);
+            buffers.logprobs[3..5].fill(f32::NAN);
+            buffers.advantages[3..5].fill(f32::NAN);
+        });
+        assert_eq!(poisoned.to_bits(), environment.to_bits());
+    }
+}

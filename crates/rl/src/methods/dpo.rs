@@ -1,0 +1,112 @@
+//! The step of `dpo`: log-probs of both answers under the policy and under the weights that the run began with, and a loss of
+//! how much further apart the policy holds them.
+
+use crate::data::dataset::Item;
+use crate::data::pairs::sequences;
+use crate::methods::buffers::{MicroArrays, StepBuffers};
+use crate::methods::pairs::{PairReport, pair_score};
+use crate::roles::Trainer;
+use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
+use plimsoll_base::Result;
+use plimsoll_config::{Loss, LossType, RunFile};
+use plimsoll_plan::RoleName;
+use plimsoll_run::ending::loss_not_finite;
+use plimsoll_run::scores::PairScore;
+use std::ops::Range;
+
+/// Log-probs are those of the model itself.
+const INV_TEMPERATURE: f32 = 1.0;
+
+/// The loss of a run file.
+fn loss_of(loss: &Loss) -> PreferenceLoss {
+    let (beta, label_smoothing) = (loss.dpo_beta, loss.label_smoothing);
+    match loss.loss_type {
+        LossType::Sigmoid => PreferenceLoss::Dpo { beta, label_smoothing },
+        LossType::Ipo => PreferenceLoss::Ipo { beta },
+    }
+}
+
+/// One step over pairs: a single update. `step` counts from 1.
+///
+/// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
+pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: u32) -> Result<PairReport> {
+    let sequences = sequences(items);
+    trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+    trainer.score_reference(&sequences, INV_TEMPERATURE)?;
+    let (loss, pairs) = (loss_of(&run.loss), items.len() as f64);
+    let how = run.train.update_options(step, run.seed);
+    let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
+    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
+        let micro = pair_loss(loss, buffers.micro_batch(tokens), pairs, &mut logps);
+        if !micro.loss.is_finite() {
+            return Err(loss_not_finite(step, micro.loss));
+        }
+        sums.merge(micro);
+        Ok(())
+    };
+    let update = trainer.update(
+        RoleName::Actor,
+        &sequences,
+        0..sequences.len(),
+        INV_TEMPERATURE,
+        how,
+        &mut of_micro_batch,
+    )?;
+    let logps = Some(logps.map(|sum| sum / pairs));
+    Ok(PairReport { sums, logps, update, learning_rate: f64::from(how.lr) })
+}
+
+/// Accuracy, margin and loss over held-out pairs, without an update.
+pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item]) -> Result<PairScore> {
+    let (loss, mut sums) = (loss_of(&run.loss), PairSums::default());
+    // The step's arrays hold so many.
+    for items in items.chunks(run.rollout.prompts_per_step as usize) {
+        let sequences = sequences(items);
+        trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+        trainer.score_reference(&sequences, INV_TEMPERATURE)?;
+        trainer.score_actor(&sequences, INV_TEMPERATURE)?;
+        let buffers = &mut trainer.buffers;
+        let all = 0..sequences.len();
+        buffers.set_micro(&all);
+        let tokens = buffers.tokens(&all);
+        let micro = buffers.micro_batch(tokens);
+        // The actor as it is.
+        let micro = MicroArrays { logprobs: micro.old_logprobs, ..micro };
+        sums.merge(pair_loss(loss, micro, 1.0, &mut [0.0; 2]));
+    }
+    sums.loss /= sums.pairs.max(1.0);
+    Ok(pair_score(&sums))
+}
+
+/// The loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to `logps`.
+fn pair_loss(
+    loss: PreferenceLoss,
+    micro: MicroArrays<'_>,
+    total_pairs: f64,
+    logps: &mut [f64; 2],
+) -> PairSums {
+    let halves: Vec<Range<usize>> = micro.packed.sequences().collect();
+    assert!(halves.len().is_multiple_of(2), "a pair's halves stand in one micro-batch");
+    let sum = |of: &[f32], half: usize| -> Vec<f32> {
+        let halves = halves.iter().skip(half).step_by(2);
+        halves.map(|tokens| of[tokens.clone()].iter().map(|&l| f64::from(l)).sum::<f64>() as f32).collect()
+    };
+    let (chosen, rejected) = (sum(micro.logprobs, 0), sum(micro.logprobs, 1));
+    let (ref_chosen, ref_rejected) = (sum(micro.ref_logprobs, 0), sum(micro.ref_logprobs, 1));
+    for (total, half) in logps.iter_mut().zip([&chosen, &rejected]) {
+        *total += half.iter().map(|&l| f64::from(l)).sum::<f64>();
+    }
+    let batch = PairBatch {
+        chosen: &chosen,
+        rejected: &rejected,
+        ref_chosen: &ref_chosen,
+        ref_rejected: &ref_rejected,
+    };
+    let mut d = [vec![0f32; chosen.len()], vec![0f32; chosen.len()]];
+    let [d_chosen, d_rejected] = &mut d;
+    let sums = preference_loss(loss, &batch, total_pairs, d_chosen, d_rejected);
+    for (i, tokens) in halves.into_iter().enumerate() {
+        micro.d_logprobs[tokens].fill(d[i % 2][i / 2]);
+    }
+    sums
+}

@@ -1,0 +1,24 @@
+//! What a step and an evaluation over pairs of answers report.
+
+use crate::roles::UpdateStats;
+use plimsoll_algo::preference::PairSums;
+use plimsoll_run::scores::PairScore;
+
+/// What a step over pairs did.
+#[derive(Debug, Default)]
+pub struct PairReport {
+    /// Sums of the loss.
+    pub sums: PairSums,
+    /// Mean summed log-probs of the chosen and the rejected answers; none for scores.
+    pub logps: Option<[f64; 2]>,
+    /// The update's counters.
+    pub update: UpdateStats,
+    /// Learning rate of the step.
+    pub learning_rate: f64,
+}
+
+/// Returns the score over the sums of all pairs.
+pub(crate) fn pair_score(sums: &PairSums) -> PairScore {
+    let (accuracy, margin) = (sums.accuracy(), sums.mean_margin());
+    PairScore { accuracy, margin, loss: sums.loss, num_pairs: sums.pairs as usize }
+}

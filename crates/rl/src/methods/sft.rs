@@ -1,0 +1,58 @@
+//! The supervised step: the same packing, forward, backward and optimizer, with the log-likelihood as loss.
+
+use crate::data::dataset::Item;
+use crate::roles::{Trainer, UpdateStats};
+use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
+use plimsoll_algo::supervised::{SftSums, sft_loss};
+use plimsoll_base::Result;
+use plimsoll_config::RunFile;
+use plimsoll_plan::RoleName;
+use plimsoll_run::ending::loss_not_finite;
+use plimsoll_train::Sequence;
+
+/// What a supervised step did.
+#[derive(Debug, Default)]
+pub struct SftReport {
+    /// Sums of the loss.
+    pub sums: SftSums,
+    /// The update's counters.
+    pub update: UpdateStats,
+    /// Learning rate of the step.
+    pub learning_rate: f64,
+}
+
+/// One supervised step over rows with completions. `step` counts from 1.
+pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: u32) -> Result<SftReport> {
+    let sequences: Vec<Sequence<'_>> = items
+        .iter()
+        .enumerate()
+        .map(|(group, item)| Sequence { group, prompt: &item.ids, response: &item.completion })
+        .collect();
+    trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+    let total_tokens: usize = sequences.iter().map(|s| s.response.len()).sum();
+    let aggregation = Aggregation {
+        kind: AggregationKind::TokenMean,
+        total_tokens: total_tokens as f64,
+        total_sequences: sequences.len() as f64,
+        length_norm: 1.0,
+    };
+    let how = run.train.update_options(step, run.seed);
+    let mut report = SftReport { learning_rate: f64::from(how.lr), ..SftReport::default() };
+    report.update = trainer.update(
+        RoleName::Actor,
+        &sequences,
+        0..sequences.len(),
+        1.0,
+        how,
+        &mut |buffers, tokens| {
+            let micro = buffers.micro_batch(tokens);
+            let sums = sft_loss(micro.packed, micro.logprobs, &aggregation, micro.d_logprobs);
+            if !sums.loss.is_finite() {
+                return Err(loss_not_finite(step, sums.loss));
+            }
+            report.sums.merge(sums);
+            Ok(())
+        },
+    )?;
+    Ok(report)
+}

@@ -1,0 +1,10 @@
+//! The models of a run, bound to the arena, and the passes they make: roll out, score, update.
+//!
+//! A `Role` is a model with a purpose; the pass over packed sequences is written once, in `role.rs`. The `Trainer` owns the
+//! roles with the engine, the packer and the step's arrays. What the passes are for is decided in `methods`.
+
+mod role;
+mod trainer;
+
+pub use role::{Passes, Role, Scores, UpdateStats};
+pub use trainer::{Sources, Trainer, sampling};

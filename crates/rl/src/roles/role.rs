@@ -1,0 +1,436 @@
+//! A role: a decoder with its head, its parameters and, if it is trained, its gradients and optimizer states.
+//!
+//! Actor, reference, critic and reward model differ in the values of `RoleShape` alone. Pack, upload, layers, head, read, loss,
+//! backward: `score` is that sequence up to the read, `gradients` all of it.
+
+use crate::methods::buffers::StepBuffers;
+use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_device::Device;
+use plimsoll_files::{Head, OpenModel};
+use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
+use plimsoll_model::{
+    Activations, Decoder, FlatTensors, Param, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
+    backward, backward_values, head, layers, load, rehearsal_sizes, restore, rope, values,
+};
+use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
+use plimsoll_run::checkpoint::{CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
+use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+/// A model with a purpose, bound to the arena.
+pub struct Role<'a> {
+    /// Its part of the run's shape.
+    pub shape: RoleShape,
+    /// Its parameters.
+    pub table: ParamTable,
+    /// Gradients and states; none if it is frozen.
+    pub optimizer: Option<Optimizer<'a>>,
+    /// Sum of squares of the weights of a frozen role: another model has another.
+    pub sum_squares: Option<f64>,
+    weights: Weights<'a>,
+}
+
+/// Where a role's weights are.
+#[allow(clippy::large_enum_variant)] // A handful in a run.
+enum Weights<'a> {
+    /// In the arena.
+    Resident(Decoder<'a>),
+    /// In the device's host memory, as one flat buffer; the layers stream through the arena.
+    Offloaded { all: Buf<'a>, rope: Buf<'a> },
+}
+
+/// How weights are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Loading {
+    /// Draws what a model's files do not hold.
+    pub seed: u64,
+    /// Bytes of the buffers between file and device.
+    pub staging: Bytes,
+}
+
+/// What an update over some sequences did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UpdateStats {
+    /// Norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Forward and backward passes.
+    pub micro_batches: u32,
+    /// Rows that went through them.
+    pub rows: u64,
+    /// Seconds of forward passes, heads included.
+    pub forward_s: f64,
+    /// Seconds of backward passes.
+    pub backward_s: f64,
+    /// Seconds of gradient norm and optimizer.
+    pub optimizer_s: f64,
+}
+
+/// What all roles share when they make passes.
+pub struct Passes<'x, 'a> {
+    /// The device.
+    pub dev: &'a dyn Device,
+    /// The bytes that phases share.
+    pub overlay: &'x mut Overlay<'a>,
+    /// Cuts sequences into micro-batches.
+    pub packer: &'x mut Packer,
+    /// Rows of the rotary tables.
+    pub positions: usize,
+}
+
+/// The head's numbers of one micro-batch, on the device: log-probabilities, or values.
+pub struct Scores<'x> {
+    dev: &'x dyn Device,
+    buf: Buf<'x>,
+}
+
+impl Scores<'_> {
+    /// Copies the numbers to the host; `out` has one entry a head row.
+    pub fn read(&self, out: &mut [f32]) {
+        self.dev.read_f32(self.buf, 0, out);
+    }
+}
+
+impl<'a> Role<'a> {
+    /// Binds the role's regions and reads its weights from `model`. `first` is the run's first role, whose rotary table serves
+    /// the others where their shapes allow it; the first role itself has none.
+    ///
+    /// Errors: those of reading weights.
+    pub fn bind(
+        dev: &dyn Device,
+        resident: Resident<'a>,
+        shape: RoleShape,
+        first: Option<&Role<'a>>,
+        model: &OpenModel,
+        how: Loading,
+    ) -> Result<Role<'a>> {
+        let (name, table) = (shape.name.name(), shape.table());
+        let own_rope = resident.get(&format!("{name}.rope"));
+        let rope = match first {
+            None => resident.buf("rope.table"),
+            Some(first) => own_rope.unwrap_or(first.decoder().rope),
+        };
+        if first.is_none() || own_rope.is_some() {
+            rope::fill(dev, &shape.spec, rope);
+        }
+        if let Some(all) = resident.get(&format!("offload.{name}.weights")) {
+            // What is offloaded is a copy of the first role before its first step.
+            let of = first.expect("the first role is never offloaded").decoder().params.all;
+            dev.offload_begin();
+            dev.offload_out(0, &mut std::iter::once((of, all)));
+            dev.sync();
+            let (sum_squares, weights) = (Some(dev.sum_squares(of)), Weights::Offloaded { all, rope });
+            return Ok(Role { shape, table, optimizer: None, sum_squares, weights });
+        }
+        let all = resident.buf(&format!("{name}.weights"));
+        let params = Params::bind(&shape.spec, &table, shape.weights, all);
+        load(dev, model, &table, &params, how.seed, how.staging)?;
+        let optimizer =
+            shape.update.map(|_| Optimizer::new(dev, &shape.spec, &table, &params, resident, name));
+        let sum_squares = (first.is_some() && optimizer.is_none()).then(|| dev.sum_squares(all));
+        let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
+        Ok(Role { shape, table, optimizer, sum_squares, weights: Weights::Resident(decoder) })
+    }
+
+    /// Returns the role's decoder. Panics if its weights are offloaded.
+    pub fn decoder(&self) -> &Decoder<'a> {
+        match &self.weights {
+            Weights::Resident(decoder) => decoder,
+            Weights::Offloaded { .. } => {
+                panic!("the {} is offloaded: it only scores", self.shape.name.name())
+            }
+        }
+    }
+
+    /// Returns the number of its optimizer updates.
+    pub fn updates(&self) -> u64 {
+        self.optimizer.as_ref().map_or(0, |optimizer| optimizer.step)
+    }
+
+    /// Runs forward passes over all sequences. `each` is given the sequences of a micro-batch and the head's numbers: the
+    /// log-probabilities of their response tokens, or their values.
+    ///
+    /// Errors: those of packing and of the device.
+    pub fn score(
+        &self,
+        with: Passes<'_, '_>,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+        each: &mut dyn FnMut(Range<usize>, Scores<'_>),
+    ) -> Result<()> {
+        let pass = self.shape.score.expect("the plan has a scoring pass for each role that scores");
+        let Passes { dev, overlay, packer, .. } = with;
+        let phase = enter(dev, overlay, pass.mode.phase());
+        let acts = Activations::bind(&phase, pass.mode, pass.limits);
+        let scorer = self.scorer(dev, &phase);
+        let mut first = 0;
+        while first < sequences.len() {
+            let batch = packer.pack_as(pass.packing, sequences, first)?;
+            let pass = Pass::upload(dev, acts, batch.index);
+            scorer.layers(dev, &pass);
+            let buf = self.head(dev, scorer.decoder(), &pass, inv_temperature);
+            first = batch.sequences.end;
+            each(batch.sequences, Scores { dev, buf });
+            dev.check()?;
+        }
+        Ok(())
+    }
+
+    /// Computes the gradients of `which` sequences, from zero. `loss` sees each micro-batch after its forward pass, whose
+    /// numbers are in `buffers`, and fills the derivatives of its tokens.
+    ///
+    /// Errors: `loss-not-finite`; those of packing and of the device.
+    pub fn gradients(
+        &self,
+        with: Passes<'_, '_>,
+        buffers: &mut StepBuffers,
+        sequences: &[Sequence<'_>],
+        which: Range<usize>,
+        inv_temperature: f32,
+        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+    ) -> Result<UpdateStats> {
+        let UpdateShape { pass: shape, .. } = self.shape.update.expect("only trained roles have gradients");
+        let Passes { dev, overlay, packer, .. } = with;
+        let (decoder, grads) = (self.decoder(), &self.trained().grads);
+        let phase = enter(dev, overlay, shape.mode.phase());
+        let acts = Activations::bind(&phase, shape.mode, shape.limits);
+        let mut stats = UpdateStats::default();
+        if which.is_empty() {
+            self.trained().zero_grads(dev);
+        }
+        let mut first = which.start;
+        while first < which.end {
+            let started = Instant::now();
+            let batch = packer.pack_as(shape.packing, &sequences[..which.end], first)?;
+            let pass = Pass::upload(dev, acts, batch.index);
+            layers(dev, decoder, &pass);
+            let numbers = self.head(dev, decoder, &pass, inv_temperature);
+            let tokens = buffers.tokens(&batch.sequences);
+            match self.shape.head {
+                Head::Vocabulary => {
+                    dev.read_f32(numbers, 0, &mut buffers.logprobs[tokens.clone()]);
+                    dev.read_f32(pass.head_out().entropy, 0, &mut buffers.entropy[tokens.clone()]);
+                }
+                Head::Score => dev.read_f32(numbers, 0, &mut buffers.critic.values[tokens.clone()]),
+            }
+            dev.check()?;
+            buffers.set_micro(&batch.sequences);
+            loss(buffers, tokens.clone())?;
+            stats.forward_s += started.elapsed().as_secs_f64();
+            let started = Instant::now();
+            let derivatives = match self.shape.head {
+                Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
+                Head::Score => [&buffers.critic.d_values[tokens], &[]],
+            };
+            let add = stats.micro_batches > 0;
+            self.backward(dev, grads, add, &pass, inv_temperature, derivatives);
+            stats.backward_s += started.elapsed().as_secs_f64();
+            stats.micro_batches += 1;
+            stats.rows += batch.index.ids.len() as u64;
+            first = batch.sequences.end;
+        }
+        Ok(stats)
+    }
+
+    /// Applies the gradients: their norm, and one step of the optimizer.
+    ///
+    /// Errors: `gradient-not-finite`; the weights are then as they were.
+    pub fn apply(
+        &mut self,
+        with: Passes<'_, '_>,
+        mut stats: UpdateStats,
+        how: UpdateOptions,
+    ) -> Result<UpdateStats> {
+        let (started, Passes { dev, overlay, .. }) = (Instant::now(), with);
+        stats.grad_norm = self.trained().grad_norm(dev);
+        if !stats.grad_norm.is_finite() {
+            return Err(self.gradient_not_finite(dev));
+        }
+        // The passes are over: what they shared may be gone.
+        let update = self.shape.update.expect("only trained roles are updated");
+        let phase = enter(dev, overlay, update.pass.mode.phase());
+        let slots = self.trained().slots(&phase, self.shape.name.name());
+        let Weights::Resident(Decoder { params, .. }) = &self.weights else {
+            unreachable!("trained weights are resident")
+        };
+        let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
+        optimizer.update(dev, params, slots, how, stats.grad_norm);
+        dev.sync();
+        dev.check()?;
+        stats.optimizer_s = started.elapsed().as_secs_f64();
+        Ok(stats)
+    }
+
+    /// Runs every shape of its passes once. Weights and states stay as they are.
+    ///
+    /// Errors: those of the device.
+    pub fn rehearse(&self, with: Passes<'_, '_>) -> Result<()> {
+        let Passes { dev, overlay, positions, .. } = with;
+        let update = self.shape.update.map(|update| update.pass);
+        if let Some(pass) = self.shape.score.filter(|score| update.is_none_or(|u| u.mode != score.mode)) {
+            let phase = enter(dev, overlay, pass.mode.phase());
+            let scorer = self.scorer(dev, &phase);
+            rehearse_passes(dev, &phase, pass, positions, &mut |pass, _| {
+                scorer.layers(dev, pass);
+                self.head(dev, scorer.decoder(), pass, 1.0);
+            })?;
+        }
+        let Some(pass) = update else { return Ok(()) };
+        let phase = enter(dev, overlay, pass.mode.phase());
+        let (decoder, optimizer) = (self.decoder(), self.trained());
+        rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
+            layers(dev, decoder, pass);
+            self.head(dev, decoder, pass, 1.0);
+            // Not zeros: algorithms are compared by what they make of these gradients.
+            let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
+            self.backward(dev, &optimizer.grads, false, pass, 1.0, [&ones, &zeros]);
+        })?;
+        optimizer.rehearse(dev, &decoder.params, optimizer.slots(&phase, self.shape.name.name()));
+        dev.sync();
+        dev.check()
+    }
+
+    /// Reads the weights again from where they came.
+    ///
+    /// Errors: those of reading weights.
+    pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading) -> Result<()> {
+        load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)
+    }
+
+    /// Reads weights and optimizer states from a checkpoint, bit for bit, after `updates` updates.
+    ///
+    /// Errors: `checkpoint-damaged`; those of reading.
+    pub fn restore(
+        &mut self,
+        dev: &dyn Device,
+        checkpoint: &Path,
+        updates: u64,
+        staging: Bytes,
+    ) -> Result<()> {
+        let (weights, states) = self.files();
+        let params = &self.decoder().params;
+        let layout = params.embed.layout;
+        let read = |sets: &[FlatTensors<'_>], through, file: &str| {
+            restore(dev, &self.table, layout, sets, through, &checkpoint.join(file), staging)
+        };
+        read(&[FlatTensors::weights(params.all)], None, weights)?;
+        let Some(optimizer) = &self.optimizer else { return Ok(()) };
+        // Each step's gradients begin at zero, so their buffer is free here.
+        read(&optimizer.states(), Some(optimizer.grads.all), states)?;
+        self.optimizer.as_mut().expect("it was read just now").step = updates;
+        Ok(())
+    }
+
+    /// Returns the names of its files in a checkpoint: weights, and optimizer states.
+    pub fn files(&self) -> (&'static str, &'static str) {
+        match self.shape.name {
+            RoleName::Critic => (CRITIC, CRITIC_OPTIMIZER),
+            _ => (WEIGHTS, OPTIMIZER),
+        }
+    }
+
+    /// Returns the sum of squares of one parameter.
+    pub fn sum_squares_of(&self, dev: &dyn Device, param: &Param) -> f64 {
+        let all = self.decoder().params.all;
+        dev.sum_squares(all.slice(param.offset as usize, param.elements as usize))
+    }
+
+    fn trained(&self) -> &Optimizer<'a> {
+        self.optimizer.as_ref().expect("a trained role has an optimizer")
+    }
+
+    /// What runs its forward passes in a phase.
+    fn scorer<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Scorer<'p>
+    where
+        'a: 'p,
+    {
+        match &self.weights {
+            Weights::Resident(decoder) => Scorer::Resident(decoder),
+            Weights::Offloaded { all, rope } => {
+                let (spec, name) = (self.shape.spec, self.shape.name.name());
+                Scorer::Streamed(Streamed::begin(dev, spec, &self.table, *all, *rope, phase, name))
+            }
+        }
+    }
+
+    /// Runs the head after the layers and returns its numbers: [R] f32.
+    fn head<'p>(
+        &self,
+        dev: &dyn Device,
+        decoder: &Decoder<'_>,
+        pass: &Pass<'p>,
+        inv_temperature: f32,
+    ) -> Buf<'p> {
+        match self.shape.head {
+            Head::Vocabulary => {
+                head(dev, decoder, pass, inv_temperature);
+                pass.head_out().logprobs
+            }
+            Head::Score => {
+                values(dev, decoder, pass);
+                pass.values()
+            }
+        }
+    }
+
+    /// Runs the backward pass from the derivatives by the head's numbers and by the entropy, [R] f32 each.
+    fn backward(
+        &self,
+        dev: &dyn Device,
+        grads: &Params<'_>,
+        add: bool,
+        pass: &Pass<'_>,
+        inv_temperature: f32,
+        [d_head, d_entropy]: [&[f32]; 2],
+    ) {
+        let decoder = self.decoder();
+        match self.shape.head {
+            Head::Vocabulary => {
+                backward(dev, decoder, grads, add, pass, inv_temperature, d_head, d_entropy);
+            }
+            Head::Score => backward_values(dev, decoder, grads, add, pass, d_head),
+        }
+    }
+
+    /// Names the first tensor whose gradient is not finite.
+    fn gradient_not_finite(&self, dev: &dyn Device) -> Error {
+        let grads = &self.trained().grads;
+        let broken = |p: &&Param| {
+            !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite()
+        };
+        let broken = self.table.params.iter().find(broken);
+        let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
+        let error = Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
+            .hint("lower train.learning_rate, or set train.grad_clip");
+        match self.shape.name {
+            RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),
+            _ => error,
+        }
+    }
+}
+
+/// Begins a phase, and tells the device.
+pub(crate) fn enter<'p>(dev: &dyn Device, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
+    dev.begin_phase(phase, overlay.bytes());
+    overlay.enter(phase)
+}
+
+/// Runs a pass of every size that products tell apart; `run` is given each and its head rows.
+fn rehearse_passes(
+    dev: &dyn Device,
+    phase: &InPhase<'_>,
+    shape: PassShape,
+    positions: usize,
+    run: &mut dyn FnMut(&Pass<'_>, usize),
+) -> Result<()> {
+    let (limits, acts) = (shape.limits, Activations::bind(phase, shape.mode, shape.limits));
+    let mut index = PassIndex::with_capacity(&limits);
+    for rows in rehearsal_sizes(&limits, positions) {
+        let heads = rows.min(limits.head_rows);
+        index.rehearse(&limits, rows, positions, heads, limits.blocks as u32 - 1);
+        run(&Pass::upload(dev, acts, &index), heads);
+    }
+    dev.sync();
+    dev.check()
+}

@@ -1,0 +1,309 @@
+//! The trainer: the roles of a run over one arena, the engine that samples, and the step's arrays.
+
+use super::role::{Loading, Passes, Role, Scores, UpdateStats, enter};
+use crate::methods::buffers::StepBuffers;
+use plimsoll_base::{Phase, Result};
+use plimsoll_device::{Device, Sampling};
+use plimsoll_files::{Head, OpenModel};
+use plimsoll_memory::{Arena, Overlay, ReadLease, Resident};
+use plimsoll_model::{Activations, Mode};
+use plimsoll_plan::{RoleName, RunShape};
+use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_train::{Packer, Sequence, UpdateOptions};
+use std::ops::Range;
+use std::path::Path;
+
+/// The models that roles are read from.
+#[derive(Clone, Copy)]
+pub struct Sources<'m> {
+    /// The run's model: the actor and its reference, or the reward model that is trained.
+    pub model: &'m OpenModel,
+    /// What the critic starts from, if that is another model.
+    pub critic: Option<&'m OpenModel>,
+    /// The reward model that scores responses.
+    pub reward: Option<&'m OpenModel>,
+}
+
+impl<'m> Sources<'m> {
+    /// One model for all roles.
+    pub fn one(model: &'m OpenModel) -> Sources<'m> {
+        Sources { model, critic: None, reward: None }
+    }
+
+    fn of(&self, role: RoleName) -> &'m OpenModel {
+        match role {
+            RoleName::Critic => self.critic.unwrap_or(self.model),
+            RoleName::Reward => self.reward.unwrap_or(self.model),
+            RoleName::Actor | RoleName::Reference => self.model,
+        }
+    }
+}
+
+/// One device, its arena's overlay, and everything that a step needs.
+pub struct Trainer<'a> {
+    /// The device.
+    pub dev: &'a dyn Device,
+    /// The run's shape.
+    pub shape: &'a RunShape,
+    /// Responses of the last request.
+    pub samples: Samples,
+    /// Responses that a rollout kept, if they outlive its requests.
+    pub kept: Option<Samples>,
+    /// Per-token arrays of the step.
+    pub buffers: StepBuffers,
+    /// The first is the one that is sampled from or trained.
+    roles: Vec<Role<'a>>,
+    resident: Resident<'a>,
+    overlay: Overlay<'a>,
+    engine: Engine,
+    packer: Option<Packer>,
+    loading: Loading,
+}
+
+impl<'a> Trainer<'a> {
+    /// Binds the roles to the arena and reads their weights; what a model's files do not hold is drawn from `seed`.
+    ///
+    /// Errors: those of reading weights.
+    pub fn new(
+        dev: &'a dyn Device,
+        arena: &'a mut Arena,
+        shape: &'a RunShape,
+        sources: Sources<'_>,
+        seed: u64,
+    ) -> Result<Trainer<'a>> {
+        let (resident, overlay) = arena.split();
+        let loading = Loading { seed, staging: shape.host.staging };
+        let mut roles: Vec<Role<'a>> = Vec::new();
+        for role in shape.roles() {
+            let role = Role::bind(dev, resident, role, roles.first(), sources.of(role.name), loading)?;
+            roles.push(role);
+        }
+        let (sequences, tokens, arrays) = shape.step_arrays();
+        let kept = shape.training.filter(|t| t.holds_samples);
+        let (engine, turns_max) = (shape.engine, shape.episodes.turns_max);
+        Ok(Trainer {
+            dev,
+            shape,
+            samples: Samples::with_turns(engine.samples, engine.new_tokens, turns_max),
+            kept: kept.map(|t| Samples::with_capacity(t.held_sequences(), tokens)),
+            buffers: StepBuffers::with_capacity(sequences, tokens, arrays),
+            roles,
+            resident,
+            overlay,
+            engine: Engine::new(engine, shape.on_full),
+            packer: shape.training.map(|_| Packer::new(shape.pass())),
+            loading,
+        })
+    }
+
+    /// Returns the first role: the one that is sampled from or trained.
+    pub fn first(&self) -> &Role<'a> {
+        &self.roles[0]
+    }
+
+    /// Returns a role, if the run has it.
+    pub fn role(&self, name: RoleName) -> Option<&Role<'a>> {
+        self.roles.iter().find(|role| role.shape.name == name)
+    }
+
+    /// Returns the roles that are trained.
+    pub fn trained(&self) -> impl Iterator<Item = &Role<'a>> {
+        self.roles.iter().filter(|role| role.optimizer.is_some())
+    }
+
+    /// Runs every shape of every phase once, so that the device's libraries take what they need before the first step.
+    /// Weights and states stay as they are. Does nothing on a device whose operations take no memory.
+    ///
+    /// Errors: those of the device.
+    pub fn rehearse(&mut self, samplings: &[Sampling]) -> Result<()> {
+        if self.dev.card_memory().is_none() {
+            return Ok(());
+        }
+        if self.shape.head == Head::Vocabulary {
+            let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
+            let mode = Mode::Rollout { truncates: self.shape.truncates };
+            let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
+            self.engine.rehearse(self.dev, self.roles[0].decoder(), acts, samplings)?;
+        }
+        if self.shape.training.is_some() {
+            for index in (0..self.roles.len()).rev() {
+                let (role, with, _) = self.parts(index);
+                role.rehearse(with)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the first role's weights again from where they came.
+    ///
+    /// Errors: those of reading weights.
+    pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
+        self.overlay.take_back();
+        self.roles[0].reload(self.dev, model, self.loading)
+    }
+
+    /// Reads weights and optimizer states of every trained role from a checkpoint, bit for bit. `updates`: the updates of each.
+    ///
+    /// Errors: `checkpoint-damaged`; those of reading.
+    pub fn restore(&mut self, checkpoint: &Path, updates: impl Fn(RoleName) -> u64) -> Result<()> {
+        self.overlay.take_back();
+        for role in self.roles.iter_mut().filter(|role| role.optimizer.is_some()) {
+            role.restore(self.dev, checkpoint, updates(role.shape.name), self.loading.staging)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the right to read weights and states next to Rollout and Score; the next update waits for it.
+    pub fn lease(&self) -> ReadLease<'a> {
+        self.resident.lease()
+    }
+
+    /// Returns the optimizer updates of the first role: the version of the policy.
+    pub fn updates(&self) -> u64 {
+        self.roles[0].updates()
+    }
+
+    /// Returns the optimizer updates of all roles.
+    pub fn all_updates(&self) -> u64 {
+        self.roles.iter().map(Role::updates).sum()
+    }
+
+    /// Samples responses into `samples`: phase Rollout.
+    pub fn rollout(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition) -> Result<RolloutStats> {
+        let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
+        let mode = Mode::Rollout { truncates: self.shape.truncates };
+        let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
+        self.engine.run(self.dev, self.roles[0].decoder(), acts, request, stop, &mut self.samples)
+    }
+
+    /// Takes the step's responses out for as long as it reads them; `put_samples` gives them back.
+    pub(crate) fn take_samples(&mut self) -> Samples {
+        let samples = self.kept.as_mut().unwrap_or(&mut self.samples);
+        std::mem::replace(samples, Samples::with_capacity(0, 1))
+    }
+
+    /// Puts back what `take_samples` took.
+    pub(crate) fn put_samples(&mut self, samples: Samples) {
+        *self.kept.as_mut().unwrap_or(&mut self.samples) = samples;
+    }
+
+    /// Returns the responses of the last rollout.
+    pub fn step_samples(&self) -> &Samples {
+        self.kept.as_ref().unwrap_or(&self.samples)
+    }
+
+    /// Scores all sequences with a role, as `Role::score`.
+    ///
+    /// Errors: those of packing and of the device.
+    pub fn score(
+        &mut self,
+        role: RoleName,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+        each: &mut dyn FnMut(&mut StepBuffers, Range<usize>, Scores<'_>),
+    ) -> Result<()> {
+        let (role, with, buffers) = self.parts_of(role);
+        role.score(with, sequences, inv_temperature, &mut |which, scores| each(buffers, which, scores))
+    }
+
+    /// Computes log-probabilities under the reference into `buffers.ref_logprobs`. Does nothing without a reference.
+    ///
+    /// Errors: as `score`.
+    pub fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+        if self.role(RoleName::Reference).is_none() {
+            return Ok(());
+        }
+        self.score(RoleName::Reference, sequences, inv_temperature, &mut |buffers, which, scores| {
+            let tokens = buffers.tokens(&which);
+            scores.read(&mut buffers.ref_logprobs[tokens]);
+        })
+    }
+
+    /// Computes log-probabilities under the actor as it is into `buffers.old_logprobs`.
+    ///
+    /// Errors: as `score`.
+    pub fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+        self.score(RoleName::Actor, sequences, inv_temperature, &mut |buffers, which, scores| {
+            let tokens = buffers.tokens(&which);
+            scores.read(&mut buffers.old_logprobs[tokens]);
+        })
+    }
+
+    /// Computes the value of the state before each response token into `buffers.critic.old_values`. Does nothing without a
+    /// critic.
+    ///
+    /// Errors: as `score`.
+    pub fn score_values(&mut self, sequences: &[Sequence<'_>]) -> Result<()> {
+        if self.role(RoleName::Critic).is_none() {
+            return Ok(());
+        }
+        self.score(RoleName::Critic, sequences, 1.0, &mut |buffers, which, scores| {
+            let tokens = buffers.tokens(&which);
+            scores.read(&mut buffers.critic.old_values[tokens]);
+        })
+    }
+
+    /// Returns the reward model's score of each sequence, read at its last token.
+    ///
+    /// Errors: as `score`.
+    pub fn reward_scores(&mut self, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
+        let mut out = vec![0f32; sequences.len()];
+        self.score(RoleName::Reward, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
+        Ok(out)
+    }
+
+    /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
+    ///
+    /// `loss` sees each micro-batch after its forward pass: it fills the derivatives in `buffers` for its tokens.
+    /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then as they were.
+    pub fn update(
+        &mut self,
+        role: RoleName,
+        sequences: &[Sequence<'_>],
+        which: Range<usize>,
+        inv_temperature: f32,
+        how: UpdateOptions,
+        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+    ) -> Result<UpdateStats> {
+        let stats = self.gradients(role, sequences, which, inv_temperature, loss)?;
+        let (role, with, _) = self.parts_of(role);
+        role.apply(with, stats, how)
+    }
+
+    /// Computes the gradients of an update, from zero.
+    ///
+    /// Errors: as `Role::gradients`.
+    pub fn gradients(
+        &mut self,
+        role: RoleName,
+        sequences: &[Sequence<'_>],
+        which: Range<usize>,
+        inv_temperature: f32,
+        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+    ) -> Result<UpdateStats> {
+        let (role, with, buffers) = self.parts_of(role);
+        role.gradients(with, buffers, sequences, which, inv_temperature, loss)
+    }
+
+    fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
+        let index = self.roles.iter().position(|role| role.shape.name == name);
+        self.parts(index.expect("the run's method asks only for roles that its plan has"))
+    }
+
+    fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
+        let Trainer { dev, shape, roles, overlay, packer, buffers, .. } = self;
+        let packer = packer.as_mut().expect("a training run packs");
+        (&mut roles[index], Passes { dev: *dev, overlay, packer, positions: shape.positions }, buffers)
+    }
+}
+
+/// Returns the sampling of a run file's `[rollout]`.
+pub fn sampling(rollout: &plimsoll_config::Rollout, seed: u64) -> Sampling {
+    Sampling {
+        temperature: rollout.temperature as f32,
+        top_k: rollout.top_k,
+        top_p: rollout.top_p as f32,
+        min_p: rollout.min_p as f32,
+        seed,
+    }
+}

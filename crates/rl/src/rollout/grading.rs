@@ -1,0 +1,79 @@
+//! Grading while the rollout runs: a response that has ended is put into words and handed to the rewards at once.
+
+use crate::data::dataset::{Item, TextModel};
+use crate::rollout::responses::{TextStop, response_text};
+use plimsoll_base::Result;
+use plimsoll_config::Rollout;
+use plimsoll_reward::{Case, Prompt, Rewards};
+use plimsoll_rollout::{Finish, StopCondition};
+use std::sync::Arc;
+
+/// The stop condition of a rollout whose responses are graded as they end.
+pub struct Grading<'s> {
+    stop: TextStop<'s>,
+    text: &'s TextModel,
+    rollout: &'s Rollout,
+    rewards: &'s mut Rewards,
+    /// One entry a group.
+    prompts: Vec<Arc<Prompt>>,
+    group: usize,
+    texts: Vec<String>,
+}
+
+impl<'s> Grading<'s> {
+    /// Begins a round of `rewards` over `group` responses to each item. `steps`: the step and how many there will be.
+    ///
+    /// Errors: `stop-string-invalid`.
+    pub fn begin(
+        rewards: &'s mut Rewards,
+        text: &'s TextModel,
+        rollout: &'s Rollout,
+        items: &[Item],
+        group: usize,
+        steps: [u32; 2],
+    ) -> Result<Grading<'s>> {
+        let samples = items.len() * group;
+        rewards.begin(samples, group, steps);
+        let prompt = |item: &Item| {
+            Arc::new(Prompt {
+                text: item.text.clone(),
+                rendered: text.tokenizer.decode(&item.ids, false),
+                messages: item.messages.clone(),
+                columns: item.columns.clone(),
+            })
+        };
+        Ok(Grading {
+            stop: TextStop::new(text, &rollout.stop, samples)?,
+            text,
+            rollout,
+            rewards,
+            prompts: items.iter().map(prompt).collect(),
+            group,
+            texts: vec![String::new(); samples],
+        })
+    }
+
+    /// The text of every response, all of which have ended.
+    pub fn texts(self) -> Vec<String> {
+        self.texts
+    }
+}
+
+impl StopCondition for Grading<'_> {
+    fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
+        self.stop.stops(sample, response)
+    }
+
+    fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {
+        let text = response_text(self.text, response, finish, &self.rollout.stop, self.rollout.keep_stop);
+        self.texts[sample].clone_from(&text);
+        let case = Case {
+            prompt: self.prompts[sample / self.group].clone(),
+            response: text,
+            response_ids: response.to_vec(),
+            max_new_tokens: self.rollout.max_new_tokens as usize,
+            ended: finish != Finish::Length,
+        };
+        self.rewards.submit(sample, case);
+    }
+}

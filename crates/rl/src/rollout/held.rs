@@ -1,0 +1,227 @@
+//! What a rollout kept: groups of samples with their scores, in the order of their prompts. A step trains on the next
+//! ones. A checkpoint between two steps of one rollout holds the rest, because the weights that sampled them are gone.
+//!
+//! Tokens and log-probs are not here: they are the responses of a `Samples`, group by group.
+
+use crate::data::dataset::Item;
+use plimsoll_base::{Error, Result};
+use plimsoll_reward::Scored;
+use plimsoll_rollout::{Finish, Samples};
+use plimsoll_run::checkpoint::HeldState;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+use std::path::Path;
+
+/// The groups of a rollout.
+#[derive(Debug, Default)]
+pub struct Held {
+    groups: Vec<HeldGroup>,
+    /// Groups that have trained.
+    used: usize,
+    /// Those of the last step.
+    last: Range<usize>,
+    of: HeldState,
+}
+
+/// One prompt with its samples.
+#[derive(Debug)]
+pub struct HeldGroup {
+    /// Where the data has it.
+    pub position: u64,
+    /// The prompt.
+    pub item: Item,
+    /// One entry a sample.
+    pub scored: Vec<Scored>,
+    /// The responses as text, one entry a sample.
+    pub texts: Vec<String>,
+}
+
+/// A line of the checkpoint's file: a group. Numbers with a point are their bits.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    position: u64,
+    samples: Vec<LineSample>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LineSample {
+    ids: Vec<u32>,
+    logprobs: Vec<u32>,
+    finish: Finish,
+    total: Option<u32>,
+    parts: Vec<Option<u32>>,
+}
+
+impl Held {
+    /// Forgets what there was: the rollout of `step` begins, with weights that have seen `policy_version` updates.
+    pub fn begin(&mut self, step: u32, policy_version: u64) {
+        *self = Held { of: HeldState { step, policy_version, groups: 0 }, ..Held::default() };
+    }
+
+    /// Adds a group that is kept.
+    pub fn push(&mut self, group: HeldGroup) {
+        self.groups.push(group);
+    }
+
+    /// All groups of the rollout.
+    pub fn groups(&self) -> &[HeldGroup] {
+        &self.groups
+    }
+
+    /// The rollout that they are from.
+    pub fn of(&self) -> HeldState {
+        self.of
+    }
+
+    /// Groups that the next step of `prompts` prompts trains on; empty where there are none left.
+    pub fn next(&self, prompts: usize) -> Range<usize> {
+        self.used..(self.used + prompts).min(self.groups.len())
+    }
+
+    /// They have trained.
+    pub fn done(&mut self, groups: Range<usize>) {
+        self.used = groups.end;
+        self.last = groups;
+    }
+
+    /// Groups of the step that was done last.
+    pub fn last(&self) -> Range<usize> {
+        self.last.clone()
+    }
+
+    /// Groups that wait, once the rollout's first step is done. A rollout that no step is done of is made again.
+    fn waiting(&self) -> Range<usize> {
+        if self.used == 0 { 0..0 } else { self.used..self.groups.len() }
+    }
+
+    /// What a checkpoint says of them; `None` where nothing waits.
+    pub fn state(&self) -> Option<HeldState> {
+        let groups = self.waiting().len() as u64;
+        (groups > 0).then_some(HeldState { groups, ..self.of })
+    }
+
+    /// The lines of a checkpoint's file, one a waiting group.
+    pub fn lines<'h>(&'h self, samples: &'h Samples) -> impl Iterator<Item = String> + 'h {
+        let bits = |score: Option<f32>| score.map(f32::to_bits);
+        self.waiting().map(move |g| {
+            let group = &self.groups[g];
+            let size = group.scored.len();
+            let sample = |(s, scored): (usize, &Scored)| LineSample {
+                ids: samples.ids(s).to_vec(),
+                logprobs: samples.logprobs(s).iter().map(|logprob| logprob.to_bits()).collect(),
+                finish: samples.finish(s),
+                total: bits(scored.total),
+                parts: scored.parts.iter().map(|&part| bits(part)).collect(),
+            };
+            let samples = (g * size..).zip(&group.scored).map(sample).collect();
+            serde_json::to_string(&Line { position: group.position, samples }).expect("a line is plain data")
+        })
+    }
+
+    /// Reads them back into `samples`, in groups of `size`. `item` gives the prompt at a position of the data, `text` the
+    /// words of a response.
+    ///
+    /// Errors: `checkpoint-damaged`; those of `item`.
+    pub fn read(
+        path: &Path,
+        state: HeldState,
+        size: usize,
+        samples: &mut Samples,
+        item: &mut dyn FnMut(u64) -> Result<Item>,
+        text: &dyn Fn(&[u32], Finish) -> String,
+    ) -> Result<Held> {
+        let bad = |what: String| {
+            Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
+                .hint("--resume=previous-good goes on from the checkpoint before")
+        };
+        let number = |bits: Option<u32>| bits.map(f32::from_bits);
+        let mut held = Held { of: state, ..Held::default() };
+        samples.clear();
+        let file = File::open(path).map_err(|err| bad(err.to_string()))?;
+        for line in BufReader::new(file).lines() {
+            let line = line.map_err(|err| bad(err.to_string()))?;
+            let line: Line = serde_json::from_str(&line).map_err(|err| bad(err.to_string()))?;
+            if line.samples.len() != size {
+                return Err(bad(format!("a group of {} samples, the run has {size}", line.samples.len())));
+            }
+            let (mut scored, mut texts) = (Vec::with_capacity(size), Vec::with_capacity(size));
+            for sample in line.samples {
+                let logprobs: Vec<f32> = sample.logprobs.into_iter().map(f32::from_bits).collect();
+                if sample.ids.len() != logprobs.len() || !samples.has_room(sample.ids.len()) {
+                    let found = (sample.ids.len(), logprobs.len());
+                    return Err(bad(format!("a response of {} tokens and {} log-probs", found.0, found.1)));
+                }
+                samples.push_response(&sample.ids, &logprobs, sample.finish);
+                texts.push(text(&sample.ids, sample.finish));
+                let parts = sample.parts.into_iter().map(number).collect();
+                scored.push(Scored { total: number(sample.total), parts });
+            }
+            held.push(HeldGroup { position: line.position, item: item(line.position)?, scored, texts });
+        }
+        if held.groups.len() as u64 != state.groups {
+            return Err(bad(format!("{} groups, state.json says {}", held.groups.len(), state.groups)));
+        }
+        Ok(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(position: u64, total: Option<f32>) -> HeldGroup {
+        let scored = vec![Scored { total, parts: vec![Some(0.1), None] }, Scored::default()];
+        HeldGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2] }
+    }
+
+    #[test]
+    fn what_waits_comes_back_with_its_bits() {
+        let (mut held, mut samples) = (Held::default(), Samples::with_capacity(6, 3));
+        samples.clear();
+        held.begin(7, 41);
+        for (position, total) in [(30, Some(1.0)), (31, None), (34, Some(-0.3))] {
+            held.push(group(position, total));
+            samples.push_response(&[position as u32, 5], &[-0.1, -2.5e-7], Finish::Eos);
+            samples.push_response(&[9], &[-1.0 / 3.0], Finish::Length);
+        }
+        assert_eq!(held.state(), None, "no step is done: the rollout is made again");
+        held.done(held.next(1));
+        assert_eq!((held.last(), held.next(4)), (0..1, 1..3));
+        let state = held.state().expect("two groups wait");
+        assert_eq!(state, HeldState { step: 7, policy_version: 41, groups: 2 });
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("samples.jsonl");
+        plimsoll_files::write_new_lines(&path, held.lines(&samples)).expect("written");
+        let read = |state, size, room: &mut Samples| {
+            let mut item = |position: u64| Ok(Item { text: position.to_string(), ..Item::default() });
+            Held::read(&path, state, size, room, &mut item, &|ids, _| ids.len().to_string())
+        };
+        let mut room = Samples::with_capacity(4, 3);
+        let back = read(state, 2, &mut room).expect("whole");
+        assert_eq!(back.state(), None);
+        assert_eq!((back.of(), back.next(9)), (HeldState { groups: 2, ..state }, 0..2));
+        assert_eq!(back.groups()[1].item.text, "34");
+        assert_eq!(back.groups()[1].texts, ["2", "1"]);
+        for (g, before) in back.groups().iter().zip(&held.groups()[1..]) {
+            assert_eq!((g.position, &g.scored), (before.position, &before.scored));
+        }
+        for s in 0..4 {
+            assert_eq!(room.ids(s), samples.ids(s + 2));
+            assert_eq!(room.logprobs(s), samples.logprobs(s + 2));
+            assert_eq!(room.finish(s), samples.finish(s + 2));
+        }
+        for (state, size, tokens, what) in [
+            (HeldState { groups: 3, ..state }, 2, 3, "state.json says 3"),
+            (state, 3, 3, "a group of 2 samples"),
+            (state, 2, 1, "a response of 2 tokens"),
+        ] {
+            let error = read(state, size, &mut Samples::with_capacity(4, tokens)).expect_err(what);
+            assert!(error.slug == "checkpoint-damaged" && error.message.contains(what), "{error}");
+        }
+    }
+}

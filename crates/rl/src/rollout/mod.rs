@@ -1,0 +1,7 @@
+//! Sampling and grading: the rounds of a rollout, what it keeps, and responses as text.
+
+pub mod gather;
+pub mod grading;
+pub mod held;
+pub mod model_reward;
+pub mod responses;

@@ -1,0 +1,147 @@
+//! Responses as text: stop strings while they are drawn, and what rewards and samples read afterwards.
+
+use crate::data::dataset::TextModel;
+use plimsoll_base::Result;
+use plimsoll_reward::Scored;
+use plimsoll_rollout::{Finish, Samples, StopCondition};
+use plimsoll_text::{StopMatcher, StreamDecoder};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A response that is kept for people: a line of `samples/*.jsonl`.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeptSample {
+    /// Steps done.
+    pub step: u32,
+    /// As the data has it.
+    pub prompt: String,
+    /// As the rewards saw it.
+    pub response: String,
+    /// The data set of the prompt.
+    pub set: String,
+    /// Weighted sum of the rewards; null if none gave a score.
+    pub reward: Option<f32>,
+    /// The score of each reward, by its name, before its weight.
+    pub rewards: BTreeMap<String, Option<f32>>,
+    /// Its tokens.
+    pub response_tokens: usize,
+    /// Why it ended.
+    pub finish: Finish,
+    /// Optimizer updates that the weights had seen which sampled it.
+    pub policy_version: u64,
+    /// One entry a token, as the rollout recorded it.
+    pub logprobs: Vec<f32>,
+    /// One entry a token: characters of `response` that it completed. The last ones may stand behind its end, where a
+    /// stop string was cut off.
+    pub token_chars: Vec<u32>,
+}
+
+/// What the samples of a file have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'s> {
+    /// Its tokenizer says which token wrote what.
+    pub text: &'s TextModel,
+    /// Steps done.
+    pub step: u32,
+    /// Names of the rewards.
+    pub names: &'s [String],
+    /// The rollout's samples.
+    pub samples: &'s Samples,
+    /// Optimizer updates that the weights had seen which sampled them.
+    pub policy_version: u64,
+}
+
+impl Kept<'_> {
+    /// Sample `index`: a response to a prompt of `set`, and what it got.
+    pub fn sample(
+        &self,
+        index: usize,
+        set: &str,
+        prompt: &str,
+        response: &str,
+        scored: &Scored,
+    ) -> KeptSample {
+        let samples = self.samples;
+        KeptSample {
+            step: self.step,
+            prompt: prompt.to_string(),
+            response: response.to_string(),
+            set: set.to_string(),
+            reward: scored.total,
+            rewards: self.names.iter().cloned().zip(scored.parts.iter().copied()).collect(),
+            response_tokens: samples.ids(index).len(),
+            finish: samples.finish(index),
+            policy_version: self.policy_version,
+            logprobs: samples.logprobs(index).to_vec(),
+            token_chars: self.token_chars(samples.ids(index)),
+        }
+    }
+
+    /// Characters that each token completes; 0 for special tokens and for the first bytes of a longer character.
+    fn token_chars(&self, response: &[u32]) -> Vec<u32> {
+        let (mut decoder, mut text) = (StreamDecoder::new(true), String::new());
+        let completed = |&token: &u32| {
+            text.clear();
+            decoder.push(&self.text.tokenizer, token, &mut text);
+            text.chars().count() as u32
+        };
+        response.iter().map(completed).collect()
+    }
+}
+
+/// Ends a response at a stop string, whichever tokens spell it.
+#[derive(Debug)]
+pub struct TextStop<'t> {
+    text: &'t TextModel,
+    responses: Vec<(StreamDecoder, StopMatcher)>,
+    decoded: String,
+    released: String,
+}
+
+impl<'t> TextStop<'t> {
+    /// Watches up to `samples` responses for `stops`.
+    ///
+    /// Errors: `stop-string-invalid`.
+    pub fn new(text: &'t TextModel, stops: &[String], samples: usize) -> Result<TextStop<'t>> {
+        let matcher = StopMatcher::new(stops)?;
+        let count = if stops.is_empty() { 0 } else { samples };
+        let responses = (0..count).map(|_| (StreamDecoder::new(true), matcher.clone())).collect();
+        Ok(TextStop { text, responses, decoded: String::new(), released: String::new() })
+    }
+}
+
+impl StopCondition for TextStop<'_> {
+    fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
+        if self.responses.is_empty() {
+            return false;
+        }
+        let (decoder, matcher) = &mut self.responses[sample];
+        if response.len() == 1 {
+            decoder.reset();
+            matcher.reset();
+        }
+        self.decoded.clear();
+        self.released.clear();
+        let token = *response.last().expect("a response that was drawn");
+        decoder.push(&self.text.tokenizer, token, &mut self.decoded);
+        matcher.push(&self.decoded, &mut self.released).is_some()
+    }
+}
+
+/// The text of a response as rewards see it: special tokens left out, cut before the stop string unless it is kept.
+pub fn response_text(
+    text: &TextModel,
+    response: &[u32],
+    finish: Finish,
+    stops: &[String],
+    keep_stop: bool,
+) -> String {
+    let mut out = text.tokenizer.decode(response, true);
+    if finish == Finish::Stop
+        && !keep_stop
+        && let Some(at) = stops.iter().filter_map(|stop| out.find(stop.as_str())).min()
+    {
+        out.truncate(at);
+    }
+    out
+}

@@ -1,0 +1,191 @@
+//! Writing a checkpoint: small files at once, tensors streamed through the planned staging buffer by whoever runs the
+//! job, in this thread or beside the next rollout.
+
+use crate::roles::Trainer;
+use crate::rollout::held::Held;
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_device::{Device, MatrixLayout};
+use plimsoll_files::{
+    Head, OpenModel, config_json, fsync_dir, generation_config_json, score_config_json, write_new,
+    write_new_lines,
+};
+use plimsoll_memory::ReadLease;
+use plimsoll_model::{FlatTensors, ParamTable, save};
+use plimsoll_plan::{RunShape, checkpoint_bytes};
+use plimsoll_run::checkpoint::{
+    FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
+};
+use plimsoll_text::files_to_save;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is saved beside the weights.
+#[derive(Clone, Copy)]
+pub enum What<'s> {
+    /// Weights alone: a run cannot go on from them.
+    Weights,
+    /// Everything that the next step depends on.
+    Everything {
+        /// The counters.
+        state: &'s RunState,
+        /// The run file as resolved.
+        run_file: &'s str,
+        /// What the last rollout kept; samples that wait are saved.
+        held: &'s Held,
+    },
+}
+
+/// A checkpoint whose small files are written and whose tensors are to be read.
+pub struct SaveJob<'a> {
+    dev: &'a dyn Device,
+    tensors: Vec<TensorsOf<'a>>,
+    layout: MatrixLayout,
+    lease: ReadLease<'a>,
+    staging: Bytes,
+    part: PathBuf,
+    store: Store,
+    retention: Retention,
+    manifest: Manifest,
+}
+
+/// One file of tensors.
+#[derive(Debug)]
+struct TensorsOf<'a> {
+    file: &'static str,
+    table: ParamTable,
+    sets: Vec<FlatTensors<'a>>,
+}
+
+/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read them.
+///
+/// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
+pub fn prepare<'a>(
+    trainer: &Trainer<'a>,
+    model: &OpenModel,
+    store: &Store,
+    step: u32,
+    what: What<'_>,
+    retention: Retention,
+) -> Result<SaveJob<'a>> {
+    check_space(trainer.shape, store.folder())?;
+    let part = store.begin(step)?;
+    let files = write_small(trainer, model, &part, what).inspect_err(|_| store.abandon(step))?;
+    Ok(SaveJob {
+        dev: trainer.dev,
+        tensors: tensors(trainer, &what),
+        layout: trainer.first().decoder().params.embed.layout,
+        lease: trainer.lease(),
+        staging: trainer.shape.host.staging,
+        part,
+        store: store.clone(),
+        retention,
+        manifest: Manifest {
+            format: FORMAT,
+            step,
+            resumable: matches!(what, What::Everything { .. }),
+            source: model.source.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            files,
+        },
+    })
+}
+
+impl SaveJob<'_> {
+    /// Steps done.
+    pub fn step(&self) -> u32 {
+        self.manifest.step
+    }
+
+    /// Where it saves.
+    pub fn store(&self) -> Store {
+        self.store.clone()
+    }
+
+    /// Writes the tensors and gives the checkpoint its name.
+    ///
+    /// Errors: as `prepare`; nothing half-written is left.
+    pub fn run(self) -> Result<PathBuf> {
+        let (store, step) = (self.store.clone(), self.manifest.step);
+        self.write().inspect_err(|_| store.abandon(step))
+    }
+
+    fn write(mut self) -> Result<PathBuf> {
+        for TensorsOf { file, table, sets } in &self.tensors {
+            let path = self.part.join(file);
+            let record = save(self.dev, table, self.layout, sets, &path, self.staging)?;
+            self.manifest.files.insert((*file).into(), record);
+        }
+        drop(self.lease); // All tensors are read: the next update may begin.
+        if self.manifest.resumable {
+            fsync_dir(&self.part.join(STATE))?;
+        }
+        write_new(&self.part.join(MANIFEST), self.manifest.to_text().as_bytes())?;
+        self.store.finish(self.manifest.step, &self.retention)
+    }
+}
+
+/// The files of tensors: the first role's weights, and with everything the weights and states of all trained roles.
+fn tensors<'a>(trainer: &Trainer<'a>, what: &What<'_>) -> Vec<TensorsOf<'a>> {
+    let mut files = Vec::new();
+    for role in trainer.trained() {
+        let (weights, states) = role.files();
+        let of = |file, sets| TensorsOf { file, table: role.table.clone(), sets };
+        files.push(of(weights, vec![FlatTensors::weights(role.decoder().params.all)]));
+        if let What::Weights = what {
+            break;
+        }
+        files.extend(role.optimizer.as_ref().map(|optimizer| of(states, optimizer.states())));
+    }
+    files
+}
+
+/// Everything but tensors and manifest.
+fn write_small(
+    trainer: &Trainer<'_>,
+    model: &OpenModel,
+    part: &Path,
+    what: What<'_>,
+) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
+    let (shape, ids) = (trainer.shape, model.token_ids());
+    let pretty =
+        |value: &serde_json::Value| serde_json::to_vec_pretty(value).expect("JSON of our own making");
+    let mut files = BTreeMap::new();
+    let mut write = |name: &str, bytes: &[u8]| -> Result<()> {
+        files.insert(name.to_string(), write_new(&part.join(name), bytes)?);
+        Ok(())
+    };
+    let config = match shape.head {
+        Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
+        Head::Score => score_config_json(&shape.spec, shape.weights, &ids),
+    };
+    write("config.json", &pretty(&config))?;
+    write("generation_config.json", &pretty(&generation_config_json(&ids)))?;
+    for (name, bytes) in files_to_save(&model.tokenizer)? {
+        write(name, &bytes)?;
+    }
+    if let What::Everything { state, run_file, held } = what {
+        let folder = part.join(STATE);
+        std::fs::create_dir(&folder).map_err(|err| plimsoll_run::run_dir::unwritable(&folder, &err))?;
+        write(STATE_JSON, state.to_text().as_bytes())?;
+        write(RUN_FILE, run_file.as_bytes())?;
+        if state.held.is_some() {
+            let record = write_new_lines(&part.join(HELD), held.lines(trainer.step_samples()))?;
+            files.insert(HELD.to_string(), record);
+        }
+    }
+    Ok(files)
+}
+
+/// The disk of `dir` must hold a checkpoint before its first byte is written.
+///
+/// Errors: `disk-full`.
+pub fn check_space(shape: &RunShape, dir: &Path) -> Result<()> {
+    let training = shape.training.as_ref().expect("only training saves");
+    let needed = checkpoint_bytes(shape, training);
+    let Some(free) = plimsoll_memory::host::free_disk(dir) else { return Ok(()) };
+    if free >= needed {
+        return Ok(());
+    }
+    let message = format!("{}: a checkpoint needs {needed}, {free} are free", dir.display());
+    Err(Error::new("disk-full", message).hint("free some space, or set run.dir to another disk"))
+}

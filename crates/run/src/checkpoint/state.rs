@@ -1,0 +1,111 @@
+//! The counters of a run: everything beside tensors that its next step depends on. Random numbers are counted, not
+//! drawn, so the seed, the next sample and the next prompt are the whole state of every generator.
+
+use super::{STATE_JSON, exact, exact_option};
+use crate::progress::Progress;
+use plimsoll_base::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The checkpoint with the highest evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// Its step.
+    pub step: u32,
+    /// Mean of `eval.metric`.
+    #[serde(with = "exact")]
+    pub score: f64,
+}
+
+/// The rollout whose samples wait: part of `state.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldState {
+    /// The step that sampled.
+    pub step: u32,
+    /// Optimizer updates that the weights had seen.
+    pub policy_version: u64,
+    /// Groups that wait.
+    pub groups: u64,
+}
+
+/// `state/state.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunState {
+    /// Optimizer updates that the weights have seen.
+    pub policy_version: u64,
+    /// Updates of the critic, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critic_updates: Option<u64>,
+    /// Key of all random numbers.
+    pub seed: u64,
+    /// Position of the next prompt in the data.
+    pub data_position: u64,
+    /// Counter of the next sample's random numbers.
+    pub next_sample_id: u64,
+    /// Samples of an earlier rollout that wait for their steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldState>,
+    /// Coefficient of the adaptive KL controller.
+    #[serde(with = "exact_option")]
+    pub kl_coef: Option<f64>,
+    /// Length of `events.jsonl` up to here.
+    pub events_bytes: u64,
+    /// What the summary is made of.
+    pub progress: Progress,
+    /// Instruction path or compute capability.
+    pub machine: String,
+    /// SHA-256 of the binary.
+    pub build: String,
+    /// SHA-256 of what the planner settled that bits depend on.
+    pub plan: String,
+    /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
+    pub inputs: BTreeMap<String, String>,
+    /// Sum of squares of the reference model's weights.
+    #[serde(with = "exact_option")]
+    pub reference: Option<f64>,
+    /// Sum of squares of the weights of the reward model that scores responses.
+    #[serde(with = "exact_option", default)]
+    pub reward: Option<f64>,
+}
+
+impl RunState {
+    /// Counters of a run that has only come so far: for measurements and tests.
+    pub fn blank(progress: Progress) -> RunState {
+        RunState {
+            policy_version: 0,
+            critic_updates: None,
+            seed: 0,
+            data_position: 0,
+            next_sample_id: 0,
+            held: None,
+            kl_coef: None,
+            events_bytes: 0,
+            progress,
+            machine: String::new(),
+            build: String::new(),
+            plan: String::new(),
+            inputs: BTreeMap::new(),
+            reference: None,
+            reward: None,
+        }
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a state is plain data") + "\n"
+    }
+
+    /// Reads the state of a verified checkpoint.
+    ///
+    /// Errors: `checkpoint-damaged`.
+    pub fn read(checkpoint: &Path) -> Result<RunState> {
+        let path = checkpoint.join(STATE_JSON);
+        let bad = |what: String| Error::new("checkpoint-damaged", format!("{}: {what}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|err| bad(err.to_string()))?;
+        serde_json::from_str(&text).map_err(|err| bad(err.to_string()))
+    }
+}

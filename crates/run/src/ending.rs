@@ -1,0 +1,50 @@
+//! How a run ends: finished, interrupted by a signal, or diverged.
+
+use plimsoll_base::{Error, Exit};
+use plimsoll_config::Loaded;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// A finished run: what `summary.json` says.
+pub type Summary = Value;
+
+/// The same error; of a wait that a signal has ended, with the exit code of that signal.
+pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
+    let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
+        ("interrupted", 1 | 15) => Exit::Terminated,
+        ("interrupted", 2) => Exit::Interrupted,
+        _ => return error,
+    };
+    Error { exit, ..error }
+}
+
+/// The run directory: the run file's, else `runs/out/NAME`.
+pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
+    match &loaded.run.run.dir {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new("runs/out").join(loaded.path.file_stem().unwrap_or("run".as_ref())),
+    }
+}
+
+pub fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
+    let (name, exit) = match signal {
+        1 => ("SIGHUP", Exit::Terminated),
+        15 => ("SIGTERM", Exit::Terminated),
+        _ => ("SIGINT", Exit::Interrupted),
+    };
+    let message = format!("{name} after step {step}; everything is saved in {}", dir.display());
+    Error { exit, ..Error::new("interrupted", message) }.hint("--resume goes on from there, bit for bit")
+}
+
+/// True for an error that says that the weights no longer give numbers.
+pub fn is_divergence(error: &Error) -> bool {
+    let slugs = ["loss-not-finite", "gradient-not-finite", "rollout-not-finite", "model-weight-not-finite"];
+    slugs.contains(&error.slug)
+}
+
+/// The loss of a step is NaN or infinite.
+pub fn loss_not_finite(step: u32, loss: f64) -> Error {
+    Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
+        .hint("lower train.learning_rate")
+}

@@ -1,0 +1,17 @@
+//! A run from outside: what it leaves in its directory, how it goes on, what it reports, and who watches over it.
+//!
+//! This crate knows no tensors and no environments. It owns the directory (`run_dir`), checkpoints as files, events, the load
+//! line, the report and the supervisor's verdict on a trainer that died.
+
+pub mod checkpoint;
+pub mod ending;
+pub mod events;
+pub mod load_line;
+pub mod metrics;
+pub mod progress;
+pub mod report;
+pub mod resume;
+pub mod run_dir;
+pub mod scores;
+pub mod status;
+pub mod supervise;

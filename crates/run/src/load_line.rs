@@ -1,0 +1,472 @@
+//! The load line during a run: what each part of a step was planned to hold and what it held, whether memory grows over
+//! the steps, and the note that the supervisor reads if the trainer is killed.
+//!
+//! One reading of /proc at each edge between two parts; everything kept here is bounded and a row of the plan. It
+//! measures itself: `spent` is what watching cost.
+
+use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
+use crate::status::{Doing, StatusWriter};
+use plimsoll_base::{Bytes, Error, Phase};
+use plimsoll_memory::CardMemory;
+use plimsoll_memory::host::{Host, Rss, RssReader};
+use plimsoll_memory::trend::{Scratch, Series, Verdict};
+use plimsoll_memory::{Place, Plan, Pool};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Steps between two tests for growth.
+const TREND_EVERY: u32 = 50;
+/// Readings that the test drops: this share of the steps, within bounds.
+const WARM_UP_SHARE: u32 = 20;
+const WARM_UP: std::ops::RangeInclusive<u32> = 10..=100;
+/// Time between two readings of a card, which take longer than one of /proc.
+const CARD_EVERY: Duration = Duration::from_millis(250);
+
+/// The kinds of memory that are tested for growth.
+const KINDS: [&str; plimsoll_plan::LOAD_LINE_KINDS] = ["anon", "file", "shmem", "workers"];
+
+/// What a reading is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    Card,
+    Trainer,
+    Files,
+    Shmem,
+    Workers,
+    EnvWorkers,
+    Supervisor,
+}
+
+impl Row {
+    fn name(self) -> &'static str {
+        match self {
+            Row::Card => "what the run holds of the card",
+            Row::Trainer => "the trainer's resident memory",
+            Row::Files => "its pages of files",
+            Row::Shmem => "its shared memory",
+            Row::Workers => "row reward.workers",
+            Row::EnvWorkers => "rows env.workers and eval.workers",
+            Row::Supervisor => "row process.supervisor",
+        }
+    }
+}
+
+/// Watches one run.
+#[derive(Debug)]
+pub struct Watch {
+    reader: RssReader,
+    status: StatusWriter,
+    planned: Planned,
+    doing: Doing,
+    /// Readings of the step under way, one a part.
+    parts: Vec<PartMemory>,
+    supervisor: Option<u32>,
+    supervisor_bytes: u64,
+    /// True if the run has processes of other people's code.
+    has_workers: bool,
+    workers_bytes: u64,
+    series: [Series; KINDS.len()],
+    scratch: Scratch,
+    verdicts: [Option<Verdict>; KINDS.len()],
+    growing: [bool; KINDS.len()],
+    /// Rows that were named already: once a run is enough.
+    over: Vec<Row>,
+    strict: Option<Error>,
+    is_strict: bool,
+    peak: Bytes,
+    /// What the run holds of a card, and when that was read.
+    card: Option<(Bytes, Instant)>,
+    spent: Duration,
+}
+
+/// Bytes of the plan that readings are held against.
+#[derive(Clone, Copy, Debug, Default)]
+struct Planned {
+    /// The trainer's resident memory in each phase, and the most of all.
+    phases: [Bytes; Phase::ALL.len()],
+    peak: Bytes,
+    /// The arena's regions in each phase.
+    arena: [Bytes; Phase::ALL.len()],
+    arena_bytes: Bytes,
+    files: Bytes,
+    shmem: Bytes,
+    workers: Bytes,
+    has_env_workers: bool,
+    supervisor: Bytes,
+    /// Device memory in each phase, and the most of all.
+    card: [Bytes; Phase::ALL.len()],
+    card_peak: Bytes,
+    limit: Option<Bytes>,
+}
+
+impl Watch {
+    /// For a run of `steps` steps under this plan. `strict` makes the first reading over the line an error.
+    pub fn new(plan: &Plan, steps: u32, strict: bool) -> Watch {
+        let mut status = StatusWriter::new();
+        status.status.steps = steps;
+        status.status.planned_bytes = plan.peak(Pool::Host).peak.0;
+        if let Some(limit) = &plan.limits.host {
+            (status.status.limit_bytes, status.status.limit_source) = (limit.bytes.0, limit.source.clone());
+        }
+        let mut watch = Watch::of(Planned::of(plan), steps, strict, status);
+        watch.status.write();
+        watch
+    }
+
+    fn of(planned: Planned, steps: u32, strict: bool, status: StatusWriter) -> Watch {
+        let warm_up = (steps / WARM_UP_SHARE).clamp(*WARM_UP.start(), *WARM_UP.end());
+        Watch {
+            reader: RssReader::new(),
+            status,
+            planned,
+            doing: Doing::Start,
+            parts: Vec::with_capacity(Doing::ALL.len()),
+            supervisor: plimsoll_worker::supervisor_pid(),
+            supervisor_bytes: 0,
+            has_workers: planned.workers > Bytes(0),
+            workers_bytes: 0,
+            series: std::array::from_fn(|_| Series::new(warm_up)),
+            scratch: Scratch::new(),
+            verdicts: [None; KINDS.len()],
+            growing: [false; KINDS.len()],
+            over: Vec::new(),
+            strict: None,
+            is_strict: strict,
+            peak: Bytes(0),
+            card: None,
+            spent: Duration::ZERO,
+        }
+    }
+
+    /// The run directory is there: a crash is recorded in it.
+    pub fn set_dir(&mut self, dir: &Path) {
+        self.status.status.dir = std::path::absolute(dir).ok();
+        self.status.write();
+    }
+
+    /// `doing` begins: what was under way is read and compared. `card` reads the card's memory, if there is one.
+    pub fn begin(&mut self, doing: Doing, step: u32, card: impl FnOnce() -> Option<CardMemory>) {
+        let started = Instant::now();
+        // Between two steps everything is read; within one, what moves.
+        let rss = match doing {
+            Doing::Idle => self.reader.read(),
+            _ => self.reader.read_again(&self.status.status.rss),
+        };
+        if self.card.is_none_or(|(_, when)| when.elapsed() > CARD_EVERY) {
+            self.card = card().map(|memory| (memory.ours(), Instant::now()));
+        }
+        self.peak = self.peak.max(rss.now);
+        self.end_part(&rss);
+        self.doing = doing;
+        let status = &mut self.status.status;
+        (status.phase, status.step, status.rss, status.workers_bytes) =
+            (doing, step, rss, self.workers_bytes);
+        self.status.write();
+        self.spent += started.elapsed();
+    }
+
+    /// A step is done: its readings, the trend every so often, and a warning for each row that is exceeded.
+    pub fn end_step(
+        &mut self,
+        step: u32,
+        steps: u32,
+        card: impl FnOnce() -> Option<CardMemory>,
+    ) -> Vec<Event> {
+        self.begin(Doing::Idle, step, card);
+        let started = Instant::now();
+        let rss = self.status.status.rss;
+        let host = Host::this();
+        let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
+        self.supervisor_bytes = self.supervisor.map_or(0, held);
+        if self.has_workers {
+            // What a worker starts counts with it.
+            let ours = [Some(std::process::id()), self.supervisor];
+            let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
+            // Workers of environments share the pages of their interpreter, which have a row of their own.
+            let anon = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0);
+            self.workers_bytes = match self.planned.has_env_workers {
+                true => workers.map(anon).sum(),
+                false => workers.map(held).sum(),
+            };
+        }
+        let kinds = [rss.anon.0, rss.file.0, rss.shmem.0, self.workers_bytes];
+        for (series, bytes) in self.series.iter_mut().zip(kinds) {
+            series.push(bytes as f64);
+        }
+        let mut events = vec![Event::Memory(MemoryEvent {
+            step,
+            parts: std::mem::take(&mut self.parts),
+            workers_bytes: self.workers_bytes,
+            workers_planned_bytes: self.planned.workers.0,
+            supervisor_bytes: self.supervisor_bytes,
+            supervisor_planned_bytes: self.planned.supervisor.0,
+        })];
+        events.extend(self.check_line(step, &rss));
+        if step.is_multiple_of(TREND_EVERY) || step == steps {
+            events.extend(self.check_trend(step, kinds));
+        }
+        self.spent += started.elapsed();
+        events
+    }
+
+    /// The error of a run that is strict and went over the line, once.
+    pub fn strict_error(&mut self) -> Option<Error> {
+        self.strict.take()
+    }
+
+    /// Highest reading of the trainer's resident memory.
+    pub fn peak(&self) -> Bytes {
+        self.peak
+    }
+
+    /// Resident memory of the supervisor; 0 without one.
+    pub fn supervisor_bytes(&self) -> u64 {
+        self.supervisor_bytes
+    }
+
+    /// What the last test said of each kind.
+    pub fn trend(&self) -> TrendEvent {
+        self.trend_event(self.status.status.step)
+    }
+
+    /// Time that watching took so far.
+    pub fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    /// Adds time that was spent on telling what was seen.
+    pub fn add_spent(&mut self, time: Duration) {
+        self.spent += time;
+    }
+
+    fn end_part(&mut self, rss: &Rss) {
+        // A step has a handful of parts; evaluations and saves between two steps are reported with the next one.
+        if self.parts.len() < Doing::ALL.len() {
+            let (planned, arena, card) = self.planned.of_part(self.doing);
+            self.parts.push(PartMemory {
+                phase: self.doing,
+                planned_bytes: planned.0,
+                rss_bytes: rss.now.0,
+                anon_bytes: rss.anon.0,
+                file_bytes: rss.file.0,
+                shmem_bytes: rss.shmem.0,
+                arena_planned_bytes: arena.0,
+                arena_bytes: self.planned.arena_bytes.0,
+                device_planned_bytes: card.0,
+                device_bytes: self.card_bytes().0,
+            });
+        }
+    }
+
+    fn card_bytes(&self) -> Bytes {
+        self.card.map_or(Bytes(0), |(bytes, _)| bytes)
+    }
+
+    /// A warning for each row that is exceeded for the first time.
+    fn check_line(&mut self, step: u32, rss: &Rss) -> Vec<Event> {
+        let most = self.status.status.phase;
+        let highest = self.peak.max(rss.now);
+        let planned = self.planned;
+        let mut events = Vec::new();
+        let workers = if planned.has_env_workers { Row::EnvWorkers } else { Row::Workers };
+        for (row, held, allowed) in [
+            (Row::Card, self.card_bytes(), planned.card_peak),
+            (Row::Trainer, highest, planned.peak),
+            (Row::Files, rss.file, planned.files),
+            (Row::Shmem, rss.shmem, planned.shmem),
+            (workers, Bytes(self.workers_bytes), planned.workers),
+            (Row::Supervisor, Bytes(self.supervisor_bytes), planned.supervisor),
+        ] {
+            if held <= allowed || self.over.contains(&row) {
+                continue;
+            }
+            self.over.push(row);
+            let message = format!("step {step}: {} is {held}, planned were {allowed}", row.name());
+            let error = Error::new("over-the-line", message)
+                .fact(format!(
+                    "anon {}, file {}, shmem {}; read when {} began",
+                    rss.anon,
+                    rss.file,
+                    rss.shmem,
+                    most.name()
+                ))
+                .hint(
+                    "raise the limit by the difference, and report the run file: the plan should have known",
+                )
+                .hint("memory.strict = false goes on with a warning");
+            events.push(Event::Warning(WarningEvent::of(&error, step)));
+            if self.is_strict {
+                self.strict.get_or_insert(error);
+            }
+        }
+        events
+    }
+
+    /// The trend of each kind, and a warning for each that began to grow.
+    fn check_trend(&mut self, step: u32, now: [u64; KINDS.len()]) -> Vec<Event> {
+        for (verdict, series) in self.verdicts.iter_mut().zip(&self.series) {
+            *verdict = series.verdict(&mut self.scratch);
+        }
+        if self.verdicts.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let mut events = vec![Event::Trend(self.trend_event(step))];
+        for (kind, name) in KINDS.iter().enumerate() {
+            let Some(verdict) = self.verdicts[kind].filter(|verdict| verdict.grows && !self.growing[kind])
+            else {
+                continue;
+            };
+            self.growing[kind] = true;
+            let slope = Bytes(verdict.slope_bytes_per_step as u64);
+            let total: u64 = now.iter().sum();
+            let limit = self.planned.limit.and_then(|limit| verdict.steps_to(total, limit.0));
+            let forecast = limit.map_or(String::new(), |steps| format!("; the limit is {steps} steps away"));
+            let message = format!("step {step}: {name} memory grows by {slope} a step{forecast}");
+            let error = Error::new("host-memory-trend", message);
+            events.push(Event::Warning(WarningEvent::of(&error, step)));
+        }
+        events
+    }
+
+    fn trend_event(&self, step: u32) -> TrendEvent {
+        let named = KINDS.iter().zip(self.verdicts);
+        TrendEvent { step, kinds: named.filter_map(|(name, v)| Some((name.to_string(), v?))).collect() }
+    }
+}
+
+impl Planned {
+    fn of(plan: &Plan) -> Planned {
+        let sum = |keep: &dyn Fn(&plimsoll_memory::Region) -> bool| -> Bytes { plan.layout.sum(keep) };
+        // The arena on the host is touched before the first step and stays, so it counts whole in every phase.
+        let on_host = plan.layout.regions.iter().any(|r| r.place == Place::Arena && r.pool == Pool::Host);
+        let arena_bytes = plan.arena_bytes();
+        let resident_arena = if on_host { arena_bytes } else { Bytes(0) };
+        let beside = |phase: Phase| {
+            sum(&|r| {
+                r.pool == Pool::Host
+                    && matches!(r.place, Place::Offloaded | Place::Heap | Place::Process)
+                    && r.phases.contains(phase)
+            })
+        };
+        let named = |name: &str| sum(&|r| r.name == name);
+        let env_workers = named("env.workers") + named("eval.workers");
+        let phases = Phase::ALL.map(|phase| resident_arena + beside(phase));
+        Planned {
+            phases,
+            peak: phases.into_iter().max().unwrap_or_default(),
+            arena: Phase::ALL.map(|phase| sum(&|r| r.place == Place::Arena && r.phases.contains(phase))),
+            arena_bytes,
+            files: named("process.image") + named("cuda.files"),
+            // A driver may give page-locked memory as shared memory.
+            shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded) + named("cuda.shared"),
+            workers: named("reward.workers") + env_workers,
+            has_env_workers: env_workers > Bytes(0),
+            supervisor: named("process.supervisor"),
+            card: Phase::ALL.map(|phase| plan.in_phase(Pool::Device, phase)),
+            card_peak: plan.peak(Pool::Device).peak,
+            limit: plan.limits.host.as_ref().map(|limit| limit.bytes),
+        }
+    }
+
+    /// (the trainer's resident memory, the arena's regions, the card's memory) planned for a part of a step.
+    fn of_part(&self, doing: Doing) -> (Bytes, Bytes, Bytes) {
+        let phase = match doing {
+            Doing::Rollout | Doing::Eval => Phase::Rollout,
+            Doing::Score => Phase::Score,
+            Doing::Critic => Phase::Critic,
+            Doing::Update => Phase::Update,
+            Doing::Start | Doing::Reward | Doing::Save | Doing::Idle => {
+                return (self.peak, self.arena_bytes, self.card_peak);
+            }
+        };
+        let at = phase as usize;
+        (self.phases[at], self.arena[at], self.card[at])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Bytes = Bytes::mib(1 << 20);
+
+    fn watch(planned: Planned, steps: u32, strict: bool) -> Watch {
+        Watch::of(planned, steps, strict, StatusWriter::default())
+    }
+
+    /// Enough for any test process.
+    fn enough() -> Planned {
+        Planned {
+            phases: [ROOM; Phase::ALL.len()],
+            peak: ROOM,
+            files: ROOM,
+            shmem: ROOM,
+            ..Planned::default()
+        }
+    }
+
+    fn no_card() -> Option<CardMemory> {
+        None
+    }
+
+    fn warnings(events: &[Event]) -> Vec<&WarningEvent> {
+        fn warning(event: &Event) -> Option<&WarningEvent> {
+            if let Event::Warning(warning) = event { Some(warning) } else { None }
+        }
+        events.iter().filter_map(warning).collect()
+    }
+
+    #[test]
+    fn a_row_that_is_exceeded_is_named_once_and_ends_a_strict_run() {
+        let mut calm = watch(enough(), 10, true);
+        assert!(warnings(&calm.end_step(1, 10, no_card)).is_empty() && calm.strict_error().is_none());
+
+        let tight = Planned { peak: Bytes::mib(1), ..enough() };
+        for strict in [false, true] {
+            let mut watch = watch(tight, 10, strict);
+            watch.begin(Doing::Rollout, 1, no_card);
+            let events = watch.end_step(1, 10, no_card);
+            let told = warnings(&events);
+            assert!(told.len() == 1 && told[0].slug == "over-the-line", "{told:?}");
+            assert!(told[0].message.contains("planned were 1.0 MiB"), "{}", told[0].message);
+            assert_eq!(watch.strict_error().map(|error| error.slug), strict.then_some("over-the-line"));
+            assert!(warnings(&watch.end_step(2, 10, no_card)).is_empty() && watch.strict_error().is_none());
+        }
+    }
+
+    #[test]
+    fn a_step_has_one_entry_a_part_and_a_bounded_number_of_them() {
+        let mut watch = watch(enough(), 10, false);
+        for doing in [Doing::Rollout, Doing::Reward, Doing::Score, Doing::Update] {
+            watch.begin(doing, 1, no_card);
+        }
+        let events = watch.end_step(1, 10, no_card);
+        let Event::Memory(memory) = &events[0] else { panic!("{events:?}") };
+        let parts: Vec<&str> = memory.parts.iter().map(|part| part.phase.name()).collect();
+        assert_eq!(parts, ["start", "rollout", "reward", "score", "update"]);
+        assert!(memory.parts.iter().all(|p| p.rss_bytes == p.anon_bytes + p.file_bytes + p.shmem_bytes));
+        (0..1000).for_each(|_| watch.begin(Doing::Save, 2, no_card));
+        assert!(watch.parts.len() <= Doing::ALL.len());
+    }
+
+    #[test]
+    fn memory_that_leaks_is_named_by_its_kind_with_a_forecast() {
+        let limit = Some(Bytes::mib(4 << 10));
+        let mut watch = watch(Planned { limit, ..enough() }, 200, false);
+        let (mut leaked, mut told) = (Vec::new(), Vec::new());
+        for step in 1..=100 {
+            // A page less than 256 KiB: the allocator's own words must not round it up to a page more.
+            leaked.push(vec![1u8; (256 << 10) - (4 << 10)]);
+            let events = watch.end_step(step, 200, no_card);
+            told.extend(warnings(&events).into_iter().cloned());
+        }
+        assert!(leaked.iter().all(|part| part[0] == 1));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].slug, "host-memory-trend");
+        assert!(
+            told[0].message.contains("anon memory grows by 25") && told[0].message.contains("the limit is "),
+            "{told:?}"
+        );
+        assert!(watch.trend().kinds["anon"].grows && !watch.trend().kinds["shmem"].grows);
+    }
+}

@@ -1,0 +1,215 @@
+//! Which keys of a run file may change when a run goes on, and the run file that then holds.
+
+use plimsoll_base::{Error, Result};
+use plimsoll_config::RunFile;
+use std::collections::BTreeMap;
+use toml::Value;
+
+/// Keys that change no bit of what is trained: where and how often things are written, limits, and how work is spread.
+const MAY_CHANGE: [&str; 19] = [
+    "train.steps",
+    "environment.total_frames",
+    "checkpoint.*",
+    "eval.every",
+    "memory.*",
+    "rollout.sequences_max",
+    "rollout.kv_blocks",
+    "rollout.on_full",
+    "run.dir",
+    "run.threads",
+    "reward.*.workers",
+    "reward.*.timeout_ms",
+    "reward.*.worker_memory",
+    "reward.*.network",
+    "environment.num_workers",
+    "environment.step_timeout_ms",
+    "environment.reset_timeout_ms",
+    "environment.worker_memory",
+    "environment.network",
+];
+/// Keys that decide how gradients are cut and added up: `--replan` lets them change, and with them the bits.
+const REPLAN: [&str; 4] = ["train.micro_batch_tokens", "train.recompute", "train.grad_dtype", "run.device"];
+/// States are stored in it; the planner may not choose it again.
+const STORED: &str = "train.optimizer_dtype";
+
+/// The run file to go on with: what was resolved, with those values of `asked` that may change.
+///
+/// Where `asked` says `"auto"` what was resolved holds; with `replan` the planner chooses again.
+/// Errors: `run-file-changed` lists what changed and what may.
+pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFile> {
+    let (new, old) = (leaves(asked), leaves(recorded));
+    let mut merged = Value::try_from(recorded).expect("every value of a run file has a form in TOML");
+    let mut changed = Vec::new();
+    let keys: std::collections::BTreeSet<&String> = new.keys().chain(old.keys()).collect();
+    for key in keys {
+        let (value, before) = (new.get(key), old.get(key));
+        let is_auto = value.and_then(Value::as_str) == Some("auto");
+        let free = matches(&MAY_CHANGE, key) && !steps_decide_rates(key, recorded);
+        if value == before || (is_auto && (!replan || key == STORED)) {
+            continue;
+        }
+        if is_auto || free || (replan && matches(&REPLAN, key)) {
+            set(&mut merged, key, value.cloned());
+            continue;
+        }
+        let show = |value: Option<&Value>| value.map_or("absent".to_string(), Value::to_string);
+        changed.push(format!("{key} is {}, the run began with {}", show(value), show(before)));
+    }
+    if changed.is_empty() {
+        return Ok(merged.try_into().expect("keys of two run files make a run file"));
+    }
+    let message = format!("{} of the run file changed since the run began", count(changed.len()));
+    let error = Error::usage("run-file-changed", message);
+    Err(changed
+        .into_iter()
+        .fold(error, Error::fact)
+        .fact(format!("may change: {}", MAY_CHANGE.join(", ")))
+        .hint("set these keys back to go on with the run")
+        .hint("start a run of its own from these weights: model = \"RUN_DIR/checkpoints/latest\" and another run.dir"))
+}
+
+/// Under a schedule the length of a run decides every learning rate.
+fn steps_decide_rates(key: &str, run: &RunFile) -> bool {
+    key == "train.steps" && run.train.schedule != plimsoll_config::Schedule::Constant
+}
+
+fn count(keys: usize) -> String {
+    if keys == 1 { "a key".into() } else { format!("{keys} keys") }
+}
+
+fn matches(patterns: &[&str], key: &str) -> bool {
+    let fits = |pattern: &&str| {
+        let (mut left, mut right) = (pattern.split('.'), key.split('.'));
+        loop {
+            match (left.next(), right.next()) {
+                (None, None) => return true,
+                (Some("*"), Some(_)) => {}
+                (Some(a), Some(b)) if a == b => {}
+                _ => return false,
+            }
+        }
+    };
+    patterns.iter().any(fits)
+}
+
+/// Every key with its value; elements of lists of tables by index.
+fn leaves(run: &RunFile) -> BTreeMap<String, Value> {
+    fn walk(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
+        let join = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+        match value {
+            Value::Table(table) => table.iter().for_each(|(key, value)| walk(&join(key), value, into)),
+            Value::Array(items) if items.iter().any(Value::is_table) => {
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(index, item)| walk(&join(&index.to_string()), item, into));
+            }
+            _ => drop(into.insert(path.to_string(), value.clone())),
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk("", &Value::try_from(run).expect("every value of a run file has a form in TOML"), &mut found);
+    found
+}
+
+/// Puts a value at a key whose section is there, or takes the key away.
+fn set(root: &mut Value, key: &str, value: Option<Value>) {
+    let (head, rest) = key.split_once('.').map_or((key, None), |(head, rest)| (head, Some(rest)));
+    let next = match root {
+        Value::Array(items) => head.parse().ok().and_then(|index: usize| items.get_mut(index)),
+        Value::Table(table) if rest.is_some() => table.get_mut(head),
+        Value::Table(table) => {
+            match value {
+                Some(value) => drop(table.insert(head.to_string(), value)),
+                None => drop(table.remove(head)),
+            }
+            return;
+        }
+        _ => None,
+    };
+    if let (Some(next), Some(rest)) = (next, rest) {
+        set(next, rest, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(rest: &str) -> RunFile {
+        toml::from_str(&format!(
+            "method = \"grpo\"\nmodel = \"m\"\n{rest}\n[[reward]]\nkind = \"exact\"\n\
+             [train]\nsteps = 10\nlearning_rate = 0.1\nmicro_batch_tokens = 512\n"
+        ))
+        .expect("a run file")
+    }
+
+    fn with(change: impl Fn(&mut RunFile)) -> RunFile {
+        let mut run = run("");
+        change(&mut run);
+        run
+    }
+
+    #[test]
+    fn what_moves_no_bit_may_change() {
+        use plimsoll_config::Auto;
+        let recorded = run("");
+        for change in [
+            (|r: &mut RunFile| r.train.steps = 20) as fn(&mut RunFile),
+            |r| r.checkpoint.every = Some(3),
+            |r| r.checkpoint.keep = 7,
+            |r| r.eval.every = Some(2),
+            |r| r.run.threads = Auto::Value(3),
+            |r| r.reward[0].timeout_ms = 5,
+            |r| r.rollout.kv_blocks = Auto::Value(99),
+        ] {
+            let asked = with(change);
+            assert_ne!(asked, recorded);
+            assert_eq!(merge(&asked, &recorded, false).unwrap(), asked);
+            // And back, which takes keys away again.
+            assert_eq!(merge(&recorded, &asked, false).unwrap().checkpoint, recorded.checkpoint);
+        }
+    }
+
+    #[test]
+    fn auto_means_what_was_resolved_until_replan() {
+        use plimsoll_config::{Auto, OptimizerDtype};
+        let recorded = with(|r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16));
+        let asked = with(|r| r.train.micro_batch_tokens = Auto::Auto);
+        assert_eq!(merge(&asked, &recorded, false).unwrap(), recorded);
+        let merged = merge(&asked, &recorded, true).unwrap();
+        assert!(merged.train.micro_batch_tokens.is_auto());
+        assert_eq!(merged.train.optimizer_dtype, Auto::Value(OptimizerDtype::Bf16));
+    }
+
+    #[test]
+    fn what_moves_bits_is_refused_by_name() {
+        use plimsoll_config::{Auto, Schedule};
+        let recorded = run("");
+        for (change, key) in [
+            ((|r: &mut RunFile| r.seed = 1) as fn(&mut RunFile), "seed is 1, the run began with 0"),
+            (|r| r.train.learning_rate = 0.2, "train.learning_rate is 0.2"),
+            (|r| r.reward[0].kind = "math".into(), "reward.0.kind"),
+            (|r| r.reward.push(r.reward[0].clone()), "reward.1.kind"),
+            (|r| r.data.prompts = Some("p".into()), "data.prompts is \"p\", the run began with absent"),
+            (|r| r.train.micro_batch_tokens = Auto::Value(256), "train.micro_batch_tokens"),
+        ] {
+            let error = merge(&with(change), &recorded, false).unwrap_err();
+            assert!(error.slug == "run-file-changed" && error.to_string().contains(key), "{error}");
+            assert!(error.to_string().contains("may change: train.steps"), "{error}");
+        }
+        let asked = with(|r| r.train.micro_batch_tokens = Auto::Value(256));
+        assert_eq!(merge(&asked, &recorded, true).unwrap(), asked);
+        let linear = |r: &mut RunFile| r.train.schedule = Schedule::Linear;
+        let error = merge(
+            &with(|r| {
+                linear(r);
+                r.train.steps = 20
+            }),
+            &with(linear),
+            false,
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("train.steps is 20"), "{error}");
+    }
+}

@@ -1,0 +1,344 @@
+//! Going on with a run: which checkpoint, whether its run file is still the same run, and what would give up the bits.
+//! It never starts over in silence: what it finds and does is said.
+
+use crate::checkpoint::{Manifest, RUN_FILE, RunState};
+use crate::run_dir::{RunDir, step_name};
+use plimsoll_base::{DType, Error, Result};
+use plimsoll_config::{Loaded, RunFile};
+use plimsoll_files::{OpenModel, config_json, digest, record_of};
+use plimsoll_plan::Resolved;
+use plimsoll_text::files_to_save;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+mod changes;
+
+/// The file of a checkpoint that holds the chat template.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+pub use changes::merge;
+
+/// How `train` begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// In a directory of its own.
+    #[default]
+    New,
+    /// Where an earlier process of the run was killed or stopped.
+    Resume {
+        /// True if a damaged checkpoint may be passed over.
+        previous_good: bool,
+        /// True if the planner may choose again, which gives up bit equality.
+        replan: bool,
+    },
+}
+
+impl Start {
+    /// True if the planner may choose again.
+    pub fn replans(self) -> bool {
+        matches!(self, Start::Resume { replan: true, .. })
+    }
+}
+
+/// What a run begins with.
+#[derive(Debug)]
+pub enum Origin {
+    /// Nothing: a directory is to be made.
+    New,
+    /// The directory of an earlier process.
+    Earlier(Box<Earlier>),
+    /// All steps are done: `summary.json`.
+    Finished(Value),
+}
+
+/// The directory of an earlier process of the run.
+#[derive(Debug)]
+pub struct Earlier {
+    /// Held.
+    pub dir: RunDir,
+    /// The run file: what was resolved then, with the changes that are allowed.
+    pub run: RunFile,
+    /// Where to go on from; none starts at step 0.
+    pub checkpoint: Option<Good>,
+    /// True if the planner may choose again.
+    pub replan: bool,
+}
+
+/// A checkpoint that was read to the last byte and is whole.
+#[derive(Debug)]
+pub struct Good {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its counters.
+    pub state: RunState,
+}
+
+/// Finds what a run goes on from. `say` is told what the user should know.
+///
+/// Errors: `checkpoint-damaged`, `checkpoint-newer`, `run-file-changed`, `run-dir-locked`, `run-dir-not-empty`,
+/// `run-dir-damaged`, `symlink-refused`.
+pub fn origin(loaded: &Loaded, start: Start, path: &Path, say: &mut dyn FnMut(String)) -> Result<Origin> {
+    let Start::Resume { previous_good, replan } = start else { return Ok(Origin::New) };
+    let Some(dir) = RunDir::take_up(path)? else {
+        say(format!("{}: no run is there to resume; it starts at step 0", path.display()));
+        return Ok(Origin::New);
+    };
+    let checkpoint = newest(&dir, previous_good, say)?;
+    let recorded = match &checkpoint {
+        Some(good) => std::fs::read_to_string(good.folder.join(RUN_FILE)).map_err(|err| {
+            Error::new("checkpoint-damaged", format!("{}: {err}", good.folder.join(RUN_FILE).display()))
+        })?,
+        None => dir.read_text("run.toml")?,
+    };
+    let recorded: RunFile = toml::from_str(&recorded).map_err(|err| {
+        let what = format!("{}: its run.toml: {}", path.display(), err.message());
+        Error::new("run-dir-damaged", what).hint("restore the file, or start in another directory")
+    })?;
+    let run = merge(&loaded.run, &recorded, replan)?;
+    if replan {
+        say("--replan: the planner chooses again; the run goes on, but not with the same bits".into());
+    }
+    let done = checkpoint.as_ref().map_or(0, |good| good.state.progress.step);
+    let summary =
+        dir.read_text("summary.json").ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+    match summary {
+        Some(summary) if done == run.train.steps && summary["steps"] == done => {
+            say(format!("{} is finished: {done} of {} steps are done", path.display(), run.train.steps));
+            return Ok(Origin::Finished(summary));
+        }
+        _ if done > run.train.steps => return Err(too_few_steps(done, run.train.steps)),
+        _ => {}
+    }
+    match &checkpoint {
+        Some(good) => say(format!("resumes after step {done} from {}", good.folder.display())),
+        None => say(format!("{}: no complete checkpoint; it starts at step 0", path.display())),
+    }
+    Ok(Origin::Earlier(Box::new(Earlier { dir, run, checkpoint, replan })))
+}
+
+/// The newest checkpoint that a run can go on from.
+fn newest(dir: &RunDir, previous_good: bool, say: &mut dyn FnMut(String)) -> Result<Option<Good>> {
+    let store = dir.store();
+    store.clear_leftovers()?;
+    let mut passed_over = Vec::new();
+    let mut good = None;
+    for step in store.steps().into_iter().rev() {
+        let folder = store.path(step);
+        match read(&folder, step) {
+            Ok(Some(state)) => {
+                good = Some((step, Good { folder, state }));
+                break;
+            }
+            Ok(None) => say(format!("{} holds weights alone; passed over", folder.display())),
+            Err(error) if previous_good => {
+                say(format!("damaged, passed over: {}", error.message));
+                passed_over.push(step);
+            }
+            Err(error) => return Err(with_way_out(error, dir, step)),
+        }
+    }
+    if let Some((step, good)) = &good {
+        // Only now: without a good one nothing is moved.
+        for damaged in passed_over {
+            store.set_aside(damaged)?;
+        }
+        store.point_best(good.state.progress.best.map(|best| best.step))?;
+        store.point_latest(*step)?;
+    } else if !passed_over.is_empty() {
+        let message = format!("{}: all {} checkpoints are damaged", dir.path().display(), passed_over.len());
+        return Err(Error::new("checkpoint-damaged", message)
+            .hint("`plimsoll checkpoint verify` lists what is damaged: restore those files from a copy")
+            .hint("start again in another directory: --set run.dir=PATH"));
+    }
+    Ok(good.map(|(_, good)| good))
+}
+
+/// The state of a checkpoint that is whole; `None` if it holds weights alone.
+fn read(folder: &Path, step: u32) -> Result<Option<RunState>> {
+    let manifest = Manifest::read(folder)?;
+    manifest.verify(folder)?;
+    if !manifest.resumable {
+        return Ok(None);
+    }
+    let state = RunState::read(folder)?;
+    match (manifest.step, state.progress.step) {
+        (a, b) if a == step && b == step => Ok(Some(state)),
+        (a, _) => Err(Error::new(
+            "checkpoint-damaged",
+            format!("{}: it is of step {a}, the folder says {step}", folder.display()),
+        )),
+    }
+}
+
+/// What to do about a damaged checkpoint: the one before, if it is good.
+fn with_way_out(error: Error, dir: &RunDir, damaged: u32) -> Error {
+    let store = dir.store();
+    let earlier = store.steps().into_iter().rev().filter(|step| *step < damaged);
+    let good = earlier.into_iter().find(|step| matches!(read(&store.path(*step), *step), Ok(Some(_))));
+    match good {
+        Some(step) => error.hint(format!(
+            "--resume=previous-good goes on from {}, which is good; {} steps are computed again",
+            step_name(step),
+            damaged - step
+        )),
+        None => error.hint("no earlier checkpoint is good: restore the file from a copy"),
+    }
+}
+
+fn too_few_steps(done: u32, steps: u32) -> Error {
+    Error::usage("run-file-changed", format!("train.steps = {steps}, but {done} steps are done"))
+        .hint(format!("set train.steps to {done} or more"))
+}
+
+/// What the bits of a run depend on beside its run file and its checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fingerprint {
+    /// Instruction path or compute capability.
+    pub machine: String,
+    /// SHA-256 of the binary.
+    pub build: String,
+    /// SHA-256 of what the planner settled that bits depend on.
+    pub plan: String,
+    /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
+    pub inputs: BTreeMap<String, String>,
+}
+
+impl Fingerprint {
+    /// That of this process for a run.
+    ///
+    /// Errors: `data-missing`.
+    pub fn new(
+        machine: String,
+        run: &RunFile,
+        model: &OpenModel,
+        resolved: &Resolved,
+    ) -> Result<Fingerprint> {
+        let mut inputs = text_side(run, model)?;
+        let environment = run.environment.as_ref().and_then(|section| {
+            let place = section.env.strip_prefix("python:")?;
+            place.rsplit_once(':').map(|(file, _)| file)
+        });
+        for name in run.data.files().chain(environment) {
+            let record =
+                record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
+            inputs.insert(name.to_string(), record.sha256);
+        }
+        // Gradients depend on the cut into micro-batches and on the storage of what is added up.
+        let plan = json!([
+            resolved.micro_batch_tokens,
+            resolved.recompute,
+            resolved.optimizer_dtype,
+            resolved.grad_dtype
+        ]);
+        Ok(Fingerprint::of(machine, &plan, inputs))
+    }
+
+    /// That of this process, for a plan and inputs that are known.
+    pub fn of(machine: String, plan: &Value, inputs: BTreeMap<String, String>) -> Fingerprint {
+        // Without /proc the binary is not known; then it counts as another one.
+        let build =
+            record_of(Path::new("/proc/self/exe")).map_or_else(|_| "unknown".into(), |record| record.sha256);
+        Fingerprint { machine, build, plan: digest(plan.to_string().as_bytes()), inputs }
+    }
+
+    /// The same with the shape of a critic that is a model of its own.
+    pub fn with_critic(mut self, run: &RunFile, critic: Option<&OpenModel>) -> Fingerprint {
+        if let (Some(model), Some(section)) = (critic, &run.critic) {
+            let config = config_json(&model.spec, DType::F32, &model.token_ids());
+            self.inputs
+                .insert(format!("config.json of {}", section.model), digest(config.to_string().as_bytes()));
+        }
+        self
+    }
+
+    /// Requires that a run that goes on from `state` gives the same bits as if it had not stopped.
+    ///
+    /// Errors: `resume-differs`. With `replan` a difference is said instead. Another build is said in any case.
+    pub fn check(&self, state: &RunState, replan: bool, say: &mut dyn FnMut(String)) -> Result<()> {
+        let mut differences = Vec::new();
+        if self.machine != state.machine {
+            differences
+                .push(format!("machine type {}, the checkpoint is of {}", self.machine, state.machine));
+        }
+        if self.plan != state.plan {
+            differences.push("the plan settles on other micro-batches or dtypes".to_string());
+        }
+        for (name, sha256) in &self.inputs {
+            if state.inputs.get(name) != Some(sha256) {
+                differences.push(format!("{name} has other contents"));
+            }
+        }
+        if self.build != state.build {
+            say("this is another build of plimsoll: the same bits as without a stop are not promised".into());
+        }
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if replan {
+            differences.into_iter().for_each(|what| say(format!("--replan: {what}")));
+            return Ok(());
+        }
+        let error = Error::new("resume-differs", "the run would not go on bit for bit");
+        Err(differences
+            .into_iter()
+            .fold(error, Error::fact)
+            .hint("resume where it ran, with the data and the tokenizer as they were")
+            .hint("--replan goes on all the same, and gives up bit equality"))
+    }
+}
+
+/// SHA-256 of what decides how text becomes tokens and which shape they run through, as a checkpoint holds it: files
+/// that say the same give the same, whether they are the model's own or a checkpoint's.
+fn text_side(run: &RunFile, model: &OpenModel) -> Result<BTreeMap<String, String>> {
+    let config = config_json(&model.spec, DType::F32, &model.token_ids());
+    let mut files =
+        BTreeMap::from([(format!("config.json of {}", run.model), digest(config.to_string().as_bytes()))]);
+    let source = run.model_options.tokenizer.as_ref().unwrap_or(&run.model);
+    for (name, bytes) in files_to_save(&model.tokenizer)? {
+        let what =
+            if name == TOKENIZER_CONFIG { "tokenizer_config.json, with the chat template," } else { name };
+        files.insert(format!("{what} of {source}"), digest(&bytes));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(fingerprint: &Fingerprint) -> RunState {
+        RunState {
+            machine: fingerprint.machine.clone(),
+            build: fingerprint.build.clone(),
+            plan: fingerprint.plan.clone(),
+            inputs: fingerprint.inputs.clone(),
+            ..RunState::blank(Default::default())
+        }
+    }
+
+    #[test]
+    fn another_machine_plan_or_data_is_refused_and_replan_says_so() {
+        let inputs = BTreeMap::from([("a.jsonl".to_string(), "1".to_string())]);
+        let text = |text: &str| text.to_string();
+        let here = Fingerprint { machine: text("avx2"), build: text("b"), plan: text("p"), inputs };
+        let good = state(&here);
+        let mut said = Vec::new();
+        here.check(&good, false, &mut |words| said.push(words)).unwrap();
+        assert_eq!(said, [""; 0]);
+        here.check(&RunState { build: text("c"), ..good.clone() }, false, &mut |words| said.push(words))
+            .unwrap();
+        assert!(said[0].contains("another build"), "{said:?}");
+        for (other, expect) in [
+            (RunState { machine: text("scalar"), ..good.clone() }, "machine type avx2"),
+            (RunState { plan: text("q"), ..good.clone() }, "micro-batches"),
+            (RunState { inputs: BTreeMap::new(), ..good.clone() }, "a.jsonl"),
+        ] {
+            let error = here.check(&other, false, &mut |_| ()).unwrap_err();
+            assert!(error.slug == "resume-differs" && error.facts[0].contains(expect), "{error}");
+            let mut said = Vec::new();
+            here.check(&other, true, &mut |words| said.push(words)).unwrap();
+            assert!(said[0].contains(expect), "{said:?}");
+        }
+    }
+}

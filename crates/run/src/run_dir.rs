@@ -1,0 +1,484 @@
+//! The run directory: one live run owns it, every file in it is whole or absent, and its event log only grows.
+//!
+//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `summary.json` and
+//! `curves.svg` at the end, and `crash.json` after a failure. It refuses a directory that another run uses, one that another run used unless it is
+//! taken up again, and a symbolic link in place of a file. It knows no tensors.
+
+use crate::checkpoint::Store;
+use plimsoll_base::{Error, Result};
+use plimsoll_config::RunFile;
+use plimsoll_files::write_atomic;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const LOCK: &str = "lock";
+const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
+/// How long a directory is waited for whose run was killed: a trainer gives its memory back after its supervisor is gone.
+const LEAVING_MAX: Duration = Duration::from_secs(10);
+/// How often it is looked at meanwhile.
+const LEAVING_LOOK: Duration = Duration::from_millis(10);
+
+/// A run directory that this process holds.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    events: EventLog,
+    /// True if the directory was not there before.
+    made: bool,
+    /// True if an earlier process of the same run made what is in it.
+    taken_up: bool,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl RunDir {
+    /// Makes `path` the directory of this run, with `run.toml` and `plan.json`.
+    ///
+    /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `disk-full`; none leaves a new file behind.
+    pub fn create(path: &Path, resolved: &RunFile, plan: &Value) -> Result<RunDir> {
+        let made = !path.exists();
+        fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
+        refuse_links(path)?;
+        let was_locked = path.join(LOCK).exists();
+        let lock = lock(path).inspect_err(|_| remove_if(made, path))?;
+        if let Some(name) = first_entry(path)? {
+            // The directory is somebody's: it stays as it was.
+            if !was_locked {
+                let _ = fs::remove_file(path.join(LOCK));
+            }
+            return Err(not_empty(path, &name));
+        }
+        fill(path, resolved, plan)
+            .map(|events| RunDir { path: path.to_path_buf(), events, made, taken_up: false, _lock: lock })
+            .inspect_err(|_| empty(path, made))
+    }
+
+    /// Takes up the directory of an earlier process of the same run; `None` if no run got as far as its `plan.json`.
+    ///
+    /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `symlink-refused`.
+    pub fn take_up(path: &Path) -> Result<Option<RunDir>> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let was_locked = path.join(LOCK).symlink_metadata().is_ok();
+        refuse_links(path)?;
+        let lock = lock(path)?;
+        if !path.join("run.toml").exists() || !path.join("plan.json").exists() {
+            return match foreign_entry(path, was_locked)? {
+                // Killed while `create` was at work: nothing of a run is there yet.
+                None => {
+                    for folder in [path.to_path_buf(), path.join("samples")] {
+                        remove_parts(&folder)?;
+                    }
+                    empty(path, false);
+                    Ok(None)
+                }
+                Some(name) => {
+                    if !was_locked {
+                        let _ = fs::remove_file(path.join(LOCK));
+                    }
+                    Err(not_empty(path, &name))
+                }
+            };
+        }
+        check_folders(path)?;
+        for folder in [path.to_path_buf(), path.join("samples")] {
+            remove_parts(&folder)?;
+        }
+        let events = EventLog::open(path.join("events.jsonl"), OpenOptions::new().create(true))?;
+        Ok(Some(RunDir { path: path.to_path_buf(), events, made: false, taken_up: true, _lock: lock }))
+    }
+
+    /// Text of a small file in it.
+    ///
+    /// Errors: `run-dir-damaged`.
+    pub fn read_text(&self, name: &str) -> Result<String> {
+        let path = self.path.join(name);
+        fs::read_to_string(&path).map_err(|err| damaged(&path, &err.to_string()))
+    }
+
+    /// Makes the log and the files of the directory those of a run that goes on from where the log had `events_bytes`.
+    ///
+    /// Errors: `run-dir-damaged` if the log is shorter; `run-dir-unwritable`, `disk-full`.
+    pub fn go_on(&mut self, resolved: &RunFile, plan: &Value, events_bytes: u64) -> Result<()> {
+        for name in FOLDERS {
+            let folder = self.path.join(name);
+            fs::create_dir_all(&folder).map_err(|err| unwritable(&folder, &err))?;
+        }
+        self.events.rewind(events_bytes)?;
+        write_atomic(&self.path.join("run.toml"), resolved.to_toml().as_bytes())?;
+        write_json(&self.path.join("plan.json"), plan)?;
+        for name in ["summary.json", "crash.json"] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        Ok(())
+    }
+
+    /// Takes back what `create` made, for a run that ends before it begins. A directory that was taken up stays.
+    pub fn discard(&self) {
+        if !self.taken_up {
+            empty(&self.path, self.made);
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The event log.
+    pub fn events(&mut self) -> &mut EventLog {
+        &mut self.events
+    }
+
+    /// Writes `samples/step-000010.jsonl`, one row a line.
+    pub fn write_samples<T: Serialize>(&self, step: u32, rows: &[T]) -> Result<()> {
+        self.write_samples_named(&step_name(step), rows)
+    }
+
+    /// Writes `samples/NAME.jsonl`, one row a line.
+    pub fn write_samples_named<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<()> {
+        let mut text = String::new();
+        for row in rows {
+            text.push_str(&serde_json::to_string(row).expect("rows are plain data"));
+            text.push('\n');
+        }
+        write_atomic(&self.path.join("samples").join(format!("{name}.jsonl")), text.as_bytes())
+    }
+
+    /// Writes a text file by its path within the directory.
+    pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
+        write_atomic(&self.path.join(name), text.as_bytes())
+    }
+
+    /// Writes `plan.json` again: the plan with what was measured since.
+    pub fn write_plan(&self, plan: &Value) -> Result<()> {
+        write_json(&self.path.join("plan.json"), plan)
+    }
+
+    /// Writes `summary.json`.
+    pub fn write_summary(&self, summary: &Value) -> Result<()> {
+        write_json(&self.path.join("summary.json"), summary)
+    }
+
+    /// Writes `crash.json`: the error that ended the run at `step`, and what was measured last.
+    pub fn write_crash(&self, error: &Error, step: u32, readings: &Value) -> Result<()> {
+        let crash = json!({
+            "slug": error.slug,
+            "message": error.message,
+            "facts": error.facts,
+            "hints": error.hints,
+            "exit": error.exit as i32,
+            "step": step,
+            "readings": readings,
+        });
+        write_json(&self.path.join("crash.json"), &crash)
+    }
+
+    /// The checkpoints in it.
+    pub fn store(&self) -> Store {
+        Store::of_run(&self.path)
+    }
+}
+
+/// `events.jsonl`: one JSON object a line, only ever longer.
+#[derive(Debug)]
+pub struct EventLog {
+    path: PathBuf,
+    file: File,
+    length_bytes: u64,
+}
+
+impl EventLog {
+    /// `how` says whether the file may, must or must not be there.
+    fn open(path: PathBuf, how: &mut OpenOptions) -> Result<EventLog> {
+        let file = how.append(true).open(&path).map_err(|err| unwritable(&path, &err))?;
+        let length_bytes = file.metadata().map_err(|err| unwritable(&path, &err))?.len();
+        Ok(EventLog { path, file, length_bytes })
+    }
+
+    /// Length of the log, after it is on the disk.
+    pub fn sync(&self) -> Result<u64> {
+        self.file.sync_all().map_err(|err| unwritable(&self.path, &err))?;
+        Ok(self.length_bytes)
+    }
+
+    /// Cuts the log back to a length that it had.
+    fn rewind(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.length_bytes {
+            let what = format!("{} bytes, the checkpoint was made at {bytes}", self.length_bytes);
+            return Err(damaged(&self.path, &what));
+        }
+        self.file.set_len(bytes).map_err(|err| unwritable(&self.path, &err))?;
+        self.length_bytes = bytes;
+        Ok(())
+    }
+
+    /// Appends `event` as one line, in one write. On an error the file ends with the line before.
+    pub fn write(&mut self, event: &Value) -> Result<()> {
+        let mut line = event.to_string();
+        line.push('\n');
+        if let Err(err) = self.file.write_all(line.as_bytes()) {
+            let _ = self.file.set_len(self.length_bytes);
+            return Err(unwritable(&self.path, &err));
+        }
+        self.length_bytes += line.len() as u64;
+        Ok(())
+    }
+}
+
+/// `step-000010`.
+pub fn step_name(step: u32) -> String {
+    format!("step-{step:06}")
+}
+
+fn fill(path: &Path, resolved: &RunFile, plan: &Value) -> Result<EventLog> {
+    for name in FOLDERS {
+        fs::create_dir(path.join(name)).map_err(|err| unwritable(path, &err))?;
+    }
+    write_json(&path.join("plan.json"), plan)?;
+    let events = EventLog::open(path.join("events.jsonl"), OpenOptions::new().create_new(true))?;
+    // The last: a directory with it and `plan.json` is a run's.
+    write_atomic(&path.join("run.toml"), resolved.to_toml().as_bytes())?;
+    Ok(events)
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value).expect("a JSON value has a JSON text");
+    text.push('\n');
+    write_atomic(path, text.as_bytes())
+}
+
+/// Files that a run opens by name. Through a link it would write somewhere else; a pipe it would wait for.
+fn refuse_links(path: &Path) -> Result<()> {
+    for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"] {
+        let file = path.join(name);
+        let Ok(meta) = file.symlink_metadata() else { continue };
+        if meta.is_symlink() {
+            let message = format!("{}: a symbolic link in place of a file", file.display());
+            return Err(Error::new("symlink-refused", message)
+                .hint("put the file itself in its place, or start in another directory"));
+        }
+        if !meta.is_file() {
+            return Err(damaged(&file, "it is no regular file"));
+        }
+    }
+    Ok(())
+}
+
+/// A folder that is there and cannot be read is not an empty one: checkpoints may lie on a disk that is not mounted.
+fn check_folders(path: &Path) -> Result<()> {
+    for folder in FOLDERS.map(|name| path.join(name)) {
+        if folder.symlink_metadata().is_ok() {
+            fs::read_dir(&folder).map_err(|err| {
+                damaged(&folder, &err.to_string()).hint("mount the disk that it lies on, or make it readable")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes temporary names of files that were not finished.
+fn remove_parts(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') && name.ends_with(".part") {
+            fs::remove_file(entry.path()).map_err(|err| unwritable(&entry.path(), &err))?;
+        }
+    }
+    Ok(())
+}
+
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::new("run-dir-damaged", format!("{}: {what}", path.display()))
+        .hint("restore the file, or start from the weights in another directory: model = \"RUN_DIR/checkpoints/latest\"")
+}
+
+fn lock(path: &Path) -> Result<File> {
+    let lock_path = path.join(LOCK);
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&lock_path)
+        .map_err(|err| unwritable(&lock_path, &err))?;
+    let until = Instant::now() + LEAVING_MAX;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => {
+                let pid = holder(&mut file);
+                if !is_gone(&pid) || Instant::now() > until {
+                    return Err(locked(path, &pid));
+                }
+                std::thread::sleep(LEAVING_LOOK);
+            }
+            Err(TryLockError::Error(err)) => return Err(unwritable(&lock_path, &err)),
+        }
+    }
+    let written = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", plimsoll_worker::run_pid()));
+    written.map_err(|err| unwritable(&lock_path, &err))?;
+    Ok(file)
+}
+
+/// What the lock says of who holds it.
+fn holder(file: &mut File) -> String {
+    let mut pid = String::new();
+    let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+    pid.trim().to_string()
+}
+
+/// True if the process that the user started is dead, and its trainer is only leaving.
+fn is_gone(pid: &str) -> bool {
+    pid.parse::<u32>().is_ok() && Path::new("/proc/self").exists() && !Path::new("/proc").join(pid).exists()
+}
+
+fn locked(path: &Path, pid: &str) -> Error {
+    let pid = if pid.is_empty() { "unknown" } else { pid };
+    Error::new("run-dir-locked", format!("{} is held by a live run, pid {pid}", path.display()))
+        .hint(format!("wait for it or stop it: kill {pid}"))
+        .hint(format!("choose another directory: --set run.dir={}", next_free(path).display()))
+}
+
+fn first_entry(path: &Path) -> Result<Option<String>> {
+    let entries = fs::read_dir(path).map_err(|err| unwritable(path, &err))?;
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    Ok(names.filter(|name| name != LOCK).min())
+}
+
+/// Something that a run which was killed as it began did not leave. It makes its lock first and `run.toml` last.
+fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
+    let entries = fs::read_dir(path).map_err(|err| unwritable(path, &err))?;
+    let is_ours = |name: &str, bytes: u64| match name {
+        LOCK => true,
+        "plan.json" | "samples" | "checkpoints" => was_locked,
+        "events.jsonl" => was_locked && bytes == 0,
+        name => was_locked && name.starts_with('.') && name.ends_with(".part"),
+    };
+    let found = entries.flatten().map(|entry| {
+        let bytes = entry.metadata().map_or(0, |meta| meta.len());
+        (entry.file_name().to_string_lossy().into_owned(), bytes)
+    });
+    Ok(found.filter(|(name, bytes)| !is_ours(name, *bytes)).map(|(name, _)| name).min())
+}
+
+fn not_empty(path: &Path, name: &str) -> Error {
+    Error::usage("run-dir-not-empty", format!("{} is not empty: it holds {name}", path.display()))
+        .hint(format!("choose another directory: --set run.dir={}", next_free(path).display()))
+        .hint("go on with the run that is in it: --resume")
+        .hint("remove the directory if its run is not needed any more")
+}
+
+/// `path-2`, or the first such name that is free.
+fn next_free(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let candidates = (2..1000).map(|number| path.with_file_name(format!("{name}-{number}")));
+    candidates
+        .into_iter()
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| path.with_file_name(format!("{name}-new")))
+}
+
+/// A full disk, or a place that may not be written.
+pub fn unwritable(path: &Path, err: &std::io::Error) -> Error {
+    match err.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Error::io("disk-full", path, err).hint("make room, or choose another directory on a larger disk")
+        }
+        _ => Error::io("run-dir-unwritable", path, err)
+            .hint("choose a directory that you may write: --set run.dir=PATH"),
+    }
+}
+
+/// Removes what `fill` and `lock` made.
+fn empty(path: &Path, made: bool) {
+    for name in ["run.toml", "plan.json", "events.jsonl", LOCK] {
+        let _ = fs::remove_file(path.join(name));
+    }
+    for name in FOLDERS {
+        let _ = fs::remove_dir(path.join(name));
+    }
+    remove_if(made, path);
+}
+
+fn remove_if(made: bool, path: &Path) {
+    if made {
+        let _ = fs::remove_file(path.join(LOCK));
+        let _ = fs::remove_dir(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_file() -> RunFile {
+        let text = "method = \"sft\"\nmodel = \"m\"\n[train]\nsteps = 1\nlearning_rate = 0.1\n";
+        toml::from_str(text).expect("a run file")
+    }
+
+    #[test]
+    fn a_new_directory_has_its_files_and_is_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        let mut dir = RunDir::create(&path, &run_file(), &json!({"fits": true})).unwrap();
+        dir.events().write(&json!({"step": 1})).unwrap();
+        dir.events().write(&json!({"step": 2})).unwrap();
+        assert_eq!(fs::read_to_string(path.join("events.jsonl")).unwrap(), "{\"step\":1}\n{\"step\":2}\n");
+        dir.write_samples(10, &[json!({"a": 1})]).unwrap();
+        assert_eq!(fs::read_to_string(path.join("samples/step-000010.jsonl")).unwrap(), "{\"a\":1}\n");
+        dir.write_summary(&json!({"steps": 1})).unwrap();
+        dir.write_crash(&Error::new("write-failed", "y"), 3, &Value::Null).unwrap();
+        let resolved: RunFile = toml::from_str(&fs::read_to_string(path.join("run.toml")).unwrap()).unwrap();
+        assert_eq!(resolved, run_file());
+
+        let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
+        assert_eq!(error.slug, "run-dir-locked");
+        assert!(error.message.contains(&std::process::id().to_string()), "{error}");
+        drop(dir);
+        let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
+        assert_eq!(error.slug, "run-dir-not-empty");
+        assert!(error.to_string().contains("a/b-2"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_whose_run_was_killed_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        drop(RunDir::create(&path, &run_file(), &Value::Null).unwrap());
+        // Its process is dead, and what it started still holds the lock. No process has such a number.
+        fs::write(path.join(LOCK), "4294967295\n").unwrap();
+        let held = File::open(path.join(LOCK)).unwrap();
+        held.try_lock().unwrap();
+        let leaving = std::thread::spawn(move || {
+            std::thread::sleep(10 * LEAVING_LOOK);
+            drop(held);
+        });
+        let dir = RunDir::take_up(&path).unwrap().expect("the earlier run's");
+        leaving.join().unwrap();
+        let text = fs::read_to_string(path.join(LOCK)).unwrap();
+        assert_eq!(text, format!("{}\n", plimsoll_worker::run_pid()));
+        drop(dir);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named_and_left_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "x").unwrap();
+        for path in [file.clone(), file.join("below"), PathBuf::from("/proc/plimsoll")] {
+            let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
+            assert_eq!(error.slug, "run-dir-unwritable", "{error}");
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "x");
+    }
+}

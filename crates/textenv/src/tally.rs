@@ -1,0 +1,59 @@
+//! Counters of what environments did.
+
+use plimsoll_base::Error;
+
+/// Counters of a round, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EnvironmentTally {
+    /// Episodes begun.
+    pub episodes: u64,
+    /// Episodes that ended because of a fault; they are not trained.
+    pub aborted: u64,
+    /// Episodes that a limit on turns or tokens ended.
+    pub truncated: u64,
+    /// Turns whose answer was cut to `environment.turn_tokens_max`.
+    pub cut: u64,
+    /// Workers that died.
+    pub crashes: u64,
+    /// Turns that were not answered in time.
+    pub timeouts: u64,
+    /// Environments that raised.
+    pub exceptions: u64,
+    /// Workers that ran out of their memory.
+    pub over_budget: u64,
+    /// Replies that could not be read.
+    pub bad_replies: u64,
+}
+
+impl EnvironmentTally {
+    /// Counts a fault by its slug.
+    pub fn count(&mut self, error: &Error) {
+        *match error.slug {
+            "text-environment-timeout" => &mut self.timeouts,
+            "text-environment-raised" => &mut self.exceptions,
+            "text-environment-over-budget" => &mut self.over_budget,
+            "text-environment-bad-reply" => &mut self.bad_replies,
+            _ => &mut self.crashes,
+        } += 1;
+    }
+
+    /// Faults of all kinds.
+    pub fn faults(&self) -> u64 {
+        self.crashes + self.timeouts + self.exceptions + self.over_budget + self.bad_replies
+    }
+
+    /// Every counter with its name in metrics.
+    pub fn named(&self) -> [(&'static str, u64); 9] {
+        [
+            ("episodes", self.episodes),
+            ("aborted", self.aborted),
+            ("truncated", self.truncated),
+            ("cut", self.cut),
+            ("crashes", self.crashes),
+            ("timeouts", self.timeouts),
+            ("exceptions", self.exceptions),
+            ("over_budget", self.over_budget),
+            ("bad_replies", self.bad_replies),
+        ]
+    }
+}

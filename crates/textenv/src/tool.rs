@@ -1,0 +1,95 @@
+//! `text:python-tool`: a problem that is easier with a computer. A fenced block in a turn is run, and what it printed is
+//! the answer to the turn; a turn without one is the model's answer to the problem.
+
+use super::guess::last_number;
+use super::{Row, Said, Start, TextEnvironment};
+use plimsoll_base::Result;
+use plimsoll_base::rng::below;
+use plimsoll_reward::{Programs, fenced_block};
+use plimsoll_text::Message;
+use std::sync::Arc;
+
+/// Characters of a program's output that the model is shown.
+const OUTPUT_CHARS_MAX: usize = 2000;
+
+/// The row of this environment.
+pub(crate) const ROW: Row = Row {
+    name: "text:python-tool",
+    has_workers: true,
+    open: |settings, stop| {
+        let (python, memory) = (settings.python.as_deref(), settings.worker_memory);
+        let programs = Programs::new("python-tool", python, memory, settings.step_timeout, stop.clone());
+        let programs = Arc::new(programs);
+        Ok(Arc::new(move || Box::new(PythonTool::new(programs.clone()))))
+    },
+};
+
+/// A problem and its programs.
+struct PythonTool {
+    programs: Arc<Programs>,
+    answer: i64,
+}
+
+impl PythonTool {
+    fn new(programs: Arc<Programs>) -> PythonTool {
+        PythonTool { programs, answer: 0 }
+    }
+}
+
+impl TextEnvironment for PythonTool {
+    fn reset(&mut self, start: &Start) -> Vec<Message> {
+        let number = |draw: u32, low: u64, high: u64| {
+            let [a, b, ..] = start.draw(draw);
+            (low + below(a, b, high - low)) as i64
+        };
+        let (a, b, c) = (number(0, 1000, 10_000), number(1, 1000, 10_000), number(2, 10, 1000));
+        self.answer = a * b + c;
+        let text = format!(
+            "What is {a} * {b} + {c}? You may write Python in a block that begins with ```python and ends with ```: I run it and show you what it prints. When you know the answer, reply with the number and without a block."
+        );
+        vec![Message::new("user", text)]
+    }
+
+    fn step(&mut self, response: &str) -> Result<Said> {
+        let Some(program) = fenced_block(response) else {
+            let right = last_number(response) == Some(self.answer);
+            return Ok(Said::end(f64::from(u8::from(right))));
+        };
+        let (printed, broke) = self.programs.run(program)?;
+        let shown: String = printed.chars().take(OUTPUT_CHARS_MAX).collect();
+        let mut text = match shown.trim_end() {
+            "" => "It printed nothing.".to_string(),
+            shown => format!("Output:\n{shown}"),
+        };
+        if let Some(why) = broke {
+            text += &format!("\nIt did not come to its end: {why}");
+        }
+        Ok(Said::words(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::Bytes;
+    use plimsoll_worker::Stop;
+    use std::time::Duration;
+
+    #[test]
+    fn programs_are_run_and_answers_are_judged() {
+        let timeout = Duration::from_secs(20);
+        let programs = Programs::new("python-tool", None, Bytes::mib(512), timeout, Stop::default());
+        let mut tool = PythonTool::new(Arc::new(programs));
+        let question = tool.reset(&Start::train(0, 0))[0].content.clone();
+        let sum = question.strip_prefix("What is ").unwrap().split('?').next().unwrap();
+        let said = tool.step(&format!("I compute.\n```python\nprint({sum})\n```")).unwrap();
+        assert_eq!(said, Said::words(format!("Output:\n{}", tool.answer)));
+        let said = tool.step("```python\nraise ValueError('x')\n```").unwrap();
+        let words = &said.messages[0].content;
+        assert!(words.starts_with("It printed nothing.\nIt did not come to its end: exit code 1"), "{words}");
+        assert!(words.contains("ValueError: x") && !said.done);
+        let answer = tool.answer;
+        assert_eq!(tool.step(&format!("It is {answer}.")).unwrap(), Said::end(1.0));
+        assert_eq!(tool.step(&format!("It is {}.", answer + 1)).unwrap(), Said::end(0.0));
+    }
+}
