@@ -106,7 +106,7 @@ fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
     let mut checks = Machine::this(dir.to_path_buf(), gpu_facts()).checks();
     // Problems first; within a state in the order of the checks.
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));
-    let bites = checks.iter().any(|check| check.state == State::Bites);
+    let has_problem = checks.iter().any(|check| check.state == State::Problem);
     match as_json {
         true => {
             let object = |check: &Check| {
@@ -114,18 +114,18 @@ fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
                 check.to_json(&pages::why(page), &pages::remedies(page))
             };
             let rows: Vec<Value> = checks.iter().map(object).collect();
-            output::json(&json!({ "bites": bites, "checks": rows }))?;
+            output::json(&json!({ "bites": has_problem, "checks": rows }))?;
         }
         false => output::text(&checks.iter().map(row).collect::<String>())?,
     }
-    Ok(exit(bites))
+    Ok(exit(has_problem))
 }
 
 /// Formats a check: a problem with its reason and remedy, a note with its remedy, others in one line.
 fn row(check: &Check) -> String {
     let mut text = format!("{:<8} {:<28} {}\n", check.state.name(), check.slug, check.finding);
     let page = pages::page(check.slug).unwrap_or_default();
-    if check.state == State::Bites {
+    if check.state == State::Problem {
         text += &format!("         why: {}\n", pages::why(page));
     }
     if check.state >= State::Note {
@@ -223,7 +223,7 @@ fn self_test(as_json: bool) -> Result<ExitCode> {
         false => output::text(&confusion.table())?,
     }
     if is_wrong {
-        return Err(Error::new("internal", "an example of ours is not named as expected"));
+        return Err(Error::new("internal", "an embedded example is not named as expected"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,7 +17,7 @@ FILE is read and never run:
   trl       a shell script with `trl grpo --flag value ...`, YAML or JSON, or Python with `GRPOConfig(...)`
   orz       Python with a class of `key: type = value` lines
 
-What was changed, chosen or left out stands as comments at the end of the run file, and on stderr.
+Comments at the end of the run file, and stderr, list what was changed, chosen or left out.
 
 Examples:
   plimsoll import openrlhf train_ppo.sh

@@ -1,5 +1,5 @@
 //! The small files next to the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, and whether a process holds the
-//! directory. They are read again when they changed, and never through a link.
+//! directory. They are read again after a change, and never through a link.
 
 use plimsoll_plan::svg;
 use serde_json::{Value, json};
@@ -8,12 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// A plan has some hundred kilobytes.
+/// A plan has a few hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Pools of a plan that are memory.
+/// The pools of a plan that are memory.
 const POOLS: [&str; 5] = ["host", "device", "pinned", "shm", "disk"];
 
-/// A file that changes as a whole.
+/// A file that is replaced as a whole.
 #[derive(Default)]
 struct Whole {
     seen: Option<(u64, u64, Option<SystemTime>)>,
@@ -21,7 +21,7 @@ struct Whole {
 }
 
 impl Whole {
-    /// True if it is another than before.
+    /// Reads the file. Returns true if it changed.
     fn look(&mut self, path: &Path) -> bool {
         let meta = fs::symlink_metadata(path).ok().filter(|m| m.is_file() && m.len() <= FILE_BYTES_MAX);
         let now = meta.map(|meta| (meta.ino(), meta.len(), meta.modified().ok()));
@@ -38,7 +38,7 @@ impl Whole {
     }
 }
 
-/// What the files say.
+/// The files' contents.
 #[derive(Default)]
 pub struct Files {
     files: [Whole; 4],
@@ -50,7 +50,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads what changed; true if anything did.
+    /// Reads changed files. Returns true if there was one.
     pub fn look(&mut self, dir: &Path) -> bool {
         let names = ["plan.json", "crash.json", "summary.json", "run.toml"];
         let mut changed = [false; 4];
@@ -70,40 +70,37 @@ impl Files {
         if changed[3] {
             self.run_file = run_file.text.clone().unwrap_or_default();
         }
-        // The texts are in their parsed form now.
+        // Only the parsed forms are kept.
         self.files.iter_mut().for_each(|file| file.text = None);
         let held = is_held(&dir.join("lock"));
         let other_holder = std::mem::replace(&mut self.held, held) != held;
         other_holder || changed.contains(&true)
     }
 
-    /// Its pools, regions and settings; null without one.
+    /// Returns the pools, regions and settings of the plan; null without one.
     pub fn plan(&self) -> &Value {
         &self.plan
     }
 
-    /// `crash.json`.
     pub fn crash(&self) -> Option<&Value> {
         self.crash.as_ref()
     }
 
-    /// `summary.json`.
     pub fn summary(&self) -> Option<&Value> {
         self.summary.as_ref()
     }
 
-    /// `run.toml`.
     pub fn run_file(&self) -> &str {
         &self.run_file
     }
 
-    /// Whether a live process holds the directory; unknown where the kernel does not tell.
+    /// Whether a live process holds the directory; `None` if the kernel does not show it.
     pub fn is_held(&self) -> Option<bool> {
         self.held
     }
 }
 
-/// What the page draws of a plan: regions of the memory pools with the classes of `plan --svg`.
+/// Returns what the page draws of a plan: regions of the memory pools with the classes of `plan --svg`.
 fn condensed(plan: &Value) -> Value {
     let regions = plan["regions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let regions = svg::larger_turn(regions).map(|region| {
@@ -136,11 +133,11 @@ fn condensed(plan: &Value) -> Value {
     json!({ "pools": pools, "regions": regions, "resolved": plan["resolved"] })
 }
 
-/// Asks the kernel's list of locks. Trying to take the lock would be simpler, and would keep a run from starting meanwhile.
+/// Reads the kernel's list of locks. Trying to take the lock would be simpler but could keep a run from starting meanwhile.
 fn is_held(lock: &Path) -> Option<bool> {
     let Ok(meta) = fs::symlink_metadata(lock) else { return Some(false) };
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    // `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; a file system may show a device of its own, so the inode counts.
+    // `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; a file system may show another device, so only the inode is compared.
     let inode = meta.ino().to_string();
     let is_it = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

@@ -188,7 +188,7 @@ fn an_interrupt_ends_it_with_what_was_collected() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    // It has no end of its own. Once the first file is there, it takes signals and has frames.
+    // It never ends by itself. Once the first file is there, it takes signals and has frames.
     while !folder.path("frames/frames-000000.safetensors").exists() {
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -76,7 +76,7 @@ fn a_checkpoint_acts_as_it_was_trained_and_better_than_chance() {
 
     let weights = format!("policy.path={dir}/checkpoints/latest/model.safetensors");
     let of_file = collected(&folder, &["policy.kind=mlp", &weights, "explore=mode"]);
-    assert_eq!(mean(&of_file), mean(&greedy), "policy.json beside the weights is read with them");
+    assert_eq!(mean(&of_file), mean(&greedy), "policy.json next to the weights is read with them");
     let words = ["error[contradictory-keys]", "policy.activation"];
     let file = folder.text_path("env.toml");
     let args =
@@ -183,10 +183,10 @@ fn what_is_no_policy_of_the_environment_is_refused_by_name() {
     fs::write(&cut, &fs::read(&golden).unwrap()[..1000]).unwrap();
     let wide = zeros(&folder, "wide.safetensors", &[("actor.0.weight", &[70000, 4]), ("actor.0.bias", &[2])]);
     let other = zeros(&folder, "other.safetensors", &[("pi.0.weight", &[2, 4])]);
-    fs::create_dir(folder.path("beside")).unwrap();
-    fs::copy(&golden, folder.path("beside/model.safetensors")).unwrap();
-    fs::write(folder.path("beside/policy.json"), "{\"activation\": \"swish\"}").unwrap();
-    let beside = folder.text_path("beside");
+    fs::create_dir(folder.path("both")).unwrap();
+    fs::copy(&golden, folder.path("both/model.safetensors")).unwrap();
+    fs::write(folder.path("both/policy.json"), "{\"activation\": \"swish\"}").unwrap();
+    let both = folder.text_path("both");
     let none = folder.text_path("none");
     for (path, more, code, parts) in [
         (
@@ -200,7 +200,7 @@ fn what_is_no_policy_of_the_environment_is_refused_by_name() {
         (&wide, "seed=1", 1, &["policy-shape-mismatch", "70000 rows"]),
         (&cut, "seed=1", 1, &["model-file-truncated"]),
         (&none, "seed=1", 1, &["model-file-missing"]),
-        (&beside, "seed=1", 1, &["checkpoint-damaged", "policy.json", "swish"]),
+        (&both, "seed=1", 1, &["checkpoint-damaged", "policy.json", "swish"]),
     ] {
         let set = format!("policy.path={path}");
         let args = ["collect", &file, "--set", "policy.kind=mlp", "--set", &set, "--set", more];

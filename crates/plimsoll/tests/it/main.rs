@@ -1,5 +1,5 @@
-//! The binary from outside, in one test binary: it links once, and its helpers are compiled once. `docs` is a target of its
-//! own because it takes minutes.
+//! The command line from outside, in one test binary, which links once. `docs` is a separate target because it takes
+//! minutes.
 
 #[path = "../common/mod.rs"]
 mod common;

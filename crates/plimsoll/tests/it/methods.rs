@@ -148,7 +148,7 @@ fn groups_that_are_not_kept_are_replaced_in_bounded_rounds() {
     assert_eq!(row.expect("a row")["bytes"], 16 * (5 * 8 + 5 + 20));
 }
 
-/// The first prompts can be solved now and then, those behind them never.
+/// The first prompts can be solved now and then, those after them never.
 #[test]
 fn a_run_without_mixed_groups_ends_by_name_behind_a_checkpoint() {
     let folder = Run::new(RUN);
@@ -180,7 +180,7 @@ fn a_run_without_mixed_groups_ends_by_name_behind_a_checkpoint() {
     let state = saved_state(&folder, "out");
     let done = state["progress"]["step"].as_u64().expect("steps");
     assert!(done >= 1 && state["policy_version"].as_u64() == Some(done), "{state}");
-    // The checkpoint stands before the step that failed: resumed, it fails in the same way.
+    // The checkpoint is from before the step that failed: resumed, it fails in the same way.
     folder.train_fails("out", &[&sets[..], &["--resume"]].concat(), 1, &contains);
     assert_eq!(saved_state(&folder, "out")["data_position"], state["data_position"]);
 }
@@ -252,7 +252,7 @@ fn a_run_resumes_bit_for_bit_in_the_middle_of_a_rollout() {
     }
 }
 
-/// Rewards of other people's code are graded beside every round.
+/// External rewards are graded while the next round runs.
 #[test]
 fn a_python_reward_grades_every_round() {
     let folder = Run::new(RUN);

@@ -178,7 +178,7 @@ fn a_reward_model_is_trained_saved_and_scores_in_other_runs() {
     folder.file("grpo.toml").summary("short", &["train.steps=2"]);
     folder.file("grpo.toml").summary("short", &["--resume"]);
     assert!(folder.result("long") == folder.result("short"));
-    // With a critic, a reference and dynamic sampling beside it, and whatever is cut.
+    // Also with a critic, a reference and dynamic sampling, and at every limit.
     let sets =
         ["method=ppo", "loss.kl_coef=0.01", "memory.offload=[\"reference\"]", "train.micro_batch_tokens=32"];
     folder.file("grpo.toml").summary("ppo", &sets);

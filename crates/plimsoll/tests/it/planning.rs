@@ -108,7 +108,7 @@ fn a_grid_has_a_row_a_cell() {
     assert!(rows.iter().all(|row| (row["fits"] == true) == (row["min_bytes"].as_u64() <= Some(16 << 30))));
     let words = text(&plimsoll(&[&args[..], &["--methods", "sft"]].concat()).stdout);
     assert_eq!(words.matches("qwen2.5-7b").count(), 2, "{words}");
-    // A critic of its own, and its optimizer, come on top of what the actor takes.
+    // A separate critic and its optimizer are added to the actor's.
     let all = ["plan", "--table", "--models", "smollm2-135m", "--contexts", "512", "--json"];
     let (_, grid) = object(&[&all[..], &["--methods", "grpo,ppo,dpo,reward_model"]].concat());
     let least: Vec<u64> =
@@ -176,7 +176,7 @@ fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("one object");
     assert_eq!(summary["steps"], 3);
-    // A limit of its own that is wide enough does not help within one that is not.
+    // A wide limit does not help within a narrower one.
     let inner = below.inner("inner", 2 * bytes).expect("a group within a group");
     for group in [&below, &inner] {
         let output = run(group, &["train", FIRST, "--set", &dir("below")]);
@@ -208,7 +208,7 @@ fn worker_processes_are_in_the_account() {
     assert_eq!(row["bytes"], 3u64 * (512 << 20));
 }
 
-/// A card that is too small for states and reference, beside a host that has room for them.
+/// A card that is too small for states and reference, on a host that has room for them.
 #[test]
 fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
     let sets = [

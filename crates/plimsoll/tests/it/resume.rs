@@ -1,4 +1,4 @@
-//! `train --resume` and `checkpoint` from outside: what goes on, what is refused, and what is said.
+//! `train --resume` and `checkpoint` from outside: what continues, what is refused, and what is printed.
 
 use crate::common::{check_refused, plimsoll, text};
 use crate::run::{Run, export};
@@ -34,7 +34,7 @@ fn critic(folder: &Run, dir: &str) -> [Vec<u8>; 2] {
     ["state/critic.safetensors", "state/critic_optimizer.safetensors"].map(|file| folder.saved(dir, file))
 }
 
-/// A directory with a model of its own.
+/// A directory with its own model.
 fn model(folder: &Run, name: &str) -> String {
     folder.train("made", &["train.steps=1"]);
     let to = folder.text_path(name);

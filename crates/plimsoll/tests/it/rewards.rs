@@ -1,4 +1,4 @@
-//! Rewards from outside: other people's code in a run, what becomes of its failures, and `grade`.
+//! Rewards from outside: user code in a run, how its failures are handled, and `grade`.
 
 use crate::common::{plimsoll, text};
 use crate::run::{Run, check_done, number, python_is_there};
@@ -104,7 +104,7 @@ fn a_function_as_trl_shows_it_trains_and_is_the_verifiers_twin() {
     assert_eq!(metric(&folder, "rewards/as_trl_shows/retries"), [0.0; 3]);
     let samples = || std::fs::read_to_string(last_samples(&folder.path("out/samples"))).unwrap();
     let by_function = samples();
-    // The same bits whoever grades, and however many do; the samples name who did.
+    // The bits do not depend on which workers grade, or how many; the samples name the worker.
     check_done(&train(&folder, "kind = \"exact\"\n"));
     assert_eq!(metric(&folder, "reward"), rewards);
     assert!(samples() == by_function.replace("\"as_trl_shows\":", "\"exact\":"), "samples differ");

@@ -1,4 +1,4 @@
-//! A run file in a folder of its own: commands on it, and what its runs leave there.
+//! A run file in a temporary folder: commands on it, and the files its runs leave there.
 
 use crate::common::{Folder, check_error, check_refused, plimsoll, text};
 use serde_json::Value;
@@ -28,8 +28,8 @@ steps = 3
 learning_rate = 1e-6
 "#;
 
-/// A folder with a run file. Its methods take the words of a command line: `key=value` is for `--set`, what begins with
-/// `--` is a flag.
+/// A folder with a run file. Its methods take words of a command line: `key=value` for `--set`, and flags, which begin with
+/// `--`.
 pub struct Run {
     folder: Rc<Folder>,
     file: String,
@@ -53,7 +53,7 @@ impl Run {
         Run { folder: Rc::new(Folder::with(file, content)), file: file.into() }
     }
 
-    /// Another run file of the same folder.
+    /// Returns another run file of the same folder.
     pub fn file(&self, name: &str) -> Run {
         Run { folder: Rc::clone(&self.folder), file: name.into() }
     }
@@ -69,12 +69,11 @@ impl Run {
         args
     }
 
-    /// The arguments of `train` into `dir`.
+    /// Returns the arguments of `train` into `dir`.
     pub fn train_args(&self, dir: &str, words: &[&str]) -> Vec<String> {
         self.args("train", &[&[&*format!("run.dir={}", self.text_path(dir))], words].concat())
     }
 
-    /// Trains into `dir` to whatever end.
     pub fn output(&self, dir: &str, words: &[&str]) -> Output {
         plimsoll(&refs(&self.train_args(dir, words)))
     }
@@ -102,7 +101,7 @@ impl Run {
         check_refused(&refs(&self.train_args(dir, words)), code, contains);
     }
 
-    /// As `train_refused`, where other words come before the error.
+    /// As `train_refused`, where stderr has other lines before the error.
     pub fn train_fails(&self, dir: &str, words: &[&str], code: i32, contains: &[&str]) {
         let args = self.train_args(dir, words);
         let args = refs(&args);
@@ -116,7 +115,7 @@ impl Run {
     }
 }
 
-/// What runs leave in a folder.
+/// Files that runs leave in a folder.
 impl Folder {
     pub fn write_bytes(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         fs::write(self.path(name), content).expect("a file in it");
@@ -140,13 +139,13 @@ impl Folder {
         self.read_lines(&format!("{dir}/events.jsonl"))
     }
 
-    /// The metrics of each step.
+    /// Returns the metrics of each step.
     pub fn metrics(&self, dir: &str) -> Vec<Value> {
         let steps = self.events(dir).into_iter().filter(|event| event["event"] == "step");
         steps.map(|event| event["metrics"].clone()).collect()
     }
 
-    /// A file of the last checkpoint.
+    /// Reads a file of the last checkpoint.
     pub fn saved(&self, dir: &str, file: &str) -> Vec<u8> {
         self.read(&format!("{dir}/checkpoints/latest/{file}"))
     }
@@ -155,7 +154,7 @@ impl Folder {
         self.saved(dir, "model.safetensors")
     }
 
-    /// Weights and optimizer states after the last step.
+    /// Reads weights and optimizer states after the last step.
     pub fn result(&self, dir: &str) -> [Vec<u8>; 2] {
         [self.weights(dir), self.saved(dir, "state/optimizer.safetensors")]
     }
@@ -186,7 +185,7 @@ impl Started {
     /// Waits for its end. Returns all of stderr.
     pub fn end(mut self) -> Output {
         let mut rest = Vec::new();
-        // The pipe must be drained, or the run would block on its own words.
+        // The pipe must be drained, or the run would block writing to it.
         self.stderr.read_to_end(&mut rest).expect("readable");
         let mut output = self.child.wait_with_output().expect("it ends");
         output.stderr = [self.said.into_bytes(), rest].concat();
@@ -203,14 +202,14 @@ pub fn refs(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
-/// The output of a command that must succeed. Returns its stderr.
+/// Asserts that a command succeeded. Returns its stderr.
 pub fn check_done(output: &Output) -> String {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     stderr
 }
 
-/// Exit code and the object on stdout.
+/// Runs a command. Returns its exit code and the object on stdout.
 pub fn object(args: &[&str]) -> (i32, Value) {
     let output = plimsoll(args);
     let object = serde_json::from_slice(&output.stdout)
@@ -218,7 +217,7 @@ pub fn object(args: &[&str]) -> (i32, Value) {
     (output.status.code().expect("an exit code"), object)
 }
 
-/// The object on stdout of a command that must succeed.
+/// Runs a command that must succeed. Returns the object on stdout.
 pub fn json(args: &[&str]) -> Value {
     let output = plimsoll(args);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
@@ -229,12 +228,11 @@ pub fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("{key} of {value}"))
 }
 
-/// The names of a plan's regions.
+/// Returns the names of a plan's regions.
 pub fn regions(plan: &Value) -> Vec<&str> {
     plan["regions"].as_array().expect("a list").iter().filter_map(|region| region["name"].as_str()).collect()
 }
 
-/// A region of a plan.
 pub fn region<'a>(plan: &'a Value, name: &str) -> Option<&'a Value> {
     plan["regions"].as_array().expect("a list").iter().find(|region| region["name"] == name)
 }

@@ -146,7 +146,7 @@ fn exit_codes_and_words_of_the_trainer_pass_through() {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{stderr}");
     assert!(stderr.contains("error[trainer-killed]: SIGXFSZ, ") && stderr.contains("ulimit -f"), "{stderr}");
-    // Without a supervisor it is one process, and a kill is nobody's to tell.
+    // Without a supervisor it is one process, so nothing is left to report a kill.
     let summary = folder.summary("alone", &["--no-supervisor", "train.steps=1"]);
     assert_eq!(summary["supervisor_rss_bytes"], 0, "{summary}");
 }

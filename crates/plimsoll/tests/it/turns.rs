@@ -267,7 +267,7 @@ fn faults_of_an_environment_are_told_apart_and_counted_and_the_run_goes_on() {
         assert!(count >= 1.0 && aborted >= count, "{class}: {count} {counter}, {aborted} aborted");
         let faults = ["exceptions", "bad_replies", "crashes", "over_budget", "timeouts"];
         let all: f64 = faults.iter().map(|name| metric(&folder, class, &format!("environment/{name}"))).sum();
-        assert_eq!(all, count, "{class} is told apart");
+        assert_eq!(all, count, "{class} is distinguished");
         assert!(text(&output.stderr).contains("an episode was left out: environment `"), "{class}");
         let lines = folder.read_lines(&format!("{class}/samples/step-000001.jsonl"));
         assert!(lines.iter().any(|episode| episode["reward"].is_null()), "{class}: a fault has no return");
@@ -301,13 +301,13 @@ fn what_an_environment_may_not_do_is_named() {
     check_fails(&output, &["error[tokenizer-unknown-character]: ", "the environment said it"]);
     let output = train(&folder, "out", "text:second-try", &["data.prompt_tokens_max=7"]);
     check_fails(&output, &["error[prompt-too-long]: "]);
-    // Room for one turn and what is said behind it: the second turn is cut, or does not begin.
+    // Room for one turn and its reply: the second turn is cut, or does not begin.
     check_done(&train(&folder, "short", "text:second-try", &["environment.episode_tokens_max=12"]));
     assert!(metric(&folder, "short", "environment/truncated") >= 1.0);
     assert_eq!(metric(&folder, "short", "rollout/logprob_mismatch_max"), 0.0);
 }
 
-/// A model without a template of its own, in tokens of bytes: the environments that talk in words run with it.
+/// Environments that talk in words run with a model that has byte tokens and no chat template.
 #[test]
 fn every_environment_that_comes_with_the_program_runs_under_a_chat_template() {
     let folder = Run::new(RUN);

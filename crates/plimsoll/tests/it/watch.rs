@@ -17,7 +17,7 @@ struct Server {
     child: Child,
     /// `127.0.0.1:PORT`.
     at: String,
-    /// What it printed behind the address.
+    /// What it printed after the address.
     query: String,
 }
 
@@ -184,7 +184,7 @@ fn no_path_leads_out_of_the_run() {
     for file in ["../../secret.jsonl", "..%2F..%2Fsecret.jsonl", "%2Fetc%2Fpasswd", "step-000002.jsonl"] {
         let found = server.json(&format!("/api/samples?run=0&file={file}"));
         assert_eq!(found["rows"], json!([]), "{file}");
-        // Rows behind one that is no file of the run are those of the files that are.
+        // Files that are not of the run are skipped.
         let found = server.get(&format!("/api/samples?run=0&from_file={file}&from_offset=0")).body;
         assert!(!found.contains("secret\""), "{file}: {found}");
     }
