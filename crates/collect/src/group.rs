@@ -2,50 +2,18 @@
 
 use crate::row::{Frame, observation_of};
 use crate::{
-    ActionBatch, Ask, Beyond, Counters, ObservationBatch, Policy, Random, Request, Results, Row, RowLayout,
-    Settings,
+    ActionBatch, Ask, Beyond, Counters, ObservationBatch, OnAbort, Policy, Random, Request, Results, Row,
+    RowLayout, Settings, Underway,
 };
 use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_env::{flags, seed};
 use std::ops::Range;
 
-/// What becomes of an episode whose environment failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnAbort {
-    /// Its frames stay, the last of them cut.
-    #[default]
-    Keep,
-    /// Its frames of this batch are taken back.
-    Drop,
-}
-
-/// The episode that an environment was in when an earlier collector ended: its reset seed and these actions bring the
-/// environment to where it was.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Underway {
-    /// Its number, from which its seed follows.
-    pub episode: u32,
-    /// Action slots that the environment was given since its reset, end to end.
-    pub actions: Vec<u8>,
-}
-
-/// What all groups of a collector have in common.
+/// The settings of all groups of a collector.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub layout: RowLayout,
-    pub run_seed: u64,
-    pub on_abort: OnAbort,
-    /// So many steps of each environment are drawn at random first.
-    pub random_steps: u64,
-    /// Every batch begins with new episodes.
-    pub reset_each_batch: bool,
-}
-
-impl Rules {
-    pub fn new(layout: &RowLayout, settings: &Settings) -> Rules {
-        let Settings { run_seed, on_abort, random_steps, reset_each_batch, .. } = *settings;
-        Rules { layout: layout.clone(), run_seed, on_abort, random_steps, reset_each_batch }
-    }
+    pub settings: Settings,
 }
 
 /// What a group has made since the start.
@@ -101,7 +69,7 @@ impl Group {
             logprobs: optional(extras.logprobs),
             values: optional(extras.values),
             version: PolicyVersion::default(),
-            seeds: range.clone().map(|env| seed::reset_seed(rules.run_seed, env, 0)).collect(),
+            seeds: range.clone().map(|env| seed::reset_seed(rules.settings.run_seed, env, 0)).collect(),
             // One before the first, which the first reset begins.
             episodes: vec![u32::MAX; k],
             steps: vec![0; k],
@@ -161,7 +129,8 @@ impl Group {
     pub fn take_up(&mut self, underway: &[Underway], rules: &Rules) {
         for (index, Underway { episode, .. }) in underway.iter().enumerate() {
             self.episodes[index] = episode.wrapping_sub(1);
-            self.seeds[index] = seed::reset_seed(rules.run_seed, self.first_env + index as u32, *episode);
+            self.seeds[index] =
+                seed::reset_seed(rules.settings.run_seed, self.first_env + index as u32, *episode);
         }
     }
 
@@ -242,13 +211,15 @@ impl Group {
             values: &mut self.values,
         };
         self.version = policy.act(&seen, &mut chosen);
-        if rules.random_steps > 0 && self.lifetimes.iter().any(|&steps| steps < rules.random_steps) {
+        if rules.settings.random_steps > 0
+            && self.lifetimes.iter().any(|&steps| steps < rules.settings.random_steps)
+        {
             let mut drawn =
                 ActionBatch { actions: &mut self.sent, slot: action, logprobs: &mut [], values: &mut [] };
-            Random { run_seed: rules.run_seed }.act(&seen, &mut drawn);
+            Random { run_seed: rules.settings.run_seed }.act(&seen, &mut drawn);
             let pairs = self.actions.chunks_exact_mut(action.bytes).zip(self.sent.chunks_exact(action.bytes));
             for ((chosen, drawn), _) in
-                pairs.zip(&self.lifetimes).filter(|(_, steps)| **steps < rules.random_steps)
+                pairs.zip(&self.lifetimes).filter(|(_, steps)| **steps < rules.settings.random_steps)
             {
                 chosen.copy_from_slice(drawn);
             }
@@ -322,7 +293,7 @@ impl Group {
         tally.produced += 1;
         self.steps[index] += 1;
         self.returns[index] += results.rewards[index];
-        if rules.random_steps > 0 {
+        if rules.settings.random_steps > 0 {
             self.lifetimes[index] += 1;
         }
         if flag & flags::DONE != 0 {
@@ -339,7 +310,7 @@ impl Group {
         tally.produced += 1;
         tally.counters.frames_aborted += 1;
         let in_row = (self.steps[index] as usize).min(row.num_frames);
-        if in_row > 0 && rules.on_abort == OnAbort::Drop {
+        if in_row > 0 && rules.settings.on_abort == OnAbort::Drop {
             row.take_back(in_row);
             tally.counters.frames_aborted += in_row as u64;
         } else if in_row > 0 {
@@ -374,7 +345,7 @@ impl Group {
         let layout = &rules.layout;
         self.num_open -= 1;
         tally.short_rows += u64::from(row.num_frames < layout.frames && row.is_full(layout));
-        if rules.reset_each_batch
+        if rules.settings.reset_each_batch
             && self.steps[index] > 0
             && row.num_frames > 0
             && row.num_finals < layout.finals
@@ -391,6 +362,6 @@ impl Group {
         self.episodes[index] = self.episodes[index].wrapping_add(1);
         (self.steps[index], self.returns[index]) = (0, 0.0);
         let next = self.episodes[index].wrapping_add(1);
-        self.seeds[index] = seed::reset_seed(rules.run_seed, env, next);
+        self.seeds[index] = seed::reset_seed(rules.settings.run_seed, env, next);
     }
 }

@@ -18,14 +18,15 @@ mod policy;
 mod python;
 mod replay;
 mod row;
+mod settings;
+mod shared;
 mod stepper;
 mod trajectories;
 
 pub use batch::Batch;
-pub use collector::{Collector, LANE_STACK_BYTES, Mode, Settings, Stats, process_cpu_seconds};
+pub use collector::{Collector, LANE_STACK_BYTES, process_cpu_seconds};
 pub use export::write_batches;
 pub use fault::{Counters, Fault, FaultKind, RestartLimit};
-pub use group::{OnAbort, Underway};
 pub use native::{Autoreset, GroupOptions, NativeGroup, native_steppers};
 pub use plan::{Limits, layout, native_bytes};
 pub use policy::{ActionBatch, Beyond, Extras, ObservationBatch, Policy, Random};
@@ -34,5 +35,6 @@ pub use python::{
 };
 pub use replay::{NStep, Replay, Transition};
 pub use row::{Final, Row, RowLayout};
+pub use settings::{Mode, OnAbort, Settings, Stats, Underway};
 pub use stepper::{Ask, Request, Results, Stepper};
 pub use trajectories::{Episode, Trajectories};

@@ -3,14 +3,17 @@
 //! It never touches a step: those go between the collector's thread and the workers. What ends a worker is told once;
 //! whether it is started again is decided by who is told.
 
-use super::slots::SlotMap;
-use super::words::{Failed, Known, Word, bad};
-use super::{PythonEnvs, Share, share};
+use super::ends::{
+    by_kernel, container_limit, oom_killed, out_of_memory, over_budget, over_group, with_words,
+};
+use super::run::{Link, News, Order, Route, Shape, Why};
+use super::words::{Known, Word, bad};
+use super::{PythonEnvs, TICK, share};
 use crate::FaultKind;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_memory::host::{Host, OomEvidence, OomWatch};
+use plimsoll_memory::host::{Host, OomWatch};
 use plimsoll_worker::session::{self, MESSAGE_BYTES_MAX, Received};
-use plimsoll_worker::{Bell, Confined, GroupHome, GroupKill, Session, SharedMemory, procs};
+use plimsoll_worker::{Bell, Confined, GroupHome, Session, SharedMemory, procs};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::json;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,11 +21,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// How soon a death is seen that closed nothing.
-const TICK: Duration = Duration::from_millis(50);
 /// How often memory is looked at.
 const MEMORY_EVERY: Duration = Duration::from_millis(250);
 /// How often the processes of all workers are listed anew: a look at every process of the machine.
@@ -42,74 +43,6 @@ const LAST_LINES: usize = 16;
 /// What the launcher ends with where it could not become the interpreter.
 const NOT_STARTED: i32 = 126;
 const SIGKILL: i32 = 9;
-
-/// What all workers have in common once the first has said what its environment is.
-#[derive(Debug)]
-pub(super) struct Shape {
-    pub known: Known,
-    pub shares: Vec<Share>,
-    /// Who holds workers to `worker_memory`, in words.
-    pub memory_held_by: String,
-}
-
-/// A worker that is ready: by these it is asked and answers.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub socket: OwnedFd,
-    pub memory: SharedMemory,
-    pub pid: u32,
-    /// The process above it, from which all of the worker's descend.
-    pub keeper: u32,
-}
-
-/// What the crew is told. Orders for a worker that is gone already do nothing.
-pub(super) enum Order {
-    /// Starts a worker.
-    Start { worker: usize, at: Instant },
-    /// Ends a worker because of what it did.
-    End { worker: usize, life: u64, why: Why },
-    /// A worker has made its first step.
-    Stepped { worker: usize },
-    /// From now on these are told, each of the workers from its first to the next one's.
-    Share(Vec<Route>),
-    /// Ends all workers, and the thread.
-    Close,
-}
-
-/// Why a worker is ended.
-pub(super) enum Why {
-    /// It was in `doing` for longer than `limit`.
-    Late { doing: &'static str, limit: Duration },
-    /// Its socket is closed: it died, or soon will.
-    Closed,
-    /// As the error says.
-    Fault(FaultKind, Error),
-}
-
-/// What the crew tells.
-pub(super) enum News {
-    /// A worker can be asked. `life` counts the starts of all workers.
-    Ready { worker: usize, life: u64, link: Link, shape: Arc<Shape> },
-    /// A worker is gone.
-    Lost { worker: usize, kind: FaultKind, error: Error },
-    /// A worker did what is allowed and seldom meant.
-    Warning { worker: usize, warning: Error },
-}
-
-impl News {
-    pub fn worker(&self) -> usize {
-        match self {
-            News::Ready { worker, .. } | News::Lost { worker, .. } | News::Warning { worker, .. } => *worker,
-        }
-    }
-}
-
-/// Who is told of a range of workers.
-pub(super) struct Route {
-    pub first_worker: usize,
-    pub news: Sender<News>,
-    pub told: Bell,
-}
 
 enum Stage {
     Gone,
@@ -317,11 +250,10 @@ impl Crew {
                     bad(&format!("worker {worker} said `{said}` before it was ready")),
                 ));
             };
-            self.hear(worker, word).map_err(|error| match error.slug {
-                "env-worker-over-budget" => (FaultKind::OverBudget, error),
-                "env-exception" | "env-not-made" => (FaultKind::Exception, error),
-                _ => (FaultKind::BadOutput, error),
-            })?;
+            if let Word::Failed(failed) = &word {
+                return Err(failed.error(&self.envs.env, &self.python.display().to_string()));
+            }
+            self.hear(worker, word).map_err(|error| (FaultKind::BadOutput, error))?;
         }
         Ok(())
     }
@@ -354,15 +286,10 @@ impl Crew {
                 self.ready(worker, memory, envs as usize)?;
                 Stage::Ready
             }
-            (_, Word::Failed(failed)) => return Err(self.failed(&failed)),
             (_, word) => return Err(bad(&format!("worker {worker} said {word:?} out of turn"))),
         };
         self.posts[worker].stage = next;
         Ok(())
-    }
-
-    fn failed(&self, failed: &Failed) -> Error {
-        failed.error(&self.envs.env, &self.python.display().to_string())
     }
 
     fn say(&self, worker: usize, word: &[u8], fd: Option<OwnedFd>) -> Result<()> {
@@ -651,56 +578,4 @@ impl Crew {
             session.wait_until(deadline);
         }
     }
-}
-
-impl Share {
-    pub(super) fn map(&self, known: &Known) -> SlotMap {
-        SlotMap::new(self.envs.len(), known.action.bytes, known.observation.bytes)
-    }
-}
-
-fn with_words(error: Error, session: &Session, lines: usize) -> Error {
-    session.last_words(lines).into_iter().fold(error, |error, line| error.fact(format!("stderr: {line}")))
-}
-
-fn over_budget(worker: usize, pid: u32, limit: Bytes, how: &str) -> Error {
-    Error::new(
-        "env-worker-over-budget",
-        format!("worker {worker} (pid {pid}) {how}; `worker_memory` is {limit}"),
-    )
-    .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")
-}
-
-fn over_group(worker: usize, pid: u32, limit: Bytes, kill: &GroupKill) -> Error {
-    let how = "reached the limit of its memory group, and the kernel killed in it";
-    over_budget(worker, pid, limit, how).fact(kill.fact.clone())
-}
-
-fn by_kernel(worker: usize, pid: u32, reason: &str) -> Error {
-    let message = format!("{reason} and the kernel killed worker {worker} (pid {pid})");
-    Error::new("env-worker-oom-killed", message)
-        .hint("lower `num_workers` or `worker_memory`, or raise the container's limit")
-}
-
-/// The reason, if the kernel killed process `pid` for lack of memory, as its group says or lines and counters do.
-fn oom_killed(seen: &OomEvidence, by_group: bool, pid: u32, name: &str) -> Option<String> {
-    let line = seen.line_about(pid, name);
-    if !by_group && line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
-        return None;
-    }
-    match line {
-        Some(line) if !line.container => Some(out_of_memory()),
-        Some(_) => Some(container_limit(seen).unwrap_or_else(|| "the container's limit was reached".into())),
-        None => Some(container_limit(seen).unwrap_or_else(out_of_memory)),
-    }
-}
-
-/// That the limit of a group of ours was reached, if one was.
-fn container_limit(seen: &OomEvidence) -> Option<String> {
-    let limit = seen.hit_group()?.limit?;
-    Some(format!("the container's limit of {limit} was reached"))
-}
-
-fn out_of_memory() -> String {
-    "the machine ran out of memory".into()
 }

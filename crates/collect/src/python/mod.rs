@@ -5,10 +5,13 @@
 //! `PythonStepper` asks and answers for a range of them (`start.rs`), in turns that may share a processor (`pairing.rs`). A worker that fails is a value, never the end of the run.
 
 mod crew;
+mod ends;
+mod group;
 mod judge;
 mod limits;
 mod measure;
 mod pairing;
+mod run;
 mod slots;
 mod start;
 mod stepper;
@@ -30,6 +33,8 @@ use std::time::Duration;
 
 /// The script, embedded so that nothing has to be installed.
 const SCRIPT: &str = include_str!("worker.py");
+/// How soon a stop, a late worker and a silent death are noticed.
+const TICK: Duration = Duration::from_millis(50);
 /// A group below this size is not worth a message of its own.
 const GROUP_ENVS_MIN: usize = 4;
 

@@ -1,64 +1,15 @@
 //! How workers start, and who asks which: all of them are ready before the first step, and each thread gets a range.
 
-use super::PythonEnvs;
-use super::crew::{Crew, Link, News, Order, Route, Shape};
+use super::crew::Crew;
 use super::pairing::{Pairing, Taken};
-use super::stepper::{PythonStepper, TICK};
+use super::run::{CrewThread, Link, News, Order, Part, Route, Run, Shape};
+use super::stepper::PythonStepper;
+use super::{PythonEnvs, TICK};
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Bell, Stop, find_python};
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-
-/// What all steppers of a run share. Workers end with the last of them.
-pub(super) struct Run {
-    pub envs: Arc<PythonEnvs>,
-    pub shape: Arc<Shape>,
-    /// Workers that do nothing but end.
-    pub looping: AtomicUsize,
-    crew: CrewThread,
-}
-
-/// What one stepper is made of.
-pub(super) struct Part {
-    /// Its workers, with the count of their start.
-    pub ready: Vec<(usize, u64, Link)>,
-    pub news: Receiver<News>,
-    pub told: Bell,
-    pub pairing: Option<Pairing>,
-}
-
-/// The thread that watches workers; dropped, it ends them.
-struct CrewThread {
-    orders: Sender<Order>,
-    ordered: Bell,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl CrewThread {
-    fn order(&self, order: Order) {
-        // The crew ends with us, not before.
-        let _ = self.orders.send(order);
-        self.ordered.ring();
-    }
-}
-
-impl Drop for CrewThread {
-    fn drop(&mut self) {
-        self.order(Order::Close);
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // A crew that panicked has said so; its workers died with it.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Run {
-    pub fn order(&self, order: Order) {
-        self.crew.order(order);
-    }
-}
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 
 impl PythonStepper {
     /// Starts the workers and makes all environments, for a thread of the caller's.

@@ -120,12 +120,13 @@ impl Known {
 }
 
 impl Failed {
-    /// The error; `env` is what the user wrote, `python` the interpreter.
-    pub fn error(&self, env: &str, python: &str) -> Error {
+    /// Returns the failure; `env` is the name that the user wrote, `python` the interpreter.
+    pub fn error(&self, env: &str, python: &str) -> (FaultKind, Error) {
         let Failed { what, python: version, .. } = self;
         let install = |package: &str| {
             format!("`{python} -m pip install {package}`, or set `python` to an interpreter that has it")
         };
+        let mut kind = FaultKind::BadOutput;
         let error = match (self.kind.as_str(), self.doing.as_str()) {
             ("missing", "numpy") => Error::usage(
                 "env-numpy-missing",
@@ -140,18 +141,24 @@ impl Failed {
             ("unsupported", _) => Error::usage("env-space-unsupported", what.clone())
                 .hint("Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of fixed sizes are supported; wrap others"),
             ("changed", _) => spaces_changed(what),
-            ("memory", _) => Error::new("env-worker-over-budget", format!("`{env}` raised MemoryError while it was made"))
-                .hint("raise `worker_memory`, or lower `num_envs`"),
+            ("memory", _) => {
+                kind = FaultKind::OverBudget;
+                Error::new("env-worker-over-budget", format!("`{env}` raised MemoryError while it was made"))
+                    .hint("raise `worker_memory`, or lower `num_envs`")
+            }
             (_, "make") if what.starts_with("gymnasium.error.") && what.contains("NotFound") => {
                 Error::usage("unknown-environment", format!("gymnasium knows no `{env}`: {what}"))
                     .hint("a package that registers it is named before the id: \"gym:ale_py:ALE/Pong-v5\"")
             }
             (_, "import") => Error::usage("env-import-failed", format!("`{env}` does not load: {what}"))
                 .hint("import the file with the same interpreter to see why; `python` names another interpreter"),
-            _ => Error::usage("env-not-made", format!("`{env}` could not be made: {what}"))
-                .hint("make it with the same interpreter to see why; `env_options` are passed by name"),
+            _ => {
+                kind = FaultKind::Exception;
+                Error::usage("env-not-made", format!("`{env}` could not be made: {what}"))
+                    .hint("make it with the same interpreter to see why; `env_options` are passed by name")
+            }
         };
-        with_trace(error, &self.trace)
+        (kind, with_trace(error, &self.trace))
     }
 }
 
@@ -221,16 +228,17 @@ mod tests {
             let text = |text: &str| text.to_string();
             let (trace, python) = (text("Traceback\n  their line\n"), text("3.11"));
             let failed = Failed { doing: text(doing), kind: text(kind), what: text("why"), trace, python };
-            let error = failed.error("gym:X-v0", "/usr/bin/python3");
+            let (kind, error) = failed.error("gym:X-v0", "/usr/bin/python3");
             assert_eq!(error.facts[1], "  their line");
-            error.slug
+            (error.slug, kind)
         };
-        assert_eq!(failed("numpy", "missing"), "env-numpy-missing");
-        assert_eq!(failed("import", "missing"), "env-gymnasium-missing");
-        assert_eq!(failed("import", "exception"), "env-import-failed");
-        assert_eq!(failed("make", "exception"), "env-not-made");
-        assert_eq!(failed("spaces", "unsupported"), "env-space-unsupported");
-        assert_eq!(failed("make", "changed"), "env-spaces-changed");
-        assert_eq!(failed("make", "memory"), "env-worker-over-budget");
+        let bad = FaultKind::BadOutput;
+        assert_eq!(failed("numpy", "missing"), ("env-numpy-missing", bad));
+        assert_eq!(failed("import", "missing"), ("env-gymnasium-missing", bad));
+        assert_eq!(failed("import", "exception"), ("env-import-failed", bad));
+        assert_eq!(failed("make", "exception"), ("env-not-made", FaultKind::Exception));
+        assert_eq!(failed("spaces", "unsupported"), ("env-space-unsupported", bad));
+        assert_eq!(failed("make", "changed"), ("env-spaces-changed", bad));
+        assert_eq!(failed("make", "memory"), ("env-worker-over-budget", FaultKind::OverBudget));
     }
 }

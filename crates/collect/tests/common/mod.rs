@@ -1,7 +1,6 @@
 //! What tests of Python environments share: the interpreter, options that point at `envs.py`, and a driver.
 
-// Not every test program uses all of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses only a part")]
 
 use plimsoll_base::Result;
 use plimsoll_collect::{Ask, Fault, PythonEnvs, PythonStepper, Request, Stepper};

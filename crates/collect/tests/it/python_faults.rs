@@ -1,9 +1,7 @@
 //! Every way in which a worker of Python environments may fail, with real processes: the run goes on, nothing but the
 //! step in flight is given up, and the failure has its name.
 
-mod common;
-
-use common::{Driver, Frame, envs, faulty, is_gone, python};
+use crate::common::{Driver, Frame, envs, faulty, is_gone, python};
 use plimsoll_collect::{Ask, FaultKind, PythonStepper};
 use plimsoll_env::flags;
 use plimsoll_worker::Stop;

@@ -1,9 +1,7 @@
 //! What Python environments may be: all spaces, vector environments in each of Gymnasium's ways, values of a near type,
 //! and Gymnasium's own where it is installed.
 
-mod common;
-
-use common::{Driver, Frame, envs, python};
+use crate::common::{Driver, Frame, envs, python};
 use plimsoll_collect::{Ask, Measured, PythonEnvs, PythonStepper, Request, Stepper};
 use plimsoll_env::{Environment, Slot, Space, flags, native, seed};
 use plimsoll_worker::{Network, Stop};

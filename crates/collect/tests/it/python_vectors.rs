@@ -1,8 +1,6 @@
 //! Vector environments of Python behind a collector: they step and reset as one, whatever the collector wants of some of them.
 
-mod common;
-
-use common::{Driver, envs, python};
+use crate::common::{Driver, envs, python};
 use plimsoll_collect::{
     Collector, Extras, Mode, OnAbort, PythonEnvs, PythonStepper, Random, RowLayout, Settings, Stepper,
 };

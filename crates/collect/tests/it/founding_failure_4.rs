@@ -1,9 +1,7 @@
 //! Founding failure 4: collector workers that need no GPU each open a context on it, until the card is full. Here Python
 //! workers import torch and ask it for the card: none has a device, and nothing shows on the card.
 
-mod common;
-
-use common::{Driver, envs, python};
+use crate::common::{Driver, envs, python};
 use plimsoll_collect::Stepper;
 use plimsoll_worker::procs::{GPU_DEVICES, gpu_use, of_sessions};
 use serde_json::json;

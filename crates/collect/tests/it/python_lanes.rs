@@ -1,8 +1,6 @@
 //! Python environments behind several threads of a collector: who asks which worker changes nothing that anybody sees.
 
-mod common;
-
-use common::{envs, faulty, python};
+use crate::common::{envs, faulty, python};
 use plimsoll_collect::{
     Collector, Extras, Mode, OnAbort, PythonEnvs, PythonStepper, Random, RowLayout, Settings, Stepper,
 };

@@ -1,9 +1,7 @@
 //! What holds workers: memory groups of the kernel, limits that are looked at before the start, devices that they may not
 //! open, and that nothing of them outlives whoever started them.
 
-mod common;
-
-use common::{Driver, envs, faulty, is_gone, python};
+use crate::common::{Driver, envs, faulty, is_gone, python};
 use plimsoll_base::Bytes;
 use plimsoll_collect::{FaultKind, PythonEnvs, PythonStepper, Stepper};
 use plimsoll_memory::host::Host;
@@ -16,10 +14,10 @@ use std::time::{Duration, Instant};
 /// Set in this program when it is started again, to be the parent of workers.
 const ROLE: &str = "PLIMSOLL_TEST_ROLE";
 
-/// This test again, as a program of its own.
+/// A command that runs this test again in another process.
 fn again(test: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(ROLE, role);
+    command.args(["--exact", &format!("python_isolation::{test}"), "--nocapture"]).env(ROLE, role);
     command
 }
 
@@ -119,7 +117,7 @@ fn groups_end_with_their_workers() {
     if !has_groups() {
         return;
     }
-    // In a program of its own, for other tests make groups in this one.
+    // In another process, because other tests make groups in this one.
     if std::env::var(ROLE).is_ok() {
         let own = || groups_of(std::process::id()).len();
         let mut driver = Driver::start(envs(&python, "Count", json!({}), 4, 2)).unwrap();
