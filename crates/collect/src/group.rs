@@ -1,4 +1,4 @@
-//! What a collector keeps of one group of environments between its steps: episodes, seeds, actions and open rows.
+//! The state of one group of environments between steps: episodes, seeds, actions and open rows.
 
 use crate::row::{Frame, observation_of};
 use crate::{
@@ -16,26 +16,25 @@ pub(crate) struct Rules {
     pub settings: Settings,
 }
 
-/// What a group has made since the start.
+/// Counts of a group since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Steps that were answered.
+    /// Answered steps.
     pub produced: u64,
-    /// Rows that ended before their last frame, because no further end of an episode fit.
+    /// Rows that ended before their last frame because they had no room for another end of an episode.
     pub short_rows: u64,
-    /// Failures and episodes.
     pub counters: Counters,
 }
 
-/// A group and the rows that it fills; every list has one entry an environment.
+/// A group and the rows that it fills; every list has one entry per environment.
 pub(crate) struct Group {
     first_env: u32,
     /// Environments that step as one, whose rows therefore open and close together.
     unit: usize,
     asks: Vec<Ask>,
-    /// What the policy chose, [k, action bytes].
+    /// The policy's choice, [k, action bytes].
     actions: Vec<u8>,
-    /// What the environments are given where that differs.
+    /// The actions given to the environments, where they differ.
     sent: Vec<u8>,
     logprobs: Vec<f32>,
     values: Vec<f32>,
@@ -44,18 +43,18 @@ pub(crate) struct Group {
     episodes: Vec<u32>,
     steps: Vec<u32>,
     returns: Vec<f64>,
-    /// Frames of each environment in all, while some are still drawn at random.
+    /// Frames of each environment since the start, while some actions are still random.
     lifetimes: Vec<u64>,
     rows: Vec<Option<Row>>,
     num_open: usize,
-    /// Rows that are closed.
+    /// Closed rows.
     full: Vec<Row>,
-    /// A request has yet to be answered.
+    /// A request is unanswered.
     pub is_under_way: bool,
 }
 
 impl Group {
-    /// The group of `range`, asked to begin its first episodes.
+    /// Makes the group of `range`, with a request to begin its first episodes.
     pub fn new(range: &Range<u32>, unit: usize, rules: &Rules) -> Group {
         let k = range.len();
         let RowLayout { action, extras, .. } = &rules.layout;
@@ -70,7 +69,7 @@ impl Group {
             values: optional(extras.values),
             version: PolicyVersion::default(),
             seeds: range.clone().map(|env| seed::reset_seed(rules.settings.run_seed, env, 0)).collect(),
-            // One before the first, which the first reset begins.
+            // One before the first, which begins with the first reset.
             episodes: vec![u32::MAX; k],
             steps: vec![0; k],
             returns: vec![0.0; k],
@@ -82,39 +81,38 @@ impl Group {
         }
     }
 
-    /// Bytes of a group of `k` environments.
+    /// Returns the bytes of a group of `k` environments.
     pub fn bytes(k: usize, layout: &RowLayout) -> u64 {
         let each = size_of::<Ask>() + 2 * layout.action.bytes + 2 * 4 + 8 + 4 + 4 + 8 + 8;
         (k * (each + 2 * size_of::<Option<Row>>())) as u64
     }
 
-    /// What the group is asked next, as it stands.
+    /// Returns the next request, as it is now.
     pub fn request(&self, clipped: bool) -> Request<'_> {
         let actions = if clipped { &self.sent } else { &self.actions };
         Request { asks: &self.asks, actions, seeds: &self.seeds }
     }
 
-    /// Environments.
     pub fn num_envs(&self) -> usize {
         self.rows.len()
     }
 
-    /// Environments with a row to fill.
+    /// Returns the number of environments with a row to fill.
     pub fn num_open(&self) -> usize {
         self.num_open
     }
 
-    /// Environments without one.
+    /// Returns the number of environments without a row.
     pub fn num_idle(&self) -> usize {
         self.rows.len() - self.num_open
     }
 
-    /// Frames in rows that are not full.
+    /// Counts frames in rows that are not full.
     pub fn open_frames(&self, layout: &RowLayout) -> u64 {
         self.rows.iter().flatten().map(|row| row.count_written(layout)).sum()
     }
 
-    /// Begins rows of environments that have none, in their order, with what they show now.
+    /// Begins rows of environments without one, in their order, with their current observations.
     pub fn open_rows(&mut self, rows: &mut impl Iterator<Item = Row>, results: &Results<'_>, rules: &Rules) {
         let idle = self.rows.iter_mut().enumerate().filter(|(_, row)| row.is_none());
         for ((index, place), mut row) in idle.zip(rows) {
@@ -125,7 +123,7 @@ impl Group {
         }
     }
 
-    /// Before the first resets: episodes are those of an earlier collector, one an environment.
+    /// Before the first resets: continues the episodes of an earlier collector, one per environment.
     pub fn take_up(&mut self, underway: &[Underway], rules: &Rules) {
         for (index, Underway { episode, .. }) in underway.iter().enumerate() {
             self.episodes[index] = episode.wrapping_sub(1);
@@ -134,7 +132,7 @@ impl Group {
         }
     }
 
-    /// Asks for step `t` of the episodes that are taken up; false where all have had theirs.
+    /// Asks for step `t` of the continued episodes. Returns false after the last step of all.
     pub fn ask_again(&mut self, underway: &[Underway], t: usize, rules: &Rules) -> bool {
         let bytes = rules.layout.action.bytes;
         for (index, Underway { actions, .. }) in underway.iter().enumerate() {
@@ -147,9 +145,9 @@ impl Group {
         self.asks.contains(&Ask::Step)
     }
 
-    /// Takes the answer to `ask_again`, of which nothing is stored.
+    /// Takes the answer to `ask_again`, without storing frames.
     ///
-    /// Errors: `resume-differs` where an episode ends that did not.
+    /// Errors: `resume-differs` if an episode ends that had not.
     pub fn after_again(&mut self, results: &Results<'_>) -> Result<()> {
         for index in 0..self.asks.len() {
             if self.asks[index] != Ask::Step {
@@ -171,7 +169,7 @@ impl Group {
         Ok(())
     }
 
-    /// Asks for new episodes of all environments that are within one, and of those that reset with them.
+    /// Asks for new episodes of all environments within one, and of those that reset with them.
     pub fn ask_resets(&mut self) -> bool {
         for (asks, steps) in self.asks.chunks_mut(self.unit).zip(self.steps.chunks(self.unit)) {
             let is_within = steps.iter().any(|&step| step > 0);
@@ -189,7 +187,7 @@ impl Group {
         }
     }
 
-    /// Chooses actions for all environments with an open row, from what the group shows.
+    /// Chooses actions for all environments with an open row, from the group's observations.
     ///
     /// Errors: `action-out-of-range`.
     pub fn act(&mut self, policy: &mut dyn Policy, results: &Results<'_>, rules: &Rules) -> Result<()> {
@@ -248,7 +246,7 @@ impl Group {
         Ok(())
     }
 
-    /// Stores the answer to a step, and says how many frames came in.
+    /// Stores the answer to a step. Returns the number of new frames.
     pub fn store(&mut self, results: &Results<'_>, tally: &mut Tally, rules: &Rules) -> u64 {
         let before = tally.produced - tally.counters.frames_aborted;
         for index in 0..self.asks.len() {
@@ -304,7 +302,7 @@ impl Group {
         }
     }
 
-    /// The step in flight is discarded; what the row has of the episode is cut, or taken back.
+    /// Discards the step in flight; the episode's frames in the row are cut or removed.
     fn store_aborted(&mut self, index: usize, results: &Results<'_>, tally: &mut Tally, rules: &Rules) {
         let row = self.rows[index].as_mut().expect("only environments with a row are stepped");
         tally.produced += 1;
@@ -321,7 +319,7 @@ impl Group {
         self.begin_episode(index, rules);
     }
 
-    /// Closes what is left of units of which a row is closed: no environment of a unit steps without the others.
+    /// Closes the other rows of units with a closed row: no environment of a unit steps without the others.
     fn close_units(&mut self, tally: &mut Tally, rules: &Rules) {
         for first in (0..self.rows.len()).step_by(self.unit) {
             if self.rows[first..first + self.unit].iter().any(Option::is_none) {
@@ -330,12 +328,11 @@ impl Group {
         }
     }
 
-    /// Closes all rows, whether they are full or not.
+    /// Closes all rows, full or not.
     pub fn close_rows(&mut self, tally: &mut Tally, rules: &Rules) {
         (0..self.rows.len()).for_each(|index| self.close_row(index, tally, rules));
     }
 
-    /// The closed rows.
     pub fn take_closed(&mut self) -> std::vec::Drain<'_, Row> {
         self.full.drain(..)
     }

@@ -1,8 +1,8 @@
-//! Collectors: many environments stepped at once into batches that were allocated at start.
+//! Collectors: step many environments at once into batches allocated at start.
 //!
-//! Environments are stepped in groups by a `Stepper`: threads of this process for native ones, worker processes for
-//! Python. A thread (`lane.rs`) owns steppers, a policy and the rows that it fills, and hands rows over by value; nothing
-//! is shared but counters. This crate never reaches a device; a policy is a trait that others implement.
+//! A `Stepper` steps groups of environments: in threads of this process for native ones, in worker processes for
+//! Python. A thread (`lane.rs`) owns a stepper, a policy and the rows that it fills, and passes rows on by value; only
+//! counters are shared. This crate never uses a device; a policy is a trait that other crates implement.
 
 #![warn(missing_docs)]
 

@@ -27,7 +27,7 @@ pub(super) fn by_kernel(worker: usize, pid: u32, reason: &str) -> Error {
         .hint("lower `num_workers` or `worker_memory`, or raise the container's limit")
 }
 
-/// The reason, if the kernel killed process `pid` for lack of memory, as its group says or lines and counters do.
+/// Returns the reason if the kernel killed process `pid` for lack of memory: by its group, or by kernel lines and counters.
 pub(super) fn oom_killed(seen: &OomEvidence, by_group: bool, pid: u32, name: &str) -> Option<String> {
     let line = seen.line_about(pid, name);
     if !by_group && line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
@@ -40,7 +40,7 @@ pub(super) fn oom_killed(seen: &OomEvidence, by_group: bool, pid: u32, name: &st
     }
 }
 
-/// That the limit of a group of ours was reached, if one was.
+/// Says which limit of this process's groups was reached, if one was.
 pub(super) fn container_limit(seen: &OomEvidence) -> Option<String> {
     let limit = seen.hit_group()?.limit?;
     Some(format!("the container's limit of {limit} was reached"))

@@ -1,4 +1,4 @@
-//! What workers, their crew and the steppers of a run share: the shape, links to workers, orders and news.
+//! What the crew and the steppers of a run share: the shape, links to workers, orders and news.
 
 use super::pairing::Pairing;
 use super::slots::SlotMap;
@@ -14,57 +14,77 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What all workers have in common once the first has said what its environment is.
+/// What all workers have in common, once the first has described its environment.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub known: Known,
     pub shares: Vec<Share>,
-    /// Who holds workers to `worker_memory`, in words.
+    /// Describes what enforces `worker_memory`.
     pub memory_held_by: String,
 }
 
-/// A worker that is ready: by these it is asked and answers.
+/// The connection to a worker that is ready.
 #[derive(Debug)]
 pub(super) struct Link {
     pub socket: OwnedFd,
     pub memory: SharedMemory,
     pub pid: u32,
-    /// The process above it, from which all of the worker's descend.
+    /// The parent process, from which all processes of the worker descend.
     pub keeper: u32,
 }
 
-/// What the crew is told. Orders for a worker that is gone already do nothing.
+/// Orders to the crew. Those for a worker that is already gone do nothing.
 pub(super) enum Order {
-    /// Starts a worker.
-    Start { worker: usize, at: Instant },
+    Start {
+        worker: usize,
+        at: Instant,
+    },
     /// Ends a worker because of what it did.
-    End { worker: usize, life: u64, why: Why },
-    /// A worker has made its first step.
-    Stepped { worker: usize },
-    /// From now on these are told, each of the workers from its first to the next one's.
+    End {
+        worker: usize,
+        life: u64,
+        why: Why,
+    },
+    /// A worker has finished its first step.
+    Stepped {
+        worker: usize,
+    },
+    /// Replaces the receivers of news, each for the workers from its first to the next one's.
     Share(Vec<Route>),
     /// Ends all workers, and the thread.
     Close,
 }
 
-/// Why a worker is ended.
 pub(super) enum Why {
     /// It was in `doing` for longer than `limit`.
-    Late { doing: &'static str, limit: Duration },
+    Late {
+        doing: &'static str,
+        limit: Duration,
+    },
     /// Its socket is closed: it died, or soon will.
     Closed,
-    /// As the error says.
     Fault(FaultKind, Error),
 }
 
-/// What the crew tells.
+/// News from the crew.
 pub(super) enum News {
-    /// A worker can be asked. `life` counts the starts of all workers.
-    Ready { worker: usize, life: u64, link: Link, shape: Arc<Shape> },
-    /// A worker is gone.
-    Lost { worker: usize, kind: FaultKind, error: Error },
-    /// A worker did what is allowed and seldom meant.
-    Warning { worker: usize, warning: Error },
+    /// A worker is ready. `life` counts the starts of all workers.
+    Ready {
+        worker: usize,
+        life: u64,
+        link: Link,
+        shape: Arc<Shape>,
+    },
+    Lost {
+        worker: usize,
+        kind: FaultKind,
+        error: Error,
+    },
+    /// A worker did something that is allowed but rarely intended.
+    Warning {
+        worker: usize,
+        warning: Error,
+    },
 }
 
 impl News {
@@ -75,32 +95,32 @@ impl News {
     }
 }
 
-/// Who is told of a range of workers.
+/// The receiver of news about a range of workers.
 pub(super) struct Route {
     pub first_worker: usize,
     pub news: Sender<News>,
     pub told: Bell,
 }
 
-/// What all steppers of a run share. Workers end with the last of them.
+/// What all steppers of a run share. Workers end when the last stepper is dropped.
 pub(super) struct Run {
     pub envs: Arc<PythonEnvs>,
     pub shape: Arc<Shape>,
-    /// Workers that do nothing but end.
+    /// Workers in a crash loop.
     pub looping: AtomicUsize,
     pub crew: CrewThread,
 }
 
-/// What one stepper is made of.
+/// The parts of one stepper.
 pub(super) struct Part {
-    /// Its workers, with the count of their start.
+    /// Its workers: number, `life` and link.
     pub ready: Vec<(usize, u64, Link)>,
     pub news: Receiver<News>,
     pub told: Bell,
     pub pairing: Option<Pairing>,
 }
 
-/// The thread that watches workers; dropped, it ends them.
+/// The thread that watches workers; dropping it ends them.
 pub(super) struct CrewThread {
     pub orders: Sender<Order>,
     pub ordered: Bell,
@@ -109,7 +129,7 @@ pub(super) struct CrewThread {
 
 impl CrewThread {
     fn order(&self, order: Order) {
-        // The crew ends with us, not before.
+        // The crew cannot end before this is dropped.
         let _ = self.orders.send(order);
         self.ordered.ring();
     }
@@ -119,7 +139,7 @@ impl Drop for CrewThread {
     fn drop(&mut self) {
         self.order(Order::Close);
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // A crew that panicked has said so; its workers died with it.
+            // A crew that panicked has printed it; its workers died with it.
             let _ = thread.join();
         }
     }

@@ -333,8 +333,10 @@ impl PythonStepper {
         let seat = &mut self.seats[worker];
         let group = seat.groups.start + usize::from(said[1]);
         if !(seat.groups.contains(&group) && self.groups[group].is_answered_by(said)) {
-            let error =
-                bad(&format!("worker {} answered {said:?}, which nobody asked", self.first_worker + worker));
+            let error = bad(&format!(
+                "worker {} answered {said:?}, which was not asked for",
+                self.first_worker + worker
+            ));
             self.end(worker, Why::Fault(FaultKind::BadOutput, error));
             return Ok(());
         }
