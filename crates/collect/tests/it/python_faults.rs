@@ -221,7 +221,7 @@ fn the_number_of_workers_changes_no_byte() {
 #[test]
 fn workers_do_not_outlive_a_parent_that_is_killed() {
     let Some(python) = python() else { return };
-    // This test again, as a program of its own that starts workers and says who they are.
+    // This test again, in another process that starts workers and writes their pids.
     if let Ok(path) = std::env::var("PLIMSOLL_TEST_PARENT") {
         let mut driver = Driver::start(envs(&python, "Slow", json!({ "seconds": 0.01 }), 4, 2)).unwrap();
         let pids: Vec<String> = driver.stepper.pids().iter().map(u32::to_string).collect();
@@ -232,7 +232,7 @@ fn workers_do_not_outlive_a_parent_that_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pids");
     let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "workers_do_not_outlive_a_parent_that_is_killed"])
+        .args(["--exact", "python_faults::workers_do_not_outlive_a_parent_that_is_killed"])
         .env("PLIMSOLL_TEST_PARENT", &path)
         .spawn()
         .unwrap();
