@@ -181,7 +181,7 @@ impl Layout {
         bytes: Bytes,
         place: Place,
     ) {
-        debug_assert!(self.find(name).is_none(), "region {name} stands twice in a layout");
+        debug_assert!(self.find(name).is_none(), "region {name} is twice in a layout");
         let (name, shape) = (name.to_string(), shape.to_vec());
         let turn = Turn::Whole;
         self.regions.push(Region { name, owner, pool, phases, shape, dtype, bytes, place, turn });

@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_group_is_removed_with_its_owner_and_after_it() {
         let Some(home) = GroupHome::find(&Host::this()) else {
-            eprintln!("skipped: this machine lets nobody make memory groups here");
+            eprintln!("skipped: memory groups cannot be made here");
             return;
         };
         let made = home.make(Bytes::mib(64)).unwrap();

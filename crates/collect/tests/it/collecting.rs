@@ -1,4 +1,4 @@
-//! Collectors over native environments: what a batch holds, whatever the threads, and what becomes of faults.
+//! Collectors over native environments: the contents of batches for any number of threads, and faults.
 
 use plimsoll_base::{PolicyVersion, Result};
 use plimsoll_collect::*;
@@ -280,7 +280,7 @@ fn a_collector_that_is_stopped_hands_out_what_it_has() {
     }
 }
 
-/// Counts its steps; fails as it is told.
+/// Counts its steps; fails as configured.
 struct Faulty {
     steps: u32,
     fails: Fails,

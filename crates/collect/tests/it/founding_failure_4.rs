@@ -33,7 +33,7 @@ fn failure_4_python_workers_that_import_torch_hold_no_device() {
         assert_eq!(gpu_use(pid, &GPU_DEVICES).device, None, "process {pid}");
     }
     assert_eq!(card(), before);
-    // A library of the driver's name is told, for it is seldom meant, and is no failure.
+    // A mapped driver library is a warning, because it is rarely intended, not a failure.
     let warnings = driver.stepper.take_warnings();
     let stand_in = folder.path().join("libcuda.so.1").exists();
     assert!(

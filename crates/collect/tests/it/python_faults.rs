@@ -90,7 +90,7 @@ fn an_exception_costs_its_environment_alone() {
     }
 }
 
-/// Of a text longer than a message its end is told, and what is no character is replaced.
+/// The end of a text longer than a message is shown, and invalid characters are replaced.
 #[test]
 fn any_text_of_an_exception_costs_its_environment_alone() {
     for (fault, says) in [("raise_long", " is the last word"), ("raise_surrogate", "no file caf?")] {

@@ -1,5 +1,5 @@
-//! What holds workers: memory groups of the kernel, limits that are looked at before the start, devices that they may not
-//! open, and that nothing of them outlives whoever started them.
+//! Isolation of workers: memory cgroups, limits checked before the start, forbidden devices, and that nothing outlives
+//! their parent.
 
 use crate::common::{Driver, envs, faulty, is_gone, python};
 use plimsoll_base::Bytes;
@@ -47,7 +47,7 @@ fn groups_of(pid: u32) -> Vec<PathBuf> {
 fn has_groups() -> bool {
     let has = GroupHome::find(&Host::this()).is_some();
     if !has {
-        eprintln!("skipped: this machine lets nobody make memory groups here");
+        eprintln!("skipped: memory groups cannot be made here");
     }
     has
 }
@@ -76,7 +76,7 @@ fn the_kernel_holds_workers_to_their_memory_where_groups_can_be_made() {
     }
 }
 
-/// A worker within its own limit that the kernel kills because the container is full is told as that.
+/// The kernel kills a worker within its own limit because the container is full, and the error says so.
 #[test]
 fn a_full_container_is_told_from_a_worker_beyond_its_limit() {
     let Some(python) = python() else { return };

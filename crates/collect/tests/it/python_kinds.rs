@@ -113,7 +113,7 @@ fn vector_environments_begin_episodes_in_each_of_three_ways() {
 #[test]
 fn a_disabled_vector_is_seeded_as_single_environments_are() {
     let Some(python) = python() else { return };
-    // Same seeds by environment and episode, whoever holds the environments.
+    // Same seeds by environment and episode, whichever worker has the environments.
     let frames = vector(&python, "Disabled");
     for (env, length) in [(0usize, 3), (1, 4)] {
         let mut driver = Driver::start(envs(&python, "Count", json!({ "length": length }), 4, 1)).unwrap();

@@ -1,4 +1,4 @@
-//! Python environments behind several threads of a collector: who asks which worker changes nothing that anybody sees.
+//! Python environments on several threads of a collector: which thread steps which worker changes no result.
 
 use crate::common::{envs, faulty, python};
 use plimsoll_collect::{
@@ -61,7 +61,7 @@ fn vectors_stay_whole_in_uneven_shares() {
     assert!(of(1, 1) == of(4, 3));
 }
 
-/// A worker that dies is told to the thread that asks it, and the others go on.
+/// The end of a worker is reported to its thread, and the others continue.
 #[test]
 fn a_death_is_its_own_threads_alone() {
     let Some(python) = python() else { return };
@@ -78,7 +78,7 @@ fn a_death_is_its_own_threads_alone() {
     assert_eq!(differing, [faults[0].env_index as usize]);
 }
 
-/// `workers_alive_min` is of all workers, whoever asks them.
+/// `workers_alive_min` counts all workers of all threads.
 #[test]
 fn workers_in_a_loop_are_counted_over_all_threads() {
     let Some(python) = python() else { return };
@@ -97,7 +97,7 @@ fn workers_in_a_loop_are_counted_over_all_threads() {
     assert!(error.message.starts_with("3 of 4 workers end before they made a step"), "{error}");
 }
 
-/// Nothing that was bound to a processor stays so: neither for the worker's children, nor for whoever comes next.
+/// Nothing stays bound to a processor: neither the worker's children, nor later workers.
 #[test]
 fn a_worker_that_starts_others_gives_them_all_processors() {
     let Some(python) = python() else { return };

@@ -1,4 +1,4 @@
-//! Vector environments of Python behind a collector: they step and reset as one, whatever the collector wants of some of them.
+//! Vector environments of Python in a collector: they step and reset as one, whatever some of them are asked.
 
 use crate::common::{Driver, envs, python};
 use plimsoll_collect::{

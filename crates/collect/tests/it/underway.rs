@@ -1,4 +1,4 @@
-//! A collector that goes on from the episodes of an earlier one fills the batches that the earlier one would have filled.
+//! A collector that continues the episodes of an earlier one fills the batches that the earlier one would have filled.
 
 use plimsoll_collect::{
     Batch, Collector, Extras, GroupOptions, Mode, NativeGroup, OnAbort, Policy, Random, RowLayout, Settings,
@@ -29,7 +29,7 @@ fn start(underway: Vec<Underway>) -> Collector {
     Collector::start_from(&settings, layout, steppers, &mut policy, underway).unwrap()
 }
 
-/// What the rows say; what lies behind the ends of their tables is of earlier batches.
+/// Returns the contents of the rows, without bytes after the ends of their tables, which are from earlier batches.
 fn content(batch: &Batch) -> Vec<Vec<u8>> {
     let layout = &batch.layout;
     let of = |row: &plimsoll_collect::Row| {
@@ -71,7 +71,7 @@ fn episodes_go_on_bit_for_bit() {
     let wanted = content(&first.next().unwrap().unwrap());
     let mut second = start(underway.clone());
     assert!(content(&second.next().unwrap().unwrap()) == wanted, "other frames");
-    // Other actions end another episode: nobody goes on from there in silence.
+    // Other actions lead to another episode, which is an error.
     underway.iter_mut().for_each(|underway| underway.actions = [1i64.to_ne_bytes(); 60].concat());
     let error = start(underway.clone()).next().map(|_| ()).unwrap_err();
     assert_eq!(error.slug, "resume-differs");
