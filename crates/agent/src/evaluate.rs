@@ -7,7 +7,7 @@ use super::settings::AgentSettings;
 use plimsoll_algo::action::Explore;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_collect::{ActionBatch, Ask, Beyond, ObservationBatch, Policy, Request, Results, Stepper};
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_env::{Slot, flags, seed};
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_worker::Stop;
@@ -20,19 +20,19 @@ pub const EPISODES: u32 = 10;
 const EVAL_SEED: u64 = 0x6576_616c;
 
 /// Environments of an evaluation: as many as episodes, but no more than are trained in; whole vector environments.
-fn num_envs(run: &RunFile, settings: &AgentSettings) -> usize {
+fn num_envs(run: &RunSpec, settings: &AgentSettings) -> usize {
     let unit = settings.python.as_ref().map_or(1, |setup| setup.measured.unit as usize);
     (episodes(run) as usize).next_multiple_of(unit).min(settings.num_envs)
 }
 
-fn episodes(run: &RunFile) -> u32 {
+fn episodes(run: &RunSpec) -> u32 {
     run.eval.prompts_max.unwrap_or(EPISODES)
 }
 
 /// The rows of an evaluator; none where the run has none.
 ///
 /// Errors: `size-overflow`; those of making the environment.
-pub fn layout(run: &RunFile, settings: &AgentSettings) -> Result<Layout> {
+pub fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     let mut layout = Layout::new();
     if run.eval.every.is_none() {
         return Ok(layout);
@@ -81,7 +81,7 @@ impl Evaluator {
     /// An evaluator that reads its weights from `board`; none where the run has none.
     ///
     /// Errors: those of starting environments.
-    pub fn of(run: &RunFile, settings: &AgentSettings, board: &Arc<Board>) -> Result<Option<Evaluator>> {
+    pub fn of(run: &RunSpec, settings: &AgentSettings, board: &Arc<Board>) -> Result<Option<Evaluator>> {
         if run.eval.every.is_none() {
             return Ok(None);
         }

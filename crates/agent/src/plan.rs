@@ -7,7 +7,7 @@ use super::learner::{self, Learner};
 use super::policy;
 use super::settings::AgentSettings;
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{ByteSize, RunFile};
+use plimsoll_config::{ByteSize, RunSpec};
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
 use plimsoll_model::saved_bytes;
@@ -40,7 +40,7 @@ impl AgentPlan {
     /// Plans a run. Limits that are absent in `given` are the run file's, then this machine's.
     ///
     /// Errors: `size-overflow`.
-    pub fn new(run: &RunFile, settings: &AgentSettings, given: &Limits) -> Result<AgentPlan> {
+    pub fn new(run: &RunSpec, settings: &AgentSettings, given: &Limits) -> Result<AgentPlan> {
         let plan = Plan { layout: layout(run, settings)?, limits: limits_of(run, given) };
         plan.check_sum()?;
         let threads = [settings.threads, settings.lanes];
@@ -79,7 +79,7 @@ impl AgentPlan {
 }
 
 /// All regions. The arena of the learner and those of the policies are apart, so the policies' count as resident.
-fn layout(run: &RunFile, settings: &AgentSettings) -> Result<Layout> {
+fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     let spec = &settings.network.spec;
     let (frames, rows) = (settings.frames(), settings.learner.mini_batch);
     let mut layout = learner::layout(spec, rows, settings.threads)?;
@@ -129,7 +129,7 @@ pub fn checkpoint_bytes(settings: &AgentSettings) -> Bytes {
     Bytes(tensors + SMALL_FILES_BYTES + 2 * episode_bytes(settings) + 200 * settings.num_envs as u64)
 }
 
-fn disk_rows(layout: &mut Layout, run: &RunFile, settings: &AgentSettings) {
+fn disk_rows(layout: &mut Layout, run: &RunSpec, settings: &AgentSettings) {
     let one = checkpoint_bytes(settings).0;
     let keep = if run.checkpoint.every.is_some() { u64::from(run.checkpoint.keep) } else { 0 };
     let most = run.checkpoint.keep_bytes.map_or(u64::MAX, |ByteSize(limit)| limit.0.max(one));

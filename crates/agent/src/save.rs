@@ -12,8 +12,9 @@ use plimsoll_files::{FileRecord, fsync_dir, write_new};
 use plimsoll_memory::Buf;
 use plimsoll_model::{FlatTensors, restore, save};
 use plimsoll_run::checkpoint::{
-    FORMAT, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store, WEIGHTS,
+    FORMAT, MANIFEST, Manifest, OPTIMIZER, RUN_FILE, RunState, STATE, STATE_JSON, WEIGHTS,
 };
+use plimsoll_run::lead::Saving;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,41 +22,29 @@ use std::path::{Path, PathBuf};
 /// The element order of matrices.
 const LAYOUT: MatrixLayout = MatrixLayout::Single;
 
-/// What is saved.
-pub struct Saved<'s> {
-    /// Steps done.
-    pub step: u32,
-    /// The model that the run began with.
-    pub source: &'s str,
-    /// Moments and episodes.
-    pub agent: &'s AgentState,
-    /// Counters and run file; none for weights alone, from which a run cannot go on.
-    pub everything: Option<(&'s RunState, &'s str)>,
-}
-
-/// Writes a checkpoint.
+/// Writes a checkpoint. `source`: the model that the run began with.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
 pub fn write(
     learner: &Learner<'_>,
     settings: &AgentSettings,
-    saved: &Saved<'_>,
-    store: &Store,
-    retention: &Retention,
+    agent: &AgentState,
+    source: &str,
+    saving: Saving<'_>,
 ) -> Result<PathBuf> {
-    let step = saved.step;
+    let Saving { step, store, retention, everything } = saving;
     let part = store.begin(step)?;
-    let written = files(learner, settings, &part, saved).and_then(|files| {
+    let written = files(learner, settings, agent, &part, everything).and_then(|files| {
         let manifest = Manifest {
             format: FORMAT,
             step,
-            resumable: saved.everything.is_some(),
-            source: saved.source.into(),
+            resumable: everything.is_some(),
+            source: source.into(),
             version: env!("CARGO_PKG_VERSION").into(),
             files,
         };
         write_new(&part.join(MANIFEST), manifest.to_text().as_bytes())?;
-        store.finish(step, retention)
+        store.finish(step, &retention)
     });
     written.inspect_err(|_| store.abandon(step))
 }
@@ -63,36 +52,39 @@ pub fn write(
 fn files(
     learner: &Learner<'_>,
     settings: &AgentSettings,
+    agent: &AgentState,
     part: &Path,
-    saved: &Saved<'_>,
+    everything: Option<(&RunState, &str)>,
 ) -> Result<BTreeMap<String, FileRecord>> {
     let mut files = BTreeMap::new();
+    let mut write = |name: &str, bytes: &[u8]| -> Result<()> {
+        files.insert(name.to_string(), write_new(&part.join(name), bytes)?);
+        Ok(())
+    };
     let policy =
-        serde_json::to_string_pretty(&policy_json(settings, saved.agent)).expect("a JSON value has a text");
-    files.insert(POLICY_JSON.into(), write_new(&part.join(POLICY_JSON), policy.as_bytes())?);
-    let weights = [FlatTensors::weights(learner.params.all)];
-    let record = save(learner.dev, &learner.table, LAYOUT, &weights, &part.join(WEIGHTS), STAGING)?;
-    files.insert(WEIGHTS.into(), record);
-    let Some((state, run_file)) = saved.everything else { return Ok(files) };
+        serde_json::to_string_pretty(&policy_json(settings, agent)).expect("a JSON value has a text");
+    write(POLICY_JSON, policy.as_bytes())?;
     let folder = part.join(STATE);
-    std::fs::create_dir(&folder).map_err(|err| plimsoll_run::run_dir::unwritable(&folder, &err))?;
-    for (name, text) in [
-        (STATE_JSON, state.to_text()),
-        (AGENT_STATE, saved.agent.to_text()),
-        (RUN_FILE, run_file.to_string()),
-    ] {
-        files.insert(name.into(), write_new(&part.join(name), text.as_bytes())?);
+    if let Some((state, run_file)) = everything {
+        std::fs::create_dir(&folder).map_err(|err| plimsoll_run::run_dir::unwritable(&folder, &err))?;
+        write(STATE_JSON, state.to_text().as_bytes())?;
+        write(AGENT_STATE, agent.to_text().as_bytes())?;
+        write(RUN_FILE, run_file.as_bytes())?;
     }
-    let path = part.join(OPTIMIZER);
-    files.insert(
-        OPTIMIZER.into(),
-        save(learner.dev, &learner.table, LAYOUT, &learner.states(), &path, STAGING)?,
-    );
-    fsync_dir(&folder)?;
+    let mut tensors = |name: &str, sets: &[FlatTensors<'_>]| -> Result<()> {
+        let record = save(learner.dev, &learner.table, LAYOUT, sets, &part.join(name), STAGING)?;
+        files.insert(name.into(), record);
+        Ok(())
+    };
+    tensors(WEIGHTS, &[FlatTensors::weights(learner.params.all)])?;
+    if everything.is_some() {
+        tensors(OPTIMIZER, &learner.states())?;
+        fsync_dir(&folder)?;
+    }
     Ok(files)
 }
 
-/// What somebody who takes the weights elsewhere must know.
+/// What the weights must be read with elsewhere.
 fn policy_json(settings: &AgentSettings, agent: &AgentState) -> Value {
     let activation = match settings.network.spec.activation {
         Activation::Tanh => "tanh",

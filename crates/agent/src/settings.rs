@@ -5,13 +5,11 @@ use super::learner::LearnerOptions;
 use super::network::{Network, StoredPolicy};
 use super::normalise::Moments;
 use crate::collecting::PythonSetup;
-use plimsoll_algo::advantage::Whiten;
-use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Extras, GroupOptions, PythonStepper, RowLayout, Stepper, native_bytes, native_steppers,
 };
-use plimsoll_config::{Environment as Section, MLP, RunFile};
+use plimsoll_config::{Environment as Section, MLP, Objective, RunSpec};
 use plimsoll_device::Activation;
 use plimsoll_env::native::{Options, Visitor, visit};
 use plimsoll_env::{Environment, Slot, Spec};
@@ -68,8 +66,10 @@ impl AgentSettings {
     ///
     /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `policy-space-mismatch`,
     /// `policy-shape-mismatch`, `bad-value`, `missing-key`; those of opening a file and of starting a worker.
-    pub fn new(run: &RunFile, stop: &Stop) -> Result<AgentSettings> {
+    pub fn new(run: &RunSpec, stop: &Stop) -> Result<AgentSettings> {
         let section = run.environment.as_ref().expect("an environment policy has an environment");
+        let objective = run.objective.expect("it learns by a method that samples");
+        let gae = objective.gae.expect("which has a critic");
         let options: Options = section.env_options.clone().into_iter().collect();
         let num_envs = section.num_envs.unwrap_or(1) as usize;
         let mut python = PythonSetup::of_run(section, num_envs as u32, stop)?;
@@ -89,7 +89,8 @@ impl AgentSettings {
         let (observation, action) = (Slot::of(&env.observation)?, Slot::of(&env.action)?);
         let rows = RowLayout::new(&observation, &action, frames_each, frames_each, extras)
             .ok_or_else(|| Error::new("size-overflow", "a batch of these frames overflows 63 bits"))?;
-        let threads = run.run.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
+        let threads =
+            run.choices.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
         Ok(AgentSettings {
             episode_frames_max,
             lanes: match &python {
@@ -97,11 +98,11 @@ impl AgentSettings {
                 None => threads.min(num_envs),
             },
             threads,
-            learner: learner(run),
+            learner: learner(run, &objective),
             first_moments,
             normalise_rewards: section.normalise_rewards,
-            gamma: run.loss.gamma,
-            lambda: run.loss.lambda,
+            gamma: gae.gamma,
+            lambda: gae.lambda,
             env,
             options,
             python,
@@ -255,18 +256,14 @@ fn bad_model(model: &str, why: &str) -> Error {
         .hint("set model = \"mlp:64x64\", \"mlp:64x64,relu\", or \"mlp:\" and the path of a policy file")
 }
 
-fn learner(run: &RunFile) -> LearnerOptions {
+fn learner(run: &RunSpec, objective: &Objective) -> LearnerOptions {
     let critic = run.critic.clone().unwrap_or_default();
     LearnerOptions {
-        policy: PolicyLoss::Ppo {
-            clip_low: run.loss.clip_low.unwrap_or(0.2),
-            clip_high: run.loss.clip_high.unwrap_or(0.2),
-            dual_clip: run.loss.dual_clip,
-        },
+        policy: objective.loss,
         value_clip: critic.value_clip.filter(|&clip| clip > 0.0),
         value_coef: critic.value_coef.unwrap_or(0.5),
-        entropy_coef: run.loss.entropy_coef,
-        whiten: run.loss.whiten.unwrap_or(Whiten::Full),
+        entropy_coef: objective.entropy_coef,
+        whiten: objective.whiten,
         epochs: run.train.epochs_per_rollout,
         mini_batch: run.train.mini_batch.unwrap_or(1) as usize,
         adam_epsilon: run.train.adam_epsilon as f32,

@@ -1,5 +1,5 @@
-//! The methods by name, and the table of those that sample: what each one does with rewards, advantages and tokens unless
-//! the run file says otherwise.
+//! The table of methods. A row has what the method needs of a run, and for a method that samples what it does with rewards,
+//! advantages and tokens unless the run file says otherwise.
 
 use crate::advantage::Whiten;
 use crate::aggregation::AggregationKind;
@@ -49,11 +49,62 @@ pub enum AdvantageKind {
     },
 }
 
-/// A row of the table: the defaults of a method that samples.
+impl AdvantageKind {
+    /// True if the discount may differ from 1.
+    pub const fn discounts(self) -> bool {
+        matches!(self, AdvantageKind::Gae | AdvantageKind::Returns { gamma_free: true })
+    }
+}
+
+/// What a step learns from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LearnsFrom {
+    /// Responses that the policy samples, and their rewards.
+    Samples,
+    /// Completions of the data.
+    Completions,
+    /// Pairs of a chosen and a rejected answer.
+    Pairs,
+}
+
+/// When the weights that the run began with are kept next to those that it trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// Never.
+    No,
+    /// With a KL coefficient other than 0.
+    WithKl,
+    /// Always.
+    Yes,
+}
+
+/// What a method needs of a run: data, roles and heads follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// What a step learns from.
+    pub learns_from: LearnsFrom,
+    /// Whether a critic is trained next to the actor.
+    pub critic: bool,
+    /// When there is a reference.
+    pub reference: Reference,
+    /// Whether the model that is trained gives a score, and no tokens.
+    pub scores: bool,
+}
+
+/// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MethodSpec {
     /// Which method.
     pub method: Method,
+    /// What it needs of a run.
+    pub needs: Needs,
+    /// How it learns from samples; none where it samples nothing.
+    pub sampling: Option<SamplingSpec>,
+}
+
+/// The defaults of a method that samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingSpec {
     /// Group baseline.
     pub shaping: GroupShaping,
     /// Rewards to advantages.
@@ -64,90 +115,104 @@ pub struct MethodSpec {
     pub loss: PolicyLoss,
     /// Default aggregation.
     pub aggregation: AggregationKind,
-    /// Whether it trains a critic.
-    pub needs_critic: bool,
 }
 
 const RETURNS: AdvantageKind = AdvantageKind::Returns { gamma_free: false };
 const GROUP_NORM: GroupShaping = GroupShaping::GroupNorm { eps: 1e-4 };
 const PPO_CLIP: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.2, dual_clip: None };
 
-const GRPO: MethodSpec = MethodSpec {
-    method: Method::Grpo,
+const GRPO: SamplingSpec = SamplingSpec {
     shaping: GROUP_NORM,
     advantage: RETURNS,
     whiten: Whiten::Off,
     loss: PPO_CLIP,
     aggregation: AggregationKind::TokenMean,
-    needs_critic: false,
 };
 
-/// The table of the methods that sample, in the order of `Method`; what a row does not name it shares with GRPO.
-pub const METHODS: [MethodSpec; 9] = [
-    GRPO,
+const SAMPLES: Needs =
+    Needs { learns_from: LearnsFrom::Samples, critic: false, reference: Reference::WithKl, scores: false };
+const PAIRS: Needs = Needs { learns_from: LearnsFrom::Pairs, reference: Reference::No, ..SAMPLES };
+
+const fn sampling(method: Method, sampling: SamplingSpec) -> MethodSpec {
+    MethodSpec { method, needs: SAMPLES, sampling: Some(sampling) }
+}
+
+const fn data(method: Method, needs: Needs) -> MethodSpec {
+    MethodSpec { method, needs, sampling: None }
+}
+
+/// The table, in the order of `Method`; what a row does not name it shares with GRPO.
+pub const METHODS: [MethodSpec; 12] = [
+    sampling(Method::Grpo, GRPO),
+    sampling(
+        Method::DrGrpo,
+        SamplingSpec {
+            shaping: GroupShaping::MeanBaseline,
+            aggregation: AggregationKind::SeqMeanTokenSumNorm,
+            ..GRPO
+        },
+    ),
+    sampling(Method::Rloo, SamplingSpec { shaping: GroupShaping::Rloo, ..GRPO }),
+    sampling(
+        Method::Reinforce,
+        SamplingSpec {
+            shaping: GroupShaping::None,
+            advantage: AdvantageKind::Returns { gamma_free: true },
+            whiten: Whiten::Full,
+            loss: PolicyLoss::Reinforce,
+            ..GRPO
+        },
+    ),
+    sampling(
+        Method::ReinforceBaseline,
+        SamplingSpec { shaping: GroupShaping::MeanBaseline, whiten: Whiten::Full, ..GRPO },
+    ),
+    sampling(
+        Method::Gspo,
+        SamplingSpec {
+            loss: PolicyLoss::Gspo { clip_low: 3e-4, clip_high: 4e-4 },
+            aggregation: AggregationKind::SeqMeanTokenMean,
+            ..GRPO
+        },
+    ),
+    sampling(
+        Method::Cispo,
+        SamplingSpec { loss: PolicyLoss::Cispo { clip_low: 0.0, clip_high: 5.0 }, ..GRPO },
+    ),
+    sampling(
+        Method::Sapo,
+        SamplingSpec {
+            loss: PolicyLoss::Sapo { tau_positive: 1.0, tau_negative: 1.05 },
+            aggregation: AggregationKind::SeqMeanTokenMean,
+            ..GRPO
+        },
+    ),
     MethodSpec {
-        method: Method::DrGrpo,
-        shaping: GroupShaping::MeanBaseline,
-        aggregation: AggregationKind::SeqMeanTokenSumNorm,
-        ..GRPO
+        needs: Needs { critic: true, ..SAMPLES },
+        ..sampling(
+            Method::Ppo,
+            SamplingSpec {
+                shaping: GroupShaping::None,
+                advantage: AdvantageKind::Gae,
+                whiten: Whiten::Full,
+                ..GRPO
+            },
+        )
     },
-    MethodSpec { method: Method::Rloo, shaping: GroupShaping::Rloo, ..GRPO },
-    MethodSpec {
-        method: Method::Reinforce,
-        shaping: GroupShaping::None,
-        advantage: AdvantageKind::Returns { gamma_free: true },
-        whiten: Whiten::Full,
-        loss: PolicyLoss::Reinforce,
-        ..GRPO
-    },
-    MethodSpec {
-        method: Method::ReinforceBaseline,
-        shaping: GroupShaping::MeanBaseline,
-        whiten: Whiten::Full,
-        ..GRPO
-    },
-    MethodSpec {
-        method: Method::Gspo,
-        loss: PolicyLoss::Gspo { clip_low: 3e-4, clip_high: 4e-4 },
-        aggregation: AggregationKind::SeqMeanTokenMean,
-        ..GRPO
-    },
-    MethodSpec { method: Method::Cispo, loss: PolicyLoss::Cispo { clip_low: 0.0, clip_high: 5.0 }, ..GRPO },
-    MethodSpec {
-        method: Method::Sapo,
-        loss: PolicyLoss::Sapo { tau_positive: 1.0, tau_negative: 1.05 },
-        aggregation: AggregationKind::SeqMeanTokenMean,
-        ..GRPO
-    },
-    MethodSpec {
-        method: Method::Ppo,
-        shaping: GroupShaping::None,
-        advantage: AdvantageKind::Gae,
-        whiten: Whiten::Full,
-        needs_critic: true,
-        ..GRPO
-    },
+    data(Method::Sft, Needs { learns_from: LearnsFrom::Completions, reference: Reference::No, ..SAMPLES }),
+    data(Method::Dpo, Needs { reference: Reference::Yes, ..PAIRS }),
+    data(Method::RewardModel, Needs { scores: true, ..PAIRS }),
 ];
 
 impl Method {
-    /// Returns its row of the table; none for a method that samples nothing.
-    pub fn spec(self) -> Option<&'static MethodSpec> {
-        METHODS.get(self as usize)
+    /// Returns its row of the table.
+    pub const fn spec(self) -> &'static MethodSpec {
+        &METHODS[self as usize]
     }
 
-    /// True for the methods that sample responses and score them.
-    pub fn has_rollout(self) -> bool {
-        self.spec().is_some()
-    }
-
-    /// True for the methods that learn from pairs of a chosen and a rejected answer.
-    pub const fn has_pairs(self) -> bool {
-        matches!(self, Method::Dpo | Method::RewardModel)
-    }
-
-    /// True for the methods whose advantage compares the samples of one prompt.
-    pub fn compares_group(self) -> bool {
-        self.spec().is_some_and(|spec| spec.shaping != GroupShaping::None)
+    /// Returns what it needs of a run.
+    pub const fn needs(self) -> Needs {
+        self.spec().needs
     }
 }
 
@@ -161,7 +226,10 @@ impl PolicyLossKind {
             PolicyLossKind::Sapo => Method::Sapo,
             PolicyLossKind::Reinforce => Method::Reinforce,
         };
-        METHODS[method as usize].loss
+        match METHODS[method as usize].sampling {
+            Some(sampling) => sampling.loss,
+            None => panic!("these methods sample"),
+        }
     }
 }
 
@@ -203,11 +271,10 @@ mod tests {
     fn table_is_in_the_order_of_the_enum() {
         for (spec, method) in METHODS.iter().zip(Method::ALL) {
             assert_eq!(spec.method, method);
-            assert_eq!(method.spec(), Some(spec));
+            assert_eq!(method.spec(), spec);
+            assert_eq!(spec.needs.learns_from == LearnsFrom::Samples, spec.sampling.is_some(), "{method}");
         }
-        for method in [Method::Sft, Method::Dpo, Method::RewardModel] {
-            assert_eq!(method.spec(), None);
-        }
+        assert_eq!(METHODS.len(), Method::ALL.len());
     }
 
     #[test]

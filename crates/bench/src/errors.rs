@@ -6,7 +6,7 @@
 use plimsoll_algo::GOLDEN;
 use plimsoll_algo::advantage::{self, Gae};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
-use plimsoll_algo::method::{AdvantageKind, MethodSpec};
+use plimsoll_algo::method::{AdvantageKind, SamplingSpec};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
 use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss, reward_model_loss};
@@ -36,13 +36,13 @@ pub struct MethodError {
 /// Holds a method's advantages, its policy loss with its gradient, and the value loss of a critic against the references.
 ///
 /// Errors: `group-too-small` never, since groups are of two.
-pub fn method_error(spec: &MethodSpec, loss: PolicyLoss) -> Result<MethodError> {
+pub fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<MethodError> {
     let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
     let inputs = Inputs::read(&golden);
     let mut largest = advantage_error(spec, &golden, &inputs)?;
     let (error, against) = loss_error(loss, spec.aggregation, &golden, &inputs);
     largest = largest.max(error);
-    if spec.needs_critic {
+    if spec.advantage == AdvantageKind::Gae {
         largest = largest.max(value_error(&golden, &inputs));
     }
     Ok(MethodError { largest, against })
@@ -146,7 +146,7 @@ fn wide(row: Vec<f32>) -> Vec<f64> {
 }
 
 /// Rewards to advantages, against the reference's pipeline of the same parts.
-fn advantage_error(spec: &MethodSpec, golden: &Value, inputs: &Inputs) -> Result<f64> {
+fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Result<f64> {
     let given = &golden["advantage_pipeline"]["inputs"];
     let rewards: Vec<Option<f32>> = flat(&given["rewards"]).into_iter().map(Some).collect();
     let (key, group) = match (spec.advantage, spec.shaping) {
@@ -287,13 +287,13 @@ fn value_error(golden: &Value, inputs: &Inputs) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_algo::method::METHODS;
+    use plimsoll_algo::method::{METHODS, Method};
 
     #[test]
     fn every_method_is_within_its_bound() {
-        for spec in &METHODS {
-            let error = method_error(spec, spec.loss).expect("groups of two");
-            assert!(error.largest > 0.0 && error.largest < 2e-5, "{}: {error:?}", spec.method);
+        for (method, spec) in METHODS.iter().filter_map(|row| Some((row.method, row.sampling?))) {
+            let error = method_error(&spec, spec.loss).expect("groups of two");
+            assert!(error.largest > 0.0 && error.largest < 2e-5, "{method}: {error:?}");
         }
         for error in [dpo_error(), reward_model_error()] {
             assert!(error.largest > 0.0 && error.largest < 2e-5, "{error:?}");
@@ -303,12 +303,13 @@ mod tests {
     #[test]
     fn a_formula_that_is_wrong_is_seen() {
         // Each part in turn is another's: the advantage, the loss, the critic's presence.
-        let grpo = METHODS[0];
+        let row = |method: Method| method.spec().sampling.expect("a method that samples");
+        let grpo = row(Method::Grpo);
         let wrong = [
-            MethodSpec { whiten: advantage::Whiten::NoStd, ..METHODS[4] },
-            MethodSpec { aggregation: AggregationKind::TokenSum, ..grpo },
+            SamplingSpec { whiten: advantage::Whiten::NoStd, ..row(Method::ReinforceBaseline) },
+            SamplingSpec { aggregation: AggregationKind::TokenSum, ..grpo },
         ];
-        let error = |spec: &MethodSpec, loss| method_error(spec, loss).expect("groups of two").largest;
+        let error = |spec: &SamplingSpec, loss| method_error(spec, loss).expect("groups of two").largest;
         assert!(error(&wrong[0], grpo.loss) > 1e-2, "whitening without the deviation");
         // A loss that the reference has under other clips: held against the wrong key it would be far off.
         let (golden, inputs) = (serde_json::from_str(GOLDEN).unwrap(), |g: &Value| Inputs::read(g));

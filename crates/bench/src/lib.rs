@@ -9,9 +9,8 @@ mod save;
 
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, ModelSpec, Result};
-use plimsoll_config::Objective;
 use plimsoll_config::{
-    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, Reward, RunDevice, RunFile, Train,
+    Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
 };
 use plimsoll_cuda::CudaOptions;
 use plimsoll_device::{Device, DeviceKind};
@@ -23,12 +22,12 @@ use plimsoll_plan::RoleName;
 use plimsoll_plan::devices;
 use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
+use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;
-use plimsoll_rl::data::session;
-use plimsoll_rl::methods::metrics;
-use plimsoll_rl::methods::policy::{StepContext, step};
+use plimsoll_rl::data::models::{open_model, text_model};
+use plimsoll_rl::flops::forward_flops;
+use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::{Sources, Trainer, sampling};
-use plimsoll_rl::rollout::gather::Cursor;
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
@@ -78,7 +77,7 @@ const STEP_MICRO_BATCH: usize = 1024;
 /// `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
     let mut run = bench_run(options, sequences, 1, new);
-    run.rollout.sequences_max = Auto::Value(sequences as u32);
+    run.choices.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &run, prompt, |facts| plan_sampling(&run, facts))?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
@@ -101,7 +100,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
         times.push(started.elapsed().as_secs_f64());
     }
     let lengths = || std::iter::repeat_n(prompt, sequences);
-    let flops = metrics::forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
+    let flops = forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
     let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, flops);
     result["bench"] = json!("rollout");
     result["unit"] = json!("generated tokens/s");
@@ -114,7 +113,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
 /// `bench train`: forward, backward and AdamW over `batch` sequences of `seq` tokens, every token trained.
 pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
     let mut run = bench_run(options, batch, 1, seq);
-    run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
+    run.choices.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &run, 1)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
@@ -142,7 +141,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
         parts.push(stats);
     }
     let prompts = std::iter::repeat_n(1, batch);
-    let flops = 3.0 * metrics::forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
+    let flops = 3.0 * forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
     let mut result = bench.rates(&*dev, &times[1..], (batch * seq) as f64, flops);
     let last = parts.last().copied().unwrap_or_default();
     result["bench"] = json!("train");
@@ -164,29 +163,30 @@ pub fn whole_step(
 ) -> Result<Value> {
     let mut run = bench_run(options, prompts, group, new);
     if devices::kind_of(&run, &Limits::default()) == DeviceKind::Cpu {
-        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+        run.choices.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     }
     let bench = Bench::open(options, &run, prompt)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
-    let text = session::text_model(&bench.model, &run.data)?;
+    let text = text_model(&bench.model, &run.data)?;
     let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
         .into_iter()
         .map(|ids| Item { ids, ..Item::default() })
         .collect();
-    let rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
-    let objective = Objective::new(&run).expect("a bench run samples");
+    let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
+    let mut held = Held::default();
+    let objective = run.objective.expect("a bench run samples");
     let mut cx = StepContext {
         run: &run,
         text: &text,
         eos: &[],
         objective,
-        rewards,
+        rewards: &mut rewards,
         episodes: None,
         prompts: &mut |_, _| Ok(items.clone()),
         cursor: Cursor::default(),
-        held: Held::default(),
+        held: &mut held,
         edge: &mut |_| {},
     };
     let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);
@@ -286,16 +286,16 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     const NEW: usize = 48;
     let options = BenchOptions { threads: cut.threads, ..options.clone() };
     let mut run = bench_run(&options, GROUPS, GROUP, NEW);
-    run.rollout.sequences_max = Auto::Value(cut.sequences);
-    run.rollout.on_full = cut.on_full;
-    run.train.micro_batch_tokens = Auto::Value(cut.micro_batch);
-    run.train.recompute = Auto::Value(cut.recompute);
+    run.choices.sequences_max = Auto::Value(cut.sequences);
+    run.choices.on_full = cut.on_full;
+    run.choices.micro_batch_tokens = Auto::Value(cut.micro_batch);
+    run.choices.recompute = Auto::Value(cut.recompute);
     let prompts: Vec<Vec<u32>> = random_prompts_of(&options, round, GROUPS)?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
     if cut.tight_blocks {
         // Room for two of the longest sequences: the others preempt each other.
         let one = (longest + NEW).div_ceil(plimsoll_device::KV_BLOCK) + 1;
-        run.rollout.kv_blocks = Auto::Value(2 * one as u32);
+        run.choices.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open(&options, &run, longest)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
@@ -340,10 +340,10 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
 /// A benchmark's model, and what a plan needs to know of it.
 pub(crate) fn facts(
     options: &BenchOptions,
-    run: &RunFile,
+    run: &RunSpec,
     prompt_tokens: usize,
 ) -> Result<(OpenModel, Facts)> {
-    let model = session::open_model(&options.model, &run.model_options, true)?;
+    let model = open_model(&options.model, &run.model_options, true)?;
     let facts = Facts {
         spec: model.spec,
         prompt_tokens,
@@ -355,7 +355,7 @@ pub(crate) fn facts(
             image: plimsoll_plan::image_bytes(),
             tokenizer: plimsoll_plan::tokenizer_bytes(&model),
             data: Bytes(0),
-            staging: plimsoll_plan::staging_bytes(run.memory.staging, &model),
+            staging: plimsoll_plan::staging_bytes(run.choices.staging, &model),
             rows_kept: 0,
             disk: Default::default(),
         },
@@ -371,13 +371,13 @@ struct Bench {
 
 impl Bench {
     /// A benchmark that trains.
-    fn open(options: &BenchOptions, run: &RunFile, prompt_tokens: usize) -> Result<Bench> {
+    fn open(options: &BenchOptions, run: &RunSpec, prompt_tokens: usize) -> Result<Bench> {
         Bench::open_with(options, run, prompt_tokens, |facts| plan_with(run, facts, &Limits::default()))
     }
 
     fn open_with(
         options: &BenchOptions,
-        run: &RunFile,
+        run: &RunSpec,
         prompt_tokens: usize,
         plan: impl FnOnce(&Facts) -> Result<PlanReport>,
     ) -> Result<Bench> {
@@ -423,30 +423,19 @@ pub(crate) fn threads(options: &BenchOptions) -> usize {
     if options.threads > 0 { options.threads } else { Host::this().threads() }
 }
 
-/// The run file of a benchmark: states in the weights' dtype, as peers keep them.
-pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
+/// The run of a benchmark: states in the weights' dtype, as peers keep them.
+pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunSpec {
+    RunSpec::new(&run_file(options, prompts, group, new))
+}
+
+pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
     let mut train = Train::new(1, 1e-6);
     train.optimizer_dtype = Auto::Value(match options.dtype {
         ModelDtype::Bf16 => OptimizerDtype::Bf16,
         ModelDtype::F32 => OptimizerDtype::F32,
     });
-    let mut run = RunFile {
-        method: if group > 1 { plimsoll_config::Method::Grpo } else { plimsoll_config::Method::Reinforce },
-        seed: 0,
-        model: options.model.clone(),
-        model_options: Default::default(),
-        data: Default::default(),
-        rollout: Default::default(),
-        reward: Vec::<Reward>::new(),
-        loss: Default::default(),
-        critic: None,
-        train,
-        memory: Default::default(),
-        eval: Default::default(),
-        checkpoint: Default::default(),
-        run: Default::default(),
-        environment: None,
-    };
+    let method = if group > 1 { plimsoll_config::Method::Grpo } else { plimsoll_config::Method::Reinforce };
+    let mut run = RunFile::of(method, &options.model, train);
     run.train.recompute = options.recompute;
     run.run.device = options.device;
     run.run.checked = options.checked;
@@ -469,7 +458,7 @@ fn random_prompts(spec: &ModelSpec, count: usize, tokens: usize) -> Vec<Vec<u32>
 
 /// Prompts of many lengths, multiples of a block and not.
 fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result<Vec<Vec<u32>>> {
-    let model = session::open_model(&options.model, &Default::default(), true)?;
+    let model = open_model(&options.model, &Default::default(), true)?;
     let lengths = (0..count as u64).map(|i| match i {
         0 => 1,
         1 => 16,

@@ -1,14 +1,15 @@
 //! `bench save`: a checkpoint of a model with all its states, against `dd` with fsync of the same bytes, and what it adds to
 //! the process's anonymous memory, against the staging buffer.
 
-use super::{Bench, BenchOptions, bench_run, finish, median, spread};
+use super::{Bench, BenchOptions, bench_run, finish, median, run_file, spread};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_rl::roles::{Sources, Trainer};
 use plimsoll_rl::rollout::held::Held;
-use plimsoll_rl::save::{What, prepare};
+use plimsoll_rl::save::prepare;
 use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
+use plimsoll_run::lead::Saving;
 use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -56,16 +57,16 @@ struct Measured {
 /// Saves and `dd` by turns, so that both meet the disk in the same state.
 fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: &Path) -> Result<Measured> {
     let store = Store::of_run(place);
-    let run_file = bench_run(options, 1, 1, 8).to_toml();
+    let run_file = run_file(options, 1, 1, 8).to_toml();
     let state = RunState::blank(Progress::default());
     let retention = Retention { keep: 1, ..Retention::default() };
     let mut found = Measured { times: Vec::new(), dd: Vec::new(), bytes: 0, growth: 0 };
     for step in 0..=options.repeats as u32 {
         let before = Host::this().rss().anon;
         let started = Instant::now();
-        let what = What::Everything { state: &state, run_file: &run_file, held: &Held::default() };
-        let (path, peak) =
-            with_peak_anon(|| prepare(trainer, &bench.model, &store, step, what, retention)?.run());
+        let everything = Some((&state, run_file.as_str()));
+        let saving = Saving { step, store: store.clone(), retention, everything };
+        let (path, peak) = with_peak_anon(|| prepare(trainer, &bench.model, &Held::default(), saving)?.run());
         let seconds = started.elapsed().as_secs_f64();
         found.bytes = Manifest::read(&path?)?.bytes();
         let dd = dd(&place.join("dd"), found.bytes)?;

@@ -1,9 +1,10 @@
 //! What a run file says of an environment policy: what its absent keys become, and what it may not say.
 
+use super::limits::{bad_value, contradiction, not_zero};
 use super::provenance::{Origin, Provenance};
-use super::sections::{Environment, RunFile};
-use super::validate::{bad_value, contradiction, not_zero};
+use super::sections::{Environment, RunFile, is_python_env};
 use super::values::{Auto, ByteSize, RunDevice};
+use crate::Trains;
 use plimsoll_algo::method::Method;
 use plimsoll_base::{Bytes, Error, Result};
 
@@ -20,14 +21,9 @@ const EVAL_METRICS: [&str; 3] = ["reward", "return", "eval/return"];
 /// Environments and frames of a batch; beyond it a count is a slip of the keyboard.
 const COUNT_MAX: u32 = 1 << 24;
 
-/// Whether environments of this name run in worker processes.
-pub fn is_python_env(env: &str) -> bool {
-    ["gym:", "python:"].iter().any(|prefix| env.starts_with(prefix))
-}
-
 /// Fills what follows from other keys.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
-    if !run.is_agent() {
+    if run.trains() == Trains::LanguageModel {
         return;
     }
     let Some(environment) = &mut run.environment else { return };

@@ -82,14 +82,14 @@ fn unknown_key(
     known: &'static [&'static str],
 ) -> Error {
     let path = join(section, key);
-    let file = if source.of_env { "an environment file" } else { "a run file" };
+    let file = source.kind.name;
     let error = source.error("unknown-key", origin, &format!("`{path}` is not a key of {file}"));
     let place = if section.is_empty() { "the top level".to_string() } else { format!("[{section}]") };
     let error = error.fact(format!("keys of {place}: {}", known.join(", ")));
     if let Some(name) = nearest(key, known.iter().copied()) {
         return error.hint(format!("did you mean `{}`?", join(section, name)));
     }
-    let elsewhere = super::all_keys(source.of_env).into_iter().find(|other| last(other) == key);
+    let elsewhere = (source.kind.keys)().into_iter().find(|other| last(other) == key);
     match elsewhere {
         Some(other) => error.hint(format!("`{key}` belongs elsewhere: `{other}`")),
         None => error.hint(format!("remove `{key}`")),

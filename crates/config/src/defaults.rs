@@ -16,7 +16,8 @@ const CORRECTION_BAND: [f64; 2] = [0.5, 5.0];
 
 /// Fills what the method sets and the run file does not.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
-    let Some(spec) = run.method.spec() else { return };
+    let Some(spec) = run.method.spec().sampling else { return };
+    let has_critic = run.method.needs().critic;
     let mut filled: Vec<&str> = Vec::new();
     let mut note = |was_none: bool, key| {
         if was_none {
@@ -45,14 +46,14 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     note(run.loss.whiten.is_none(), "loss.whiten");
     run.loss.aggregation.get_or_insert(spec.aggregation);
     run.loss.whiten.get_or_insert(spec.whiten);
-    run.loss.advantage.get_or_insert(match (spec.needs_critic, spec.shaping) {
+    run.loss.advantage.get_or_insert(match (has_critic, spec.shaping) {
         (true, _) => Advantage::Gae,
         (false, GroupShaping::GroupNorm { .. }) => Advantage::GroupNorm,
         (false, GroupShaping::MeanBaseline) => Advantage::MeanBaseline,
         (false, GroupShaping::Rloo) => Advantage::Rloo,
         (false, GroupShaping::None) => Advantage::None,
     });
-    if spec.needs_critic {
+    if has_critic {
         let learning_rate = run.train.learning_rate;
         let critic = run.critic.get_or_insert_default();
         note(critic.learning_rate.is_none(), "critic.learning_rate");

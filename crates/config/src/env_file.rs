@@ -1,15 +1,19 @@
 //! `env.toml`, what `plimsoll collect` takes: its table of types, and what it may not say. Read and pointed at as run
 //! files are.
 
-use super::provenance::{Provenance, Source};
-use super::validate::{bad_value, contradiction, in_range, not_zero};
-use super::values::{Auto, ByteSize, Network};
-use super::{aliases, de, layers, provenance_of, read_text, tree};
+use super::limits::{bad_value, contradiction, in_range, not_zero};
+use super::provenance::{FileKind, Provenance, Source};
+use super::read::{provenance_of, read_text};
+use super::schema::{all_keys, schema_properties};
+use super::values::{Auto, ByteSize, Network, WorkerGpu};
+use super::{aliases, de, layers, tree};
 use plimsoll_base::{Bytes, Error, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+/// Environment files, for messages about them.
+const ENV_FILE: FileKind = FileKind { name: "an environment file", keys: || all_keys(&env_json_schema()) };
 /// Most environments, and most frames of a batch: beyond it a count is a slip of the keyboard.
 const ENVS_MAX: u32 = 1 << 20;
 const FRAMES_MAX: u64 = 1 << 31;
@@ -101,7 +105,7 @@ pub struct EnvFile {
     /// The share of workers below which the run stops.
     #[serde(default = "half")]
     pub workers_alive_min: f64,
-    /// What becomes of an episode whose environment failed.
+    /// What happens to an episode whose environment failed.
     #[serde(default)]
     pub on_abort: AbortedEpisode,
     /// What chooses actions.
@@ -150,25 +154,7 @@ pub enum Reseed {
     Once,
 }
 
-/// Whether a worker may open a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum WorkerGpu {
-    /// It is killed if it does.
-    #[default]
-    Deny,
-    /// It may, for environments that render on one.
-    Allow,
-}
-
-impl WorkerGpu {
-    /// True where nothing else is said.
-    pub fn is_denied(&self) -> bool {
-        *self == WorkerGpu::Deny
-    }
-}
-
-/// What becomes of an episode whose environment failed.
+/// What happens to an episode whose environment failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AbortedEpisode {
@@ -302,12 +288,12 @@ pub fn load_env(
     sets: &[String],
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<LoadedEnv> {
-    let source = Source { path: path.display().to_string(), text: read_text(path)?, of_env: true };
+    let source = Source { path: path.display().to_string(), text: read_text(path)?, kind: &ENV_FILE };
     let mut seen = aliases::Seen::default();
     let mut root = tree::parse_file(&source)?;
     rename(&mut root, &source)?;
     // Variables may be meant for `train`; this file takes what it knows of them.
-    let keys = super::schema_properties(&env_json_schema());
+    let keys = schema_properties(&env_json_schema());
     layers::add_environment(&mut root, env, |top| keys.iter().any(|key| key == top), &source, &mut seen)?;
     layers::add_sets(&mut root, sets, &source, &mut seen)?;
     let env: EnvFile = de::read(&root, &source)?;

@@ -1,10 +1,12 @@
 //! What `[environment]` may say, alone and beside the other sections.
 
+use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Environment, RunFile};
-use super::validate::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
-use super::values::{Credit, Overlong};
+use super::values::{Credit, DynamicSampling, Overlong};
+use crate::RunSpec;
 use plimsoll_algo::advantage::Advantage;
+use plimsoll_algo::method::LearnsFrom;
 use plimsoll_base::{Error, Result};
 use plimsoll_textenv::{Kind, Settings};
 use std::time::Duration;
@@ -17,7 +19,7 @@ const WORKERS_MAX: f64 = 256.0;
 /// Checks a run file that has the section.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let Some(environment) = &run.environment else { return Ok(()) };
-    if !run.method.has_rollout() {
+    if run.method.needs().learns_from != LearnsFrom::Samples {
         let message = format!("[environment] is set, but method `{}` samples nothing", run.method);
         return Err(contradiction(at, "environment.env", &message)
             .hint("set method = \"grpo\", or remove [environment]"));
@@ -86,7 +88,8 @@ fn beside(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance
     if run.loss.overlong_buffer.is_some() {
         return refuse("loss.overlong_buffer", "whose episodes are longer than one response");
     }
-    if run.holds_samples() {
+    let filters = run.loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some();
+    if filters || run.rollout.policy_lag > 0 {
         let key = if run.rollout.policy_lag > 0 { "rollout.policy_lag" } else { "loss.dynamic_sampling" };
         return refuse(key, "whose episodes are played for the step that trains on them");
     }
@@ -122,7 +125,7 @@ impl Environment {
     }
 }
 
-impl RunFile {
+impl RunSpec {
     /// Returns the seed of the run's text episodes.
     pub fn episode_seed(&self) -> u64 {
         self.environment.as_ref().and_then(|environment| environment.seed).unwrap_or(self.seed)

@@ -1,8 +1,8 @@
 //! `[[reward]] kind = "model"`: which of its keys must be there, and where a reward model may stand.
 
+use super::limits::contradiction;
 use super::provenance::Provenance;
 use super::sections::Reward;
-use super::validate::contradiction;
 use plimsoll_base::{Error, Result};
 
 /// The kind of a reward that is a model of the run's own.

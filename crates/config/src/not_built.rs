@@ -3,11 +3,12 @@
 use super::provenance::Provenance;
 use super::sections::RunFile;
 use super::values::Offload;
+use crate::Trains;
 use plimsoll_base::{Error, Result};
 
 /// Refuses what a run file asks for and this build cannot do.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
-    if let Some(environment) = run.environment.as_ref().filter(|_| !run.is_agent())
+    if let Some(environment) = run.environment.as_ref().filter(|_| run.trains() == Trains::LanguageModel)
         && !environment.env.is_empty()
         && !["text:", "python:"].iter().any(|kind| environment.env.starts_with(kind))
     {

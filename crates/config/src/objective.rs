@@ -54,13 +54,14 @@ pub struct Objective {
 impl Objective {
     /// Resolves the objective of a run file; none if its method samples nothing.
     pub fn new(run: &RunFile) -> Option<Objective> {
-        let method = run.method.spec()?;
+        let method = run.method.spec().sampling?;
         let loss = &run.loss;
         let group = match loss.advantage {
             None => method.shaping,
             Some(baseline) => baseline.shaping(loss.group_norm_eps),
         };
         let max_new_tokens = run.rollout.max_new_tokens as usize;
+        let turns = run.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize);
         let overlong = loss.overlong_buffer.map(|buffer| Overlong {
             max_new_tokens,
             buffer: buffer as usize,
@@ -81,7 +82,7 @@ impl Objective {
             correction: loss.correction.zip(loss.correction_band).map(|(how, band)| how.within(band)),
             aggregation: loss.aggregation.unwrap_or(method.aggregation),
             // Of an episode, what its turns can have.
-            length_norm: (max_new_tokens * run.turns_max()) as f64,
+            length_norm: (max_new_tokens * turns) as f64,
             kl: kl_term(run),
             entropy_coef: loss.entropy_coef,
         })
@@ -102,7 +103,7 @@ impl Objective {
         }
     }
 
-    /// The aggregation of an update over so many tokens and sequences.
+    /// Returns the aggregation of an update over `total_tokens` and `total_sequences`.
     pub fn aggregation_of(&self, total_tokens: f64, total_sequences: f64) -> Aggregation {
         Aggregation { kind: self.aggregation, total_tokens, total_sequences, length_norm: self.length_norm }
     }

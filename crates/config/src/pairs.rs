@@ -1,9 +1,9 @@
 //! What `dpo` and `reward_model` read of a run file, and the keys that mean nothing to them: those are refused by name, so
 //! that nobody waits for an effect that cannot come.
 
+use super::limits::{bad_value, contradiction};
 use super::provenance::Provenance;
 use super::sections::{Eval, Loss, Rollout, RunFile};
-use super::validate::{bad_value, contradiction};
 use super::values::LossType;
 use plimsoll_algo::method::Method;
 use plimsoll_base::Result;

@@ -49,15 +49,30 @@ impl Origin {
     }
 }
 
-/// A run file as text, for messages that show a line of it.
+/// A kind of file, for messages about its keys.
+#[derive(Debug)]
+pub(super) struct FileKind {
+    /// For example `a run file`.
+    pub name: &'static str,
+    /// Returns every key as `section.key`.
+    pub keys: fn() -> Vec<String>,
+}
+
+impl Default for &'static FileKind {
+    fn default() -> Self {
+        &FileKind { name: "a file", keys: Vec::new }
+    }
+}
+
+/// A file as text, for messages that show a line of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Source {
     /// The path as the user gave it; empty when there is no file.
     pub path: String,
     /// Its content.
     pub text: String,
-    /// It is an environment file.
-    pub of_env: bool,
+    /// What it is.
+    pub kind: &'static FileKind,
 }
 
 impl Source {

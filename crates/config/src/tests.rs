@@ -2,6 +2,7 @@
 
 use super::*;
 use plimsoll_base::Exit;
+use plimsoll_base::Result;
 
 const GOOD: &str = r#"method = "grpo"
 model = "builtin:nano"
@@ -334,7 +335,10 @@ fn a_file_that_is_no_run_file_is_named() {
 fn other_methods_take_what_they_need() {
     let sft = "method = \"sft\"\nmodel = \"random:x\"\n[data]\nprompts = \"a.jsonl\"\n[train]\nsteps = 9\nlearning_rate = 1\n";
     let run = load_text(sft, &["train.mini_batch=16"], &[]).unwrap().run;
-    assert_eq!((run.sequences_per_step(), run.train.learning_rate, run.loss.advantage), (32, 1.0, None));
+    assert_eq!(
+        (RunSpec::new(&run).sequences_per_step(), run.train.learning_rate, run.loss.advantage),
+        (32, 1.0, None)
+    );
     assert!(load_text(GOOD, &["method=reinforce", "rollout.group_size=1", "loss.gamma=0.99"], &[]).is_ok());
     let gspo = load_text(GOOD, &["method=gspo"], &[]).unwrap().run;
     assert_eq!(
@@ -387,7 +391,7 @@ fn the_schema_lists_every_section() {
         schema["properties"]["rollout"].is_object()
             && schema["$defs"]["Rollout"]["properties"]["top_p"].is_object()
     );
-    let keys = all_keys(false);
+    let keys = schema::all_keys(&json_schema());
     for key in ["method", "rollout.group_size", "reward.kind", "critic.value_clip", "memory.host"] {
         assert!(keys.iter().any(|known| known == key), "{key} in {keys:?}");
     }
@@ -409,9 +413,10 @@ learning_rate = 1e-5
 fn an_environment_stands_in_the_place_of_data_and_rewards() {
     let run =
         load_text(EPISODES, &["environment.turns_max=3", "environment.turn_tokens_max=10"], &[]).unwrap().run;
-    assert_eq!((run.turns_max(), run.response_tokens_max()), (3, 3 * 5 + 2 * 10));
+    let spec = RunSpec::new(&run);
+    assert_eq!((spec.turns_max(), spec.response_tokens_max()), (3, 3 * 5 + 2 * 10));
     let shorter = load_text(EPISODES, &["environment.episode_tokens_max=7"], &[]).unwrap().run;
-    assert_eq!(shorter.response_tokens_max(), 7);
+    assert_eq!(RunSpec::new(&shorter).response_tokens_max(), 7);
     for (sets, slug, contains) in [
         (&["reward.0.kind=exact"][..], "contradictory-keys", "gives the reward itself"),
         (&["data.eval=builtin:addition"], "contradictory-keys", "seeds of its own"),

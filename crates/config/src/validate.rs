@@ -2,12 +2,15 @@
 //!
 //! Each check names one key, points at the place where it was set, and says which values would do.
 
+use super::limits::{TOKENS_MAX, bad_value, contradiction, finite_from_zero, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
+use crate::Trains;
 use crate::eval_metric::EvalMetric;
+use crate::spec::sequences_per_step;
 use plimsoll_algo::advantage::{Advantage, MaskHole};
-use plimsoll_algo::method::Method;
+use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::{Error, Result};
 
@@ -15,8 +18,6 @@ use plimsoll_base::{Error, Result};
 const CPU_BLOCK_TOKENS: u32 = 16;
 /// Sequences of one step; beyond it a count is a slip of the keyboard.
 const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
-/// Tokens of one sequence or micro-batch, for the same reason.
-pub(super) const TOKENS_MAX: u32 = 1 << 22;
 /// Logits divided by less would leave f32.
 const TEMPERATURE_MIN: f64 = 1e-6;
 /// Threads of one process, for the same reason.
@@ -26,7 +27,7 @@ const THREADS_MAX: u32 = 4096;
 pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     required(run, at)?;
     train(&run.train, at)?;
-    if run.is_agent() {
+    if run.trains() == Trains::Policy {
         super::agent::check(run, at)?;
     } else {
         sampling(&run.rollout, at)?;
@@ -36,7 +37,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     loss(&run.loss, run.method, at)?;
     critic(run, at)?;
-    if run.method.has_rollout() && !run.is_agent() {
+    if run.method.needs().learns_from == LearnsFrom::Samples && run.trains() == Trains::LanguageModel {
         group(run, at)?;
     }
     rewards(&run.reward, at)?;
@@ -69,7 +70,7 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.model.is_empty() {
         return Err(at.error("bad-value", "model", "`model` is empty").hint("set model = \"builtin:nano\""));
     }
-    if run.is_agent() {
+    if run.trains() == Trains::Policy {
         return super::agent::required(run, at);
     }
     if run.train.steps == 0 && !at.origins.contains_key("train.steps") {
@@ -81,7 +82,7 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.data.prompts.is_none() {
         return Err(missing("data.prompts"));
     }
-    if run.method.has_rollout() && run.reward.is_empty() {
+    if run.method.needs().learns_from == LearnsFrom::Samples && run.reward.is_empty() {
         return Err(missing("reward").fact(format!("method `{}` learns from a reward", run.method)));
     }
     Ok(())
@@ -168,7 +169,7 @@ fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
 /// Whether the sequences of a step divide into updates.
 fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     let (prompts, group) = (u64::from(run.rollout.prompts_per_step), u64::from(run.rollout.group_size));
-    let (sequences, made_of) = match run.method.has_rollout() {
+    let (sequences, made_of) = match run.method.needs().learns_from == LearnsFrom::Samples {
         true => (prompts * group, format!("{prompts} prompts x {group} samples")),
         false => (prompts, "rollout.prompts_per_step".to_string()),
     };
@@ -269,7 +270,8 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
         )
         .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
     }
-    if method.has_rollout() && loss.gamma != 1.0 && !matches!(method, Method::Reinforce | Method::Ppo) {
+    let fixed = method.spec().sampling.is_some_and(|sampling| !sampling.advantage.discounts());
+    if fixed && loss.gamma != 1.0 {
         let message = format!(
             "loss.gamma = {} with method `{method}`, whose reward belongs to the whole response",
             loss.gamma
@@ -347,7 +349,7 @@ fn correction(loss: &Loss, at: &Provenance) -> Result<()> {
 
 /// Whether the critic's keys belong to a method that has one, and are in range.
 fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
-    if !run.has_critic() {
+    if !run.method.needs().critic {
         return no_critic(run, at);
     }
     if run.loss.advantage.is_some_and(|advantage| advantage != Advantage::Gae) {
@@ -375,7 +377,9 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(contradiction(at, "critic.warmup_steps", &message)
             .hint(format!("set critic.warmup_steps to at most {steps}")));
     }
-    let sequences = run.sequences_per_step();
+    let rollout = &run.rollout;
+    let needs = run.method.needs();
+    let sequences = sequences_per_step(needs, rollout.prompts_per_step, rollout.group_size);
     match critic.updates_per_rollout.map(u64::from) {
         Some(updates) if !sequences.is_multiple_of(updates) => {
             let message = format!(
@@ -527,7 +531,7 @@ fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
 
 /// Whether the metric of the best checkpoint is one of this run's.
 fn eval_metric(run: &RunFile, at: &Provenance) -> Result<()> {
-    if run.is_agent() || EvalMetric::of(run).is_some() {
+    if run.trains() == Trains::Policy || EvalMetric::of(run).is_some() {
         return Ok(());
     }
     let names = EvalMetric::names_of(run);
@@ -592,35 +596,4 @@ fn run_section(run: &Run, at: &Provenance) -> Result<()> {
             .hint("set run.dir = \"runs/out/NAME\""));
     }
     Ok(())
-}
-
-pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
-    at.error("bad-value", key, &format!("`{key}` is {value}; it takes {takes}"))
-        .hint(format!("set {key} to {takes}"))
-}
-
-pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
-    at.error("contradictory-keys", key, message)
-}
-
-pub(super) fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
-    match value {
-        Some(0) => Err(bad_value(at, key, 0, "a whole number of at least 1")),
-        _ => Ok(()),
-    }
-}
-
-fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
-    // The kernels compute in f32: what is infinite there is infinite.
-    match (value as f32).is_finite() && value >= 0.0 {
-        true => Ok(()),
-        false => Err(bad_value(at, key, value, "a number that is finite in f32 and not negative")),
-    }
-}
-
-pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
-    match (low..=high).contains(&value) {
-        true => Ok(()),
-        false => Err(bad_value(at, key, value, &format!("a number from {low} to {high}"))),
-    }
 }

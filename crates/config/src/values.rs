@@ -464,3 +464,21 @@ impl Expecting for Vec<Offload> {
     const TAKES_TEXT: bool = false;
     const TAKES_LIST: bool = true;
 }
+
+/// Whether a worker may open a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkerGpu {
+    /// It is killed if it does.
+    #[default]
+    Deny,
+    /// It may, for environments that render on one.
+    Allow,
+}
+
+impl WorkerGpu {
+    /// True where nothing else is said.
+    pub fn is_denied(&self) -> bool {
+        *self == WorkerGpu::Deny
+    }
+}

@@ -3,7 +3,7 @@
 use crate::PlanReport;
 use crate::shape::RunShape;
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{Auto, RunDevice, RunFile};
+use plimsoll_config::{Auto, RunDevice, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::{self as cuda, CudaDevice, CudaOptions, Held};
 use plimsoll_device::{Device, DeviceKind};
@@ -15,8 +15,8 @@ use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Place};
 const SETTLING: u64 = 8 << 20;
 
 /// The kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card can be used.
-pub fn kind_of(run: &RunFile, limits: &Limits) -> DeviceKind {
-    match run.run.device {
+pub fn kind_of(run: &RunSpec, limits: &Limits) -> DeviceKind {
+    match run.choices.device {
         Auto::Value(RunDevice::Cpu) => DeviceKind::Cpu,
         Auto::Value(RunDevice::Cuda) => DeviceKind::Cuda,
         Auto::Auto if limits.device.is_some() || cuda::probe().is_ok() => DeviceKind::Cuda,
@@ -71,8 +71,8 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
 }
 
 /// How a run file wants a card to be opened.
-pub fn options(run: &RunFile) -> CudaOptions {
-    CudaOptions { checked: run.run.checked, profile: false }
+pub fn options(run: &RunSpec) -> CudaOptions {
+    CudaOptions { checked: run.checked, profile: false }
 }
 
 /// The plan with what the driver and its libraries were measured to hold, once every shape has run: from then on nothing

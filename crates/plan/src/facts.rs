@@ -1,7 +1,7 @@
 //! What a plan needs to know of a run's model, data and directory before anything is allocated.
 
 use plimsoll_base::{Bytes, ModelSpec};
-use plimsoll_config::{Auto, ByteSize, RunFile};
+use plimsoll_config::{Auto, ByteSize, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
@@ -81,11 +81,11 @@ pub fn line_bytes_max(tokens: u64) -> u64 {
 }
 
 /// What a run writes beside its checkpoints: an event a step of 1.5 KB, measured, and samples with their log-probs.
-pub fn disk_facts(run: &RunFile) -> DiskFacts {
+pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let steps = u64::from(run.train.steps);
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
     // Twenty steps show samples, and the first and the last.
-    let sets = run.eval_sets().len() as u64;
+    let sets = run.eval_sets.len() as u64;
     let rows =
         (22 * SAMPLES_KEPT as u64).saturating_add((evals * sets).saturating_mul(rows_kept(run) as u64));
     let prompt_tokens = run.data.prompt_tokens_max.unwrap_or(1024);
@@ -103,7 +103,7 @@ pub fn disk_facts(run: &RunFile) -> DiskFacts {
 }
 
 /// Responses that an evaluation keeps, and what a step keeps where that is more.
-pub fn rows_kept(run: &RunFile) -> usize {
+pub fn rows_kept(run: &RunSpec) -> usize {
     samples_kept(run.eval.samples.max(1) as usize).max(SAMPLES_KEPT)
 }
 
@@ -149,7 +149,7 @@ pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
 }
 
 /// The part of a run's shape that its environment decides.
-pub fn episode_memory(run: &RunFile) -> EpisodeMemory {
+pub fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     let Some(section) = &run.environment else { return EpisodeMemory::default() };
     let has_workers = Kind::parse(&section.env).is_ok_and(|kind| kind.has_workers());
     let workers = if has_workers { section.num_workers.value().unwrap_or(1) } else { 0 };

@@ -1,11 +1,12 @@
 //! `plan --table`: the peak of a grid of model, context and method, each cell planned like a run of its own.
 
+use super::limits_of;
+use super::planning::{report, with_planner};
 use super::search::Purpose;
-use super::{limits_of, report, with_planner};
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};
-use plimsoll_config::{Auto, Method, RunFile, Train};
+use plimsoll_config::{Auto, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
 use serde::Serialize;
 
@@ -91,18 +92,19 @@ fn cell(
     run.rollout.max_new_tokens = response;
     // Lengths of the run file belong to its own sequences.
     run.train.micro_batch_tokens = Auto::Auto;
+    let run = RunSpec::new(&run);
     let facts = Facts {
         spec,
         prompt_tokens: prompt as usize,
-        completion_tokens: if run.method.has_rollout() { 0 } else { response as usize },
+        completion_tokens: if run.objective.is_some() { 0 } else { response as usize },
         eval_prompts: 0,
-        critic: run.has_critic().then_some(spec),
-        reward: run.model_reward().map(|_| spec),
+        critic: run.needs.critic.then_some(spec),
+        reward: run.model_reward.as_ref().map(|_| spec),
         host: HostFacts {
             image: facts::image_bytes(),
             tokenizer: facts::tokenizer_bytes_of(&spec),
             data: Bytes(0),
-            staging: facts::staging_bytes_of(run.memory.staging, &spec),
+            staging: facts::staging_bytes_of(run.choices.staging, &spec),
             rows_kept: facts::rows_kept(&run),
             disk: facts::disk_facts(&run),
         },
@@ -131,23 +133,7 @@ fn cell(
 
 /// A run of a few dozen sequences a step, every knob left to the planner.
 fn empty_run(model: &str) -> RunFile {
-    let mut run = RunFile {
-        method: Method::Grpo,
-        seed: 0,
-        model: model.to_string(),
-        model_options: Default::default(),
-        data: Default::default(),
-        rollout: Default::default(),
-        reward: Vec::new(),
-        loss: Default::default(),
-        critic: None,
-        train: Train::new(1, 1e-6),
-        memory: Default::default(),
-        eval: Default::default(),
-        checkpoint: Default::default(),
-        run: Default::default(),
-        environment: None,
-    };
+    let mut run = RunFile::of(Method::Grpo, model, Train::new(1, 1e-6));
     (run.rollout.prompts_per_step, run.rollout.group_size) = STEP;
     run
 }

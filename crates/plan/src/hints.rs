@@ -1,29 +1,16 @@
 //! Changes of a run file that make it fit, each planned again, in the order of the speed that they cost.
 
-use super::OF_RUN_FILE;
+use super::limits::OF_RUN_FILE;
+use super::report::Hint;
 use super::search::Planner;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
-    Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunFile,
+    Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
 };
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::Limit;
-use serde::Serialize;
-
-/// A change of the run file that makes it fit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Hint {
-    /// What `--set` takes; none where the run file cannot do it.
-    pub set: Option<String>,
-    /// What it does, and what it costs.
-    pub why: String,
-    /// Predicted time of a step beside the run as written, less 1: 0.12 is 12 % slower. None for a larger limit.
-    pub lost_speed: Option<f64>,
-    /// True if it changes what is computed, not only how.
-    pub changes_result: bool,
-}
 
 /// A change that might help.
 struct Change {
@@ -31,13 +18,13 @@ struct Change {
     set: &'static str,
     why: &'static str,
     changes_result: bool,
-    apply: fn(&mut RunFile),
+    apply: fn(&mut RunSpec),
 }
 
 const STAGING_SMALL: Bytes = Bytes::mib(1);
 
 /// Verified changes: how the same is computed first, then what is computed, each by lost speed; the smallest limit last.
-pub(crate) fn of(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
+pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
     let cuda = planner.kind == DeviceKind::Cuda;
     let all = changes(run).into_iter().chain(cuda.then(|| offloads(run)).into_iter().flatten());
@@ -68,7 +55,7 @@ fn sort(hints: &mut [Hint]) {
 }
 
 /// The changes together as a hint, if the run then fits.
-fn verified(planner: &Planner, run: &RunFile, base_s: f64, changes: &[&Change]) -> Result<Option<Hint>> {
+fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) -> Result<Option<Hint>> {
     let mut changed = run.clone();
     for change in changes {
         (change.apply)(&mut changed);
@@ -100,13 +87,13 @@ pub(crate) fn speed(lost: f64) -> String {
 }
 
 /// The staging buffers follow from the run file.
-fn facts_after(facts: &Facts, changed: &RunFile) -> Facts {
-    let staging = changed.memory.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);
+fn facts_after(facts: &Facts, changed: &RunSpec) -> Facts {
+    let staging = changed.choices.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);
     Facts { host: HostFacts { staging: facts.host.staging.min(staging), ..facts.host }, ..*facts }
 }
 
 /// The least limits under which the run fits as it is written.
-fn smallest_limits(planner: &Planner, run: &RunFile) -> Result<Vec<Hint>> {
+fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let (host, device) = planner.smallest(run)?;
     let limits = planner.limits;
     let exceeds = |bytes: Bytes, limit: &Option<Limit>| limit.as_ref().is_some_and(|l| l.bytes < bytes);
@@ -127,98 +114,97 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
 }
 
 /// What a card may leave to the host's memory.
-fn offloads(run: &RunFile) -> Vec<Change> {
-    let has_reference = run.has_reference();
-    if run.memory.offload == Auto::Auto {
+fn offloads(run: &RunSpec) -> Vec<Change> {
+    let has_reference = run.reference;
+    if run.choices.offload == Auto::Auto {
         return Vec::new();
     }
-    let optimizer = run.memory.offloads(Offload::Optimizer);
-    let reference = run.memory.offloads(Offload::Reference) || !has_reference;
+    let optimizer = run.choices.offloads(Offload::Optimizer);
+    let reference = run.choices.offloads(Offload::Reference) || !has_reference;
     let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
     vec![
         how(
             !optimizer && (!has_reference || !reference),
             "memory.offload=[\"optimizer\"]",
             "AdamW's states lie in page-locked host memory and pass through the card in each update",
-            |r| r.memory.offload = Auto::Value(vec![Offload::Optimizer]),
+            |r| r.choices.offload = Auto::Value(vec![Offload::Optimizer]),
         ),
         how(
             !reference && !optimizer,
             "memory.offload=[\"reference\"]",
             "the reference model lies in page-locked host memory and passes through the card layer by layer",
-            |r| r.memory.offload = Auto::Value(vec![Offload::Reference]),
+            |r| r.choices.offload = Auto::Value(vec![Offload::Reference]),
         ),
         how(
             has_reference && !(optimizer && reference),
             "memory.offload=[\"optimizer\",\"reference\"]",
             "AdamW's states and the reference model lie in page-locked host memory and pass through the card in parts",
-            |r| r.memory.offload = Auto::Value(vec![Offload::Optimizer, Offload::Reference]),
+            |r| r.choices.offload = Auto::Value(vec![Offload::Optimizer, Offload::Reference]),
         ),
     ]
 }
 
 /// Single changes of a run file that save memory.
-fn changes(run: &RunFile) -> Vec<Change> {
+fn changes(run: &RunSpec) -> Vec<Change> {
     let bf16 = run.model_options.dtype == ModelDtype::Bf16;
+    let has_kl = run.objective.is_some_and(|objective| objective.kl.is_some());
     let how = |applies, set, why, apply| Change { applies, set, why, changes_result: false, apply };
     let what = |applies, set, why, apply| Change { applies, set, why, changes_result: true, apply };
     vec![
         how(
-            !run.train.micro_batch_tokens.is_auto(),
+            !run.choices.micro_batch_tokens.is_auto(),
             "train.micro_batch_tokens=auto",
             "the planner takes the largest micro-batch that fits",
-            |r| r.train.micro_batch_tokens = Auto::Auto,
+            |r| r.choices.micro_batch_tokens = Auto::Auto,
         ),
         how(
-            !run.rollout.sequences_max.is_auto() || !run.rollout.kv_blocks.is_auto(),
+            !run.choices.sequences_max.is_auto() || !run.choices.kv_blocks.is_auto(),
             "rollout.sequences_max=auto --set rollout.kv_blocks=auto",
             "the planner takes the most sequences that fit",
             |r| {
-                r.rollout.sequences_max = Auto::Auto;
-                r.rollout.kv_blocks = Auto::Auto;
+                r.choices.sequences_max = Auto::Auto;
+                r.choices.kv_blocks = Auto::Auto;
             },
         ),
         how(
-            run.train.recompute == Auto::Value(RunRecompute::None),
+            run.choices.recompute == Auto::Value(RunRecompute::None),
             "train.recompute=cheap",
             "norms and the SwiGLU product are computed again in the backward pass",
-            |r| r.train.recompute = Auto::Value(RunRecompute::Cheap),
+            |r| r.choices.recompute = Auto::Value(RunRecompute::Cheap),
         ),
         how(
-            !run.train.recompute.is_auto() && run.train.recompute != Auto::Value(RunRecompute::Layer),
+            !run.choices.recompute.is_auto() && run.choices.recompute != Auto::Value(RunRecompute::Layer),
             "train.recompute=layer",
             "only each layer's input is kept for the backward pass",
-            |r| r.train.recompute = Auto::Value(RunRecompute::Layer),
+            |r| r.choices.recompute = Auto::Value(RunRecompute::Layer),
         ),
         how(
-            run.memory.staging.value().is_some_and(|ByteSize(bytes)| bytes > STAGING_SMALL),
+            run.choices.staging.value().is_some_and(|ByteSize(bytes)| bytes > STAGING_SMALL),
             "memory.staging=1MiB",
             "weights are read and written through smaller buffers",
-            |r| r.memory.staging = Auto::Value(ByteSize(STAGING_SMALL)),
+            |r| r.choices.staging = Auto::Value(ByteSize(STAGING_SMALL)),
         ),
         what(!bf16, "model_options.dtype=bf16", "weights and activations in bf16", |r| {
             r.model_options.dtype = ModelDtype::Bf16
         }),
         what(
-            run.train.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
+            run.choices.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
             "train.grad_dtype=bf16",
             "gradients are summed in bf16",
-            |r| r.train.grad_dtype = Auto::Value(ModelDtype::Bf16),
+            |r| r.choices.grad_dtype = Auto::Value(ModelDtype::Bf16),
         ),
         what(
-            run.train.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
+            run.choices.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
             "train.optimizer_dtype=bf16",
             "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
-            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
+            |r| r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
         ),
         what(
-            run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
+            run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
             "train.optimizer_dtype=int8",
             "states of 8 bits with stochastic rounding, no f32 master copy: 2 bytes a parameter",
-            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
+            |r| r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
         ),
-        what(run.loss.kl_coef != 0.0, "loss.kl_coef=0", "no reference model is loaded", |r| {
-            r.loss.kl_coef = 0.0
-        }),
+        what(has_kl, "loss.kl_coef=0", "no reference model is loaded", |r| r.reference = false),
     ]
 }

@@ -5,16 +5,16 @@
 //! first, which costs nothing, and laid out in the order of their predicted times until one fits. A point that takes at
 //! least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
 
-use super::Resolved;
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
+use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
 use crate::shape::{Offload, RunShape, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
-    Auto, ByteSize, Method, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
-    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile,
+    Auto, ByteSize, LearnsFrom, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
+    OptimizerDtype as RunOptimizer, Recompute as RunRecompute, RunFile, RunSpec,
 };
 use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
@@ -152,7 +152,7 @@ impl Planner<'_> {
     /// The fastest setting that fits, and the next; the smallest of all where none does.
     ///
     /// Predictions within `EQUAL` of the fastest are as fast, and of these the one that takes the least memory wins.
-    pub(crate) fn solve(&self, run: &RunFile) -> Result<Solution> {
+    pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let mut too_large: Vec<Point> = Vec::new();
@@ -188,13 +188,13 @@ impl Planner<'_> {
     }
 
     /// The predicted time of the fastest setting, whatever the limits.
-    pub(crate) fn fastest_s(&self, run: &RunFile) -> Result<f64> {
+    pub(crate) fn fastest_s(&self, run: &RunSpec) -> Result<f64> {
         let candidates = self.ranked(run, &self.axes(run))?;
         Ok(candidates.first().map_or(0.0, |candidate| candidate.cost.total_s()))
     }
 
     /// The least host and device memory under which the run fits as it is written.
-    pub(crate) fn smallest(&self, run: &RunFile) -> Result<(Bytes, Bytes)> {
+    pub(crate) fn smallest(&self, run: &RunSpec) -> Result<(Bytes, Bytes)> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let plan = self.plan(&self.candidate(run, &axes, axes.smallest())?.shape)?;
@@ -203,7 +203,7 @@ impl Planner<'_> {
     }
 
     /// Every setting with its prediction: by precision, then the fastest first, then the one of the most memory.
-    fn ranked(&self, run: &RunFile, axes: &Axes) -> Result<Vec<Candidate>> {
+    fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Candidate>> {
         let mut all: Vec<Candidate> =
             axes.points().map(|point| self.candidate(run, axes, point)).collect::<Result<_>>()?;
         all.sort_by(|a, b| {
@@ -219,22 +219,22 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    fn candidate(&self, run: &RunFile, axes: &Axes, point: Point) -> Result<Candidate> {
+    fn candidate(&self, run: &RunSpec, axes: &Axes, point: Point) -> Result<Candidate> {
         let (shape, resolved) = self.shape(run, &axes.at(point));
         let cost = predict(&work(run, self.facts), &shape, self.rates);
         Ok(Candidate { shape, resolved, cost, point })
     }
 
-    fn axes(&self, run: &RunFile) -> Axes {
+    fn axes(&self, run: &RunSpec) -> Axes {
         Axes {
             precision: precisions(run),
-            recompute: match run.train.recompute {
+            recompute: match run.choices.recompute {
                 Auto::Value(level) => vec![recompute(level)],
                 Auto::Auto => vec![Recompute::None, Recompute::Cheap, Recompute::Layer],
             },
             micro_batch_tokens: self.micro_batches(run),
             sequences: self.sequences(run),
-            staging: match run.memory.staging {
+            staging: match run.choices.staging {
                 Auto::Value(ByteSize(bytes)) => vec![bytes],
                 Auto::Auto => STAGING_MIB.map(Bytes::mib).to_vec(),
             },
@@ -243,10 +243,10 @@ impl Planner<'_> {
     }
 
     /// What `"auto"` may leave to the host's memory: on a CPU nothing, because that is its own.
-    fn offloads(&self, run: &RunFile) -> Vec<Offload> {
+    fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
-        let reference = run.has_reference();
-        match (&run.memory.offload, self.kind) {
+        let reference = run.reference;
+        match (&run.choices.offload, self.kind) {
             (Auto::Value(list), _) => {
                 let lies = |what| list.contains(&what);
                 vec![of(lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
@@ -259,12 +259,12 @@ impl Planner<'_> {
         }
     }
 
-    fn micro_batches(&self, run: &RunFile) -> Vec<usize> {
-        let Auto::Auto = run.train.micro_batch_tokens else {
-            return vec![run.train.micro_batch_tokens.or(1) as usize];
+    fn micro_batches(&self, run: &RunSpec) -> Vec<usize> {
+        let Auto::Auto = run.choices.micro_batch_tokens else {
+            return vec![run.choices.micro_batch_tokens.or(1) as usize];
         };
         // Both halves of a pair stand in one micro-batch.
-        let responses = if run.method.has_pairs() { 2 } else { 1 };
+        let responses = if run.needs.learns_from == LearnsFrom::Pairs { 2 } else { 1 };
         let longest = self.facts.prompt_tokens + responses * response_tokens(run, self.facts);
         let useful = self.step_rows(run).next_power_of_two().max(*MICRO_BATCH.start());
         let least = longest.next_power_of_two().max(*MICRO_BATCH.start());
@@ -272,8 +272,8 @@ impl Planner<'_> {
         std::iter::successors(Some(most), |&n| (n / 2 >= least).then_some(n / 2)).collect()
     }
 
-    fn sequences(&self, run: &RunFile) -> Vec<usize> {
-        match run.rollout.sequences_max {
+    fn sequences(&self, run: &RunSpec) -> Vec<usize> {
+        match run.choices.sequences_max {
             Auto::Value(n) => vec![n.max(1) as usize],
             Auto::Auto => {
                 let most = self.samples(run).min(SEQUENCES_MAX);
@@ -283,12 +283,12 @@ impl Planner<'_> {
     }
 
     /// Samples of one engine request: a rollout's, or a slice of an evaluation.
-    fn samples(&self, run: &RunFile) -> usize {
-        if run.method == Method::RewardModel {
+    fn samples(&self, run: &RunSpec) -> usize {
+        if run.needs.scores {
             return 1; // Nothing is sampled.
         }
         let rollout = run.prompts_per_rollout() as usize * run.rollout.group_size as usize;
-        let step = if run.method.has_rollout() { rollout } else { 0 };
+        let step = if run.objective.is_some() { rollout } else { 0 };
         // The samples of one prompt go together.
         let samples = run.eval.samples.max(1) as usize;
         let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
@@ -296,7 +296,7 @@ impl Planner<'_> {
     }
 
     /// Rows of a step's forward passes.
-    fn step_rows(&self, run: &RunFile) -> usize {
+    fn step_rows(&self, run: &RunSpec) -> usize {
         let prompts = run.rollout.prompts_per_step as usize;
         prompts * self.facts.prompt_tokens
             + run.sequences_per_step() as usize * response_tokens(run, self.facts)
@@ -307,13 +307,10 @@ impl Planner<'_> {
         Target { kind: self.kind, pool, threads: self.threads }
     }
 
-    fn engine(&self, run: &RunFile, sequences: usize) -> EngineLimits {
+    fn engine(&self, run: &RunSpec, sequences: usize) -> EngineLimits {
         let prompt_tokens = self.facts.prompt_tokens;
-        let new_tokens = match run.method {
-            Method::RewardModel => 1,
-            _ => run.response_tokens_max(),
-        };
-        let group = if run.method.has_rollout() { run.rollout.group_size as usize } else { 1 };
+        let new_tokens = if run.needs.scores { 1 } else { run.response_tokens_max() };
+        let group = if run.objective.is_some() { run.rollout.group_size as usize } else { 1 };
         let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
         let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;
         let gpu = self.kind == DeviceKind::Cuda;
@@ -322,7 +319,7 @@ impl Planner<'_> {
         EngineLimits {
             sequences,
             rows: prefill.max(sequences),
-            blocks: run.rollout.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
+            blocks: run.choices.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
             samples: self.samples(run),
             prompt_tokens,
             new_tokens,
@@ -330,11 +327,11 @@ impl Planner<'_> {
         }
     }
 
-    fn training(&self, run: &RunFile, weights: DType, knobs: &Knobs) -> Training {
+    fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {
         let (optimizer, grads) = knobs.precision;
         let sequences = run.sequences_per_step() as usize;
         let prompts = run.rollout.prompts_per_step as usize;
-        let reference = run.has_reference();
+        let reference = run.reference;
         let segments = PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences);
         Training {
             dtypes: StateDTypes { weights, grads, optimizer },
@@ -342,11 +339,11 @@ impl Planner<'_> {
                 micro_batch_tokens: knobs.micro_batch_tokens,
                 prompt_tokens: self.facts.prompt_tokens,
                 // A pair of any shape fits: beside its three segments the slots lost at the ends of its blocks.
-                segments: if run.method.has_pairs() { segments.max(5) } else { segments },
+                segments: if run.needs.learns_from == LearnsFrom::Pairs { segments.max(5) } else { segments },
             },
             packing: Packing {
-                heads: if run.method == Method::RewardModel { Heads::End } else { Heads::Tokens },
-                whole_groups: run.method.has_pairs(),
+                heads: if run.needs.scores { Heads::End } else { Heads::Tokens },
+                whole_groups: run.needs.learns_from == LearnsFrom::Pairs,
             },
             recompute: knobs.recompute,
             reference,
@@ -355,13 +352,13 @@ impl Planner<'_> {
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
-            policy_lag: if run.method.has_rollout() { run.rollout.policy_lag as usize } else { 0 },
+            policy_lag: if run.objective.is_some() { run.rollout.policy_lag as usize } else { 0 },
             holds_samples: run.holds_samples(),
-            corrects: run.method.has_rollout() && run.loss.correction.is_some(),
+            corrects: run.objective.is_some_and(|objective| objective.correction.is_some()),
         }
     }
 
-    fn shape(&self, run: &RunFile, knobs: &Knobs) -> (RunShape, Resolved) {
+    fn shape(&self, run: &RunSpec, knobs: &Knobs) -> (RunShape, Resolved) {
         let weights = run.model_options.dtype.dtype();
         let engine = self.engine(run, knobs.sequences);
         let training = self.training(run, weights, knobs);
@@ -381,11 +378,11 @@ impl Planner<'_> {
         };
         let shape = RunShape {
             spec: self.facts.spec,
-            head: if run.method == Method::RewardModel { Head::Score } else { Head::Vocabulary },
+            head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
             weights,
             target: self.target(),
             engine,
-            on_full: on_full(run.rollout.on_full),
+            on_full: on_full(run.choices.on_full),
             truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
@@ -399,17 +396,17 @@ impl Planner<'_> {
 }
 
 /// What a step does, for the cost model.
-pub(crate) fn work(run: &RunFile, facts: &Facts) -> Work {
+pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
     let sequences = run.sequences_per_step() as f64;
     let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
-    let epochs = if run.method.has_rollout() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
-    let updates = if run.method.has_rollout() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
+    let epochs = if run.objective.is_some() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
+    let updates = if run.objective.is_some() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
     Work {
         prompts: f64::from(run.rollout.prompts_per_step),
         group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
         prompt_tokens: facts.prompt_tokens as f64,
         response_tokens: response_tokens(run, facts) as f64,
-        samples: run.method.has_rollout(),
+        samples: run.objective.is_some(),
         updates,
         epochs,
         critic: match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
@@ -419,22 +416,22 @@ pub(crate) fn work(run: &RunFile, facts: &Facts) -> Work {
     }
 }
 
-fn response_tokens(run: &RunFile, facts: &Facts) -> usize {
-    if run.method.has_rollout() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
+fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
+    if run.objective.is_some() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
 }
 
-fn sequences_per_rollout(run: &RunFile) -> u64 {
+fn sequences_per_rollout(run: &RunSpec) -> u64 {
     run.sequences_per_step().saturating_mul(1 + u64::from(run.rollout.policy_lag))
 }
 
 /// A run whose sizes no machine has: every later product stays far from the end of 64 bits.
 ///
 /// Errors: `size-overflow`.
-fn check_sizes(run: &RunFile, facts: &Facts) -> Result<()> {
+fn check_sizes(run: &RunSpec, facts: &Facts) -> Result<()> {
     let sequence = (facts.prompt_tokens as u64).checked_add(run.response_tokens_max() as u64);
     let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
     let in_flight =
-        u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
+        u64::from(run.choices.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
     let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
     if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
         return Ok(());
@@ -473,9 +470,9 @@ fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
 
 /// Storage of states and gradients, the most exact first. What rounds more is another computation, so that it is taken
 /// only where nothing else fits.
-fn precisions(run: &RunFile) -> Vec<(OptimizerDType, DType)> {
+fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
-    let optimizers = match run.train.optimizer_dtype {
+    let optimizers = match run.choices.optimizer_dtype {
         Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
         Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
         Auto::Auto if weights == DType::Bf16 => {
@@ -483,7 +480,7 @@ fn precisions(run: &RunFile) -> Vec<(OptimizerDType, DType)> {
         }
         _ => vec![OptimizerDType::F32],
     };
-    let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
+    let grads = |optimizer: OptimizerDType| match (run.choices.grad_dtype, optimizer) {
         (Auto::Value(dtype), _) => vec![dtype.dtype()],
         (Auto::Auto, OptimizerDType::Bf16 | OptimizerDType::Int8) => vec![weights],
         (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],

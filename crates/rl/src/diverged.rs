@@ -1,4 +1,4 @@
-//! What is said and kept when numbers stop being finite: the tensor by name, and weights that still give numbers.
+//! What is reported and kept when numbers stop being finite: the tensor by name, and weights that still give numbers.
 //! It repairs nothing: a run that diverged ends.
 
 use crate::roles::Trainer;
@@ -7,14 +7,10 @@ use plimsoll_device::Sampling;
 use plimsoll_files::Head;
 use plimsoll_model::Param;
 use plimsoll_rollout::{NeverStop, Request};
-use plimsoll_run::ending::is_divergence;
 use plimsoll_train::Sequence;
 
-/// The error with the tensor that grew most, where it tells of a divergence.
+/// Adds to an error of a divergence which tensor grew most.
 pub fn name_tensor(trainer: &Trainer<'_>, error: Error) -> Error {
-    if !is_divergence(&error) {
-        return error;
-    }
     let role = trainer.first();
     let rms = |p: &Param| (role.sum_squares_of(trainer.dev, p) / p.elements as f64).sqrt();
     let sized = role.table.params.iter().map(|p| (p, rms(p)));

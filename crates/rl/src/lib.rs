@@ -4,10 +4,12 @@
 //! environments, `methods` turn samples into losses, and `roles` are the models with their passes. `eval` scores held-out
 //! prompts, `save` writes checkpoints, and `train` is what a run does with all of them.
 
+pub mod context;
 pub mod data;
 pub mod diverged;
 pub mod episodes;
 pub mod eval;
+pub mod flops;
 pub mod methods;
 pub mod roles;
 pub mod rollout;

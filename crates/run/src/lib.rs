@@ -6,8 +6,10 @@
 pub mod checkpoint;
 pub mod ending;
 pub mod events;
+pub mod lead;
 pub mod load_line;
 pub mod metrics;
+pub mod opening;
 pub mod progress;
 pub mod report;
 pub mod resume;

@@ -6,7 +6,6 @@
 
 use crate::checkpoint::Store;
 use plimsoll_base::{Error, Result};
-use plimsoll_config::RunFile;
 use plimsoll_files::write_atomic;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,7 +38,7 @@ impl RunDir {
     /// Makes `path` the directory of this run, with `run.toml` and `plan.json`.
     ///
     /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `disk-full`; none leaves a new file behind.
-    pub fn create(path: &Path, resolved: &RunFile, plan: &Value) -> Result<RunDir> {
+    pub fn create(path: &Path, run_file: &str, plan: &Value) -> Result<RunDir> {
         let made = !path.exists();
         fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
         refuse_links(path)?;
@@ -52,7 +51,7 @@ impl RunDir {
             }
             return Err(not_empty(path, &name));
         }
-        fill(path, resolved, plan)
+        fill(path, run_file, plan)
             .map(|events| RunDir { path: path.to_path_buf(), events, made, taken_up: false, _lock: lock })
             .inspect_err(|_| empty(path, made))
     }
@@ -104,13 +103,13 @@ impl RunDir {
     /// Makes the log and the files of the directory those of a run that goes on from where the log had `events_bytes`.
     ///
     /// Errors: `run-dir-damaged` if the log is shorter; `run-dir-unwritable`, `disk-full`.
-    pub fn go_on(&mut self, resolved: &RunFile, plan: &Value, events_bytes: u64) -> Result<()> {
+    pub fn go_on(&mut self, run_file: &str, plan: &Value, events_bytes: u64) -> Result<()> {
         for name in FOLDERS {
             let folder = self.path.join(name);
             fs::create_dir_all(&folder).map_err(|err| unwritable(&folder, &err))?;
         }
         self.events.rewind(events_bytes)?;
-        write_atomic(&self.path.join("run.toml"), resolved.to_toml().as_bytes())?;
+        write_atomic(&self.path.join("run.toml"), run_file.as_bytes())?;
         write_json(&self.path.join("plan.json"), plan)?;
         for name in ["summary.json", "crash.json"] {
             let _ = fs::remove_file(self.path.join(name));
@@ -236,14 +235,14 @@ pub fn step_name(step: u32) -> String {
     format!("step-{step:06}")
 }
 
-fn fill(path: &Path, resolved: &RunFile, plan: &Value) -> Result<EventLog> {
+fn fill(path: &Path, run_file: &str, plan: &Value) -> Result<EventLog> {
     for name in FOLDERS {
         fs::create_dir(path.join(name)).map_err(|err| unwritable(path, &err))?;
     }
     write_json(&path.join("plan.json"), plan)?;
     let events = EventLog::open(path.join("events.jsonl"), OpenOptions::new().create_new(true))?;
     // The last: a directory with it and `plan.json` is a run's.
-    write_atomic(&path.join("run.toml"), resolved.to_toml().as_bytes())?;
+    write_atomic(&path.join("run.toml"), run_file.as_bytes())?;
     Ok(events)
 }
 
@@ -421,16 +420,13 @@ fn remove_if(made: bool, path: &Path) {
 mod tests {
     use super::*;
 
-    fn run_file() -> RunFile {
-        let text = "method = \"sft\"\nmodel = \"m\"\n[train]\nsteps = 1\nlearning_rate = 0.1\n";
-        toml::from_str(text).expect("a run file")
-    }
+    const RUN_FILE: &str = "method = \"grpo\"\n";
 
     #[test]
     fn a_new_directory_has_its_files_and_is_held() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
-        let mut dir = RunDir::create(&path, &run_file(), &json!({"fits": true})).unwrap();
+        let mut dir = RunDir::create(&path, RUN_FILE, &json!({"fits": true})).unwrap();
         dir.events().write(&json!({"step": 1})).unwrap();
         dir.events().write(&json!({"step": 2})).unwrap();
         assert_eq!(fs::read_to_string(path.join("events.jsonl")).unwrap(), "{\"step\":1}\n{\"step\":2}\n");
@@ -438,14 +434,13 @@ mod tests {
         assert_eq!(fs::read_to_string(path.join("samples/step-000010.jsonl")).unwrap(), "{\"a\":1}\n");
         dir.write_summary(&json!({"steps": 1})).unwrap();
         dir.write_crash(&Error::new("write-failed", "y"), 3, &Value::Null).unwrap();
-        let resolved: RunFile = toml::from_str(&fs::read_to_string(path.join("run.toml")).unwrap()).unwrap();
-        assert_eq!(resolved, run_file());
+        assert_eq!(fs::read_to_string(path.join("run.toml")).unwrap(), RUN_FILE);
 
-        let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
+        let error = RunDir::create(&path, RUN_FILE, &Value::Null).unwrap_err();
         assert_eq!(error.slug, "run-dir-locked");
         assert!(error.message.contains(&std::process::id().to_string()), "{error}");
         drop(dir);
-        let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
+        let error = RunDir::create(&path, RUN_FILE, &Value::Null).unwrap_err();
         assert_eq!(error.slug, "run-dir-not-empty");
         assert!(error.to_string().contains("a/b-2"), "{error}");
     }
@@ -454,7 +449,7 @@ mod tests {
     fn a_directory_whose_run_was_killed_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        drop(RunDir::create(&path, &run_file(), &Value::Null).unwrap());
+        drop(RunDir::create(&path, RUN_FILE, &Value::Null).unwrap());
         // Its process is dead, and what it started still holds the lock. No process has such a number.
         fs::write(path.join(LOCK), "4294967295\n").unwrap();
         let held = File::open(path.join(LOCK)).unwrap();
@@ -476,7 +471,7 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
         for path in [file.clone(), file.join("below"), PathBuf::from("/proc/plimsoll")] {
-            let error = RunDir::create(&path, &run_file(), &Value::Null).unwrap_err();
+            let error = RunDir::create(&path, RUN_FILE, &Value::Null).unwrap_err();
             assert_eq!(error.slug, "run-dir-unwritable", "{error}");
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "x");

@@ -6,7 +6,7 @@ use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Loaded, is_env_file};
+use plimsoll_config::{Loaded, RunSpec, Trains, is_env_file};
 use plimsoll_memory::Pool;
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
@@ -79,14 +79,14 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return print_grid(args, loaded.as_ref());
     }
     let loaded = loaded.expect("clap asks for a run file, a run directory or a table");
-    if loaded.run.is_agent() {
+    if loaded.run.trains() == Trains::Policy {
         return plan_agent(args, &loaded, quiet);
     }
     if args.min {
         return smallest(&loaded, args.json);
     }
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
-    let planned = plan_run(&loaded.run, limits)?;
+    let planned = plan_run(&RunSpec::new(&loaded.run), limits)?;
     if let Some(file) = &args.svg {
         let title = title(loaded.run.method.name(), &loaded.run.model);
         write_svg(file, &svg::draw(&planned.to_json(), &title, &Measured::default()), quiet)?;
@@ -101,7 +101,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 /// Plans an environment policy, which has nothing to choose.
 fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
     let limits = args.limit.as_deref().map(parse_limits).transpose()?.unwrap_or_default();
-    let planned = AgentPlan::new(&loaded.run, &AgentSettings::new(&loaded.run, &Stop::default())?, &limits)?;
+    let run = RunSpec::new(&loaded.run);
+    let planned = AgentPlan::new(&run, &AgentSettings::new(&run, &Stop::default())?, &limits)?;
     if args.min {
         let host = planned.plan.peak(Pool::Host).peak;
         return print_smallest(host, Bytes(0), args.json);
@@ -234,7 +235,7 @@ fn print_grid(args: &Args, base: Option<&Loaded>) -> Result<ExitCode> {
 
 /// Prints the smallest limits of a run.
 fn smallest(loaded: &Loaded, json: bool) -> Result<ExitCode> {
-    let found = smallest_limits(&loaded.run)?;
+    let found = smallest_limits(&RunSpec::new(&loaded.run))?;
     print_smallest(found.min_host_bytes, found.min_device_bytes, json)
 }
 

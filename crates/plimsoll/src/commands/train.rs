@@ -4,6 +4,7 @@ use super::layers::{Sets, flag};
 use crate::progress::Progress;
 use crate::{closing, output, signals, terminal};
 use plimsoll_base::Result;
+use plimsoll_config::Trains;
 use plimsoll_run::resume::Start;
 use plimsoll_run::supervise;
 use std::path::PathBuf;
@@ -70,9 +71,9 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
         None => Start::New,
         Some(how) => Start::Resume { previous_good: how == Resume::PreviousGood, replan: args.replan },
     };
-    let summary = match loaded.run.is_agent() {
-        true => plimsoll_agent::run::train(&loaded, start, &mut progress, &signal)?,
-        false => plimsoll_rl::train::train(&loaded, start, &mut progress, &signal)?,
+    let summary = match loaded.run.trains() {
+        Trains::Policy => plimsoll_agent::run::train(&loaded, start, &mut progress, &signal)?,
+        Trains::LanguageModel => plimsoll_rl::train::train(&loaded, start, &mut progress, &signal)?,
     };
     // Charts for a terminal would be noise in a file.
     let columns = terminal::stdout_columns().filter(|_| !args.json);

@@ -38,6 +38,8 @@ fn cart_pole_is_learnt_and_every_number_holds() {
     for name in ["run.toml", "plan.json", "events.jsonl", "checkpoints/latest/policy.json"] {
         assert!(folder.path("run").join(name).exists(), "{name}");
     }
+    let curves = fs::read_to_string(folder.path("run/curves.svg")).expect("curves.svg");
+    assert!(curves.contains("episode length in frames: mean"), "{curves}");
 }
 
 #[test]

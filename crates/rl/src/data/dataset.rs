@@ -5,7 +5,7 @@ use crate::data::mixture::Mixture;
 use crate::data::pairs;
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Curriculum, Data, DataSet, DataSets, Method, Overlong, no_rows_to_filter};
+use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, Overlong, no_rows_to_filter};
 use plimsoll_reward::column;
 use plimsoll_text::{
     ChatTemplate, Prompt, Row, SftRow, Task, Tokenizer, each_prompt, load_sft, tokenize_prompt, tokenize_sft,
@@ -49,31 +49,9 @@ pub struct Item {
     pub margin: f32,
 }
 
-/// What the rows of a data set hold beside a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// Columns for rewards.
-    Prompts,
-    /// A completion.
-    Completions,
-    /// A chosen and a rejected answer.
-    Pairs,
-}
-
-impl Rows {
-    /// What a method learns from.
-    pub const fn of(method: Method) -> Rows {
-        match method {
-            Method::Sft => Rows::Completions,
-            method if method.has_pairs() => Rows::Pairs,
-            _ => Rows::Prompts,
-        }
-    }
-}
-
 #[derive(Debug)]
 enum Source {
-    Task { task: Box<Task>, rows: Rows, limit: Limit },
+    Task { task: Box<Task>, rows: LearnsFrom, limit: Limit },
     Items(Vec<Item>),
 }
 
@@ -104,7 +82,7 @@ struct Set {
     completion_tokens: usize,
 }
 
-/// Rows of a file that are not in its data set.
+/// LearnsFrom of a file that are not in its data set.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeftOut {
     rows: usize,
@@ -117,7 +95,13 @@ impl Dataset {
     ///
     /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`,
     /// `data-column-missing`.
-    pub fn open(sets: &DataSets, data: &Data, text: &TextModel, rows: Rows, seed: u64) -> Result<Dataset> {
+    pub fn open(
+        sets: &DataSets,
+        data: &Data,
+        text: &TextModel,
+        rows: LearnsFrom,
+        seed: u64,
+    ) -> Result<Dataset> {
         let weights: Vec<f64> = sets.sets().iter().map(DataSet::weight).collect();
         let mut opened = Vec::with_capacity(weights.len());
         for (name, set) in sets.named() {
@@ -236,7 +220,14 @@ impl Dataset {
 }
 
 impl Set {
-    fn open(path: &str, name: String, data: &Data, text: &TextModel, rows: Rows, seed: u64) -> Result<Set> {
+    fn open(
+        path: &str,
+        name: String,
+        data: &Data,
+        text: &TextModel,
+        rows: LearnsFrom,
+        seed: u64,
+    ) -> Result<Set> {
         let (shuffle, curriculum) = (data.shuffle, data.curriculum);
         let source = Source::Items(Vec::new());
         let (pass_rates, prompt_tokens, completion_tokens) = (Vec::new(), 0, 0);
@@ -258,7 +249,7 @@ impl Set {
         Ok(set)
     }
 
-    fn open_task(&mut self, path: &str, data: &Data, rows: Rows, text: &TextModel) -> Result<()> {
+    fn open_task(&mut self, path: &str, data: &Data, rows: LearnsFrom, text: &TextModel) -> Result<()> {
         if let Some(column) = &data.pass_rate_column {
             return Err(no_rows_to_filter(path, column));
         }
@@ -274,7 +265,7 @@ impl Set {
         Ok(())
     }
 
-    fn open_file(&mut self, path: &Path, data: &Data, rows: Rows, text: &TextModel) -> Result<()> {
+    fn open_file(&mut self, path: &Path, data: &Data, rows: LearnsFrom, text: &TextModel) -> Result<()> {
         let (limit, file) = (Limit::of(data), path.display().to_string());
         let (mut items, mut left_out) = (Vec::new(), LeftOut::default());
         let mut keep = |i: usize, item: Item, rate: Option<f32>| {
@@ -289,7 +280,7 @@ impl Set {
         };
         let mut by_pass_rate = 0;
         match rows {
-            Rows::Prompts => each_prompt(path, &data.prompt_column, |i, row| {
+            LearnsFrom::Samples => each_prompt(path, &data.prompt_column, |i, row| {
                 let rate = pass_rate(&row, data, path, i)?;
                 match rate.is_none_or(|rate| is_wanted(rate, data)) {
                     true => keep(i, text.item(row)?, rate.map(|rate| rate as f32)),
@@ -299,11 +290,11 @@ impl Set {
                     }
                 }
             })?,
-            Rows::Completions => {
+            LearnsFrom::Completions => {
                 let mut rows = load_sft(path)?.into_iter().enumerate();
                 rows.try_for_each(|(i, row)| keep(i, text.sft_item(&row)?, None))?;
             }
-            Rows::Pairs => {
+            LearnsFrom::Pairs => {
                 let mut items = pairs::items(path, data, text)?.into_iter().enumerate();
                 items.try_for_each(|(i, item)| keep(i, item, None))?;
             }
@@ -438,7 +429,7 @@ pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
 /// The item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
 fn task_item_within(
     task: &Task,
-    rows: Rows,
+    rows: LearnsFrom,
     limit: Limit,
     text: &TextModel,
     name: &str,
@@ -451,11 +442,11 @@ fn task_item_within(
     kept.ok_or_else(|| limit.too_long(name, position as usize, length))
 }
 
-fn task_item(task: &Task, rows: Rows, text: &TextModel, seed: u64, index: u64) -> Result<Item> {
+fn task_item(task: &Task, rows: LearnsFrom, text: &TextModel, seed: u64, index: u64) -> Result<Item> {
     match rows {
-        Rows::Prompts => text.item(task.train_row(seed, index)),
-        Rows::Completions => text.sft_item(&task.sft_row(seed, index)),
-        Rows::Pairs => pairs::item(text, task.pair_row(seed, index)),
+        LearnsFrom::Samples => text.item(task.train_row(seed, index)),
+        LearnsFrom::Completions => text.sft_item(&task.sft_row(seed, index)),
+        LearnsFrom::Pairs => pairs::item(text, task.pair_row(seed, index)),
     }
 }
 

@@ -2,5 +2,6 @@
 
 pub mod dataset;
 mod mixture;
+pub mod models;
 pub(crate) mod pairs;
 pub mod session;

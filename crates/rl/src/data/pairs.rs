@@ -2,7 +2,7 @@
 
 use crate::data::dataset::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Auto, Data, RunFile};
+use plimsoll_config::{Auto, Data, RunSpec};
 use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
 use plimsoll_train::Sequence;
 use std::path::Path;
@@ -59,8 +59,8 @@ pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<
 /// Requires that a pair fits in a micro-batch, where the run file says how large one is: its loss needs both halves.
 ///
 /// Errors: `pair-too-long`.
-pub(crate) fn check_length(run: &RunFile, name: &str, items: &[Item]) -> Result<()> {
-    let Auto::Value(limit) = run.train.micro_batch_tokens else { return Ok(()) };
+pub(crate) fn check_length(run: &RunSpec, name: &str, items: &[Item]) -> Result<()> {
+    let Auto::Value(limit) = run.choices.micro_batch_tokens else { return Ok(()) };
     let tokens = |item: &Item| item.ids.len() + item.completion.len() + item.rejected.len();
     let Some(row) = items.iter().position(|item| tokens(item) > limit as usize) else { return Ok(()) };
     let (item, tokens) = (&items[row], tokens(&items[row]));

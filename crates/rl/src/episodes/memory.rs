@@ -3,7 +3,7 @@
 use super::glue::prompt;
 use crate::data::dataset::{TextModel, forgetting};
 use plimsoll_base::Result;
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_textenv::{Hosts, Kind, Start};
 
 /// Episodes that show how long an environment's prompts are.
@@ -11,7 +11,7 @@ const LOOKED_AT: u64 = 64;
 /// Longest prompt of a run's environment: what the run file says, else that of the first episodes, which are of one form.
 ///
 /// Errors: those of the template and the tokenizer.
-pub fn first_prompt_tokens(run: &RunFile, text: &TextModel) -> Result<usize> {
+pub fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usize> {
     let Some(section) = &run.environment else { return Ok(0) };
     if let Some(limit) = run.data.prompt_tokens_max {
         return Ok(limit as usize);

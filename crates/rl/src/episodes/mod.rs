@@ -8,11 +8,9 @@ mod evaluate;
 mod glue;
 mod kept;
 mod memory;
-mod play;
 mod round;
 
 pub use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub use memory::first_prompt_tokens;
-pub use play::play;
 pub use round::{Episodes, RoundReport};

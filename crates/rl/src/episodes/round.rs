@@ -5,7 +5,7 @@ use crate::data::dataset::{Item, TextModel, forgetting};
 use crate::methods::buffers::StepBuffers;
 use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Credit, Environment, Overlong, Rollout, RunFile};
+use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
@@ -72,7 +72,7 @@ impl Episodes {
     /// Starts the environment of a run file; `None` where it has none. `prompt_tokens`: the longest prompt of the plan.
     ///
     /// Errors: `text-environment-missing`, `thread-not-started`.
-    pub fn open(run: &RunFile, prompt_tokens: usize) -> Result<Option<Episodes>> {
+    pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
         let Some(section) = &run.environment else { return Ok(None) };
         Ok(Some(Episodes {
             hosts: Hosts::start(&Kind::parse(&section.env)?, &section.host_settings())?,
@@ -166,10 +166,10 @@ impl Episodes {
     /// The engine's questions about the episodes that `begin` began. `policy_version`: of the weights that play.
     ///
     /// Errors: `stop-string-invalid`.
-    pub(super) fn talk<'s>(
+    pub(crate) fn talk<'s>(
         &'s mut self,
         text: &'s TextModel,
-        rollout: &'s Rollout,
+        rollout: &'s RolloutSpec,
         policy_version: u64,
     ) -> Result<Talk<'s>> {
         self.policy_version = policy_version;
@@ -273,10 +273,10 @@ fn item(text: &TextModel, first: &[Message]) -> Result<Item> {
 }
 
 /// A rollout's side of the episodes.
-pub(super) struct Talk<'s> {
+pub(crate) struct Talk<'s> {
     episodes: &'s mut Episodes,
     text: &'s TextModel,
-    rollout: &'s Rollout,
+    rollout: &'s RolloutSpec,
     stop: TextStop<'s>,
 }
 

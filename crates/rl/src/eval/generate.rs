@@ -1,11 +1,11 @@
 //! The verb `generate`: the rollout engine alone, streaming one prompt's response.
 
 use crate::data::dataset::TextModel;
-use crate::data::session;
-use crate::eval::{as_run, verb_facts};
+use crate::data::models::{open_model, text_model};
+use crate::eval::verb_facts;
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::VerbFile;
+use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_plan::plan_sampling;
@@ -69,8 +69,8 @@ impl Streaming<'_> {
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
     devices::check(verb.run.device)?;
-    let model = session::open_model(&verb.model, &verb.model_options, true)?;
-    let mut text = session::text_model(&model, &verb.data)?;
+    let model = open_model(&verb.model, &verb.model_options, true)?;
+    let mut text = text_model(&model, &verb.data)?;
     text.apply_chat = !raw && text.template.is_some();
     let prompt = match text.apply_chat {
         true => Prompt::Messages(vec![Message::new("user", prompt)]),
@@ -83,7 +83,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
             Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")
         );
     }
-    let mut run = as_run(verb);
+    let mut run = RunSpec::of_verb(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;
@@ -94,7 +94,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
         prompts: &[&ids],
         group_size: 1,
         max_new_tokens: verb.rollout.max_new_tokens as usize,
-        sampling: sampling(&verb.rollout, verb.seed),
+        sampling: sampling(&run.rollout, verb.seed),
         eos: &model.eos_token_ids,
         first_sample_id: 0,
     };

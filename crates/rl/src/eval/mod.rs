@@ -5,17 +5,19 @@
 
 pub mod generate;
 mod pass_rates;
+mod sets;
 
-use crate::data::dataset::{Dataset, Item, TextModel};
-use crate::data::pairs;
-use crate::data::session;
+pub use sets::EvalSet;
+
+use crate::data::dataset::TextModel;
+use crate::data::models::{open_model, text_model};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::grading::Grading;
-use crate::rollout::model_reward::{ModelReward, names_with};
+use crate::rollout::model_reward;
 use crate::rollout::responses::{Kept, KeptSample};
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{Data, DataSets, Rollout, RunFile, Train, VerbFile, reward_specs};
+use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
 use plimsoll_plan::Facts;
@@ -32,46 +34,12 @@ use std::time::Instant;
 /// Evaluation samples draw from numbers that training never uses.
 pub(crate) const EVAL_SAMPLE_IDS: u64 = 1 << 62;
 
-/// Held-out prompts under their name.
-#[derive(Clone, Debug, Default)]
-pub struct EvalSet {
-    /// In events, samples and metrics.
-    pub name: String,
-    /// The prompts.
-    pub items: Vec<Item>,
-}
-
-impl EvalSet {
-    /// Sets of episodes, whose prompts their environment makes.
-    pub fn of_episodes(sets: Vec<(String, String)>) -> Vec<EvalSet> {
-        sets.into_iter().map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
-    }
-
-    /// Opens sets, each a name and a path, of prompts or of pairs; at most `max` of each.
-    pub fn open_all(
-        sets: Vec<(String, String)>,
-        data: &Data,
-        text: &TextModel,
-        max: Option<u32>,
-        has_pairs: bool,
-    ) -> Result<Vec<EvalSet>> {
-        let open = |(name, path): (String, String)| {
-            let items = match has_pairs {
-                true => pairs::test_items(&path, data, text, max)?,
-                false => Dataset::test_items(&path, data, text, max)?,
-            };
-            Ok(EvalSet { name, items })
-        };
-        sets.into_iter().map(open).collect()
-    }
-}
-
 /// How to evaluate.
 pub struct EvalHow<'s> {
     /// The model's text side.
     pub text: &'s TextModel,
     /// Stop strings and the length limit.
-    pub rollout: &'s Rollout,
+    pub rollout: &'s RolloutSpec,
     /// Tokens that end a response.
     pub eos: &'s [u32],
     /// How tokens are drawn.
@@ -81,7 +49,7 @@ pub struct EvalHow<'s> {
     /// Steps done, for the responses that are kept.
     pub step: u32,
     /// The reward model among the rewards, if there is one.
-    pub model_reward: Option<ModelReward>,
+    pub model_reward: Option<&'s ModelReward>,
 }
 
 /// What a response must have of the first reward to succeed.
@@ -107,7 +75,8 @@ pub fn evaluate(
     let items = &set.items;
     let mut report = EvalReport { pass_rates: Vec::with_capacity(items.len()), ..EvalReport::default() };
     let mut examples = Vec::new();
-    let names: Vec<String> = names_with(rewards, how.model_reward).into_iter().map(str::to_string).collect();
+    let names: Vec<String> =
+        model_reward::names(rewards, how.model_reward).into_iter().map(str::to_string).collect();
     let at_once = (trainer.shape.engine.samples / how.samples).max(1);
     let kept = samples_kept(how.samples);
     let max_new_tokens = how.rollout.max_new_tokens as usize;
@@ -126,8 +95,8 @@ pub fn evaluate(
         report.tokens += trainer.samples.total_tokens();
         let texts = grading.texts();
         let mut scored = rewards.finish()?;
-        if let Some(model) = &how.model_reward {
-            model.add(trainer, items, how.samples, &mut scored)?;
+        if let Some(model) = how.model_reward {
+            model_reward::add(model, trainer, items, how.samples, &mut scored)?;
         }
         let version = trainer.updates();
         let samples = &trainer.samples;
@@ -167,17 +136,17 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
 /// rates, as JSON lines.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     devices::check(verb.run.device)?;
-    let model = session::open_model(&verb.model, &verb.model_options, true)?;
-    let text = session::text_model(&model, &verb.data)?;
+    let model = open_model(&verb.model, &verb.model_options, true)?;
+    let text = text_model(&model, &verb.data)?;
     let mut named = verb.data.eval_sets();
     if named.is_empty() {
         let prompts = verb.data.prompts.iter().flat_map(DataSets::named);
         named = prompts.map(|(name, set)| (name, set.path.clone())).collect();
     }
     let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, false)?;
-    let mut rewards = Rewards::new(&reward_specs(&verb.reward, &verb.data.answer_column))?;
+    let run = RunSpec::of_verb(verb);
+    let mut rewards = Rewards::new(&run.rewards)?;
     sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
-    let run = as_run(verb);
     let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);
     let largest = sets.iter().map(|set| set.items.len()).max().unwrap_or(0);
     let facts = verb_facts(&run, &model, longest, largest);
@@ -185,10 +154,10 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     report.refuse()?;
     let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
-    let sampling = crate::roles::sampling(&verb.rollout, verb.seed);
+    let sampling = crate::roles::sampling(&run.rollout, verb.seed);
     let how = EvalHow {
         text: &text,
-        rollout: &verb.rollout,
+        rollout: &run.rollout,
         eos: &model.eos_token_ids,
         sampling,
         samples: verb.eval.samples.max(1) as usize,
@@ -239,30 +208,9 @@ fn verb_report(sets: &[EvalSet], found: &[EvalReport], examples: &[Vec<KeptSampl
     })
 }
 
-/// A run file that holds what a verb needs; its method and training are never used.
-pub fn as_run(verb: &VerbFile) -> RunFile {
-    RunFile {
-        method: plimsoll_config::Method::Grpo,
-        seed: verb.seed,
-        model: verb.model.clone(),
-        model_options: verb.model_options.clone(),
-        data: verb.data.clone(),
-        rollout: verb.rollout.clone(),
-        reward: verb.reward.clone(),
-        loss: Default::default(),
-        critic: None,
-        train: Train::new(1, 0.0),
-        memory: verb.memory.clone(),
-        eval: verb.eval.clone(),
-        checkpoint: Default::default(),
-        run: verb.run.clone(),
-        environment: None,
-    }
-}
-
 /// Facts of a verb whose prompts are already tokens.
 pub fn verb_facts(
-    run: &RunFile,
+    run: &RunSpec,
     model: &plimsoll_files::OpenModel,
     prompt_tokens: usize,
     prompts: usize,
@@ -278,7 +226,7 @@ pub fn verb_facts(
             image: plimsoll_plan::image_bytes(),
             tokenizer: plimsoll_plan::tokenizer_bytes(model),
             data: Bytes(0),
-            staging: plimsoll_plan::staging_bytes(run.memory.staging, model),
+            staging: plimsoll_plan::staging_bytes(run.choices.staging, model),
             rows_kept: plimsoll_plan::rows_kept(run),
             disk: Default::default(),
         },

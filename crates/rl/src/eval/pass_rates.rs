@@ -1,7 +1,7 @@
 //! The rows of evaluated data with their pass rates, as JSON lines: what `data.pass_rate_column` of a run file reads.
 
 use crate::data::dataset::Item;
-use crate::eval::EvalSet;
+use crate::eval::sets::EvalSet;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Data;
 use plimsoll_run::scores::EvalReport;

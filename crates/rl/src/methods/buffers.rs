@@ -168,6 +168,17 @@ impl StepBuffers {
         self.offsets[sequences.start]..self.offsets[sequences.end]
     }
 
+    /// Returns the trained tokens of some sequences, and the sequences with one; `None` if every sample was left out, so that
+    /// there is nothing to learn from.
+    pub fn trained(&self, sequences: &Range<usize>) -> Option<(f64, f64)> {
+        let tokens = |s: usize| -> f64 {
+            self.mask[self.offsets[s]..self.offsets[s + 1]].iter().map(|&m| f64::from(m)).sum()
+        };
+        let sums = sequences.clone().map(tokens).filter(|&tokens| tokens > 0.0);
+        let (total, count) = sums.fold((0.0, 0.0), |(total, n), tokens| (total + tokens, n + 1.0));
+        (total > 0.0).then_some((total, count))
+    }
+
     /// Makes the offsets of some sequences begin at 0, for `micro_batch`.
     pub fn set_micro(&mut self, sequences: &Range<usize>) {
         let first = self.offsets[sequences.start];

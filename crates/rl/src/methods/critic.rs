@@ -1,18 +1,19 @@
 //! The critic's part of a step: advantages over its values, its updates, and what tells how good they are.
 //! Legend: N response tokens of the step.
 
+use crate::context::StepContext;
+use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
-use crate::methods::policy::{StepContext, mini_batch_totals};
 use crate::roles::{Trainer, UpdateStats};
 use plimsoll_algo::advantage::{Gae, gae};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
-use plimsoll_train::{Sequence, UpdateOptions};
+use plimsoll_train::UpdateOptions;
 use std::ops::Range;
 
 /// What the critic did in a step.
@@ -42,7 +43,7 @@ pub fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
 }
 
 /// How the sequences of a rollout are cut into the critic's updates: passes over them, and sequences of an update.
-fn cut(run: &RunFile, sequences: usize) -> (u32, usize) {
+fn cut(run: &RunSpec, sequences: usize) -> (u32, usize) {
     match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
         // As many in each, and fewer in the last where dynamic sampling found too few groups.
         Some(updates) => (1, sequences.div_ceil(updates as usize)),
@@ -56,13 +57,10 @@ fn cut(run: &RunFile, sequences: usize) -> (u32, usize) {
 pub fn critic_updates(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
-    sequences: &[Sequence<'_>],
-    step: u32,
+    batch: &Batch<'_>,
 ) -> Result<Option<CriticReport>> {
-    let Some(critic) = cx.run.critic.as_ref().filter(|_| trainer.role(RoleName::Critic).is_some()) else {
-        return Ok(None);
-    };
-    let train = &cx.run.train;
+    let Some(critic) = &cx.run.critic else { return Ok(None) };
+    let (train, sequences, step) = (&cx.run.train, &batch.sequences, batch.step);
     let learning_rate = critic.learning_rate.unwrap_or(train.learning_rate) * train.lr_factor(step);
     let how = UpdateOptions { lr: learning_rate as f32, ..train.update_options(step, cx.run.seed) };
     // 0 never clips.
@@ -73,38 +71,23 @@ pub fn critic_updates(
     for _ in 0..passes {
         for first in (0..sequences.len()).step_by(size) {
             let which = first..(first + size).min(sequences.len());
-            let Some((tokens, trained)) = mini_batch_totals(&trainer.buffers, &which) else { continue };
+            let Some((tokens, trained)) = trainer.buffers.trained(&which) else { continue };
             let aggregation = cx.objective.aggregation_of(tokens, trained);
-            update(trainer, sequences, which, how, clip, &aggregation, step, &mut report)?;
+            let sums = &mut report.sums;
+            let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
+                let (values, d_values) = buffers.critic_batch(tokens);
+                let micro = value_loss(clip, &values, &aggregation, d_values);
+                if !micro.loss.is_finite() {
+                    return Err(loss_not_finite(step, micro.loss).fact("it is the critic's"));
+                }
+                sums.merge(micro);
+                Ok(())
+            };
+            report.update = trainer.update(RoleName::Critic, sequences, which, 1.0, how, &mut loss)?;
+            report.updates += 1;
         }
     }
     Ok(Some(report))
-}
-
-#[allow(clippy::too_many_arguments)] // The step's state, by name.
-fn update(
-    trainer: &mut Trainer<'_>,
-    sequences: &[Sequence<'_>],
-    which: Range<usize>,
-    how: UpdateOptions,
-    clip: Option<f64>,
-    aggregation: &Aggregation,
-    step: u32,
-    report: &mut CriticReport,
-) -> Result<()> {
-    let sums = &mut report.sums;
-    let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
-        let (batch, d_values) = buffers.critic_batch(tokens);
-        let micro = value_loss(clip, &batch, aggregation, d_values);
-        if !micro.loss.is_finite() {
-            return Err(loss_not_finite(step, micro.loss).fact("it is the critic's"));
-        }
-        sums.merge(micro);
-        Ok(())
-    };
-    report.update = trainer.update(RoleName::Critic, sequences, which, 1.0, how, &mut loss)?;
-    report.updates += 1;
-    Ok(())
 }
 
 /// The values that the advantages were made of, held against what they were to be.
@@ -205,9 +188,9 @@ mod tests {
         );
         without.critic.values.copy_from_slice(&without.critic.old_values.clone());
         without.set_micro(&(0..3));
-        let (tokens, sequences) = mini_batch_totals(&without, &(0..3)).expect("two are trained");
+        let (tokens, sequences) = without.trained(&(0..3)).expect("two are trained");
         assert_eq!((tokens, sequences), (7.0, 2.0));
-        assert_eq!(mini_batch_totals(&without, &(1..2)), None);
+        assert_eq!(without.trained(&(1..2)), None);
         let packed = Packed { mask: &without.mask, seq_offsets: &without.offsets };
         let aggregation = Aggregation::of_batch(AggregationKind::TokenMean, packed, 1.0);
         let (batch, d_values) = without.critic_batch(0..9);

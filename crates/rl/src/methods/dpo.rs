@@ -8,7 +8,7 @@ use crate::methods::pairs::{PairReport, pair_score};
 use crate::roles::Trainer;
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
-use plimsoll_config::{Loss, LossType, RunFile};
+use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_run::scores::PairScore;
@@ -17,23 +17,14 @@ use std::ops::Range;
 /// Log-probs are those of the model itself.
 const INV_TEMPERATURE: f32 = 1.0;
 
-/// The loss of a run file.
-fn loss_of(loss: &Loss) -> PreferenceLoss {
-    let (beta, label_smoothing) = (loss.dpo_beta, loss.label_smoothing);
-    match loss.loss_type {
-        LossType::Sigmoid => PreferenceLoss::Dpo { beta, label_smoothing },
-        LossType::Ipo => PreferenceLoss::Ipo { beta },
-    }
-}
-
 /// One step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: u32) -> Result<PairReport> {
+pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<PairReport> {
     let sequences = sequences(items);
     trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
     trainer.score_reference(&sequences, INV_TEMPERATURE)?;
-    let (loss, pairs) = (loss_of(&run.loss), items.len() as f64);
+    let (loss, pairs) = (run.preference, items.len() as f64);
     let how = run.train.update_options(step, run.seed);
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
     let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
@@ -57,8 +48,8 @@ pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: 
 }
 
 /// Accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item]) -> Result<PairScore> {
-    let (loss, mut sums) = (loss_of(&run.loss), PairSums::default());
+pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
+    let (loss, mut sums) = (run.preference, PairSums::default());
     // The step's arrays hold so many.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let sequences = sequences(items);

@@ -1,5 +1,7 @@
-//! What a run learns from, and how: the policy methods, their critic, preference pairs and completions.
+//! What a run learns from, and how: the policy methods with their actor and critic, preference pairs and completions.
 
+pub mod actor;
+pub mod batch;
 pub mod buffers;
 pub mod critic;
 pub mod dpo;
@@ -8,3 +10,53 @@ pub mod pairs;
 pub mod policy;
 pub mod reward_model;
 pub mod sft;
+
+use crate::data::dataset::Item;
+use crate::roles::Trainer;
+use pairs::PairReport;
+use plimsoll_base::Result;
+use plimsoll_config::{Method, RunSpec};
+use plimsoll_run::scores::PairScore;
+
+/// A method over pairs of answers.
+pub struct PairMethod {
+    /// Its name.
+    pub method: Method,
+    /// Makes one step, from 1, over some pairs: a single update.
+    pub step: fn(&mut Trainer<'_>, &RunSpec, &[Item], u32) -> Result<PairReport>,
+    /// Scores held-out pairs without an update.
+    pub score: fn(&mut Trainer<'_>, &RunSpec, &[Item]) -> Result<PairScore>,
+}
+
+/// The methods over pairs.
+pub const PAIR_METHODS: [PairMethod; 2] = [
+    PairMethod { method: Method::Dpo, step: dpo::dpo_step, score: dpo::score_pairs },
+    PairMethod {
+        method: Method::RewardModel,
+        step: reward_model::reward_model_step,
+        score: reward_model::score_pairs,
+    },
+];
+
+impl PairMethod {
+    /// Returns a method's row.
+    ///
+    /// # Panics
+    /// If the method does not learn from pairs.
+    pub fn of(method: Method) -> &'static PairMethod {
+        PAIR_METHODS.iter().find(|row| row.method == method).expect("a method over pairs has a row")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_config::LearnsFrom;
+
+    #[test]
+    fn every_method_over_pairs_has_a_row() {
+        for method in Method::ALL.into_iter().filter(|m| m.needs().learns_from == LearnsFrom::Pairs) {
+            assert_eq!(PairMethod::of(method).method, method);
+        }
+    }
+}

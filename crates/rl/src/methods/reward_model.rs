@@ -7,7 +7,7 @@ use crate::methods::pairs::{PairReport, pair_score};
 use crate::roles::Trainer;
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_run::scores::PairScore;
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
 pub fn reward_model_step(
     trainer: &mut Trainer<'_>,
-    run: &RunFile,
+    run: &RunSpec,
     items: &[Item],
     step: u32,
 ) -> Result<PairReport> {
@@ -43,7 +43,7 @@ pub fn reward_model_step(
 }
 
 /// Accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item]) -> Result<PairScore> {
+pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let mut sums = PairSums::default();
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let scores = trainer.reward_scores(&sequences(items))?;

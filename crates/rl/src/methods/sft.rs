@@ -5,7 +5,7 @@ use crate::roles::{Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
-use plimsoll_config::RunFile;
+use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::Sequence;
@@ -22,7 +22,7 @@ pub struct SftReport {
 }
 
 /// One supervised step over rows with completions. `step` counts from 1.
-pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunFile, items: &[Item], step: u32) -> Result<SftReport> {
+pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<SftReport> {
     let sequences: Vec<Sequence<'_>> = items
         .iter()
         .enumerate()

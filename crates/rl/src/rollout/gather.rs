@@ -2,33 +2,26 @@
 //! of further prompts, in further rounds whose number is bounded. Every round uses the engine's buffers; what is kept is
 //! moved to a buffer of its own.
 
+use crate::context::StepContext;
 use crate::data::dataset::Item;
-use crate::episodes;
-use crate::methods::metrics::forward_flops;
-use crate::methods::policy::{StepContext, StepReport};
+use crate::episodes::RoundReport;
+use crate::flops::forward_flops;
 use crate::roles::{Trainer, sampling};
 use crate::rollout::grading::Grading;
 use crate::rollout::held::HeldGroup;
-use crate::rollout::model_reward::ModelReward;
+use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result};
-use plimsoll_reward::Scored;
+use plimsoll_reward::{Rewards, Scored, Tally};
 use plimsoll_rollout::{Request, RolloutStats};
 use plimsoll_run::status::Doing;
 use std::time::Instant;
 
-/// Where the next prompt is in the data, and which random numbers the next sample draws: counters that a checkpoint has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    /// Position of the next prompt.
-    pub data_position: u64,
-    /// Number of the next sample.
-    pub next_sample_id: u64,
-}
-
 /// What a rollout took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Gathered {
+    /// True if groups may not be kept.
+    pub filters: bool,
     /// Rounds.
     pub rounds: u32,
     /// Groups that were sampled.
@@ -41,6 +34,22 @@ pub struct Gathered {
     pub rewards: f64,
     /// How many were given.
     pub rewarded: usize,
+    /// Response tokens that were sampled.
+    pub tokens: usize,
+    /// Operations of one forward pass over what was sampled.
+    pub flops: f64,
+    /// The engine's counters.
+    pub stats: RolloutStats,
+    /// Seconds of sampling.
+    pub rollout_s: f64,
+    /// Seconds of grading after the rollout: what was not done by its end.
+    pub reward_s: f64,
+    /// What went wrong with the rewards that are other people's code.
+    pub tallies: Vec<(String, Tally)>,
+    /// Means of what they logged next to their scores, of the last round.
+    pub logged: Vec<(String, f64)>,
+    /// What the episodes came to, if there is an environment.
+    pub episodes: Option<RoundReport>,
 }
 
 impl Gathered {
@@ -54,7 +63,24 @@ impl Gathered {
         self.rewards / self.rewarded.max(1) as f64
     }
 
-    /// Prompts of the next round where `missing` groups are missing: as many as the share that passed so far makes
+    fn add(&mut self, round: &RolloutStats) {
+        self.stats.passes += round.passes;
+        self.stats.rows += round.rows;
+        self.stats.preemptions += round.preemptions;
+    }
+
+    /// Adds what the rewards counted next to the scores of a round.
+    fn add_graded(&mut self, rewards: &Rewards) {
+        for (name, tally) in rewards.tallies() {
+            match self.tallies.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => sum.add(&tally),
+                None => self.tallies.push((name.to_string(), tally)),
+            }
+        }
+        self.logged = rewards.logged().collect();
+    }
+
+    /// Returns the prompts of the next round if `missing` groups are missing: as many as the share that passed so far makes
     /// likely to be enough, and never more than a rollout has.
     fn next_round(&self, missing: usize, rollout: usize) -> usize {
         match self.passed {
@@ -64,36 +90,31 @@ impl Gathered {
     }
 }
 
-/// Fills `cx.held` with the groups of a rollout, and moves `cx.cursor` behind what it took.
+/// Fills `cx.held` with the groups of a rollout, and moves `cx.cursor` past what it took.
 ///
 /// Errors: `dynamic-sampling-exhausted` if no group was kept; those of sampling and of the rewards.
-pub fn gather(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    step: u32,
-    report: &mut StepReport,
-) -> Result<()> {
+pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
     let wanted = cx.run.prompts_per_rollout() as usize;
     let rounds = match cx.objective.filter {
-        Some(_) => 1 + cx.run.loss.dynamic_sampling_retries.unwrap_or(0),
+        Some(_) => 1 + cx.run.rollout.retries,
         None => 1,
     };
     cx.held.begin(step, trainer.updates());
     if let Some(kept) = &mut trainer.kept {
         kept.clear();
     }
-    let mut gathered = Gathered { missing: wanted, ..Gathered::default() };
+    let filters = cx.objective.filter.is_some();
+    let mut gathered = Gathered { filters, missing: wanted, ..Gathered::default() };
     while gathered.missing > 0 && gathered.rounds < rounds {
         let prompts = gathered.next_round(gathered.missing, wanted);
-        round(trainer, cx, prompts, step, report, &mut gathered)?;
+        round(trainer, cx, prompts, step, &mut gathered)?;
         gathered.rounds += 1;
         gathered.missing = wanted - cx.held.groups().len();
     }
     if cx.held.groups().is_empty() {
         return Err(exhausted(cx.objective.filter, &gathered, step));
     }
-    report.gathered = Some(gathered);
-    Ok(())
+    Ok(gathered)
 }
 
 /// Samples and grades `prompts` prompts, and keeps of their groups what passes and is still needed.
@@ -102,7 +123,6 @@ fn round(
     cx: &mut StepContext<'_>,
     prompts: usize,
     step: u32,
-    report: &mut StepReport,
     gathered: &mut Gathered,
 ) -> Result<()> {
     let group = cx.run.rollout.group_size as usize;
@@ -122,15 +142,15 @@ fn round(
         first_sample_id: cx.cursor.next_sample_id,
     };
     let (scored, texts) = match cx.episodes.is_some() {
-        true => episodes::play(trainer, cx, &request, report)?,
-        false => respond(trainer, cx, &request, &items, step, report)?,
+        true => play(trainer, cx, &request, gathered)?,
+        false => respond(trainer, cx, &request, &items, step, gathered)?,
     };
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
 
     let out = &trainer.samples;
-    report.sampled_tokens += out.sampled_tokens();
+    gathered.tokens += out.sampled_tokens();
     let lengths = (0..out.len()).map(|s| (items[s / group].ids.len(), out.ids(s).len()));
-    report.flops += forward_flops(&trainer.shape.spec, items.iter().map(|item| item.ids.len()), lengths);
+    gathered.flops += forward_flops(&trainer.shape.spec, items.iter().map(|item| item.ids.len()), lengths);
     cx.cursor.data_position += prompts as u64;
     cx.cursor.next_sample_id += (prompts * group) as u64;
 
@@ -166,36 +186,49 @@ fn respond(
     request: &Request<'_>,
     items: &[Item],
     step: u32,
-    report: &mut StepReport,
+    gathered: &mut Gathered,
 ) -> Result<(Vec<Scored>, Vec<String>)> {
     let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
     let started = Instant::now();
-    let mut grading = Grading::begin(&mut cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
+    let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items, group, steps)?;
     let stats = trainer.rollout(request, &mut grading)?;
     let texts = grading.texts();
-    add(&mut report.rollout, &stats);
-    report.seconds.rollout += started.elapsed().as_secs_f64();
+    gathered.add(&stats);
+    gathered.rollout_s += started.elapsed().as_secs_f64();
 
     (cx.edge)(Doing::Reward);
     let started = Instant::now();
     let mut scored = cx.rewards.finish()?;
-    if let Some(model) = ModelReward::of(&cx.run.reward) {
-        model.add(trainer, items, group, &mut scored)?;
+    if let Some(model) = &cx.run.model_reward {
+        model_reward::add(model, trainer, items, group, &mut scored)?;
     }
-    report.add_graded(&cx.rewards);
-    report.seconds.reward += started.elapsed().as_secs_f64();
+    gathered.add_graded(cx.rewards);
+    gathered.reward_s += started.elapsed().as_secs_f64();
     Ok((scored, texts))
 }
 
-pub(crate) fn add(sum: &mut RolloutStats, round: &RolloutStats) {
-    sum.passes += round.passes;
-    sum.rows += round.rows;
-    sum.preemptions += round.preemptions;
+/// Plays the episodes that were begun with the request's prompts. Returns what each earned, and no text: episodes keep theirs.
+fn play(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    request: &Request<'_>,
+    gathered: &mut Gathered,
+) -> Result<(Vec<Scored>, Vec<String>)> {
+    let started = Instant::now();
+    let version = trainer.updates();
+    let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
+    let stats = trainer.rollout(request, &mut episodes.talk(cx.text, &cx.run.rollout, version)?)?;
+    gathered.add(&stats);
+    gathered.rollout_s += started.elapsed().as_secs_f64();
+    gathered.episodes = Some(episodes.report());
+    let outcomes = episodes.outcomes();
+    let texts = vec![String::new(); outcomes.len()];
+    Ok((outcomes.into_iter().map(|total| Scored { total, parts: Vec::new() }).collect(), texts))
 }
 
 /// No group of a whole rollout was kept.
 fn exhausted(filter: Option<GroupFilter>, gathered: &Gathered, step: u32) -> Error {
-    let Gathered { rounds, sampled, rewarded, .. } = *gathered;
+    let Gathered { rounds, sampled, rewarded, .. } = gathered;
     let wanted = match filter {
         Some(GroupFilter::Mean { low, high }) => format!("a mean score above {low} and below {high}"),
         Some(GroupFilter::Mixed) | None => "scores that differ".to_string(),

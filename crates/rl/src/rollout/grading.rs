@@ -3,7 +3,7 @@
 use crate::data::dataset::{Item, TextModel};
 use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::Result;
-use plimsoll_config::Rollout;
+use plimsoll_config::RolloutSpec;
 use plimsoll_reward::{Case, Prompt, Rewards};
 use plimsoll_rollout::{Finish, StopCondition};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Grading<'s> {
     stop: TextStop<'s>,
     text: &'s TextModel,
-    rollout: &'s Rollout,
+    rollout: &'s RolloutSpec,
     rewards: &'s mut Rewards,
     /// One entry a group.
     prompts: Vec<Arc<Prompt>>,
@@ -27,7 +27,7 @@ impl<'s> Grading<'s> {
     pub fn begin(
         rewards: &'s mut Rewards,
         text: &'s TextModel,
-        rollout: &'s Rollout,
+        rollout: &'s RolloutSpec,
         items: &[Item],
         group: usize,
         steps: [u32; 2],

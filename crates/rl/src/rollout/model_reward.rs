@@ -1,10 +1,10 @@
-//! A reward model of the run's own (`[[reward]] kind = "model"`): its weights lie beside the actor's, and it scores prompt and
-//! response behind each rollout, in a phase of its own. It is never trained.
+//! A reward model of the run's own (`[[reward]] kind = "model"`): its weights lie next to the actor's, and it scores prompt and
+//! response after each rollout, in a phase of its own. It is never trained.
 
 use crate::data::dataset::Item;
 use crate::roles::Trainer;
 use plimsoll_base::{Error, Result};
-use plimsoll_config::Reward;
+use plimsoll_config::ModelReward;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Samples;
 use plimsoll_train::Sequence;
@@ -12,21 +12,8 @@ use plimsoll_train::Sequence;
 /// Its name in metrics.
 const NAME: &str = "model";
 
-/// Where the reward model's score stands among the rewards.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ModelReward {
-    /// Its place in the run file.
-    index: usize,
-    weight: f64,
-}
-
-/// The names of a run's rewards in metrics, in the order of their scores.
-pub fn names<'n>(rewards: &'n Rewards, of: &[Reward]) -> Vec<&'n str> {
-    names_with(rewards, ModelReward::of(of))
-}
-
-/// The same where it is known which of them is a model.
-pub fn names_with(rewards: &Rewards, model: Option<ModelReward>) -> Vec<&str> {
+/// Returns the names of a run's rewards in metrics, in the order of their scores.
+pub fn names<'n>(rewards: &'n Rewards, model: Option<&ModelReward>) -> Vec<&'n str> {
     let mut names = rewards.names();
     if let Some(model) = model {
         names.insert(model.index, NAME);
@@ -34,40 +21,32 @@ pub fn names_with(rewards: &Rewards, model: Option<ModelReward>) -> Vec<&str> {
     names
 }
 
-impl ModelReward {
-    /// That of a run's rewards, if one is a model.
-    pub fn of(rewards: &[Reward]) -> Option<ModelReward> {
-        let index = rewards.iter().position(Reward::is_model)?;
-        Some(ModelReward { index, weight: rewards[index].weight })
-    }
-
-    /// Scores the responses of the last rollout, `group` to each item, and adds them to the other rewards' scores.
-    ///
-    /// Errors: `reward-not-finite`; those of the device.
-    pub fn add(
-        &self,
-        trainer: &mut Trainer<'_>,
-        items: &[Item],
-        group: usize,
-        scored: &mut [Scored],
-    ) -> Result<()> {
-        let samples = std::mem::replace(&mut trainer.samples, Samples::with_capacity(0, 1));
-        let sequence =
-            |s: usize| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) };
-        let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
-        let scores = trainer.reward_scores(&sequences);
-        drop(sequences);
-        trainer.samples = samples;
-        for (sample, (one, score)) in scored.iter_mut().zip(scores?).enumerate() {
-            let weighted = (f64::from(score) * self.weight) as f32;
-            if !weighted.is_finite() {
-                let message = format!("the reward model gave {score} for sample {sample}");
-                return Err(Error::new("reward-not-finite", message)
-                    .hint("check its weights, and the weight of the reward"));
-            }
-            one.parts.insert(self.index, Some(score));
-            one.total = Some(one.total.unwrap_or(0.0) + weighted);
+/// Scores the responses of the last rollout, `group` to each item, and adds them to the other rewards' scores.
+///
+/// Errors: `reward-not-finite`; those of the device.
+pub fn add(
+    model: &ModelReward,
+    trainer: &mut Trainer<'_>,
+    items: &[Item],
+    group: usize,
+    scored: &mut [Scored],
+) -> Result<()> {
+    let samples = std::mem::replace(&mut trainer.samples, Samples::with_capacity(0, 1));
+    let sequence =
+        |s: usize| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) };
+    let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
+    let scores = trainer.reward_scores(&sequences);
+    drop(sequences);
+    trainer.samples = samples;
+    for (sample, (one, score)) in scored.iter_mut().zip(scores?).enumerate() {
+        let weighted = (f64::from(score) * model.weight) as f32;
+        if !weighted.is_finite() {
+            let message = format!("the reward model gave {score} for sample {sample}");
+            return Err(Error::new("reward-not-finite", message)
+                .hint("check its weights, and the weight of the reward"));
         }
-        Ok(())
+        one.parts.insert(model.index, Some(score));
+        one.total = Some(one.total.unwrap_or(0.0) + weighted);
     }
+    Ok(())
 }

@@ -1,9 +1,9 @@
-//! Writing a checkpoint: small files at once, tensors streamed through the planned staging buffer by whoever runs the
-//! job, in this thread or beside the next rollout.
+//! Writes a checkpoint: small files at once, tensors streamed through the planned staging buffer by the thread that runs the
+//! job, this one or one that works during the next rollout.
 
 use crate::roles::Trainer;
 use crate::rollout::held::Held;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
     Head, OpenModel, config_json, fsync_dir, generation_config_json, score_config_json, write_new,
@@ -15,25 +15,11 @@ use plimsoll_plan::{RunShape, checkpoint_bytes};
 use plimsoll_run::checkpoint::{
     FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
 };
+use plimsoll_run::lead::Saving;
+use plimsoll_run::opening::check_space;
 use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// What is saved beside the weights.
-#[derive(Clone, Copy)]
-pub enum What<'s> {
-    /// Weights alone: a run cannot go on from them.
-    Weights,
-    /// Everything that the next step depends on.
-    Everything {
-        /// The counters.
-        state: &'s RunState,
-        /// The run file as resolved.
-        run_file: &'s str,
-        /// What the last rollout kept; samples that wait are saved.
-        held: &'s Held,
-    },
-}
 
 /// A checkpoint whose small files are written and whose tensors are to be read.
 pub struct SaveJob<'a> {
@@ -62,27 +48,26 @@ struct TensorsOf<'a> {
 pub fn prepare<'a>(
     trainer: &Trainer<'a>,
     model: &OpenModel,
-    store: &Store,
-    step: u32,
-    what: What<'_>,
-    retention: Retention,
+    held: &Held,
+    saving: Saving<'_>,
 ) -> Result<SaveJob<'a>> {
-    check_space(trainer.shape, store.folder())?;
+    let Saving { step, store, retention, everything } = saving;
+    check_space(checkpoint_size(trainer.shape), store.folder())?;
     let part = store.begin(step)?;
-    let files = write_small(trainer, model, &part, what).inspect_err(|_| store.abandon(step))?;
+    let files = write_small(trainer, model, held, &part, everything).inspect_err(|_| store.abandon(step))?;
     Ok(SaveJob {
         dev: trainer.dev,
-        tensors: tensors(trainer, &what),
+        tensors: tensors(trainer, everything.is_some()),
         layout: trainer.first().decoder().params.embed.layout,
         lease: trainer.lease(),
         staging: trainer.shape.host.staging,
         part,
-        store: store.clone(),
+        store,
         retention,
         manifest: Manifest {
             format: FORMAT,
             step,
-            resumable: matches!(what, What::Everything { .. }),
+            resumable: everything.is_some(),
             source: model.source.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             files,
@@ -91,16 +76,6 @@ pub fn prepare<'a>(
 }
 
 impl SaveJob<'_> {
-    /// Steps done.
-    pub fn step(&self) -> u32 {
-        self.manifest.step
-    }
-
-    /// Where it saves.
-    pub fn store(&self) -> Store {
-        self.store.clone()
-    }
-
     /// Writes the tensors and gives the checkpoint its name.
     ///
     /// Errors: as `prepare`; nothing half-written is left.
@@ -125,13 +100,13 @@ impl SaveJob<'_> {
 }
 
 /// The files of tensors: the first role's weights, and with everything the weights and states of all trained roles.
-fn tensors<'a>(trainer: &Trainer<'a>, what: &What<'_>) -> Vec<TensorsOf<'a>> {
+fn tensors<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
     let mut files = Vec::new();
     for role in trainer.trained() {
         let (weights, states) = role.files();
         let of = |file, sets| TensorsOf { file, table: role.table.clone(), sets };
         files.push(of(weights, vec![FlatTensors::weights(role.decoder().params.all)]));
-        if let What::Weights = what {
+        if !everything {
             break;
         }
         files.extend(role.optimizer.as_ref().map(|optimizer| of(states, optimizer.states())));
@@ -143,8 +118,9 @@ fn tensors<'a>(trainer: &Trainer<'a>, what: &What<'_>) -> Vec<TensorsOf<'a>> {
 fn write_small(
     trainer: &Trainer<'_>,
     model: &OpenModel,
+    held: &Held,
     part: &Path,
-    what: What<'_>,
+    everything: Option<(&RunState, &str)>,
 ) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
     let (shape, ids) = (trainer.shape, model.token_ids());
     let pretty =
@@ -163,7 +139,7 @@ fn write_small(
     for (name, bytes) in files_to_save(&model.tokenizer)? {
         write(name, &bytes)?;
     }
-    if let What::Everything { state, run_file, held } = what {
+    if let Some((state, run_file)) = everything {
         let folder = part.join(STATE);
         std::fs::create_dir(&folder).map_err(|err| plimsoll_run::run_dir::unwritable(&folder, &err))?;
         write(STATE_JSON, state.to_text().as_bytes())?;
@@ -176,16 +152,7 @@ fn write_small(
     Ok(files)
 }
 
-/// The disk of `dir` must hold a checkpoint before its first byte is written.
-///
-/// Errors: `disk-full`.
-pub fn check_space(shape: &RunShape, dir: &Path) -> Result<()> {
-    let training = shape.training.as_ref().expect("only training saves");
-    let needed = checkpoint_bytes(shape, training);
-    let Some(free) = plimsoll_memory::host::free_disk(dir) else { return Ok(()) };
-    if free >= needed {
-        return Ok(());
-    }
-    let message = format!("{}: a checkpoint needs {needed}, {free} are free", dir.display());
-    Err(Error::new("disk-full", message).hint("free some space, or set run.dir to another disk"))
+/// Returns the bytes of a checkpoint.
+pub fn checkpoint_size(shape: &RunShape) -> Bytes {
+    checkpoint_bytes(shape, shape.training.as_ref().expect("only training saves"))
 }

@@ -1,51 +1,62 @@
-//! The part of the loop that evaluates: each held-out set by its name, sampled or over pairs.
+//! The evaluations of a language-model run: each held-out set by its name, sampled or over pairs.
 
-use super::Run;
+use super::run::LanguageRun;
 use crate::episodes::evaluate_episodes;
 use crate::eval::{EvalHow, Evaluated, evaluate};
+use crate::methods::PairMethod;
 use crate::roles::sampling;
-use crate::rollout::model_reward::ModelReward;
 use plimsoll_base::Result;
-use plimsoll_config::EvalMetric;
+use plimsoll_config::LearnsFrom;
 use plimsoll_run::events::{EvalResult, Event};
+use plimsoll_run::lead::Lead;
+use plimsoll_run::progress::Progress;
 use plimsoll_run::report::eval_samples_name;
-use plimsoll_run::scores::{EvalReport, mean_over_sets, metric_value};
+use plimsoll_run::scores::{EvalReport, PairScore, mean_over_sets, metric_value};
 use plimsoll_run::status::Doing;
 
-impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
+impl LanguageRun<'_> {
     /// Scores each held-out set; nothing without one.
-    pub(super) fn evaluate(&mut self, step: u32) -> Result<Vec<EvalReport>> {
-        let mut reports = Vec::with_capacity(self.eval_sets.len());
-        for index in 0..self.eval_sets.len() {
-            let report = self.evaluate_set(index, step)?;
-            let event = Event::Eval(EvalResult {
+    pub(super) fn evaluate_sets(
+        &mut self,
+        lead: &mut Lead<'_, '_, '_, '_>,
+        step: u32,
+    ) -> Result<Vec<EvalReport>> {
+        let mut reports = Vec::with_capacity(self.session.eval.len());
+        for index in 0..self.session.eval.len() {
+            let report = self.evaluate_set(lead, index, step)?;
+            lead.say(&Event::Eval(EvalResult {
                 step,
-                set: self.eval_sets[index].name.clone(),
+                set: self.session.eval[index].name.clone(),
                 score: report.score,
                 pass_at_k: report.pass_at_k.clone(),
                 pairs: report.pairs,
                 num_samples: report.num_samples,
                 seconds: report.seconds,
-            });
-            self.say(&event)?;
+            }))?;
             reports.push(report);
         }
         if !reports.is_empty() {
-            self.see_pairs(step, &reports);
-            self.progress.last_metric = EvalMetric::of(self.run).map(|metric| metric_value(metric, &reports));
-            self.progress.last_eval = Some(mean_over_sets(reports.iter().map(|report| report.score)));
-            self.progress.last_eval_step = Some(step);
+            let progress = &mut lead.progress;
+            record_pairs(progress, step, self.run.train.steps, &reports);
+            progress.last_metric = self.run.metric.map(|metric| metric_value(metric, &reports));
+            progress.last_eval = Some(mean_over_sets(reports.iter().map(|report| report.score)));
+            progress.last_eval_step = Some(step);
         }
         Ok(reports)
     }
 
-    fn evaluate_set(&mut self, index: usize, step: u32) -> Result<EvalReport> {
-        let pairs = self.evaluate_pairs(index, step)?;
-        if let (Some(found), true) = (pairs, self.run.reward.is_empty()) {
+    fn evaluate_set(
+        &mut self,
+        lead: &mut Lead<'_, '_, '_, '_>,
+        index: usize,
+        step: u32,
+    ) -> Result<EvalReport> {
+        let pairs = self.evaluate_pairs(lead, index, step)?;
+        if let (Some(found), true) = (pairs, !self.run.has_rewards()) {
             // Over pairs alone the score is their accuracy.
             return Ok(EvalReport { score: found.accuracy, pairs, ..EvalReport::default() });
         }
-        self.begin(Doing::Eval, step);
+        lead.part(Doing::Eval, step);
         let mut how = sampling(&self.run.rollout, self.run.seed);
         how.temperature = self.run.eval.temperature as f32;
         let how = EvalHow {
@@ -55,19 +66,48 @@ impl<'r: 'scope, 'scope> Run<'r, '_, 'scope, '_> {
             sampling: how,
             samples: self.run.eval.samples.max(1) as usize,
             step,
-            model_reward: ModelReward::of(&self.run.reward),
+            model_reward: self.run.model_reward.as_ref(),
         };
         if let Some(episodes) = &mut self.episodes {
             let count = self.run.eval_episodes();
             let (report, examples) = evaluate_episodes(&mut self.trainer, &how, episodes, count)?;
-            self.dir.write_samples_named(&eval_samples_name(step, None), &examples)?;
+            lead.dir.write_samples_named(&eval_samples_name(step, None), &examples)?;
             return Ok(report);
         }
-        let rewards = self.rewards.as_mut().expect("rewards come back after each step");
-        let set = &self.eval_sets[index];
-        let Evaluated { report, examples } = evaluate(&mut self.trainer, &how, rewards, set)?;
-        let name = eval_samples_name(step, (self.eval_sets.len() > 1).then_some(set.name.as_str()));
-        self.dir.write_samples_named(&name, &examples)?;
+        let sets = &self.session.eval;
+        let Evaluated { report, examples } =
+            evaluate(&mut self.trainer, &how, &mut self.rewards, &sets[index])?;
+        let name = eval_samples_name(step, (sets.len() > 1).then_some(sets[index].name.as_str()));
+        lead.dir.write_samples_named(&name, &examples)?;
         Ok(EvalReport { pairs, ..report })
+    }
+
+    /// Scores the held-out pairs of a set; `None` for methods without.
+    fn evaluate_pairs(
+        &mut self,
+        lead: &mut Lead<'_, '_, '_, '_>,
+        set: usize,
+        step: u32,
+    ) -> Result<Option<PairScore>> {
+        if self.run.needs.learns_from != LearnsFrom::Pairs {
+            return Ok(None);
+        }
+        lead.part(Doing::Update, step);
+        let items = &self.session.eval[set].items;
+        (PairMethod::of(self.run.method).score)(&mut self.trainer, self.run, items).map(Some)
+    }
+}
+
+/// Records accuracy and margin before the first step and after the last, the mean over the sets.
+fn record_pairs(progress: &mut Progress, step: u32, steps: u32, reports: &[EvalReport]) {
+    let scores: Vec<PairScore> = reports.iter().filter_map(|report| report.pairs).collect();
+    let mean =
+        |of: fn(&PairScore) -> f64| (!scores.is_empty()).then(|| mean_over_sets(scores.iter().map(of)));
+    let (accuracy, margin) = (mean(|pairs| pairs.accuracy), mean(|pairs| pairs.margin));
+    if step == 0 {
+        (progress.pair_accuracy_before, progress.pair_margin_before) = (accuracy, margin);
+    }
+    if step == steps {
+        (progress.pair_accuracy_after, progress.pair_margin_after) = (accuracy, margin);
     }
 }

@@ -22,6 +22,8 @@ pub struct Curves {
     pub rewards: Points,
     /// Mean response length of each step, in tokens.
     pub lengths: Points,
+    /// Mean length of the episodes that ended in each step of an environment policy, in frames.
+    pub episode_lengths: Points,
     /// Loss of each step that samples nothing.
     pub losses: Points,
     /// Score of each evaluation, by set.
@@ -58,6 +60,7 @@ impl Curves {
             Some("step") => {
                 add(&mut self.rewards, step, &event["reward"]);
                 add(&mut self.lengths, step, &event["metrics"]["completions/mean_length"]);
+                add(&mut self.episode_lengths, step, &event["metrics"]["episode/length_mean"]);
                 if event["reward"].is_null() {
                     add(&mut self.losses, step, &event["loss"]);
                 }

@@ -1,4 +1,4 @@
-//! `curves.svg`: reward and held-out score over the steps, and response length beside it; one file without outside
+//! `curves.svg`: reward and held-out score over the steps, and length next to it; one file without outside
 //! resources, in the reader's light or dark background, that says in words (`title`, `desc`) what it shows.
 
 use super::curves::{Curves, Points};
@@ -44,14 +44,18 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
         .enumerate()
         .map(|(i, (name, points))| Curve { class: format!("c{}", 1 + i % COLOURS), name, points })
         .collect();
-    let lengths = Curve { class: "c1".into(), name: "mean", points: &curves.lengths };
+    let mean = |points| vec![Curve { class: "c1".into(), name: "mean", points }];
+    let lengths = match curves.episode_lengths.is_empty() {
+        true => ("response length in tokens", mean(&curves.lengths)),
+        false => ("episode length in frames", mean(&curves.episode_lengths)),
+    };
     let panels = match curves.losses.is_empty() {
         true => [
             (
                 "reward, and score on held-out prompts",
                 [soft(&curves.rewards)].into_iter().chain(evals).collect(),
             ),
-            ("response length in tokens", vec![lengths]),
+            lengths,
         ],
         false => [("loss", vec![soft(&curves.losses)]), ("score on held-out prompts", evals)],
     };

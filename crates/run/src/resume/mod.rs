@@ -4,7 +4,7 @@
 use crate::checkpoint::{Manifest, RUN_FILE, RunState};
 use crate::run_dir::{RunDir, step_name};
 use plimsoll_base::{DType, Error, Result};
-use plimsoll_config::{Loaded, RunFile};
+use plimsoll_config::{Loaded, RunFile, RunSpec};
 use plimsoll_files::{OpenModel, config_json, digest, record_of};
 use plimsoll_plan::Resolved;
 use plimsoll_text::files_to_save;
@@ -210,7 +210,7 @@ impl Fingerprint {
     /// Errors: `data-missing`.
     pub fn new(
         machine: String,
-        run: &RunFile,
+        run: &RunSpec,
         model: &OpenModel,
         resolved: &Resolved,
     ) -> Result<Fingerprint> {
@@ -243,7 +243,7 @@ impl Fingerprint {
     }
 
     /// The same with the shape of a critic that is a model of its own.
-    pub fn with_critic(mut self, run: &RunFile, critic: Option<&OpenModel>) -> Fingerprint {
+    pub fn with_critic(mut self, run: &RunSpec, critic: Option<&OpenModel>) -> Fingerprint {
         if let (Some(model), Some(section)) = (critic, &run.critic) {
             let config = config_json(&model.spec, DType::F32, &model.token_ids());
             self.inputs
@@ -290,7 +290,7 @@ impl Fingerprint {
 
 /// SHA-256 of what decides how text becomes tokens and which shape they run through, as a checkpoint holds it: files
 /// that say the same give the same, whether they are the model's own or a checkpoint's.
-fn text_side(run: &RunFile, model: &OpenModel) -> Result<BTreeMap<String, String>> {
+fn text_side(run: &RunSpec, model: &OpenModel) -> Result<BTreeMap<String, String>> {
     let config = config_json(&model.spec, DType::F32, &model.token_ids());
     let mut files =
         BTreeMap::from([(format!("config.json of {}", run.model), digest(config.to_string().as_bytes()))]);

@@ -1,1 +1,3 @@
+//! What `import` and `doctor --run` make of other stacks' configurations.
+
 mod plans;

@@ -1,0 +1,38 @@
+//! What values may be: errors for those that are out of range, and for keys that contradict each other.
+
+use super::provenance::Provenance;
+use plimsoll_base::{Error, Result};
+
+/// Tokens of one sequence or micro-batch; beyond it a count is a slip of the keyboard.
+pub(super) const TOKENS_MAX: u32 = 1 << 22;
+
+pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
+    at.error("bad-value", key, &format!("`{key}` is {value}; it takes {takes}"))
+        .hint(format!("set {key} to {takes}"))
+}
+
+pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
+    at.error("contradictory-keys", key, message)
+}
+
+pub(super) fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
+    match value {
+        Some(0) => Err(bad_value(at, key, 0, "a whole number of at least 1")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
+    // The kernels compute in f32: what is infinite there is infinite.
+    match (value as f32).is_finite() && value >= 0.0 {
+        true => Ok(()),
+        false => Err(bad_value(at, key, value, "a number that is finite in f32 and not negative")),
+    }
+}
+
+pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
+    match (low..=high).contains(&value) {
+        true => Ok(()),
+        false => Err(bad_value(at, key, value, &format!("a number from {low} to {high}"))),
+    }
+}

@@ -1,0 +1,141 @@
+//! Reading run files: the layers of values, what absent ones become, and the checks.
+
+use super::provenance::{FileKind, Provenance, Source};
+use super::read::{provenance_of, read_text};
+use super::schema::{all_keys, schema_properties};
+use super::sections::{RunFile, VerbFile};
+use super::{Origin, agent, aliases, de, defaults, layers, not_built, tree, validate};
+use plimsoll_base::Result;
+use std::path::{Path, PathBuf};
+
+/// Run files, for messages about them.
+const RUN_FILE: FileKind = FileKind { name: "a run file", keys: || all_keys(&json_schema()) };
+
+/// The JSON Schema of run files, made from the table of types.
+pub fn json_schema() -> serde_json::Value {
+    schemars::schema_for!(RunFile).to_value()
+}
+
+/// A run file with all its layers, checked.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The values. What the method sets is filled in; `"auto"` is the planner's.
+    pub run: RunFile,
+    /// Where each came from.
+    pub provenance: Provenance,
+    /// The run file as it was read.
+    pub source_text: String,
+    /// Its path, as given.
+    pub path: PathBuf,
+    /// What the user should know, one line each, for stderr.
+    pub notes: Vec<String>,
+}
+
+/// What `generate` and `eval` read from flags and `--set`, checked.
+#[derive(Clone, Debug)]
+pub struct LoadedVerb {
+    /// The values.
+    pub verb: VerbFile,
+    /// Where each came from.
+    pub provenance: Provenance,
+    /// What the user should know, one line each, for stderr.
+    pub notes: Vec<String>,
+}
+
+/// One line of `plan --explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// For example `rollout.group_size`.
+    pub key: String,
+    /// Its value as TOML.
+    pub value: String,
+    /// For example `runs/x.toml:12`.
+    pub origin: String,
+}
+
+/// Reads the run file at `path`, then the environment, then `sets`.
+///
+/// Errors, all with exit code 2: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`, `unknown-key`,
+/// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `not-built`.
+pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded> {
+    let source = Source { path: path.display().to_string(), text: read_text(path)?, kind: &RUN_FILE };
+    let mut seen = aliases::Seen::default();
+    let mut root = tree::parse_file(&source)?;
+    aliases::rename(&mut root, &source, &mut seen)?;
+    layers::add_environment(&mut root, env, |_| true, &source, &mut seen)?;
+    layers::add_sets(&mut root, sets, &source, &mut seen)?;
+    aliases::finish(&mut root, &source, &mut seen)?;
+    let mut run: RunFile = de::read(&root, &source)?;
+    let mut provenance = provenance_of(&root, source);
+    if run.run.dir.is_none() {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        run.run.dir = Some(format!("runs/out/{stem}"));
+    }
+    defaults::fill(&mut run, &mut provenance);
+    agent::fill(&mut run, &mut provenance);
+    not_built::check(&run, &provenance)?;
+    validate::run_file(&run, &provenance)?;
+    if run.loss.correction.is_some() && run.rollout.policy_lag == 0 {
+        let words = "`loss.correction` changes nothing: with rollout.policy_lag = 0 the policy that samples is the one that is trained, and every weight is exactly 1";
+        seen.notes.push(words.into());
+    }
+    let source_text = provenance.source.text.clone();
+    Ok(Loaded { run, provenance, source_text, path: path.to_path_buf(), notes: seen.notes })
+}
+
+/// Reads `defaults` (key, TOML value), then the environment, then `sets`, into the sections that need no training.
+pub fn load_verb(
+    defaults: &[(&str, &str)],
+    sets: &[String],
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<LoadedVerb> {
+    let source = Source { kind: &RUN_FILE, ..Source::default() };
+    let mut seen = aliases::Seen::default();
+    let mut root = tree::Table::default();
+    for (key, value) in defaults {
+        let node = tree::parse_value(value, &Origin::Default);
+        tree::set_path(&mut root, &key.split('.').collect::<Vec<_>>(), node, &source)?;
+    }
+    // The environment may be meant for `train`; a verb takes what it knows of it.
+    let verb_keys = schema_properties(&schemars::schema_for!(VerbFile).to_value());
+    layers::add_environment(
+        &mut root,
+        env,
+        |top| verb_keys.iter().any(|key| key == top),
+        &source,
+        &mut seen,
+    )?;
+    layers::add_sets(&mut root, sets, &source, &mut seen)?;
+    aliases::finish(&mut root, &source, &mut seen)?;
+    let verb: VerbFile = de::read(&root, &source)?;
+    let provenance = provenance_of(&root, source);
+    validate::verb_file(&verb, &provenance)?;
+    Ok(LoadedVerb { verb, provenance, notes: seen.notes })
+}
+
+impl Loaded {
+    /// Every key with its value and its origin, in the order of the table.
+    pub fn settings(&self) -> Vec<Setting> {
+        let root = toml::Value::try_from(&self.run).expect("every value of a run file has a form in TOML");
+        let mut settings = Vec::new();
+        flatten("", &root, &mut |key, value| {
+            let origin = self.provenance.describe(key);
+            settings.push(Setting { key: key.to_string(), value: value.to_string(), origin });
+        });
+        settings
+    }
+}
+
+fn flatten(path: &str, value: &toml::Value, visit: &mut impl FnMut(&str, &toml::Value)) {
+    let join = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        toml::Value::Table(table) => table.iter().for_each(|(key, value)| flatten(&join(key), value, visit)),
+        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, item)| flatten(&join(&index.to_string()), item, visit));
+        }
+        _ => visit(path, value),
+    }
+}

@@ -1,0 +1,67 @@
+//! Reading the text of a run file or an environment file, and where its values came from.
+
+use super::de::nearest;
+use super::provenance::{Provenance, Source};
+use super::tree;
+use plimsoll_base::{Error, Result};
+use std::io::Read;
+use std::path::Path;
+
+/// Longest run file; a larger one is some other file.
+const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Returns where each value of a tree came from.
+pub(super) fn provenance_of(root: &tree::Table, source: Source) -> Provenance {
+    let mut provenance = Provenance { source, ..Provenance::default() };
+    for (key, node) in &root.0 {
+        // Sections are kept too: `[critic]` is pointed at as a whole.
+        provenance.origins.insert(key.clone(), node.origin.clone());
+    }
+    root.leaves("", &mut |path, node| {
+        provenance.origins.insert(path.to_string(), node.origin.clone());
+    });
+    provenance
+}
+
+/// Reads a file of a bounded size.
+///
+/// Errors: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`.
+pub(super) fn read_text(path: &Path) -> Result<String> {
+    let unreadable = |err: &std::io::Error| {
+        Error::usage("run-file-unreadable", format!("{}: {err}", path.display()))
+            .hint("give the path of a readable TOML file")
+    };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(missing_file(path)),
+        Err(err) => return Err(unreadable(&err)),
+    };
+    let mut bytes = Vec::new();
+    file.take(RUN_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|err| unreadable(&err))?;
+    if bytes.len() as u64 > RUN_FILE_BYTES_MAX {
+        return Err(Error::usage("run-file-unreadable", format!("{} is larger than 1 MiB", path.display()))
+            .hint("give a run file, not a data or model file"));
+    }
+    String::from_utf8(bytes).map_err(|err| {
+        let message =
+            format!("{} is not UTF-8 text: byte {}", path.display(), err.utf8_error().valid_up_to());
+        Error::usage("run-file-syntax", message).hint("run files are TOML in UTF-8")
+    })
+}
+
+fn missing_file(path: &Path) -> Error {
+    let error = Error::usage("run-file-missing", format!("there is no file {}", path.display()));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let wanted = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names: Vec<String> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".toml"))
+        .collect();
+    match nearest(&wanted, names.iter().map(String::as_str)) {
+        Some(name) => error.hint(format!("did you mean {}?", folder.join(name).display())),
+        None => error.hint("give the path of a run file, for example runs/first.toml"),
+    }
+}

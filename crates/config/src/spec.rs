@@ -1,0 +1,333 @@
+//! A run past validation: every value is settled, and what the planner is still to choose is kept apart. The rest of the program
+//! works on it; run files are only read, merged and written.
+
+use crate::{
+    Auto, ByteSize, Checkpoint, Critic, Data, Environment, Eval, EvalMetric, Loss, LossType, ModelDtype,
+    ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward, Rollout, RunDevice, RunFile,
+    Schedule, Train, VerbFile, reward_specs,
+};
+use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
+use plimsoll_algo::preference::PreferenceLoss;
+use plimsoll_reward::RewardSpec;
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// What it trains with.
+    pub method: Method,
+    /// What the method needs.
+    pub needs: Needs,
+    /// Every random number of the run follows from it.
+    pub seed: u64,
+    /// `builtin:nano`, a directory, `file.gguf`, `hf:org/name`, `pypi:package`, `random:PRESET` or `mlp:SHAPE`.
+    pub model: String,
+    /// How the model is read.
+    pub model_options: ModelOptions,
+    /// Prompts, pairs or completions.
+    pub data: Data,
+    /// What it is evaluated on: names and places.
+    pub eval_sets: Vec<(String, String)>,
+    /// What decides which checkpoint is the best; none without an evaluation that gives it.
+    pub metric: Option<EvalMetric>,
+    /// How responses are sampled.
+    pub rollout: RolloutSpec,
+    /// What scores a response, but for a reward model.
+    pub rewards: Vec<RewardSpec>,
+    /// The reward model, if there is one.
+    pub model_reward: Option<ModelReward>,
+    /// What is optimised; none where nothing is sampled.
+    pub objective: Option<Objective>,
+    /// The loss of `dpo`.
+    pub preference: PreferenceLoss,
+    /// The critic; none for methods without.
+    pub critic: Option<Critic>,
+    /// True if the weights that the run began with are kept next to those that it trains.
+    pub reference: bool,
+    /// The optimizer and its batches.
+    pub train: TrainSpec,
+    /// Evaluation during the run.
+    pub eval: Eval,
+    /// What is saved, and when.
+    pub checkpoint: Checkpoint,
+    /// The environment, if there is one. Its number of workers may be `"auto"`: `Environment::host_settings` settles it for
+    /// text environments, a measurement for others.
+    pub environment: Option<Environment>,
+    /// The run directory.
+    pub dir: Option<String>,
+    /// A run that goes over its plan is saved and ends.
+    pub strict: bool,
+    /// Every kernel of a GPU is checked.
+    pub checked: bool,
+    /// What the planner chooses.
+    pub choices: Choices,
+}
+
+/// How responses are sampled.
+#[derive(Clone, Debug)]
+pub struct RolloutSpec {
+    /// Prompts, examples or pairs a step.
+    pub prompts_per_step: u32,
+    /// Samples a prompt.
+    pub group_size: u32,
+    /// Longest response in tokens; of episodes, longest turn.
+    pub max_new_tokens: u32,
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// Only the k likeliest tokens; 0 is all.
+    pub top_k: u32,
+    /// Only the likeliest tokens that make up this probability.
+    pub top_p: f64,
+    /// Only tokens with at least this share of the likeliest one's probability.
+    pub min_p: f64,
+    /// Strings that end a response.
+    pub stop: Vec<String>,
+    /// Whether the stop string stays in the response.
+    pub keep_stop: bool,
+    /// Further steps that one rollout serves.
+    pub policy_lag: u32,
+    /// Rounds of further prompts that dynamic sampling may make.
+    pub retries: u32,
+    /// Whether responses that the length limit cut are left out of training.
+    pub mask_truncated: bool,
+}
+
+/// The optimizer and its batches.
+#[derive(Clone, Debug)]
+pub struct TrainSpec {
+    /// Steps of the run.
+    pub steps: u32,
+    /// Sequences of one update, of an environment policy frames; all of the step if absent.
+    pub mini_batch: Option<u32>,
+    /// Passes over one rollout.
+    pub epochs_per_rollout: u32,
+    /// Learning rate after warm-up.
+    pub learning_rate: f64,
+    /// How it moves after warm-up.
+    pub schedule: Schedule,
+    /// Steps over which it rises from 0.
+    pub warmup_steps: u32,
+    /// AdamW's decay of the two moments.
+    pub betas: [f64; 2],
+    /// AdamW's addend to the root of the second moment.
+    pub adam_epsilon: f64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Largest norm of the whole gradient; 0 never clips.
+    pub grad_clip: f64,
+}
+
+/// The reward model among the rewards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelReward {
+    /// Its place among all rewards of the run file.
+    pub index: usize,
+    /// Factor of its score in the sum.
+    pub weight: f64,
+    /// Where it is.
+    pub model: String,
+}
+
+/// What the run file leaves to the planner, or says itself. None of it changes a bit but the dtypes, recompute and the cut into
+/// micro-batches.
+#[derive(Clone, Debug)]
+pub struct Choices {
+    /// Token limit of one forward pass in training.
+    pub micro_batch_tokens: Auto<u32>,
+    /// Storage of accumulated gradients.
+    pub grad_dtype: Auto<ModelDtype>,
+    /// Storage of optimizer states.
+    pub optimizer_dtype: Auto<OptimizerDtype>,
+    /// What the backward pass computes again.
+    pub recompute: Auto<Recompute>,
+    /// Sequences in flight.
+    pub sequences_max: Auto<u32>,
+    /// Blocks of the KV cache.
+    pub kv_blocks: Auto<u32>,
+    /// What to do when the KV cache is full.
+    pub on_full: OnFull,
+    /// Limit on host memory.
+    pub host: Auto<ByteSize>,
+    /// Limit on device memory.
+    pub device_memory: Auto<ByteSize>,
+    /// What lives in pinned host memory.
+    pub offload: Auto<Vec<Offload>>,
+    /// The buffer between files and weights.
+    pub staging: Auto<ByteSize>,
+    /// CPU or CUDA.
+    pub device: Auto<RunDevice>,
+    /// Threads of the CPU.
+    pub threads: Auto<u32>,
+}
+
+impl RunSpec {
+    /// Settles a checked run file.
+    pub fn new(run: &RunFile) -> RunSpec {
+        let needs = run.method.needs();
+        RunSpec {
+            method: run.method,
+            needs,
+            seed: run.seed,
+            model: run.model.clone(),
+            model_options: run.model_options.clone(),
+            data: run.data.clone(),
+            eval_sets: run.eval_sets(),
+            metric: EvalMetric::of(run),
+            rollout: RolloutSpec {
+                retries: run.loss.dynamic_sampling_retries.unwrap_or(0),
+                mask_truncated: run.loss.mask_truncated,
+                ..RolloutSpec::new(&run.rollout)
+            },
+            rewards: reward_specs(&run.reward, &run.data.answer_column),
+            model_reward: ModelReward::of(&run.reward),
+            objective: Objective::new(run),
+            preference: preference(&run.loss),
+            critic: needs.critic.then(|| run.critic.clone().unwrap_or_default()),
+            reference: match needs.reference {
+                Reference::No => false,
+                Reference::WithKl => run.loss.kl_coef != 0.0,
+                Reference::Yes => true,
+            },
+            train: TrainSpec::new(&run.train),
+            eval: run.eval.clone(),
+            checkpoint: run.checkpoint.clone(),
+            environment: run.environment.clone(),
+            dir: run.run.dir.clone(),
+            strict: run.memory.strict,
+            checked: run.run.checked,
+            choices: Choices::new(run),
+        }
+    }
+
+    /// Settles what `generate` and `eval` take. Its method and training are never used.
+    pub fn of_verb(verb: &VerbFile) -> RunSpec {
+        RunSpec::new(&RunFile {
+            seed: verb.seed,
+            model_options: verb.model_options.clone(),
+            data: verb.data.clone(),
+            rollout: verb.rollout.clone(),
+            reward: verb.reward.clone(),
+            memory: verb.memory.clone(),
+            eval: verb.eval.clone(),
+            run: verb.run.clone(),
+            ..RunFile::of(Method::Grpo, &verb.model, Train::new(1, 0.0))
+        })
+    }
+
+    /// True if something scores responses.
+    pub fn has_rewards(&self) -> bool {
+        !self.rewards.is_empty() || self.model_reward.is_some()
+    }
+
+    /// Returns the sequences of a step: prompts times samples, both halves of pairs, or examples.
+    pub fn sequences_per_step(&self) -> u64 {
+        sequences_per_step(self.needs, self.rollout.prompts_per_step, self.rollout.group_size)
+    }
+
+    /// Returns the most tokens of a response: those of one turn, or of an episode after its prompt.
+    pub fn response_tokens_max(&self) -> usize {
+        let one = self.rollout.max_new_tokens;
+        self.environment.as_ref().map_or(one, |environment| environment.episode_tokens(one)) as usize
+    }
+
+    /// Returns the most turns of a response.
+    pub fn turns_max(&self) -> usize {
+        self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
+    }
+
+    /// Returns the prompts of a rollout, which serves `policy_lag` steps after the one that samples it.
+    pub fn prompts_per_rollout(&self) -> u64 {
+        u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
+    }
+
+    /// True if what a rollout kept outlives it in a buffer of its own: its samples wait for later steps, or for further rounds.
+    pub fn holds_samples(&self) -> bool {
+        self.objective.is_some_and(|objective| objective.filter.is_some() || self.rollout.policy_lag > 0)
+    }
+}
+
+impl RolloutSpec {
+    fn new(rollout: &Rollout) -> RolloutSpec {
+        RolloutSpec {
+            prompts_per_step: rollout.prompts_per_step,
+            group_size: rollout.group_size,
+            max_new_tokens: rollout.max_new_tokens,
+            temperature: rollout.temperature,
+            top_k: rollout.top_k,
+            top_p: rollout.top_p,
+            min_p: rollout.min_p,
+            stop: rollout.stop.clone(),
+            keep_stop: rollout.keep_stop,
+            policy_lag: rollout.policy_lag,
+            retries: 0,
+            mask_truncated: false,
+        }
+    }
+}
+
+impl TrainSpec {
+    fn new(train: &Train) -> TrainSpec {
+        TrainSpec {
+            steps: train.steps,
+            mini_batch: train.mini_batch,
+            epochs_per_rollout: train.epochs_per_rollout,
+            learning_rate: train.learning_rate,
+            schedule: train.schedule,
+            warmup_steps: train.warmup_steps,
+            betas: train.betas,
+            adam_epsilon: train.adam_epsilon,
+            weight_decay: train.weight_decay,
+            grad_clip: train.grad_clip,
+        }
+    }
+}
+
+impl ModelReward {
+    fn of(rewards: &[Reward]) -> Option<ModelReward> {
+        let index = rewards.iter().position(Reward::is_model)?;
+        let Reward { weight, model, .. } = &rewards[index];
+        Some(ModelReward { index, weight: *weight, model: model.clone().unwrap_or_default() })
+    }
+}
+
+impl Choices {
+    fn new(run: &RunFile) -> Choices {
+        Choices {
+            micro_batch_tokens: run.train.micro_batch_tokens,
+            grad_dtype: run.train.grad_dtype,
+            optimizer_dtype: run.train.optimizer_dtype,
+            recompute: run.train.recompute,
+            sequences_max: run.rollout.sequences_max,
+            kv_blocks: run.rollout.kv_blocks,
+            on_full: run.rollout.on_full,
+            host: run.memory.host,
+            device_memory: run.memory.device,
+            offload: run.memory.offload.clone(),
+            staging: run.memory.staging,
+            device: run.run.device,
+            threads: run.run.threads,
+        }
+    }
+
+    /// True if the run file says that it lives in host memory.
+    pub fn offloads(&self, what: Offload) -> bool {
+        matches!(&self.offload, Auto::Value(list) if list.contains(&what))
+    }
+}
+
+/// The sequences of a step over `prompts` prompts, examples or pairs.
+pub(crate) fn sequences_per_step(needs: Needs, prompts: u32, group: u32) -> u64 {
+    let each = match needs.learns_from {
+        LearnsFrom::Samples => group,
+        LearnsFrom::Pairs => 2,
+        LearnsFrom::Completions => 1,
+    };
+    u64::from(prompts) * u64::from(each)
+}
+
+fn preference(loss: &Loss) -> PreferenceLoss {
+    let (beta, label_smoothing) = (loss.dpo_beta, loss.label_smoothing);
+    match loss.loss_type {
+        LossType::Sigmoid => PreferenceLoss::Dpo { beta, label_smoothing },
+        LossType::Ipo => PreferenceLoss::Ipo { beta },
+    }
+}

@@ -1,0 +1,74 @@
+//! The limits that a run is planned against: given, of the run file, or of this machine.
+
+use crate::devices;
+use crate::disk::bytes_on_disk;
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::{Auto, ByteSize, RunSpec};
+use plimsoll_device::DeviceKind;
+use plimsoll_memory::host::Host;
+use plimsoll_memory::{Limit, Limits};
+use std::path::Path;
+
+/// How the source of a limit ends that the run file sets.
+pub(crate) const OF_RUN_FILE: &str = "of the run file";
+
+/// The limits of this machine for a run in `dir`. What earlier processes of the run have saved there is the run's own, and
+/// counts as room.
+pub fn machine_limits(dir: &Path) -> Limits {
+    let mut limits = Host::this().limits(dir);
+    let own = bytes_on_disk(dir);
+    if let Some(disk) = limits.disk.as_mut().filter(|_| own > Bytes(0)) {
+        disk.bytes = Bytes(disk.bytes.0.saturating_add(own.0));
+        disk.source += &format!(", and {own} of the run's own");
+    }
+    limits
+}
+
+/// The limits of a run: given, from the run file, or read from this machine.
+pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
+    let mut limits = given.clone();
+    let here = machine_limits(Path::new(run.dir.as_deref().unwrap_or("runs/out")));
+    let machine = limits.host.take().or(here.host);
+    (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
+    limits.host = match (run.choices.host, machine) {
+        (Auto::Value(ByteSize(bytes)), machine) if machine.as_ref().is_none_or(|m| bytes <= m.bytes) => {
+            Some(Limit { bytes, source: format!("memory.host {OF_RUN_FILE}") })
+        }
+        (_, machine) => machine,
+    };
+    if devices::kind_of(run, &limits) == DeviceKind::Cuda {
+        let card = limits.device.take().or_else(devices::device_limit);
+        limits.device = match (run.choices.device_memory, card) {
+            (Auto::Value(ByteSize(bytes)), card) if card.as_ref().is_none_or(|c| bytes <= c.bytes) => {
+                Some(Limit { bytes, source: format!("memory.device {OF_RUN_FILE}") })
+            }
+            (_, card) => card,
+        };
+    }
+    limits
+}
+
+/// Reads `host=60GiB,device=139GiB` of `plan --limit`.
+///
+/// Errors: `bad-limit`.
+pub fn parse_limits(text: &str) -> Result<Limits> {
+    let mut limits = Limits::default();
+    for part in text.split(',') {
+        let bad = |why: &str| {
+            Error::usage("bad-limit", format!("`{part}` {why}")).hint("write --limit host=8GiB,disk=100GiB")
+        };
+        let (pool, bytes) = part.split_once('=').ok_or_else(|| bad("is not a limit"))?;
+        let limit = match pool.trim() {
+            "host" => &mut limits.host,
+            "disk" => &mut limits.disk,
+            "shm" => &mut limits.shm,
+            "device" => &mut limits.device,
+            _ => return Err(bad("is not a limit")),
+        };
+        let before = limit.replace(Limit { bytes: Bytes::parse(bytes)?, source: "--limit".into() });
+        if before.is_some() {
+            return Err(bad("limits a pool for the second time"));
+        }
+    }
+    Ok(limits)
+}

@@ -1,0 +1,148 @@
+//! Planning a run: the search, its report, and the smallest limits.
+
+use crate::cost::{self, StepCost};
+use crate::facts::Facts;
+use crate::limits::limits_of;
+use crate::rates::Rates;
+use crate::report::{AutoReport, PlanReport, Resolved, Setting, SmallestLimits};
+use crate::search::{Candidate, Planner, Purpose};
+use crate::shape::RunShape;
+use crate::{devices, hints, search};
+use plimsoll_base::{DType, Error, Result};
+use plimsoll_config::{Auto, RunSpec};
+use plimsoll_cuda::Held;
+use plimsoll_device::DeviceKind;
+use plimsoll_memory::host::Host;
+use plimsoll_memory::{Limits, Plan, Pool};
+use plimsoll_reward::{RewardMemory, RewardSpec};
+use plimsoll_train::OptimizerDType;
+
+/// A page: limits of containers are multiples of it.
+const PAGE: u64 = 4096;
+
+/// Returns the smallest limits under which a run fits.
+///
+/// Errors: `size-overflow`.
+pub fn smallest_limits(run: &RunSpec, facts: &Facts) -> Result<SmallestLimits> {
+    let (host, device) = with_planner(run, facts, &Limits::default(), Purpose::Train, |p| p.smallest(run))?;
+    Ok(SmallestLimits { min_host_bytes: host.align_up(PAGE), min_device_bytes: device })
+}
+
+/// Requires that the longest sequence that may be sampled fits in a micro-batch of a given size.
+///
+/// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest
+/// completion.
+pub fn check_micro_batch(run: &RunSpec, facts: &Facts) -> Result<()> {
+    let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
+    match run.choices.micro_batch_tokens {
+        Auto::Value(limit) if run.objective.is_some() && (limit as usize) < prompt + response => {
+            let words = match run.environment {
+                None => format!("rollout.max_new_tokens = {response}"),
+                Some(_) => format!("an episode of {response}"),
+            };
+            let message =
+                format!("a prompt of {prompt} tokens and {words} exceed train.micro_batch_tokens = {limit}");
+            Err(Error::usage("sequence-too-long", message)
+                .hint("set train.micro_batch_tokens = \"auto\"")
+                .hint(format!(
+                    "set train.micro_batch_tokens to at least {}, or lower rollout.max_new_tokens",
+                    prompt + response
+                )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Plans a run whose facts are known. Limits that are absent in `given` are the run file's, then this machine's.
+///
+/// Errors: `size-overflow`.
+pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
+    let limits = limits_of(run, given);
+    with_planner(run, facts, &limits, Purpose::Train, |planner| report(planner, run))
+}
+
+/// Plans a verb that samples and does not train.
+///
+/// Errors: `size-overflow`.
+pub fn plan_sampling(run: &RunSpec, facts: &Facts) -> Result<PlanReport> {
+    let limits = limits_of(run, &Limits::default());
+    with_planner(run, facts, &limits, Purpose::Sample, |planner| report(planner, run))
+}
+
+/// Predicted seconds of a step of `shape` with given rates.
+pub fn predict_step(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> StepCost {
+    cost::predict(&search::work(run, facts), shape, rates)
+}
+
+pub(crate) fn with_planner<T>(
+    run: &RunSpec,
+    facts: &Facts,
+    limits: &Limits,
+    purpose: Purpose,
+    work: impl FnOnce(&Planner) -> Result<T>,
+) -> Result<T> {
+    let threads = run.choices.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
+    let kind = devices::kind_of(run, limits);
+    let rates = match kind {
+        DeviceKind::Cpu => Rates::of_this_machine(threads),
+        DeviceKind::Cuda => Rates::of_a_card(),
+    };
+    let (held, source) = match kind {
+        DeviceKind::Cpu => Default::default(),
+        DeviceKind::Cuda => Held::known(),
+    };
+    let (rewards, held) = (reward_memory(run), (held, source.as_str()));
+    work(&Planner { facts, kind, threads, limits, rates: &rates, purpose, rewards, held })
+}
+
+pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
+    let solution = planner.solve(run)?;
+    let hints = if solution.fits { Vec::new() } else { hints::of(planner, run)? };
+    let runner_up = solution.runner_up.map(|(candidate, plan)| setting(&candidate, &plan));
+    let auto = AutoReport {
+        chosen: setting(&solution.chosen, &solution.plan),
+        runner_up,
+        rates: planner.rates.source.clone(),
+        gave_up: gave_up(run, &solution.chosen.resolved, solution.fits),
+    };
+    let Candidate { shape, resolved, .. } = solution.chosen;
+    let held_source = planner.held.1.to_string();
+    Ok(PlanReport { plan: solution.plan, shape, resolved, auto, fits: solution.fits, hints, held_source })
+}
+
+fn setting(candidate: &Candidate, plan: &Plan) -> Setting {
+    Setting {
+        resolved: candidate.resolved,
+        predicted: candidate.cost,
+        predicted_step_s: candidate.cost.total_s(),
+        host_peak_bytes: plan.peak(Pool::Host).peak,
+    }
+}
+
+/// The words for a choice that rounds more than it would with more memory.
+fn gave_up(run: &RunSpec, resolved: &Resolved, fits: bool) -> Option<String> {
+    let f32_weights = run.model_options.dtype.dtype() == DType::F32;
+    if !fits || f32_weights {
+        return None;
+    }
+    let states = match resolved.optimizer_dtype {
+        OptimizerDType::F32 => None,
+        OptimizerDType::Bf16 => {
+            Some("optimizer_dtype is bf16 with stochastic rounding, because f32 states do not fit")
+        }
+        OptimizerDType::Int8 => {
+            Some("optimizer_dtype is int8 with stochastic rounding, because bf16 states do not fit")
+        }
+    };
+    if let Some(words) = states.filter(|_| run.choices.optimizer_dtype.is_auto()) {
+        return Some(words.into());
+    }
+    let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
+    (f32_states && run.choices.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
+        .then(|| "grad_dtype is bf16, because f32 gradients do not fit".into())
+}
+
+/// What the rewards take of the host, at most: processes of other people's code, threads, requests and replies.
+fn reward_memory(run: &RunSpec) -> RewardMemory {
+    run.rewards.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
+}

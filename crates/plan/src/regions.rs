@@ -1,0 +1,263 @@
+//! Every region of a run, from its shape: the rows of the plan, which are what the arena binds.
+
+use crate::disk::checkpoint_bytes;
+use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
+use crate::roles::{PassShape, RoleShape};
+use crate::shape::RunShape;
+use crate::step_arrays::{StepArrays, step_bytes};
+use plimsoll_base::{Bytes, ModelSpec, Result};
+use plimsoll_cpu::CpuDevice;
+use plimsoll_cuda::{CudaDevice, ScratchLimits};
+use plimsoll_device::DeviceKind;
+use plimsoll_files::Head;
+use plimsoll_memory::{Layout, Place, Pool};
+use plimsoll_model::{PassLimits, rope};
+use plimsoll_rollout::{Engine, Samples, layout as engine_layout};
+use plimsoll_train::Packer;
+
+/// What the process holds beside what follows from the run: the allocator's slack, messages, metrics, the run file.
+/// Measured at 1 to 2.5 MiB.
+const HEAP_SLACK: Bytes = Bytes::mib(4);
+/// Touched stack of a thread: attention's backward pass takes 220 KiB.
+const STACK: u64 = 256 << 10;
+
+/// What the kernel holds for a run beside page tables: stacks of threads, open files, pipes, accounting. Measured at
+/// 0.2 to 0.7 MiB in a container of its own.
+const KERNEL_BASE: Bytes = Bytes::mib(1);
+/// A thread's stack in the kernel, with its guard and records.
+const KERNEL_STACK: u64 = 32 << 10;
+/// A page table has 8 bytes for a page of 4 KiB, where no huge page could be had.
+const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
+
+/// Bytes of a token as text: 4 to 5 in natural text of common vocabularies.
+const TEXT_BYTES_PER_TOKEN: u64 = 6;
+/// The supervisor of a run: measured at 7.0 MiB, 8.4 as tests build it, of which most are pages of the binary.
+const SUPERVISOR: Bytes = Bytes::mib(10);
+
+impl RunShape {
+    /// All regions of the run.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn layout(&self) -> Result<Layout> {
+        let roles = self.roles();
+        let mut layout = Layout::new();
+        for role in &roles {
+            layout.extend(role.states()?);
+            if role.has_own_phase() {
+                layout.extend(role.rope(&self.spec, self.positions)?);
+                for pass in role.passes() {
+                    layout.extend(role.activations(pass)?);
+                }
+            }
+        }
+        layout.extend(rope::layout(&self.spec, self.positions, self.target.pool)?);
+        layout.extend(self.scratch()?);
+        if self.head == Head::Vocabulary {
+            let (weights, target) = (self.weights, self.target);
+            layout.extend(engine_layout(&self.spec, weights, target, &self.engine, self.truncates)?);
+        }
+        // The others are of the first role's shape and share its phases.
+        for (role, pass) in self.shared_passes(&roles) {
+            layout.extend(role.activations(pass)?);
+        }
+        if self.target.kind == DeviceKind::Cuda {
+            layout.outside("device.libraries", "device", Pool::Device, Place::Process, self.held.card);
+        }
+        self.host_rows(&mut layout);
+        self.disk_rows(&mut layout);
+        Ok(layout)
+    }
+
+    /// The passes of roles without a phase of their own, each mode once.
+    fn shared_passes(&self, roles: &[RoleShape]) -> Vec<(RoleShape, PassShape)> {
+        let mut passes: Vec<(RoleShape, PassShape)> = Vec::new();
+        for role in roles.iter().filter(|role| !role.has_own_phase()) {
+            for pass in role.passes() {
+                if passes.iter().all(|(_, seen)| seen.mode != pass.mode) {
+                    passes.push((*role, pass));
+                }
+            }
+        }
+        passes
+    }
+
+    /// That of the model which needs the most: operations use it one after the other.
+    fn scratch(&self) -> Result<Layout> {
+        let mut most = self.scratch_of(&self.spec)?;
+        for other in self.training.iter().flat_map(|t| [t.critic, t.reward]).flatten() {
+            let others = self.scratch_of(&other)?;
+            if others.sum(|_| true) > most.sum(|_| true) {
+                most = others;
+            }
+        }
+        Ok(most)
+    }
+
+    fn scratch_of(&self, spec: &ModelSpec) -> Result<Layout> {
+        match self.target.kind {
+            DeviceKind::Cpu => {
+                let update = self.training.is_some();
+                CpuDevice::scratch_layout(spec, self.weights, self.target.threads, update)
+            }
+            DeviceKind::Cuda => {
+                let limits = ScratchLimits {
+                    decode_rows: self.engine.pass().head_rows,
+                    keys_max: self.engine.keys_max(),
+                    update: self.training.as_ref().map(|t| (t.pack.pass().rows, t.pack.pass().segments)),
+                };
+                CudaDevice::scratch_layout(spec, &limits)
+            }
+        }
+    }
+
+    /// Limits of a training pass. Panics without training.
+    pub fn pass(&self) -> PassLimits {
+        let training = self.training.as_ref().expect("only a training run has training passes");
+        training.pack.pass_of(training.packing.heads)
+    }
+
+    /// A step's per-token arrays: sequences, the most entries of one, and which there are.
+    pub fn step_arrays(&self) -> (usize, usize, StepArrays) {
+        let Some(training) = &self.training else { return Default::default() };
+        match self.head {
+            Head::Vocabulary => (training.sequences, training.response_tokens, training.arrays()),
+            // A score a sequence.
+            Head::Score => (training.sequences, 1, StepArrays { critic: true, ..training.arrays() }),
+        }
+    }
+
+    /// Checkpoints at their most: those kept, the best, and the one being written.
+    fn disk_rows(&self, layout: &mut Layout) {
+        let (Some(training), disk) = (&self.training, self.host.disk) else { return };
+        let Some(keep) = disk.keep else { return };
+        let one = checkpoint_bytes(self, training).0;
+        let kept = one.saturating_mul(u64::from(keep)).min(disk.keep_bytes.map_or(u64::MAX, |n| n.max(one)));
+        let files = kept.saturating_add(one.saturating_mul(1 + u64::from(disk.best)));
+        layout.outside("checkpoint.files", "rl", Pool::Disk, Place::File, Bytes(files));
+        layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
+    }
+
+    /// Prompts and responses as text, of a step or of what an evaluation samples at once, and the lines in which workers
+    /// and servers are asked and answer.
+    fn text_bytes(&self) -> u64 {
+        let tokens = |samples: usize, response: usize| {
+            (samples as u64).saturating_mul((self.engine.prompt_tokens + response) as u64)
+        };
+        // What a round samples, and what earlier ones kept.
+        let step = self
+            .training
+            .as_ref()
+            .map_or(0, |t| tokens(t.rollout_sequences() + t.held_sequences(), t.response_tokens));
+        let graded = match self.rewards.threads {
+            0 => 0,
+            _ => tokens(self.engine.samples, self.engine.new_tokens),
+        };
+        let copies = if self.rewards.leaves_process() { 4 } else { 2 };
+        step.max(graded).saturating_mul(TEXT_BYTES_PER_TOKEN * copies)
+    }
+
+    /// Responses that an evaluation keeps, beyond the few that every run keeps of a step: as they are, and as the text of
+    /// their file, which grows by doubling.
+    fn kept_bytes(&self) -> u64 {
+        let rows = self.host.rows_kept.saturating_sub(SAMPLES_KEPT) as u64;
+        let tokens = (self.engine.prompt_tokens + self.engine.new_tokens) as u64;
+        rows.saturating_mul(3 * line_bytes_max(tokens))
+    }
+
+    fn host_rows(&self, layout: &mut Layout) {
+        let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
+        let host = &self.host;
+        row("rollout.host", "rollout", Place::Heap, Engine::host_bytes(&self.engine));
+        row(
+            "rollout.samples",
+            "rollout",
+            Place::Heap,
+            Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max),
+        );
+        if let Some(t) = &self.training {
+            row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
+            let (sequences, tokens, arrays) = self.step_arrays();
+            // Beside them the scores of the responses that a reward model reads at once.
+            let scores = if t.reward.is_some() { 4 * self.engine.samples as u64 } else { 0 };
+            row("rl.step", "rl", Place::Heap, step_bytes(sequences, tokens, arrays) + scores);
+            let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
+            row("rl.held", "rl", Place::Heap, held);
+        }
+        row("rl.text", "rl", Place::Heap, self.text_bytes());
+        row("rl.data", "rl", Place::Heap, host.data.0);
+        row("rl.kept", "rl", Place::Heap, self.kept_bytes());
+        row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
+        row("files.staging", "files", Place::Heap, host.staging.0);
+        process_rows_of(layout, host.image, self.target.threads);
+        let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
+        row("cuda.host", "device", Place::Process, self.held.host.0);
+        row("cuda.files", "device", Place::Process, self.held.files.0);
+        row("cuda.shared", "device", Place::Process, self.held.shared.0);
+        if self.training.is_some() {
+            training_rows(layout);
+        }
+        let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
+        row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);
+        row("reward.workers", "reward", Place::Workers, self.rewards.workers.0);
+        let tokens = self.engine.prompt_tokens + self.engine.new_tokens;
+        let episodes = self.episodes.host_bytes(self.engine.samples, tokens);
+        row("environment.episodes", "rl", Place::Heap, episodes);
+        row("environment.workers", "rl", Place::Workers, self.episodes.workers.0);
+        kernel_row(layout, self.target.threads + self.rewards.threads + self.episodes.threads + 1);
+    }
+}
+
+/// Kinds of memory that the load line follows: anonymous, file, shared, and the workers'.
+pub const LOAD_LINE_KINDS: usize = 4;
+/// Pages of the load line's status and of its readings.
+const LOAD_LINE_PAGES: u64 = 24 << 10;
+
+/// Returns the bytes that the load line holds.
+const fn load_line_bytes() -> u64 {
+    plimsoll_memory::trend::bytes(LOAD_LINE_KINDS as u64) + LOAD_LINE_PAGES
+}
+
+/// A row of the host; none of no bytes.
+fn host_row(layout: &mut Layout, name: &str, owner: &'static str, place: Place, bytes: u64) {
+    if bytes > 0 {
+        layout.outside(name, owner, Pool::Host, place, Bytes(bytes));
+    }
+}
+
+/// What a process is, whatever it does with `threads` threads: `image` is its binary.
+pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
+    for (name, bytes) in [
+        ("process.image", image.0),
+        ("process.stacks", (threads as u64 + 2) * STACK),
+        ("process.heap", HEAP_SLACK.0),
+    ] {
+        host_row(layout, name, "process", Place::Process, bytes);
+    }
+}
+
+/// What watches a training run.
+pub fn training_rows(layout: &mut Layout) {
+    host_row(layout, "rl.watch", "rl", Place::Heap, load_line_bytes());
+    host_row(layout, "process.supervisor", "process", Place::Workers, SUPERVISOR.0);
+}
+
+/// What the kernel holds for `threads` threads and the host memory of all rows so far: the last row of the host.
+pub fn kernel_row(layout: &mut Layout, threads: usize) {
+    let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
+    // A sum beyond 64 bits is refused by the planner, which has the words for it.
+    let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
+    let kernel = kernel_bytes(threads, Bytes(mapped));
+    layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, kernel);
+}
+
+/// The rows of a collector's process, whose threads are rows of their own: the binary, its stacks, the allocator's slack.
+pub fn process_rows(layout: &mut Layout) {
+    // The main thread, and the one that waits for signals.
+    process_rows_of(layout, environments_image_bytes(), 0);
+}
+
+/// What the kernel holds for `threads` threads and `mapped` bytes.
+pub fn kernel_bytes(threads: usize, mapped: Bytes) -> Bytes {
+    let stacks = (threads as u64).saturating_mul(KERNEL_STACK);
+    Bytes(KERNEL_BASE.0 + stacks + mapped.0.div_ceil(PAGES_OF_TABLE_BYTE))
+}

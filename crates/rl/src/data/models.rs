@@ -1,0 +1,200 @@
+//! Opening the models of a run: what it trains, its critic and its reward model, each with the tokens that the actor samples;
+//! and the text side of a model.
+
+use crate::data::dataset::TextModel;
+use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result};
+use plimsoll_config::{Data, ModelOptions, RunSpec};
+use plimsoll_files::{Head, OpenModel, TokenizerFiles};
+use plimsoll_text::{ChatTemplate, Tokenizer};
+use std::path::Path;
+
+/// What `critic.model` says for a copy of the actor.
+const CRITIC_OF_ACTOR: &str = "actor";
+/// Opens what a run trains: a reward model may go on from a reward model, everything else samples or predicts tokens.
+pub(crate) fn trained_model(
+    run: &RunSpec,
+    name: &str,
+    options: &ModelOptions,
+    allow_download: bool,
+) -> Result<OpenModel> {
+    match run.needs.scores {
+        true => open_any_model(name, options, allow_download),
+        false => open_model(name, options, allow_download),
+    }
+}
+
+/// Opens a causal language model by the words of a run file.
+///
+/// Errors: those of opening; `model-unsupported` for a model for sequence classification.
+pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
+    let model = open_any_model(name, options, allow_download);
+    let is_score = match &model {
+        Ok(model) => model.head == Head::Score,
+        // What is wrong with its head does not matter here.
+        Err(error) => error.slug.starts_with("reward-model-"),
+    };
+    if !is_score {
+        return model;
+    }
+    let message =
+        format!("{name} is a reward model (*ForSequenceClassification): it scores, it predicts no tokens");
+    Err(Error::new("model-unsupported", message)
+        .hint("set `model` to a causal language model")
+        .hint("a reward model is named in [[reward]] with kind = \"model\""))
+}
+
+/// Opens a model with either kind of head.
+fn open_any_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
+    let mut model = OpenModel::open(name, options.revision.as_deref(), allow_download)?;
+    match options.tokenizer.as_deref() {
+        None => {}
+        Some("bytes") => model.tokenizer = TokenizerFiles { bytes: true, ..TokenizerFiles::default() },
+        Some(path) => {
+            let path = Path::new(path);
+            if path.is_dir() {
+                // A model's folder says also which tokens end a text, and how a conversation is written.
+                let other = OpenModel::open(&path.display().to_string(), None, false)?;
+                model.tokenizer = other.tokenizer;
+                model.eos_token_ids = other.eos_token_ids;
+                (model.bos_token_id, model.pad_token_id) = (other.bos_token_id, other.pad_token_id);
+            } else {
+                let json = tokenizer_json(path)?;
+                model.tokenizer = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
+            }
+        }
+    }
+    if !model.random {
+        plimsoll_files::check_against(&model)?;
+    }
+    check_head_dim(&model)?;
+    Ok(model)
+}
+
+/// Opens what the critic starts from, where that is not the actor's own model, which must read the same tokens.
+///
+/// Errors: those of opening; `critic-tokenizer-mismatch`.
+pub(crate) fn critic_model(
+    run: &RunSpec,
+    actor: &OpenModel,
+    allow_download: bool,
+) -> Result<Option<OpenModel>> {
+    let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
+    if section.model == CRITIC_OF_ACTOR || section.model == run.model {
+        return Ok(None);
+    }
+    check_trainable(&section.model)?;
+    // A tokenizer that the run file names is that of both.
+    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    let critic = open_any_model(&section.model, &options, allow_download)?;
+    match other_tokens(actor, &critic)? {
+        None => Ok(Some(critic)),
+        Some(what) => {
+            let message = format!("critic.model = \"{}\": {what}", section.model);
+            Err(Error::new("critic-tokenizer-mismatch", message)
+                .fact(format!("the actor is {}", run.model))
+                .hint("set critic.model = \"actor\", or to another model of the actor's family"))
+        }
+    }
+}
+
+/// Opens the reward model that scores responses, if there is one: it must read the tokens that the actor samples.
+///
+/// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
+pub(crate) fn reward_model(
+    run: &RunSpec,
+    actor: &OpenModel,
+    allow_download: bool,
+) -> Result<Option<OpenModel>> {
+    let Some(name) = run.model_reward.as_ref().map(|reward| reward.model.as_str()) else { return Ok(None) };
+    // A tokenizer that the run file names is that of both.
+    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    let model = open_any_model(name, &options, allow_download)?;
+    if model.head != Head::Score {
+        let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
+        return Err(Error::new("reward-model-head-missing", message)
+            .hint("train one with method = \"reward_model\", and name its checkpoint")
+            .hint(
+                "or name a model for sequence classification (*ForSequenceClassification) with one label",
+            ));
+    }
+    match other_tokens(actor, &model)? {
+        None => Ok(Some(model)),
+        Some(what) => Err(Error::new("reward-tokenizer-mismatch", format!("reward model {name}: {what}"))
+            .fact(format!("the actor is {}", run.model))
+            .hint("train the reward model from a model of the actor's family")),
+    }
+}
+
+/// How `other` reads other tokens than the actor samples, if it does.
+fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<String>> {
+    let (ours, theirs) = (actor.spec.vocab, other.spec.vocab);
+    if theirs < ours {
+        return Ok(Some(format!("its embedding has {theirs} rows, the actor may sample {ours} tokens")));
+    }
+    let same_bytes = |a: &TokenizerFiles, b: &TokenizerFiles| {
+        (a.bytes && b.bytes) || (a.tokenizer_json.is_some() && a.tokenizer_json == b.tokenizer_json)
+    };
+    if other.random || same_bytes(&other.tokenizer, &actor.tokenizer) {
+        return Ok(None); // Random weights have learnt no tokens.
+    }
+    let read = |model: &OpenModel| Tokenizer::from_files(&model.tokenizer, model.spec.vocab);
+    let differs = read(actor)?.differs_from(&read(other)?);
+    Ok(differs.map(|token| format!("its tokenizer is not the actor's: they differ in token `{token}`")))
+}
+
+/// The critic's shape.
+pub(crate) fn critic_spec(run: &RunSpec, model: &OpenModel, critic: Option<&OpenModel>) -> Option<ModelSpec> {
+    run.needs.critic.then(|| critic.map_or(model.spec, |critic| critic.spec))
+}
+
+/// The bytes of a `tokenizer.json`. Another thing than a file is not opened: a pipe would be waited for.
+fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
+    let is_other = std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+    let read = if is_other { Err(std::io::ErrorKind::InvalidInput.into()) } else { std::fs::read(path) };
+    read.map_err(|err| {
+        Error::io("tokenizer-missing", path, &err)
+            .hint("set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"")
+    })
+}
+
+/// Refuses presets that are there to be planned.
+///
+/// Errors: `model-unsupported`.
+pub fn check_trainable(model: &str) -> Result<()> {
+    let preset = model.strip_prefix("random:").filter(|preset| PLAN_ONLY.contains(preset));
+    match preset {
+        None => Ok(()),
+        Some(preset) => {
+            Err(Error::new("model-unsupported", format!("{model}: `{preset}` is a shape for plans only"))
+                .hint("plan it, or train another preset"))
+        }
+    }
+}
+
+fn check_head_dim(model: &OpenModel) -> Result<()> {
+    let head_dim = model.spec.head_dim;
+    if plimsoll_cpu::takes_head_dim(head_dim as usize) {
+        return Ok(());
+    }
+    let message = format!("{}: head_dim = {head_dim}, built are multiples of 16 up to 256", model.source);
+    Err(Error::new("model-unsupported", message)
+        .hint("choose a model with heads of such a size, 64 and 128 are common"))
+}
+
+/// The text side of a model.
+pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
+    let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
+    let (template, apply_chat) = match data.chat_template.as_deref() {
+        None => (ChatTemplate::from_files(&model.tokenizer)?, false),
+        Some("none") => (None, false),
+        Some(source) => (Some(ChatTemplate::new(source, &[])?), true),
+    };
+    let system_prompt = data.system_prompt.clone();
+    Ok(TextModel {
+        tokenizer,
+        template,
+        system_prompt,
+        apply_chat,
+        eos: model.eos_token_ids.first().copied(),
+    })
+}

@@ -1,0 +1,40 @@
+//! What is evaluated: sets of held-out prompts or pairs.
+
+use crate::data::dataset::{Dataset, Item, TextModel};
+use crate::data::pairs;
+use plimsoll_base::Result;
+use plimsoll_config::Data;
+
+/// Held-out prompts under their name.
+#[derive(Clone, Debug, Default)]
+pub struct EvalSet {
+    /// In events, samples and metrics.
+    pub name: String,
+    /// The prompts.
+    pub items: Vec<Item>,
+}
+
+impl EvalSet {
+    /// Sets of episodes, whose prompts their environment makes.
+    pub fn of_episodes(sets: Vec<(String, String)>) -> Vec<EvalSet> {
+        sets.into_iter().map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
+    }
+
+    /// Opens sets, each a name and a path, of prompts or of pairs; at most `max` of each.
+    pub fn open_all(
+        sets: Vec<(String, String)>,
+        data: &Data,
+        text: &TextModel,
+        max: Option<u32>,
+        has_pairs: bool,
+    ) -> Result<Vec<EvalSet>> {
+        let open = |(name, path): (String, String)| {
+            let items = match has_pairs {
+                true => pairs::test_items(&path, data, text, max)?,
+                false => Dataset::test_items(&path, data, text, max)?,
+            };
+            Ok(EvalSet { name, items })
+        };
+        sets.into_iter().map(open).collect()
+    }
+}

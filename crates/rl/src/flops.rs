@@ -1,0 +1,28 @@
+//! The work that a step is counted as: operations as the work is defined, recompute not counted.
+
+use plimsoll_base::ModelSpec;
+use plimsoll_train::Sequence;
+
+/// Returns the operations of one forward pass over the sequences of a step: each prompt once.
+pub fn step_flops(spec: &ModelSpec, sequences: &[Sequence<'_>]) -> f64 {
+    let prompts = sequences.chunk_by(|a, b| a.group == b.group).map(|group| group[0].prompt.len());
+    forward_flops(spec, prompts, sequences.iter().map(|s| (s.prompt.len(), s.response.len())))
+}
+
+/// Returns the operations of one forward pass, in sampling and in training alike: prompts once, each response token but the last,
+/// and one head row a response token.
+pub fn forward_flops(
+    spec: &ModelSpec,
+    prompts: impl Iterator<Item = usize>,
+    sequences: impl Iterator<Item = (usize, usize)>,
+) -> f64 {
+    let rows = |first: usize, n: usize| -> f64 {
+        // The mean context of n rows from position `first` on.
+        let context = first as f64 + (n as f64 + 1.0) / 2.0;
+        n as f64 * (spec.layer_flops(0) as f64 + context * (spec.layer_flops(1) - spec.layer_flops(0)) as f64)
+    };
+    let prompts: f64 = prompts.map(|p| rows(0, p)).sum();
+    let responses: f64 =
+        sequences.map(|(p, t)| rows(p, t.saturating_sub(1)) + t as f64 * spec.head_flops() as f64).sum();
+    prompts + responses
+}

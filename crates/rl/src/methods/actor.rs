@@ -1,0 +1,209 @@
+//! The actor's part of a step: epochs of mini-batches, each one optimizer update, and the loss of a micro-batch.
+
+use crate::context::StepContext;
+use crate::methods::batch::Batch;
+use crate::methods::buffers::StepBuffers;
+use crate::roles::{Trainer, UpdateStats};
+use plimsoll_algo::aggregation::Aggregation;
+use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
+use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
+use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::Objective;
+use plimsoll_plan::RoleName;
+use plimsoll_run::ending::loss_not_finite;
+use std::ops::Range;
+
+/// What the updates of a step came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ActorReport {
+    /// Sums of the policy loss over all updates.
+    pub policy: PolicySums,
+    /// Sums of the KL term.
+    pub kl: KlSums,
+    /// Entropy of the trained policy.
+    pub entropy: EntropySums,
+    /// The last update's counters.
+    pub update: UpdateStats,
+    /// Rows of training passes, all epochs.
+    pub rows: u64,
+    /// Learning rate of the step; 0 without an update.
+    pub learning_rate: f64,
+    /// Largest |l - l_old| before the weights moved.
+    pub mismatch_max: f64,
+}
+
+/// The loss of a mini-batch, micro-batch by micro-batch.
+struct ActorLoss<'l> {
+    objective: &'l Objective,
+    aggregation: Aggregation,
+    step: u32,
+    /// True before the first update of the step: no weight has moved since l_old was recorded.
+    on_policy: bool,
+}
+
+/// Makes all optimizer updates of a rollout. `kl`: the sums of a KL term that is part of the reward.
+///
+/// Errors: `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of the device.
+pub fn actor_updates(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    batch: &Batch<'_>,
+    kl: KlSums,
+) -> Result<ActorReport> {
+    let mut report = ActorReport { kl, ..ActorReport::default() };
+    let (train, step) = (&cx.run.train, batch.step);
+    if cx.run.critic.as_ref().and_then(|critic| critic.warmup_steps).is_some_and(|steps| step <= steps) {
+        return Ok(report); // Only the critic learns.
+    }
+    let samples = batch.sequences.len();
+    let mini_batch = train.mini_batch.map_or(samples, |n| n as usize);
+    let how = train.update_options(step, cx.run.seed);
+    report.learning_rate = f64::from(how.lr);
+    for epoch in 0..train.epochs_per_rollout {
+        for first in (0..samples).step_by(mini_batch) {
+            let which = first..(first + mini_batch).min(samples);
+            let Some((tokens, sequences)) = trainer.buffers.trained(&which) else { continue };
+            let aggregation = cx.objective.aggregation_of(tokens, sequences);
+            let on_policy = epoch == 0 && first == 0;
+            let loss = ActorLoss { objective: &cx.objective, aggregation, step, on_policy };
+            let mut of_tokens =
+                |buffers: &mut StepBuffers, tokens| loss.micro_batch(buffers, tokens, &mut report);
+            let (role, inv_temperature) = (RoleName::Actor, batch.inv_temperature);
+            let stats =
+                trainer.update(role, &batch.sequences, which, inv_temperature, how, &mut of_tokens)?;
+            report.rows += stats.rows;
+            report.update = stats;
+        }
+    }
+    if let Some(kl) = &mut cx.objective.kl {
+        kl.controller.update(report.kl.mean_kl(), samples);
+    }
+    Ok(report)
+}
+
+impl ActorLoss<'_> {
+    /// Fills the derivatives of the tokens of a micro-batch, and adds its sums to `report`.
+    fn micro_batch(
+        &self,
+        buffers: &mut StepBuffers,
+        tokens: Range<usize>,
+        report: &mut ActorReport,
+    ) -> Result<()> {
+        let (objective, aggregation) = (self.objective, &self.aggregation);
+        if self.on_policy {
+            report.mismatch_max = report.mismatch_max.max(checked_mismatch(self.step, buffers, &tokens)?);
+        }
+        let micro = buffers.micro_batch(tokens);
+        let batch = PolicyBatch {
+            packed: micro.packed,
+            logp: micro.logprobs,
+            old_logp: micro.old_logprobs,
+            advantages: micro.advantages,
+            weights: micro.weights,
+        };
+        let mut sums = policy_loss(&objective.loss, &batch, aggregation, micro.d_logprobs);
+        if self.on_policy {
+            check_ratio(self.step, &sums)?;
+        }
+        if let Some(kl) = objective.kl.filter(|kl| !kl.in_reward) {
+            let options =
+                KlLoss { estimator: kl.estimator, coef: kl.controller.coef(), unbiased: kl.unbiased };
+            let kl = add_kl_loss(
+                &options,
+                micro.packed,
+                micro.logprobs,
+                micro.old_logprobs,
+                micro.ref_logprobs,
+                aggregation,
+                micro.d_logprobs,
+            );
+            sums.loss += kl.loss;
+            report.kl.merge(kl);
+        }
+        let entropy =
+            entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, aggregation, micro.d_entropy);
+        sums.loss += entropy.loss;
+        if !sums.loss.is_finite() {
+            return Err(loss_not_finite(self.step, sums.loss));
+        }
+        report.policy.merge(sums);
+        report.entropy.merge(entropy);
+        Ok(())
+    }
+}
+
+/// Returns the mismatch of these tokens, which must have a number.
+fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> Result<f64> {
+    let differs = mismatch(buffers, tokens.clone());
+    if differs.is_finite() {
+        return Ok(differs);
+    }
+    let message = format!("step {step}: a token is trained that the rollout did not draw");
+    Err(Error::new("logprob-mismatch", message)
+        .hint("this is a defect of plimsoll: the loss mask lets through what an environment said"))
+}
+
+/// Largest |l - l_old| of the trained tokens among these; the promise is 0. A token that the rollout did not draw has no
+/// number, and differs without bound.
+fn mismatch(buffers: &StepBuffers, tokens: Range<usize>) -> f64 {
+    let trained = tokens.filter(|&t| buffers.mask[t] != 0.0);
+    let differs = |t: usize| f64::from((buffers.logprobs[t] - buffers.old_logprobs[t]).abs());
+    trained.map(differs).fold(0.0, |most, by| if by.is_nan() { f64::INFINITY } else { most.max(by) })
+}
+
+/// In the first mini-batch of a step no weight has moved since l_old was recorded, so the ratio of every trained token, or of
+/// its sequence, is exactly 1 whatever the method.
+///
+/// Errors: `logprob-mismatch`.
+fn check_ratio(step: u32, sums: &PolicySums) -> Result<()> {
+    if sums.tokens == 0.0 || (sums.ratio_min == 1.0 && sums.ratio_max == 1.0) {
+        return Ok(());
+    }
+    let (low, high) = (sums.ratio_min, sums.ratio_max);
+    let message =
+        format!("step {step}: before the first update the ratios are {low:e} to {high:e}, and must be 1");
+    Err(Error::new("logprob-mismatch", message)
+        .fact(
+            "the trainer's log-probabilities are not those that the policy had when it was sampled or scored",
+        )
+        .hint("this is a defect of plimsoll or of the machine: `plimsoll bench exactness` looks for it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_algo::aggregation::Aggregation;
+    use plimsoll_algo::method::METHODS;
+    use plimsoll_algo::packed::Packed;
+    use plimsoll_algo::policy_loss::PolicyLoss;
+
+    /// Two responses of two tokens; the last is not trained.
+    fn sums(loss: &PolicyLoss, logprobs: [f32; 4]) -> PolicySums {
+        let old = [-0.5, -1.25, -0.03, -2.0];
+        let packed = Packed { mask: &[1.0, 1.0, 1.0, 0.0], seq_offsets: &[0, 2, 4] };
+        let aggregation = Aggregation::of_batch(Default::default(), packed, 1.0);
+        let batch = PolicyBatch {
+            packed,
+            logp: &logprobs,
+            old_logp: &old,
+            advantages: &[1.0, -1.0, 0.5, 9.0],
+            weights: None,
+        };
+        policy_loss(loss, &batch, &aggregation, &mut [0.0; 4])
+    }
+
+    #[test]
+    fn a_ratio_that_is_not_one_before_the_first_update_ends_the_run_whatever_the_method() {
+        for (spec, sampling) in METHODS.iter().filter_map(|spec| Some((spec, spec.sampling?))) {
+            let same = sums(&sampling.loss, [-0.5, -1.25, -0.03, f32::NAN]);
+            assert!(check_ratio(1, &same).is_ok(), "{}", spec.method);
+            // The last bit of one log-probability.
+            let off = f32::from_bits(0.5f32.to_bits() + 1);
+            let error = check_ratio(1, &sums(&sampling.loss, [-off, -1.25, -0.03, 0.0]))
+                .expect_err(spec.method.name());
+            assert_eq!(error.slug, "logprob-mismatch", "{}", spec.method);
+        }
+        assert!(check_ratio(1, &PolicySums::default()).is_ok(), "nothing is trained");
+    }
+}

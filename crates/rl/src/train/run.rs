@@ -1,0 +1,203 @@
+//! A language-model run as the loop sees it: what it begins with, takes up, saves and reports.
+
+use crate::context::Cursor;
+use crate::data::session::Session;
+use crate::diverged::{name_tensor, prove};
+use crate::episodes::Episodes;
+use crate::roles::{Role, Trainer};
+use crate::rollout::held::Held;
+use crate::rollout::responses::response_text;
+use crate::save::prepare;
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{LearnsFrom, Objective, RunSpec};
+use plimsoll_plan::RoleName;
+use plimsoll_reward::Rewards;
+use plimsoll_run::checkpoint::{HELD, HeldState, RunState};
+use plimsoll_run::ending::Summary;
+use plimsoll_run::lead::{Job, Lead, Save, Saving};
+use plimsoll_run::progress::Progress;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A run under way.
+pub(super) struct LanguageRun<'r> {
+    pub(super) run: &'r RunSpec,
+    pub(super) session: Session,
+    pub(super) trainer: Trainer<'r>,
+    pub(super) rewards: Rewards,
+    /// None where responses are to prompts of the data.
+    pub(super) episodes: Option<Episodes>,
+    /// None where nothing is sampled.
+    pub(super) objective: Option<Objective>,
+    /// After what the last step took of the data.
+    pub(super) cursor: Cursor,
+    pub(super) held: Held,
+}
+
+impl<'r> LanguageRun<'r> {
+    pub(super) fn new(
+        run: &'r RunSpec,
+        session: Session,
+        trainer: Trainer<'r>,
+        rewards: Rewards,
+        episodes: Option<Episodes>,
+    ) -> LanguageRun<'r> {
+        let (objective, cursor, held) = (run.objective, Cursor::default(), Held::default());
+        LanguageRun { run, session, trainer, rewards, episodes, objective, cursor, held }
+    }
+
+    fn set_names(&self) -> Vec<String> {
+        self.session.eval.iter().map(|set| set.name.clone()).collect()
+    }
+
+    /// Restores the samples of an earlier rollout that wait for their steps.
+    fn restore_held(&mut self, folder: &Path, held: HeldState) -> Result<()> {
+        let Session { data, text, .. } = &mut self.session;
+        let (text, rollout) = (&*text, &self.run.rollout);
+        let mut item = |position: u64| {
+            data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
+        };
+        let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
+        let kept = self.trainer.kept.as_mut().expect("a run whose samples wait has room for them");
+        let size = rollout.group_size as usize;
+        self.held = Held::read(&folder.join(HELD), held, size, kept, &mut item, &words)?;
+        Ok(())
+    }
+
+    /// Returns what tells the weights of a frozen role apart from those of another model.
+    fn frozen_sum(&self, role: RoleName) -> Option<f64> {
+        self.trainer.role(role)?.sum_squares
+    }
+}
+
+impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
+    fn begin(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
+        let reports = self.evaluate_sets(lead, 0)?;
+        lead.progress.set_before(&self.set_names(), &reports);
+        Ok(())
+    }
+
+    fn restore(
+        &mut self,
+        _: &mut Lead<'_, '_, 'scope, '_>,
+        checkpoint: &Path,
+        state: &RunState,
+    ) -> Result<()> {
+        self.trainer.restore(checkpoint, |role| match role {
+            RoleName::Critic => state.critic_updates.unwrap_or(0),
+            _ => state.policy_version,
+        })?;
+        check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
+        let what = "what scores responses";
+        check_same(self.frozen_sum(RoleName::Reward), state.reward, "the reward model", what)?;
+        if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
+            objective.set_kl_coef(coef);
+        }
+        self.cursor = Cursor { data_position: state.data_position, next_sample_id: state.next_sample_id };
+        match state.held {
+            Some(held) => self.restore_held(checkpoint, held),
+            None => Ok(()),
+        }
+    }
+
+    fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
+        match self.run.needs.learns_from {
+            LearnsFrom::Samples => self.policy_step(lead, step),
+            LearnsFrom::Completions => self.supervised_step(lead, step),
+            LearnsFrom::Pairs => self.pair_step(lead, step),
+        }
+    }
+
+    fn evaluate(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
+        self.evaluate_sets(lead, step).map(drop)
+    }
+
+    fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
+        let reports = self.evaluate_sets(lead, self.run.train.steps)?;
+        lead.progress.set_after(&self.set_names(), &reports);
+        Ok(())
+    }
+
+    fn updates(&self) -> u64 {
+        self.trainer.all_updates()
+    }
+
+    fn prove(&mut self) -> Result<()> {
+        prove(&mut self.trainer)
+    }
+
+    fn reload(&mut self) -> Result<()> {
+        self.trainer.reload(&self.session.model)
+    }
+
+    fn name_tensor(&self, error: Error) -> Error {
+        name_tensor(&self.trainer, error)
+    }
+
+    fn state(&self, state: &mut RunState) {
+        state.policy_version = self.trainer.updates();
+        state.critic_updates = self.trainer.role(RoleName::Critic).map(Role::updates);
+        state.data_position = self.cursor.data_position;
+        state.next_sample_id = self.cursor.next_sample_id;
+        state.held = self.held.state();
+        state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
+        state.reference = self.frozen_sum(RoleName::Reference);
+        state.reward = self.frozen_sum(RoleName::Reward);
+    }
+
+    fn score(&self, progress: &Progress) -> Option<f64> {
+        progress.last_metric.filter(|_| progress.last_eval_step == progress.saved_step)
+    }
+
+    fn keeps_best(&self) -> bool {
+        true
+    }
+
+    fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
+        let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;
+        Ok(Save::Later(Box::new(move || job.run())))
+    }
+
+    fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary {
+        let p = &lead.progress;
+        let rate = |tokens: u64, seconds: f64| {
+            if seconds > 0.0 { json!(tokens as f64 / seconds) } else { Value::Null }
+        };
+        let mut summary = json!({
+            "steps": p.step,
+            "eval_before": p.eval_before,
+            "eval_after": p.eval_after,
+            "pass_at_k_before": p.pass_at_k_before,
+            "pass_at_k_after": p.pass_at_k_after,
+            "sets": p.sets_json(),
+            "best": p.best.map(|best| json!({ "step": best.step, "metric": self.run.eval.metric, "value": best.score })),
+            "reward_first": p.reward_first,
+            "reward_last": p.reward_last,
+            "seconds": lead.seconds(),
+            "tokens_per_second_rollout": rate(p.rollout_tokens, p.rollout_s),
+            "tokens_per_second_update": rate(p.update_tokens, p.update_s),
+            "share_of_peak": lead.share_of_peak(),
+        });
+        lead.common_summary(&mut summary);
+        if let (Some(accuracy), Some(margin)) = (p.pair_accuracy_before, p.pair_margin_before) {
+            summary["pairs_before"] = json!({ "accuracy": accuracy, "margin": margin });
+        }
+        if let (Some(accuracy), Some(margin)) = (p.pair_accuracy_after, p.pair_margin_after) {
+            summary["pairs_after"] = json!({ "accuracy": accuracy, "margin": margin });
+        }
+        summary
+    }
+}
+
+/// Requires that a model that no checkpoint holds is the one that the run began with.
+///
+/// Errors: `resume-differs`.
+fn check_same(now: Option<f64>, then: Option<f64>, whose: &str, what_for: &str) -> Result<()> {
+    if now.map(f64::to_bits) == then.map(f64::to_bits) {
+        return Ok(());
+    }
+    let message = format!("the weights of {whose} are not those that the run began with");
+    Err(Error::new("resume-differs", message)
+        .fact(format!("they are {what_for}"))
+        .hint("put the model back as it was"))
+}

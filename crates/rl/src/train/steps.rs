@@ -1,0 +1,141 @@
+//! The steps that a language-model run can make: of a policy that samples, of text, and of pairs. Each ends with the step's
+//! numbers for the loop.
+
+use super::run::LanguageRun;
+use crate::context::StepContext;
+use crate::data::session::Session;
+use crate::episodes::KeptEpisode;
+use crate::methods::policy::step;
+use crate::methods::sft::sft_step;
+use crate::methods::{PairMethod, metrics};
+use crate::rollout::model_reward;
+use crate::rollout::responses::{Kept, KeptSample};
+use plimsoll_base::Result;
+use plimsoll_plan::SAMPLES_KEPT;
+use plimsoll_run::lead::{Lead, Stepped};
+use plimsoll_run::metrics::Metrics;
+use plimsoll_run::run_dir::RunDir;
+use plimsoll_run::status::Doing;
+use std::time::Instant;
+
+impl LanguageRun<'_> {
+    pub(super) fn policy_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
+        let started = Instant::now();
+        let objective = self.objective.expect("a method that samples has an objective");
+        let Session { data, text, model, .. } = &mut self.session;
+        let text = &*text;
+        let mut cx = StepContext {
+            run: self.run,
+            text,
+            eos: &model.eos_token_ids,
+            objective,
+            rewards: &mut self.rewards,
+            episodes: self.episodes.as_mut(),
+            prompts: &mut |first, n| data.batch(text, first, n),
+            cursor: self.cursor,
+            held: &mut self.held,
+            edge: &mut |doing| lead.part(doing, n),
+        };
+        let result = step(&mut self.trainer, &mut cx, n);
+        let StepContext { objective, cursor, .. } = cx;
+        self.objective = Some(objective);
+        let report = result?;
+        // A step that failed is made again from where it began.
+        self.cursor = cursor;
+        let seconds = started.elapsed().as_secs_f64();
+        let progress = &mut lead.progress;
+        progress.mismatch_max = progress.mismatch_max.max(report.logprob_mismatch_max);
+        progress.rollout_tokens += report.sampled_tokens as u64;
+        progress.update_tokens += report.update_rows;
+        progress.rollout_s += report.seconds.rollout;
+        progress.update_s += report.seconds.update;
+        progress.flops += report.flops;
+        let reward = Some(report.reward);
+        progress.reward_first = progress.reward_first.or(reward);
+        progress.reward_last = reward;
+        self.keep_samples(&lead.dir, n)?;
+        if let Some(fault) = &report.fault {
+            lead.note(format!("step {n}: an episode was left out: {fault}"));
+        }
+        let mut metrics = report.metrics;
+        metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
+        let sets: Vec<&str> = self.session.data.names().collect();
+        metrics::add_sets(&mut metrics, &sets, &self.held.groups()[self.held.last()]);
+        self.step_done(lead, n, Stepped { seconds, reward, metrics, ..Stepped::default() })
+    }
+
+    pub(super) fn supervised_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
+        let started = Instant::now();
+        let rows = self.run.rollout.prompts_per_step as usize;
+        let items = self.session.data.batch(&self.session.text, self.cursor.data_position, rows)?;
+        lead.part(Doing::Update, n);
+        let report = sft_step(&mut self.trainer, self.run, &items, n)?;
+        self.cursor.data_position += rows as u64;
+        self.cursor.next_sample_id += rows as u64;
+        let (loss, metrics) = (report.sums.mean_nll(), metrics::of_sft(&report));
+        self.data_step_done(lead, n, started, report.update.rows, loss, metrics)
+    }
+
+    pub(super) fn pair_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
+        let started = Instant::now();
+        let rows = self.run.rollout.prompts_per_step as usize;
+        let items = self.session.data.batch(&self.session.text, self.cursor.data_position, rows)?;
+        lead.part(Doing::Update, n);
+        let method = PairMethod::of(self.run.method);
+        let report = (method.step)(&mut self.trainer, self.run, &items, n)?;
+        self.cursor.data_position += rows as u64;
+        self.cursor.next_sample_id += 2 * rows as u64;
+        let (loss, metrics) = (report.sums.loss, metrics::of_pairs(&report));
+        self.data_step_done(lead, n, started, report.update.rows, loss, metrics)
+    }
+
+    /// A step that is all update.
+    fn data_step_done(
+        &mut self,
+        lead: &mut Lead<'_, '_, '_, '_>,
+        n: u32,
+        started: Instant,
+        rows: u64,
+        loss: f64,
+        metrics: Metrics,
+    ) -> Result<()> {
+        let seconds = started.elapsed().as_secs_f64();
+        lead.progress.update_tokens += rows;
+        lead.progress.update_s += seconds;
+        self.step_done(lead, n, Stepped { seconds, loss: Some(loss), metrics, ..Stepped::default() })
+    }
+
+    fn step_done(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32, stepped: Stepped) -> Result<()> {
+        let accuracy = lead.progress.last_eval;
+        lead.step_done(n, self.trainer.all_updates(), Stepped { accuracy, counts_tokens: true, ..stepped })
+    }
+
+    /// Writes the first samples of every twentieth of the steps, of the first and of the last.
+    fn keep_samples(&mut self, dir: &RunDir, n: u32) -> Result<()> {
+        let every = (self.run.train.steps / 20).max(1);
+        if n != 1 && !n.is_multiple_of(every) && n != self.run.train.steps {
+            return Ok(());
+        }
+        let group = self.run.rollout.group_size as usize;
+        if let Some(episodes) = &self.episodes {
+            let samples = self.trainer.step_samples();
+            let kept = 0..samples.len().min(SAMPLES_KEPT);
+            let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
+            return dir.write_samples(n, &rows);
+        }
+        let names = model_reward::names(&self.rewards, self.run.model_reward.as_ref());
+        let names: Vec<String> = names.into_iter().map(str::to_string).collect();
+        let sets: Vec<&str> = self.session.data.names().collect();
+        let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);
+        let kept = Kept { text: &self.session.text, step: n, names: &names, samples, policy_version };
+        let groups = self.held.last();
+        let rows: Vec<KeptSample> = (groups.start * group..groups.end * group)
+            .take(SAMPLES_KEPT)
+            .map(|s| {
+                let (of, i) = (&self.held.groups()[s / group], s % group);
+                kept.sample(s, sets[of.item.set], &of.item.text, &of.texts[i], &of.scored[i])
+            })
+            .collect();
+        dir.write_samples(n, &rows)
+    }
+}

@@ -1,0 +1,490 @@
+//! The one loop of a training run. `lead` owns events, saves, signals, evaluation, last words and the report at the end; what a
+//! step computes is a `Job`. Language models and policies in environments are its two jobs.
+
+use crate::checkpoint::{Best, Retention, RunState, Saver, Store};
+use crate::ending::{Summary, interrupted, is_divergence};
+use crate::events::{Event, Observer, Started, StepResult};
+use crate::load_line::Watch;
+use crate::metrics::{Metrics, add_host};
+use crate::opening::Opened;
+use crate::progress::Progress;
+use crate::report;
+use crate::resume::{Fingerprint, Good};
+use crate::run_dir::RunDir;
+use crate::status::Doing;
+use plimsoll_base::{Error, Exit, Result};
+use plimsoll_config::RunSpec;
+use plimsoll_memory::host::Host;
+use plimsoll_memory::{CardMemory, Plan, Pool};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread::Scope;
+use std::time::Instant;
+
+/// What a run trains: the calls that differ between language models and policies in environments.
+pub trait Job<'scope> {
+    /// Begins at step 0: weights are those that the run begins with. Evaluates before the first step.
+    fn begin(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
+
+    /// Takes tensors and counters from a checkpoint. `lead.progress` is set already.
+    fn restore(
+        &mut self,
+        lead: &mut Lead<'_, '_, 'scope, '_>,
+        checkpoint: &Path,
+        state: &RunState,
+    ) -> Result<()>;
+
+    /// Makes a step, which ends with `Lead::step_done`.
+    fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()>;
+
+    /// Evaluates between two steps, when `eval.every` says so.
+    fn evaluate(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()>;
+
+    /// Evaluates after the last step.
+    fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
+
+    /// Returns the optimizer updates of all models so far.
+    fn updates(&self) -> u64;
+
+    /// Requires that the weights are finite and give finite numbers.
+    fn prove(&mut self) -> Result<()>;
+
+    /// Puts the weights back that the run began with.
+    fn reload(&mut self) -> Result<()>;
+
+    /// Adds to an error of a divergence which tensor grew most.
+    fn name_tensor(&self, error: Error) -> Error;
+
+    /// Fills in the counters that only the job knows.
+    fn state(&self, state: &mut RunState);
+
+    /// Returns what the best checkpoint goes by, of the step that is saved; none if it was not evaluated.
+    fn score(&self, progress: &Progress) -> Option<f64>;
+
+    /// True if the best checkpoint is kept whatever its age.
+    fn keeps_best(&self) -> bool;
+
+    /// Begins a checkpoint: small files are written, tensors at once or later.
+    fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>>;
+
+    /// Returns `summary.json`: the job's numbers with `Lead::common_summary` among them.
+    fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary;
+}
+
+/// A checkpoint to be written.
+pub struct Saving<'s> {
+    /// Steps done.
+    pub step: u32,
+    /// Where checkpoints are.
+    pub store: Store,
+    /// Which of the earlier ones stay.
+    pub retention: Retention,
+    /// Counters and the resolved run file; none for weights alone, from which a run cannot go on.
+    pub everything: Option<(&'s RunState, &'s str)>,
+}
+
+/// How far a save has come.
+pub enum Save<'scope> {
+    /// It is complete.
+    Done(PathBuf),
+    /// The rest is to run next to the following steps.
+    Later(Box<dyn FnOnce() -> Result<PathBuf> + Send + 'scope>),
+}
+
+/// What a step reports besides what the loop knows.
+#[derive(Default)]
+pub struct Stepped {
+    /// Seconds of the step.
+    pub seconds: f64,
+    /// As in `StepResult`.
+    pub reward: Option<f64>,
+    /// As in `StepResult`.
+    pub loss: Option<f64>,
+    /// As in `StepResult`.
+    pub accuracy: Option<f64>,
+    /// As in `StepResult`.
+    pub frames_per_second: Option<f64>,
+    /// True if the rates of rollouts and updates are in tokens, which the event then shows.
+    pub counts_tokens: bool,
+    /// Every metric under its name.
+    pub metrics: Metrics,
+}
+
+/// What the run is doing, for the message if it fails.
+#[derive(Clone, Copy)]
+enum At {
+    Start,
+    Step(u32),
+    /// An evaluation or a checkpoint after this many steps.
+    After(u32),
+}
+
+/// What the loop is told of a run before it begins.
+pub struct Begun<'r> {
+    /// The run.
+    pub run: &'r RunSpec,
+    /// The run in one line, for people.
+    pub title: String,
+    /// The run file as the planner resolved it, as TOML: what checkpoints record.
+    pub run_file: String,
+    /// The plan that memory is held against.
+    pub plan: &'r Plan,
+    /// What bits depend on.
+    pub fingerprint: Fingerprint,
+    /// Bytes of the arena that are bound.
+    pub arena_used: u64,
+    /// FLOP/s that the device reaches.
+    pub peak_flops: f64,
+    /// The device's machine type.
+    pub machine: String,
+    /// Reads the card's memory, if there is a card.
+    pub card: Box<dyn Fn() -> Option<CardMemory> + 'r>,
+}
+
+/// A run under way.
+pub struct Lead<'r, 's, 'scope, 'env> {
+    /// The run.
+    pub run: &'r RunSpec,
+    /// The run directory.
+    pub dir: RunDir,
+    /// How far the run has come.
+    pub progress: Progress,
+    begun: Begun<'r>,
+    /// The card's memory once every shape had run.
+    frozen: Option<CardMemory>,
+    watch: Watch,
+    observer: &'s mut dyn Observer,
+    signal: &'s AtomicI32,
+    saver: Saver<'scope, 'env>,
+    at: At,
+    started: Instant,
+}
+
+/// Leads a run from its opening to its summary.
+///
+/// Errors: those of the job. After an error the last good weights are saved where there are any, and `crash.json` tells why.
+pub fn lead<'scope>(
+    opened: Opened,
+    begun: Begun<'_>,
+    job: &mut dyn Job<'scope>,
+    observer: &mut dyn Observer,
+    signal: &AtomicI32,
+    scope: &'scope Scope<'scope, '_>,
+) -> Result<Summary> {
+    let Opened { dir, checkpoint, notes } = opened;
+    let run = begun.run;
+    let mut watch = Watch::new(begun.plan, run.train.steps, run.strict);
+    watch.set_dir(dir.path());
+    let mut lead = Lead {
+        run,
+        dir,
+        progress: Progress::default(),
+        frozen: (begun.card)(),
+        begun,
+        watch,
+        observer,
+        signal,
+        saver: Saver::new(scope),
+        at: At::Start,
+        started: Instant::now(),
+    };
+    let result = lead.begin(job, checkpoint, notes).and_then(|()| lead.steps(job));
+    result.map_err(|error| lead.last_words(job, error))
+}
+
+impl<'scope> Lead<'_, '_, 'scope, '_> {
+    /// Begins at step 0, or after a checkpoint.
+    fn begin(
+        &mut self,
+        job: &mut dyn Job<'scope>,
+        checkpoint: Option<Good>,
+        notes: Vec<String>,
+    ) -> Result<()> {
+        let plan = self.begun.plan;
+        let started = Event::Started(Started {
+            what: self.begun.title.clone(),
+            steps: self.run.train.steps,
+            dir: self.dir.path().to_path_buf(),
+            planned_bytes: plan.process_peak().0,
+            limit_bytes: plan.limits.host.as_ref().map_or(0, |l| l.bytes.0),
+        });
+        let Some(Good { folder, state }) = checkpoint else {
+            self.say(&started)?;
+            return job.begin(self);
+        };
+        self.observer.on_event(&started);
+        self.progress = state.progress.clone();
+        job.restore(self, &folder, &state)?;
+        let step = self.progress.step;
+        // A run that was made longer is evaluated at its new end.
+        self.progress.evaluated_at_end &= step == self.run.train.steps;
+        self.at = At::After(step);
+        // The log was cut back to the instant before this event.
+        self.say(&Event::Saved { step, path: folder })?;
+        self.say(&Event::Resumed { step, notes })
+    }
+
+    fn steps(&mut self, job: &mut dyn Job<'scope>) -> Result<Summary> {
+        let steps = self.run.train.steps;
+        for step in self.progress.step + 1..=steps {
+            self.at = At::Step(step);
+            job.step(self, step)?;
+            self.watch_step(job, step)?;
+            let every = |n: Option<u32>| n.is_some_and(|n| n > 0 && step % n == 0) && step < steps;
+            if every(self.run.eval.every) {
+                job.evaluate(self, step)?;
+            }
+            if every(self.run.checkpoint.every) {
+                self.save(job)?;
+            }
+            // After the last step the run is as good as over.
+            if step < steps {
+                self.end_if_interrupted(job, step)?;
+            }
+        }
+        if !self.progress.evaluated_at_end {
+            job.evaluate_at_end(self)?;
+            self.progress.evaluated_at_end = true;
+        }
+        self.save(job)?;
+        self.settle()?;
+        let summary = job.summary(self);
+        report::write(&self.dir, &self.begun.title, steps)?;
+        self.dir.write_summary(&summary)?;
+        self.say(&Event::Finished { summary: summary.clone() })?;
+        Ok(summary)
+    }
+
+    /// Saves the run and ends it with an error if a signal came.
+    ///
+    /// Errors: `interrupted`; those of saving.
+    pub fn end_if_interrupted(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
+        let number = self.signal.load(Ordering::Relaxed);
+        if number == 0 {
+            return Ok(());
+        }
+        self.save(job)?;
+        self.settle()?;
+        Err(interrupted(number, step, self.dir.path()))
+    }
+
+    /// Tells the load line that a part of a step begins.
+    pub fn part(&mut self, doing: Doing, step: u32) {
+        self.watch.begin(doing, step, || (self.begun.card)());
+    }
+
+    /// Records what a step came to. The checkpoint of the step before is complete then, or it failed: the step is done and
+    /// reported all the same.
+    pub fn step_done(&mut self, step: u32, updates: u64, mut stepped: Stepped) -> Result<()> {
+        self.progress.step = step;
+        self.progress.updates = updates;
+        self.at = At::After(step);
+        let saved = self.settle();
+        let (rss, planned) = (Host::this().rss(), self.begun.plan.process_peak());
+        add_host(&mut stepped.metrics, &rss, planned, stepped.seconds);
+        let progress = &mut self.progress;
+        progress.step_s += stepped.seconds;
+        let rate = |count: u64, seconds: f64| {
+            (stepped.counts_tokens && seconds > 0.0).then(|| count as f64 / seconds)
+        };
+        let event = Event::Step(StepResult {
+            step,
+            steps: self.run.train.steps,
+            reward: stepped.reward,
+            loss: stepped.loss,
+            accuracy: stepped.accuracy,
+            tokens_per_second_rollout: rate(progress.rollout_tokens, progress.rollout_s),
+            tokens_per_second_update: rate(progress.update_tokens, progress.update_s),
+            frames_per_second: stepped.frames_per_second,
+            rss_bytes: rss.now.0,
+            planned_bytes: planned.0,
+            seconds: stepped.seconds,
+            seconds_left: f64::from(self.run.train.steps - step) * progress.step_s / f64::from(step),
+            metrics: stepped.metrics,
+        });
+        self.say(&event)?;
+        saved
+    }
+
+    /// Reports memory over the step; a strict run that went over the line is saved and ends.
+    fn watch_step(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
+        let steps = self.run.train.steps;
+        for event in self.watch.end_step(step, steps, || (self.begun.card)()) {
+            self.say(&event)?;
+        }
+        match self.watch.strict_error() {
+            Some(error) => self.save(job).and_then(|()| self.settle()).and(Err(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Saves the run, whose weights must give numbers: whatever `checkpoints` holds can be used. A save goes on next to the
+    /// following rollout; `settle` waits for it.
+    fn save(&mut self, job: &mut dyn Job<'scope>) -> Result<()> {
+        let step = self.progress.step;
+        if self.progress.saved_step == Some(step) {
+            return Ok(());
+        }
+        job.prove()?;
+        self.start_saving(job, step, true)
+    }
+
+    /// Begins a checkpoint of the weights, or of everything that the next step depends on.
+    fn start_saving(&mut self, job: &mut dyn Job<'scope>, step: u32, everything: bool) -> Result<()> {
+        self.part(Doing::Save, step);
+        self.settle()?;
+        let mut progress = self.progress.clone();
+        progress.saved_step = Some(step);
+        progress.seconds_before = self.seconds();
+        if let Some(score) = job.score(&progress)
+            && progress.best.is_none_or(|best| score > best.score)
+        {
+            progress.best = Some(Best { step, score });
+        }
+        let state = self.state(job, progress)?;
+        let (checkpoint, best) = (&self.run.checkpoint, state.progress.best);
+        let retention = Retention {
+            keep: checkpoint.keep,
+            keep_bytes: checkpoint.keep_bytes.map(|limit| limit.0.0),
+            best: best.filter(|_| job.keeps_best()).map(|best| best.step),
+        };
+        let store = self.dir.store();
+        let everything = everything.then_some((&state, self.begun.run_file.as_str()));
+        let save = job.save(Saving { step, store: store.clone(), retention, everything })?;
+        let done = match save {
+            Save::Done(path) => Some(path),
+            Save::Later(rest) => self.saver.start(step, store, rest).map(|()| None)?,
+        };
+        self.progress.saved_step = Some(step);
+        self.progress.best = best;
+        match done {
+            Some(path) => self.say(&Event::Saved { step, path }),
+            None => Ok(()),
+        }
+    }
+
+    /// The counters as they are now; the log up to here is on the disk.
+    fn state(&mut self, job: &dyn Job<'scope>, progress: Progress) -> Result<RunState> {
+        let Fingerprint { machine, build, plan, inputs } = self.begun.fingerprint.clone();
+        let events_bytes = self.dir.events().sync()?;
+        let blank = RunState::blank(progress);
+        let mut state = RunState { seed: self.run.seed, events_bytes, machine, build, plan, inputs, ..blank };
+        job.state(&mut state);
+        Ok(state)
+    }
+
+    /// Waits for a save under way, and reports that it is done.
+    fn settle(&mut self) -> Result<()> {
+        match self.saver.settle()? {
+            Some((step, path)) => self.say(&Event::Saved { step, path }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the seconds of the run, those of earlier processes included.
+    pub fn seconds(&self) -> f64 {
+        self.progress.seconds_before + self.started.elapsed().as_secs_f64()
+    }
+
+    /// Writes an event to the log and hands it to the observer.
+    ///
+    /// Errors: those of the event log.
+    pub fn say(&mut self, event: &Event) -> Result<()> {
+        let started = Instant::now();
+        let mut line = serde_json::to_value(event).expect("events are plain data");
+        line["seconds_since_start"] = json!(self.seconds());
+        self.dir.events().write(&line)?;
+        self.observer.on_event(event);
+        self.watch.add_spent(started.elapsed());
+        Ok(())
+    }
+
+    /// Shows words that belong in no log.
+    pub fn note(&mut self, text: String) {
+        self.observer.on_event(&Event::Note { text });
+    }
+
+    /// What a run that fails leaves: the last good weights, if a step was made, and `crash.json`. Returns the error with the
+    /// step, the tensor where numbers ran away, and where those weights are.
+    fn last_words(&mut self, job: &mut dyn Job<'scope>, error: Error) -> Error {
+        if matches!(error.exit, Exit::Interrupted | Exit::Terminated) {
+            return error;
+        }
+        // What was being saved is saved, or it is the error itself.
+        let _ = self.settle();
+        let steps = self.run.train.steps;
+        let mut error = match self.at {
+            At::Start => error.fact("before the first step"),
+            At::Step(n) => error.fact(format!("in step {n} of {steps}")),
+            At::After(n) => error.fact(format!("after step {n} of {steps}")),
+        };
+        if is_divergence(&error) {
+            error = job.name_tensor(error);
+        }
+        let planned = self.begun.plan.process_peak();
+        let readings =
+            json!({ "rss": Host::this().rss().now, "planned": planned, "seconds": self.seconds() });
+        // The error itself is what the user must see; a second failure while recording it adds nothing.
+        if self.progress.step > 0 && self.keep_good_weights(job).is_ok() {
+            let latest = self.dir.path().join("checkpoints/latest");
+            error = error.fact(format!("last good weights: {}", latest.display()));
+        }
+        let _ = self.dir.write_crash(&error, self.progress.step, &readings);
+        error
+    }
+
+    /// Saves the weights if they give numbers; else an earlier checkpoint is the last good one, and where there is none, the
+    /// weights that the run began with. A step that failed after an update leaves weights alone: the run cannot go on from the
+    /// middle of a step.
+    fn keep_good_weights(&mut self, job: &mut dyn Job<'scope>) -> Result<()> {
+        let whole_step = job.updates() == self.progress.updates;
+        let has_checkpoint = self.progress.saved_step.is_some();
+        if self.progress.saved_step == Some(self.progress.step) || (has_checkpoint && !whole_step) {
+            return Ok(());
+        }
+        let step = self.progress.step;
+        match job.prove().and_then(|()| self.start_saving(job, step, whole_step)) {
+            Err(error) if is_divergence(&error) && has_checkpoint => return Ok(()),
+            Err(error) if is_divergence(&error) => {
+                job.reload()?;
+                self.start_saving(job, 0, false)?;
+            }
+            result => result?,
+        }
+        self.settle()
+    }
+
+    /// Returns the share of the device's peak that rollouts and updates reached; null without either.
+    pub fn share_of_peak(&self) -> Value {
+        let (p, busy) = (&self.progress, self.progress.rollout_s + self.progress.update_s);
+        match busy > 0.0 && p.flops > 0.0 {
+            true => json!(p.flops / busy / self.begun.peak_flops),
+            false => Value::Null,
+        }
+    }
+
+    /// Adds to a summary what every run reports: memory, monitoring, exactness and the machine.
+    pub fn common_summary(&self, summary: &mut Value) {
+        let (plan, p) = (self.begun.plan, &self.progress);
+        for (name, value) in [
+            ("arena_planned_bytes", json!(plan.arena_bytes())),
+            ("arena_used_bytes", json!(self.begun.arena_used)),
+            ("rss_planned_bytes", json!(plan.process_peak())),
+            ("rss_peak_bytes", json!(Host::this().rss().peak)),
+            ("supervisor_rss_bytes", json!(self.watch.supervisor_bytes())),
+            ("monitoring_share", json!(self.watch.spent().as_secs_f64() / p.step_s.max(1e-9))),
+            ("trend", json!(self.watch.trend().kinds)),
+            ("logprob_mismatch_max", json!(p.mismatch_max)),
+            ("machine", json!(self.begun.machine)),
+        ] {
+            summary[name] = value;
+        }
+        if let (Some(frozen), Some(now)) = (self.frozen, (self.begun.card)()) {
+            summary["device_planned_bytes"] = json!(plan.peak(Pool::Device).peak);
+            summary["device_used_bytes"] = json!(now.ours());
+            summary["device_free_at_freeze_bytes"] = json!(frozen.free);
+            summary["device_free_at_end_bytes"] = json!(now.free);
+        }
+    }
+}
