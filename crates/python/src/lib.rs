@@ -1,7 +1,7 @@
-//! The wheel `plimsoll-rl`: collectors and a vector of environments for learners in Python.
+//! The wheel `plimsoll-rl`: collectors and vector environments for learners in Python.
 //!
-//! This side hands bytes over: slots of observations and actions, and the memory of a batch. The Python side
-//! (`python/plimsoll_rl`) gives them shapes with numpy, from the spaces that it is told as JSON.
+//! This side passes bytes: slots of observations and actions, and the memory of a batch. The Python side
+//! (`python/plimsoll_rl`) shapes them with numpy, from spaces described in JSON.
 
 #![warn(missing_docs)]
 
@@ -19,7 +19,7 @@ use std::ffi::OsString;
 
 pyo3::create_exception!(plimsoll_rl, PlimsollError, PyRuntimeError, "A named error; `slug` is its name.");
 
-/// What went wrong, as Python's: the message with facts and hints, and `slug` to act on.
+/// Converts an error to a Python exception: the message with facts and hints, and `slug` for code.
 fn raised(error: &Error) -> PyErr {
     Python::attach(|py| {
         let raised = PlimsollError::new_err(error.to_string());
@@ -30,7 +30,7 @@ fn raised(error: &Error) -> PyErr {
     })
 }
 
-/// Becomes a worker of Python environments; returns only if it could not.
+/// Becomes a worker of Python environments; returns only on errors.
 #[pyfunction]
 fn become_env_worker(arguments: Vec<OsString>) {
     plimsoll_collect::exec_env_worker(&arguments);
