@@ -1,4 +1,4 @@
-//! `completions SHELL`: the script that a shell sources.
+//! `completions SHELL`: prints a shell's completion script.
 
 use crate::output;
 use clap::CommandFactory;
@@ -6,17 +6,15 @@ use clap_complete::Shell;
 use plimsoll_base::Result;
 use std::process::ExitCode;
 
-/// The flags of `completions`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll"
 )]
 pub struct Args {
-    /// The shell.
+    /// The shell to complete in.
     shell: Shell,
 }
 
-/// Prints the script.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::Cli::command(), "plimsoll", &mut script);

@@ -1,5 +1,5 @@
-//! `doctor --run`: reads another framework's launch file and the machine, and shows the plan of that run. The reader is
-//! `import`'s, the rules are the doctor's; this file joins the two, because neither crate may know the other.
+//! `doctor --run`: reads another framework's launch file and the machine, and shows the plan of that run. `import` reads
+//! the file and the doctor has the rules; this file joins the two, because neither may depend on the other.
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, ModelSpec, Result};
@@ -12,12 +12,12 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Longest config.json that is read.
+/// Longest config.json to read.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Largest number of cards of a node.
 const GPUS_MAX: u64 = 1024;
 
-/// What a plan of another framework's run may be told.
+/// Flags of a plan of another framework's run.
 #[derive(clap::Args)]
 pub struct Flags {
     /// Plan a run of another framework from its launch file: openrlhf, orz, verl, trl or torchrl.
@@ -26,10 +26,10 @@ pub struct Flags {
     /// The framework's version, if the file does not pin it.
     #[arg(long, value_name = "VERSION", requires = "run")]
     stack_version: Option<String>,
-    /// A config.json, its folder, or a preset, for models whose shape is not known.
+    /// A config.json, its folder, or a preset, for models of unknown shape.
     #[arg(long, value_name = "PATH", requires = "run")]
     model_config: Option<String>,
-    /// Another value for a setting of the file, or one that it lacks.
+    /// A setting to replace or add.
     #[arg(long, value_name = "KEY=VALUE", requires = "run")]
     set: Vec<String>,
     /// An environment variable of the trainer.
@@ -41,18 +41,18 @@ pub struct Flags {
     /// Memory of a card.
     #[arg(long, value_name = "BYTES", requires = "run")]
     gpu_memory: Option<String>,
-    /// Memory that the container allows.
+    /// Memory limit of the container.
     #[arg(long, value_name = "BYTES", requires = "run")]
     host_memory: Option<String>,
     /// Size of /dev/shm.
     #[arg(long, value_name = "BYTES", requires = "run")]
     shm: Option<String>,
-    /// The kernel that it runs on, as 5.4.
+    /// The kernel version, such as 5.4.
     #[arg(long, value_name = "VERSION", requires = "run")]
     kernel: Option<String>,
 }
 
-/// Prints the plan; exit code 1 if the run would not fit, or something would bite.
+/// Prints the plan; exit code 1 if the run would not fit or has a problem.
 pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
     let [stack, file] = flags.run.as_slice() else { unreachable!("clap takes two values") };
     let stack = stack_named(stack)?;
@@ -108,7 +108,7 @@ fn pair(text: &str, flag: &str) -> Result<(String, String)> {
     }
 }
 
-/// This machine's readings, and over them what was given by hand.
+/// Returns this machine's readings, overridden by flags.
 fn limits(flags: &Flags) -> Result<Limits> {
     let mut limits = readings();
     let hand = |flag: &str| format!("--{flag}");
@@ -155,7 +155,7 @@ fn kernel(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// What this machine has, each with where it was read.
+/// Reads this machine's limits, each with its source.
 fn readings() -> Limits {
     let here = Host::this().limits(Path::new("."));
     let (cards, card) = (device_files(), cuda::probe().ok());
@@ -194,7 +194,7 @@ fn device_files() -> u64 {
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_card)).count() as u64
 }
 
-/// A model's shape: a folder with a config.json, a known name, or what the user points at. Nothing is fetched.
+/// Finds a model's shape: a folder with a config.json, a known name, or the user's choice. Nothing is fetched.
 fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
     let folder = Path::new(name).join("config.json");
     if folder.is_file() {

@@ -1,4 +1,4 @@
-//! `import STACK FILE`: a run file from what another stack is started with, and a list of what it could not take along.
+//! `import STACK FILE`: makes a run file from another stack's configuration, and lists what it could not convert.
 
 use crate::output;
 use plimsoll_base::{Error, Result};
@@ -8,7 +8,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The flags of `import`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 FILE is read and never run:
@@ -24,11 +23,11 @@ Examples:
   plimsoll import trl grpo.yaml --output runs/mine.toml
   plimsoll plan runs/mine.toml")]
 pub struct Args {
-    /// Whose file it is.
+    /// The stack of the file.
     stack: Whose,
     /// The script or configuration.
     file: PathBuf,
-    /// Write the run file here instead of on stdout; a file that is there already is never overwritten.
+    /// Write the run file here instead of to stdout; an existing file is never overwritten.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -42,7 +41,7 @@ enum Whose {
     Orz,
 }
 
-/// Prints or writes the run file, and its remarks on stderr.
+/// Prints or writes the run file, and prints its remarks on stderr.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let stack = match args.stack {
         Whose::OpenRlhf => Stack::OpenRlhf,
