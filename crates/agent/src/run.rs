@@ -15,7 +15,7 @@ use plimsoll_base::{Bytes, Error, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::Device;
+use plimsoll_device::{Backend, Device};
 use plimsoll_files::record_of;
 use plimsoll_memory::{Arena, ArenaMap, Limits};
 use plimsoll_run::checkpoint::RunState;

@@ -26,8 +26,7 @@ pub use pool::Pool;
 pub(crate) use view::{Element, Real, Shared};
 
 use plimsoll_device::{
-    Activation, AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout,
-    NormGrads, QkNorm, QkNormBackward, Sampling,
+    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,6 +48,7 @@ pub struct CpuDevice {
     isa: Isa,
     scratch: Option<Scratch>,
     perturbed: AtomicBool,
+    claims: Claims,
     /// Results of passes, where the device runs ahead.
     slots: Option<pipeline::Slots>,
 }
@@ -65,11 +65,11 @@ impl CpuDevice {
     /// Before a sum is added to a gradient that is to be written: zeros.
     fn begin_sum(&self, grad: Buf<'_>, add: bool) {
         if !add {
-            self.zero(grad);
+            elementwise::zero(self, grad);
         }
     }
 
-    /// Maps and touches `arena_bytes`, and starts `threads - 1` threads beside the caller's.
+    /// Maps and touches `arena_bytes`, and starts `threads - 1` threads, which work next to the caller's.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn new(arena_bytes: Bytes, threads: usize, isa: Isa) -> Result<CpuDevice> {
@@ -82,6 +82,7 @@ impl CpuDevice {
             isa,
             scratch: None,
             perturbed: AtomicBool::new(false),
+            claims: Claims::new(false),
             slots: None,
         })
     }
@@ -120,10 +121,10 @@ impl CpuDevice {
 
     /// Takes the region `device.scratch`. Without it the backward operations panic.
     pub fn bind_scratch(&mut self, buf: Buf<'_>) {
+        self.claims.reserve(buf);
         self.scratch = Some(Scratch { offset: buf.offset(), len: buf.len(), dtype: buf.dtype() });
     }
 
-    /// The calling task's own scratch.
     #[allow(clippy::mut_from_ref)] // A thread has one part and runs one task.
     pub(crate) fn thread_scratch<T: Element>(&self, thread: usize) -> &mut [T] {
         let scratch = self.scratch.expect("`bind_scratch` comes before the backward operations");
@@ -137,12 +138,10 @@ impl CpuDevice {
         unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(start as usize).cast(), part) }
     }
 
-    /// The threads.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The instruction path.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -174,7 +173,7 @@ fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
     matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights)).into_iter().max().expect("five matrices")
 }
 
-impl Device for CpuDevice {
+impl Backend for CpuDevice {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Cpu
     }
@@ -190,207 +189,118 @@ impl Device for CpuDevice {
     fn perturb_norms(&self, on: bool) {
         self.perturbed.store(on, Ordering::Relaxed);
     }
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
 
+    fn launch(&self, op: Checked<'_, '_>) {
+        match op.op() {
+            Op::Embed { table, ids, out } => elementwise::embed(self, table, ids, out),
+            Op::RmsNorm { x, w, eps, out } => norm::rms_norm(self, x, w, eps, out),
+            Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
+            Op::MatmulAdd { x, w, resid, out } => {
+                if out != resid {
+                    elementwise::cast(self, resid, out);
+                }
+                matmul::forward(self, x, w, None, out, true);
+            }
+            Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
+                rope::forward(self, qkv, norms, rope, batch, kv, q_out);
+            }
+            Op::CopyKv { kv, copies } => rope::copy_kv(self, kv, copies),
+            Op::Attention { q, kv, batch, out, lse } => attention::forward(self, q, kv, batch, out, lse),
+            Op::Swiglu { gate_up, f, out } => elementwise::swiglu(self, gate_up, f, out),
+            Op::Activate { how, x, out } => activation::activate(self, how, x, out),
+            Op::GatherRows { x, rows, out } => elementwise::gather_rows(self, x, rows, out),
+            Op::Head { x, w, targets, inv_temperature, tile, out } => {
+                head::forward(self, x, w, targets, inv_temperature, tile, out);
+            }
+            Op::Sample { args } => sample::sample(self, args),
+            Op::Advance { batch, ids, tokens, keys } => elementwise::advance(self, batch, ids, tokens, keys),
+            Op::Cast { src, dst } => elementwise::cast(self, src, dst),
+            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
+            Op::MatmulDw { dy, x, grad, add, pack } => {
+                self.begin_sum(grad.buf, add);
+                matmul::backward_w(self, dy, x, grad, pack);
+            }
+            Op::BiasBackward { dy, grad, add } => {
+                self.begin_sum(grad, add);
+                norm::bias_backward(self, dy, grad);
+            }
+            Op::RmsNormBackward { x, w, eps, dy, to } => {
+                self.begin_sum(to.dw, to.add);
+                norm::rms_norm_backward(self, x, w, eps, dy, to);
+                if let Some(rounded) = to.rounded {
+                    elementwise::cast(self, to.dx, rounded);
+                }
+            }
+            Op::AttentionBackward { args } => attention_backward::backward(self, args),
+            Op::RopeBackward { args } => rope::backward(self, args),
+            Op::SwigluBackward { gate_up, f, dout, d_gate_up, out } => {
+                elementwise::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
+            }
+            Op::ActivateBackward { how, y, dy, dx } => activation::activate_backward(self, how, y, dy, dx),
+            Op::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(self, src, rows, dst),
+            Op::HeadBackward { args } => {
+                self.begin_sum(args.grad.buf, args.add);
+                head::backward(self, args);
+            }
+            Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),
+            Op::AdamW { how, bufs } => match bufs.scales {
+                Some(scales) => adamw8::adamw(self, how, bufs, scales),
+                None => adamw::adamw(self, how, bufs),
+            },
+            Op::WriteCodes { src, dst } => adamw8::write_codes(self, src, dst),
+            Op::Zero { dst } => elementwise::zero(self, dst),
+        }
+    }
+
+    fn put_u32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u32]) {
+        elementwise::write_u32(self, dst, src);
+    }
+    fn get_u32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [u32]) {
+        dst.copy_from_slice(self.read(src));
+    }
+    fn put_f32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[f32]) {
+        elementwise::write_f32(self, dst, src);
+    }
+    fn get_f32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [f32]) {
+        elementwise::read_f32(self, src, dst);
+    }
+    fn put_rows(&self, _: &Claim<'_>, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
+        elementwise::write_rows(self, dst, first_row, src);
+    }
+    fn get_rows(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
+        elementwise::read_rows(self, src, first_row, dst);
+    }
+    fn get_codes(
+        &self,
+        _: &Claim<'_>,
+        src: Coded<'_>,
+        (k, layout): (usize, MatrixLayout),
+        first_row: usize,
+        dst: &mut [f32],
+    ) {
+        adamw8::read_codes(self, src, k, layout, first_row, dst);
+    }
+    fn get_sum_squares(&self, _: &Claim<'_>, x: Buf<'_>) -> f64 {
+        adamw::sum_squares(self, x)
+    }
+
+    fn sync(&self) {}
     fn both(&self, a: &(dyn Fn() + Sync), b: &(dyn Fn() + Sync)) {
         self.pool.run(2, &|task, _| if task == 0 { a() } else { b() });
     }
-
-    fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {
-        elementwise::write_u32(self, dst, start, src);
-    }
-    fn read_u32(&self, src: Buf<'_>, start: usize, dst: &mut [u32]) {
-        elementwise::read_u32(self, src, start, dst);
-    }
-    fn write_f32(&self, dst: Buf<'_>, start: usize, src: &[f32]) {
-        elementwise::write_f32(self, dst, start, src);
-    }
-    fn read_f32(&self, src: Buf<'_>, start: usize, dst: &mut [f32]) {
-        elementwise::read_f32(self, src, start, dst);
-    }
-    fn write_rows(&self, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
-        elementwise::write_rows(self, dst, first_row, src);
-    }
-    fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
-        elementwise::read_rows(self, src, first_row, dst);
-    }
-    fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
-        adamw8::read_codes(self, src, k, layout, first_row, dst);
-    }
-    fn write_codes(&self, src: Buf<'_>, dst: Coded<'_>) {
-        adamw8::write_codes(self, src, dst);
-    }
-    fn zero(&self, dst: Buf<'_>) {
-        elementwise::zero(self, dst);
-    }
-    fn sync(&self) {}
-    fn pipeline(&self) -> Option<&dyn plimsoll_device::Pipeline> {
+    fn pipeline(&self) -> Option<&dyn Pipeline> {
         self.slots.is_some().then_some(self)
     }
 
     fn offload_begin(&self) {}
-    fn offload_in<'b>(&self, _slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
-        copies.for_each(|(src, dst)| elementwise::copy_bytes(self, src, dst));
-    }
     fn offload_wait(&self, _slot: usize) {}
-    fn offload_out<'b>(&self, _slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
-        copies.for_each(|(src, dst)| elementwise::copy_bytes(self, src, dst));
+    fn bring<'a, 'c>(&self, _slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
+        copies.for_each(|copy| elementwise::copy_bytes(self, copy.src, copy.dst));
     }
-
-    fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
-        elementwise::embed(self, table, ids, out);
-    }
-    fn rms_norm(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>) {
-        norm::rms_norm(self, x, w, eps, out);
-    }
-    fn matmul(&self, x: Buf<'_>, w: Matrix<'_>, bias: Option<Buf<'_>>, out: Buf<'_>, add: bool) {
-        matmul::forward(self, x, w, bias, out, add);
-    }
-    fn rope(
-        &self,
-        qkv: Buf<'_>,
-        norms: Option<QkNorm<'_>>,
-        rope: Buf<'_>,
-        batch: Batch<'_>,
-        kv: Kv<'_>,
-        q_out: Buf<'_>,
-    ) {
-        rope::forward(self, qkv, norms, rope, batch, kv, q_out);
-    }
-    fn copy_kv(&self, kv: Kv<'_>, copies: Buf<'_>) {
-        rope::copy_kv(self, kv, copies);
-    }
-    fn attention(&self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Option<Buf<'_>>) {
-        attention::forward(self, q, kv, batch, out, lse);
-    }
-    fn swiglu(&self, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
-        elementwise::swiglu(self, gate_up, f, out);
-    }
-    fn activate(&self, how: Activation, x: Buf<'_>, out: Buf<'_>) {
-        activation::activate(self, how, x, out);
-    }
-    fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
-        elementwise::gather_rows(self, x, rows, out);
-    }
-    fn head(
-        &self,
-        x: Buf<'_>,
-        w: Matrix<'_>,
-        targets: Buf<'_>,
-        inv_temperature: f32,
-        tile: Buf<'_>,
-        out: HeadOut<'_>,
-    ) {
-        head::forward(self, x, w, targets, inv_temperature, tile, out);
-    }
-    fn sample(
-        &self,
-        x: Buf<'_>,
-        w: Matrix<'_>,
-        keys: Buf<'_>,
-        how: Sampling,
-        tile: Buf<'_>,
-        tokens: Buf<'_>,
-        out: HeadOut<'_>,
-    ) {
-        sample::sample(self, x, w, keys, how, tile, tokens, out);
-    }
-    fn advance(&self, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
-        elementwise::advance(self, batch, ids, tokens, keys);
-    }
-
-    fn cast(&self, src: Buf<'_>, dst: Buf<'_>) {
-        elementwise::cast(self, src, dst);
-    }
-    fn matmul_dx(&self, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
-        matmul::backward_x(self, dy, w, out, add);
-    }
-    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, pack: Buf<'_>) {
-        self.begin_sum(grad.buf, add);
-        matmul::backward_w(self, dy, x, grad, pack);
-    }
-    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
-        self.begin_sum(grad, add);
-        norm::bias_backward(self, dy, grad);
-    }
-    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, to: NormGrads<'_>) {
-        self.begin_sum(to.dw, to.add);
-        norm::rms_norm_backward(self, x, w, eps, dy, to);
-        if let Some(rounded) = to.rounded {
-            self.cast(to.dx, rounded);
-        }
-    }
-    fn attention_backward(
-        &self,
-        q: Buf<'_>,
-        kv: Kv<'_>,
-        batch: Batch<'_>,
-        out: Buf<'_>,
-        lse: Buf<'_>,
-        dout: Buf<'_>,
-        dq: Buf<'_>,
-        dkv: Buf<'_>,
-    ) {
-        attention_backward::backward(self, q, kv, batch, out, lse, dout, dq, dkv);
-    }
-    fn rope_backward(
-        &self,
-        dq: Buf<'_>,
-        dkv: Buf<'_>,
-        rope: Buf<'_>,
-        positions: Buf<'_>,
-        heads: Heads,
-        norms: Option<QkNormBackward<'_>>,
-        dqkv: Buf<'_>,
-    ) {
-        rope::backward(self, dq, dkv, rope, positions, heads, norms, dqkv);
-    }
-    fn swiglu_backward(
-        &self,
-        gate_up: Buf<'_>,
-        f: usize,
-        dout: Buf<'_>,
-        d_gate_up: Buf<'_>,
-        out: Option<Buf<'_>>,
-    ) {
-        elementwise::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
-    }
-    fn activate_backward(&self, how: Activation, y: Buf<'_>, dy: Buf<'_>, dx: Buf<'_>) {
-        activation::activate_backward(self, how, y, dy, dx);
-    }
-    fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
-        elementwise::scatter_add_rows(self, src, rows, dst);
-    }
-    fn head_backward(
-        &self,
-        x: Buf<'_>,
-        w: Matrix<'_>,
-        targets: Buf<'_>,
-        inv_temperature: f32,
-        head_out: HeadOut<'_>,
-        dlogprobs: Buf<'_>,
-        dentropy: Buf<'_>,
-        tile: Buf<'_>,
-        dtile: Buf<'_>,
-        pack: Buf<'_>,
-        dx: Buf<'_>,
-        grad: Matrix<'_>,
-        add: bool,
-    ) {
-        self.begin_sum(grad.buf, add);
-        let d = head::HeadGrads { dlogprobs, dentropy, dtile, pack, dx, grad };
-        head::backward(self, x, w, targets, inv_temperature, tile, head_out, d);
-    }
-    fn embed_backward(&self, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>) {
-        elementwise::embed_backward(self, d, ids, grad);
-    }
-
-    fn sum_squares(&self, x: Buf<'_>) -> f64 {
-        adamw::sum_squares(self, x)
-    }
-    fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>) {
-        match bufs.scales {
-            Some(scales) => adamw8::adamw(self, how, bufs, scales),
-            None => adamw::adamw(self, how, bufs),
-        }
+    fn send_back<'a, 'c>(&self, _slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
+        copies.for_each(|copy| elementwise::copy_bytes(self, copy.src, copy.dst));
     }
 }

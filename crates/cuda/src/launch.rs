@@ -3,7 +3,6 @@
 use super::CudaDevice;
 use super::compile::{self, SOURCES};
 use super::driver::{self, Gpu};
-use super::hopper::TensorMap;
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Error, Result};
 use plimsoll_memory::Buf;
@@ -11,7 +10,6 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::RwLock;
 
-/// A kernel's parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arg {
     /// An address on the device; 0 for none.
@@ -23,12 +21,13 @@ pub(crate) enum Arg {
     Map(TensorMap),
 }
 
-/// Shape of a launch.
+/// A matrix as the copy engine takes it: the driver's CUtensorMap, a kernel's parameter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TensorMap(pub(crate) [u64; 16]);
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
-    /// Blocks.
     pub grid: [u32; 3],
-    /// Threads of a block.
     pub block: u32,
     /// Dynamic shared memory, bytes.
     pub shared: u32,
@@ -44,13 +43,12 @@ pub(crate) struct Kernels {
     functions: RwLock<HashMap<(&'static str, &'static str), Function>>,
     /// Files that were compiled at this start, and not found in the cache.
     pub(crate) compiled: usize,
-    /// NVRTC's version.
     pub(crate) compiler: String,
 }
 
 // SAFETY: module and function handles are valid on every thread whose context is current.
 unsafe impl Send for Kernels {}
-// SAFETY: as above; the map of functions is behind a lock.
+// SAFETY: handles are valid on every thread whose context is current; a lock guards the map of functions.
 unsafe impl Sync for Kernels {}
 
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +125,7 @@ impl Kernels {
         if fault[0] == 0 {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: four words at the symbol's address, as common.cuh defines it.
         let _ = unsafe { result::memcpy_htod_sync(address, &[0u32; 4]) };
         Some(fault)
     }
@@ -162,7 +160,7 @@ impl CudaDevice {
             Ok(function) => function,
             Err(error) => return self.fail(error),
         };
-        // Each parameter at an address of its own, as the driver wants it.
+        // The driver takes an address for each parameter.
         let mut words: [u64; 32] = [0; 32];
         let mut params: [*mut c_void; 32] = [std::ptr::null_mut(); 32];
         assert!(args.len() <= words.len(), "{kernel} has {} parameters", args.len());
@@ -215,7 +213,7 @@ impl CudaDevice {
                 format!("{what}, block {block}: {} {value}, the limit is {limit}", index_words(code));
             self.fail(
                 Error::new("cuda-bad-index", message)
-                    .hint("this is an error of Plimsoll's own: please report it with the run file"),
+                    .hint("this is a bug in Plimsoll: please report it with the run file"),
             );
         }
     }
@@ -229,7 +227,6 @@ fn shape_words(module: &str, kernel: &str, how: Launch) -> String {
     )
 }
 
-/// Words for the codes of common.cuh.
 fn index_words(code: u32) -> &'static str {
     match code {
         1 => "token id",

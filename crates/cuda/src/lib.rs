@@ -1,8 +1,8 @@
 //! The CUDA device: one card, one context, one stream, one arena of plain device memory.
 //!
-//! It owns the card's memory from start to end: after the arena nothing else is allocated by us. Operations are put on
+//! It owns the card's memory from start to end: after the arena Plimsoll allocates nothing else. Operations are put on
 //! the stream and return at once; the first that fails is kept and reported by `check`, and what follows it does nothing.
-//! Kernels stand in `cu/`, one file a module of this folder; their launchers check shapes before the launch.
+//! Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
 
 mod attention;
 mod attention_backward;
@@ -40,8 +40,7 @@ pub use nvml::free_memory;
 use driver::Gpu;
 use plimsoll_base::{Bytes, DType, Error, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{
-    Activation, AdamW, AdamWBufs, Batch, Coded, Device, DeviceKind, HeadOut, Heads, Kv, Matrix, MatrixLayout,
-    NormGrads, Pipeline, QkNorm, QkNormBackward, Sampling,
+    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::Mutex;
@@ -56,18 +55,15 @@ pub struct CudaOptions {
     pub profile: bool,
 }
 
-/// What the scratch depends on beside the model.
+/// What the scratch depends on besides the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScratchLimits {
-    /// Rows of a decode pass.
     pub decode_rows: usize,
-    /// Keys of a decode row.
     pub keys_max: usize,
     /// (rows, segments) of a training pass, if there are any.
     pub update: Option<(usize, usize)>,
 }
 
-/// A card with an arena.
 #[derive(Debug)]
 pub struct CudaDevice {
     // Dropped in this order: what lives on the card before the card.
@@ -82,6 +78,7 @@ pub struct CudaDevice {
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     checked: bool,
+    claims: Claims,
     perturbed: AtomicBool,
     regions: Vec<checked::Named>,
     /// The phase under way, where it is watched.
@@ -90,7 +87,7 @@ pub struct CudaDevice {
     gpu: Gpu,
 }
 
-/// What is known of the card that a run would use, without taking anything of it.
+/// Describes the card that a run would use, without taking any of its memory.
 ///
 /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`.
 pub fn probe() -> Result<GpuInfo> {
@@ -120,6 +117,8 @@ impl CudaDevice {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             checked: options.checked,
+            // Operations share the scratch.
+            claims: Claims::new(true),
             perturbed: AtomicBool::new(false),
             regions: Vec::new(),
             phase: Mutex::new(None),
@@ -128,7 +127,7 @@ impl CudaDevice {
         })
     }
 
-    /// Takes page-locked host memory for offloaded regions: exactly so much, once.
+    /// Takes page-locked host memory for offloaded regions: exactly `bytes`, once.
     ///
     /// Errors: `host-allocation-failed`.
     pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
@@ -165,10 +164,10 @@ impl CudaDevice {
 
     /// Takes the region `device.scratch`. Without it most operations panic.
     pub fn bind_scratch(&mut self, buf: Buf<'_>) {
+        self.claims.reserve(buf);
         self.scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
     }
 
-    /// The card.
     pub fn info(&self) -> &GpuInfo {
         &self.gpu.info
     }
@@ -210,7 +209,6 @@ impl CudaDevice {
         bytes
     }
 
-    /// Multiprocessors of the card.
     pub(crate) fn multiprocessors(&self) -> u32 {
         self.gpu.info.multiprocessors
     }
@@ -240,7 +238,7 @@ impl Drop for CudaDevice {
     }
 }
 
-impl Device for CudaDevice {
+impl Backend for CudaDevice {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Cuda
     }
@@ -248,7 +246,6 @@ impl Device for CudaDevice {
         let (major, minor) = self.gpu.info.capability;
         format!("cuda-sm{major}{minor}-cublaslt{}", self.blas.version)
     }
-
     fn peak_flops(&self, _seconds: f64) -> f64 {
         matmul::peak_flops(self)
     }
@@ -261,40 +258,57 @@ impl Device for CudaDevice {
     fn perturb_norms(&self, on: bool) {
         self.perturbed.store(on, Ordering::Relaxed);
     }
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
 
-    fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {
-        memory::write_u32(self, dst, start, src);
+    fn launch(&self, checked: Checked<'_, '_>) {
+        let op = checked.op();
+        self.queue(op);
+        if self.checked {
+            inspected(op).into_iter().flatten().for_each(|out| self.inspect(op.name(), out));
+        }
     }
-    fn read_u32(&self, src: Buf<'_>, start: usize, dst: &mut [u32]) {
-        memory::read_u32(self, src, start, dst);
+
+    fn put_u32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u32]) {
+        memory::write_u32(self, dst, src);
     }
-    fn write_f32(&self, dst: Buf<'_>, start: usize, src: &[f32]) {
-        memory::write_f32(self, dst, start, src);
+    fn get_u32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [u32]) {
+        memory::read_u32(self, src, dst);
     }
-    fn read_f32(&self, src: Buf<'_>, start: usize, dst: &mut [f32]) {
-        memory::read_f32(self, src, start, dst);
+    fn put_f32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[f32]) {
+        memory::write_f32(self, dst, src);
     }
-    fn write_rows(&self, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
-        memory::write_rows(self, dst, first_row, src);
+    fn get_f32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [f32]) {
+        memory::read_f32(self, src, dst);
     }
-    fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
-        memory::read_rows(self, src, first_row, dst);
+    fn put_rows(&self, _: &Claim<'_>, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
+        memory::write_f32(self, memory::rows(dst, first_row, src.len()), src);
     }
-    fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
+    fn get_rows(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
+        memory::read_f32(self, memory::rows(src, first_row, dst.len()), dst);
+    }
+    fn get_codes(
+        &self,
+        _: &Claim<'_>,
+        src: Coded<'_>,
+        (k, layout): (usize, MatrixLayout),
+        first_row: usize,
+        dst: &mut [f32],
+    ) {
         assert_eq!(layout, MatrixLayout::Rows);
         memory::read_codes(self, src, first_row * k, dst);
     }
-    fn write_codes(&self, src: Buf<'_>, dst: Coded<'_>) {
-        memory::write_codes(self, src, dst);
+    fn get_sum_squares(&self, _: &Claim<'_>, x: Buf<'_>) -> f64 {
+        optimizer::sum_squares(self, x)
     }
-    fn zero(&self, dst: Buf<'_>) {
-        memory::zero(self, dst);
-    }
+
     fn sync(&self) {
         if let Err(err) = self.gpu.wait().and_then(|()| self.transfers.wait()) {
             self.fail(driver::failed("waiting for the card", err));
         }
     }
+
     fn begin_phase(&self, phase: Phase, shared: Buf<'_>) {
         checked::begin_phase(self, phase, shared);
     }
@@ -303,7 +317,7 @@ impl Device for CudaDevice {
         match failure.take() {
             None => Ok(()),
             Some(error) => {
-                // A context that met an illegal access is lost; an error of ours is not, and the run may go on.
+                // A context that met an illegal access is lost; any other error leaves it usable, and the run may go on.
                 if error.slug != "cuda-failed" {
                     self.failed.store(false, Ordering::Relaxed);
                 } else {
@@ -320,187 +334,84 @@ impl Device for CudaDevice {
     fn offload_begin(&self) {
         transfer::begin(self);
     }
-    fn offload_in<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
-        transfer::bring(self, slot, copies);
-    }
     fn offload_wait(&self, slot: usize) {
         transfer::wait(self, slot);
     }
-    fn offload_out<'b>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+    fn bring<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
+        transfer::bring(self, slot, copies);
+    }
+    fn send_back<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
         transfer::send_back(self, slot, copies);
     }
+}
 
-    fn embed(&self, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
-        rows::embed(self, table, ids, out);
-        self.inspect("embed", &[out]);
-    }
-    fn rms_norm(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, out: Buf<'_>) {
-        rows::rms_norm(self, x, w, eps, out);
-        self.inspect("rms_norm", &[out]);
-    }
-    fn matmul(&self, x: Buf<'_>, w: Matrix<'_>, bias: Option<Buf<'_>>, out: Buf<'_>, add: bool) {
-        matmul::forward(self, x, w, bias, out, add);
-        self.inspect("matmul", &[out]);
-    }
-    fn matmul_add(&self, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
-        matmul::forward_add(self, x, w, resid, out);
-        self.inspect("matmul_add", &[out]);
-    }
-    fn rope(
-        &self,
-        qkv: Buf<'_>,
-        norms: Option<QkNorm<'_>>,
-        rope: Buf<'_>,
-        batch: Batch<'_>,
-        kv: Kv<'_>,
-        q_out: Buf<'_>,
-    ) {
-        rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
-        self.inspect("rope", &[q_out]);
-    }
-    fn copy_kv(&self, kv: Kv<'_>, copies: Buf<'_>) {
-        rotation::copy_kv(self, kv, copies);
-    }
-    fn attention(&self, q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, out: Buf<'_>, lse: Option<Buf<'_>>) {
-        attention::forward(self, q, kv, batch, out, lse);
-        self.inspect("attention", &[out]);
-    }
-    fn swiglu(&self, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
-        rows::swiglu(self, gate_up, f, out);
-        self.inspect("swiglu", &[out]);
-    }
-    fn activate(&self, how: Activation, x: Buf<'_>, out: Buf<'_>) {
-        rows::activate(self, how, x, out);
-        self.inspect("activate", &[out]);
-    }
-    fn gather_rows(&self, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
-        rows::gather_rows(self, x, rows, out);
-        self.inspect("gather_rows", &[out]);
-    }
-    fn head(
-        &self,
-        x: Buf<'_>,
-        w: Matrix<'_>,
-        targets: Buf<'_>,
-        inv_temperature: f32,
-        tile: Buf<'_>,
-        out: HeadOut<'_>,
-    ) {
-        head::forward(self, x, w, targets, inv_temperature, tile, out);
-        self.inspect("head", &[out.logprobs, out.entropy]);
-    }
-    fn sample(
-        &self,
-        x: Buf<'_>,
-        w: Matrix<'_>,
-        keys: Buf<'_>,
-        how: Sampling,
-        tile: Buf<'_>,
-        tokens: Buf<'_>,
-        out: HeadOut<'_>,
-    ) {
-        sample::sample(self, x, w, keys, how, tile, tokens, out);
-    }
-    fn advance(&self, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
-        pipeline::advance(self, batch, ids, tokens, keys);
-    }
-
-    fn cast(&self, src: Buf<'_>, dst: Buf<'_>) {
-        rows::cast(self, src, dst);
-    }
-    fn matmul_dx(&self, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
-        matmul::backward_x(self, dy, w, out, add);
-        self.inspect("matmul_dx", &[out]);
-    }
-    fn matmul_dw(&self, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool, _pack: Buf<'_>) {
-        matmul::backward_w(self, dy, x, grad, add);
-        self.inspect("matmul_dw", &[grad.buf]);
-    }
-    fn bias_backward(&self, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
-        rows::bias_backward(self, dy, grad, add);
-        self.inspect("bias_backward", &[grad]);
-    }
-    fn rms_norm_backward(&self, x: Buf<'_>, w: Buf<'_>, eps: f32, dy: Buf<'_>, to: NormGrads<'_>) {
-        rows::rms_norm_backward(self, x, w, eps, dy, to);
-        self.inspect("rms_norm_backward", &[to.dx, to.dw]);
-    }
-    fn attention_backward(
-        &self,
-        q: Buf<'_>,
-        kv: Kv<'_>,
-        batch: Batch<'_>,
-        out: Buf<'_>,
-        lse: Buf<'_>,
-        dout: Buf<'_>,
-        dq: Buf<'_>,
-        dkv: Buf<'_>,
-    ) {
-        attention_backward::backward(self, q, kv, batch, out, lse, dout, dq, dkv);
-        self.inspect("attention_backward", &[dq, dkv]);
-    }
-    fn rope_backward(
-        &self,
-        dq: Buf<'_>,
-        dkv: Buf<'_>,
-        rope: Buf<'_>,
-        positions: Buf<'_>,
-        heads: Heads,
-        norms: Option<QkNormBackward<'_>>,
-        dqkv: Buf<'_>,
-    ) {
-        rotation::backward(self, dq, dkv, rope, positions, heads, norms, dqkv);
-        self.inspect("rope_backward", &[dqkv]);
-    }
-    fn swiglu_backward(
-        &self,
-        gate_up: Buf<'_>,
-        f: usize,
-        dout: Buf<'_>,
-        d_gate_up: Buf<'_>,
-        out: Option<Buf<'_>>,
-    ) {
-        rows::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
-        self.inspect("swiglu_backward", &[d_gate_up]);
-    }
-    fn activate_backward(&self, how: Activation, y: Buf<'_>, dy: Buf<'_>, dx: Buf<'_>) {
-        rows::activate_backward(self, how, y, dy, dx);
-        self.inspect("activate_backward", &[dx]);
-    }
-    fn scatter_add_rows(&self, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
-        rows::scatter_add_rows(self, src, rows, dst);
-    }
-    fn head_backward(
-        &self,
-        x: Buf<'_>,
-        w: Matrix<'_>,
-        targets: Buf<'_>,
-        inv_temperature: f32,
-        head_out: HeadOut<'_>,
-        dlogprobs: Buf<'_>,
-        dentropy: Buf<'_>,
-        tile: Buf<'_>,
-        dtile: Buf<'_>,
-        _pack: Buf<'_>,
-        dx: Buf<'_>,
-        grad: Matrix<'_>,
-        add: bool,
-    ) {
-        let d = head::HeadGrads { dlogprobs, dentropy, dtile, dx, grad, add };
-        head::backward(self, x, w, targets, inv_temperature, tile, head_out, d);
-        self.inspect("head_backward", &[dx, grad.buf]);
-    }
-    fn embed_backward(&self, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>) {
-        rows::embed_backward(self, d, ids, grad);
-        self.inspect("embed_backward", &[grad.buf]);
-    }
-
-    fn sum_squares(&self, x: Buf<'_>) -> f64 {
-        optimizer::sum_squares(self, x)
-    }
-    fn adamw(&self, how: AdamW, bufs: AdamWBufs<'_>) {
-        match bufs.scales {
-            Some(scales) => optimizer::adamw8(self, how, bufs, scales),
-            None => optimizer::adamw(self, how, bufs),
+impl CudaDevice {
+    /// Puts an operation on the stream.
+    fn queue(&self, op: Op<'_>) {
+        match op {
+            Op::Embed { table, ids, out } => rows::embed(self, table, ids, out),
+            Op::RmsNorm { x, w, eps, out } => rows::rms_norm(self, x, w, eps, out),
+            Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
+            Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
+            Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
+                rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
+            }
+            Op::CopyKv { kv, copies } => rotation::copy_kv(self, kv, copies),
+            Op::Attention { q, kv, batch, out, lse } => attention::forward(self, q, kv, batch, out, lse),
+            Op::Swiglu { gate_up, f, out } => rows::swiglu(self, gate_up, f, out),
+            Op::Activate { how, x, out } => rows::activate(self, how, x, out),
+            Op::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
+            Op::Head { x, w, targets, inv_temperature, tile, out } => {
+                head::forward(self, x, w, targets, inv_temperature, tile, out);
+            }
+            Op::Sample { args } => sample::sample(self, args),
+            Op::Advance { batch, ids, tokens, keys } => pipeline::advance(self, batch, ids, tokens, keys),
+            Op::Cast { src, dst } => rows::cast(self, src, dst),
+            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
+            Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
+            Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
+            Op::RmsNormBackward { x, w, eps, dy, to } => rows::rms_norm_backward(self, x, w, eps, dy, to),
+            Op::AttentionBackward { args } => attention_backward::backward(self, args),
+            Op::RopeBackward { args } => rotation::backward(self, args),
+            Op::SwigluBackward { gate_up, f, dout, d_gate_up, out } => {
+                rows::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
+            }
+            Op::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
+            Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
+            Op::HeadBackward { args } => head::backward(self, args),
+            Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
+            Op::AdamW { how, bufs } => match bufs.scales {
+                Some(scales) => optimizer::adamw8(self, how, bufs, scales),
+                None => optimizer::adamw(self, how, bufs),
+            },
+            Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
+            Op::Zero { dst } => memory::zero(self, dst),
         }
+    }
+}
+
+/// Outputs that a checked build requires to be finite.
+fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 2] {
+    match op {
+        Op::Embed { out, .. }
+        | Op::RmsNorm { out, .. }
+        | Op::Matmul { out, .. }
+        | Op::MatmulAdd { out, .. }
+        | Op::Rope { q_out: out, .. }
+        | Op::Attention { out, .. }
+        | Op::Swiglu { out, .. }
+        | Op::Activate { out, .. }
+        | Op::GatherRows { out, .. }
+        | Op::MatmulDx { out, .. }
+        | Op::BiasBackward { grad: out, .. }
+        | Op::SwigluBackward { d_gate_up: out, .. }
+        | Op::ActivateBackward { dx: out, .. } => [Some(out), None],
+        Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => [Some(grad.buf), None],
+        Op::Head { out, .. } => [Some(out.logprobs), Some(out.entropy)],
+        Op::RmsNormBackward { to, .. } => [Some(to.dx), Some(to.dw)],
+        Op::AttentionBackward { args } => [Some(args.dq), Some(args.dkv)],
+        Op::RopeBackward { args } => [Some(args.dqkv), None],
+        Op::HeadBackward { args } => [Some(args.dx), Some(args.grad.buf)],
+        _ => [None; 2],
     }
 }

@@ -1,4 +1,4 @@
-//! Running ahead of the host: CUDA graphs of recorded passes, and results that come back behind them.
+//! Running ahead of the host: CUDA graphs of recorded passes, and results that come back after them.
 
 use super::driver::{self, Gpu, Mark, Pinned};
 use super::{Arg, CudaDevice, Launch};
@@ -58,7 +58,7 @@ fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {
     // SAFETY: the stream is ours, and nothing else records on it.
     unsafe { result::stream::begin_capture(dev.gpu.stream, mode) }.map_err(failed("recording a pass"))?;
     ops();
-    // SAFETY: capture began above.
+    // SAFETY: the capture began above, on this stream.
     let graph = unsafe { result::stream::end_capture(dev.gpu.stream) }.map_err(failed("recording a pass"))?;
     // SAFETY: the graph was just captured, and is not needed once it is instantiated.
     unsafe {
@@ -91,7 +91,7 @@ impl Pipeline for CudaDevice {
         if self.has_failed() {
             return;
         }
-        // SAFETY: the graph and the stream are alive.
+        // SAFETY: the graph is in the map, and the stream lives as long as the device.
         if let Err(err) = unsafe { result::graph::launch(graph.0, self.gpu.stream) } {
             self.fail(driver::failed("replaying a pass", err));
         }
@@ -101,6 +101,7 @@ impl Pipeline for CudaDevice {
         if self.has_failed() {
             return;
         }
+        let _claim = self.claims.fetch(bufs);
         self.gpu.bind();
         let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
         let Slot { host, words, done } = &mut *guard;
@@ -116,7 +117,7 @@ impl Pipeline for CudaDevice {
             }
             *words += buf.len();
         }
-        // SAFETY: event and stream are alive.
+        // SAFETY: the event and the stream live as long as the device.
         if let Err(err) = unsafe { result::event::record(done.0, self.gpu.stream) } {
             self.fail(driver::failed("fetching results", err));
         }
@@ -127,7 +128,7 @@ impl Pipeline for CudaDevice {
         let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
         let Slot { host, words, done } = &mut *guard;
         if !self.has_failed() {
-            // SAFETY: the event is alive.
+            // SAFETY: the event lives as long as the device.
             let waited = unsafe { result::event::synchronize(done.0) };
             if let Err(err) = waited {
                 self.fail(driver::failed("waiting for results", err));
@@ -141,7 +142,6 @@ impl Pipeline for CudaDevice {
     }
 }
 
-/// See `Device::advance`.
 pub(crate) fn advance(dev: &CudaDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
     let rows = ids.len();
     assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));

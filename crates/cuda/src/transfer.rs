@@ -1,4 +1,4 @@
-//! Offloaded regions: page-locked host memory, and copies between it and the arena beside the operations.
+//! Offloaded regions: page-locked host memory, and copies between it and the arena during the operations.
 //!
 //! Copies in and copies out have a stream each, so that both directions of the bus work at once. A slot is free when the
 //! operations that read it have ended and what was to be copied out of it is out; both are events, so the host never waits.
@@ -7,7 +7,7 @@ use super::CudaDevice;
 use super::driver::{self, Gpu, Mark, Pinned};
 use cudarc::driver::{result, sys};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_device::OFFLOAD_SLOTS;
+use plimsoll_device::{OFFLOAD_SLOTS, Transfer};
 use plimsoll_memory::Buf;
 
 /// The memory, the streams and the events.
@@ -34,7 +34,7 @@ struct Stream(sys::CUstream);
 
 // SAFETY: a stream may be used from any thread whose context is current.
 unsafe impl Send for Stream {}
-// SAFETY: as above; the driver serialises calls on one stream.
+// SAFETY: a stream may be used from several threads: the driver serialises calls on it.
 unsafe impl Sync for Stream {}
 
 impl Stream {
@@ -76,7 +76,6 @@ impl Transfers {
         memory.address() + buf.offset()
     }
 
-    /// Waits for all copies.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         [&self.incoming, &self.outgoing].into_iter().try_for_each(|stream| {
             // SAFETY: the stream lives as long as `self`; the caller has bound the context.
@@ -85,42 +84,40 @@ impl Transfers {
     }
 }
 
-/// See `Device::offload_begin`.
 pub(crate) fn begin(dev: &CudaDevice) {
     for slot in &dev.transfers.slots {
         record(dev, &slot.free, dev.gpu.stream);
     }
 }
 
-/// See `Device::offload_in`.
-pub(crate) fn bring<'b>(dev: &CudaDevice, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>) {
+pub(crate) fn bring<'a, 'c>(
+    dev: &CudaDevice,
+    slot: usize,
+    copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>,
+) {
     let (stream, slot) = (dev.transfers.incoming.0, &dev.transfers.slots[slot]);
     follow(dev, stream, &slot.free);
-    copies.for_each(|(src, dst)| copy(dev, src, dst, stream));
+    copies.for_each(|transfer| copy(dev, transfer.src, transfer.dst, stream));
     record(dev, &slot.arrived, stream);
 }
 
-/// See `Device::offload_wait`.
 pub(crate) fn wait(dev: &CudaDevice, slot: usize) {
     follow(dev, dev.gpu.stream, &dev.transfers.slots[slot].arrived);
 }
 
-/// See `Device::offload_out`.
-pub(crate) fn send_back<'b>(
+pub(crate) fn send_back<'a, 'c>(
     dev: &CudaDevice,
     slot: usize,
-    copies: &mut dyn Iterator<Item = (Buf<'b>, Buf<'b>)>,
+    copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>,
 ) {
     let (stream, slot) = (dev.transfers.outgoing.0, &dev.transfers.slots[slot]);
     record(dev, &slot.done, dev.gpu.stream);
     follow(dev, stream, &slot.done);
-    copies.for_each(|(src, dst)| copy(dev, src, dst, stream));
+    copies.for_each(|transfer| copy(dev, transfer.src, transfer.dst, stream));
     record(dev, &slot.free, stream);
 }
 
 fn copy(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, stream: sys::CUstream) {
-    assert_eq!((src.len(), src.dtype()), (dst.len(), dst.dtype()), "a copy keeps length and dtype");
-    assert!(src.is_offloaded() != dst.is_offloaded(), "one end of a transfer is offloaded");
     if src.is_empty() || dev.has_failed() {
         return;
     }
@@ -144,7 +141,7 @@ fn record(dev: &CudaDevice, mark: &Mark, stream: sys::CUstream) {
         return;
     }
     dev.gpu.bind();
-    // SAFETY: event and stream are alive.
+    // SAFETY: the event and the stream live as long as the device.
     dev.keep(unsafe { result::event::record(mark.0, stream) }, "ordering copies");
 }
 
@@ -155,6 +152,6 @@ fn follow(dev: &CudaDevice, stream: sys::CUstream, mark: &Mark) {
     }
     dev.gpu.bind();
     let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: event and stream are alive.
+    // SAFETY: the event and the stream live as long as the device.
     dev.keep(unsafe { result::stream::wait_event(stream, mark.0, flags) }, "ordering copies");
 }

@@ -159,29 +159,6 @@ fn founding_illegal_memory_access_cannot_be_judged_before_the_run() {
 }
 
 #[test]
-fn every_row_names_its_arithmetic_and_its_source() {
-    for (stack, file, machine) in [
-        ("openrlhf", "openrlhf-13b-cpu-adam.sh", "500GB"),
-        ("verl", "simplerl-7b-swap.sh", "1TB"),
-        ("orz", "orz-expandable.py", "1TB"),
-        ("torchrl", "torchrl-64-workers.py", "1TB"),
-    ] {
-        let (_, plan) =
-            planned(stack, &launch_file(file), &[&EIGHT[..], &["--host-memory", machine]].concat());
-        let rows = plan["rows"].as_array().expect("a list");
-        assert!(
-            rows.len() > 3 && plan["unknown_options"] == serde_json::json!([]),
-            "{}",
-            plan["unknown_options"]
-        );
-        for row in rows {
-            assert!(row["formula"].as_str().is_some_and(|formula| !formula.is_empty()), "{row}");
-            assert!(row["source"].as_str().is_some_and(|source| source.len() > 10), "{row}");
-        }
-    }
-}
-
-#[test]
 fn trl_is_planned_from_its_yaml() {
     let yaml = "model_name_or_path: Qwen/Qwen2.5-0.5B\nuse_vllm: true\nvllm_gpu_memory_utilization: 0.3\nper_device_train_batch_size: 8\n\
                 max_completion_length: 512\nmax_prompt_length: 512\nbeta: 0.04\nfrobnicate: 3\n";

@@ -440,22 +440,6 @@ fn files_of_others_are_refused_by_name() {
     check_refused(&["import", "verl", &remax], 2, &["error[import-no-method]", "`remax`"]);
 }
 
-/// Shell that never closes what it opens, or names itself, ends and is bounded.
-#[test]
-fn broken_text_ends() {
-    let folder = Folder::new();
-    for tail in ["'", "\"${", "$", "\\", "${A", "$(x", "[", "`", "=", "${:-}"] {
-        let script =
-            format!("A=1\npython3 -m verl.trainer.main_ppo data.train_batch_size=4 data.seed={tail}");
-        let output = plimsoll(&["import", "verl", &folder.write("b.sh", &script)]);
-        assert_eq!(output.status.code(), Some(0), "{tail}: {}", text(&output.stderr));
-        let python = format!("GRPOConfig(top_k=5, seed={tail}");
-        let output = plimsoll(&["import", "trl", &folder.write("b.py", &python)]);
-        assert!(matches!(output.status.code(), Some(0 | 2)), "{tail}: {}", text(&output.stderr));
-        assert!(!text(&output.stderr).contains("panicked"), "{tail}: {}", text(&output.stderr));
-    }
-}
-
 #[test]
 fn every_recipe_plans() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runs");
@@ -468,26 +452,4 @@ fn every_recipe_plans() {
         }
     }
     assert!(count >= 13, "{count} recipes in {}", folder.display());
-}
-
-#[test]
-fn reward_models_of_others_become_rewards() {
-    let folder = Folder::new();
-    for (stack, script) in [
-        (
-            "openrlhf",
-            "python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --reward_pretrain c/rm --max_samples 8",
-        ),
-        (
-            "verl",
-            "python3 -m verl.trainer.main_ppo data.train_batch_size=4 reward_model.enable=True reward_model.model.path=c/rm",
-        ),
-        ("trl", "trl grpo --model_name_or_path a/b --reward_model_name_or_path c/rm --max_steps 4"),
-    ] {
-        let output = plimsoll(&["import", stack, &folder.write("x.sh", script)]);
-        let run = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(0), "{stack}: {}", text(&output.stderr));
-        assert!(run.contains("kind = \"model\"\nmodel = \"hf:c/rm\"\n"), "{stack}: {run}");
-        assert!(!run.contains("kind = \"math\""), "{stack}: {run}");
-    }
 }

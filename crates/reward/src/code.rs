@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 pub(crate) enum Tests {
     /// What is put in and must come out: (standard input, standard output).
     Streams(Vec<(String, String)>),
-    /// Statements that run behind the program and must not fail.
+    /// Statements that run after the program and must not fail.
     Statements(String),
 }
 
@@ -165,7 +165,7 @@ impl Code {
     }
 }
 
-/// The program with its tests behind it, and the token that they turn round at the end: that they did is known by an
+/// The program with its tests after it, and the token that they turn round at the end: that they did is known by an
 /// answer which the program can give neither by accident nor by printing what it reads.
 fn with_statements(program: &str, statements: &str) -> (String, String) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -206,7 +206,7 @@ fn differs(output: &[u8], expect: &str) -> Option<String> {
     }
 }
 
-/// A new folder for a program, removed behind it.
+/// A new folder for a program, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {

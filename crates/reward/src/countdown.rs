@@ -18,7 +18,7 @@ pub(crate) struct Puzzle {
 }
 
 impl Puzzle {
-    /// Reads the answer column: `{"target", "numbers"}`, or a target beside a column `numbers` or `nums`.
+    /// Reads the answer column: `{"target", "numbers"}`, or a target with a column `numbers` or `nums`.
     ///
     /// Errors: what is missing, in words.
     pub(crate) fn read(answer: &Value, columns: &Map<String, Value>) -> Result<Puzzle, String> {

@@ -37,7 +37,7 @@ pub(crate) struct Graded {
 pub(crate) struct Grader {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// A request that is under way at a server cannot be called back, and there is nothing to clean up behind it.
+    /// A request that is under way at a server cannot be called back, and there is nothing to clean up after it.
     is_remote: bool,
 }
 
@@ -131,7 +131,7 @@ impl Worker {
                     let mut tally = Tally::default();
                     let outcome =
                         catch_unwind(AssertUnwindSafe(|| self.grade(batch, &cases, steps, &mut tally)));
-                    // Nobody listens any more where the run has ended.
+                    // The receiver is gone where the run has ended.
                     let _ = done.send(Graded { reward: self.reward, batch, outcome, tally });
                 }
             }

@@ -1,4 +1,4 @@
-//! `http://…` and `https://…`: a reward behind an address, in the form that OpenRLHF's remote reward models have.
+//! `http://…` and `https://…`: a reward served at an address, in the form that OpenRLHF's remote reward models have.
 //!
 //! `POST {"query": […], "prompts": […], "labels": […]}`, answered by `{"rewards": […]}`; a query is prompt and response.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use ureq::Agent;
 
-/// Most bytes of an answer: a score takes about 25, and a reply may log more beside them.
+/// Most bytes of an answer: a score takes about 25, and a reply may log more with them.
 pub(crate) const REPLY_BYTES_MAX: u64 = 4 << 20;
 /// First pause before a request is repeated; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);

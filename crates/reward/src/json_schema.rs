@@ -163,7 +163,7 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    /// Holds `value`, which stands at `at`, against a part of the schema.
+    /// Holds `value`, which is at `at`, against a part of the schema.
     fn value(&self, part: &Value, value: &Value, at: &str, depth: u32) -> Verdict {
         self.fuel.set(self.fuel.get().checked_sub(1).ok_or("the check took too many steps")?);
         if depth >= DEPTH_MAX {

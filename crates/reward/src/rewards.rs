@@ -208,7 +208,7 @@ impl Rewards {
             .map(|reward| (reward.name.as_str(), reward.tally))
     }
 
-    /// Means of what functions logged in the last round beside their scores, under `NAME/METRIC`.
+    /// Means of what functions logged in the last round with their scores, under `NAME/METRIC`.
     pub fn logged(&self) -> impl Iterator<Item = (String, f64)> {
         self.rewards.iter().flat_map(|reward| {
             let mean = |(name, (sum, count)): (&String, &(f64, u64))| {

@@ -119,7 +119,7 @@ impl Scorer {
         }
     }
 
-    /// Why a case has the score that it has, in words, where that can be said.
+    /// Why a case has the score that it has, in words, where that is known.
     pub(crate) fn why(&self, case: &Case) -> String {
         let answer = |column: &str| answer(case, column).clone();
         let said =

@@ -28,11 +28,11 @@ pub const KINDS: [&str; 14] = [
 const WORKERS_MAX: u32 = 256;
 /// Stack of a grader's thread: the `math` verifier's recursion is bounded well below half of it.
 pub(crate) const STACK_BYTES: usize = 1 << 20;
-/// Most that a grader holds for one batch beside the texts: 1 MiB of reply, the same as values, and pipes.
+/// Most that a grader holds for one batch in addition to the texts: 1 MiB of reply, the same as values, and pipes.
 const GRADER_BYTES: u64 = 3 << 20;
 /// The same for a verifier in the process, which works in the texts themselves: its stack.
 const IN_PROCESS_BYTES: u64 = STACK_BYTES as u64;
-/// The same behind an address: two copies of the largest reply, and what TLS holds.
+/// The same for an address: two copies of the largest reply, and what TLS holds.
 const HTTP_BYTES: u64 = 2 * crate::http::REPLY_BYTES_MAX + (1 << 20);
 
 /// What a failing reward function does to the run.

@@ -46,12 +46,11 @@ impl PolicyFile {
         Ok(PolicyFile { file, path, actor, has_critic })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it gives values beside actions. Without a critic its weights are left at zero.
+    /// Whether it gives values as well as actions. Without a critic its weights are left at zero.
     pub fn has_critic(&self) -> bool {
         self.has_critic
     }

@@ -1,35 +1,32 @@
-//! `doctor --run`: reads another framework's launch file and the machine, and shows the plan of that run. `import` reads
-//! the file and the doctor has the rules; this file joins the two, because neither may depend on the other.
+//! `doctor --run`: reads another framework's launch file and this machine, and shows the plan of that run.
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, ModelSpec, Result};
 use plimsoll_cuda as cuda;
 use plimsoll_memory::host::Host;
-use plimsoll_stacks::import::{Reader, Stack as Importable, settings};
-use plimsoll_stacks::run::{Known, Limits, Setting, Stack, plan, preset_of};
+use plimsoll_stacks::{Known, Limits, STACKS, Setting, Stack, find, plan, preset_of, settings};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Longest config.json to read.
+/// Longest config.json that is read.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Largest number of cards of a node.
 const GPUS_MAX: u64 = 1024;
 
-/// Flags of a plan of another framework's run.
+/// The flags of `doctor --run`.
 #[derive(clap::Args)]
 pub struct Flags {
-    /// Plan a run of another framework from its launch file: openrlhf, orz, verl, trl or torchrl.
-    #[arg(long, num_args = 2, value_names = ["STACK", "FILE"], conflicts_with_all = ["log", "self_test"])]
+    #[arg(long, help = run_help(), num_args = 2, value_names = ["STACK", "FILE"], conflicts_with_all = ["log", "self_test"])]
     pub run: Vec<String>,
     /// The framework's version, if the file does not pin it.
     #[arg(long, value_name = "VERSION", requires = "run")]
     stack_version: Option<String>,
-    /// A config.json, its folder, or a preset, for models of unknown shape.
+    /// A config.json, its folder, or a preset, for models whose shape is not known.
     #[arg(long, value_name = "PATH", requires = "run")]
     model_config: Option<String>,
-    /// A setting to replace or add.
+    /// Another value for a setting of the file, or one that it lacks.
     #[arg(long, value_name = "KEY=VALUE", requires = "run")]
     set: Vec<String>,
     /// An environment variable of the trainer.
@@ -41,28 +38,31 @@ pub struct Flags {
     /// Memory of a card.
     #[arg(long, value_name = "BYTES", requires = "run")]
     gpu_memory: Option<String>,
-    /// Memory limit of the container.
+    /// Memory that the container allows.
     #[arg(long, value_name = "BYTES", requires = "run")]
     host_memory: Option<String>,
     /// Size of /dev/shm.
     #[arg(long, value_name = "BYTES", requires = "run")]
     shm: Option<String>,
-    /// The kernel version, such as 5.4.
+    /// The kernel that it runs on, as 5.4.
     #[arg(long, value_name = "VERSION", requires = "run")]
     kernel: Option<String>,
 }
 
-/// Prints the plan; exit code 1 if the run would not fit or has a problem.
+fn run_help() -> String {
+    let names: Vec<&str> = STACKS.iter().map(|stack| stack.name).collect();
+    let (last, others) = names.split_last().expect("there are stacks");
+    format!("Plan a run of another framework from its launch file: {} or {last}", others.join(", "))
+}
+
+/// Prints the plan; exit code 1 if the run would not fit, or has a problem.
 pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
     let [stack, file] = flags.run.as_slice() else { unreachable!("clap takes two values") };
     let stack = stack_named(stack)?;
-    let mut given: Vec<Setting> = settings(reader(stack), Path::new(file))?
-        .into_iter()
-        .map(|one| Setting { key: one.key, value: one.value, line: one.line, unreadable: one.unreadable })
-        .collect();
+    let mut given = settings(stack, Path::new(file))?;
     for text in &flags.set {
         let (key, value) = pair(text, "--set")?;
-        given.push(Setting { key, value, line: 0, unreadable: None });
+        given.push(Setting::new(key, value, 0));
     }
     let limits = limits(flags)?;
     let models = |name: &str| shape_of(name, flags.model_config.as_deref());
@@ -71,12 +71,12 @@ pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
         true => output::json(&planned.to_json())?,
         false => output::text(&planned.in_words())?,
     }
-    Ok(ExitCode::from(u8::from(planned.bites())))
+    Ok(ExitCode::from(u8::from(planned.has_problem())))
 }
 
-fn stack_named(name: &str) -> Result<Stack> {
-    Stack::named(name).ok_or_else(|| {
-        let names = Stack::ALL.map(Stack::name);
+fn stack_named(name: &str) -> Result<&'static Stack> {
+    find(name).ok_or_else(|| {
+        let names = STACKS.map(|stack| stack.name);
         let near = names.iter().min_by_key(|own| strsim::damerau_levenshtein(own, name));
         let near = near.filter(|own| strsim::damerau_levenshtein(own, name) <= 2);
         let error = Error::usage("bad-usage", format!("--run {name}: not a framework that is known"))
@@ -86,16 +86,6 @@ fn stack_named(name: &str) -> Result<Stack> {
             None => error.hint("plimsoll doctor --help shows what each takes"),
         }
     })
-}
-
-fn reader(stack: Stack) -> Reader {
-    match stack {
-        Stack::OpenRlhf => Reader::Of(Importable::OpenRlhf),
-        Stack::Orz => Reader::Of(Importable::Orz),
-        Stack::Verl => Reader::Of(Importable::Verl),
-        Stack::Trl => Reader::Of(Importable::Trl),
-        Stack::TorchRl => Reader::TorchRl,
-    }
 }
 
 fn pair(text: &str, flag: &str) -> Result<(String, String)> {
@@ -108,7 +98,7 @@ fn pair(text: &str, flag: &str) -> Result<(String, String)> {
     }
 }
 
-/// Returns this machine's readings, overridden by flags.
+/// This machine's readings, and over them what was given by hand.
 fn limits(flags: &Flags) -> Result<Limits> {
     let mut limits = readings();
     let hand = |flag: &str| format!("--{flag}");
@@ -155,7 +145,7 @@ fn kernel(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Reads this machine's limits, each with its source.
+/// What this machine has, each with where it was read.
 fn readings() -> Limits {
     let here = Host::this().limits(Path::new("."));
     let (cards, card) = (device_files(), cuda::probe().ok());
@@ -194,7 +184,7 @@ fn device_files() -> u64 {
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_card)).count() as u64
 }
 
-/// Finds a model's shape: a folder with a config.json, a known name, or the user's choice. Nothing is fetched.
+/// A model's shape: a folder with a config.json, a known name, or what the user points at. Nothing is fetched.
 fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
     let folder = Path::new(name).join("config.json");
     if folder.is_file() {
