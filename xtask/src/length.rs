@@ -10,9 +10,7 @@ use crate::source::Source;
 pub const FILE_LINES_MAX: usize = 600;
 
 /// Files that are being split.
-const NOT_YET: [&str; 1] = [
-    "crates/reward/src/math/parse.rs",
-];
+const NOT_YET: [&str; 1] = ["crates/reward/src/math/parse.rs"];
 
 /// Lines of a function, from `fn` to its closing brace.
 pub const FUNCTION_LINES_MAX: usize = 70;

@@ -1,7 +1,6 @@
 //! `completions SHELL`: prints a shell's completion script.
 
 use crate::output;
-use clap::CommandFactory;
 use clap_complete::Shell;
 use plimsoll_base::Result;
 use std::process::ExitCode;
@@ -15,9 +14,9 @@ pub struct Args {
     shell: Shell,
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args, mut cli: clap::Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "plimsoll", &mut script);
+    clap_complete::generate(args.shell, &mut cli, "plimsoll", &mut script);
     output::text(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
