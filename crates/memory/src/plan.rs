@@ -127,12 +127,6 @@ impl Plan {
         let Some(pool) = Pool::ALL.into_iter().find(|&p| self.excess(p) > Bytes(0)) else { return Ok(()) };
         let limit = self.limits.of(pool).expect("only a limited pool has an excess");
         let peak = self.peak(pool);
-        let slug = match pool {
-            Pool::Device => "device-pool-exceeded",
-            Pool::Disk => "disk-pool-exceeded",
-            Pool::Shm => "shm-pool-exceeded",
-            Pool::Host | Pool::Pinned => "host-pool-exceeded",
-        };
         let message = format!(
             "phase {}: the run needs {} of {} memory, the limit is {} ({})",
             peak.phase.name(),
@@ -145,14 +139,13 @@ impl Plan {
             self.layout.regions.iter().filter(|r| r.pool == pool && r.phases.contains(peak.phase)).collect();
         rows.sort_by_key(|r| std::cmp::Reverse(r.bytes));
         let largest: Vec<String> = rows.iter().take(5).map(|r| format!("{} {}", r.name, r.bytes)).collect();
-        let mut error = match slug {
-            "device-pool-exceeded" => Error::does_not_fit("device-pool-exceeded", message),
-            "disk-pool-exceeded" => Error::does_not_fit("disk-pool-exceeded", message),
-            "shm-pool-exceeded" => Error::does_not_fit("shm-pool-exceeded", message),
-            _ => Error::does_not_fit("host-pool-exceeded", message),
+        let error = match pool {
+            Pool::Device => Error::does_not_fit("device-pool-exceeded", message),
+            Pool::Disk => Error::does_not_fit("disk-pool-exceeded", message),
+            Pool::Shm => Error::does_not_fit("shm-pool-exceeded", message),
+            Pool::Host | Pool::Pinned => Error::does_not_fit("host-pool-exceeded", message),
         };
-        error = error.fact(format!("resident {}; largest rows: {}", peak.resident, largest.join(", ")));
-        Err(error)
+        Err(error.fact(format!("resident {}; largest rows: {}", peak.resident, largest.join(", "))))
     }
 
     fn sum(&self, keep: impl Fn(&crate::Region) -> bool) -> Bytes {

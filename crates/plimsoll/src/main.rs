@@ -13,7 +13,7 @@ mod sparkline;
 mod terminal;
 mod watch;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
 /// Reinforcement-learning post-training for language models: memory decided before the run, every failure named.
@@ -48,5 +48,5 @@ fn main() -> ExitCode {
         Err(err) => return errors::usage(&err),
     };
     let quiet = cli.quiet;
-    errors::guard(move || cli.command.run(quiet))
+    errors::guard(move || cli.command.run(quiet, Cli::command))
 }

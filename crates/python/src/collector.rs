@@ -2,8 +2,8 @@
 
 use crate::dlpack::Memory;
 use crate::environments::{Asked, spaces};
+use crate::errors::raised;
 use crate::policy::{self, Shared};
-use crate::raised;
 use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_collect::{Batch, Beyond, Collector, Extras, Mode, OnAbort, RowLayout, Settings};
 use plimsoll_env::Slot;

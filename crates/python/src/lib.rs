@@ -8,27 +8,13 @@
 mod collector;
 mod dlpack;
 mod environments;
+mod errors;
 mod policy;
 mod replay;
 mod vector;
 
-use plimsoll_base::Error;
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::ffi::OsString;
-
-pyo3::create_exception!(plimsoll_rl, PlimsollError, PyRuntimeError, "A named error; `slug` is its name.");
-
-/// Converts an error to a Python exception: the message with facts and hints, and `slug` for code.
-fn raised(error: &Error) -> PyErr {
-    Python::attach(|py| {
-        let raised = PlimsollError::new_err(error.to_string());
-        match raised.value(py).setattr("slug", error.slug) {
-            Ok(()) => raised,
-            Err(other) => other,
-        }
-    })
-}
 
 /// Becomes a worker of Python environments; returns only on errors.
 #[pyfunction]
@@ -38,7 +24,7 @@ fn become_env_worker(arguments: Vec<OsString>) {
 
 #[pymodule]
 fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("PlimsollError", py.get_type::<PlimsollError>())?;
+    module.add("PlimsollError", py.get_type::<errors::PlimsollError>())?;
     module.add("NATIVE_IDS", plimsoll_env::native::IDS.to_vec())?;
     module.add_function(wrap_pyfunction!(become_env_worker, module)?)?;
     module.add_class::<vector::Vector>()?;

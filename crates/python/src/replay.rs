@@ -1,7 +1,7 @@
 //! The replay ring for off-policy learners: batches are copied in, transitions come out by key.
 
 use crate::collector::PyBatch;
-use crate::raised;
+use crate::errors::raised;
 use plimsoll_collect::Replay;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

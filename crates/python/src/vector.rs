@@ -1,7 +1,7 @@
 //! Environments stepped together, one call per step, for `gymnasium.vector.VectorEnv`.
 
 use crate::environments::{Asked, spaces};
-use crate::raised;
+use crate::errors::raised;
 use plimsoll_base::Result;
 use plimsoll_collect::{Ask, Request, Stepper};
 use plimsoll_env::{Slot, flags, seed::reset_seed};

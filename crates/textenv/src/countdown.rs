@@ -1,6 +1,6 @@
 //! `text:countdown`: an expression over given numbers that makes a target; a reply says what is wrong with it.
 
-use super::{Row, Said, Start, TextEnvironment};
+use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_reward::solves_countdown;

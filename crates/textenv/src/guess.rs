@@ -1,6 +1,6 @@
 //! `text:guess-number`: guess a number from 1 to 100; replies are "higher" or "lower".
 
-use super::{Row, Said, Start, TextEnvironment};
+use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_text::Message;

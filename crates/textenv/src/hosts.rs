@@ -3,7 +3,8 @@
 //!
 //! Slot i always belongs to thread i modulo their number, and a thread takes its jobs in order.
 
-use super::{Kind, Make, Said, Settings, Start, TextEnvironment};
+use super::Kind;
+use super::environment::{Make, Said, Settings, Start, TextEnvironment};
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
 use plimsoll_worker::{EpisodesSpec, PythonEpisodes, Stop};

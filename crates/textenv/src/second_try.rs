@@ -1,7 +1,7 @@
 //! `text:second-try`: the sum of `builtin:addition`, and after a wrong one the same sum once more. It is spelled in
 //! the fifteen characters of `builtin:nano`.
 
-use super::{Row, Said, Start, TextEnvironment};
+use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_text::{Message, Prompt, Task};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! `text:python-tool`: a problem that is easier with a computer. A fenced block in a turn is run, and its output is
 //! the reply; a turn without one is the model's answer to the problem.
 
+use super::environment::{Row, Said, Start, TextEnvironment};
 use super::guess::last_number;
-use super::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_reward::{Programs, fenced_block};

@@ -1,6 +1,5 @@
 //! What the crew and the steppers of a run share: the shape, links to workers, orders and news.
 
-use super::pairing::Pairing;
 use super::slots::SlotMap;
 use super::words::Known;
 use super::{PythonEnvs, Share};
@@ -9,7 +8,7 @@ use plimsoll_base::Error;
 use plimsoll_worker::{Bell, SharedMemory};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,20 +34,12 @@ pub(super) struct Link {
 
 /// Orders to the crew. Those for a worker that is already gone do nothing.
 pub(super) enum Order {
-    Start {
-        worker: usize,
-        at: Instant,
-    },
+    /// Starts a worker at a time.
+    Start { worker: usize, at: Instant },
     /// Ends a worker because of what it did.
-    End {
-        worker: usize,
-        life: u64,
-        why: Why,
-    },
+    End { worker: usize, life: u64, why: Why },
     /// A worker has finished its first step.
-    Stepped {
-        worker: usize,
-    },
+    Stepped { worker: usize },
     /// Replaces the receivers of news, each for the workers from its first to the next one's.
     Share(Vec<Route>),
     /// Ends all workers, and the thread.
@@ -57,34 +48,21 @@ pub(super) enum Order {
 
 pub(super) enum Why {
     /// It was in `doing` for longer than `limit`.
-    Late {
-        doing: &'static str,
-        limit: Duration,
-    },
+    Late { doing: &'static str, limit: Duration },
     /// Its socket is closed: it died, or soon will.
     Closed,
+    /// It failed with this error.
     Fault(FaultKind, Error),
 }
 
 /// News from the crew.
 pub(super) enum News {
     /// A worker is ready. `life` counts the starts of all workers.
-    Ready {
-        worker: usize,
-        life: u64,
-        link: Link,
-        shape: Arc<Shape>,
-    },
-    Lost {
-        worker: usize,
-        kind: FaultKind,
-        error: Error,
-    },
+    Ready { worker: usize, life: u64, link: Link, shape: Arc<Shape> },
+    /// A worker ended.
+    Lost { worker: usize, kind: FaultKind, error: Error },
     /// A worker did something that is allowed but rarely intended.
-    Warning {
-        worker: usize,
-        warning: Error,
-    },
+    Warning { worker: usize, warning: Error },
 }
 
 impl News {
@@ -111,14 +89,8 @@ pub(super) struct Run {
     pub crew: CrewThread,
 }
 
-/// The parts of one stepper.
-pub(super) struct Part {
-    /// Its workers: number, `life` and link.
-    pub ready: Vec<(usize, u64, Link)>,
-    pub news: Receiver<News>,
-    pub told: Bell,
-    pub pairing: Option<Pairing>,
-}
+/// A worker that is ready: number, `life` and link.
+pub(super) type Ready = (usize, u64, Link);
 
 /// The thread that watches workers; dropping it ends them.
 pub(super) struct CrewThread {

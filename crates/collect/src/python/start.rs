@@ -2,7 +2,7 @@
 
 use super::crew::Crew;
 use super::pairing::{Pairing, Taken};
-use super::run::{CrewThread, Link, News, Order, Part, Route, Run, Shape};
+use super::run::{CrewThread, News, Order, Ready, Route, Run, Shape};
 use super::stepper::PythonStepper;
 use super::{PythonEnvs, TICK};
 use plimsoll_base::{Error, Result};
@@ -28,106 +28,88 @@ impl PythonStepper {
     /// Errors: as `start`.
     pub fn start_lanes(envs: PythonEnvs, lanes: usize, stop: &Stop) -> Result<Vec<PythonStepper>> {
         let workers = envs.num_workers.clamp(1, envs.num_envs.max(1));
-        Started::new(envs, workers as usize)?.wait(stop)?.share_out(lanes, true)
+        start_on(envs, workers as usize, stop, lanes, true)
     }
 
     /// Starts only the first `workers`, each with its share of the environments.
     pub(super) fn start_some(envs: PythonEnvs, workers: usize, stop: &Stop) -> Result<PythonStepper> {
-        let mut one = Started::new(envs, workers)?.wait(stop)?.share_out(1, false)?;
-        Ok(one.remove(0))
+        Ok(start_on(envs, workers, stop, 1, false)?.remove(0))
     }
 }
 
-/// A crew whose workers are not all ready yet.
-struct Started {
-    envs: Arc<PythonEnvs>,
-    crew: CrewThread,
-    news: Receiver<News>,
-}
-
-/// A crew whose workers are all ready.
-struct Ready {
-    started: Started,
-    shape: Arc<Shape>,
-    workers: Vec<(usize, u64, Link)>,
-    warnings: Vec<Error>,
-}
-
-impl Started {
-    fn new(envs: PythonEnvs, workers: usize) -> Result<Started> {
-        envs.check()?;
-        let python = find_python(envs.python.as_deref())?;
-        let program = match &envs.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().map_err(not_started)?,
-        };
-        let envs = Arc::new(envs);
-        let (orders, taken) = channel();
+/// Makes the steppers of at most `lanes` threads. `pairs`: the threads belong to a collector and may be bound to processors.
+fn start_on(
+    envs: PythonEnvs,
+    workers: usize,
+    stop: &Stop,
+    lanes: usize,
+    pairs: bool,
+) -> Result<Vec<PythonStepper>> {
+    let (envs, crew, news) = start_crew(envs, workers)?;
+    let (shape, workers, warnings) = wait_for_all(&news, stop)?;
+    let lanes = lanes.clamp(1, workers.len());
+    let (count, taken) = (workers.len(), Taken::default());
+    let run = Arc::new(Run { envs, shape, looping: AtomicUsize::new(0), crew });
+    let mut workers = workers.into_iter();
+    let (mut routes, mut steppers) = (Vec::new(), Vec::new());
+    for lane in 0..lanes {
+        let [first, last] = [lane, lane + 1].map(|lane| lane * count / lanes);
         let (send, news) = channel();
-        let (ordered, told) = (Bell::new().map_err(not_started)?, Bell::new().map_err(not_started)?);
-        let route = Route { first_worker: 0, news: send, told };
-        let crew = Crew::new(envs.clone(), python, program, workers, (taken, ordered.clone()), route);
-        let thread = std::thread::Builder::new()
-            .name("env-crew".into())
-            .spawn(move || crew.run())
-            .map_err(not_started)?;
-        let crew = CrewThread { orders, ordered, thread: Mutex::new(Some(thread)) };
-        Ok(Started { envs, crew, news })
+        let told = Bell::new().map_err(not_started)?;
+        routes.push(Route { first_worker: first, news: send, told: told.clone() });
+        let pairing = (pairs && lanes == count).then(|| Pairing::new(taken.clone()));
+        let ready = workers.by_ref().take(last - first).collect();
+        steppers.push(PythonStepper::new(run.clone(), ready, (news, told), pairing));
     }
-
-    /// Waits for all workers; the first failure is returned.
-    fn wait(self, stop: &Stop) -> Result<Ready> {
-        let mut workers: Vec<(usize, u64, Link)> = Vec::new();
-        let mut warnings = Vec::new();
-        let shape = loop {
-            match self.news.recv_timeout(TICK) {
-                Ok(News::Ready { worker, life, link, shape }) => {
-                    workers.push((worker, life, link));
-                    if workers.len() == shape.shares.len() {
-                        break shape;
-                    }
-                }
-                Ok(News::Lost { error, .. }) => return Err(error),
-                Ok(News::Warning { warning, .. }) => warnings.push(warning),
-                Err(_) if stop.is_set() => {
-                    return Err(Error::new("interrupted", "the run ended while environments were made"));
-                }
-                Err(_) => {}
-            }
-        };
-        workers.sort_by_key(|(worker, ..)| *worker);
-        Ok(Ready { started: self, shape, workers, warnings })
+    run.order(Order::Share(routes));
+    // Passes on the news that arrived before the crew knew the new routes; ends when the crew drops the old one.
+    let early = warnings.into_iter().map(|warning| News::Warning { worker: 0, warning });
+    for news in early.chain(news.iter()) {
+        let lane = steppers.partition_point(|stepper| stepper.first_worker() <= news.worker()) - 1;
+        steppers[lane].hear(news)?;
     }
+    Ok(steppers)
 }
 
-impl Ready {
-    /// Makes the steppers of at most `lanes` threads. `pairs`: the threads belong to a collector and may be bound to processors.
-    fn share_out(self, lanes: usize, pairs: bool) -> Result<Vec<PythonStepper>> {
-        let Ready { started: Started { envs, crew, news }, shape, workers, warnings } = self;
-        let lanes = lanes.clamp(1, workers.len());
-        let (count, taken) = (workers.len(), Taken::default());
-        let run = Arc::new(Run { envs, shape, looping: AtomicUsize::new(0), crew });
-        let mut workers = workers.into_iter();
-        let (mut routes, mut parts) = (Vec::new(), Vec::new());
-        for lane in 0..lanes {
-            let [first, last] = [lane, lane + 1].map(|lane| lane * count / lanes);
-            let (send, news) = channel();
-            let told = Bell::new().map_err(not_started)?;
-            routes.push(Route { first_worker: first, news: send, told: told.clone() });
-            let pairing = (pairs && lanes == count).then(|| Pairing::new(taken.clone()));
-            parts.push(Part { ready: workers.by_ref().take(last - first).collect(), news, told, pairing });
+fn start_crew(envs: PythonEnvs, workers: usize) -> Result<(Arc<PythonEnvs>, CrewThread, Receiver<News>)> {
+    envs.check()?;
+    let python = find_python(envs.python.as_deref())?;
+    let program = match &envs.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().map_err(not_started)?,
+    };
+    let envs = Arc::new(envs);
+    let (orders, taken) = channel();
+    let (send, news) = channel();
+    let (ordered, told) = (Bell::new().map_err(not_started)?, Bell::new().map_err(not_started)?);
+    let route = Route { first_worker: 0, news: send, told };
+    let crew = Crew::new(envs.clone(), python, program, workers, (taken, ordered.clone()), route);
+    let thread =
+        std::thread::Builder::new().name("env-crew".into()).spawn(move || crew.run()).map_err(not_started)?;
+    Ok((envs, CrewThread { orders, ordered, thread: Mutex::new(Some(thread)) }, news))
+}
+
+/// Waits for all workers; the first failure is returned.
+fn wait_for_all(news: &Receiver<News>, stop: &Stop) -> Result<(Arc<Shape>, Vec<Ready>, Vec<Error>)> {
+    let (mut workers, mut warnings) = (Vec::<Ready>::new(), Vec::new());
+    let shape = loop {
+        match news.recv_timeout(TICK) {
+            Ok(News::Ready { worker, life, link, shape }) => {
+                workers.push((worker, life, link));
+                if workers.len() == shape.shares.len() {
+                    break shape;
+                }
+            }
+            Ok(News::Lost { error, .. }) => return Err(error),
+            Ok(News::Warning { warning, .. }) => warnings.push(warning),
+            Err(_) if stop.is_set() => {
+                return Err(Error::new("interrupted", "the run ended while environments were made"));
+            }
+            Err(_) => {}
         }
-        run.order(Order::Share(routes));
-        let mut steppers: Vec<PythonStepper> =
-            parts.into_iter().map(|part| PythonStepper::new(run.clone(), part)).collect();
-        // Passes on the news that arrived before the crew knew the new routes; ends when the crew drops the old one.
-        let early = warnings.into_iter().map(|warning| News::Warning { worker: 0, warning });
-        for news in early.chain(news.iter()) {
-            let lane = steppers.partition_point(|stepper| stepper.first_worker() <= news.worker()) - 1;
-            steppers[lane].hear(news)?;
-        }
-        Ok(steppers)
-    }
+    };
+    workers.sort_by_key(|(worker, ..)| *worker);
+    Ok((shape, workers, warnings))
 }
 
 fn not_started(err: std::io::Error) -> Error {

@@ -4,7 +4,7 @@ use super::TICK;
 use super::group::{Group, PER_ENV_BYTES, REMAKE, State};
 use super::judge::{Check, checks};
 use super::pairing::Pairing;
-use super::run::{Link, News, Order, Part, Run, Why};
+use super::run::{Link, News, Order, Ready, Run, Why};
 use super::slots::SlotMap;
 use super::words::{Word, bad};
 use crate::{Fault, FaultKind, Request, RestartLimit, Results, Stepper};
@@ -80,8 +80,12 @@ pub struct PythonStepper {
 
 impl PythonStepper {
     /// Takes workers that are ready.
-    pub(super) fn new(run: Arc<Run>, part: Part) -> PythonStepper {
-        let Part { ready, news, told, pairing } = part;
+    pub(super) fn new(
+        run: Arc<Run>,
+        ready: Vec<Ready>,
+        (news, told): (Receiver<News>, Bell),
+        pairing: Option<Pairing>,
+    ) -> PythonStepper {
         let now = Instant::now();
         let first_worker = ready.first().map_or(0, |(worker, ..)| *worker);
         let (mut groups, mut seats, mut maps) = (Vec::new(), Vec::new(), Vec::new());

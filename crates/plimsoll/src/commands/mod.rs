@@ -54,8 +54,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Runs the command. `quiet` leaves out progress and notes.
-    pub fn run(self, quiet: bool) -> Result<ExitCode> {
+    /// Runs the command. `quiet` leaves out progress and notes; `cli` describes the whole command line.
+    pub fn run(self, quiet: bool, cli: fn() -> clap::Command) -> Result<ExitCode> {
         match self {
             Command::Plan(args) => plan::run(&args, quiet),
             Command::Train(args) => train::run(&args, quiet),
@@ -69,7 +69,7 @@ impl Command {
             Command::Bench(args) => bench::run(&args, quiet),
             Command::Doctor(args) => doctor::run(&args),
             Command::Explain(args) => explain::run(&args),
-            Command::Completions(args) => completions::run(&args),
+            Command::Completions(args) => completions::run(&args, cli()),
             Command::TakeCardMemory { line } => doctor::take(&line),
         }
     }
