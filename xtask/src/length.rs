@@ -10,14 +10,7 @@ use crate::source::Source;
 pub const FILE_LINES_MAX: usize = 600;
 
 /// Files that are being split.
-const NOT_YET: [&str; 8] = [
-    "crates/collect/src/python/crew.rs",
-    "crates/collect/src/python/stepper.rs",
-    "crates/reward/src/math/parse.rs",
-    "crates/stacks/src/import/draft.rs",
-    "crates/stacks/src/run/openrlhf.rs",
-    "crates/stacks/src/run/verl.rs",
-];
+const NOT_YET: [&str; 1] = ["crates/reward/src/math/parse.rs"];
 
 /// Lines of a function, from `fn` to its closing brace.
 pub const FUNCTION_LINES_MAX: usize = 70;

@@ -136,7 +136,10 @@ mod tests {
             let source = source(path, "pub const A_B: &str = \"a-b\";\npub const ALL: [&str; 1] = [A_B];");
             check(&tree(&[]), &[source]).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(found(CONSTANTS), ["crates/base/src/slugs.rs:1: slug `a-b` has no page docs/errors/a-b.md"]);
+        assert_eq!(
+            found(CONSTANTS),
+            ["crates/base/src/slugs.rs:1: slug `a-b` has no page docs/errors/a-b.md"]
+        );
         assert_eq!(found("crates/a/src/lib.rs"), [""; 0]);
     }
 

@@ -30,13 +30,7 @@ pub const REWARD_NOT_FINITE: &str = "reward-not-finite";
 pub const REWARD_HTTP_FAILED: &str = "reward-http-failed";
 pub const REWARD_HTTP_TIMEOUT: &str = "reward-http-timeout";
 
-pub const TEXT_ENVIRONMENT_CRASHED: &str = "text-environment-crashed";
 pub const TEXT_ENVIRONMENT_TIMEOUT: &str = "text-environment-timeout";
 pub const TEXT_ENVIRONMENT_RAISED: &str = "text-environment-raised";
 pub const TEXT_ENVIRONMENT_OVER_BUDGET: &str = "text-environment-over-budget";
 pub const TEXT_ENVIRONMENT_BAD_REPLY: &str = "text-environment-bad-reply";
-pub const TEXT_ENVIRONMENT_MISSING: &str = "text-environment-missing";
-
-pub const ENV_WORKER_OVER_BUDGET: &str = "env-worker-over-budget";
-pub const ENV_EXCEPTION: &str = "env-exception";
-pub const ENV_NOT_MADE: &str = "env-not-made";

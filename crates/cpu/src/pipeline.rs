@@ -1,13 +1,10 @@
 //! The CPU's twin of running ahead: operations run at once, and their results are handed out a pass late, so that what is
 //! written for a device with a pipeline can be tested without one.
 
-use super::CpuDevice;
+use super::cpu_device::{CpuDevice, Slots};
 use plimsoll_base::DType;
 use plimsoll_device::Pipeline;
 use plimsoll_memory::Buf;
-use std::sync::Mutex;
-
-pub(super) type Slots = [Mutex<Vec<u32>>; 2];
 
 impl CpuDevice {
     /// Makes the device one with a pipeline; it is slower so, and gives the same bits.

@@ -114,6 +114,19 @@ impl<'a, T> Shared<'a, T> {
 }
 
 impl CpuDevice {
+    #[allow(clippy::mut_from_ref)] // A thread has one part and runs one task.
+    pub(crate) fn thread_scratch<T: Element>(&self, thread: usize) -> &mut [T] {
+        let scratch = self.scratch.expect("`bind_scratch` comes before the backward operations");
+        assert_eq!(scratch.dtype, T::DTYPE, "scratch of {}", scratch.dtype.name());
+        let part = scratch.len / self.pool.threads();
+        let start = scratch.offset + (thread * part) as u64 * T::DTYPE.bytes();
+        let end = start + part as u64 * T::DTYPE.bytes();
+        assert!(thread < self.pool.threads() && end <= self.arena.len() as u64, "scratch of thread {thread}");
+        // SAFETY: inside the mapping by the assertion, aligned as every region is; the part belongs to this thread,
+        // and a thread runs one task at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(start as usize).cast(), part) }
+    }
+
     /// A buffer that the operation reads and does not write: one that is written in place is reached by `write` alone.
     pub(crate) fn read<T: Element>(&self, buf: Buf<'_>) -> &[T] {
         let ptr = self.checked_ptr::<T>(buf);

@@ -1,6 +1,7 @@
 //! What a checked build does in addition: after every operation it looks for values that are not numbers, and names
 //! the region; between phases it makes what the last one left unusable, and it names handles that outlived theirs.
 
+use super::cuda_device::Named;
 use super::{Arg, CudaDevice, Launch, memory};
 use plimsoll_base::{DType, Error, Phase};
 use plimsoll_memory::{ArenaMap, Binding, Buf};
@@ -8,16 +9,6 @@ use std::panic::Location;
 
 /// What the bytes of an ended phase are overwritten with: a NaN in f32 and in bf16, and no index that is in use.
 const FREED: u8 = 0xff;
-
-/// A region's place, for messages.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    name: String,
-    /// `None` of a resident region.
-    phase: Option<Phase>,
-    start: u64,
-    end: u64,
-}
 
 pub(crate) fn begin_phase(dev: &CudaDevice, phase: Phase, shared: Buf<'_>) {
     if dev.checked {

@@ -6,9 +6,6 @@ use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
-/// Bytes of scratch that cuBLASLt may use at most.
-pub(crate) const WORKSPACE_BYTES: u64 = 8 << 20;
-
 fn rows(x: Buf<'_>, width: usize) -> usize {
     assert!(x.len().is_multiple_of(width), "{} elements in rows of {width}", x.len());
     x.len() / width

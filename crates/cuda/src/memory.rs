@@ -10,6 +10,15 @@ use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 impl CudaDevice {
+    /// Fills the whole arena with a byte; for tests that show which bytes are used.
+    pub fn fill_raw(&mut self, byte: u8) {
+        self.gpu.bind();
+        let bytes = self.arena_bytes as usize;
+        // SAFETY: the arena is `arena_bytes` long.
+        let done = unsafe { sys::cuMemsetD8Async(self.arena, byte, bytes, self.gpu.stream) }.result();
+        self.keep(done, "filling the arena");
+    }
+
     pub(crate) fn send<T: Copy>(&self, address: u64, src: &[T]) {
         if src.is_empty() || self.has_failed() {
             return;
@@ -169,14 +178,6 @@ pub(crate) fn fill(dev: &CudaDevice, dst: Buf<'_>, byte: u8) {
     // SAFETY: the bytes lie in the arena, as `address` checks.
     let done = unsafe { sys::cuMemsetD8Async(dev.address(dst), byte, bytes, dev.gpu.stream) }.result();
     dev.keep(done, "filling a region");
-}
-
-pub(crate) fn fill_raw(dev: &CudaDevice, byte: u8) {
-    dev.gpu.bind();
-    // SAFETY: the arena is `arena_bytes` long.
-    let done =
-        unsafe { sys::cuMemsetD8Async(dev.arena, byte, dev.arena_bytes as usize, dev.gpu.stream) }.result();
-    dev.keep(done, "filling the arena");
 }
 
 #[cfg(test)]

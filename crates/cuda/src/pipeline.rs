@@ -1,55 +1,12 @@
 //! Running ahead of the host: CUDA graphs of recorded passes, and results that come back after them.
 
-use super::driver::{self, Gpu, Mark, Pinned};
+use super::driver;
+use super::queue::{Graph, Slot};
 use super::{Arg, CudaDevice, Launch};
 use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
 use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
-use std::collections::HashMap;
-use std::sync::Mutex;
-
-/// Bytes of one slot of results: three words for each of 4,096 rows.
-const SLOT_BYTES: usize = 3 * 4 * 4096;
-
-/// Recorded graphs and the slots of results.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    /// `None` after a pass that only ran.
-    graphs: Mutex<HashMap<u64, Option<Graph>>>,
-    slots: [Mutex<Slot>; 2],
-}
-
-#[derive(Debug)]
-struct Slot {
-    host: Pinned,
-    words: usize,
-    done: Mark,
-}
-
-/// A graph that can be launched.
-#[derive(Debug)]
-struct Graph(sys::CUgraphExec);
-
-// SAFETY: a handle may be used from any thread whose context is current.
-unsafe impl Send for Graph {}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: instantiated in `record`, destroyed once, after the stream was waited for.
-        let _ = unsafe { result::graph::exec_destroy(self.0) };
-    }
-}
-
-impl Queue {
-    /// Errors: `host-allocation-failed`, `cuda-failed`.
-    pub(crate) fn new(gpu: &Gpu) -> Result<Queue> {
-        let slot = || -> Result<Mutex<Slot>> {
-            Ok(Mutex::new(Slot { host: Pinned::new(gpu, SLOT_BYTES)?, words: 0, done: Mark::new(gpu)? }))
-        };
-        Ok(Queue { graphs: Mutex::default(), slots: [slot()?, slot()?] })
-    }
-}
 
 /// Records what `ops` puts on the stream.
 fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {

@@ -15,13 +15,13 @@ pub struct EnvironmentTally {
     pub cut: u64,
     /// Workers that died.
     pub crashes: u64,
-    /// Turns that were not answered in time.
+    /// Turns not answered in time.
     pub timeouts: u64,
-    /// Environments that raised.
+    /// Exceptions of environments.
     pub exceptions: u64,
-    /// Workers that ran out of their memory.
+    /// Workers that exceeded their memory.
     pub over_budget: u64,
-    /// Replies that could not be read.
+    /// Invalid replies.
     pub bad_replies: u64,
 }
 
@@ -37,12 +37,12 @@ impl EnvironmentTally {
         } += 1;
     }
 
-    /// Faults of all kinds.
+    /// Returns the number of all faults.
     pub fn faults(&self) -> u64 {
         self.crashes + self.timeouts + self.exceptions + self.over_budget + self.bad_replies
     }
 
-    /// Every counter with its name in metrics.
+    /// Returns every counter with its name in metrics.
     pub fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("episodes", self.episodes),

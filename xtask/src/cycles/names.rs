@@ -71,7 +71,7 @@ impl Crate {
             "super" => BTreeSet::from([Target::Module(parent(module))]),
             name => self.lookup(module, name),
         };
-        here.into_iter().flat_map(|target| self.follow(target, rest)).collect()
+        leading_on(here, rest).into_iter().flat_map(|target| self.follow(target, rest)).collect()
     }
 
     fn follow(&self, target: Target, rest: &[String]) -> BTreeSet<Target> {
@@ -87,7 +87,7 @@ impl Crate {
         {
             found.insert(Target::Item { file: module.file.clone(), name: name.clone() });
         }
-        found.into_iter().flat_map(|target| self.follow(target, further)).collect()
+        leading_on(found, further).into_iter().flat_map(|target| self.follow(target, further)).collect()
     }
 
     /// Returns what a name means in a module. A name that leads to itself means nothing more.
@@ -120,6 +120,14 @@ impl Crate {
         self.known.borrow_mut().insert(key, found.clone());
         found
     }
+}
+
+/// Leaves out functions of a module's name where a path goes on: `plan::ledger` is in the module.
+fn leading_on(mut found: BTreeSet<Target>, rest: &[String]) -> BTreeSet<Target> {
+    if !rest.is_empty() && found.iter().any(|target| matches!(target, Target::Module(_))) {
+        found.retain(|target| matches!(target, Target::Module(_)));
+    }
+    found
 }
 
 fn parent(module: &Path) -> Path {

@@ -34,7 +34,7 @@ fn after_help() -> String {
         "\
 FILE is read and never run:
 {files}
-What was changed, chosen or left out stands as comments at the end of the run file, and on stderr.
+Comments at the end of the run file, and stderr, list what was changed, chosen or left out.
 
 Examples:
   plimsoll import openrlhf train_ppo.sh

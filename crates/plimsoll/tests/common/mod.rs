@@ -1,6 +1,6 @@
 //! What the tests of the binary share.
 
-#![allow(dead_code, reason = "each test file is a crate of its own and uses what it needs")]
+#![allow(dead_code, reason = "each test binary uses only a part")]
 
 pub mod cgroup;
 

@@ -6,7 +6,7 @@ use crate::data::models::{critic_model, critic_spec, open_model, reward_model, t
 use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
-use plimsoll_base::{Bytes, Error, Result, slugs};
+use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{DataSet, DataSets, LearnsFrom, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
@@ -200,7 +200,7 @@ fn check_environment(run: &RunSpec) -> Result<()> {
     match Kind::parse(&section.env)? {
         Kind::Python { file, .. } if !file.is_file() => {
             let message = format!("`{}` is not a file", file.display());
-            Err(Error::usage(slugs::TEXT_ENVIRONMENT_MISSING, message)
+            Err(Error::usage("text-environment-missing", message)
                 .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"))
         }
         _ => Ok(()),
