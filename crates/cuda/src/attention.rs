@@ -25,7 +25,7 @@ const SHARED_MAX: usize = 99 << 10;
 /// Largest head dimension of the plain kernels.
 const HEAD_DIM_MAX: usize = 256;
 
-/// What all attention kernels are told.
+/// The arguments of all attention kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Rows of the pass.

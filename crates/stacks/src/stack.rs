@@ -6,7 +6,7 @@ use crate::options::{Change, Options};
 use crate::plan::ledger::Ledger;
 use crate::plan::limits::{Limits, Version};
 use crate::plan::model::ModelOf;
-use crate::plan::verdict::{Beside, Peak};
+use crate::plan::verdict::{Comparison, Peak};
 use crate::setting::Setting;
 use crate::table::Table;
 use plimsoll_base::Result;
@@ -32,7 +32,7 @@ pub struct Stack {
     /// Changes that are tried as remedies, the cheapest first.
     pub(crate) changes: &'static [Change],
     /// Numbers that others reported of runs like this one.
-    pub(crate) beside: fn(&Ledger, &[Peak]) -> Vec<Beside>,
+    pub(crate) comparisons: fn(&Ledger, &[Peak]) -> Vec<Comparison>,
 }
 
 impl fmt::Debug for Stack {
@@ -54,6 +54,6 @@ impl Stack {
 }
 
 /// Says that no number of a run like this one was reported.
-pub(crate) fn none_reported(_: &Ledger, _: &[Peak]) -> Vec<Beside> {
+pub(crate) fn none_reported(_: &Ledger, _: &[Peak]) -> Vec<Comparison> {
     Vec::new()
 }

@@ -23,7 +23,7 @@ struct Segment {
     u32 first_row, rows, first_position, table, parent;
 };
 
-/// What all attention kernels are told.
+/// The arguments of all attention kernels.
 struct Shape {
     u32 rows;          // M
     u32 segments;      // S

@@ -336,7 +336,7 @@ fn bits_of_a_row_do_not_depend_on_calls_segments_chunks_or_unused_slots() {
                 }
             }
         }
-        // Decode of so many segments that a block takes all chunks.
+        // Decode of enough segments that a block takes all chunks.
         let pieces: Vec<Piece> = (0..1090).map(|p| (0, p, p + 1)).collect();
         let got = Pass::new(s, &x, |_| usize::MAX, &pieces).forward().unwrap();
         same("decode of many", s, &train, 0, &got, 0, 1090);

@@ -28,7 +28,7 @@ impl State {
             State::Fine => "fine",
             State::Unknown => "unknown",
             State::Note => "note",
-            State::Problem => "bites",
+            State::Problem => "problem",
         }
     }
 }

@@ -114,7 +114,7 @@ fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
                 check.to_json(&pages::why(page), &pages::remedies(page))
             };
             let rows: Vec<Value> = checks.iter().map(object).collect();
-            output::json(&json!({ "bites": has_problem, "checks": rows }))?;
+            output::json(&json!({ "problem": has_problem, "checks": rows }))?;
         }
         false => output::text(&checks.iter().map(row).collect::<String>())?,
     }

@@ -81,7 +81,7 @@ fn sets_take_turns_are_evaluated_by_name_and_resume() {
     assert!((mean("addition") - 0.5).abs() <= 0.125 && (mean("verl") - 0.25).abs() <= 0.125, "{steps:?}");
     assert!(steps[0]["metrics"]["sets/rows/reward"].is_number(), "{}", steps[0]);
 
-    // Each set has its events and its table; what stood for one set is the mean.
+    // Each set has its events and its table; what was the number of one set is the mean.
     let evals: Vec<&Value> = events.iter().filter(|event| event["event"] == "eval").collect();
     assert_eq!(evals.iter().filter(|eval| eval["set"] == "verl").count(), 5);
     let summary = folder.read_json("whole/summary.json");

@@ -74,14 +74,17 @@ fn this_machine_is_checked_and_nothing_is_changed() {
         assert!(check["why"].as_str().is_some_and(|why| why.len() > 20), "{check}");
         assert!(check["remedies"].as_array().is_some_and(|steps| !steps.is_empty()), "{check}");
     }
-    let bites = checks.iter().any(|check| check["state"] == "bites");
-    assert_eq!((found["bites"].as_bool(), output.status.code()), (Some(bites), Some(i32::from(bites))));
+    let has_problem = checks.iter().any(|check| check["state"] == "problem");
+    assert_eq!(
+        (found["problem"].as_bool(), output.status.code()),
+        (Some(has_problem), Some(i32::from(has_problem)))
+    );
     assert_eq!(std::fs::read_dir(folder.path(".")).expect("a folder").count(), 0);
 }
 
 /// A container as Docker makes it: 2 GiB of memory, 64 MiB of /dev/shm.
 #[test]
-fn a_small_container_bites() {
+fn a_small_container_is_a_problem() {
     let Some(group) = Group::new("doctor", 2 << 30) else { return };
     let script = "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec \"$0\" doctor --json";
     let output = group
@@ -99,7 +102,7 @@ fn a_small_container_bites() {
     {
         let checks = found["checks"].as_array().expect("a list");
         let check = checks.iter().find(|check| check["slug"] == slug).expect("it is checked");
-        assert_eq!(check["state"], "bites", "{check}");
+        assert_eq!(check["state"], "problem", "{check}");
         assert!(check["finding"].as_str().is_some_and(|finding| finding.contains(words)), "{check}");
     }
 }

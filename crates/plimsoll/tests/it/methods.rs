@@ -97,7 +97,7 @@ fn every_key_of_the_loss_reaches_the_loop() {
     differs(&[], &["loss.entropy_coef=0.1"]);
     differs(&[], &["loss.overlong_buffer=3"]);
     differs(&[], &["loss.group_norm_eps=1.0"]);
-    // Behind the first updates ratios are far from 1, on both sides.
+    // After the first updates ratios are far from 1, on both sides.
     let moved = ["train.mini_batch=8", "train.learning_rate=3e-4", "train.epochs_per_rollout=3"];
     differs(&moved, &["loss.dual_clip=1.001"]);
     differs(&moved, &["loss.clip_low=0.01"]);

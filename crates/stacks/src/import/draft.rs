@@ -1,4 +1,4 @@
-//! The draft of a run file: which key of the launch file became which key of ours, and what happened to the rest.
+//! The draft of a run file: which key of the launch file became which key here, and what happened to the rest.
 
 use crate::setting::{Setting, flag, integer, list, number};
 use crate::table::{Table, Take, first_name};

@@ -19,7 +19,7 @@ pub(crate) static STACK: Stack = Stack {
     newest,
     rules: memory::rules,
     changes: memory::CHANGES,
-    beside: reported::beside,
+    comparisons: reported::comparisons,
 };
 
 fn read(text: &str) -> Vec<Setting> {

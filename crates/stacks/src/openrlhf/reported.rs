@@ -1,13 +1,13 @@
 //! What OpenRLHF runs with CPU Adam were reported to take.
 
 use crate::plan::ledger::{Ledger, Phase, Pool};
-use crate::plan::verdict::{Beside, Peak};
+use crate::plan::verdict::{Comparison, Peak};
 use plimsoll_base::Bytes;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
 /// 13B actor and critic with CPU Adam.
-pub(super) fn beside(ledger: &Ledger, peaks: &[Peak]) -> Vec<Beside> {
+pub(super) fn comparisons(ledger: &Ledger, peaks: &[Peak]) -> Vec<Comparison> {
     let node = |phase| peaks.iter().find(|peak| (peak.phase, peak.pool) == (phase, Pool::Host));
     // Host memory of a role before its first update: rows that come with it are left out.
     let at_start = |role: &str| -> Bytes {
@@ -26,7 +26,7 @@ pub(super) fn beside(ledger: &Ledger, peaks: &[Peak]) -> Vec<Beside> {
     if !(is_like("actor") && is_like("critic")) {
         return Vec::new();
     }
-    let one = |what: &str, computed, reported, source| Beside {
+    let one = |what: &str, computed, reported, source| Comparison {
         what: what.into(),
         computed,
         reported: Some(Bytes(reported)),

@@ -16,5 +16,5 @@ pub(crate) static STACK: Stack = Stack {
     newest: |_| ("3fdd9a0", "the only one that was read"),
     rules: memory::rules,
     changes: memory::CHANGES,
-    beside: none_reported,
+    comparisons: none_reported,
 };

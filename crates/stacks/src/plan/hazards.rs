@@ -17,7 +17,7 @@ pub enum Verdict {
 impl Verdict {
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Problem => "bites",
+            Verdict::Problem => "problem",
             Verdict::Open => "cannot be judged before the run",
             Verdict::Note => "note",
         }
@@ -133,7 +133,7 @@ pub fn illegal_access(engine: &str, sleeps: bool) -> Hazard {
         slug: "cuda-illegal-access-rollout",
         verdict: Verdict::Open,
         finding: format!("{engine}: an illegal memory access depends on kernels and their timing, not on sizes"),
-        because: "the fault is noticed behind the kernel that made it, often in the sampler; plain vLLM 0.7.2 has shown the same trace without a trainer (vLLM issue 13939)".into(),
+        because: "the fault is noticed after the kernel that made it, often in the sampler; plain vLLM 0.7.2 has shown the same trace without a trainer (vLLM issue 13939)".into(),
         remedies,
         source: "OpenRLHF issues 815 and 817; vLLM issues 13939 and 28714",
     }

@@ -5,7 +5,7 @@ use super::hazards::{Hazard, Verdict};
 use super::ledger::{Item, Phase, Pool, shown};
 use super::limits::Known;
 use super::run::RunPlan;
-use super::verdict::{Beside, Over, Peak, Remedy};
+use super::verdict::{Comparison, Over, Peak, Remedy};
 use plimsoll_base::Bytes;
 use serde_json::{Value, json};
 use std::fmt::{Display, Write as _};
@@ -57,7 +57,7 @@ fn json(plan: &RunPlan) -> Value {
             "remedies": hazard.remedies, "source": hazard.source,
         })
     };
-    let beside = |beside: &Beside| json!({ "what": beside.what, "computed": beside.computed, "reported": beside.reported, "source": beside.source });
+    let comparison = |comparison: &Comparison| json!({ "what": comparison.what, "computed": comparison.computed, "reported": comparison.reported, "source": comparison.source });
     json!({
         "stack": plan.stack.name,
         "version": { "value": plan.version.value, "source": plan.version.source },
@@ -75,7 +75,7 @@ fn json(plan: &RunPlan) -> Value {
         "hazards": plan.ledger.hazards.iter().map(hazard).collect::<Vec<_>>(),
         "peaks": plan.verdict.peaks.iter().map(peak).collect::<Vec<_>>(),
         "rows": plan.items().iter().map(item).collect::<Vec<_>>(),
-        "beside": plan.beside.iter().map(beside).collect::<Vec<_>>(),
+        "comparisons": plan.comparisons.iter().map(comparison).collect::<Vec<_>>(),
         "unknown_options": plan.unknown, "defaults": plan.defaults, "notes": plan.ledger.notes,
     })
 }
@@ -83,7 +83,7 @@ fn json(plan: &RunPlan) -> Value {
 fn verdict_word(plan: &RunPlan) -> &'static str {
     match (&plan.verdict.over, plan.has_problem()) {
         (Some(_), _) => "does not fit",
-        (None, true) => "bites",
+        (None, true) => "problem",
         (None, false) => "fits",
     }
 }
@@ -122,7 +122,7 @@ fn words(plan: &RunPlan) -> String {
     if let Some(over) = &plan.verdict.over {
         page.line(format_args!("what that is, and more of what to do: plimsoll explain {}", over.slug));
     }
-    page.section("bites", hazards(plan, Verdict::Problem).flat_map(hazard));
+    page.section("problem", hazards(plan, Verdict::Problem).flat_map(hazard));
     page.section("cannot be judged before the run", hazards(plan, Verdict::Open).flat_map(hazard));
     page.section("by phase", table(plan));
     if let Some(peak) = deciding(plan) {
@@ -133,7 +133,7 @@ fn words(plan: &RunPlan) -> String {
         "do",
         plan.verdict.remedies.iter().enumerate().map(|(index, remedy)| numbered(index, remedy)),
     );
-    page.section("beside it", plan.beside.iter().map(beside));
+    page.section("reported of similar runs", plan.comparisons.iter().map(comparison));
     page.section("limits", limits(plan));
     page.section("options without a rule here: nothing was guessed of them", plan.unknown.iter().cloned());
     page.section("defaults of the framework that this rests on", plan.defaults.iter().cloned());
@@ -251,10 +251,10 @@ fn numbered(index: usize, remedy: &Remedy) -> String {
     format!("{}. {}{what}", index + 1, remedy.words)
 }
 
-fn beside(beside: &Beside) -> String {
+fn comparison(comparison: &Comparison) -> String {
     let reported =
-        beside.reported.map_or("no number was reported".into(), |bytes| format!("reported {bytes}"));
-    format!("{}: computed {}, {reported} ({})", beside.what, beside.computed, beside.source)
+        comparison.reported.map_or("no number was reported".into(), |bytes| format!("reported {bytes}"));
+    format!("{}: computed {}, {reported} ({})", comparison.what, comparison.computed, comparison.source)
 }
 
 fn limits(plan: &RunPlan) -> Vec<String> {

@@ -4,7 +4,7 @@ use super::hazards::Hazard;
 use super::ledger::{Item, Ledger};
 use super::limits::{self, Known, Limits};
 use super::model::ModelOf;
-use super::verdict::{self, Beside, Verdict};
+use super::verdict::{self, Comparison, Verdict};
 use crate::options::Options;
 use crate::setting::Setting;
 use crate::stack::Stack;
@@ -21,7 +21,7 @@ pub struct RunPlan {
     pub limits: Limits,
     pub verdict: Verdict,
     /// Numbers of runs like this one that others reported.
-    pub beside: Vec<Beside>,
+    pub comparisons: Vec<Comparison>,
     pub(super) ledger: Ledger,
     pub(super) unknown: Vec<String>,
     pub(super) defaults: Vec<String>,
@@ -60,10 +60,10 @@ pub fn plan(
         Some(over) => verdict::remedies(over, &options, stack.changes, &rows, &limits),
         None => Vec::new(),
     };
-    let beside = (stack.beside)(&ledger, &peaks);
+    let comparisons = (stack.comparisons)(&ledger, &peaks);
     let verdict = Verdict { peaks, over, remedies };
     let (unknown, defaults) = (options.unknown(), options.defaults());
-    Ok(RunPlan { stack, version, limits, verdict, beside, ledger, unknown, defaults })
+    Ok(RunPlan { stack, version, limits, verdict, comparisons, ledger, unknown, defaults })
 }
 
 /// The framework's version: by hand, pinned in the file, or the newest that has the file's names.

@@ -53,7 +53,7 @@ pub struct Remedy {
 
 /// One number of another run, next to this plan's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Beside {
+pub struct Comparison {
     pub what: String,
     /// What this plan says.
     pub computed: Bytes,

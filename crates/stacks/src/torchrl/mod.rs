@@ -15,5 +15,5 @@ pub(crate) static STACK: Stack = Stack {
     newest: |_| ("0.14.1", "the newest that was read"),
     rules: memory::rules,
     changes: memory::CHANGES,
-    beside: none_reported,
+    comparisons: none_reported,
 };

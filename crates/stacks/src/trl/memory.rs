@@ -227,7 +227,7 @@ impl Run<'_> {
         }
         if self.ranks > 1 && !self.adapters {
             let source =
-                "torch 2.6.0 DistributedDataParallel, gradient_as_bucket_view=False: beside the gradients";
+                "torch 2.6.0 DistributedDataParallel, gradient_as_bucket_view=False: next to the gradients";
             self.ledger.add([row("reduce buckets", self.element, source)]);
         }
     }

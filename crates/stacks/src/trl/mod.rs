@@ -17,7 +17,7 @@ pub(crate) static STACK: Stack = Stack {
     newest: |_| ("1.10.0", "the newest that was read"),
     rules: memory::rules,
     changes: memory::CHANGES,
-    beside: none_reported,
+    comparisons: none_reported,
 };
 
 fn read(text: &str) -> Vec<Setting> {

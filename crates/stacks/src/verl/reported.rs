@@ -1,15 +1,15 @@
 //! What was reported of simpleRL-reason's pinned swap.
 
 use crate::plan::ledger::{Ledger, Phase, Pool};
-use crate::plan::verdict::{Beside, Peak};
+use crate::plan::verdict::{Comparison, Peak};
 use plimsoll_base::Bytes;
 
-pub(super) fn beside(ledger: &Ledger, peaks: &[Peak]) -> Vec<Beside> {
+pub(super) fn comparisons(ledger: &Ledger, peaks: &[Peak]) -> Vec<Comparison> {
     let is_swap = |row: usize| ledger.items[row].name == "CPU swap" && ledger.items[row].bytes > 8 << 30;
     let Some(index) = (0..ledger.items.len()).find(|&row| is_swap(row)) else { return Vec::new() };
     let node = peaks.iter().find(|peak| (peak.phase, peak.pool) == (Phase::Rollout, Pool::Host));
     let rows = node.map_or(&[][..], |peak| &peak.sum.rows);
-    vec![Beside {
+    vec![Comparison {
         what: "pinned swap of a node".into(),
         computed: rows.iter().find(|(row, _)| *row == index).map_or(Bytes(0), |&(_, bytes)| bytes),
         reported: None,

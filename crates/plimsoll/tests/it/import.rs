@@ -1,8 +1,6 @@
-//! Other stacks' files from outside: what becomes of every key, that the result plans, and what is refused.
+//! Other stacks' files from outside: what happens to every key, that the result plans, and what is refused.
 
-mod common;
-
-use common::{Folder, check_refused, command, plimsoll, python_with, text};
+use crate::common::{Folder, check_refused, command, plimsoll, python_with, text};
 use std::path::Path;
 
 const OPENRLHF: &str = r#"#!/bin/bash
@@ -48,7 +46,7 @@ python3 -m verl.trainer.main_ppo \
     trainer.total_epochs=15 +trainer.frobnicate=3 $@
 "#;
 
-/// As Hydra leaves it beside a run, with references of one key to another.
+/// As Hydra leaves it next to a run, with references of one key to another.
 const VERL_YAML: &str = "\
 actor_rollout_ref:
   hybrid_engine: true
@@ -174,7 +172,7 @@ fn check_plans(run: &str) {
     assert!(has_rows, "{run}: {}", text(&output.stdout));
 }
 
-/// What stands before `=` and `:` and behind `--` in a file; the address is of `ray`.
+/// What comes before `=` and `:` and after `--` in a file; the address is of `ray`.
 fn keys(content: &str) -> impl Iterator<Item = &str> {
     let is_key = |key: &&str| {
         !key.is_empty()
@@ -193,7 +191,7 @@ fn check(stack: &str, name: &str, content: &str, lines: &[&str], remarks: &[&str
     let output = plimsoll(&["import", stack, &folder.write(name, content)]);
     let (run, notes) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{notes}");
-    // No key is dropped silently: each stands in the run file, as a key's origin or as a remark.
+    // No key is dropped silently: each is in the run file, as a key's origin or as a remark.
     for key in keys(content) {
         assert!(run.contains(key), "{key} is gone: {run}");
     }
