@@ -9,12 +9,12 @@ use plimsoll_algo::shaping::GroupShaping;
 
 /// The value clip of TRL and Open-Reasoner-Zero.
 const VALUE_CLIP: f64 = 0.2;
-/// verl's DAPO recipe makes ten batches at most, of which the first is no retry.
+/// verl's DAPO recipe makes at most ten batches, of which the first is no retry.
 const DYNAMIC_SAMPLING_RETRIES: u32 = 10;
 /// OpenRLHF's band.
 const CORRECTION_BAND: [f64; 2] = [0.5, 5.0];
 
-/// Fills what the method sets and the run file does not.
+/// Fills in what the method sets and the run file does not.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     let Some(spec) = run.method.spec().sampling else { return };
     let has_critic = run.method.needs().critic;
