@@ -1,7 +1,6 @@
 //! The metrics of a step of an environment policy.
 
-use super::gather::Ended;
-use super::learner::LearnReport;
+use super::{gather::Ended, learner::LearnReport};
 use plimsoll_collect::Stats;
 use plimsoll_run::metrics::Metrics;
 

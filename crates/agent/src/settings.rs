@@ -13,8 +13,7 @@ use plimsoll_config::{Environment as Section, MLP, Objective, RunSpec};
 use plimsoll_device::Activation;
 use plimsoll_env::native::{Options, Visitor, visit};
 use plimsoll_env::{Environment, Slot, Spec};
-use plimsoll_memory::Layout;
-use plimsoll_memory::host::Host;
+use plimsoll_memory::{Layout, host::Host};
 use plimsoll_worker::Stop;
 use std::path::Path;
 

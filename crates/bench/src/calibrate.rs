@@ -7,8 +7,7 @@ use plimsoll_config::Auto;
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_cpu::{Isa, Pool};
 use plimsoll_memory::Limits;
-use plimsoll_plan::rates::Rates;
-use plimsoll_plan::{plan_sampling, plan_with, predict_step};
+use plimsoll_plan::{plan_sampling, plan_with, predict_step, rates::Rates};
 use serde_json::{Value, json};
 
 /// Sequences, prompt tokens and new tokens of the timed rollout.

@@ -15,12 +15,8 @@ use plimsoll_config::{
 use plimsoll_cuda::CudaOptions;
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Limits, Pool};
-use plimsoll_plan::Facts;
-use plimsoll_plan::RoleName;
-use plimsoll_plan::devices;
-use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
+use plimsoll_memory::{Limits, Pool, host::Host};
+use plimsoll_plan::{Facts, PlanReport, RoleName, devices, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;

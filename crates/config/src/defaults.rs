@@ -3,9 +3,7 @@
 use super::provenance::{Origin, Provenance};
 use super::sections::RunFile;
 use super::values::DynamicSampling;
-use plimsoll_algo::advantage::Advantage;
-use plimsoll_algo::policy_loss::PolicyLoss;
-use plimsoll_algo::shaping::GroupShaping;
+use plimsoll_algo::{advantage::Advantage, policy_loss::PolicyLoss, shaping::GroupShaping};
 
 /// The value clip of TRL and Open-Reasoner-Zero.
 const VALUE_CLIP: f64 = 0.2;

@@ -1,8 +1,6 @@
 //! `[[reward]] kind = "model"`: which of its keys are required, and where a reward model is allowed.
 
-use super::limits::contradiction;
-use super::provenance::Provenance;
-use super::sections::Reward;
+use super::{limits::contradiction, provenance::Provenance, sections::Reward};
 use plimsoll_base::{Error, Result};
 
 /// The kind of a reward that is a model within the run.

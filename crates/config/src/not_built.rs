@@ -1,8 +1,6 @@
 //! Reserved keys that this build does not implement: they parse, and using one is `not-built`.
 
-use super::provenance::Provenance;
-use super::sections::RunFile;
-use super::values::Offload;
+use super::{provenance::Provenance, sections::RunFile, values::Offload};
 use crate::Trains;
 use plimsoll_base::{Error, Result};
 

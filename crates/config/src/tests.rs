@@ -1,8 +1,7 @@
 //! Run files, good and bad.
 
 use super::*;
-use plimsoll_base::Exit;
-use plimsoll_base::Result;
+use plimsoll_base::{Exit, Result};
 
 const GOOD: &str = r#"method = "grpo"
 model = "builtin:nano"

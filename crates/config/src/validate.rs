@@ -6,9 +6,7 @@ use super::limits::{TOKENS_MAX, bad_value, contradiction, finite_from_zero, in_r
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
-use crate::Trains;
-use crate::eval_metric::EvalMetric;
-use crate::spec::sequences_per_step;
+use crate::{Trains, eval_metric::EvalMetric, spec::sequences_per_step};
 use plimsoll_algo::advantage::{Advantage, MaskHole};
 use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_algo::policy_loss::PolicyLossKind;

@@ -1,7 +1,6 @@
 //! Which device a run uses, and opening it with an arena for the run's regions.
 
-use crate::PlanReport;
-use crate::shape::RunShape;
+use crate::{PlanReport, shape::RunShape};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, RunDevice, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};

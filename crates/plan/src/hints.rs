@@ -1,10 +1,7 @@
 //! Changes of a run file that make it fit, each verified by planning again, in the order of the speed that they cost.
 
-use super::limits::OF_RUN_FILE;
-use super::report::Hint;
-use super::search::Planner;
-use crate::facts::Facts;
-use crate::facts::HostFacts;
+use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
+use crate::facts::{Facts, HostFacts};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
     Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,

@@ -1,12 +1,10 @@
 //! The limits that a run is planned against: given ones, those of the run file, or those of this machine.
 
-use crate::devices;
-use crate::disk::bytes_on_disk;
+use crate::{devices, disk::bytes_on_disk};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
 use plimsoll_device::DeviceKind;
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Limit, Limits};
+use plimsoll_memory::{Limit, Limits, host::Host};
 use std::path::Path;
 
 /// How the source of a limit ends when the run file sets it.

@@ -12,8 +12,7 @@ use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, RunSpec};
 use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Limits, Plan, Pool};
+use plimsoll_memory::{Limits, Plan, Pool, host::Host};
 use plimsoll_reward::{RewardMemory, RewardSpec};
 use plimsoll_train::OptimizerDType;
 

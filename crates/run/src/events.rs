@@ -1,8 +1,7 @@
 //! The events of a run, as they are shown to an observer and written to `events.jsonl`. An observer never changes a
 //! run.
 
-use crate::scores::PairScore;
-use crate::status::Doing;
+use crate::{scores::PairScore, status::Doing};
 use plimsoll_base::Error;
 use plimsoll_memory::trend::Verdict;
 use serde::Serialize;

@@ -1,7 +1,6 @@
 //! The loop of `plimsoll collect`: collects batches until there are enough frames or a signal comes.
 
-use super::frames::write_frames;
-use super::{EnvPlan, policies, steppers};
+use super::{EnvPlan, frames::write_frames, policies, steppers};
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Batch, Collector, Fault, Replay, Stats, Trajectories, children_cpu_seconds, process_cpu_seconds,

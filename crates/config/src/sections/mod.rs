@@ -5,8 +5,7 @@ mod environment;
 mod loss;
 mod reward;
 
-use super::data_sets::DataSets;
-use super::values::*;
+use super::{data_sets::DataSets, values::*};
 use plimsoll_algo::method::Method;
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;

@@ -1,8 +1,7 @@
 //! Prompts in a fixed order: generated tasks and rows of files, as tokens. Position i of the data is always the same
 //! prompt, so a number is enough to resume.
 
-use crate::data::mixture::Mixture;
-use crate::data::pairs;
+use crate::{data::mixture::Mixture, data::pairs};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, Overlong, no_rows_to_filter};

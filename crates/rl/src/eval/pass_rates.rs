@@ -1,7 +1,6 @@
 //! The rows of evaluated data with their pass rates, as JSON lines for `data.pass_rate_column` of a run file.
 
-use crate::data::dataset::Item;
-use crate::eval::sets::EvalSet;
+use crate::{data::dataset::Item, eval::sets::EvalSet};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Data;
 use plimsoll_run::scores::EvalReport;

@@ -10,8 +10,7 @@ use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
-use plimsoll_run::scores::PairScore;
+use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
 use std::ops::Range;
 
 /// Log-probs are those of the model itself.

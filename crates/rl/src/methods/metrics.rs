@@ -1,14 +1,10 @@
 //! The metrics of the parts of a step.
 
-use crate::episodes::RoundReport;
-use crate::methods::actor::ActorReport;
-use crate::methods::critic::CriticReport;
-use crate::methods::pairs::PairReport;
-use crate::methods::sft::SftReport;
-use crate::rollout::gather::Gathered;
-use crate::rollout::held::HeldGroup;
-use plimsoll_algo::correction::CorrectionSums;
-use plimsoll_algo::shaping::RewardMetrics;
+use crate::{
+    episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
+    methods::pairs::PairReport, methods::sft::SftReport, rollout::gather::Gathered, rollout::held::HeldGroup,
+};
+use plimsoll_algo::{correction::CorrectionSums, shaping::RewardMetrics};
 use plimsoll_reward::Scored;
 use plimsoll_run::metrics::Metrics;
 

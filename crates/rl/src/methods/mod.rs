@@ -11,8 +11,7 @@ pub mod policy;
 pub mod reward_model;
 pub mod sft;
 
-use crate::data::dataset::Item;
-use crate::roles::Trainer;
+use crate::{data::dataset::Item, roles::Trainer};
 use pairs::PairReport;
 use plimsoll_base::Result;
 use plimsoll_config::{Method, RunSpec};

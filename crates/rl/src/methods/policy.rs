@@ -17,8 +17,7 @@ use plimsoll_algo::shaping::shape_rewards;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::metrics::Metrics;
-use plimsoll_run::status::Doing;
+use plimsoll_run::{metrics::Metrics, status::Doing};
 use std::time::Instant;
 
 /// The results of a step.

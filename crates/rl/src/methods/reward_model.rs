@@ -9,8 +9,7 @@ use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
-use plimsoll_run::scores::PairScore;
+use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
 use std::ops::Range;
 
 /// Makes one step over pairs: a single update. `step` counts from 1.

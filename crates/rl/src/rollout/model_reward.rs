@@ -1,8 +1,7 @@
 //! A reward model within the run (`[[reward]] kind = "model"`): its weights are next to the actor's, and it scores
 //! prompt and response after each rollout, in a separate phase. It is never trained.
 
-use crate::data::dataset::Item;
-use crate::roles::Trainer;
+use crate::{data::dataset::Item, roles::Trainer};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::ModelReward;
 use plimsoll_reward::{Rewards, Scored};

@@ -1,8 +1,7 @@
 //! Writes a checkpoint: small files at once, tensors streamed through the planned staging buffer by the thread that
 //! runs the job, which is this one or one that works during the next rollout.
 
-use crate::roles::Trainer;
-use crate::rollout::held::Held;
+use crate::{roles::Trainer, rollout::held::Held};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
