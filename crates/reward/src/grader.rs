@@ -8,7 +8,7 @@ use crate::http::pause_before;
 use crate::scorer::Scorer;
 use crate::spec::{RewardSpec, STACK_BYTES};
 use crate::tally::Tally;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_worker::{Columns, Scores, Stop};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -177,7 +177,7 @@ impl Worker {
                 continue;
             };
             return Err(Error::new(
-                "reward-not-finite",
+                slugs::REWARD_NOT_FINITE,
                 format!("reward `{}` gave {score} for sample {sample} of batch {batch}", self.name),
             )
             .fact(format!("the response begins {:.80?}", case.response))

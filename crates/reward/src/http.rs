@@ -3,7 +3,7 @@
 //! `POST {"query": […], "prompts": […], "labels": […]}`, answered by `{"rewards": […]}`; a query is prompt and response.
 
 use crate::case::Case;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,8 +54,11 @@ impl Http {
 
     fn read(&self, reply: &[u8], samples: usize) -> Result<Vec<Option<f64>>> {
         let bad = |what: &str| {
-            Error::new("reward-bad-reply", format!("reward `{}`: {} answered {what}", self.name, self.url))
-                .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
+            Error::new(
+                slugs::REWARD_BAD_REPLY,
+                format!("reward `{}`: {} answered {what}", self.name, self.url),
+            )
+            .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
         };
         let reply: Value = serde_json::from_slice(reply).map_err(|_| bad("no JSON"))?;
         let Some(list) = reply.get("rewards").and_then(Value::as_array) else {
@@ -76,18 +79,18 @@ impl Http {
         if matches!(err, ureq::Error::Timeout(_)) {
             let (name, url, limit) = (&self.name, &self.url, self.timeout.as_millis());
             return Error::new(
-                "reward-http-timeout",
+                slugs::REWARD_HTTP_TIMEOUT,
                 format!("reward `{name}`: {url} did not answer within {limit} ms"),
             )
             .hint("raise `timeout_ms` in the [[reward]] table, or give the server less at a time with more `workers`");
         }
-        Error::new("reward-http-failed", format!("reward `{}`: {}: {err}", self.name, self.url))
+        Error::new(slugs::REWARD_HTTP_FAILED, format!("reward `{}`: {}: {err}", self.name, self.url))
             .hint("check that the server runs and that the address is right")
     }
 
     fn refused(&self, status: u16) -> Error {
         Error::new(
-            "reward-http-failed",
+            slugs::REWARD_HTTP_FAILED,
             format!("reward `{}`: {} answered with status {status}", self.name, self.url),
         )
         .hint("look into the server's own log")

@@ -7,7 +7,7 @@ use crate::http::Http;
 use crate::json_schema::Schema;
 use crate::spec::{Kind, RewardSpec};
 use crate::{grade_exact, grade_gsm8k, math};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_worker::{
     Batch, Columns, Launch, Limits, Pool, PythonFunction, PythonSpec, Request, Scores, Stop,
 };
@@ -257,7 +257,7 @@ fn read_lines(lines: &[String], name: &str) -> Result<Vec<Option<f64>>> {
         match value.get("score").unwrap_or(&value) {
             Value::Null => Ok(None),
             Value::Number(number) => Ok(number.as_f64()),
-            _ => Err(Error::new("reward-bad-reply", format!("reward `{name}` answered {line:.80?}"))
+            _ => Err(Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{name}` answered {line:.80?}"))
                 .hint("answer each line with a number, null, or {\"score\": number}, and flush")),
         }
     };
