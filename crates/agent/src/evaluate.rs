@@ -1,5 +1,5 @@
-//! Evaluation of an environment policy: whole episodes in environments of their own, by default with the policy's
-//! likeliest actions. Every evaluation plays the same episodes, whatever the seed of the run: their seeds follow from the
+//! Evaluation of an environment policy: whole episodes in separate environments, by default with the policy's most
+//! likely actions. Every evaluation plays the same episodes, whatever the seed of the run: their seeds follow from the
 //! environment's number and the round alone.
 
 use super::policy::{self, Board, MlpPolicy};
@@ -14,12 +14,13 @@ use plimsoll_worker::Stop;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Episodes of an evaluation, where `eval.prompts_max` says nothing.
+/// Number of episodes of an evaluation where `eval.prompts_max` is not set.
 pub const EPISODES: u32 = 10;
-/// What the seeds of its episodes follow from: "eval" in ASCII.
+/// The seed of evaluation episodes: "eval" in ASCII.
 const EVAL_SEED: u64 = 0x6576_616c;
 
-/// Environments of an evaluation: as many as episodes, but no more than are trained in; whole vector environments.
+/// Returns the number of evaluation environments: as many as episodes, at most as many as in training, in whole vector
+/// environments.
 fn num_envs(run: &RunSpec, settings: &AgentSettings) -> usize {
     let unit = settings.python.as_ref().map_or(1, |setup| setup.measured.unit as usize);
     (episodes(run) as usize).next_multiple_of(unit).min(settings.num_envs)
@@ -29,7 +30,7 @@ fn episodes(run: &RunSpec) -> u32 {
     run.eval.prompts_max.unwrap_or(EPISODES)
 }
 
-/// The rows of an evaluator; none where the run has none.
+/// Returns the plan rows of an evaluator; none where the run has none.
 ///
 /// Errors: `size-overflow`; those of making the environment.
 pub fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
@@ -44,13 +45,13 @@ pub fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     layout.outside("eval.environments", "rl", Pool::Host, Place::Heap, Bytes(bytes));
     let mut others = policy::plan_rows("eval", &settings.network.spec, envs, 1)?;
     others.extend(workers);
-    // The board, and the pages of the interpreter, are those of the run.
+    // The board and the pages of the interpreter are shared with the run.
     others.regions.retain(|region| !["eval.board", "eval.worker_files"].contains(&region.name.as_str()));
     layout.extend(others);
     Ok(layout)
 }
 
-/// What an evaluator keeps of an environment beside its action, rounded up.
+/// What an evaluator keeps of an environment besides its action, rounded up.
 const PER_ENV_BYTES: usize = 64;
 
 /// Environments and a policy for evaluation alone.
@@ -64,7 +65,7 @@ pub struct Evaluator {
     action: Slot,
 }
 
-/// One group of environments within a round.
+/// A group of environments within a round.
 struct Group {
     envs: Range<u32>,
     round: u32,
@@ -78,7 +79,7 @@ struct Group {
 }
 
 impl Evaluator {
-    /// An evaluator that reads its weights from `board`; none where the run has none.
+    /// Makes an evaluator that reads its weights from `board`; none where the run has none.
     ///
     /// Errors: those of starting environments.
     pub fn of(run: &RunSpec, settings: &AgentSettings, board: &Arc<Board>) -> Result<Option<Evaluator>> {
@@ -98,8 +99,8 @@ impl Evaluator {
         }))
     }
 
-    /// Plays the episodes with the weights as they were published; their returns, round after round by environment. None
-    /// if a signal came: what is under way is to be saved first.
+    /// Plays the episodes with the published weights. Returns their returns, ordered by round and environment; none if
+    /// a signal came, so that the run can be saved first.
     ///
     /// Errors: what ends a collector, for example `env-failing-repeatedly`.
     pub fn evaluate(&mut self) -> Result<Option<Vec<f64>>> {
@@ -113,9 +114,9 @@ impl Evaluator {
         Ok(Some(returns))
     }
 
-    /// One episode of every environment; none if it was stopped.
+    /// Plays one episode of every environment; none if it was stopped.
     fn round(&mut self, round: u32) -> Result<Option<Vec<f64>>> {
-        // After a round that was stopped some have yet to answer, and are not asked again.
+        // After a stopped round some environments have yet to answer, and are not asked again.
         if self.stop.is_set() {
             return Ok(None);
         }
@@ -137,21 +138,21 @@ impl Evaluator {
             group.act(&mut self.policy, &results, &self.observation, &self.action)?;
             self.stepper.submit(index, group.request())?;
         }
-        // What failed was made again and played from its beginning; the run's own environments tell of such things.
+        // A failed environment was made again and its episode replayed; only the run's own environments report faults.
         self.stepper.take_faults();
         Ok(Some(groups.into_iter().flat_map(|group| group.returns).collect()))
     }
 }
 
 impl Group {
-    /// The group of `envs`, asked to begin its episodes.
+    /// Starts a group over `envs`, which begin their episodes.
     fn new(envs: Range<u32>, round: u32, action_bytes: usize) -> Group {
         let k = envs.len();
         Group {
             round,
             asks: vec![Ask::Reset; k],
             actions: vec![0; k * action_bytes],
-            // The same again for whatever follows: an episode that is lost is played again.
+            // The same seeds for later episodes: a lost episode is played again.
             seeds: envs.clone().map(|env| seed::reset_seed(EVAL_SEED, env, round)).collect(),
             episodes: vec![round; k],
             steps: vec![0; k],
@@ -165,7 +166,7 @@ impl Group {
         Request { asks: &self.asks, actions: &self.actions, seeds: &self.seeds }
     }
 
-    /// Takes an answer in.
+    /// Reads an answer.
     fn take(&mut self, results: &Results<'_>, steps_max: u32) {
         for i in 0..self.asks.len() {
             let flag = results.flags[i];
@@ -182,7 +183,7 @@ impl Group {
         }
     }
 
-    /// Chooses the next actions. Those that are over step on with the others: a vector environment steps as one.
+    /// Chooses the next actions. Finished environments step on with the others: a vector environment steps as one.
     fn act(
         &mut self,
         policy: &mut MlpPolicy,

@@ -1,16 +1,16 @@
-//! One rollout as the learner reads it: flat arrays over N frames, environment after environment, and what follows from
-//! them: advantages and returns. Every array is allocated at start at its largest.
+//! One rollout as the learner reads it: flat arrays over N frames, environment after environment, with the advantages
+//! and returns computed from them. Every array is allocated at start at its largest.
 
 use super::normalise::RewardScale;
 use plimsoll_algo::advantage::{Gae, MaskHole, gae};
 use plimsoll_algo::packed::Packed;
 
-/// N frames of n observed and a action numbers.
+/// N frames, each with n observed numbers and a action numbers.
 #[derive(Debug, Default)]
 pub struct Experience {
     /// [N, n]: observations as the policy saw them.
     pub inputs: Vec<f32>,
-    /// [N, n]: the same before they were normalised; empty where they are not.
+    /// [N, n]: observations before normalisation; empty where they are not normalised.
     pub raw_inputs: Vec<f32>,
     /// [N, a]
     pub actions: Vec<f32>,
@@ -26,22 +26,22 @@ pub struct Experience {
     pub returns: Vec<f32>,
     /// [N]: all ones.
     mask: Vec<f32>,
-    /// [S + 1]: frames of one episode in a row, S slices.
+    /// [S + 1]: bounds of the slices, each a run of frames of one episode.
     pub slices: Vec<usize>,
     /// [S]: value after the last frame of each slice.
     pub bootstrap: Vec<f32>,
-    /// [B, n]: observations whose values are yet to be asked for.
+    /// [B, n]: observations whose values must still be computed.
     pub tails: Vec<f32>,
-    /// [B]: the slice of each.
+    /// [B]: the slice of each tail.
     pub tail_slices: Vec<usize>,
-    /// [N]: discounted returns on their way into the scale of rewards.
+    /// [N]: discounted returns, from which the scale of rewards is updated.
     seen: Vec<f32>,
 }
 
 impl Experience {
-    /// Room for `frames` frames of `width` observed and `dims` action numbers.
+    /// Allocates room for `frames` frames of `width` observed and `dims` action numbers.
     pub fn with_capacity(frames: usize, width: usize, dims: usize, is_normalised: bool) -> Experience {
-        // Written once, so that the pages are there before the first step and not when a rollout first needs them.
+        // Written once, so that the pages are resident before the first step.
         let room = |n: usize| {
             let mut array = vec![1.0f32; n];
             array.clear();
@@ -65,19 +65,18 @@ impl Experience {
         }
     }
 
-    /// Bytes of `with_capacity`.
+    /// Returns the bytes that `with_capacity` allocates.
     pub fn bytes(frames: usize, width: usize, dims: usize, is_normalised: bool) -> u64 {
         let (frames, width, dims) = (frames as u64, width as u64, dims as u64);
         let rows = if is_normalised { 3 } else { 2 };
         frames * 4 * (rows * width + dims + 8) + frames * 2 * 8 + 8
     }
 
-    /// N.
     pub fn num_frames(&self) -> usize {
         self.rewards.len()
     }
 
-    /// Forgets the last rollout.
+    /// Removes the last rollout.
     pub fn clear(&mut self) {
         let floats = [
             &mut self.inputs,
@@ -96,8 +95,8 @@ impl Experience {
         self.tail_slices.clear();
     }
 
-    /// Ends a slice after the frames so far: with 0 behind it where the task ended, else with the value of what
-    /// `tail` writes.
+    /// Ends a slice after the frames so far: with value 0 where the task ended, otherwise with the value of the
+    /// observation that `tail` writes.
     pub fn end_slice(&mut self, terminated: bool, width: usize, tail: impl FnOnce(&mut [f32])) {
         if !terminated {
             self.tail_slices.push(self.bootstrap.len());
@@ -109,7 +108,8 @@ impl Experience {
         self.slices.push(self.num_frames());
     }
 
-    /// Divides rewards by the deviation of their discounted returns. `spans`: each environment's frames and ends.
+    /// Divides rewards by the standard deviation of their discounted returns. `spans`: each environment's frames and
+    /// ends.
     pub fn scale_rewards(&mut self, scale: &mut RewardScale, gamma: f64, spans: &[EnvFrames]) {
         self.seen.clear();
         for EnvFrames { env, frames, ends } in spans {
@@ -120,7 +120,7 @@ impl Experience {
         scale.apply(&self.seen, &mut self.rewards);
     }
 
-    /// Advantages and returns of all frames.
+    /// Computes advantages and returns of all frames.
     pub fn estimate(&mut self, gamma: f64, lambda: f64) {
         let n = self.num_frames();
         for array in [&mut self.mask, &mut self.advantages, &mut self.returns] {
@@ -134,14 +134,11 @@ impl Experience {
     }
 }
 
-/// Frames of one environment in an `Experience`, and those with which an episode ended, ascending.
+/// Frames of one environment in an `Experience`, and the frames that ended an episode, ascending.
 #[derive(Clone, Debug)]
 pub struct EnvFrames {
-    /// Its number.
     pub env: usize,
-    /// Its frames.
     pub frames: std::ops::Range<usize>,
-    /// Ends of episodes.
     pub ends: Vec<usize>,
 }
 
@@ -158,7 +155,7 @@ mod tests {
             experience.values.push(0.25);
             experience.end_slice(terminated, 1, |tail| tail[0] = t as f32);
         }
-        // The values of the observations behind frames 1 and 2, which a network gives.
+        // The values of the observations after frames 1 and 2, which a network computes.
         assert_eq!((&experience.tails[..], &experience.tail_slices[..]), (&[1.0, 2.0][..], &[1, 2][..]));
         experience.bootstrap[1] = 4.0;
         experience.bootstrap[2] = 8.0;

@@ -1,4 +1,4 @@
-//! From a collector's batch to what the learner reads, and what follows from it for the episodes under way.
+//! Reads a collector's batch into the learner's arrays, and follows the episodes in progress.
 
 use super::experience::{EnvFrames, Experience};
 use super::settings::AgentSettings;
@@ -9,15 +9,13 @@ use plimsoll_env::flags;
 /// Episodes that ended within a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// How many.
     pub count: usize,
     /// Sum of their returns.
     pub returns: f64,
-    /// Sum of their frames.
     pub frames: u64,
 }
 
-/// Reads a batch into `experience`, as the policy of this batch saw it, and follows its episodes.
+/// Reads a batch into `experience`, with observations as the policy saw them, and follows its episodes.
 pub fn gather(
     settings: &AgentSettings,
     batch: &Batch,
@@ -33,7 +31,6 @@ pub fn gather(
     (spans, ended)
 }
 
-/// The frames of one environment.
 fn gather_row(
     settings: &AgentSettings,
     row: &Row,
@@ -54,7 +51,7 @@ fn gather_row(
     for t in 0..row.num_frames {
         let flag = row.flags(layout)[t];
         if flag & flags::RESET_ROW != 0 {
-            // A vector environment that spends a step on its reset: no frame.
+            // A vector environment spends a step on its reset, which is no frame.
             continue;
         }
         let at = experience.inputs.len();
@@ -81,14 +78,14 @@ fn gather_row(
     EnvFrames { env: row.env_index as usize, frames: start..experience.num_frames(), ends }
 }
 
-/// Notes which actions the environment was given since its last reset.
+/// Records which actions the environment was given since its last reset.
 fn follow(settings: &AgentSettings, row: &Row, state: &mut AgentState) {
     let layout = &settings.rows;
     let episode = &mut state.episodes[row.env_index as usize];
     let indices: &[u32] = row.column(&layout.episode_indices);
     let marks = row.flags(layout);
     let is_end = |t: &usize| marks[*t] & (flags::DONE | flags::ABORTED) != 0;
-    // Only what comes after the last end is of the episode that goes on.
+    // Only actions after the last end belong to the episode in progress.
     let last_end = (0..row.num_frames).rev().find(is_end);
     if let Some(t) = last_end {
         episode.index = indices[t].wrapping_add(1);
@@ -99,18 +96,18 @@ fn follow(settings: &AgentSettings, row: &Row, state: &mut AgentState) {
             continue;
         }
         if indices[t] != episode.index {
-            // The one before was given up between two batches, or before its first frame of this one.
+            // The previous episode was abandoned between two batches, or before its first frame of this one.
             episode.index = indices[t];
             episode.actions.clear();
         }
         let at = episode.actions.len();
         episode.actions.extend_from_slice(row.action(layout, t));
-        // What lies beyond its bounds was given as the bound.
+        // An action outside its bounds was given to the environment as the bound.
         layout.action.clip(&mut episode.actions[at..]);
     }
 }
 
-/// Notes the returns of episodes that ended, in the order in which they did: by frame, then by environment.
+/// Records the returns of episodes in the order in which they ended: by frame, then by environment.
 fn note_returns(settings: &AgentSettings, batch: &Batch, state: &mut AgentState) -> Ended {
     let layout = &settings.rows;
     let mut ends: Vec<(usize, u32, f64, u32)> = Vec::new();

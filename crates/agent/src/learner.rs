@@ -1,7 +1,7 @@
 //! The learner: one set of weights, AdamW's states, and the updates of PPO over a rollout of an environment policy.
 //!
-//! It owns which rows are in which mini-batch and what is added to the gradient. Losses are `algo`'s, as everywhere; what
-//! CleanRL's `ppo.py` does is what it does with these settings: one optimizer over actor and critic, one gradient norm,
+//! It owns which rows are in which mini-batch and what is added to the gradient. The losses are those of `algo`. With
+//! these settings it computes the same as CleanRL's `ppo.py`: one optimizer over actor and critic, one gradient norm,
 //! advantages whitened over the mini-batch.
 //!
 //! Legend: N frames of the rollout, M rows of a mini-batch, n observed numbers, A actor outputs, a action numbers.
@@ -24,47 +24,41 @@ use plimsoll_model::{FlatTensors, ParamTable};
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::UpdateOptions;
 
-/// What a rollout is trained with.
+/// How a rollout is trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnerOptions {
-    /// The policy's loss.
     pub policy: PolicyLoss,
-    /// Clip of a value's move; none never clips.
+    /// Largest change of a value; none never clips.
     pub value_clip: Option<f64>,
-    /// Factor of the value loss.
     pub value_coef: f64,
-    /// Factor of the entropy bonus.
     pub entropy_coef: f64,
-    /// Over a mini-batch.
+    /// Whitening of advantages over a mini-batch.
     pub whiten: Whiten,
     /// Passes over a rollout.
     pub epochs: u32,
     /// M.
     pub mini_batch: usize,
-    /// AdamW's addend to the root of the second moment.
+    /// Added by AdamW to the root of the second moment.
     pub adam_epsilon: f32,
     /// Key of the order of frames.
     pub seed: u64,
 }
 
-/// What the updates of a rollout came to.
+/// The results of a rollout's updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LearnReport {
-    /// Of all updates.
+    /// Sums over all updates.
     pub policy: PolicySums,
-    /// Of all updates.
     pub value: ValueSums,
-    /// Of all updates.
     pub entropy: EntropySums,
-    /// Updates.
     pub updates: u32,
-    /// Gradient norm of the last.
+    /// Gradient norm of the last update.
     pub grad_norm: f64,
     /// Largest difference between a log-prob of the rollout and the trainer's before the first update.
     pub mismatch: f64,
 }
 
-/// The arena of a learner whose mini-batches have `rows` rows.
+/// Returns the arena of a learner whose mini-batches have `rows` rows.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &MlpSpec, rows: usize, threads: usize) -> Result<Layout> {
@@ -102,7 +96,7 @@ struct Mini {
     d_log_std: Vec<f64>,
 }
 
-/// (f32, f64) numbers of a row of `Mini`.
+/// Returns the (f32, f64) numbers in a row of `Mini`.
 fn mini_width(spec: &MlpSpec) -> (usize, usize) {
     let (n, outputs, dims) = (spec.inputs as usize, spec.head.outputs() as usize, spec.head.action_dims());
     (n + 2 * outputs + dims + 11, 2 * outputs)
@@ -152,15 +146,11 @@ impl Mini {
 
 /// Weights, gradients and states of one actor-critic.
 pub struct Learner<'a> {
-    /// The device.
     pub dev: &'a CpuDevice,
-    /// The shape.
     pub spec: &'a MlpSpec,
-    /// Where parameters are.
+    /// Names and places of the parameters.
     pub table: ParamTable,
-    /// Weights.
     pub params: MlpParams<'a>,
-    /// Updates made.
     pub updates: u64,
     grads: MlpParams<'a>,
     m: Buf<'a>,
@@ -186,25 +176,25 @@ impl<'a> Learner<'a> {
         Learner { dev, spec, table, params, updates: 0, grads, m, v, overlay, mini }
     }
 
-    /// Host bytes beside the arena.
+    /// Returns the host bytes outside the arena.
     pub fn host_bytes(spec: &MlpSpec, rows: usize, frames: usize) -> u64 {
         let (singles, doubles) = mini_width(spec);
-        // And the order of the frames.
+        // Plus the order of the frames.
         (rows * (4 * singles + 8 * doubles) + 8 * spec.head.outputs() as usize + 4 * frames) as u64
     }
 
-    /// What must be kept to go on beside the weights.
+    /// Returns the states that a checkpoint keeps besides the weights.
     pub fn states(&self) -> Vec<FlatTensors<'a>> {
         let of = |prefix, buf| FlatTensors { prefix, buf, scales: None };
         vec![of("adam_m.", self.m), of("adam_v.", self.v)]
     }
 
-    /// The flat weights, as they lie.
+    /// Copies the flat weights in their memory order.
     pub fn weights(&self, into: &mut [f32]) {
         self.dev.read_f32(self.params.all, 0, into);
     }
 
-    /// Values of rows `[B, n]`, any number of them.
+    /// Computes values of rows `[B, n]`, for any B.
     pub fn values(&mut self, inputs: &[f32], values: &mut [f32]) {
         let (n, rows) = (self.spec.inputs as usize, self.mini.mask.len());
         let phase = self.overlay.enter(Phase::Update);
@@ -216,7 +206,7 @@ impl<'a> Learner<'a> {
         }
     }
 
-    /// All updates from one rollout, `step` counted from 1.
+    /// Makes all updates from one rollout; `step` is counted from 1.
     ///
     /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then those before the update that failed.
     pub fn learn(
@@ -301,7 +291,7 @@ impl<'a> Learner<'a> {
             .hint("lower train.learning_rate, or set train.grad_clip")
     }
 
-    /// Requires that every weight is a number.
+    /// Requires that every weight is finite.
     ///
     /// Errors: `model-weight-not-finite` names the tensor.
     pub fn prove(&self) -> Result<()> {
@@ -318,7 +308,7 @@ impl<'a> Learner<'a> {
     }
 }
 
-/// Logarithms of standard deviations; empty for choices.
+/// Returns the logarithms of the standard deviations; empty for discrete actions.
 pub fn log_std(dev: &CpuDevice, params: &MlpParams<'_>) -> Vec<f32> {
     let mut log_std = vec![0.0; params.log_std.map_or(0, Buf::len)];
     if let Some(buf) = params.log_std {
@@ -327,7 +317,7 @@ pub fn log_std(dev: &CpuDevice, params: &MlpParams<'_>) -> Vec<f32> {
     log_std
 }
 
-/// The distribution of a head.
+/// Returns the distribution of a head.
 pub fn dist<'d>(head: &'d MlpHead, log_std: &'d [f32]) -> ActionDist<'d> {
     match head {
         MlpHead::Categorical(sizes) => ActionDist::Categorical { sizes },
@@ -335,7 +325,7 @@ pub fn dist<'d>(head: &'d MlpHead, log_std: &'d [f32]) -> ActionDist<'d> {
     }
 }
 
-/// Losses of a mini-batch, and their gradients with respect to outputs, values and deviations.
+/// Computes the losses of a mini-batch, and their gradients with respect to outputs, values and deviations.
 fn losses(
     dist: &ActionDist<'_>,
     how: &LearnerOptions,
@@ -354,7 +344,7 @@ fn losses(
     if report.updates == 0 {
         let pairs = mini.logprobs[..rows].iter().zip(&mini.old_logprobs[..rows]);
         report.mismatch = pairs.map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
-        // No weight has moved since the rollout, so the ratio is exactly 1 for every frame.
+        // No weight has changed since the rollout, so the ratio is exactly 1 for every frame.
         assert!(report.mismatch == 0.0, "a log-probability differs by {}", report.mismatch);
     }
     let offsets = [0, rows];

@@ -1,8 +1,8 @@
-//! Environment policies: `method = "ppo"` with an `[environment]` that is native or Python, and a small actor-critic.
+//! Environment policies: `method = "ppo"` with a native or Python `[environment]`, and a small actor-critic.
 //!
-//! The run around it is that of every method: plan, directory, events, checkpoints, resume. What is its own is here:
-//! a collector fills batches with a policy's frames, a learner updates the weights from them, and the policy takes them
-//! over. Nothing here reaches a GPU. `plimsoll collect`, which trains nothing, is in `collecting`.
+//! The run around it (plan, directory, events, checkpoints, resume) is the same as for every method. This crate adds
+//! the rest: a collector fills batches with a policy's frames, a learner updates the weights from them, and the policy
+//! takes over the new weights. Nothing here uses a GPU. `plimsoll collect`, which trains nothing, is in `collecting`.
 
 pub mod collecting;
 pub mod evaluate;

@@ -1,28 +1,23 @@
-//! The metrics of a step of an environment policy under their names.
+//! The metrics of a step of an environment policy.
 
-use super::gather::Ended;
-use super::learner::LearnReport;
+use super::{gather::Ended, learner::LearnReport};
 use plimsoll_collect::Stats;
 use plimsoll_run::metrics::Metrics;
 
-/// What a step came to.
+/// The results of a step.
 #[derive(Clone, Debug, Default)]
 pub struct StepReport {
-    /// Frames.
     pub frames: usize,
-    /// Of all updates.
     pub learn: LearnReport,
-    /// Episodes that ended.
     pub ended: Ended,
-    /// Mean return of the last 100.
+    /// Mean return of the last 100 episodes.
     pub recent_return: Option<f64>,
-    /// The learning rate.
     pub learning_rate: f64,
     /// Seconds of rollout, of values and advantages, and of updates.
     pub seconds: [f64; 3],
 }
 
-/// All of them. `before` and `now`: the collector's account before and after the rollout.
+/// Returns all metrics by name. `before` and `now`: the collector's counts before and after the rollout.
 pub fn of_step(report: &StepReport, before: &Stats, now: &Stats, num_frames: u64) -> Metrics {
     let LearnReport { policy, value, entropy, .. } = &report.learn;
     let updates = f64::from(report.learn.updates.max(1));

@@ -1,5 +1,5 @@
-//! The small network over the spaces of an environment, and a policy as files hold it: weights, and beside a checkpoint's
-//! what they are read with.
+//! The small network over the spaces of an environment, and a policy as stored in files: weights, and in a checkpoint
+//! the file of what is needed to read them.
 
 use super::normalise::{Moments, Scales};
 use super::spaces::{ActionWriter, ObservationReader};
@@ -12,24 +12,23 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// What a policy must be read with beside its weights; a file of a checkpoint.
+/// A file of a checkpoint with what is needed besides the weights to run the policy.
 pub const POLICY_JSON: &str = "policy.json";
-/// Most bytes of that file: the moments of 65,536 observed numbers are 6 MiB.
+/// Largest size of that file: the moments of 65,536 observed numbers are 6 MiB.
 const POLICY_JSON_BYTES_MAX: u64 = 16 << 20;
 
-/// An actor-critic with what stands between it and an environment.
+/// An actor-critic, with the conversions between it and an environment.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// Its shape.
     pub spec: MlpSpec,
-    /// Observations, as slots and as rows.
+    /// Reads observation slots into rows.
     pub reader: ObservationReader,
-    /// Actions, as slots and as rows.
+    /// Writes action rows into slots.
     pub writer: ActionWriter,
 }
 
 impl Network {
-    /// The network of these hidden widths for the spaces of `env`.
+    /// Returns the network with these hidden widths for the spaces of `env`.
     ///
     /// Errors: `policy-space-mismatch`, `env-space-unsupported`.
     pub fn of(env: &Spec, hidden: Vec<u32>, activation: Activation) -> Result<Network> {
@@ -40,18 +39,17 @@ impl Network {
     }
 }
 
-/// A policy on the disk.
+/// A policy on disk.
 #[derive(Debug)]
 pub struct StoredPolicy {
-    /// Its weights.
     pub file: PolicyFile,
-    /// What bends its maps, where the file beside it says so.
+    /// Activation of the hidden layers, if `policy.json` names one.
     pub activation: Option<Activation>,
-    /// The moments that its observations are normalised by, likewise.
+    /// Moments that normalise its observations, if `policy.json` has them.
     pub moments: Option<Moments>,
 }
 
-/// What is read of `policy.json`.
+/// The part of `policy.json` that is read.
 #[derive(Deserialize)]
 struct Beside {
     activation: Words,
@@ -68,7 +66,7 @@ enum Words {
 impl StoredPolicy {
     /// Opens `path`: a safetensors file, or a folder with `model.safetensors` in it, such as a checkpoint.
     ///
-    /// Errors: those of `PolicyFile::open`; `checkpoint-damaged` where the `policy.json` beside it is not one.
+    /// Errors: those of `PolicyFile::open`; `checkpoint-damaged` where `policy.json` is unreadable.
     pub fn open(path: &Path) -> Result<StoredPolicy> {
         let file = PolicyFile::open(path)?;
         let beside = file.path().with_file_name(POLICY_JSON);
@@ -82,7 +80,7 @@ impl StoredPolicy {
         Ok(StoredPolicy { file, activation: Some(activation), moments: observation_moments })
     }
 
-    /// Requires that the weights, and the moments if there are any, are of this network.
+    /// Requires that the weights, and the moments if there are any, fit this network.
     ///
     /// Errors: `policy-shape-mismatch`.
     pub fn check(&self, network: &Network) -> Result<()> {
@@ -103,13 +101,13 @@ impl StoredPolicy {
         }
     }
 
-    /// What the policy sees observations through.
+    /// Returns the normalisation of observations.
     pub fn scales(&self) -> Scales {
         self.moments.as_ref().map_or(Scales::default(), Moments::scales)
     }
 }
 
-/// The file beside the weights; none where there is none.
+/// Reads `policy.json`; none where there is none.
 fn read_beside(path: &Path) -> Result<Option<Beside>> {
     let bad = |what: String| {
         Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))

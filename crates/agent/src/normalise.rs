@@ -1,7 +1,7 @@
-//! Running means and variances: of observations, which the policy then sees in their own scale, and of discounted
-//! returns, by whose deviation rewards are divided. As Gymnasium's `NormalizeObservation` and `NormalizeReward`, with one
-//! difference: what a rollout is normalised by stands still until the rollout has been trained on, because the
-//! log-probs that it records must be those of the trainer. Their state is in the checkpoint.
+//! Running means and variances: of observations, which are normalised by them, and of discounted returns, by whose
+//! deviation rewards are divided. As Gymnasium's `NormalizeObservation` and `NormalizeReward`, with one difference: the
+//! moments do not change until a rollout has been trained on, because the log-probs that it records must equal the
+//! trainer's. A checkpoint holds their state.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 const CLIP: f32 = 10.0;
 /// Added to variances.
 const EPSILON: f64 = 1e-8;
-/// Weight of the mean 0 and variance 1 that it begins with, in rows.
+/// Weight of the initial mean 0 and variance 1, in rows.
 const COUNT_AT_START: f64 = 1e-4;
 
 /// Mean and variance of rows, merged batch by batch (Chan, Golub and LeVeque 1979).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moments {
-    /// Rows so far.
+    /// Number of rows so far.
     #[serde(with = "plimsoll_run::checkpoint::exact")]
     count: f64,
     columns: Vec<Column>,
@@ -30,23 +30,21 @@ struct Column {
 }
 
 impl Moments {
-    /// Of rows of `width` numbers.
     pub fn new(width: usize) -> Moments {
         Moments { count: COUNT_AT_START, columns: vec![Column { mean: 0.0, variance: 1.0 }; width] }
     }
 
-    /// Numbers of a row.
     pub fn width(&self) -> usize {
         self.columns.len()
     }
 
-    /// True if they can be those of numbers; files are not trusted.
+    /// True if the numbers are valid moments; files are not trusted.
     pub fn is_sound(&self) -> bool {
         let is_sound = |c: &Column| c.mean.is_finite() && c.variance.is_finite() && c.variance >= 0.0;
         self.count.is_finite() && self.count > 0.0 && self.columns.iter().all(is_sound)
     }
 
-    /// Takes rows in: `rows`, [N, width].
+    /// Merges rows: `rows`, [N, width].
     pub fn update(&mut self, rows: &[f32]) {
         let width = self.columns.len();
         let n = (rows.len() / width) as f64;
@@ -67,24 +65,24 @@ impl Moments {
         self.count = total;
     }
 
-    /// (x - mean) / deviation of each column, clipped.
+    /// Returns the scale of each column, which applies (x - mean) / deviation, clipped.
     pub fn scales(&self) -> Scales {
         let columns = self.columns.iter();
         Scales(columns.map(|c| (c.mean as f32, (1.0 / (c.variance + EPSILON).sqrt()) as f32)).collect())
     }
 
-    /// 1 / deviation of the first column.
+    /// Returns 1 / deviation of the first column.
     pub fn inverse_deviation(&self) -> f64 {
         1.0 / (self.columns[0].variance + EPSILON).sqrt()
     }
 }
 
-/// Mean and inverse deviation of each column: what a version of the policy sees through.
+/// Mean and inverse deviation of each column, as one version of the policy uses them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scales(Vec<(f32, f32)>);
 
 impl Scales {
-    /// Normalises a row in place; without columns it stays as it is.
+    /// Normalises a row in place; without columns it stays unchanged.
     pub fn apply(&self, row: &mut [f32]) {
         for (x, (mean, scale)) in row.iter_mut().zip(&self.0) {
             *x = ((*x - mean) * scale).clamp(-CLIP, CLIP);
@@ -92,7 +90,7 @@ impl Scales {
     }
 }
 
-/// Rewards over the deviation of their discounted returns.
+/// Scale of rewards: the deviation of their discounted returns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RewardScale {
     moments: Moments,
@@ -105,22 +103,20 @@ pub struct RewardScale {
 struct ExactF64(#[serde(with = "plimsoll_run::checkpoint::exact")] f64);
 
 impl RewardScale {
-    /// Of `num_envs` environments.
     pub fn new(num_envs: usize) -> RewardScale {
         RewardScale { moments: Moments::new(1), returns: vec![ExactF64(0.0); num_envs] }
     }
 
-    /// Environments.
     pub fn num_envs(&self) -> usize {
         self.returns.len()
     }
 
-    /// Every environment begins an episode.
+    /// Begins a new episode in every environment.
     pub fn begin_anew(&mut self) {
         self.returns.fill(ExactF64(0.0));
     }
 
-    /// Takes in the rewards of one environment's frames; `is_end(t)` says whether an episode ended with frame t.
+    /// Follows the rewards of one environment's frames; `is_end(t)` says whether an episode ended with frame t.
     pub fn follow(
         &mut self,
         env: usize,
@@ -139,7 +135,7 @@ impl RewardScale {
         }
     }
 
-    /// Merges what `follow` gave, and scales rewards by the deviation that then holds.
+    /// Merges the returns of `follow`, and scales rewards by the resulting deviation.
     pub fn apply(&mut self, seen: &[f32], rewards: &mut [f32]) {
         self.moments.update(seen);
         let scale = self.moments.inverse_deviation();
@@ -165,7 +161,7 @@ mod tests {
             let mean = values.iter().sum::<f64>() / 300.0;
             let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 300.0;
             let ours = parts.columns[column];
-            // The row that it begins with weighs 1e-4 of 300.
+            // The initial row weighs 1e-4 of 300.
             assert!((ours.mean - mean).abs() < 1e-5 && (ours.variance - variance).abs() < 1e-3, "{ours:?}");
         }
         let text = serde_json::to_string(&parts).unwrap();

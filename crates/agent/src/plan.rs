@@ -1,5 +1,5 @@
-//! The plan of a run of an environment policy: every region, from the same numbers that the run binds. There is no knob
-//! to search: what is left to `"auto"` is the number of threads.
+//! The plan of a run of an environment policy: every region, from the same numbers that the run binds. There is no
+//! search: `"auto"` leaves only the number of threads open.
 
 use super::evaluate;
 use super::experience::Experience;
@@ -16,11 +16,11 @@ use plimsoll_plan::{kernel_row, process_rows_of, training_rows};
 use plimsoll_plan::{limits_of, pool_lines, pools_json, region_lines};
 use serde_json::{Value, json};
 
-/// Batches: one that is filled and read in turns.
+/// Number of batches: one, which is filled and read in turns.
 pub const BATCHES: usize = 1;
 /// Bytes through which a policy is written and read.
 pub const STAGING: Bytes = Bytes::mib(1);
-/// Configuration, run file, counters and manifest of a checkpoint; episodes under way come beside them.
+/// Configuration, run file, counters and manifest of a checkpoint; episodes in progress are counted separately.
 const SMALL_FILES_BYTES: u64 = 64 << 10;
 /// A step's events: metrics and memory readings, measured.
 const EVENT_BYTES: u64 = 4096;
@@ -28,16 +28,15 @@ const EVENT_BYTES: u64 = 4096;
 /// A plan with its verdict.
 #[derive(Clone, Debug)]
 pub struct AgentPlan {
-    /// All regions and limits.
     pub plan: Plan,
     /// Threads of the learner, and of the collector.
     pub threads: [usize; 2],
-    /// Numbers that are trained.
+    /// Number of trained parameters.
     pub parameters: u64,
 }
 
 impl AgentPlan {
-    /// Plans a run. Limits that are absent in `given` are the run file's, then this machine's.
+    /// Plans a run. Limits that are absent in `given` come from the run file, then from this machine.
     ///
     /// Errors: `size-overflow`.
     pub fn new(run: &RunSpec, settings: &AgentSettings, given: &Limits) -> Result<AgentPlan> {
@@ -47,14 +46,14 @@ impl AgentPlan {
         Ok(AgentPlan { plan, threads, parameters: settings.network.spec.parameters() })
     }
 
-    /// The refusal, when the run does not fit: exit code 3.
+    /// Refuses a run that does not fit, with exit code 3.
     pub fn refuse(&self) -> Result<()> {
         self.plan.refusal().map_err(|error| {
             error.hint("lower environment.frames_per_batch or environment.num_envs").hint("raise memory.host")
         })
     }
 
-    /// The object that `plan --json` prints, with the members that every plan has.
+    /// Returns the object that `plan --json` prints, with the members that every plan has.
     pub fn to_json(&self) -> Value {
         let mut object = json!({
             "fits": self.plan.fits(),
@@ -67,7 +66,7 @@ impl AgentPlan {
         object
     }
 
-    /// The table that `plan` prints.
+    /// Returns the table that `plan` prints.
     pub fn table(&self) -> String {
         let mut text = region_lines(&self.plan) + &pool_lines(&self.plan);
         text += &format!("arena: {} ({} bytes)\n", self.plan.arena_bytes(), self.plan.arena_bytes().0);
@@ -78,7 +77,8 @@ impl AgentPlan {
     }
 }
 
-/// All regions. The arena of the learner and those of the policies are apart, so the policies' count as resident.
+/// Returns all regions. The arena of the learner and those of the policies are separate, so the policies' count as
+/// resident.
 fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     let spec = &settings.network.spec;
     let (frames, rows) = (settings.frames(), settings.learner.mini_batch);
@@ -115,13 +115,13 @@ fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Actions of every episode under way.
+/// Returns the bytes of the actions of every episode in progress.
 fn episode_bytes(settings: &AgentSettings) -> u64 {
     let actions = u64::from(settings.episode_frames_max) * settings.rows.action.bytes as u64;
     settings.num_envs as u64 * (actions + 8)
 }
 
-/// Bytes of one checkpoint on the disk, from above.
+/// Returns an upper bound of the bytes of one checkpoint on disk.
 pub fn checkpoint_bytes(settings: &AgentSettings) -> Bytes {
     let table = settings.network.spec.table(DeviceKind::Cpu);
     let tensors = saved_bytes(&table, &[plimsoll_base::DType::F32]) * 3;

@@ -1,5 +1,5 @@
-//! The small actor-critic as a collector's policy: each of its threads has one with weights of its own, and takes over
-//! newer ones, whole and with their version, before it acts.
+//! The small actor-critic as a collector's policy. Each collector thread has one with its own weights, and takes over
+//! newer weights, whole and with their version, before it acts.
 
 use super::learner::{dist, log_std};
 use super::network::{Network, StoredPolicy};
@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The newest weights, for all policies of a run.
 #[derive(Debug)]
 pub struct Board {
-    /// Version of what is published; looked at without a lock.
+    /// Version of the published weights, read without a lock.
     newest: AtomicU64,
     published: RwLock<Published>,
 }
@@ -28,13 +28,13 @@ pub struct Board {
 #[derive(Debug)]
 struct Published {
     version: PolicyVersion,
-    /// The flat buffer, as it lies.
+    /// The flat weights in their memory order.
     weights: Vec<f32>,
     scales: Scales,
 }
 
 impl Board {
-    /// A board for weights of `elements` numbers; nothing is on it.
+    /// Makes an empty board for weights of `elements` numbers.
     pub fn new(elements: usize) -> Arc<Board> {
         let published = Published {
             version: PolicyVersion::default(),
@@ -44,7 +44,7 @@ impl Board {
         Arc::new(Board { newest: AtomicU64::new(u64::MAX), published: RwLock::new(published) })
     }
 
-    /// Publishes weights, which `write` fills in, with what observations are seen through.
+    /// Publishes weights, which `write` fills in, with the scales of observations.
     pub fn publish(&self, version: PolicyVersion, scales: Scales, write: impl FnOnce(&mut [f32])) {
         let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
         write(&mut published.weights);
@@ -53,7 +53,6 @@ impl Board {
     }
 }
 
-/// A collector's policy.
 pub struct MlpPolicy {
     spec: MlpSpec,
     table: ParamTable,
@@ -68,16 +67,16 @@ pub struct MlpPolicy {
     run_seed: u64,
     reader: ObservationReader,
     writer: ActionWriter,
-    /// Whether a critic stands behind it.
+    /// True if the network has a critic.
     has_values: bool,
-    /// [k, n], [k, A], [k] and what scores leave, for the largest group.
+    /// [k, n], [k, A], [k] and the scores' remainder, for the largest group.
     inputs: Vec<f32>,
     outputs: Vec<f32>,
     action: Vec<f32>,
     kept: Vec<f64>,
 }
 
-/// The arena of a policy that acts for at most `rows` environments at once.
+/// Returns the arena of a policy that acts for at most `rows` environments at once.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &MlpSpec, rows: usize) -> Result<Layout> {
@@ -88,7 +87,7 @@ pub fn layout(spec: &MlpSpec, rows: usize) -> Result<Layout> {
     Ok(layout)
 }
 
-/// The policies of `lanes` threads, all with the weights of a file.
+/// Returns the policies of `lanes` threads, all with the weights of a file.
 ///
 /// Errors: `host-allocation-failed`, `size-overflow`; those of reading weights.
 pub fn of_file(
@@ -115,7 +114,8 @@ pub fn of_file(
     Ok(policies)
 }
 
-/// The rows of `lanes` policies for groups of at most `rows` environments, and of the board that they read, under `name`.
+/// Returns the plan rows, under `name`, of `lanes` policies for groups of at most `rows` environments, and of their
+/// board.
 ///
 /// Errors: `size-overflow`.
 pub fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {
@@ -132,14 +132,14 @@ pub fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Resul
     Ok(layout_of_all)
 }
 
-/// Host bytes of a policy beside its arena.
+/// Returns the host bytes of a policy outside its arena.
 fn host_bytes(spec: &MlpSpec, rows: usize) -> u64 {
     let (n, outputs) = (spec.inputs as u64, u64::from(spec.head.outputs()));
     rows as u64 * 4 * (n + outputs) + outputs * 8 * 3
 }
 
 impl MlpPolicy {
-    /// A policy for groups of at most `rows` environments.
+    /// Makes a policy for groups of at most `rows` environments.
     ///
     /// Errors: `host-allocation-failed`, `size-overflow`.
     pub fn new(
@@ -175,7 +175,7 @@ impl MlpPolicy {
         })
     }
 
-    /// Takes over what is on the board if it is newer.
+    /// Takes over the board's weights if they are newer.
     fn take_newest(&mut self) -> PolicyVersion {
         let newest = PolicyVersion(self.board.newest.load(Ordering::Acquire));
         if self.version != Some(newest) {
@@ -233,7 +233,7 @@ impl Policy for MlpPolicy {
         let phase = overlay.enter(Phase::Rollout);
         let pass = MlpPass::bind("policy", |name| phase.get(name));
         self.dev.write_f32(pass.input, 0, &self.inputs[..rows * n]);
-        // Nobody asks a policy without a critic for values, nor one that is evaluated.
+        // A policy without a critic is never asked for values, nor is one that is evaluated.
         if chosen.values.is_empty() {
             forward_actor(&self.dev, &params, self.spec.activation, &pass, rows);
         } else {

@@ -1,4 +1,5 @@
-//! The run of an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn, publish.
+//! The run of an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn,
+//! publish.
 
 use super::evaluate::Evaluator;
 use super::experience::Experience;
@@ -34,8 +35,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::time::Instant;
 
-/// Trains a policy in environments. `signal` holds the number of a signal that came, or 0; the run then saves and ends
-/// between two steps.
+/// Trains a policy in environments. `signal` holds the number of the signal that came, or 0; on a signal the run saves
+/// and ends between two steps.
 ///
 /// Errors: those of the run file's environment and model, of planning, collecting and learning.
 pub fn train(
@@ -68,7 +69,7 @@ fn train_until_signal(
         .inspect_err(|_| opened.dir.discard())?;
     dev.bind_scratch(arena.split().0.buf("device.scratch"));
     let fingerprint = fingerprint(&run, &settings, &dev);
-    let opened = opened.take_up(opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
+    let opened = opened.take_up(*opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
     let begun = Begun {
         run: &run,
         title: title(&run, &settings, &dev),
@@ -85,7 +86,7 @@ fn train_until_signal(
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
-/// The run in one line.
+/// Returns the run in one line.
 fn title(run: &RunSpec, settings: &AgentSettings, dev: &CpuDevice) -> String {
     let (method, model, env) = (run.method.name(), &run.model, &settings.env.id);
     let parameters = settings.network.spec.parameters();
@@ -96,7 +97,7 @@ fn learner_layout(settings: &AgentSettings) -> Result<plimsoll_memory::Layout> {
     learner::layout(&settings.network.spec, settings.learner.mini_batch, settings.threads)
 }
 
-/// What the bits depend on beside the run file: the instruction path and, at the start, the policy's file.
+/// Returns what the bits depend on besides the run file: the instruction path and, at the start, the policy's file.
 fn fingerprint(run: &RunSpec, settings: &AgentSettings, dev: &CpuDevice) -> Fingerprint {
     let file = run.model.trim_start_matches(plimsoll_config::MLP);
     let file = settings.file.as_ref().and_then(|_| record_of(Path::new(file)).ok());
@@ -104,18 +105,17 @@ fn fingerprint(run: &RunSpec, settings: &AgentSettings, dev: &CpuDevice) -> Fing
     Fingerprint::of(dev.machine_type(), &json!([settings.learner.mini_batch]), inputs)
 }
 
-/// A run under way.
 struct AgentRun<'r, 's, 'd> {
     run: &'r RunSpec,
     settings: &'r AgentSettings,
     learner: &'s mut Learner<'d>,
     board: Arc<Board>,
-    /// None before the weights are there.
+    /// None until there are weights.
     collector: Option<Collector>,
     evaluator: Option<Evaluator>,
     experience: Experience,
     state: AgentState,
-    /// Episodes that a checkpoint was in are given up.
+    /// True if the episodes in progress at the checkpoint are abandoned.
     begins_anew: bool,
 }
 
@@ -141,7 +141,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         }
     }
 
-    /// Goes on with the episodes of the checkpoint, or gives them up.
+    /// Resumes the episodes of the checkpoint, or abandons them.
     fn take_up_episodes(&mut self) -> Result<()> {
         let is_vector = self.settings.python.as_ref().is_some_and(|setup| setup.measured.is_vector);
         if self.begins_anew {
@@ -164,7 +164,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         Ok(())
     }
 
-    /// Starts the collector, with the weights as they are and the episodes that are under way, and the evaluator.
+    /// Starts the collector, with the current weights and the episodes in progress, and the evaluator.
     fn start(&mut self) -> Result<()> {
         self.publish();
         self.evaluator = Evaluator::of(self.run, self.settings, &self.board)?;
@@ -196,7 +196,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         Ok(())
     }
 
-    /// Puts the weights as they are where the policies see them.
+    /// Publishes the current weights to the policies.
     fn publish(&mut self) {
         let version = PolicyVersion(self.learner.updates);
         self.board.publish(version, self.state.scales(), |weights| self.learner.weights(weights));
@@ -255,7 +255,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         self.step_done(lead, n, &report, metrics)
     }
 
-    /// Plays the episodes of evaluation with the weights as they were published. Returns their mean return; none without any.
+    /// Plays the evaluation episodes with the published weights. Returns their mean return; none without any.
     fn play(&mut self, lead: &mut Lead<'_, '_, '_, '_>, step: u32) -> Result<Option<f64>> {
         if self.evaluator.is_some() {
             lead.part(Doing::Eval, step);
@@ -303,7 +303,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         let stepped = Stepped {
             seconds,
             reward: report.recent_return,
-            // The loop adds the seconds of this step.
+            // The loop adds the seconds of this step later.
             frames_per_second: Some(frames / (lead.progress.step_s + seconds).max(1e-9)),
             metrics,
             ..Stepped::default()
@@ -320,7 +320,7 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
         Ok(())
     }
 
-    /// Environments are brought back to where they were.
+    /// Replays environments to where they were.
     fn restore(
         &mut self,
         _: &mut Lead<'_, '_, 'scope, '_>,
@@ -337,14 +337,14 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
         self.make_step(lead, step)
     }
 
-    /// Evaluations are parts of steps: a step's metrics have their score.
+    /// Evaluations are parts of steps: a step's metrics include their score.
     fn evaluate(&mut self, _: &mut Lead<'_, '_, 'scope, '_>, _: u32) -> Result<()> {
         Ok(())
     }
 
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
         let steps = self.run.train.steps;
-        // A run that was made longer, or shorter, ends where it was not evaluated.
+        // A run whose `train.steps` was changed ends at a step that was not evaluated.
         let score = match lead.progress.last_eval_step == Some(steps) {
             true => lead.progress.last_eval,
             false => self.play(lead, steps)?,
@@ -375,7 +375,7 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
             (sum / p.elements as f64).sqrt()
         };
         let sized = table.params.iter().map(|p| (p, rms(p)));
-        // NaN counts as above every number.
+        // NaN sorts above every number.
         match sized.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) {
             Some((p, rms)) => {
                 error.fact(format!("largest weights: `{}`, root mean square {rms:.3e}", p.parts[0].name))
@@ -396,7 +396,7 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
         }
     }
 
-    /// Only evaluations compare: returns of training change with what was explored.
+    /// Only evaluations are comparable: returns of training depend on exploration.
     fn keeps_best(&self) -> bool {
         self.evaluator.is_some()
     }

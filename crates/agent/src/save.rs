@@ -1,5 +1,6 @@
-//! Checkpoints of an environment policy: a safetensors file under PyTorch's names, what the policy must be read with, and
-//! everything that the next step depends on. They are as whole, and as nameless until they are, as all checkpoints.
+//! Checkpoints of an environment policy: a safetensors file under PyTorch's names, what is needed to run the policy,
+//! and everything that the next step depends on. As with all checkpoints, the folder gets its name only when it is
+//! complete.
 
 use super::learner::Learner;
 use super::network::POLICY_JSON;
@@ -24,7 +25,7 @@ const LAYOUT: MatrixLayout = MatrixLayout::Single;
 
 /// Writes a checkpoint. `source`: the model that the run began with.
 ///
-/// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
+/// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; no partial file is left.
 pub fn write(
     learner: &Learner<'_>,
     settings: &AgentSettings,
@@ -84,7 +85,7 @@ fn files(
     Ok(files)
 }
 
-/// What the weights must be read with elsewhere.
+/// Returns what other programs need in order to run the policy.
 fn policy_json(settings: &AgentSettings, agent: &AgentState) -> Value {
     let activation = match settings.network.spec.activation {
         Activation::Tanh => "tanh",
@@ -100,7 +101,7 @@ fn policy_json(settings: &AgentSettings, agent: &AgentState) -> Value {
     })
 }
 
-/// Takes weights, states and counters from a verified checkpoint.
+/// Reads weights, states and counters from a verified checkpoint.
 ///
 /// Errors: `checkpoint-damaged`; those of reading.
 pub fn read(learner: &mut Learner<'_>, checkpoint: &Path, updates: u64) -> Result<()> {

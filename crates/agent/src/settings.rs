@@ -1,5 +1,5 @@
-//! What a run file of an environment policy comes to: the environment's spaces, the network's shape, every limit. The
-//! plan and the run read the same.
+//! The settings of a run of an environment policy: the environment's spaces, the network's shape, every limit. The plan
+//! and the run use the same.
 
 use super::learner::LearnerOptions;
 use super::network::{Network, StoredPolicy};
@@ -13,34 +13,31 @@ use plimsoll_config::{Environment as Section, MLP, Objective, RunSpec};
 use plimsoll_device::Activation;
 use plimsoll_env::native::{Options, Visitor, visit};
 use plimsoll_env::{Environment, Slot, Spec};
-use plimsoll_memory::Layout;
-use plimsoll_memory::host::Host;
+use plimsoll_memory::{Layout, host::Host};
 use plimsoll_worker::Stop;
 use std::path::Path;
 
-/// Failures of a native environment in ten minutes before the run stops.
+/// Failures of a native environment within ten minutes after which the run stops.
 const RESTARTS_MAX: u32 = 5;
-/// Widths that `mlp:` takes.
+/// Widths that `mlp:` accepts.
 const WIDTHS: std::ops::RangeInclusive<u32> = 1..=4096;
 
-/// Everything that a run of an environment policy follows from.
+/// Everything that a run of an environment policy depends on.
 #[derive(Debug)]
 pub struct AgentSettings {
-    /// What the environments are.
     pub env: Spec,
-    /// Options that they are made with.
+    /// Options of the environments.
     pub options: Options,
-    /// Python environments, and a worker of them as it was measured; none for native ones.
+    /// Python environments with a measured worker; none for native ones.
     pub python: Option<PythonSetup>,
-    /// After so many frames an episode is truncated.
+    /// Frames after which an episode is truncated.
     pub episode_frames_max: u32,
-    /// The network.
     pub network: Network,
-    /// The file that its weights come from; none for new ones.
+    /// The file of its weights; none for new ones.
     pub file: Option<StoredPolicy>,
     /// E.
     pub num_envs: usize,
-    /// T: frames of each in a batch.
+    /// T: frames of each environment in a batch.
     pub frames_each: usize,
     /// Threads of the collector.
     pub lanes: usize,
@@ -48,21 +45,20 @@ pub struct AgentSettings {
     pub threads: usize,
     /// Columns of a batch.
     pub rows: RowLayout,
-    /// The moments that observations are normalised by at first; none where they are not.
+    /// Initial moments of observations; none where they are not normalised.
     pub first_moments: Option<Moments>,
-    /// Whether rewards are.
+    /// True if rewards are normalised.
     pub normalise_rewards: bool,
-    /// Discount.
     pub gamma: f64,
     /// GAE's lambda.
     pub lambda: f64,
-    /// What a batch is trained with.
+    /// How a batch is trained on.
     pub learner: LearnerOptions,
 }
 
 impl AgentSettings {
-    /// Reads the run file, the environment's spaces and, if the model is a file, its shapes. Of a Python environment one
-    /// worker is started and measured; `stop` ends the wait for it.
+    /// Reads the run file, the environment's spaces and, if the model is a file, its shapes. For a Python environment
+    /// one worker is started and measured; `stop` ends that wait.
     ///
     /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `policy-space-mismatch`,
     /// `policy-shape-mismatch`, `bad-value`, `missing-key`; those of opening a file and of starting a worker.
@@ -114,8 +110,8 @@ impl AgentSettings {
         })
     }
 
-    /// Steppers of the first `num_envs` environments for `lanes` threads of a collector; of Python ones in workers of
-    /// their own.
+    /// Makes steppers of the first `num_envs` environments for `lanes` threads of a collector; Python environments run
+    /// in separate workers.
     ///
     /// Errors: those of starting workers.
     pub fn steppers(&self, num_envs: usize, lanes: usize) -> Result<Vec<Box<dyn Stepper>>> {
@@ -136,7 +132,7 @@ impl AgentSettings {
         }
     }
 
-    /// A stepper of `num_envs` environments for a thread that does more than ask it.
+    /// Makes a stepper of `num_envs` environments for a single thread that also has other work.
     ///
     /// Errors: those of starting workers.
     pub fn stepper(&self, num_envs: usize) -> Result<Box<dyn Stepper>> {
@@ -149,7 +145,7 @@ impl AgentSettings {
         }
     }
 
-    /// Environments of the largest group that a policy acts on.
+    /// Returns the number of environments in the largest group that a policy acts on.
     pub fn group_envs(&self) -> usize {
         match &self.python {
             Some(setup) => setup.measured.group_envs_max(self.num_envs as u32) as usize,
@@ -157,7 +153,8 @@ impl AgentSettings {
         }
     }
 
-    /// Bytes of `num_envs` environments within this process, and the rows of their workers under `name`.
+    /// Returns the bytes of `num_envs` environments within this process, and the plan rows of their workers under
+    /// `name`.
     ///
     /// Errors: `env-space-unsupported`; those of making the environment.
     pub fn environment_bytes(&self, name: &str, num_envs: usize) -> Result<(u64, Layout)> {
@@ -171,7 +168,6 @@ impl AgentSettings {
         }
     }
 
-    /// Whether observations are normalised.
     pub fn normalises_observations(&self) -> bool {
         self.first_moments.is_some()
     }
@@ -192,7 +188,7 @@ impl Visitor for SpecOf {
     }
 }
 
-/// The limit of an episode, which every run has: what a checkpoint keeps of an episode is bounded by it.
+/// Returns the frame limit of an episode, which every run has: it bounds what a checkpoint keeps of an episode.
 fn episode_frames_max(id: &str, own: Option<u32>, asked: Option<u32>) -> Result<u32> {
     [own, asked].into_iter().flatten().min().ok_or_else(|| {
         let message = format!("{id} has no limit on the frames of an episode");
@@ -200,7 +196,7 @@ fn episode_frames_max(id: &str, own: Option<u32>, asked: Option<u32>) -> Result<
     })
 }
 
-/// The moments at first: those that a policy of a file was trained with, else those of nothing seen.
+/// Returns the initial moments: those that a stored policy was trained with, or empty ones.
 fn first_moments(section: &Section, file: Option<&StoredPolicy>, width: usize) -> Result<Option<Moments>> {
     let moments = file.and_then(|file| file.moments.clone());
     match (section.normalise_observations, moments) {
@@ -214,7 +210,7 @@ fn first_moments(section: &Section, file: Option<&StoredPolicy>, width: usize) -
     }
 }
 
-/// `mlp:64x64`, `mlp:64x64,relu`, or `mlp:PATH` of a policy file.
+/// Reads `mlp:64x64`, `mlp:64x64,relu`, or `mlp:PATH` of a policy file.
 fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
     let words = model.strip_prefix(MLP).unwrap_or(model);
     let (shape, said) = match words.rsplit_once(',') {
@@ -243,7 +239,8 @@ fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
     }
 }
 
-/// What is said, what a policy was trained with, or tanh; none where the two differ.
+/// Returns the activation that was asked for, or the one that the policy was trained with, or tanh; none where the two
+/// differ.
 pub fn activation_of(said: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
     match (said, stored) {
         (Some(said), Some(stored)) if said != stored => None,

@@ -1,17 +1,16 @@
-//! Between the slots of an environment and the numbers of a policy: an observation as a flat row of f32, an action as a
-//! row of f32 that becomes a slot.
+//! Conversions between the slots of an environment and the numbers of a policy: an observation becomes a flat row of
+//! f32, and an action row of f32 becomes a slot.
 //!
-//! A choice among n is n numbers, of which one is 1. Numbers are taken as they are: what a policy wants in another scale
-//! is `environment.normalise_observations`' business.
+//! A choice among n is n numbers, one of which is 1. Other numbers are not rescaled;
+//! `environment.normalise_observations` does that.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_env::{Domain, ElementType, Leaf, Slot};
 use plimsoll_model::mlp::MlpHead;
 
-/// Numbers of a flat observation, at most: beyond it an observation is a picture, and a small network no policy for it.
+/// Largest width of a flat observation. A larger observation is an image, for which a small network is no policy.
 const WIDTH_MAX: u64 = 1 << 16;
 
-/// Reads observations.
 #[derive(Clone, Debug)]
 pub struct ObservationReader {
     leaves: Vec<Leaf>,
@@ -19,9 +18,9 @@ pub struct ObservationReader {
 }
 
 impl ObservationReader {
-    /// The reader of a slot.
+    /// Returns the reader of a slot.
     ///
-    /// Errors: `policy-space-mismatch` for observations of more numbers than a small network is made for.
+    /// Errors: `policy-space-mismatch` for observations with more numbers than a small network is made for.
     pub fn of(slot: &Slot) -> Result<ObservationReader> {
         let of = |leaf: &Leaf| match &leaf.domain {
             Domain::Choice { n, .. } => *n,
@@ -37,7 +36,6 @@ impl ObservationReader {
         Ok(ObservationReader { leaves: slot.leaves.clone(), width: width as usize })
     }
 
-    /// Numbers of an observation.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -74,7 +72,7 @@ impl ObservationReader {
     }
 }
 
-/// `n` numbers, of which number `chosen` is 1; gives what comes behind them.
+/// Writes `n` numbers, of which number `chosen` is 1; returns the rest of the row.
 fn one_of(chosen: f64, n: u64, row: &mut [f32]) -> &mut [f32] {
     let (here, behind) = row.split_at_mut(n as usize);
     here.fill(0.0);
@@ -84,7 +82,6 @@ fn one_of(chosen: f64, n: u64, row: &mut [f32]) -> &mut [f32] {
     behind
 }
 
-/// Writes actions.
 #[derive(Clone, Debug)]
 pub struct ActionWriter {
     leaf: Leaf,
@@ -92,7 +89,7 @@ pub struct ActionWriter {
 }
 
 impl ActionWriter {
-    /// The writer of a slot.
+    /// Returns the writer of a slot.
     ///
     /// Errors: `policy-space-mismatch` for spaces of several parts and for whole numbers within bounds.
     pub fn of(slot: &Slot) -> Result<ActionWriter> {
@@ -124,7 +121,7 @@ impl ActionWriter {
         }
     }
 
-    /// What the actor gives for it.
+    /// Returns the actor's head for this space.
     pub fn head(&self) -> &MlpHead {
         &self.head
     }

@@ -1,7 +1,7 @@
-//! What a run of an environment policy carries from step to step beside its weights, and from one process to the next:
-//! running moments, the episodes under way, and the returns of the last ones.
+//! The state that a run of an environment policy carries from step to step besides its weights, and from one process to
+//! the next: running moments, the episodes in progress, and the latest returns.
 //!
-//! An environment's own state is not asked for: its seed and the actions of its episode bring it back to where it was.
+//! An environment's own state is not saved: replaying its seed and the actions of its episode restores it.
 
 use super::normalise::{Moments, RewardScale, Scales};
 use super::settings::AgentSettings;
@@ -17,21 +17,21 @@ pub const AGENT_STATE: &str = "state/agent.json";
 /// Episodes over which the return is averaged.
 pub const RECENT: usize = 100;
 
-/// `state/agent.json`.
+/// The content of `state/agent.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentState {
-    /// Of observations, where they are normalised.
+    /// Moments of observations, where they are normalised.
     pub observations: Option<Moments>,
-    /// Of discounted returns, where rewards are.
+    /// Moments of discounted returns, where rewards are normalised.
     pub rewards: Option<RewardScale>,
-    /// Of each environment.
+    /// One per environment.
     pub episodes: Vec<Episode>,
-    /// Returns of the last episodes, the newest last.
+    /// Returns of the latest episodes, the newest last.
     recent: VecDeque<Return>,
-    /// Episodes that ended.
+    /// Number of episodes that ended.
     pub num_episodes: u64,
-    /// Frames that were trained on.
+    /// Number of frames trained on.
     pub num_frames: u64,
 }
 
@@ -39,19 +39,17 @@ pub struct AgentState {
 #[serde(transparent)]
 struct Return(#[serde(with = "exact")] f64);
 
-/// An episode under way.
+/// An episode in progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Episode {
-    /// Its number.
     pub index: u32,
-    /// Action slots that its environment was given, end to end.
+    /// Action slots that its environment was given, concatenated.
     #[serde(with = "hexadecimal")]
     pub actions: Vec<u8>,
 }
 
 impl AgentState {
-    /// Of a run that begins.
     pub fn new(settings: &AgentSettings) -> AgentState {
         AgentState {
             observations: settings.first_moments.clone(),
@@ -63,12 +61,12 @@ impl AgentState {
         }
     }
 
-    /// What the policy sees observations through.
+    /// Returns the normalisation of observations.
     pub fn scales(&self) -> Scales {
         self.observations.as_ref().map_or(Scales::default(), Moments::scales)
     }
 
-    /// Notes the return of an episode that ended.
+    /// Records the return of an episode that ended.
     pub fn push_return(&mut self, episode_return: f64) {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
@@ -77,19 +75,19 @@ impl AgentState {
         self.num_episodes += 1;
     }
 
-    /// Mean return of the last episodes, up to `RECENT` of them; none before the first has ended.
+    /// Returns the mean return of the latest episodes, at most `RECENT`; none before the first has ended.
     pub fn recent_return(&self) -> Option<f64> {
         let sum: f64 = self.recent.iter().map(|Return(r)| r).sum();
         (!self.recent.is_empty()).then(|| sum / self.recent.len() as f64)
     }
 
-    /// The episodes as a collector takes them up.
+    /// Returns the episodes in the form that a collector resumes.
     pub fn underway(&self) -> Vec<Underway> {
         let of = |episode: &Episode| Underway { episode: episode.index, actions: episode.actions.clone() };
         self.episodes.iter().map(of).collect()
     }
 
-    /// Gives the episodes under way up: each environment begins its next one.
+    /// Abandons the episodes in progress: each environment begins its next one.
     pub fn begin_anew(&mut self) {
         for episode in self.episodes.iter_mut().filter(|episode| !episode.actions.is_empty()) {
             episode.index = episode.index.wrapping_add(1);
@@ -100,14 +98,14 @@ impl AgentState {
         }
     }
 
-    /// The file's text.
+    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("a state is plain data") + "\n"
     }
 
     /// Reads the state of a verified checkpoint.
     ///
-    /// Errors: `checkpoint-damaged`, also where it is of other environments.
+    /// Errors: `checkpoint-damaged`, also where it belongs to other environments.
     pub fn read(checkpoint: &Path, settings: &AgentSettings) -> Result<AgentState> {
         let path = checkpoint.join(AGENT_STATE);
         let bad = |what: String| Error::new("checkpoint-damaged", format!("{}: {what}", path.display()));
@@ -132,7 +130,7 @@ impl AgentState {
         Ok(state)
     }
 
-    /// The same with these episodes, in the room that is there.
+    /// Takes over these episodes, within the room already allocated.
     fn with_episodes(mut self, episodes: &[Episode]) -> AgentState {
         for (to, from) in self.episodes.iter_mut().zip(episodes) {
             to.index = from.index;
@@ -143,7 +141,7 @@ impl AgentState {
 }
 
 impl Episode {
-    /// The first, with room for the longest.
+    /// Returns the first episode, with room for the longest.
     fn with_room(settings: &AgentSettings) -> Episode {
         let bytes = settings.episode_frames_max as usize * settings.rows.action.bytes;
         Episode { index: 0, actions: Vec::with_capacity(bytes) }

@@ -1,5 +1,5 @@
 //! `bench calibrate`: this machine's rates, measured with the runs that the cost model predicts, and stored for the
-//! planner. Each rate is the one with which the prediction equals the time measured.
+//! planner. Each rate is the one with which the prediction equals the measured time.
 
 use crate::{self as bench, BenchOptions};
 use plimsoll_base::Result;
@@ -7,21 +7,20 @@ use plimsoll_config::Auto;
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_cpu::{Isa, Pool};
 use plimsoll_memory::Limits;
-use plimsoll_plan::rates::Rates;
-use plimsoll_plan::{plan_sampling, plan_with, predict_step};
+use plimsoll_plan::{plan_sampling, plan_with, predict_step, rates::Rates};
 use serde_json::{Value, json};
 
-/// Sequences, prompt tokens and new tokens of the sampling that is timed.
+/// Sequences, prompt tokens and new tokens of the timed rollout.
 const ROLLOUT: (usize, usize, usize) = (32, 64, 16);
-/// Sequences and tokens of the training step that is timed.
+/// Sequences and tokens of the timed training step.
 const TRAIN: (usize, usize) = (4, 256);
-/// The smallest model: what its passes take is what any pass takes beside its arithmetic.
+/// The smallest model: the time of its passes is almost entirely overhead.
 const SMALL: &str = "builtin:nano";
-/// Sequences, prompt tokens and new tokens of its sampling: one row a pass.
+/// Sequences, prompt tokens and new tokens of its rollout: one row per pass.
 const SMALL_ROLLOUT: (usize, usize, usize) = (1, 8, 48);
 /// Sequences and tokens of its training step: one small micro-batch.
 const SMALL_TRAIN: (usize, usize) = (1, 16);
-/// No pass is free: a rate of 0 would make the search indifferent.
+/// No pass is free: a rate of 0 would leave the search without a preference.
 const SECONDS_MIN: f64 = 1e-7;
 
 /// Measures and stores this machine's rates; returns them with the path of the file.
@@ -36,7 +35,7 @@ pub fn calibrate(options: &BenchOptions) -> Result<Value> {
     rates.flops_f32 = rates.flops_bf16 * f32_share;
     rates.bandwidth = measure_bandwidth(&pool, bench::BANDWIDTH_BYTES) * 1e9;
     rates.source = "measured".into();
-    // What a pass takes beside its arithmetic first: the shares are measured with it.
+    // The overhead of a pass comes first: the shares are measured with it.
     let small = BenchOptions { model: SMALL.into(), ..options.clone() };
     rates.pass_s =
         fit(&rollout(&small, SMALL_ROLLOUT)?, &rates, SECONDS_MIN..1.0, |rates, s| rates.pass_s = s);
@@ -53,7 +52,7 @@ pub fn calibrate(options: &BenchOptions) -> Result<Value> {
     }))
 }
 
-/// A time that was measured, and what the model says it takes with given rates.
+/// A measured time, and what the model predicts with given rates.
 struct Timed {
     seconds: f64,
     predict: Box<dyn Fn(&Rates) -> f64>,
@@ -82,8 +81,8 @@ fn train(options: &BenchOptions, (batch, seq): (usize, usize)) -> Result<Timed> 
     })
 }
 
-/// The value of a rate, in seconds or in times slower than the peak, with which the prediction equals what was
-/// measured; an end of the range where none does. Predictions rise with it.
+/// Returns the value of a rate, in seconds or in times slower than the peak, with which the prediction equals the
+/// measurement; an end of the range where none does. Predictions rise with it.
 fn fit(timed: &Timed, rates: &Rates, range: std::ops::Range<f64>, set: impl Fn(&mut Rates, f64)) -> f64 {
     let predicted = |value: f64| {
         let mut rates = rates.clone();
@@ -91,7 +90,7 @@ fn fit(timed: &Timed, rates: &Rates, range: std::ops::Range<f64>, set: impl Fn(&
         (timed.predict)(&rates)
     };
     let (mut low, mut high) = (range.start, range.end);
-    // Halving the exponent: the range spans seven decades, and 60 halvings leave a millionth of a per cent.
+    // Halving the exponent: the range spans seven decades, so 60 halvings leave a millionth of a per cent.
     for _ in 0..60 {
         let middle = (low * high).sqrt();
         (low, high) = if predicted(middle) < timed.seconds { (middle, high) } else { (low, middle) };

@@ -1,5 +1,6 @@
-//! How far a method's formulas are from others': from what OpenRLHF and Open-Reasoner-Zero give for the same inputs, and from
-//! a twin in f64 with the standard library's `exp` where those have no numbers. Computed each time, from the method's own row.
+//! The difference between a method's formulas and others: what OpenRLHF and Open-Reasoner-Zero compute for the same
+//! inputs, and, where those have no numbers, a twin in f64 with the standard library's `exp`. Computed each time, from
+//! the method's own row.
 //!
 //! N tokens in four sequences of four; groups of two.
 
@@ -19,23 +20,24 @@ const TOKENS: usize = 16;
 const OFFSETS: [usize; 5] = [0, 4, 8, 12, 16];
 /// The group normalisation of the reference numbers adds this to the deviation.
 const GOLDEN_EPS: f64 = 1e-9;
-/// Reference numbers below this are compared as if they were as large: f32 leaves no more digits of a difference near 1.
+/// Smaller reference numbers count as this large: f32 leaves no more digits of a difference near 1.
 const FLOOR: f64 = 0.01;
 /// Step of the twin's derivatives: f64 leaves ten digits.
 const STEP: f64 = 1e-5;
 
-/// The largest error of a method, and what it was held against.
+/// The largest error of a method, and its reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MethodError {
-    /// Of any advantage, loss or gradient: |ours - theirs| / (|theirs| + 0.01).
+    /// Largest |ours - theirs| / (|theirs| + 0.01) of any advantage, loss or gradient.
     pub largest: f64,
     /// `golden`, or `golden and twin` where some of its parts have no golden numbers, or `twin`.
     pub against: &'static str,
 }
 
-/// Holds a method's advantages, its policy loss with its gradient, and the value loss of a critic against the references.
+/// Compares a method's advantages, its policy loss with its gradient, and the value loss of a critic with the
+/// references.
 ///
-/// Errors: `group-too-small` never, since groups are of two.
+/// Errors: never `group-too-small`, since groups have two members.
 pub fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<MethodError> {
     let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
     let inputs = Inputs::read(&golden);
@@ -48,7 +50,7 @@ pub fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<MethodError
     Ok(MethodError { largest, against })
 }
 
-/// The same of DPO (beta 0.1): loss and rewards against the reference, gradients against a twin.
+/// Compares DPO (beta 0.1): loss and rewards with the reference, gradients with a twin.
 pub fn dpo_error() -> MethodError {
     const BETA: f64 = 0.1;
     let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
@@ -79,7 +81,7 @@ pub fn dpo_error() -> MethodError {
     MethodError { largest, against: "golden and twin" }
 }
 
-/// The same of a reward model: loss and gradients against a twin, with and without margins.
+/// Compares a reward model: loss and gradients with a twin, with and without margins.
 pub fn reward_model_error() -> MethodError {
     let (chosen, rejected, margins) = ([1.5f32, -0.25, 0.75], [0.5f32, 0.5, -2.0], [0.5f32, 0.0, 0.25]);
     let mut largest = 0.0f64;
@@ -123,7 +125,7 @@ impl Inputs {
     }
 }
 
-/// All numbers of a nested list, in order.
+/// Returns all numbers of a nested list, in order.
 fn flat(value: &Value) -> Vec<f32> {
     match value {
         Value::Array(items) => items.iter().flat_map(flat).collect(),
@@ -135,7 +137,7 @@ fn error_of(ours: f64, theirs: f64) -> f64 {
     (ours - theirs).abs() / (theirs.abs() + FLOOR)
 }
 
-/// The largest error where `mask` is not 0.
+/// Returns the largest error where `mask` is not 0.
 fn largest(mask: &[f32], ours: &[f32], theirs: &[f64]) -> f64 {
     let pairs = mask.iter().zip(ours.iter().zip(theirs)).filter(|(m, _)| **m != 0.0);
     pairs.map(|(_, (a, b))| error_of(f64::from(*a), *b)).fold(0.0, f64::max)
@@ -145,7 +147,7 @@ fn wide(row: Vec<f32>) -> Vec<f64> {
     row.into_iter().map(f64::from).collect()
 }
 
-/// Rewards to advantages, against the reference's pipeline of the same parts.
+/// Compares advantages with the reference's pipeline of the same parts.
 fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Result<f64> {
     let given = &golden["advantage_pipeline"]["inputs"];
     let rewards: Vec<Option<f32>> = flat(&given["rewards"]).into_iter().map(Some).collect();
@@ -177,7 +179,7 @@ fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Resu
     Ok(largest(&inputs.mask, &ours, &theirs))
 }
 
-/// The policy loss and its gradient.
+/// Compares the policy loss and its gradient.
 fn loss_error(
     loss: PolicyLoss,
     kind: AggregationKind,
@@ -226,7 +228,7 @@ fn loss_error(
     (error_of(ours, value).max(largest(&inputs.mask, &gradient, &slopes)), against)
 }
 
-/// The loss at `logp`, written from the formulas. What a gradient does not flow through is taken at the inputs.
+/// Returns the loss at `logp`, written from the formulas. Whatever has no gradient is evaluated at the inputs.
 fn twin(loss: PolicyLoss, kind: AggregationKind, inputs: &Inputs, logp: &[f64]) -> f64 {
     let Inputs { logp: at, old, advantages, mask } = inputs;
     let trained = |s: usize| (4 * s..4 * s + 4).filter(|&t| mask[t] != 0.0);
@@ -269,7 +271,7 @@ fn twin(loss: PolicyLoss, kind: AggregationKind, inputs: &Inputs, logp: &[f64]) 
     sum
 }
 
-/// The critic's loss with its gradient.
+/// Compares the critic's loss and its gradient.
 fn value_error(golden: &Value, inputs: &Inputs) -> f64 {
     let case = &golden["value_loss"];
     let row = |name: &str| flat(&case[name]);
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_formula_that_is_wrong_is_seen() {
-        // Each part in turn is another's: the advantage, the loss, the critic's presence.
+        // Each check must notice when one part (advantage, loss, critic) belongs to another method.
         let row = |method: Method| method.spec().sampling.expect("a method that samples");
         let grpo = row(Method::Grpo);
         let wrong = [
@@ -311,7 +313,7 @@ mod tests {
         ];
         let error = |spec: &SamplingSpec, loss| method_error(spec, loss).expect("groups of two").largest;
         assert!(error(&wrong[0], grpo.loss) > 1e-2, "whitening without the deviation");
-        // A loss that the reference has under other clips: held against the wrong key it would be far off.
+        // A loss that the reference has under other clips: under the wrong key the error would be large.
         let (golden, inputs) = (serde_json::from_str(GOLDEN).unwrap(), |g: &Value| Inputs::read(g));
         let twin_at =
             |loss| twin(loss, AggregationKind::TokenMean, &inputs(&golden), &wide(inputs(&golden).logp));

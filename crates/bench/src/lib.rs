@@ -1,4 +1,4 @@
-//! The verb `bench`: rollout, training, whole step and exactness on work that peers can do too, as a share of this
+//! The command `bench`: rollout, training, whole step and exactness on work that peers can also do, as a share of this
 //! machine's own peak.
 
 pub mod calibrate;
@@ -15,12 +15,8 @@ use plimsoll_config::{
 use plimsoll_cuda::CudaOptions;
 use plimsoll_device::{Device, DeviceKind};
 use plimsoll_files::OpenModel;
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Limits, Pool};
-use plimsoll_plan::Facts;
-use plimsoll_plan::RoleName;
-use plimsoll_plan::devices;
-use plimsoll_plan::{PlanReport, plan_sampling, plan_with};
+use plimsoll_memory::{Limits, Pool, host::Host};
+use plimsoll_plan::{Facts, PlanReport, RoleName, devices, plan_sampling, plan_with};
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;
@@ -39,7 +35,7 @@ pub use methods::{methods, words as methods_words};
 pub use peak::peak;
 pub use save::save;
 
-/// What a benchmark runs on.
+/// The subject of a benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// As in a run file.
@@ -48,15 +44,12 @@ pub struct BenchOptions {
     pub threads: usize,
     /// Timed repeats, after one that is not.
     pub repeats: usize,
-    /// Storage of weights.
     pub dtype: ModelDtype,
-    /// Where it runs.
     pub device: Auto<RunDevice>,
-    /// What the backward pass computes again.
     pub recompute: Auto<Recompute>,
-    /// Wait after every kernel and check.
+    /// True to wait after every kernel and check its result.
     pub checked: bool,
-    /// Time every kernel alone.
+    /// True to time every kernel separately.
     pub profile: bool,
 }
 
@@ -68,13 +61,13 @@ impl BenchOptions {
 
 /// Seconds over which the peak is measured.
 pub(crate) const PEAK_SECONDS: f64 = 0.3;
-/// Bytes that the bandwidth is measured over: far beyond any cache.
+/// Bytes over which the bandwidth is measured: far beyond any cache.
 pub(crate) const BANDWIDTH_BYTES: usize = 512 << 20;
 
-/// Micro-batch of `bench step` on a CPU: products are at their best from here on, and memory stays small.
+/// Micro-batch of `bench step` on a CPU: products reach their best rate here, and memory stays small.
 const STEP_MICRO_BATCH: usize = 1024;
 
-/// `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
+/// Runs `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
     let mut run = bench_run(options, sequences, 1, new);
     run.choices.sequences_max = Auto::Value(sequences as u32);
@@ -110,7 +103,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     Ok(result)
 }
 
-/// `bench train`: forward, backward and AdamW over `batch` sequences of `seq` tokens, every token trained.
+/// Runs `bench train`: forward, backward and AdamW over `batch` sequences of `seq` tokens, every token trained.
 pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
     let mut run = bench_run(options, batch, 1, seq);
     run.choices.micro_batch_tokens = Auto::Value((batch * seq) as u32);
@@ -153,7 +146,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     Ok(result)
 }
 
-/// `bench step`: a whole GRPO step; the reward is a hash of the response, so every group has variance.
+/// Runs `bench step`: a whole GRPO step; the reward is a hash of the response, so every group has variance.
 pub fn whole_step(
     options: &BenchOptions,
     prompts: usize,
@@ -224,7 +217,7 @@ struct Cut {
     recompute: Recompute,
 }
 
-/// `bench exactness`: the rollout's log-probabilities against the trainer's, over cuts of every kind.
+/// Runs `bench exactness`: compares the rollout's log-probabilities with the trainer's, over cuts of every kind.
 pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result<Value> {
     let most = threads(options);
     let cut = |threads, sequences, on_full, tight_blocks, micro_batch, recompute| Cut {
@@ -279,7 +272,7 @@ struct Found {
     ids: Vec<Vec<u32>>,
 }
 
-/// Responses of one cut, and the trainer's log-probabilities of them.
+/// Returns responses of one cut, and the trainer's log-probabilities of them.
 fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Result<Found> {
     const GROUPS: usize = 8;
     const GROUP: usize = 4;
@@ -337,7 +330,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     Ok(found)
 }
 
-/// A benchmark's model, and what a plan needs to know of it.
+/// Returns a benchmark's model and the facts of its plan.
 pub(crate) fn facts(
     options: &BenchOptions,
     run: &RunSpec,
@@ -363,14 +356,13 @@ pub(crate) fn facts(
     Ok((model, facts))
 }
 
-/// A benchmark's model and plan.
 struct Bench {
     model: OpenModel,
     report: PlanReport,
 }
 
 impl Bench {
-    /// A benchmark that trains.
+    /// Opens a benchmark that trains.
     fn open(options: &BenchOptions, run: &RunSpec, prompt_tokens: usize) -> Result<Bench> {
         Bench::open_with(options, run, prompt_tokens, |facts| plan_with(run, facts, &Limits::default()))
     }
@@ -391,7 +383,7 @@ impl Bench {
         self.model.spec
     }
 
-    /// The device's own memory, planned and taken, where it has one.
+    /// Adds the device's own memory, planned and used, where it has one.
     fn add_device_memory(&self, result: &mut Value, dev: &dyn Device) {
         let Some(memory) = dev.card_memory() else { return };
         add_profile(result, dev);
@@ -402,7 +394,7 @@ impl Bench {
         result["device_others_bytes"] = json!(memory.others);
     }
 
-    /// FLOP/s of this machine, measured now.
+    /// Measures the FLOP/s of this machine.
     fn peak(&self, dev: &dyn Device) -> f64 {
         dev.peak_flops(PEAK_SECONDS)
     }
@@ -423,7 +415,7 @@ pub(crate) fn threads(options: &BenchOptions) -> usize {
     if options.threads > 0 { options.threads } else { Host::this().threads() }
 }
 
-/// The run of a benchmark: states in the weights' dtype, as peers keep them.
+/// Returns the run of a benchmark: states in the weights' dtype, as peers keep them.
 pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunSpec {
     RunSpec::new(&run_file(options, prompts, group, new))
 }
@@ -447,7 +439,7 @@ pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new
     run
 }
 
-/// Distinct prompts of random tokens.
+/// Returns distinct prompts of random tokens.
 fn random_prompts(spec: &ModelSpec, count: usize, tokens: usize) -> Vec<Vec<u32>> {
     let token = |i: usize, t: usize| {
         let r = philox(0, Stream::Bench, i as u64, t as u64);
@@ -456,7 +448,7 @@ fn random_prompts(spec: &ModelSpec, count: usize, tokens: usize) -> Vec<Vec<u32>
     (0..count).map(|i| (0..tokens).map(|t| token(i, t)).collect()).collect()
 }
 
-/// Prompts of many lengths, multiples of a block and not.
+/// Returns prompts of many lengths, some of them multiples of a block.
 fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result<Vec<Vec<u32>>> {
     let model = open_model(&options.model, &Default::default(), true)?;
     let lengths = (0..count as u64).map(|i| match i {
@@ -470,7 +462,7 @@ fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result
     Ok(chosen.iter().zip(lengths).map(|(p, n)| p[..n].to_vec()).collect())
 }
 
-/// Time by kernel of the last repeat, where the device was opened for it.
+/// Adds the time by kernel of the last repeat, where the device records it.
 fn add_profile(result: &mut Value, dev: &dyn Device) {
     let profile = dev.take_profile();
     if !profile.is_empty() {

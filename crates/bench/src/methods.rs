@@ -1,7 +1,7 @@
 //! `bench methods`: each method's error against references, and what it takes to teach the built-in model addition.
 //!
-//! The runs are those of `runs/first.toml` and its like, each in a process of its own, so that its peak is its
-//! own; nothing is changed but the method, and that it is evaluated more often, which moves no bit.
+//! The runs are those of `runs/first.toml` and its like, each in a separate process, so that its peak is its own. Only
+//! the method differs, and evaluations are more frequent, which changes no bit.
 
 use super::errors::{MethodError, dpo_error, method_error, reward_model_error};
 use super::finish;
@@ -15,9 +15,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The score that a run is to reach.
+/// The score that a run must reach.
 const SCORE: f64 = 0.9;
-/// Steps between two evaluations.
+/// The interval of evaluations, in steps.
 const EVAL_EVERY: &str = "eval.every=5";
 
 /// A row of the table: a method with the settings of its run.
@@ -25,21 +25,19 @@ struct Row {
     name: &'static str,
     /// In the folder of run files.
     run_file: &'static str,
-    /// What `--set` takes.
+    /// Arguments of `--set`.
     sets: &'static [&'static str],
     formulas: Formulas,
 }
 
-/// What the error is of.
+/// The formulas whose error is measured.
 #[derive(Clone, Copy)]
 enum Formulas {
     /// A row of the method table.
     Sampling(Method),
-    /// The same with another loss.
+    /// A row of the method table with another loss.
     WithLoss(Method, PolicyLoss),
-    /// Pairs against a reference.
     Dpo,
-    /// Pairs of rewards.
     RewardModel,
 }
 
@@ -65,7 +63,6 @@ const fn first(name: &'static str, sets: &'static [&'static str], method: Method
     Row { name, run_file: FIRST, sets, formulas: Formulas::Sampling(method) }
 }
 
-/// The table's rows.
 const ROWS: [Row; 12] = [
     first("grpo", &["method=grpo"], Method::Grpo),
     first("dr_grpo", &["method=dr_grpo"], Method::DrGrpo),
@@ -97,8 +94,8 @@ const ROWS: [Row; 12] = [
     },
 ];
 
-/// Makes the table: `runs` is the folder with the run files, `only` some of the methods, `out` where `methods.json` and
-/// `methods.md` are written.
+/// Makes the table: `runs` is the folder with the run files, `only` restricts the methods, and `methods.json` and
+/// `methods.md` are written to `out`.
 ///
 /// Errors: `run-file-missing`, `unknown-method`, `bench-run-failed`, those of writing.
 pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value> {
@@ -111,7 +108,7 @@ pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value
     }
     let work = std::env::temp_dir().join(format!("plimsoll-methods-{}", std::process::id()));
     let rows: Result<Vec<Value>> = chosen.iter().map(|row| measure(row, runs, &work)).collect();
-    // The runs' directories are of no further use, whatever happened.
+    // The runs' directories are not needed any more, whatever happened.
     let _ = fs::remove_dir_all(&work);
     let mut result = json!({ "bench": "methods", "score": SCORE, "rows": rows? });
     let host = Host::this();
@@ -133,7 +130,7 @@ fn write(path: &PathBuf, text: &str) -> Result<()> {
     })
 }
 
-/// One row: the error of its formulas, and its run.
+/// Measures one row: the error of its formulas, and its run.
 fn measure(row: &Row, runs: &Path, work: &Path) -> Result<Value> {
     let dir = work.join(row.name);
     let summary = train(row, &runs.join(row.run_file), &dir)?;
@@ -145,7 +142,7 @@ fn measure(row: &Row, runs: &Path, work: &Path) -> Result<Value> {
         score.as_f64().is_some_and(|score| score >= SCORE)
     });
     let error = row.formulas.error()?;
-    // What learns from pairs is judged by pairs.
+    // Methods that learn from pairs are judged by pairs.
     let score = |pairs: &str, eval: &str| match &summary[pairs] {
         Value::Object(pairs) => pairs["accuracy"].clone(),
         _ => summary[eval].clone(),
@@ -168,13 +165,13 @@ fn measure(row: &Row, runs: &Path, work: &Path) -> Result<Value> {
     }))
 }
 
-/// The run as one would type it.
+/// Returns the command that a user would type.
 fn command_line(row: &Row) -> String {
     let sets = row.sets.iter().map(|set| format!(" --set {set}"));
     format!("plimsoll train runs/{}{}", row.run_file, sets.collect::<String>())
 }
 
-/// Runs it in a process of its own; its summary.
+/// Trains in a separate process; returns its summary.
 fn train(row: &Row, run_file: &Path, dir: &Path) -> Result<Value> {
     let failed = |what: String| {
         Error::new("bench-run-failed", format!("{}: {what}", command_line(row)))
@@ -199,7 +196,7 @@ fn train(row: &Row, run_file: &Path, dir: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).map_err(|err| failed(format!("its summary: {err}")))
 }
 
-/// The table as a page.
+/// Formats the table as a page.
 fn page(result: &Value) -> String {
     let mut text = format!(
         "# Methods\n\n\
@@ -244,7 +241,7 @@ fn line(row: &Value) -> String {
     )
 }
 
-/// The table for a terminal.
+/// Formats the table for a terminal.
 pub fn words(result: &Value) -> String {
     page(result).lines().filter(|line| line.starts_with('|')).map(|line| format!("{line}\n")).collect()
 }

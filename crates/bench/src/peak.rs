@@ -1,4 +1,4 @@
-//! `bench peak`: what this machine can do at most, which shares are of.
+//! `bench peak`: the peak rates of this machine, to which shares refer.
 
 use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, finish, spread, threads};
 use plimsoll_base::rng::{Stream, philox, unit_f32};
@@ -12,12 +12,13 @@ use plimsoll_plan::devices;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Rows, columns and depth of the product that a card is measured by.
+/// Rows, columns and depth of the product that measures a card.
 const PRODUCT: u64 = 8192;
 /// Elements of the copy: far beyond any cache.
 const COPY: u64 = 256 << 20;
 
-/// `bench peak`: products and copies of a card; on a CPU arithmetic in registers and reading from memory, on all threads.
+/// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all
+/// threads.
 ///
 /// Errors: those of opening the device.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
@@ -46,7 +47,7 @@ fn of_card(options: &BenchOptions) -> Result<Value> {
     }
     region("from", &[COPY], DType::F32)?;
     region("to", &[COPY], DType::F32)?;
-    // The scratch has the products' workspace whatever the model.
+    // The scratch has the products' workspace for any model.
     let spec = ModelSpec::preset("smollm2-135m").expect("a preset");
     let nothing = ScratchLimits { decode_rows: 1, keys_max: 1, update: None };
     layout.extend(CudaDevice::scratch_layout(&spec, &nothing)?);
@@ -56,7 +57,7 @@ fn of_card(options: &BenchOptions) -> Result<Value> {
     dev.bind_scratch(resident.buf("device.scratch"));
     let buf = |name: &str| resident.buf(name);
     dev.zero(buf("from"));
-    // Zeros would cost less power, and so run at a higher clock than anything real.
+    // Zeros would need less power, and so run at a higher clock than real data.
     let values: Vec<f32> = (0..1u64 << 20).map(|i| number(i) - 0.5).collect();
     for (name, start) in
         ["x", "w"].iter().flat_map(|name| (0..PRODUCT * PRODUCT).step_by(1 << 20).map(move |s| (name, s)))
@@ -77,12 +78,12 @@ fn of_card(options: &BenchOptions) -> Result<Value> {
     Ok(finish(result(&gflops, &bandwidth, share), &dev.machine_type(), dev.threads()))
 }
 
-/// A number in [0, 1) for each place.
+/// Returns a number in [0, 1) for each place.
 fn number(i: u64) -> f32 {
     unit_f32(philox(0, Stream::Weights, 0, i)[0])
 }
 
-/// Seconds of one operation, over as many as take `PEAK_SECONDS`, after a few that are not timed.
+/// Returns the seconds of one operation, averaged over `PEAK_SECONDS`, after a few untimed ones.
 fn seconds(dev: &dyn Device, operation: &dyn Fn()) -> f64 {
     const WARM_UP: u32 = 5;
     let timed = |times: u32| {

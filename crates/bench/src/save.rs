@@ -1,5 +1,5 @@
-//! `bench save`: a checkpoint of a model with all its states, against `dd` with fsync of the same bytes, and what it adds to
-//! the process's anonymous memory, against the staging buffer.
+//! `bench save`: a checkpoint of a model with all its states, compared with `dd` with fsync of the same bytes, and the
+//! anonymous memory that it adds to the process, compared with the staging buffer.
 
 use super::{Bench, BenchOptions, bench_run, finish, median, run_file, spread};
 use plimsoll_base::{Bytes, Error, Result};
@@ -17,10 +17,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often anonymous memory is read during a save.
+/// Interval between readings of anonymous memory during a save.
 const SAMPLE: Duration = Duration::from_millis(1);
 
-/// Saves into `dir`, which must be there and writable; what was written is removed.
+/// Saves into `dir`, which must exist and be writable; removes what it wrote.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; `io-error` where `dd` cannot run.
 pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
@@ -54,7 +54,7 @@ struct Measured {
     growth: u64,
 }
 
-/// Saves and `dd` by turns, so that both meet the disk in the same state.
+/// Saves and runs `dd` in turns, so that both see the disk in the same state.
 fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: &Path) -> Result<Measured> {
     let store = Store::of_run(place);
     let run_file = run_file(options, 1, 1, 8).to_toml();
@@ -70,7 +70,7 @@ fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: 
         let seconds = started.elapsed().as_secs_f64();
         found.bytes = Manifest::read(&path?)?.bytes();
         let dd = dd(&place.join("dd"), found.bytes)?;
-        // The first of each is for the disk to wake up.
+        // The first of each only warms up the disk.
         if step > 0 {
             found.times.push(seconds);
             found.dd.push(dd);
@@ -80,7 +80,7 @@ fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: 
     Ok(found)
 }
 
-/// What `work` gives, and the most anonymous memory that was seen meanwhile.
+/// Returns the result of `work`, and the highest anonymous memory during it.
 fn with_peak_anon<T>(work: impl FnOnce() -> T) -> (T, Bytes) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -98,7 +98,7 @@ fn with_peak_anon<T>(work: impl FnOnce() -> T) -> (T, Bytes) {
     })
 }
 
-/// Seconds of `dd` with fsync.
+/// Returns the seconds of `dd` with fsync.
 fn dd(to: &Path, bytes: u64) -> Result<f64> {
     let blocks = bytes.div_ceil(1 << 20);
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! What a run file says of an environment policy: what its absent keys become, and what it may not say.
+//! The run file of an environment policy: values of absent keys, and refusals.
 
 use super::limits::{bad_value, contradiction, not_zero};
 use super::provenance::{Origin, Provenance};
@@ -8,20 +8,20 @@ use crate::Trains;
 use plimsoll_algo::method::Method;
 use plimsoll_base::{Bytes, Error, Result};
 
-/// Environments, where the run file names no number.
+/// Number of environments if the run file sets none.
 const NUM_ENVS: u32 = 8;
-/// Frames of an environment in a batch, likewise.
+/// Frames of an environment in a batch if the run file sets none.
 const FRAMES_EACH: u32 = 128;
 /// Factor of the value loss in CleanRL and Stable-Baselines3.
 const VALUE_COEF: f64 = 0.5;
-/// Most memory of a worker of Python environments, where the run file says nothing.
+/// Memory limit of a worker of Python environments if the run file sets none.
 const WORKER_MEMORY: Bytes = Bytes(2 << 30);
-/// What `eval.metric` may be: the mean return of the episodes of evaluation.
+/// Values of `eval.metric`: the mean return of the evaluation episodes.
 const EVAL_METRICS: [&str; 3] = ["reward", "return", "eval/return"];
-/// Environments and frames of a batch; beyond it a count is a slip of the keyboard.
+/// Largest number of environments and of frames in a batch; a larger one is a typing error.
 const COUNT_MAX: u32 = 1 << 24;
 
-/// Fills what follows from other keys.
+/// Fills in keys that follow from others.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     if run.trains() == Trains::LanguageModel {
         return;
@@ -56,13 +56,13 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
         critic.value_coef = Some(VALUE_COEF);
     }
     if run.run.device == Auto::Auto {
-        // Small networks stay on the host, whatever the machine has.
+        // Small networks stay on the host on every machine.
         note("run.device");
         run.run.device = Auto::Value(RunDevice::Cpu);
     }
 }
 
-/// Requires what has no default.
+/// Requires keys without a default.
 pub(super) fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     match run.environment.as_ref().and_then(|environment| environment.total_frames) {
         Some(_) => Ok(()),
@@ -70,7 +70,7 @@ pub(super) fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     }
 }
 
-/// Checks the keys of an environment policy whose absent ones are filled.
+/// Checks the keys of an environment policy after `fill`.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let environment = run.environment.as_ref().expect("an environment policy has an environment");
     if run.method != Method::Ppo {
@@ -92,7 +92,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     batches(run, at)
 }
 
-/// Limits of worker processes.
+/// Checks the limits of worker processes.
 fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
     not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
     for (key, value) in [
@@ -107,7 +107,7 @@ fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Evaluation is whole episodes: of the likeliest actions, or of drawn ones.
+/// Checks the evaluation: whole episodes, of the most likely actions or of sampled ones.
 fn evaluation(run: &RunFile, at: &Provenance) -> Result<()> {
     let eval = &run.eval;
     if eval.temperature != 0.0 && eval.temperature != 1.0 {
@@ -131,7 +131,7 @@ fn evaluation(run: &RunFile, at: &Provenance) -> Result<()> {
     }
 }
 
-/// Refuses keys that would do nothing.
+/// Refuses keys that would have no effect.
 fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
     let is_set = |key: &str| {
         at.origins.iter().any(|(name, origin)| {
@@ -180,7 +180,7 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Whether frames divide into environments and mini-batches.
+/// Requires that frames divide into environments and mini-batches.
 fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     let environment = run.environment.as_ref().expect("an environment policy has an environment");
     let (envs, frames) = (environment.num_envs.unwrap_or(0), environment.frames_per_batch.unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Names that users of TRL, verl and OpenRLHF know, each in the section of our key; the table is the whole list.
+//! Key names that users of TRL, verl and OpenRLHF know, each in the section of our key; the table is complete.
 
 use super::provenance::{Origin, Source};
 use super::tree::{Node, Table, Value};
@@ -32,7 +32,7 @@ const RESPONSE: Becomes = Key("rollout.max_new_tokens");
 const MICRO_TOKENS: Becomes = Key("train.micro_batch_tokens");
 const KL: Becomes = Key("loss.kl_coef");
 
-/// (section, alias, what it becomes).
+/// (section, alias, meaning).
 const ALIASES: [(&str, &str, Becomes); 37] = [
     ("rollout", "num_generations", GROUP),
     ("rollout", "n", GROUP),
@@ -73,7 +73,6 @@ const ALIASES: [(&str, &str, Becomes); 37] = [
     ("critic", "freezing_actor_steps", Key("critic.warmup_steps")),
 ];
 
-/// Aliases of memory keys.
 const MEMORY_ALIASES: [(&str, &str, Becomes); 2] =
     [("memory", "adam_offload", OffloadOptimizer), ("memory", "gpu_memory_utilization", CardFraction)];
 
@@ -81,12 +80,12 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static str, Becomes)> {
     ALIASES.into_iter().chain(MEMORY_ALIASES)
 }
 
-/// What the aliases of a run file left behind.
+/// What the aliases of a run file changed.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Our key and the alias that set it last.
     pub by_key: BTreeMap<&'static str, &'static str>,
-    /// What the user should know.
+    /// Messages for the user.
     pub notes: Vec<String>,
 }
 
@@ -114,7 +113,7 @@ pub(super) fn rename(root: &mut Table, source: &Source, seen: &mut Seen) -> Resu
     Ok(())
 }
 
-/// What `--set path=value` sets: our keys if `path` is an alias, else none.
+/// Returns what `--set path=value` sets: our keys if `path` is an alias, none otherwise.
 pub(super) fn rename_one(
     path: &str,
     node: &Node,

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
-/// Sets of one list; a longer one is a mistake, and each set is a place in memory.
+/// Largest number of sets in a list; each takes memory.
 pub(super) const SETS_MAX: usize = 64;
 
 /// One data set.
@@ -26,21 +26,20 @@ pub struct DataSet {
     pub weight: Option<f64>,
 }
 
-/// A string is one data set; a list has several, each a string or a table.
+/// One data set as a string, or a list of several, each a string or a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataSets {
     pub(super) sets: Vec<DataSet>,
-    /// True for a string.
+    /// True if it was given as a string.
     pub(super) is_one: bool,
 }
 
 impl DataSet {
-    /// Its weight.
     pub fn weight(&self) -> f64 {
         self.weight.unwrap_or(1.0)
     }
 
-    /// True for a task of this program.
+    /// True for a built-in task.
     pub fn is_builtin(&self) -> bool {
         self.path.starts_with("builtin:")
     }
@@ -55,12 +54,11 @@ impl DataSet {
 }
 
 impl DataSets {
-    /// One set.
     pub fn one(path: impl Into<String>) -> DataSets {
         DataSets { sets: vec![DataSet { path: path.into(), ..DataSet::default() }], is_one: true }
     }
 
-    /// The sets, at least one of a checked run file.
+    /// Returns the sets, at least one in a checked run file.
     pub fn sets(&self) -> &[DataSet] {
         &self.sets
     }
@@ -70,7 +68,7 @@ impl DataSets {
         self.is_one
     }
 
-    /// Each set under its name: that of a lone one is its path.
+    /// Returns each set with its name; the name of a single one is its path.
     pub fn named(&self) -> impl Iterator<Item = (String, &DataSet)> {
         self.sets.iter().map(|set| (if self.is_one { set.path.clone() } else { set.name() }, set))
     }

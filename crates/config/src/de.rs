@@ -1,4 +1,4 @@
-//! From the tree to the table of types: serde's errors become named errors that point at the line.
+//! Deserialization of the tree into the table of types: serde's errors become named errors that point at the line.
 
 use super::provenance::{Origin, Source};
 use super::tree::{Node, Table, Value};
@@ -17,7 +17,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &Table, source: &Source) -> plimso
     T::deserialize(reader).map_err(|failure| failure.into_error(source))
 }
 
-/// What serde found wrong, and where.
+/// An error of serde, and its place.
 #[derive(Debug)]
 struct Failure {
     what: What,
@@ -39,7 +39,7 @@ impl Failure {
         Failure { what, at: None }
     }
 
-    /// Remembers the innermost place only.
+    /// Sets the place, unless an inner one is already set.
     fn at(mut self, path: &str, origin: &Origin) -> Failure {
         self.at.get_or_insert_with(|| (path.to_string(), origin.clone()));
         self
@@ -124,13 +124,13 @@ pub(super) fn missing_key(source: &Source, origin: &Origin, path: &str) -> Error
         .hint(format!("add {example}{place}; `--set {path}=VALUE` does it too"))
 }
 
-/// The name that `word` most likely was meant to be.
+/// Returns the name that `word` was most likely meant to be.
 pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_ascii_lowercase().replace('-', "_");
     names
         .map(|name| (strsim::damerau_levenshtein(&lower, &name.replace('-', "_")), name))
         .min()
-        // A third of the letters may be wrong; more is another word.
+        // Up to a third of the letters may be wrong.
         .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
         .map(|(_, name)| name)
 }
@@ -143,7 +143,7 @@ fn last(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// Serde's words for what a field takes, in the words of run files.
+/// Converts serde's description of a field's type to the words of run files.
 fn expected_words(expected: &dyn Expected) -> String {
     let words = expected.to_string();
     match words.as_str() {
@@ -209,16 +209,21 @@ impl de::Error for Failure {
     }
 }
 
-/// One value under the eyes of serde.
+/// One value as serde reads it.
 enum Reader<'a> {
-    /// The root.
-    Table { table: &'a Table, path: String },
-    /// Anything below it.
-    Node { node: &'a Node, path: String },
+    Table {
+        table: &'a Table,
+        path: String,
+    },
+    /// Anything below the root.
+    Node {
+        node: &'a Node,
+        path: String,
+    },
 }
 
 impl Reader<'_> {
-    /// The value as text: what it says, or what was typed where a string is wanted but TOML read a number.
+    /// The value as text: a string, or what was typed where a string is expected but TOML read a number.
     fn text(&self) -> Option<&str> {
         match self {
             Reader::Node { node: Node { value: Value::Text(text), .. }, .. } => Some(text),

@@ -3,18 +3,16 @@
 use super::provenance::{Origin, Provenance};
 use super::sections::RunFile;
 use super::values::DynamicSampling;
-use plimsoll_algo::advantage::Advantage;
-use plimsoll_algo::policy_loss::PolicyLoss;
-use plimsoll_algo::shaping::GroupShaping;
+use plimsoll_algo::{advantage::Advantage, policy_loss::PolicyLoss, shaping::GroupShaping};
 
 /// The value clip of TRL and Open-Reasoner-Zero.
 const VALUE_CLIP: f64 = 0.2;
-/// verl's DAPO recipe makes ten batches at most, of which the first is no retry.
+/// verl's DAPO recipe makes at most ten batches, of which the first is no retry.
 const DYNAMIC_SAMPLING_RETRIES: u32 = 10;
 /// OpenRLHF's band.
 const CORRECTION_BAND: [f64; 2] = [0.5, 5.0];
 
-/// Fills what the method sets and the run file does not.
+/// Fills in what the method sets and the run file does not.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     let Some(spec) = run.method.spec().sampling else { return };
     let has_critic = run.method.needs().critic;

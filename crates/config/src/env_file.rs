@@ -1,5 +1,5 @@
-//! `env.toml`, what `plimsoll collect` takes: its table of types, and what it may not say. Read and pointed at as run
-//! files are.
+//! `env.toml`, the file of `plimsoll collect`: its table of types, and its checks. It is read like a run file, with the
+//! same error messages.
 
 use super::limits::{bad_value, contradiction, in_range, not_zero};
 use super::provenance::{FileKind, Provenance, Source};
@@ -12,12 +12,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Environment files, for messages about them.
+/// The kind of file, for messages about its keys.
 const ENV_FILE: FileKind = FileKind { name: "an environment file", keys: || all_keys(&env_json_schema()) };
-/// Most environments, and most frames of a batch: beyond it a count is a slip of the keyboard.
+/// Largest number of environments, and of frames in a batch; a larger one is a typing error.
 const ENVS_MAX: u32 = 1 << 20;
 const FRAMES_MAX: u64 = 1 << 31;
-/// Most batches in memory at a time.
+/// Largest number of batches in memory at a time.
 const BATCHES_MAX: u32 = 1024;
 
 /// An environment file.
@@ -265,15 +265,14 @@ fn half() -> f64 {
 /// An environment file with all its layers, checked.
 #[derive(Clone, Debug)]
 pub struct LoadedEnv {
-    /// The values.
     pub env: EnvFile,
-    /// Where each came from.
+    /// The origin of each value.
     pub provenance: Provenance,
-    /// What the user should know, one line each, for stderr.
+    /// Messages for the user, one line each, for stderr.
     pub notes: Vec<String>,
 }
 
-/// True if the file at `path` says `env` at its top and names no method: an environment file, not a run file.
+/// True if the file at `path` has `env` at its top level and no method: an environment file, not a run file.
 pub fn is_env_file(path: &Path) -> bool {
     let Ok(text) = read_text(path) else { return false };
     let source = Source { path: String::new(), text, ..Source::default() };
@@ -292,7 +291,7 @@ pub fn load_env(
     let mut seen = aliases::Seen::default();
     let mut root = tree::parse_file(&source)?;
     rename(&mut root, &source)?;
-    // Variables may be meant for `train`; this file takes what it knows of them.
+    // Other variables may be meant for `train`; only known keys are read.
     let keys = schema_properties(&env_json_schema());
     layers::add_environment(&mut root, env, |top| keys.iter().any(|key| key == top), &source, &mut seen)?;
     layers::add_sets(&mut root, sets, &source, &mut seen)?;
@@ -323,23 +322,23 @@ fn rename(root: &mut tree::Table, source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// The JSON Schema of environment files, made from the table of types.
+/// Returns the JSON Schema of environment files, made from the table of types.
 pub fn env_json_schema() -> serde_json::Value {
     schemars::schema_for!(EnvFile).to_value()
 }
 
 impl EnvFile {
-    /// Frames of one environment in a batch: T.
+    /// Returns T, the frames of one environment in a batch.
     pub fn frames_per_env(&self) -> u64 {
         self.frames_per_batch / u64::from(self.num_envs)
     }
 
-    /// Whether workers of Python step the environments.
+    /// True if Python workers step the environments.
     pub fn is_python(&self) -> bool {
         ["gym:", "python:"].iter().any(|prefix| self.env.starts_with(prefix))
     }
 
-    /// Frames after which an episode is truncated, whatever the environment says.
+    /// Returns the frames after which an episode is truncated, whatever the environment's own limit.
     pub fn episode_steps_max(&self) -> Option<u32> {
         let limits = [self.max_frames_per_traj, self.episodes_per_batch.and(self.episode_frames_max)];
         limits.into_iter().flatten().min()
@@ -381,7 +380,7 @@ fn check(env: &EnvFile, at: &Provenance) -> Result<()> {
     without_effect(env, at)
 }
 
-/// Keys of Python environments, which native ones have no use for.
+/// Keys of Python environments, without effect on native ones.
 const OF_PYTHON: [&str; 9] = [
     "num_workers",
     "python",
@@ -394,7 +393,7 @@ const OF_PYTHON: [&str; 9] = [
     "reseed",
 ];
 
-/// Refuses keys that are set and would do nothing.
+/// Refuses keys that are set and have no effect.
 fn without_effect(env: &EnvFile, at: &Provenance) -> Result<()> {
     let refuse = |key: &str, why: &str, hint: &str| match at.origins.contains_key(key) {
         true => Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint)),
@@ -476,7 +475,7 @@ fn modes(env: &EnvFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Requires that `frames` are as many of each environment.
+/// Requires that `frames` is a multiple of the number of environments.
 fn whole_frames(key: &str, frames: u64, num_envs: u32, at: &Provenance) -> Result<()> {
     let envs = u64::from(num_envs);
     if frames.is_multiple_of(envs) {

@@ -1,19 +1,18 @@
-//! What `[environment]` may say, alone and beside the other sections.
+//! Checks of `[environment]`, alone and together with the other sections.
 
 use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Environment, RunFile};
 use super::values::{Credit, DynamicSampling, Overlong};
 use crate::RunSpec;
-use plimsoll_algo::advantage::Advantage;
-use plimsoll_algo::method::LearnsFrom;
+use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
 use plimsoll_textenv::{Kind, Settings};
 use std::time::Duration;
 
-/// Episodes of an evaluation if `eval.prompts_max` is absent.
+/// Number of evaluation episodes if `eval.prompts_max` is absent.
 const EVAL_EPISODES: u32 = 256;
-/// Most worker processes.
+/// Largest number of worker processes.
 const WORKERS_MAX: f64 = 256.0;
 
 /// Checks a run file that has the section.
@@ -70,7 +69,7 @@ fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<(
     }
 }
 
-/// What other sections say that an environment has no use for.
+/// Refuses keys of other sections that have no effect with an environment.
 fn beside(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
     let refuse = |key: &str, why: &str| {
         Err(contradiction(at, key, &format!("`{key}` is set beside [environment], {why}"))
@@ -131,7 +130,7 @@ impl RunSpec {
         self.environment.as_ref().and_then(|environment| environment.seed).unwrap_or(self.seed)
     }
 
-    /// Returns the episodes of an evaluation: 0 without an environment, or if the run file asks for no evaluation.
+    /// Returns the number of evaluation episodes: 0 without an environment, or if the run file asks for no evaluation.
     pub fn eval_episodes(&self) -> usize {
         match self.environment.is_some() && !self.data.asks_no_eval() {
             true => self.eval.prompts_max.unwrap_or(EVAL_EPISODES) as usize,

@@ -1,33 +1,30 @@
-//! `eval.metric`: the number that decides which checkpoint is the best, of one evaluation set or the mean over all sets.
+//! `eval.metric`: the number that decides which checkpoint is the best, of one evaluation set or the mean over all
+//! sets.
 
 use crate::RunFile;
 use plimsoll_algo::pass_at_k::powers_up_to;
 
-/// What `eval.metric` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalMetric {
     /// Index of the set; none is the mean over the sets.
     pub set: Option<usize>,
-    /// The number of a set.
     pub what: EvalNumber,
 }
 
-/// A number that an evaluation gives for each set.
+/// A number that an evaluation measures for each set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvalNumber {
-    /// The mean reward.
     Reward,
-    /// pass@k.
     PassAt(u32),
 }
 
 impl EvalMetric {
-    /// The metric of a checked run file.
+    /// Returns the metric of a checked run file.
     pub fn of(run: &RunFile) -> Option<EvalMetric> {
         EvalMetric::parse(&run.eval.metric, &sets_of(run), samples_of(run))
     }
 
-    /// Every name that a run measures.
+    /// Returns every name that a run measures.
     pub fn names_of(run: &RunFile) -> Vec<String> {
         EvalMetric::names(&sets_of(run), samples_of(run))
     }
@@ -36,7 +33,7 @@ impl EvalMetric {
         let pass = powers_up_to(samples).map(|k| format!("pass_at_{k}"));
         let of_all: Vec<String> = ["reward".to_string()].into_iter().chain(pass).collect();
         match sets {
-            // Without an evaluation nothing is the best.
+            // Without an evaluation no checkpoint is the best.
             [] => vec!["reward".into()],
             [_] => of_all,
             sets => {
@@ -47,7 +44,7 @@ impl EvalMetric {
         }
     }
 
-    /// The metric of that name; `score` is another word for `reward`.
+    /// Returns the metric of that name; `score` is another word for `reward`.
     fn parse(name: &str, sets: &[String], samples: u32) -> Option<EvalMetric> {
         let (set, what) = match name.rsplit_once('/') {
             Some((set, what)) => (Some(sets.iter().position(|name| name == set)?), what),
@@ -70,7 +67,7 @@ fn sets_of(run: &RunFile) -> Vec<String> {
     run.eval_sets().into_iter().map(|(name, _)| name).collect()
 }
 
-/// Samples a prompt; none where pairs alone are scored.
+/// Returns the samples per prompt; none where only pairs are scored.
 fn samples_of(run: &RunFile) -> u32 {
     if run.reward.is_empty() && run.environment.is_none() { 0 } else { run.eval.samples }
 }

@@ -5,10 +5,10 @@ use super::provenance::{Origin, Source};
 use super::tree::{Table, parse_value, set_path};
 use plimsoll_base::{Error, Result};
 
-/// Environment variables of the run file start so; `__` separates section and key.
+/// Prefix of environment variables for the run file; `__` separates section and key.
 const ENVIRONMENT_PREFIX: &str = "PLIMSOLL__";
 
-/// Adds the variables `PLIMSOLL__SECTION__KEY`; `wanted` says which top-level names belong here.
+/// Adds the variables `PLIMSOLL__SECTION__KEY`; `wanted` selects the top-level names.
 pub(super) fn add_environment(
     root: &mut Table,
     env: impl Iterator<Item = (String, String)>,

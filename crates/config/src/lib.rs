@@ -1,7 +1,7 @@
 //! Run files: the table of keys, how its layers are read, and what is refused before anything is opened.
 //!
-//! file < environment `PLIMSOLL__SECTION__KEY` < `--set section.key=value`. Every leaf remembers where it came from.
-//! This crate opens the run file and nothing else: models, data and directories are opened by others.
+//! file < environment `PLIMSOLL__SECTION__KEY` < `--set section.key=value`. Every leaf remembers its origin. This crate
+//! opens the run file only: models, data and directories are opened by others.
 
 mod agent;
 mod aliases;

@@ -1,9 +1,9 @@
-//! What values may be: errors for those that are out of range, and for keys that contradict each other.
+//! Checks of values: errors for those that are out of range, and for keys that contradict each other.
 
 use super::provenance::Provenance;
 use plimsoll_base::{Error, Result};
 
-/// Tokens of one sequence or micro-batch; beyond it a count is a slip of the keyboard.
+/// Largest number of tokens of a sequence or micro-batch; a larger one is a typing error.
 pub(super) const TOKENS_MAX: u32 = 1 << 22;
 
 pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
@@ -23,7 +23,7 @@ pub(super) fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result
 }
 
 pub(super) fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
-    // The kernels compute in f32: what is infinite there is infinite.
+    // The kernels compute in f32: what is infinite there is refused.
     match (value as f32).is_finite() && value >= 0.0 {
         true => Ok(()),
         false => Err(bad_value(at, key, value, "a number that is finite in f32 and not negative")),

@@ -1,4 +1,4 @@
-//! Reading run files: the layers of values, what absent ones become, and the checks.
+//! Reading run files: the layers of values, the defaults, and the checks.
 
 use super::provenance::{FileKind, Provenance, Source};
 use super::read::{provenance_of, read_text};
@@ -8,10 +8,10 @@ use super::{Origin, agent, aliases, de, defaults, layers, not_built, tree, valid
 use plimsoll_base::Result;
 use std::path::{Path, PathBuf};
 
-/// Run files, for messages about them.
+/// The kind of file, for messages about its keys.
 const RUN_FILE: FileKind = FileKind { name: "a run file", keys: || all_keys(&json_schema()) };
 
-/// The JSON Schema of run files, made from the table of types.
+/// Returns the JSON Schema of run files, made from the table of types.
 pub fn json_schema() -> serde_json::Value {
     schemars::schema_for!(RunFile).to_value()
 }
@@ -19,26 +19,23 @@ pub fn json_schema() -> serde_json::Value {
 /// A run file with all its layers, checked.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The values. What the method sets is filled in; `"auto"` is the planner's.
+    /// The values. What the method sets is filled in; `"auto"` is left to the planner.
     pub run: RunFile,
-    /// Where each came from.
+    /// The origin of each value.
     pub provenance: Provenance,
     /// The run file as it was read.
     pub source_text: String,
     /// Its path, as given.
     pub path: PathBuf,
-    /// What the user should know, one line each, for stderr.
+    /// Messages for the user, one line each, for stderr.
     pub notes: Vec<String>,
 }
 
-/// What `generate` and `eval` read from flags and `--set`, checked.
+/// The settings of `generate` and `eval` from flags and `--set`, checked.
 #[derive(Clone, Debug)]
 pub struct LoadedVerb {
-    /// The values.
     pub verb: VerbFile,
-    /// Where each came from.
     pub provenance: Provenance,
-    /// What the user should know, one line each, for stderr.
     pub notes: Vec<String>,
 }
 
@@ -47,7 +44,7 @@ pub struct LoadedVerb {
 pub struct Setting {
     /// For example `rollout.group_size`.
     pub key: String,
-    /// Its value as TOML.
+    /// The value as TOML.
     pub value: String,
     /// For example `runs/x.toml:12`.
     pub origin: String,
@@ -96,7 +93,7 @@ pub fn load_verb(
         let node = tree::parse_value(value, &Origin::Default);
         tree::set_path(&mut root, &key.split('.').collect::<Vec<_>>(), node, &source)?;
     }
-    // The environment may be meant for `train`; a verb takes what it knows of it.
+    // Other variables may be meant for `train`; only known keys are read.
     let verb_keys = schema_properties(&schemars::schema_for!(VerbFile).to_value());
     layers::add_environment(
         &mut root,
@@ -114,7 +111,7 @@ pub fn load_verb(
 }
 
 impl Loaded {
-    /// Every key with its value and its origin, in the order of the table.
+    /// Returns every key with its value and its origin, in the order of the table.
     pub fn settings(&self) -> Vec<Setting> {
         let root = toml::Value::try_from(&self.run).expect("every value of a run file has a form in TOML");
         let mut settings = Vec::new();

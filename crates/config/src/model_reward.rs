@@ -1,15 +1,13 @@
-//! `[[reward]] kind = "model"`: which of its keys must be there, and where a reward model may stand.
+//! `[[reward]] kind = "model"`: which of its keys are required, and where a reward model is allowed.
 
-use super::limits::contradiction;
-use super::provenance::Provenance;
-use super::sections::Reward;
+use super::{limits::contradiction, provenance::Provenance, sections::Reward};
 use plimsoll_base::{Error, Result};
 
-/// The kind of a reward that is a model of the run's own.
+/// The kind of a reward that is a model within the run.
 const MODEL: &str = "model";
 
 impl Reward {
-    /// True if a model of the run scores.
+    /// True if a reward model within the run scores.
     pub fn is_model(&self) -> bool {
         self.kind == MODEL
     }

@@ -1,12 +1,10 @@
-//! Keys that have their names already and no code yet: they parse, and using one is `not-built`.
+//! Reserved keys that this build does not implement: they parse, and using one is `not-built`.
 
-use super::provenance::Provenance;
-use super::sections::RunFile;
-use super::values::Offload;
+use super::{provenance::Provenance, sections::RunFile, values::Offload};
 use crate::Trains;
 use plimsoll_base::{Error, Result};
 
-/// Refuses what a run file asks for and this build cannot do.
+/// Refuses what a run file asks for and this build does not implement.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if let Some(environment) = run.environment.as_ref().filter(|_| run.trains() == Trains::LanguageModel)
         && !environment.env.is_empty()
@@ -26,7 +24,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// `not-built` for `asked` at `key`, with what there is.
+/// Returns the `not-built` error for `asked` at `key`; `built` names what is implemented.
 pub fn error(at: &Provenance, key: &str, asked: &str, built: &str) -> Error {
     at.error("not-built", key, &format!("`{key}`: {asked} is not built yet"))
         .hint(format!("built is {built}"))

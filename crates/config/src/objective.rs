@@ -1,4 +1,4 @@
-//! What a method optimises, resolved from the run file: how rewards become advantages and log-probs a loss.
+//! The objective of a method, resolved from the run file: how rewards become advantages and log-probs a loss.
 
 use crate::{DynamicSampling, KlIn, RunFile};
 use plimsoll_algo::advantage::{Advantage, Gae, Whiten};
@@ -8,13 +8,11 @@ use plimsoll_algo::kl::{KlController, KlEstimator};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_algo::shaping::{GroupFilter, Overlong, Shaping};
 
-/// Rewards outside this range are cut, after shaping (`docs/methods.md`).
+/// Rewards are clipped to this range after shaping (`docs/methods.md`).
 const REWARD_CLIP: [f32; 2] = [-10.0, 10.0];
 
-/// The KL term.
 #[derive(Clone, Copy, Debug)]
 pub struct KlTerm {
-    /// Which estimator.
     pub estimator: KlEstimator,
     /// True for a term of the token reward, false for a term of the loss.
     pub in_reward: bool,
@@ -24,12 +22,11 @@ pub struct KlTerm {
     pub controller: KlController,
 }
 
-/// What a method optimises.
 #[derive(Clone, Copy, Debug)]
 pub struct Objective {
     /// The groups that are kept; none keeps all.
     pub filter: Option<GroupFilter>,
-    /// Sample rewards to shaped rewards.
+    /// Turns sample rewards into shaped rewards.
     pub shaping: Shaping,
     /// Discount of token rewards.
     pub gamma: f64,
@@ -39,13 +36,12 @@ pub struct Objective {
     pub whiten: Whiten,
     /// The loss of a token.
     pub loss: PolicyLoss,
-    /// Weight of what another policy version sampled.
+    /// Weights of samples from another policy version.
     pub correction: Option<Correction>,
     /// How token losses become one number.
     pub aggregation: AggregationKind,
     /// The constant length of `seq_mean_token_sum_norm`.
     pub length_norm: f64,
-    /// The KL term, where its coefficient is not 0.
     pub kl: Option<KlTerm>,
     /// Coefficient of the entropy bonus.
     pub entropy_coef: f64,
@@ -81,14 +77,14 @@ impl Objective {
             loss: policy.with_clips(loss.clip_low, loss.clip_high).with_dual_clip(loss.dual_clip),
             correction: loss.correction.zip(loss.correction_band).map(|(how, band)| how.within(band)),
             aggregation: loss.aggregation.unwrap_or(method.aggregation),
-            // Of an episode, what its turns can have.
+            // For an episode, all its turns.
             length_norm: (max_new_tokens * turns) as f64,
             kl: kl_term(run),
             entropy_coef: loss.entropy_coef,
         })
     }
 
-    /// The coefficient of an adaptive KL controller, which a checkpoint carries.
+    /// Returns the coefficient of an adaptive KL controller, which a checkpoint stores.
     pub fn adaptive_kl_coef(&self) -> Option<f64> {
         match self.kl?.controller {
             KlController::Adaptive { coef, .. } => Some(coef),
@@ -96,7 +92,7 @@ impl Objective {
         }
     }
 
-    /// Puts an adaptive controller where a checkpoint left it.
+    /// Restores the coefficient of an adaptive controller.
     pub fn set_kl_coef(&mut self, at: f64) {
         if let Some(KlTerm { controller: KlController::Adaptive { coef, .. }, .. }) = &mut self.kl {
             *coef = at;

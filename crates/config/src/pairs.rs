@@ -1,5 +1,4 @@
-//! What `dpo` and `reward_model` read of a run file, and the keys that mean nothing to them: those are refused by name, so
-//! that nobody waits for an effect that cannot come.
+//! The keys that `dpo` and `reward_model` read. Keys without effect on them are refused by name.
 
 use super::limits::{bad_value, contradiction};
 use super::provenance::Provenance;
@@ -11,7 +10,7 @@ use serde::Serialize;
 
 /// Keys of `[loss]` that `dpo` reads.
 const OF_DPO: [&str; 3] = ["dpo_beta", "loss_type", "label_smoothing"];
-/// Keys of `[rollout]` that `reward_model` reads, and those that the planner settles.
+/// Keys of `[rollout]` that `reward_model` reads, and those that the planner chooses.
 const OF_REWARD_MODEL: [&str; 3] = ["prompts_per_step", "sequences_max", "kv_blocks"];
 /// Keys of `[eval]` that an evaluation over pairs reads.
 const OF_PAIRS: [&str; 2] = ["every", "prompts_max"];

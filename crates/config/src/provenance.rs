@@ -1,4 +1,4 @@
-//! Where each value came from, and how a message points at that place.
+//! The origin of each value, and messages that point at it.
 
 use plimsoll_base::Error;
 use std::collections::BTreeMap;
@@ -6,25 +6,15 @@ use std::collections::BTreeMap;
 /// Where a value came from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Origin {
-    /// The run file; counted from 1.
-    File {
-        /// Line of the key.
-        line: usize,
-        /// Column of the key.
-        column: usize,
-    },
-    /// An environment variable.
-    Environment {
-        /// Its name.
-        name: String,
-        /// Its value.
-        text: String,
-    },
-    /// A `--set`.
+    /// The run file; line and column of the key, counted from 1.
+    File { line: usize, column: usize },
+    /// An environment variable, with its name and value.
+    Environment { name: String, text: String },
+    /// A `--set`, with key and value as written.
     Set {
-        /// The key as it was written.
+        /// As written.
         key: String,
-        /// The value as it was written.
+        /// As written.
         text: String,
     },
     /// The table of types.
@@ -33,14 +23,11 @@ pub enum Origin {
     /// A default that depends on the method.
     Method,
     /// Chosen by the planner.
-    Resolved {
-        /// Why this value.
-        why: String,
-    },
+    Resolved { why: String },
 }
 
 impl Origin {
-    /// The text of a value that was not written as TOML: from the environment or the command line.
+    /// Returns the text of a value that was not written as TOML: from the environment or the command line.
     pub(super) fn raw_text(&self) -> Option<&str> {
         match self {
             Origin::Environment { text, .. } | Origin::Set { text, .. } => Some(text),
@@ -67,16 +54,14 @@ impl Default for &'static FileKind {
 /// A file as text, for messages that show a line of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Source {
-    /// The path as the user gave it; empty when there is no file.
+    /// The path as given; empty when there is no file.
     pub path: String,
-    /// Its content.
     pub text: String,
-    /// What it is.
     pub kind: &'static FileKind,
 }
 
 impl Source {
-    /// Line and column of a byte offset, counted from 1.
+    /// Returns line and column of a byte offset, counted from 1.
     pub fn position(&self, offset: usize) -> (usize, usize) {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];
         let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
@@ -85,7 +70,7 @@ impl Source {
         (line, column)
     }
 
-    /// A usage error about the value at `origin`: `runs/x.toml:12:3: message`, with the line as a fact.
+    /// Returns a usage error about the value at `origin`: `runs/x.toml:12:3: message`, with the line as a fact.
     pub fn error(&self, slug: &'static str, origin: &Origin, message: &str) -> Error {
         match origin {
             Origin::File { line, column } => {
@@ -115,7 +100,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Where `rollout.group_size` or `reward.0.kind` came from; the default if nobody set it.
+    /// Returns the origin of `rollout.group_size` or `reward.0.kind`; the default if it is not set.
     pub fn of(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
@@ -125,7 +110,8 @@ impl Provenance {
         self.origins.insert(key.into(), Origin::Resolved { why: why.into() });
     }
 
-    /// In words: `runs/x.toml:12`, `environment PLIMSOLL__SEED`, `--set`, `default`, `default of the method`, `auto: ...`.
+    /// Describes the origin: `runs/x.toml:12`, `environment PLIMSOLL__SEED`, `--set`, `default`, `default of the
+    /// method`, `auto: ...`.
     pub fn describe(&self, key: &str) -> String {
         match self.of(key) {
             Origin::File { line, .. } => format!("{}:{line}", self.source.path),
@@ -137,7 +123,7 @@ impl Provenance {
         }
     }
 
-    /// A usage error about the value of `key`, pointing at the place where it was set.
+    /// Returns a usage error about the value of `key`, pointing at the place where it was set.
     pub fn error(&self, slug: &'static str, key: &str, message: &str) -> Error {
         self.source.error(slug, self.of(key), message)
     }

@@ -1,4 +1,4 @@
-//! Reading the text of a run file or an environment file, and where its values came from.
+//! Reading the text of a run file or an environment file, and the origins of its values.
 
 use super::de::nearest;
 use super::provenance::{Provenance, Source};
@@ -7,14 +7,14 @@ use plimsoll_base::{Error, Result};
 use std::io::Read;
 use std::path::Path;
 
-/// Longest run file; a larger one is some other file.
+/// Largest run file; a larger file is something else.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns where each value of a tree came from.
+/// Returns the origin of each value of a tree.
 pub(super) fn provenance_of(root: &tree::Table, source: Source) -> Provenance {
     let mut provenance = Provenance { source, ..Provenance::default() };
     for (key, node) in &root.0 {
-        // Sections are kept too: `[critic]` is pointed at as a whole.
+        // Sections are included: messages point at `[critic]` as a whole.
         provenance.origins.insert(key.clone(), node.origin.clone());
     }
     root.leaves("", &mut |path, node| {

@@ -1,4 +1,4 @@
-//! The sets that a run trains and is evaluated on, and what their lists may say.
+//! The sets that a run trains and is evaluated on, and the checks of their lists.
 
 use super::data_sets::{DataSet, DataSets, SETS_MAX};
 use super::provenance::Provenance;
@@ -7,14 +7,14 @@ use plimsoll_algo::method::LearnsFrom;
 use plimsoll_base::{Error, Result};
 use std::collections::BTreeSet;
 
-/// Letters of a name, which becomes part of a file's name.
+/// Longest name, which becomes part of a file's name.
 const NAME_BYTES_MAX: usize = 64;
-/// What `data.eval` says for no evaluation.
+/// The value of `data.eval` for no evaluation.
 const NO_EVAL: &str = "none";
 
 impl Data {
-    /// What a run or a verb is evaluated on, under its name: `data.eval`, else the test sets of the built-in tasks in
-    /// `data.prompts`.
+    /// Returns the evaluation sets of a run or a command with their names: `data.eval`, or the test sets of the
+    /// built-in tasks in `data.prompts`.
     pub fn eval_sets(&self) -> Vec<(String, String)> {
         let of = |sets: &DataSets, wanted: &dyn Fn(&DataSet) -> bool| {
             let sets = sets.named().filter(|(_, set)| wanted(set));
@@ -28,12 +28,12 @@ impl Data {
         }
     }
 
-    /// True if `data.eval` says that there is no evaluation.
+    /// True if `data.eval` asks for no evaluation.
     pub fn asks_no_eval(&self) -> bool {
         self.eval.as_ref().is_some_and(|eval| eval.is_one && eval.sets[0].path == NO_EVAL)
     }
 
-    /// Paths of all data files.
+    /// Returns the paths of all data files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let sets = [&self.prompts, &self.eval].into_iter().flatten().flat_map(|sets| sets.sets.iter());
         sets.filter(|set| !set.is_builtin() && set.path != NO_EVAL).map(|set| set.path.as_str())
@@ -41,10 +41,11 @@ impl Data {
 }
 
 impl RunFile {
-    /// What the run is evaluated on, under its name; a test set of its own only with a reward or pairs to measure by.
+    /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to
+    /// measure by.
     pub fn eval_sets(&self) -> Vec<(String, String)> {
         if let Some(environment) = self.environment.as_ref().filter(|_| !self.data.asks_no_eval()) {
-            // Its episodes of evaluation are a set under its name.
+            // Its evaluation episodes are a set with its name.
             return vec![(environment.env.clone(), environment.env.clone())];
         }
         let measures = self.method.needs().learns_from == LearnsFrom::Pairs || !self.reward.is_empty();
@@ -106,7 +107,7 @@ pub(super) fn check(sets: &DataSets, key: &str, weighted: bool, at: &Provenance)
     Ok(())
 }
 
-/// A name becomes part of a metric's and of a file's name.
+/// Checks a name, which becomes part of a metric's and of a file's name.
 fn check_name(name: &str, place: &str, at: &Provenance) -> Result<()> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.starts_with('.') && name.chars().all(fits) {

@@ -1,5 +1,5 @@
-//! A run past validation: every value is settled, and what the planner is still to choose is kept apart. The rest of the program
-//! works on it; run files are only read, merged and written.
+//! A run after validation: every value is settled, and what the planner must still choose is kept separately. The rest
+//! of the program works on it; run files are only read, merged and written.
 
 use crate::{
     Auto, ByteSize, Checkpoint, Critic, Data, Environment, Eval, EvalMetric, Loss, LossType, ModelDtype,
@@ -10,14 +10,11 @@ use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
 use plimsoll_reward::RewardSpec;
 
-/// A run.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
-    /// What it trains with.
     pub method: Method,
-    /// What the method needs.
     pub needs: Needs,
-    /// Every random number of the run follows from it.
+    /// Seed of every random number of the run.
     pub seed: u64,
     /// `builtin:nano`, a directory, `file.gguf`, `hf:org/name`, `pypi:package`, `random:PRESET` or `mlp:SHAPE`.
     pub model: String,
@@ -25,13 +22,12 @@ pub struct RunSpec {
     pub model_options: ModelOptions,
     /// Prompts, pairs or completions.
     pub data: Data,
-    /// What it is evaluated on: names and places.
+    /// Evaluation sets: names and paths.
     pub eval_sets: Vec<(String, String)>,
-    /// What decides which checkpoint is the best; none without an evaluation that gives it.
+    /// What decides which checkpoint is the best; none without an evaluation that measures it.
     pub metric: Option<EvalMetric>,
     /// How responses are sampled.
     pub rollout: RolloutSpec,
-    /// What scores a response, but for a reward model.
     pub rewards: Vec<RewardSpec>,
     /// The reward model, if there is one.
     pub model_reward: Option<ModelReward>,
@@ -39,24 +35,22 @@ pub struct RunSpec {
     pub objective: Option<Objective>,
     /// The loss of `dpo`.
     pub preference: PreferenceLoss,
-    /// The critic; none for methods without.
+    /// The critic; none for methods without one.
     pub critic: Option<Critic>,
-    /// True if the weights that the run began with are kept next to those that it trains.
+    /// True if the weights that the run began with are kept next to the trained ones.
     pub reference: bool,
     /// The optimizer and its batches.
     pub train: TrainSpec,
     /// Evaluation during the run.
     pub eval: Eval,
-    /// What is saved, and when.
     pub checkpoint: Checkpoint,
-    /// The environment, if there is one. Its number of workers may be `"auto"`: `Environment::host_settings` settles it for
-    /// text environments, a measurement for others.
+    /// The environment, if there is one. Its number of workers may be `"auto"`: `Environment::host_settings` settles it
+    /// for text environments, a measurement for others.
     pub environment: Option<Environment>,
     /// The run directory.
     pub dir: Option<String>,
-    /// A run that goes over its plan is saved and ends.
+    /// True if a run that exceeds its plan is saved and ends.
     pub strict: bool,
-    /// Every kernel of a GPU is checked.
     pub checked: bool,
     /// What the planner chooses.
     pub choices: Choices,
@@ -65,42 +59,40 @@ pub struct RunSpec {
 /// How responses are sampled.
 #[derive(Clone, Debug)]
 pub struct RolloutSpec {
-    /// Prompts, examples or pairs a step.
+    /// Prompts, examples or pairs per step.
     pub prompts_per_step: u32,
-    /// Samples a prompt.
+    /// Samples per prompt.
     pub group_size: u32,
     /// Longest response in tokens; of episodes, longest turn.
     pub max_new_tokens: u32,
     /// 0 is greedy.
     pub temperature: f64,
-    /// Only the k likeliest tokens; 0 is all.
+    /// Only the k most likely tokens; 0 is all.
     pub top_k: u32,
-    /// Only the likeliest tokens that make up this probability.
+    /// Only the most likely tokens with this total probability.
     pub top_p: f64,
-    /// Only tokens with at least this share of the likeliest one's probability.
+    /// Only tokens with at least this share of the most likely one's probability.
     pub min_p: f64,
     /// Strings that end a response.
     pub stop: Vec<String>,
-    /// Whether the stop string stays in the response.
+    /// True if the stop string stays in the response.
     pub keep_stop: bool,
-    /// Further steps that one rollout serves.
+    /// Number of further steps that use the same rollout.
     pub policy_lag: u32,
-    /// Rounds of further prompts that dynamic sampling may make.
+    /// Limit of further rounds in dynamic sampling.
     pub retries: u32,
-    /// Whether responses that the length limit cut are left out of training.
+    /// True if responses that the length limit cut are left out of training.
     pub mask_truncated: bool,
 }
 
 /// The optimizer and its batches.
 #[derive(Clone, Debug)]
 pub struct TrainSpec {
-    /// Steps of the run.
     pub steps: u32,
-    /// Sequences of one update, of an environment policy frames; all of the step if absent.
+    /// Sequences of one update, or frames for an environment policy; all of the step if absent.
     pub mini_batch: Option<u32>,
     /// Passes over one rollout.
     pub epochs_per_rollout: u32,
-    /// Learning rate after warm-up.
     pub learning_rate: f64,
     /// How it moves after warm-up.
     pub schedule: Schedule,
@@ -108,9 +100,8 @@ pub struct TrainSpec {
     pub warmup_steps: u32,
     /// AdamW's decay of the two moments.
     pub betas: [f64; 2],
-    /// AdamW's addend to the root of the second moment.
+    /// Added by AdamW to the root of the second moment.
     pub adam_epsilon: f64,
-    /// Decoupled weight decay.
     pub weight_decay: f64,
     /// Largest norm of the whole gradient; 0 never clips.
     pub grad_clip: f64,
@@ -119,43 +110,38 @@ pub struct TrainSpec {
 /// The reward model among the rewards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelReward {
-    /// Its place among all rewards of the run file.
+    /// Its index among all rewards of the run file.
     pub index: usize,
     /// Factor of its score in the sum.
     pub weight: f64,
-    /// Where it is.
+    /// Its path or name.
     pub model: String,
 }
 
-/// What the run file leaves to the planner, or says itself. None of it changes a bit but the dtypes, recompute and the cut into
-/// micro-batches.
+/// What the run file leaves to the planner, or sets itself. Only dtypes, recompute and the cut into micro-batches
+/// change bits.
 #[derive(Clone, Debug)]
 pub struct Choices {
     /// Token limit of one forward pass in training.
     pub micro_batch_tokens: Auto<u32>,
-    /// Storage of accumulated gradients.
+    /// Dtype of accumulated gradients.
     pub grad_dtype: Auto<ModelDtype>,
-    /// Storage of optimizer states.
+    /// Dtype of optimizer states.
     pub optimizer_dtype: Auto<OptimizerDtype>,
     /// What the backward pass computes again.
     pub recompute: Auto<Recompute>,
-    /// Sequences in flight.
     pub sequences_max: Auto<u32>,
     /// Blocks of the KV cache.
     pub kv_blocks: Auto<u32>,
     /// What to do when the KV cache is full.
     pub on_full: OnFull,
-    /// Limit on host memory.
     pub host: Auto<ByteSize>,
-    /// Limit on device memory.
     pub device_memory: Auto<ByteSize>,
-    /// What lives in pinned host memory.
+    /// What is in pinned host memory.
     pub offload: Auto<Vec<Offload>>,
     /// The buffer between files and weights.
     pub staging: Auto<ByteSize>,
-    /// CPU or CUDA.
     pub device: Auto<RunDevice>,
-    /// Threads of the CPU.
     pub threads: Auto<u32>,
 }
 
@@ -198,7 +184,7 @@ impl RunSpec {
         }
     }
 
-    /// Settles what `generate` and `eval` take. Its method and training are never used.
+    /// Settles the settings of `generate` and `eval`, whose method and training are never used.
     pub fn of_verb(verb: &VerbFile) -> RunSpec {
         RunSpec::new(&RunFile {
             seed: verb.seed,
@@ -234,12 +220,13 @@ impl RunSpec {
         self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
     }
 
-    /// Returns the prompts of a rollout, which serves `policy_lag` steps after the one that samples it.
+    /// Returns the prompts of a rollout, which serves the step that samples it and `policy_lag` further ones.
     pub fn prompts_per_rollout(&self) -> u64 {
         u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
     }
 
-    /// True if what a rollout kept outlives it in a buffer of its own: its samples wait for later steps, or for further rounds.
+    /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further
+    /// rounds.
     pub fn holds_samples(&self) -> bool {
         self.objective.is_some_and(|objective| objective.filter.is_some() || self.rollout.policy_lag > 0)
     }
@@ -308,13 +295,13 @@ impl Choices {
         }
     }
 
-    /// True if the run file says that it lives in host memory.
+    /// True if the run file puts it into host memory.
     pub fn offloads(&self, what: Offload) -> bool {
         matches!(&self.offload, Auto::Value(list) if list.contains(&what))
     }
 }
 
-/// The sequences of a step over `prompts` prompts, examples or pairs.
+/// Returns the sequences of a step over `prompts` prompts, examples or pairs.
 pub(crate) fn sequences_per_step(needs: Needs, prompts: u32, group: u32) -> u64 {
     let each = match needs.learns_from {
         LearnsFrom::Samples => group,

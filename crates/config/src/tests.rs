@@ -1,8 +1,7 @@
 //! Run files, good and bad.
 
 use super::*;
-use plimsoll_base::Exit;
-use plimsoll_base::Result;
+use plimsoll_base::{Exit, Result};
 
 const GOOD: &str = r#"method = "grpo"
 model = "builtin:nano"
@@ -397,7 +396,7 @@ fn the_schema_lists_every_section() {
     }
 }
 
-/// What stands beside an environment, with nothing that it contradicts.
+/// Valid keys together with an environment.
 const EPISODES: &str = r#"method = "grpo"
 model = "builtin:nano"
 [environment]
@@ -449,7 +448,7 @@ fn data_sets_are_a_string_or_a_list() {
     assert_eq!(names(&run), ["a.b", "addition", "d"]);
     let weights: Vec<f64> = run.data.prompts.as_ref().unwrap().sets().iter().map(DataSet::weight).collect();
     assert_eq!(weights, [1.0, 2.0, 0.5]);
-    // A task has a test set; files have none of their own.
+    // A task has a test set; files have none.
     assert_eq!(run.eval_sets(), [("addition".to_string(), "builtin:addition".to_string())]);
     assert_eq!(run.data.files().collect::<Vec<_>>(), ["x/a.b.jsonl", "c"]);
     for run in [one, run] {

@@ -1,10 +1,10 @@
-//! Values with their origins: what all layers are read into, before the table of types sees them.
+//! Values with their origins: the form that all layers are read into, before the table of types.
 
 use super::provenance::{Origin, Source};
 use plimsoll_base::{Error, Result};
 use toml::de::{DeTable, DeValue};
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub value: Value,
@@ -23,7 +23,7 @@ pub(super) enum Value {
     Table(Table),
 }
 
-/// Keys in the order of the file. Tables of run files have a few dozen keys, so a scan is a lookup.
+/// Keys in the order of the file. Tables of run files have a few dozen keys, so a scan is fast enough.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Table(pub Vec<(String, Node)>);
 
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// The value at `rollout.group_size`.
+    /// Returns the value at `rollout.group_size`.
     pub fn at(&self, path: &str) -> Option<&Node> {
         let (head, rest) = path.split_once('.').map_or((path, None), |(head, rest)| (head, Some(rest)));
         let node = self.get(head)?;
@@ -59,7 +59,7 @@ impl Table {
         }
     }
 
-    /// The table `name`, made if it is not there; none if something else has that name.
+    /// Returns the table `name`, made if it is missing; none if something else has that name.
     pub fn table_mut(&mut self, name: &str, origin: &Origin) -> Option<&mut Table> {
         if self.get(name).is_none() {
             self.insert(name, Node { value: Value::Table(Table::default()), origin: origin.clone() });
@@ -70,7 +70,7 @@ impl Table {
         }
     }
 
-    /// Every leaf with its dotted path; elements of arrays of tables by index.
+    /// Visits every leaf with its dotted path; elements of arrays of tables by index.
     pub fn leaves(&self, prefix: &str, visit: &mut impl FnMut(&str, &Node)) {
         for (key, node) in &self.0 {
             let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    /// What the value is, in words.
+    /// Names the type of the value.
     pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Text(_) => "a string",
@@ -122,11 +122,11 @@ pub(super) fn parse_file(source: &Source) -> Result<Table> {
     Ok(convert_table(table.get_ref(), &origin_of))
 }
 
-/// Reads one value of `--set` or the environment: TOML if it parses, else a string.
+/// Reads one value of `--set` or the environment: TOML if it parses, otherwise a string.
 pub(super) fn parse_value(text: &str, origin: &Origin) -> Node {
     let document = format!("value = {text}");
     if let Ok(table) = DeTable::parse(&document) {
-        // A text with a line break could hold further keys; then it is no value.
+        // A text with a line break could hold further keys and is no value.
         if table.get_ref().len() == 1 {
             let mut table = convert_table(table.get_ref(), &|_| origin.clone());
             return table.remove("value").expect("the document has this one key");
@@ -151,7 +151,7 @@ fn convert(value: &DeValue<'_>, origin_of: &dyn Fn(usize) -> Origin) -> Value {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Value::Integer(number),
-            // Beyond 64 bits: kept as a number, so that the message is about its range.
+            // Beyond 64 bits: kept as a float, so that the message is about its range.
             Err(_) => Value::Float(number.as_str().parse().unwrap_or(f64::INFINITY)),
         },
         DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
@@ -187,7 +187,7 @@ pub(super) fn set_path(root: &mut Table, path: &[&str], node: Node, source: &Sou
     }
 }
 
-/// A table is merged key by key, so that `--set rollout={group_size=4}` leaves the other keys alone.
+/// Merges a table key by key, so that `--set rollout={group_size=4}` leaves the other keys alone.
 fn merge(root: &mut Table, key: &str, node: Node) {
     match (node.value, root.get_mut(key).map(|old| &mut old.value)) {
         (Value::Table(new), Some(Value::Table(old))) => {

@@ -1,14 +1,12 @@
-//! What a run file may not say: values out of range, keys that contradict each other, keys that are missing.
+//! Checks of a run file: values out of range, keys that contradict each other, keys that are missing.
 //!
-//! Each check names one key, points at the place where it was set, and says which values would do.
+//! Each check names one key, points at the place where it was set, and says which values are allowed.
 
 use super::limits::{TOKENS_MAX, bad_value, contradiction, finite_from_zero, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
-use crate::Trains;
-use crate::eval_metric::EvalMetric;
-use crate::spec::sequences_per_step;
+use crate::{Trains, eval_metric::EvalMetric, spec::sequences_per_step};
 use plimsoll_algo::advantage::{Advantage, MaskHole};
 use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_algo::policy_loss::PolicyLossKind;
@@ -16,11 +14,11 @@ use plimsoll_base::{Error, Result};
 
 /// Tokens of one block of the KV cache on the CPU: attention reads whole blocks of this size.
 const CPU_BLOCK_TOKENS: u32 = 16;
-/// Sequences of one step; beyond it a count is a slip of the keyboard.
+/// Largest number of sequences in a step; a larger one is a typing error.
 const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
-/// Logits divided by less would leave f32.
+/// Logits divided by less would exceed f32.
 const TEMPERATURE_MIN: f64 = 1e-6;
-/// Threads of one process, for the same reason.
+/// Largest number of threads; a larger one is a typing error.
 const THREADS_MAX: u32 = 4096;
 
 /// Checks a whole run file whose method defaults are filled in.
@@ -53,7 +51,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     run_section(&run.run, at)
 }
 
-/// Checks what `generate` and `eval` take.
+/// Checks the settings of `generate` and `eval`.
 pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
     sampling(&verb.rollout, at)?;
     super::model_reward::refuse(&verb.reward, at)?;
@@ -166,7 +164,7 @@ fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
     }
 }
 
-/// Whether the sequences of a step divide into updates.
+/// Requires that the sequences of a step divide into updates.
 fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     let (prompts, group) = (u64::from(run.rollout.prompts_per_step), u64::from(run.rollout.group_size));
     let (sequences, made_of) = match run.method.needs().learns_from == LearnsFrom::Samples {
@@ -208,7 +206,7 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     })
 }
 
-/// Whether the group gives the advantage something to compare.
+/// Requires that the advantage has something to compare within a group.
 fn group(run: &RunFile, at: &Provenance) -> Result<()> {
     let advantage = run.loss.advantage.unwrap_or(Advantage::None);
     if advantage.compares_group() && run.rollout.group_size == 1 {
@@ -283,7 +281,7 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Whether the keys of the KL term belong to one.
+/// Requires that the keys of the KL term fit each other.
 fn kl(loss: &Loss, at: &Provenance) -> Result<()> {
     if loss.kl_target.is_some() && loss.kl_coef == 0.0 {
         return Err(contradiction(
@@ -310,7 +308,7 @@ fn kl(loss: &Loss, at: &Provenance) -> Result<()> {
         .hint("set loss.kl_coef = 0.001 and loss.kl_in = \"loss\", or remove loss.kl_unbiased"))
 }
 
-/// Whether dynamic sampling can keep a group.
+/// Requires that dynamic sampling can keep a group.
 fn filter(loss: &Loss, at: &Provenance) -> Result<()> {
     let filter = loss.dynamic_sampling.and_then(DynamicSampling::filter);
     if loss.dynamic_sampling_retries.is_some() && filter.is_none() {
@@ -332,7 +330,7 @@ fn filter(loss: &Loss, at: &Provenance) -> Result<()> {
     }
 }
 
-/// Whether the band of the correction is one.
+/// Requires a valid band of the correction.
 fn correction(loss: &Loss, at: &Provenance) -> Result<()> {
     let Some([low, high]) = loss.correction_band else { return Ok(()) };
     if loss.correction.is_none() {
@@ -347,7 +345,7 @@ fn correction(loss: &Loss, at: &Provenance) -> Result<()> {
     Err(bad_value(at, "loss.correction_band", format!("[{low}, {high}]"), takes))
 }
 
-/// Whether the critic's keys belong to a method that has one, and are in range.
+/// Requires that the critic's keys are in range and belong to a method with a critic.
 fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
     if !run.method.needs().critic {
         return no_critic(run, at);
@@ -393,7 +391,7 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
     }
 }
 
-/// Refuses what only a critic has a use for.
+/// Refuses keys that only a critic uses.
 fn no_critic(run: &RunFile, at: &Provenance) -> Result<()> {
     let refuse = |key: &str, what: &str| {
         let message = format!("{what}, but method `{}` has no critic", run.method);
@@ -475,7 +473,7 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Whether the kind is known and its pattern or schema can be used; code is looked at when its workers start.
+/// Requires a known kind with a valid pattern or schema; code is checked when its workers start.
 fn reward_kind(reward: &Reward, at: &Provenance, key: &str) -> Result<()> {
     let specs = crate::rewards::reward_specs(std::slice::from_ref(reward), "");
     specs[0].check().map_err(|found| {
@@ -505,7 +503,7 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is filtered and ordered by has a column and leaves something.
+/// Requires a column of pass rates where rows are filtered or ordered by them, and a range that leaves rows.
 fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
     let limits = [("data.pass_rate_min", data.pass_rate_min), ("data.pass_rate_max", data.pass_rate_max)];
     for (key, limit) in limits {
@@ -529,7 +527,7 @@ fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
     }
 }
 
-/// Whether the metric of the best checkpoint is one of this run's.
+/// Requires that the metric of the best checkpoint is one of this run's.
 fn eval_metric(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.trains() == Trains::Policy || EvalMetric::of(run).is_some() {
         return Ok(());
@@ -563,7 +561,7 @@ fn temperature(value: f64, at: &Provenance, key: &str) -> Result<()> {
     finite_from_zero(value, at, key)
 }
 
-/// Several greedy samples of a prompt are one sample, several times.
+/// Refuses several greedy samples per prompt, which would all be equal.
 fn greedy_samples(section: &str, samples: u32, temperature: f64, at: &Provenance) -> Result<()> {
     if samples <= 1 || temperature != 0.0 {
         return Ok(());

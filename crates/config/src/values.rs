@@ -1,4 +1,4 @@
-//! The kinds of value that a key can have beyond numbers and strings: `"auto"`, bytes, and closed sets of names.
+//! The kinds of value that a key can have besides numbers and strings: `"auto"`, bytes, and closed sets of names.
 
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Bytes, DType};
@@ -8,15 +8,15 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a value is called in messages about its type.
+/// The name of a value in messages about its type.
 pub trait Expecting {
     /// For example `a whole number`.
     const EXPECTING: &'static str;
 
-    /// Whether some strings are values, so that a wrong string is a wrong value rather than a wrong type.
+    /// True if some strings are values, so that a wrong string is a wrong value rather than a wrong type.
     const TAKES_TEXT: bool = true;
 
-    /// Whether some lists are values.
+    /// True if some lists are values.
     const TAKES_LIST: bool = false;
 }
 
@@ -31,7 +31,7 @@ pub enum Auto<T> {
 }
 
 impl<T: Copy> Auto<T> {
-    /// The value, or none for `"auto"`.
+    /// Returns the value, or none for `"auto"`.
     pub fn value(self) -> Option<T> {
         match self {
             Auto::Auto => None,
@@ -39,12 +39,11 @@ impl<T: Copy> Auto<T> {
         }
     }
 
-    /// The value, or `chosen` for `"auto"`.
+    /// Returns the value, or `chosen` for `"auto"`.
     pub fn or(self, chosen: T) -> T {
         self.value().unwrap_or(chosen)
     }
 
-    /// True for `"auto"`.
     pub fn is_auto(&self) -> bool {
         matches!(self, Auto::Auto)
     }
@@ -204,7 +203,7 @@ names!(
 );
 
 impl ModelDtype {
-    /// The element type.
+    /// Returns the element type.
     pub const fn dtype(self) -> DType {
         match self {
             ModelDtype::Bf16 => DType::Bf16,
@@ -272,7 +271,7 @@ names!(
 );
 
 impl Signature {
-    /// As the reward crate has it.
+    /// Returns the reward crate's type.
     pub const fn kind(self) -> plimsoll_reward::Signature {
         match self {
             Signature::Trl => plimsoll_reward::Signature::Trl,
@@ -293,7 +292,7 @@ names!(
 );
 
 impl Network {
-    /// As the reward crate has it.
+    /// Returns the reward crate's type.
     pub const fn kind(self) -> plimsoll_reward::Network {
         match self {
             Network::Deny => plimsoll_reward::Network::Deny,
@@ -477,7 +476,6 @@ pub enum WorkerGpu {
 }
 
 impl WorkerGpu {
-    /// True where nothing else is said.
     pub fn is_denied(&self) -> bool {
         *self == WorkerGpu::Deny
     }

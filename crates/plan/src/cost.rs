@@ -1,7 +1,7 @@
 //! The cost model: predicted seconds of a step from counts of operations, bytes and passes, and this machine's rates.
 //!
-//! It ranks settings; it does not promise times. Every response is taken to be as long as it may get, because that is
-//! what the memory is planned for. Evaluation, rewards and saving cost the same under every setting and are left out.
+//! It ranks settings; it does not promise times. Every response is assumed to have its maximal length, which the memory
+//! is planned for. Evaluation, rewards and saving cost the same under every setting and are left out.
 //!
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
@@ -12,7 +12,7 @@ use plimsoll_model::Recompute;
 use plimsoll_rollout::EngineLimits;
 use serde::Serialize;
 
-/// What a step does, as the run file says it; the same under every setting of the planner.
+/// The work of a step according to the run file; the same under every setting of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Work {
     /// P.
@@ -25,35 +25,33 @@ pub(crate) struct Work {
     pub(crate) response_tokens: f64,
     /// True if the responses are sampled.
     pub(crate) samples: bool,
-    /// Optimizer updates of a step.
+    /// Optimizer updates per step.
     pub(crate) updates: f64,
     /// Passes over the sequences.
     pub(crate) epochs: f64,
-    /// The same two of the critic.
+    /// (updates, epochs) of the critic.
     pub(crate) critic: (f64, f64),
 }
 
 /// Predicted seconds of a step, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepCost {
-    /// Sampling.
     pub rollout_s: f64,
     /// Log-probs of the reference, and scores of a reward model.
     pub score_s: f64,
     /// Values of the critic, its forward, backward and optimizer.
     pub critic_s: f64,
-    /// Forward, backward and optimizer.
+    /// Forward, backward and optimizer of the actor.
     pub update_s: f64,
 }
 
 impl StepCost {
-    /// The whole step.
     pub fn total_s(&self) -> f64 {
         self.rollout_s + self.score_s + self.critic_s + self.update_s
     }
 }
 
-/// Predicts a step of `shape`.
+/// Predicts the seconds of a step of `shape`.
 pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
     let model = Model::new(&shape.spec, shape.weights);
     let mut cost = StepCost::default();
@@ -71,7 +69,8 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             cost.score_s += score(work, &model, &Training { offload, ..*training }, &cut, rates);
         }
         if training.policy_lag > 0 {
-            // All steps of a rollout but the first score their samples anew, with resident weights.
+            // Only the first step of a rollout scores with the reference; later steps score their samples again with
+            // resident weights.
             let offload = Offload { reference: false, ..training.offload };
             let lag = training.policy_lag as f64;
             let actor = score(work, &model, &Training { offload, ..*training }, &cut, rates);
@@ -85,7 +84,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
     cost
 }
 
-/// Work of one row, from the model's shape.
+/// Work per row, from the model's shape.
 struct Model {
     layer_flops: f64,
     context_flops: f64,
@@ -93,7 +92,7 @@ struct Model {
     parameters: f64,
     weight_bytes: f64,
     kv_token_bytes: f64,
-    /// Bytes that `cheap` computes again, a row: norms and the SwiGLU product of each layer.
+    /// Bytes per row that `cheap` computes again: norms and the SwiGLU product of each layer.
     cheap_bytes: f64,
     dtype: DType,
 }
@@ -113,13 +112,14 @@ impl Model {
         }
     }
 
-    /// Operations of a row of the layers with `context` keys.
+    /// Returns the operations of all layers for a row with `context` keys.
     fn row(&self, context: f64) -> f64 {
         self.layer_flops + context * self.context_flops
     }
 }
 
-/// Sampling: the prompts' rows once, then a pass a token for each wave of sequences in flight.
+/// Returns the seconds of sampling: the prompts' rows once, then one pass per token for each wave of sequences in
+/// flight.
 fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
     let in_flight = in_flight(work, engine);
     let pass = |rows: f64, heads: f64, context: f64| {
@@ -139,13 +139,13 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     prefill + work.response_tokens * (waves * pass(in_flight, in_flight, context) + last)
 }
 
-/// C: the engine's sequences, as far as its blocks hold them.
+/// Returns C: the engine's sequences, as far as its blocks hold them.
 fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
     let held = |n: usize| {
         let group = work.group as usize;
         EngineLimits::blocks_for(n, group, engine.prompt_tokens, engine.new_tokens) <= engine.blocks
     };
-    // The largest count that the blocks hold; one sequence always runs.
+    // The largest number that the blocks hold; one sequence always runs.
     let (mut least, mut most) = (1, engine.sequences.min((work.prompts * work.group) as usize).max(1));
     while least < most {
         let middle = (least + most).div_ceil(2);
@@ -156,7 +156,7 @@ fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
 
 /// How the sequences of a step are cut into micro-batches.
 struct Cut {
-    /// Rows of all micro-batches; a prompt whose group is cut is computed again.
+    /// Rows of all micro-batches; the prompt of a group that is cut is computed again.
     rows: f64,
     micro_batches: f64,
 }
@@ -171,7 +171,7 @@ impl Cut {
         if per_update <= most {
             return Cut { rows: rows * work.epochs, micro_batches: work.updates };
         }
-        // At a cut, half a response's rows stay empty on average and the group's prompt comes again.
+        // At a cut, the rows of half a response stay empty on average and the group's prompt is repeated.
         let useful = (most - work.prompt_tokens - response / 2.0).max(1.0);
         let micro_batches = work.updates * (per_update / useful).ceil();
         let again = if work.group > 1.0 { work.prompt_tokens * (micro_batches - work.updates) } else { 0.0 };
@@ -188,17 +188,17 @@ fn head_rows(work: &Work) -> f64 {
 }
 
 fn score(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
-    // The reference is scored once, whatever the epochs.
+    // The reference is scored once, whatever the number of epochs.
     let flops = (cut.rows * model.row(mean_context(work)) + head_rows(work) * model.head_flops) / work.epochs;
     let passes = cut.micro_batches / work.epochs;
     let computed = flops / (rates.flops(model.dtype) * rates.update_share)
         + passes * (model.weight_bytes / rates.bandwidth + rates.pass_s);
-    // Layers come while others are computed: the slower of the two is seen.
+    // Layers are loaded while others are computed: the slower of the two counts.
     let moved = if training.offload.reference { passes * model.weight_bytes / rates.bus() } else { 0.0 };
     computed.max(moved)
 }
 
-/// A pass for the values, and the critic's updates. Its head is a column.
+/// Returns the seconds of a pass for the values, and of the critic's updates. Its head is a single column.
 fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 {
     let (updates, epochs) = work.critic;
     let (work, model) = (Work { updates, epochs, ..*work }, Model { head_flops: 0.0, ..model });
@@ -214,13 +214,14 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     let flops =
         cut.rows * model.row(mean_context(work)) * (3.0 + again) + head_rows(work) * model.head_flops * 4.0;
     let grads = model.parameters * training.dtypes.grads.bytes() as f64;
-    // A micro-batch reads the weights forward and backward, and reads and writes the gradients.
+    // A micro-batch reads the weights in both directions, and reads and writes the gradients.
     let micro_batch = (2.0 * model.weight_bytes + 2.0 * grads) / rates.bandwidth + rates.micro_batch_s;
     let recomputed = match training.recompute {
         Recompute::None => 0.0,
         Recompute::Cheap | Recompute::Layer => cut.rows * 2.0 * model.cheap_bytes / rates.bandwidth,
     };
-    // Offloaded states come in while others go out. Beside that a card's arithmetic on them is nothing; a CPU copies first.
+    // Offloaded states are loaded while others are stored. A card's arithmetic on them is negligible in comparison; a
+    // CPU copies first.
     let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
     let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth);
     flops / (rates.flops(model.dtype) * rates.update_share)
@@ -229,13 +230,14 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         + optimizer
 }
 
-/// Bytes of all states of AdamW.
+/// Returns the bytes of all states of AdamW.
 fn state_bytes(model: &Model, training: &Training) -> f64 {
     let master = if training.dtypes.has_master() { 4.0 } else { 0.0 };
     model.parameters * (training.dtypes.moment_bytes() + master)
 }
 
-/// Bytes that one update moves beside its micro-batches: gradients zeroed, normed and read; states read and written.
+/// Returns the bytes that one update moves outside its micro-batches: gradients zeroed, normed and read; states read
+/// and written.
 fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
     let dtypes = training.dtypes;
     let master = if dtypes.has_master() { 8.0 } else { model.dtype.bytes() as f64 };
@@ -322,7 +324,7 @@ mod tests {
         let seconds = |engine| rollout(&work(), &model, &engine, &rates);
         assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));
         assert_eq!(in_flight(&work(), &engine(32, 1000)), 32.0);
-        // Blocks for a few sequences only: the others wait.
+        // Blocks for only a few sequences: the others wait.
         assert!(in_flight(&work(), &engine(32, 40)) < 10.0);
     }
 }

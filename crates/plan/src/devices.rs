@@ -1,7 +1,6 @@
 //! Which device a run uses, and opening it with an arena for the run's regions.
 
-use crate::PlanReport;
-use crate::shape::RunShape;
+use crate::{PlanReport, shape::RunShape};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, RunDevice, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
@@ -10,11 +9,12 @@ use plimsoll_device::{Device, DeviceKind};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Place};
 
-/// What driver and libraries may come to touch of the host's memory after their measurement: pages of code that only a
-/// first step runs.
+/// Host memory that the driver and libraries may still touch after their measurement: pages of code that only a first
+/// step runs.
 const SETTLING: u64 = 8 << 20;
 
-/// The kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card can be used.
+/// Returns the kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card is
+/// usable.
 pub fn kind_of(run: &RunSpec, limits: &Limits) -> DeviceKind {
     match run.choices.device {
         Auto::Value(RunDevice::Cpu) => DeviceKind::Cpu,
@@ -24,7 +24,7 @@ pub fn kind_of(run: &RunSpec, limits: &Limits) -> DeviceKind {
     }
 }
 
-/// Requires a card that can be used, where the run file names one: before a model is opened or a file is written.
+/// Requires a usable card where the run file names one, before a model is opened or a file is written.
 ///
 /// Errors: those of `cuda::probe`.
 pub fn check(device: Auto<RunDevice>) -> Result<()> {
@@ -34,13 +34,13 @@ pub fn check(device: Auto<RunDevice>) -> Result<()> {
     }
 }
 
-/// The device memory that a run may use on this machine: what is free on the card now. `None` without a card.
+/// Returns the device memory that is free on the card now; `None` without a card.
 pub fn device_limit() -> Option<Limit> {
     let (free, source) = cuda::free_memory()?;
     Some(Limit { bytes: free, source })
 }
 
-/// A device with an arena for the regions of `shape`.
+/// Opens a device with an arena for the regions of `shape`.
 ///
 /// Errors: `host-allocation-failed`, `size-overflow`; on CUDA those of `CudaDevice::new`.
 pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, Arena)> {
@@ -70,14 +70,14 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
     Ok((dev, arena))
 }
 
-/// How a run file wants a card to be opened.
+/// Returns the CUDA options of a run file.
 pub fn options(run: &RunSpec) -> CudaOptions {
     CudaOptions { checked: run.checked, profile: false }
 }
 
-/// The plan with what the driver and its libraries were measured to hold, once every shape has run: from then on nothing
-/// is taken. `before`: the process's memory before the card was opened. With `note` later plans take the measurement; a
-/// checked run's kernels are others. On the CPU the plan as it is.
+/// Returns the plan with the measured memory of the driver and its libraries, once every shape has run: nothing more is
+/// allocated afterwards. `before`: the process's memory before the card was opened. With `note` later plans use the
+/// measurement; the kernels of a checked run differ. On the CPU the plan is unchanged.
 ///
 /// Errors: `device-pool-exceeded`, `host-pool-exceeded` where they take more than is left.
 pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: bool) -> Result<PlanReport> {
@@ -103,10 +103,10 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     Ok(report)
 }
 
-/// What driver and libraries hold, by how this process grew. `offloaded`: bytes of what lies in pinned memory, which has
-/// rows of its own; drivers show them as one kind or the other.
+/// Returns what driver and libraries hold, from the growth of this process. `offloaded`: bytes in pinned memory, which
+/// has its own rows; drivers report them as anonymous or as shared.
 ///
-/// Of the host's anonymous memory, a part is what the run's own rows hold already: rather too much than too little.
+/// Part of the host's anonymous memory is already in the run's own rows: this estimate errs on the high side.
 fn held_of(card: Bytes, before: Rss, now: Rss, offloaded: Bytes) -> Held {
     let grown = |then: Bytes, now: Bytes| now.0.saturating_sub(then.0);
     let (host, shared) = (grown(before.anon, now.anon), grown(before.shmem, now.shmem));
@@ -135,7 +135,7 @@ mod tests {
             Held { card, host, files, shared }
         };
         assert_eq!(held_of(card, before, rss(330, 205, 10), Bytes(0)), held(300, 190, 10));
-        // 8 GiB of states, as anonymous or as shared memory: counted in their own rows, and not here.
+        // 8 GiB of states, anonymous or shared, are counted in their own rows and not here.
         let states = Bytes::mib(8 << 10);
         assert_eq!(held_of(card, before, rss(330 + (8 << 10), 205, 10), states), held(300, 190, 10));
         let as_shared = held_of(card, before, rss(330, 205, 10 + (8 << 10)), states);

@@ -1,4 +1,4 @@
-//! Bytes of checkpoints: of one that is written, and of those that a run directory holds.
+//! Bytes of checkpoints: of one that is written, and of those in a run directory.
 
 use crate::facts::line_bytes_max;
 use crate::shape::{RunShape, Training};
@@ -10,19 +10,19 @@ use std::path::Path;
 /// Configuration, tokenizer, run file and manifest together are smaller; a tokenizer of 150,000 tokens has 11 MB.
 const SMALL_FILES_BYTES: u64 = 16 << 20;
 
-/// Bytes of one checkpoint on the disk, from above.
+/// Returns an upper bound of the bytes of one checkpoint on disk.
 pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
     let roles = shape.roles().into_iter().filter(|role| role.update.is_some());
     let of = |table: ParamTable| {
         saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &training.dtypes.stored())
     };
-    // A token that waits is its number and the bits of its log-prob, which are shorter than a line for people has it.
+    // A waiting token is its id and the bits of its log-prob, which are shorter than its line in the samples.
     let waiting = (training.sequences * training.policy_lag) as u64;
     let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
     Bytes(roles.map(|role| of(role.table())).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
 }
 
-/// Returns the bytes of the checkpoints below a run directory: room that a resumed run has taken already.
+/// Returns the bytes of the checkpoints below a run directory, which a resumed run already occupies.
 pub fn bytes_on_disk(run_dir: &Path) -> Bytes {
     fn below(folder: &Path, depth: u32) -> u64 {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! What a plan needs to know of a run's model, data and directory before anything is allocated.
+//! Facts about a run's model, data and directory that its plan depends on, known before anything is allocated.
 
 use plimsoll_base::{Bytes, ModelSpec};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
@@ -7,30 +7,28 @@ use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
 use plimsoll_textenv::{EpisodeMemory, Kind};
 
-/// Host bytes of a tokenizer for each token of its vocabulary: both maps, merges and the decoding table, measured
-/// with a vocabulary of 49,152 as the growth of resident memory.
+/// Host bytes of a tokenizer per token of its vocabulary: both maps, merges and the decoding table, measured with a
+/// vocabulary of 49,152 as the growth of resident memory.
 const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
-/// Tokens of the byte tokenizer: each byte, and three with a meaning.
+/// Tokens of the byte tokenizer: 256 bytes and three special tokens.
 const BYTE_TOKENS: u64 = 259;
-/// On the disk: `curves.svg` and `samples/side_by_side.md`, which have so many points and letters at most.
+/// Disk space of `curves.svg` and `samples/side_by_side.md`, whose points and letters are bounded.
 const REPORT_BYTES: u64 = 1 << 20;
-/// The largest staging buffers that `"auto"` takes.
+/// The largest staging buffers that `"auto"` chooses.
 const STAGING_BYTES_MAX: Bytes = Bytes::mib(64);
 /// Samples of a step that are written to the run directory.
 pub const SAMPLES_KEPT: usize = 32;
-/// Most prompts whose responses are kept.
+/// Largest number of prompts whose responses are kept.
 const PROMPTS_KEPT: usize = 8;
 
-/// Numbers about a run's model and data that its memory depends on.
+/// Numbers of a run's model and data that its memory depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Facts {
-    /// The model.
     pub spec: ModelSpec,
     /// Longest prompt, of training and evaluation.
     pub prompt_tokens: usize,
     /// Longest supervised completion.
     pub completion_tokens: usize,
-    /// Prompts of an evaluation.
     pub eval_prompts: usize,
     /// The critic's shape, if there is a critic.
     pub critic: Option<ModelSpec>,
@@ -51,50 +49,51 @@ pub struct HostFacts {
     pub data: Bytes,
     /// Both buffers through which weights are read and written.
     pub staging: Bytes,
-    /// Responses that a step or an evaluation keeps for people.
+    /// Responses that a step or an evaluation keeps as samples.
     pub rows_kept: usize,
-    /// What the run directory may hold.
     pub disk: DiskFacts,
 }
 
 /// What a run writes to its directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFacts {
-    /// Checkpoints kept by age beside the one being written; `None` where nothing is saved.
+    /// Checkpoints kept by age besides the one being written; `None` where nothing is saved.
     pub keep: Option<u32>,
-    /// Bytes of them.
+    /// Limit of their total size.
     pub keep_bytes: Option<u64>,
-    /// True if the one with the highest evaluation is kept besides.
+    /// True if the one with the highest evaluation is kept as well.
     pub best: bool,
     /// Event log and samples.
     pub records: Bytes,
 }
 
-/// Responses of an evaluation that are kept: all of a prompt's, so that pass@k can be read off them.
+/// Returns the number of evaluation responses that are kept: all of a prompt's, so that pass@k can be read off them.
 pub fn samples_kept(samples: usize) -> usize {
     (SAMPLES_KEPT / samples).clamp(1, PROMPTS_KEPT) * samples
 }
 
-/// Bytes of its line, at most: a token has up to 32 bytes of text, its length and log-prob, and 20 rewards with their names fit.
+/// Returns the largest size of a sample's line: a token has up to 32 bytes of text, its length and log-prob, and 20
+/// rewards with their names fit.
 pub fn line_bytes_max(tokens: u64) -> u64 {
     2048 + 32 * tokens
 }
 
-/// What a run writes beside its checkpoints: an event a step of 1.5 KB, measured, and samples with their log-probs.
+/// Returns what a run writes besides its checkpoints: an event per step of 1.5 KB, measured, and samples with their
+/// log-probs.
 pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let steps = u64::from(run.train.steps);
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
-    // Twenty steps show samples, and the first and the last.
+    // Samples are written at twenty steps, the first and the last.
     let sets = run.eval_sets.len() as u64;
     let rows =
         (22 * SAMPLES_KEPT as u64).saturating_add((evals * sets).saturating_mul(rows_kept(run) as u64));
     let prompt_tokens = run.data.prompt_tokens_max.unwrap_or(1024);
-    // An episode's line has its tokens and its mask beside its texts.
+    // An episode's line has its tokens and its mask as well as its texts.
     let lines = if run.environment.is_some() { 2 } else { 1 };
     let tokens = lines * (run.response_tokens_max() as u64 + u64::from(prompt_tokens));
     let samples = rows.saturating_mul(line_bytes_max(tokens));
     DiskFacts {
-        // Without `every` a run saves once, where there is nothing to keep beside it.
+        // Without `every` a run saves only once, with no earlier checkpoint to keep.
         keep: Some(if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 0 }),
         keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
         best: run.checkpoint.every.is_some() && sets > 0,
@@ -102,23 +101,23 @@ pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     }
 }
 
-/// Responses that an evaluation keeps, and what a step keeps where that is more.
+/// Returns the number of kept responses: of an evaluation or of a step, whichever is larger.
 pub fn rows_kept(run: &RunSpec) -> usize {
     samples_kept(run.eval.samples.max(1) as usize).max(SAMPLES_KEPT)
 }
 
-/// Bytes of the binary and its libraries that come to be resident: three quarters of what is mapped. Training,
+/// Returns the bytes of the binary and its libraries that become resident: three quarters of what is mapped. Training,
 /// evaluation and grading together touch 57 to 62 % of it.
 pub fn image_bytes() -> Bytes {
     Bytes(Host::this().image_bytes().0 / 4 * 3)
 }
 
-/// The same of a process that has environments and no language model: five eighths. It touches about half.
+/// As `image_bytes`, for a process with environments and no language model: five eighths. It touches about half.
 pub fn environments_image_bytes() -> Bytes {
     Bytes(Host::this().image_bytes().0 / 8 * 5)
 }
 
-/// Host bytes of a model's tokenizer; that of bytes is small whatever the model's vocabulary.
+/// Returns the host bytes of a model's tokenizer; the byte tokenizer is small whatever the model's vocabulary.
 pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
     if model.tokenizer.bytes {
         return Bytes(BYTE_TOKENS * TOKENIZER_BYTES_PER_TOKEN);
@@ -126,20 +125,20 @@ pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
     tokenizer_bytes_of(&model.spec)
 }
 
-/// The same of a model that is only a shape.
+/// As `tokenizer_bytes`, for a model known only by its shape.
 pub fn tokenizer_bytes_of(spec: &ModelSpec) -> Bytes {
     Bytes(u64::from(spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
 }
 
-/// The staging buffers: as large as the run file allows, never larger than the weights need.
+/// Returns the bytes of the staging buffers: as large as the run file allows, never larger than the weights need.
 pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
     staging_bytes_of(allowed, &model.spec)
 }
 
-/// The same of a model that is only a shape.
+/// As `staging_bytes`, for a model known only by its shape.
 ///
-/// Both buffers hold part of one tensor, as stored and as f32, so what they need at most is its elements twice in f32:
-/// of the embedding, or of a layer's largest matrix.
+/// Both buffers hold part of one tensor, as stored and as f32, so they need at most its elements twice in f32: those of
+/// the embedding, or of a layer's largest matrix.
 pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
     let ByteSize(allowed) = allowed.or(ByteSize(STAGING_BYTES_MAX));
     // Every matrix has the hidden width on one side.
@@ -148,7 +147,7 @@ pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
     Bytes(allowed.0.min(largest.next_multiple_of(STAGING_BYTES_MIN)).max(STAGING_BYTES_MIN))
 }
 
-/// The part of a run's shape that its environment decides.
+/// Returns the host memory of a run's episodes.
 pub fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     let Some(section) = &run.environment else { return EpisodeMemory::default() };
     let has_workers = Kind::parse(&section.env).is_ok_and(|kind| kind.has_workers());

@@ -1,4 +1,4 @@
-//! `plan --table`: the peak of a grid of model, context and method, each cell planned like a run of its own.
+//! `plan --table`: the peak for a grid of model, context and method, each cell planned as a separate run.
 
 use super::limits_of;
 use super::planning::{report, with_planner};
@@ -10,37 +10,33 @@ use plimsoll_config::{Auto, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
 use serde::Serialize;
 
-/// What the grid is made of; an empty list means its default.
+/// The axes of the grid; an empty list means its default.
 #[derive(Clone, Debug, Default)]
 pub struct Grid {
     /// Presets of `random:`.
     pub models: Vec<String>,
     /// Tokens of a sequence, half prompt, half response.
     pub contexts: Vec<u32>,
-    /// Methods.
     pub methods: Vec<String>,
 }
 
 const MODELS: [&str; 5] = ["smollm2-135m", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b"];
 const CONTEXTS: [u32; 3] = [512, 2048, 8192];
 const METHODS: [&str; 2] = ["grpo", "sft"];
-/// A step of a grid without a run file: prompts and samples of each.
+/// A step of a grid without a run file: prompts, and samples of each.
 const STEP: (u32, u32) = (8, 8);
 
-/// One cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// Preset.
     pub model: String,
     /// Tokens of a sequence.
     pub context: u32,
-    /// Method.
     pub method: String,
     /// True if a setting fits.
     pub fits: bool,
     /// The pool that the model lives in: `device` where there is one, else `host`.
     pub pool: &'static str,
-    /// Peak of that pool under the fastest setting that fits; under the smallest where none does.
+    /// Peak of that pool under the fastest setting that fits; under the smallest setting where none does.
     pub peak_bytes: Bytes,
     /// Peak of that pool under the smallest setting.
     pub min_bytes: Bytes,
@@ -54,7 +50,7 @@ pub struct Cell {
     pub optimizer_dtype: plimsoll_train::OptimizerDType,
 }
 
-/// Plans every cell. What `base` says beside model, method and lengths holds for all of them.
+/// Plans every cell. Everything in `base` except model, method and lengths applies to all of them.
 ///
 /// Errors: `unknown-preset`, `unknown-method`, `size-overflow`.
 pub fn plan_grid(base: Option<&RunFile>, grid: &Grid, limits: &Limits) -> Result<Vec<Cell>> {
@@ -113,7 +109,7 @@ fn cell(
     with_planner(&run, &facts, &limits, Purpose::Train, |planner| {
         let planned = report(planner, &run)?;
         let (host, device) = planner.smallest(&run)?;
-        // Where there is an accelerator, its memory is what a model's size is about.
+        // With an accelerator, its memory is the one that the model's size matters to.
         let pool = if device > Bytes(0) { Pool::Device } else { Pool::Host };
         Ok(Cell {
             model: model.to_string(),
@@ -131,7 +127,7 @@ fn cell(
     })
 }
 
-/// A run of a few dozen sequences a step, every knob left to the planner.
+/// Returns a run with a few dozen sequences per step, and every knob left to the planner.
 fn empty_run(model: &str) -> RunFile {
     let mut run = RunFile::of(Method::Grpo, model, Train::new(1, 1e-6));
     (run.rollout.prompts_per_step, run.rollout.group_size) = STEP;
@@ -152,7 +148,7 @@ fn unknown_preset(name: &str) -> Error {
         .hint(format!("the presets are {}", names.join(", ")))
 }
 
-/// The grid as lines for people.
+/// Formats the grid for people.
 pub fn table(cells: &[Cell]) -> String {
     let mut text = format!(
         "{:<14} {:>8} {:<18} {:>10} {:>10}  {}\n",

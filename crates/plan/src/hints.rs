@@ -1,10 +1,7 @@
-//! Changes of a run file that make it fit, each planned again, in the order of the speed that they cost.
+//! Changes of a run file that make it fit, each verified by planning again, in the order of the speed that they cost.
 
-use super::limits::OF_RUN_FILE;
-use super::report::Hint;
-use super::search::Planner;
-use crate::facts::Facts;
-use crate::facts::HostFacts;
+use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
+use crate::facts::{Facts, HostFacts};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
     Auto, ByteSize, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
@@ -23,7 +20,8 @@ struct Change {
 
 const STAGING_SMALL: Bytes = Bytes::mib(1);
 
-/// Verified changes: how the same is computed first, then what is computed, each by lost speed; the smallest limit last.
+/// Returns verified changes: first those of how the result is computed, then those that change the result, each by lost
+/// speed; the smallest limit last.
 pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
     let cuda = planner.kind == DeviceKind::Cuda;
@@ -54,7 +52,7 @@ fn sort(hints: &mut [Hint]) {
     });
 }
 
-/// The changes together as a hint, if the run then fits.
+/// Returns the changes together as a hint, if the run then fits.
 fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) -> Result<Option<Hint>> {
     let mut changed = run.clone();
     for change in changes {
@@ -77,7 +75,7 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
     }))
 }
 
-/// `12 % slower`, for people.
+/// Formats lost speed for people: `12 % slower`.
 pub(crate) fn speed(lost: f64) -> String {
     match (lost * 100.0).round() {
         percent if percent > 1.0 => format!("predicted {percent} % slower"),
@@ -86,13 +84,13 @@ pub(crate) fn speed(lost: f64) -> String {
     }
 }
 
-/// The staging buffers follow from the run file.
+/// Returns the facts after a change, which decides the staging buffers.
 fn facts_after(facts: &Facts, changed: &RunSpec) -> Facts {
     let staging = changed.choices.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);
     Facts { host: HostFacts { staging: facts.host.staging.min(staging), ..facts.host }, ..*facts }
 }
 
-/// The least limits under which the run fits as it is written.
+/// Returns the least limits under which the run fits unchanged.
 fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let (host, device) = planner.smallest(run)?;
     let limits = planner.limits;
@@ -102,7 +100,7 @@ fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     Ok(short.filter_map(|(pool, bytes, limit)| Some(smallest_limit(pool, bytes, limit.as_ref()?))).collect())
 }
 
-/// A limit that the run file sets can be raised there; one of the container or the machine cannot.
+/// Returns the hint for a limit. One from the run file can be raised there; one of the container or the machine cannot.
 fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     let mib = bytes.0.div_ceil(Bytes::MIB);
     let why = format!("the smallest {pool} memory in which this run fits is {mib} MiB");
@@ -113,7 +111,7 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     Hint { set, why, lost_speed: None, changes_result: false }
 }
 
-/// What a card may leave to the host's memory.
+/// Returns what a card may move to the host's memory.
 fn offloads(run: &RunSpec) -> Vec<Change> {
     let has_reference = run.reference;
     if run.choices.offload == Auto::Auto {
@@ -144,7 +142,7 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
     ]
 }
 
-/// Single changes of a run file that save memory.
+/// Returns single changes of a run file that save memory.
 fn changes(run: &RunSpec) -> Vec<Change> {
     let bf16 = run.model_options.dtype == ModelDtype::Bf16;
     let has_kl = run.objective.is_some_and(|objective| objective.kl.is_some());

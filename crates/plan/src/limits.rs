@@ -1,19 +1,17 @@
-//! The limits that a run is planned against: given, of the run file, or of this machine.
+//! The limits that a run is planned against: given ones, those of the run file, or those of this machine.
 
-use crate::devices;
-use crate::disk::bytes_on_disk;
+use crate::{devices, disk::bytes_on_disk};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
 use plimsoll_device::DeviceKind;
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Limit, Limits};
+use plimsoll_memory::{Limit, Limits, host::Host};
 use std::path::Path;
 
-/// How the source of a limit ends that the run file sets.
+/// How the source of a limit ends when the run file sets it.
 pub(crate) const OF_RUN_FILE: &str = "of the run file";
 
-/// The limits of this machine for a run in `dir`. What earlier processes of the run have saved there is the run's own, and
-/// counts as room.
+/// Returns the limits of this machine for a run in `dir`. What earlier processes of the run have saved there belongs to
+/// the run, and counts as free.
 pub fn machine_limits(dir: &Path) -> Limits {
     let mut limits = Host::this().limits(dir);
     let own = bytes_on_disk(dir);
@@ -24,7 +22,7 @@ pub fn machine_limits(dir: &Path) -> Limits {
     limits
 }
 
-/// The limits of a run: given, from the run file, or read from this machine.
+/// Returns the limits of a run: given, from the run file, or read from this machine.
 pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
     let here = machine_limits(Path::new(run.dir.as_deref().unwrap_or("runs/out")));

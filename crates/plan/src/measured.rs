@@ -1,7 +1,7 @@
-//! What a run measured, from its directory: the highest reading of each phase, and the highest of all.
+//! Memory that a run measured, read from its directory: the highest reading of each phase, and the overall maximum.
 //!
-//! It takes what is there: the `memory` events of the load line, and the peak of `summary.json`. A run that is still
-//! under way, or that died, has events and no summary.
+//! It reads the `memory` events of the load line, and the peak in `summary.json`. A run that is still in progress, or
+//! that died, has events and no summary.
 
 use plimsoll_base::{Error, Phase, Result};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// Longest line of an event log that is read; what is longer is no event.
+/// Longest line of an event log that is read; a longer line is no event.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// Highest readings of a run.
@@ -17,7 +17,7 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 pub struct Measured {
     /// Resident host memory by phase, in the order of a step; phases without a reading are left out.
     pub phases: Vec<(Phase, u64)>,
-    /// Highest of the whole process.
+    /// Highest reading of the whole process.
     pub peak: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Measured {
             if limited.read_until(b'\n', &mut line).map_err(|err| unreadable(&path, &err))? == 0 {
                 break;
             }
-            // The last line of a run that was killed may be half a line.
+            // The last line of a killed run may be incomplete.
             if let Ok(Value::Object(event)) = serde_json::from_slice(&line) {
                 measured.add(&event);
             }
@@ -49,7 +49,7 @@ impl Measured {
         Ok(measured)
     }
 
-    /// Takes the readings of a `memory` event: one a part of the step, some of which are phases.
+    /// Adds the readings of a `memory` event: one per part of the step, some of which are phases.
     fn add(&mut self, event: &Map<String, Value>) {
         for part in event.get("parts").and_then(Value::as_array).into_iter().flatten() {
             let (Some(name), Some(bytes)) = (part["phase"].as_str(), part["rss_bytes"].as_u64()) else {
@@ -65,7 +65,7 @@ impl Measured {
     }
 }
 
-/// `plan.json` of a run directory.
+/// Reads `plan.json` of a run directory.
 ///
 /// Errors: `run-dir-unreadable`.
 pub fn plan_of_run(dir: &Path) -> Result<Value> {

@@ -12,8 +12,7 @@ use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, RunSpec};
 use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Limits, Plan, Pool};
+use plimsoll_memory::{Limits, Plan, Pool, host::Host};
 use plimsoll_reward::{RewardMemory, RewardSpec};
 use plimsoll_train::OptimizerDType;
 
@@ -53,7 +52,7 @@ pub fn check_micro_batch(run: &RunSpec, facts: &Facts) -> Result<()> {
     }
 }
 
-/// Plans a run whose facts are known. Limits that are absent in `given` are the run file's, then this machine's.
+/// Plans a run whose facts are known. Limits that are absent in `given` come from the run file, then from this machine.
 ///
 /// Errors: `size-overflow`.
 pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
@@ -61,7 +60,7 @@ pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanRep
     with_planner(run, facts, &limits, Purpose::Train, |planner| report(planner, run))
 }
 
-/// Plans a verb that samples and does not train.
+/// Plans a command that samples and does not train.
 ///
 /// Errors: `size-overflow`.
 pub fn plan_sampling(run: &RunSpec, facts: &Facts) -> Result<PlanReport> {
@@ -69,7 +68,7 @@ pub fn plan_sampling(run: &RunSpec, facts: &Facts) -> Result<PlanReport> {
     with_planner(run, facts, &limits, Purpose::Sample, |planner| report(planner, run))
 }
 
-/// Predicted seconds of a step of `shape` with given rates.
+/// Predicts the seconds of a step of `shape` with given rates.
 pub fn predict_step(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> StepCost {
     cost::predict(&search::work(run, facts), shape, rates)
 }
@@ -119,7 +118,7 @@ fn setting(candidate: &Candidate, plan: &Plan) -> Setting {
     }
 }
 
-/// The words for a choice that rounds more than it would with more memory.
+/// Returns the note for a choice that rounds more than it would with more memory.
 fn gave_up(run: &RunSpec, resolved: &Resolved, fits: bool) -> Option<String> {
     let f32_weights = run.model_options.dtype.dtype() == DType::F32;
     if !fits || f32_weights {
@@ -142,7 +141,7 @@ fn gave_up(run: &RunSpec, resolved: &Resolved, fits: bool) -> Option<String> {
         .then(|| "grad_dtype is bf16, because f32 gradients do not fit".into())
 }
 
-/// What the rewards take of the host, at most: processes of other people's code, threads, requests and replies.
+/// Returns the largest host memory of the rewards: worker processes, threads, requests and replies.
 fn reward_memory(run: &RunSpec) -> RewardMemory {
     run.rewards.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
 }

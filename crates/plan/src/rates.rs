@@ -1,7 +1,7 @@
-//! What a machine does a second: a built-in table by machine type, or what `bench calibrate` measured and stored.
+//! The rates of a machine: a built-in table by machine type, or what `bench calibrate` measured and stored.
 //!
-//! It reads one file, `machine-NAME.json` in the user's cache folder, and writes it only when asked to by name. A file
-//! that cannot be read is no calibration: predictions then come from the table, and the plan says so.
+//! It reads one file, `machine-NAME.json` in the user's cache folder, and writes it only on request. An unreadable file
+//! counts as no calibration: predictions then come from the table, and the plan says so.
 
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_cpu::Isa;
@@ -11,28 +11,28 @@ use std::path::{Path, PathBuf};
 /// Rates of one machine with a number of threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Where they come from, for people.
+    /// Their origin, for people.
     pub source: String,
-    /// Operations a second in registers on bf16 operands.
+    /// Operations per second in registers on bf16 operands.
     pub flops_bf16: f64,
-    /// The same on f32 operands.
+    /// Operations per second in registers on f32 operands.
     pub flops_f32: f64,
-    /// Bytes a second read from memory.
+    /// Bytes per second read from memory.
     pub bandwidth: f64,
-    /// Share of `flops` that passes of a rollout reach.
+    /// Share of `flops` that rollout passes reach.
     pub rollout_share: f64,
     /// Share of `flops` that forward and backward passes of training reach.
     pub update_share: f64,
     /// Rows of a rollout pass at which products reach half of that.
     pub half_rows: f64,
-    /// Seconds of a rollout pass beside its arithmetic.
+    /// Seconds of a rollout pass outside its arithmetic.
     pub pass_s: f64,
-    /// Seconds of a micro-batch beside its arithmetic.
+    /// Seconds of a micro-batch outside its arithmetic.
     pub micro_batch_s: f64,
 }
 
-/// Machine type, GFLOP/s of a thread on bf16 and on f32, GB/s of a thread. Zen 4 with AVX512-BF16, measured; AVX2 from
-/// the same machine with its bf16 path off; the portable path is a compiler's.
+/// Machine type, GFLOP/s per thread on bf16 and on f32, GB/s per thread. Zen 4 with AVX512-BF16, measured; AVX2 from
+/// the same machine with its bf16 path off; the portable path as compiled.
 const TABLE: [(&str, f64, f64, f64); 3] =
     [("avx512bf16", 234.0, 117.0, 17.0), ("avx2", 90.0, 90.0, 17.0), ("scalar", 4.0, 4.0, 10.0)];
 /// On a CPU 87 % at 32 rows and 97 % at 256 were measured.
@@ -40,16 +40,18 @@ const HALF_ROWS: f64 = 4.0;
 /// GB/s of a socket: more threads do not read faster.
 const SOCKET_BANDWIDTH: f64 = 200.0;
 
-/// Bytes a second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 of 16 lanes.
+/// Bytes per second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 with 16
+/// lanes.
 const BUS_BANDWIDTH: f64 = 50e9;
 
 impl Rates {
-    /// Bytes a second between the device's host memory and its arena, in each direction; on a CPU both are its memory.
+    /// Returns the bytes per second between the device's host memory and its arena, in each direction; on a CPU both
+    /// are its memory.
     pub fn bus(&self) -> f64 {
         BUS_BANDWIDTH.min(self.bandwidth / 2.0)
     }
 
-    /// This machine's rates: calibrated for so many threads, else built in.
+    /// Returns this machine's rates: calibrated for this number of threads, or built in.
     pub fn of_this_machine(threads: usize) -> Rates {
         let isa = Isa::detect().name();
         calibration_file(isa, threads)
@@ -57,7 +59,7 @@ impl Rates {
             .unwrap_or_else(|| Rates::built_in(isa, threads))
     }
 
-    /// The table's rates of a card: an H200, measured; f32 by kernels without tensor cores.
+    /// Returns the table's rates of a card: an H200, measured; f32 by kernels without tensor cores.
     pub fn of_a_card() -> Rates {
         Rates {
             source: "built-in table for an H200".into(),
@@ -72,7 +74,7 @@ impl Rates {
         }
     }
 
-    /// The table's rates of a machine type.
+    /// Returns the table's rates of a machine type.
     pub fn built_in(isa: &str, threads: usize) -> Rates {
         let row = TABLE.iter().find(|(name, ..)| *name == isa).unwrap_or(&TABLE[2]);
         let (threads, &(name, bf16, f32, bandwidth)) = (threads as f64, row);
@@ -89,7 +91,7 @@ impl Rates {
         }
     }
 
-    /// Operations a second on operands of that type.
+    /// Returns the operations per second on operands of that type.
     pub fn flops(&self, dtype: DType) -> f64 {
         if dtype == DType::Bf16 { self.flops_bf16 } else { self.flops_f32 }
     }
@@ -110,7 +112,7 @@ impl Rates {
         usable.then(|| Rates { source: format!("calibrated, {}", path.display()), ..rates })
     }
 
-    /// Stores the rates for this machine; returns where.
+    /// Stores the rates for this machine; returns the path.
     ///
     /// Errors: `calibration-not-stored`, `disk-full`, `write-failed`.
     pub fn store(&self, threads: usize) -> Result<PathBuf> {
@@ -129,7 +131,7 @@ impl Rates {
     }
 }
 
-/// `$XDG_CACHE_HOME/plimsoll/machine-ISA-CPU-Nt.json`; none where no folder is named.
+/// Returns `$XDG_CACHE_HOME/plimsoll/machine-ISA-CPU-Nt.json`; none where no cache folder is known.
 fn calibration_file(isa: &str, threads: usize) -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
@@ -137,7 +139,7 @@ fn calibration_file(isa: &str, threads: usize) -> Option<PathBuf> {
     Some(cache.join("plimsoll").join(format!("machine-{isa}-{cpu}-{threads}t.json")))
 }
 
-/// The processor's model as part of a file name.
+/// Returns the processor's model as part of a file name.
 fn cpu_name(cpuinfo: &str) -> String {
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(name))?;

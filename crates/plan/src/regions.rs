@@ -1,4 +1,4 @@
-//! Every region of a run, from its shape: the rows of the plan, which are what the arena binds.
+//! Every region of a run, from its shape: the rows of the plan, which the arena binds.
 
 use crate::disk::checkpoint_bytes;
 use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
@@ -15,27 +15,27 @@ use plimsoll_model::{PassLimits, rope};
 use plimsoll_rollout::{Engine, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
-/// What the process holds beside what follows from the run: the allocator's slack, messages, metrics, the run file.
-/// Measured at 1 to 2.5 MiB.
+/// Process memory that does not depend on the run: the allocator's slack, messages, metrics, the run file. Measured at
+/// 1 to 2.5 MiB.
 const HEAP_SLACK: Bytes = Bytes::mib(4);
 /// Touched stack of a thread: attention's backward pass takes 220 KiB.
 const STACK: u64 = 256 << 10;
 
-/// What the kernel holds for a run beside page tables: stacks of threads, open files, pipes, accounting. Measured at
-/// 0.2 to 0.7 MiB in a container of its own.
+/// Kernel memory of a run besides page tables: stacks of threads, open files, pipes, accounting. Measured at 0.2 to 0.7
+/// MiB in a separate container.
 const KERNEL_BASE: Bytes = Bytes::mib(1);
 /// A thread's stack in the kernel, with its guard and records.
 const KERNEL_STACK: u64 = 32 << 10;
-/// A page table has 8 bytes for a page of 4 KiB, where no huge page could be had.
+/// A page table has 8 bytes per page of 4 KiB, where no huge page was available.
 const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
 
 /// Bytes of a token as text: 4 to 5 in natural text of common vocabularies.
 const TEXT_BYTES_PER_TOKEN: u64 = 6;
-/// The supervisor of a run: measured at 7.0 MiB, 8.4 as tests build it, of which most are pages of the binary.
+/// The supervisor of a run: measured at 7.0 MiB, 8.4 in test builds, mostly pages of the binary.
 const SUPERVISOR: Bytes = Bytes::mib(10);
 
 impl RunShape {
-    /// All regions of the run.
+    /// Returns all regions of the run.
     ///
     /// Errors: `size-overflow`.
     pub fn layout(&self) -> Result<Layout> {
@@ -56,7 +56,7 @@ impl RunShape {
             let (weights, target) = (self.weights, self.target);
             layout.extend(engine_layout(&self.spec, weights, target, &self.engine, self.truncates)?);
         }
-        // The others are of the first role's shape and share its phases.
+        // The other roles have the first role's shape and share its phases.
         for (role, pass) in self.shared_passes(&roles) {
             layout.extend(role.activations(pass)?);
         }
@@ -68,7 +68,7 @@ impl RunShape {
         Ok(layout)
     }
 
-    /// The passes of roles without a phase of their own, each mode once.
+    /// Returns the passes of roles without a phase of their own, each mode once.
     fn shared_passes(&self, roles: &[RoleShape]) -> Vec<(RoleShape, PassShape)> {
         let mut passes: Vec<(RoleShape, PassShape)> = Vec::new();
         for role in roles.iter().filter(|role| !role.has_own_phase()) {
@@ -81,7 +81,7 @@ impl RunShape {
         passes
     }
 
-    /// That of the model which needs the most: operations use it one after the other.
+    /// Returns the scratch of the model that needs the most: operations use it one after the other.
     fn scratch(&self) -> Result<Layout> {
         let mut most = self.scratch_of(&self.spec)?;
         for other in self.training.iter().flat_map(|t| [t.critic, t.reward]).flatten() {
@@ -110,23 +110,23 @@ impl RunShape {
         }
     }
 
-    /// Limits of a training pass. Panics without training.
+    /// Returns the limits of a training pass. Panics without training.
     pub fn pass(&self) -> PassLimits {
         let training = self.training.as_ref().expect("only a training run has training passes");
         training.pack.pass_of(training.packing.heads)
     }
 
-    /// A step's per-token arrays: sequences, the most entries of one, and which there are.
+    /// Returns a step's per-token arrays: sequences, the most entries of one, and which there are.
     pub fn step_arrays(&self) -> (usize, usize, StepArrays) {
         let Some(training) = &self.training else { return Default::default() };
         match self.head {
             Head::Vocabulary => (training.sequences, training.response_tokens, training.arrays()),
-            // A score a sequence.
+            // One score per sequence.
             Head::Score => (training.sequences, 1, StepArrays { critic: true, ..training.arrays() }),
         }
     }
 
-    /// Checkpoints at their most: those kept, the best, and the one being written.
+    /// Adds the most that checkpoints take: those kept, the best, and the one being written.
     fn disk_rows(&self, layout: &mut Layout) {
         let (Some(training), disk) = (&self.training, self.host.disk) else { return };
         let Some(keep) = disk.keep else { return };
@@ -137,13 +137,13 @@ impl RunShape {
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
     }
 
-    /// Prompts and responses as text, of a step or of what an evaluation samples at once, and the lines in which workers
-    /// and servers are asked and answer.
+    /// Returns the bytes of prompts and responses as text, of a step or of the evaluation samples in flight, and of the
+    /// messages to and from workers and servers.
     fn text_bytes(&self) -> u64 {
         let tokens = |samples: usize, response: usize| {
             (samples as u64).saturating_mul((self.engine.prompt_tokens + response) as u64)
         };
-        // What a round samples, and what earlier ones kept.
+        // The samples of a round, and what earlier rounds kept.
         let step = self
             .training
             .as_ref()
@@ -156,8 +156,8 @@ impl RunShape {
         step.max(graded).saturating_mul(TEXT_BYTES_PER_TOKEN * copies)
     }
 
-    /// Responses that an evaluation keeps, beyond the few that every run keeps of a step: as they are, and as the text of
-    /// their file, which grows by doubling.
+    /// Returns the bytes of the responses that an evaluation keeps, beyond the few that every run keeps of a step: in
+    /// memory, and as the text of their file, which grows by doubling.
     fn kept_bytes(&self) -> u64 {
         let rows = self.host.rows_kept.saturating_sub(SAMPLES_KEPT) as u64;
         let tokens = (self.engine.prompt_tokens + self.engine.new_tokens) as u64;
@@ -177,7 +177,7 @@ impl RunShape {
         if let Some(t) = &self.training {
             row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
             let (sequences, tokens, arrays) = self.step_arrays();
-            // Beside them the scores of the responses that a reward model reads at once.
+            // Plus the scores of the responses that a reward model reads at once.
             let scores = if t.reward.is_some() { 4 * self.engine.samples as u64 } else { 0 };
             row("rl.step", "rl", Place::Heap, step_bytes(sequences, tokens, arrays) + scores);
             let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
@@ -217,14 +217,14 @@ const fn load_line_bytes() -> u64 {
     plimsoll_memory::trend::bytes(LOAD_LINE_KINDS as u64) + LOAD_LINE_PAGES
 }
 
-/// A row of the host; none of no bytes.
+/// Adds a host row, unless it has no bytes.
 fn host_row(layout: &mut Layout, name: &str, owner: &'static str, place: Place, bytes: u64) {
     if bytes > 0 {
         layout.outside(name, owner, Pool::Host, place, Bytes(bytes));
     }
 }
 
-/// What a process is, whatever it does with `threads` threads: `image` is its binary.
+/// Adds the rows of any process with `threads` threads: `image` is its binary.
 pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
     for (name, bytes) in [
         ("process.image", image.0),
@@ -235,28 +235,29 @@ pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
     }
 }
 
-/// What watches a training run.
+/// Adds the rows of what watches a training run.
 pub fn training_rows(layout: &mut Layout) {
     host_row(layout, "rl.watch", "rl", Place::Heap, load_line_bytes());
     host_row(layout, "process.supervisor", "process", Place::Workers, SUPERVISOR.0);
 }
 
-/// What the kernel holds for `threads` threads and the host memory of all rows so far: the last row of the host.
+/// Adds the kernel's memory for `threads` threads and the host memory of all rows so far: the last row of the host.
 pub fn kernel_row(layout: &mut Layout, threads: usize) {
     let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
-    // A sum beyond 64 bits is refused by the planner, which has the words for it.
+    // The planner refuses a sum beyond 64 bits, with an error message.
     let mapped = host_rows.fold(0u64, |sum, r| sum.saturating_add(r.bytes.0));
     let kernel = kernel_bytes(threads, Bytes(mapped));
     layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, kernel);
 }
 
-/// The rows of a collector's process, whose threads are rows of their own: the binary, its stacks, the allocator's slack.
+/// Adds the rows of a collector's process, whose threads have their own rows: the binary, its stacks, the allocator's
+/// slack.
 pub fn process_rows(layout: &mut Layout) {
     // The main thread, and the one that waits for signals.
     process_rows_of(layout, environments_image_bytes(), 0);
 }
 
-/// What the kernel holds for `threads` threads and `mapped` bytes.
+/// Returns the kernel's memory for `threads` threads and `mapped` bytes.
 pub fn kernel_bytes(threads: usize, mapped: Bytes) -> Bytes {
     let stacks = (threads as u64).saturating_mul(KERNEL_STACK);
     Bytes(KERNEL_BASE.0 + stacks + mapped.0.div_ceil(PAGES_OF_TABLE_BYTE))

@@ -1,4 +1,4 @@
-//! A plan as people and programs read it: the table of `plan` and the object of `plan --json`.
+//! Output of a plan for people and programs: the table of `plan` and the object of `plan --json`.
 
 use super::{PlanReport, Setting};
 use plimsoll_base::{Bytes, Result};
@@ -6,7 +6,7 @@ use plimsoll_memory::{Plan, Pool};
 use serde_json::{Value, json};
 
 impl PlanReport {
-    /// The refusal, when the run does not fit: exit code 3.
+    /// Refuses a run that does not fit, with exit code 3.
     pub fn refuse(&self) -> Result<()> {
         self.plan.refusal().map_err(|error| {
             self.hints.iter().fold(error, |error, hint| match &hint.set {
@@ -16,12 +16,12 @@ impl PlanReport {
         })
     }
 
-    /// Planned peak of the process itself: arena and everything else that its resident memory shows.
+    /// Returns the planned peak of the process itself: the arena and everything else in its resident memory.
     pub fn host_peak(&self) -> Bytes {
         self.plan.process_peak()
     }
 
-    /// The object that `plan --json` prints.
+    /// Returns the object that `plan --json` prints.
     pub fn to_json(&self) -> Value {
         json!({
             "fits": self.fits,
@@ -35,7 +35,7 @@ impl PlanReport {
         })
     }
 
-    /// The table that `plan` prints.
+    /// Returns the table that `plan` prints.
     pub fn table(&self) -> String {
         let mut text = region_lines(&self.plan) + &pool_lines(&self.plan);
         let mut line = |s: String| {
@@ -57,7 +57,7 @@ impl PlanReport {
         (!self.held_source.is_empty()).then_some(self.held_source.as_str())
     }
 
-    /// What `"auto"` became, what it cost, and the next best.
+    /// Returns what `"auto"` became, what it cost, and the next best.
     fn auto_lines(&self) -> Vec<String> {
         let auto = &self.auto;
         let cost = auto.chosen.predicted;
@@ -89,7 +89,7 @@ impl PlanReport {
     }
 }
 
-/// Limit, peak and phases of each pool, as programs read them.
+/// Returns limit, peak and phases of each pool, for programs.
 pub fn pools_json(plan: &Plan) -> Value {
     let mut pools = serde_json::Map::new();
     for pool in Pool::ALL {
@@ -109,7 +109,7 @@ pub fn pools_json(plan: &Plan) -> Value {
     Value::Object(pools)
 }
 
-/// A line a region.
+/// Formats one line per region.
 pub fn region_lines(plan: &Plan) -> String {
     let mut text = format!("{:<24} {:>10}  {:<16} {:<6} {}\n", "region", "bytes", "phases", "dtype", "shape");
     for r in &plan.layout.regions {
@@ -121,7 +121,7 @@ pub fn region_lines(plan: &Plan) -> String {
     text + "\n"
 }
 
-/// Peak and limit of each pool that is used.
+/// Formats peak and limit of each pool that is used.
 pub fn pool_lines(plan: &Plan) -> String {
     let mut text = String::new();
     for pool in Pool::ALL {
@@ -140,7 +140,7 @@ pub fn pool_lines(plan: &Plan) -> String {
     text
 }
 
-/// The knobs of a setting, each under its key.
+/// Returns the knobs of a setting, each under its key.
 fn named(setting: &Setting) -> Vec<(&'static str, String)> {
     let r = &setting.resolved;
     vec![
@@ -160,7 +160,7 @@ fn knobs(setting: &Setting) -> String {
     listed(named(setting))
 }
 
-/// The knobs in which `next` differs.
+/// Returns the knobs in which `next` differs.
 fn changes(chosen: &Setting, next: &Setting) -> String {
     let differ = named(chosen).into_iter().zip(named(next)).filter(|(a, b)| a.1 != b.1);
     listed(differ.map(|(_, b)| b).collect())
@@ -170,7 +170,7 @@ fn listed(knobs: Vec<(&'static str, String)>) -> String {
     knobs.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A time in the unit that suits it.
+/// Formats a time in a suitable unit.
 fn seconds(s: f64) -> String {
     match s {
         s if s >= 100.0 => format!("{s:.0} s"),

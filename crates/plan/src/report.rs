@@ -1,4 +1,4 @@
-//! What a plan reports: what `"auto"` became, whether the run fits, and which changes would make it fit.
+//! The report of a plan: what `"auto"` became, whether the run fits, and which changes would make it fit.
 
 use crate::cost::StepCost;
 use crate::shape::{Offload, RunShape};
@@ -8,42 +8,36 @@ use plimsoll_model::Recompute;
 use plimsoll_train::OptimizerDType;
 use serde::Serialize;
 
-/// What the planner settled on; recorded in `plan.json`, because gradients depend on it.
+/// The planner's decisions; recorded in `plan.json`, because gradients depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Resolved {
     /// Token limit of a forward pass in training.
     pub micro_batch_tokens: usize,
     /// What the backward pass computes again.
     pub recompute: Recompute,
-    /// Storage of optimizer states.
     pub optimizer_dtype: OptimizerDType,
-    /// Storage of gradients.
     pub grad_dtype: DType,
     /// Sequences in flight.
     pub sequences_max: usize,
-    /// KV blocks of a layer.
+    /// KV blocks per layer.
     pub kv_blocks: usize,
     /// Rows of a rollout pass.
     pub rollout_rows: usize,
-    /// Longest prompt.
     pub prompt_tokens_max: usize,
-    /// Threads.
     pub threads: usize,
     /// The most that the buffers between files and weights take.
     pub staging: Bytes,
-    /// What lies in the device's host memory.
+    /// What is in the device's host memory.
     pub offload: Offload,
 }
 
-/// A setting that the planner weighed.
+/// A setting that the planner considered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting {
-    /// The knobs.
     #[serde(flatten)]
     pub resolved: Resolved,
-    /// Predicted seconds of a step.
     pub predicted: StepCost,
-    /// Their sum.
+    /// Sum of `predicted`.
     pub predicted_step_s: f64,
     /// Peak of the host pool.
     pub host_peak_bytes: Bytes,
@@ -56,28 +50,26 @@ pub struct AutoReport {
     pub chosen: Setting,
     /// The next one that fits, if the run file leaves a choice.
     pub runner_up: Option<Setting>,
-    /// Where the predictions' rates come from.
+    /// Origin of the predictions' rates.
     pub rates: String,
-    /// What was given up to fit, where that changes what is computed.
+    /// What was given up to fit, where that changes the result.
     pub gave_up: Option<String>,
 }
 
 /// A plan with its verdict.
 #[derive(Clone, Debug)]
 pub struct PlanReport {
-    /// All regions and limits.
     pub plan: Plan,
-    /// The numbers behind them.
+    /// The numbers that the regions follow from.
     pub shape: RunShape,
-    /// What `"auto"` became.
     pub resolved: Resolved,
-    /// How it was chosen.
+    /// How the settings were chosen.
     pub auto: AutoReport,
     /// True if every pool's peak is within its limit.
     pub fits: bool,
-    /// Verified changes, when it does not fit.
+    /// Verified changes, if the run does not fit.
     pub hints: Vec<Hint>,
-    /// Where the rows of what a card's driver and libraries hold are from; empty on the CPU.
+    /// Origin of the rows for a card's driver and libraries; empty on the CPU.
     pub held_source: String,
 }
 
@@ -93,12 +85,12 @@ pub struct SmallestLimits {
 /// A change of the run file that makes it fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hint {
-    /// What `--set` takes; none where the run file cannot do it.
+    /// The argument of `--set`; none where the run file cannot do it.
     pub set: Option<String>,
-    /// What it does, and what it costs.
+    /// Its effect, and its cost.
     pub why: String,
-    /// Predicted time of a step beside the run as written, less 1: 0.12 is 12 % slower. None for a larger limit.
+    /// Predicted time of a step relative to the run as written, minus 1: 0.12 is 12 % slower. None for a larger limit.
     pub lost_speed: Option<f64>,
-    /// True if it changes what is computed, not only how.
+    /// True if it changes the result, not only how it is computed.
     pub changes_result: bool,
 }

@@ -1,7 +1,7 @@
-//! The models of a run as roles: what each is called, whether it is trained, and which passes it makes.
+//! The models of a run as roles: the name of each, whether it is trained, and which passes it makes.
 //!
-//! Actor, reference, critic and reward model are values of one type, in the order in which they are laid out. A further role
-//! is one more value of `RunShape::roles`.
+//! Actor, reference, critic and reward model are values of one type, in the order in which they are laid out. A further
+//! role is one more value of `RunShape::roles`.
 
 use crate::shape::RunShape;
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
@@ -24,7 +24,7 @@ pub enum RoleName {
 }
 
 impl RoleName {
-    /// The name in regions of the plan, for example `actor.weights`.
+    /// Returns the name in regions of the plan, for example the `actor` of `actor.weights`.
     pub const fn name(self) -> &'static str {
         match self {
             RoleName::Actor => "actor",
@@ -35,7 +35,7 @@ impl RoleName {
     }
 }
 
-/// How sequences go through a role.
+/// How sequences pass through a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassShape {
     /// What the pass keeps, and its phase.
@@ -46,14 +46,12 @@ pub struct PassShape {
     pub limits: PassLimits,
 }
 
-/// How a role is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateShape {
-    /// Its forward and backward passes.
     pub pass: PassShape,
-    /// Storage of gradients and states.
+    /// Dtypes of gradients and states.
     pub dtypes: StateDTypes,
-    /// True if the optimizer's states lie in the device's host memory.
+    /// True if the optimizer's states are in the device's host memory.
     pub offloads_states: bool,
 }
 
@@ -64,17 +62,15 @@ pub struct RoleShape {
     pub name: RoleName,
     /// The decoder's body.
     pub spec: ModelSpec,
-    /// What it ends in: logits of the vocabulary, or one number.
     pub head: Head,
-    /// Storage of its weights.
+    /// Dtype of its weights.
     pub weights: DType,
-    /// The device.
     pub target: Target,
-    /// True if the weights lie in the device's host memory.
+    /// True if the weights are in the device's host memory.
     pub offloads_weights: bool,
     /// Forward passes over whole sequences.
     pub score: Option<PassShape>,
-    /// Updates; a role without is frozen.
+    /// Updates; a role without them is frozen.
     pub update: Option<UpdateShape>,
 }
 
@@ -180,7 +176,7 @@ impl RunShape {
             roles.push(RoleShape { name, spec, head, score: Some(pass), update: Some(update), ..first });
         }
         if let Some(spec) = training.reward {
-            // One score a response, read at its last token.
+            // One score per response, read at its last token.
             let packing = Packing { heads: Heads::End, whole_groups: false };
             let pass = PassShape { mode: Mode::Reward, packing, limits: training.pack.pass_of(Heads::End) };
             roles.push(RoleShape {
@@ -194,7 +190,7 @@ impl RunShape {
         roles
     }
 
-    /// Log-probabilities of all response tokens.
+    /// Returns the pass that computes log-probabilities of all response tokens.
     fn score_pass(&self) -> PassShape {
         PassShape { mode: Mode::Score, packing: Packing::default(), limits: self.pass() }
     }

@@ -1,9 +1,9 @@
-//! The search behind `"auto"`: the settings that a run file leaves open, the fastest of them that fits, the runner-up,
-//! and the smallest.
+//! The search for `"auto"`: the settings that a run file leaves open, the fastest of them that fits, the runner-up, and
+//! the smallest.
 //!
-//! A setting is a point on axes; the choices of an axis stand from the most memory to the least. Points are predicted
-//! first, which costs nothing, and laid out in the order of their predicted times until one fits. A point that takes at
-//! least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
+//! A setting is a point on axes; the choices of an axis are ordered from the most memory to the least. Points are
+//! predicted first, which costs nothing, and laid out in the order of their predicted times until one fits. A point
+//! that takes at least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
 
 use super::cost::{StepCost, Work, predict};
 use super::rates::Rates;
@@ -25,27 +25,26 @@ use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{EngineLimits, OnFull};
 use plimsoll_train::{Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
 
-/// Micro-batches that `"auto"` chooses among: powers of two.
+/// Micro-batches that `"auto"` chooses from: powers of two.
 const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
-/// Sequences in flight that `"auto"` never exceeds.
+/// Largest number of sequences in flight that `"auto"` chooses.
 const SEQUENCES_MAX: usize = 512;
-/// Prompt rows that a rollout pass takes beside the decode rows.
+/// Prompt rows of a rollout pass, in addition to the decode rows.
 const PREFILL_ROWS: usize = 1024;
-/// The same on a GPU, whose products are at their best from there on.
+/// As `PREFILL_ROWS`, on a GPU, whose products reach their best rate there.
 const PREFILL_ROWS_GPU: usize = 4096;
-/// Staging buffers that `"auto"` chooses among.
+/// Staging buffers that `"auto"` chooses from.
 const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
-/// Predictions that differ by less are equal: the model is no better.
+/// Predictions that differ by less are equal: the model is no more exact.
 const EQUAL: f64 = 1.01;
-/// Tokens of a step, prompts and responses: beyond it no size is computed.
+/// Largest number of tokens of a step, prompts and responses; no larger step is planned.
 const STEP_TOKENS_MAX: u64 = 1 << 40;
 
-/// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Steps with updates.
     Train,
-    /// Responses only: a verb without training.
+    /// Responses only: a command without training.
     Sample,
 }
 
@@ -58,9 +57,9 @@ pub(crate) struct Planner<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) rates: &'a Rates,
     pub(crate) purpose: Purpose,
-    /// What the rewards take of the host.
+    /// Host memory of the rewards.
     pub(crate) rewards: RewardMemory,
-    /// What a card's driver and libraries hold, and where that is from.
+    /// What a card's driver and libraries hold, and the origin of that number.
     pub(crate) held: (Held, &'a str),
 }
 
@@ -81,16 +80,17 @@ pub(crate) struct Solution {
     pub(crate) fits: bool,
 }
 
-/// Where a setting stands on each axis: precision, recompute, micro-batch, sequences, staging, offload.
+/// The index of a setting on each axis: precision, recompute, micro-batch, sequences, staging, offload.
 type Point = [usize; 6];
-/// The axis that changes what is computed: a later choice is taken only where no earlier one fits.
+/// The axis that changes the result: a later choice is taken only where no earlier one fits.
 const PRECISION: usize = 0;
-/// The axis that no step feels.
+/// The axis without effect on a step.
 const STAGING: usize = 4;
-/// The axis that moves bytes from one pool to another: its choices stand from the most device memory to the least.
+/// The axis that moves bytes from one pool to another: its choices are ordered from the most device memory to the
+/// least.
 const OFFLOAD: usize = 5;
 
-/// The choices of every knob, each from the most memory to the least; one where the run file says it.
+/// The choices of every knob, each from the most memory to the least; a single one where the run file sets it.
 struct Axes {
     precision: Vec<(OptimizerDType, DType)>,
     recompute: Vec<Recompute>,
@@ -128,7 +128,7 @@ impl Axes {
         }
     }
 
-    /// All points in the order of their indices, so that the first is the one that takes the most memory.
+    /// Returns all points in the order of their indices: the first takes the most memory.
     fn points(&self) -> impl Iterator<Item = Point> {
         let lengths = self.lengths();
         let count: usize = lengths.iter().product();
@@ -142,16 +142,17 @@ impl Axes {
         })
     }
 
-    /// The point that takes the least memory.
+    /// Returns the point that takes the least memory.
     fn smallest(&self) -> Point {
         self.lengths().map(|length| length - 1)
     }
 }
 
 impl Planner<'_> {
-    /// The fastest setting that fits, and the next; the smallest of all where none does.
+    /// Returns the fastest setting that fits, and the next; the smallest of all where none does.
     ///
-    /// Predictions within `EQUAL` of the fastest are as fast, and of these the one that takes the least memory wins.
+    /// Predictions within `EQUAL` of the fastest count as equally fast, and of these the one that takes the least
+    /// memory wins.
     pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
@@ -187,13 +188,13 @@ impl Planner<'_> {
         }
     }
 
-    /// The predicted time of the fastest setting, whatever the limits.
+    /// Returns the predicted time of the fastest setting, whatever the limits.
     pub(crate) fn fastest_s(&self, run: &RunSpec) -> Result<f64> {
         let candidates = self.ranked(run, &self.axes(run))?;
         Ok(candidates.first().map_or(0.0, |candidate| candidate.cost.total_s()))
     }
 
-    /// The least host and device memory under which the run fits as it is written.
+    /// Returns the least host and device memory under which the run fits unchanged.
     pub(crate) fn smallest(&self, run: &RunSpec) -> Result<(Bytes, Bytes)> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
@@ -202,7 +203,8 @@ impl Planner<'_> {
         Ok((host, plan.peak(Pool::Device).peak))
     }
 
-    /// Every setting with its prediction: by precision, then the fastest first, then the one of the most memory.
+    /// Returns every setting with its prediction: by precision, then the fastest first, then the one with the most
+    /// memory.
     fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Candidate>> {
         let mut all: Vec<Candidate> =
             axes.points().map(|point| self.candidate(run, axes, point)).collect::<Result<_>>()?;
@@ -242,7 +244,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What `"auto"` may leave to the host's memory: on a CPU nothing, because that is its own.
+    /// Returns what `"auto"` may move to the host's memory: nothing on a CPU, whose memory that is.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference };
         let reference = run.reference;
@@ -263,7 +265,7 @@ impl Planner<'_> {
         let Auto::Auto = run.choices.micro_batch_tokens else {
             return vec![run.choices.micro_batch_tokens.or(1) as usize];
         };
-        // Both halves of a pair stand in one micro-batch.
+        // Both halves of a pair are in one micro-batch.
         let responses = if run.needs.learns_from == LearnsFrom::Pairs { 2 } else { 1 };
         let longest = self.facts.prompt_tokens + responses * response_tokens(run, self.facts);
         let useful = self.step_rows(run).next_power_of_two().max(*MICRO_BATCH.start());
@@ -282,20 +284,20 @@ impl Planner<'_> {
         }
     }
 
-    /// Samples of one engine request: a rollout's, or a slice of an evaluation.
+    /// Returns the samples of one engine request: a rollout's, or a slice of an evaluation.
     fn samples(&self, run: &RunSpec) -> usize {
         if run.needs.scores {
             return 1; // Nothing is sampled.
         }
         let rollout = run.prompts_per_rollout() as usize * run.rollout.group_size as usize;
         let step = if run.objective.is_some() { rollout } else { 0 };
-        // The samples of one prompt go together.
+        // The samples of one prompt stay together.
         let samples = run.eval.samples.max(1) as usize;
         let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
         step.max(eval).max(1)
     }
 
-    /// Rows of a step's forward passes.
+    /// Returns the rows of a step's forward passes.
     fn step_rows(&self, run: &RunSpec) -> usize {
         let prompts = run.rollout.prompts_per_step as usize;
         prompts * self.facts.prompt_tokens
@@ -338,7 +340,7 @@ impl Planner<'_> {
             pack: PackLimits {
                 micro_batch_tokens: knobs.micro_batch_tokens,
                 prompt_tokens: self.facts.prompt_tokens,
-                // A pair of any shape fits: beside its three segments the slots lost at the ends of its blocks.
+                // A pair of any shape fits: its three segments, and the slots lost at the ends of its blocks.
                 segments: if run.needs.learns_from == LearnsFrom::Pairs { segments.max(5) } else { segments },
             },
             packing: Packing {
@@ -395,7 +397,7 @@ impl Planner<'_> {
     }
 }
 
-/// What a step does, for the cost model.
+/// Returns the work of a step, for the cost model.
 pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
     let sequences = run.sequences_per_step() as f64;
     let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
@@ -424,7 +426,7 @@ fn sequences_per_rollout(run: &RunSpec) -> u64 {
     run.sequences_per_step().saturating_mul(1 + u64::from(run.rollout.policy_lag))
 }
 
-/// A run whose sizes no machine has: every later product stays far from the end of 64 bits.
+/// Refuses a run whose sizes exceed any machine, so that later products cannot overflow 64 bits.
 ///
 /// Errors: `size-overflow`.
 fn check_sizes(run: &RunSpec, facts: &Facts) -> Result<()> {
@@ -450,13 +452,13 @@ fn takes_at_least(point: Point, other: Point) -> bool {
     point[OFFLOAD] == other[OFFLOAD] && point.iter().zip(other).all(|(&at, other)| at <= other)
 }
 
-/// True if a candidate computes the same as the fastest one and is predicted to be as fast.
+/// True if a candidate computes the same result as the fastest one and is predicted to be as fast.
 fn as_fast(candidate: &Candidate, fastest_s: f64, fastest: Point) -> bool {
     candidate.point[PRECISION] == fastest[PRECISION] && candidate.cost.total_s() <= EQUAL * fastest_s
 }
 
-/// Of settings that fit, the fastest first: the one of the least memory among those that are as fast, and the first of
-/// the others.
+/// Chooses among settings that fit, the fastest first: the one with the least memory among those that are equally fast,
+/// and the first of the others as runner-up.
 fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     let (first, _) = found.first()?;
     let (fastest_s, fastest) = (first.cost.total_s(), first.point);
@@ -468,8 +470,8 @@ fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     Some(Solution { chosen, plan, runner_up: found.into_iter().next(), fits: true })
 }
 
-/// Storage of states and gradients, the most exact first. What rounds more is another computation, so that it is taken
-/// only where nothing else fits.
+/// Returns dtypes of states and gradients, the most exact first. More rounding changes the result, so it is used only
+/// where nothing else fits.
 fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
     let optimizers = match run.choices.optimizer_dtype {
@@ -505,7 +507,7 @@ fn on_full(how: RunOnFull) -> OnFull {
 }
 
 impl Resolved {
-    /// The run file with every `"auto"` that the planner settled.
+    /// Returns the run file with the planner's value for every `"auto"`.
     pub fn write_into(&self, run: &RunFile) -> RunFile {
         let mut run = run.clone();
         run.train.micro_batch_tokens = Auto::Value(self.micro_batch_tokens as u32);

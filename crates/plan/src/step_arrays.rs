@@ -1,11 +1,9 @@
 //! Which per-token arrays a step has on the host, and their bytes.
 
-/// What a step has beside the arrays that every step has.
+/// Per-token arrays that only some steps have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepArrays {
-    /// A critic's.
     pub critic: bool,
-    /// A correction's.
     pub correction: bool,
 }
 

@@ -1,9 +1,9 @@
-//! `plan --svg`: memory over the phases of one step, region by region, under the load line; with what a run measured
-//! where there is one.
+//! `plan --svg`: memory over the phases of one step, region by region, under the load line, with a run's measurements
+//! where there are any.
 //!
-//! It draws what `plan --json` says, so that a plan and a run directory's `plan.json` are drawn alike. One panel a pool.
-//! The drawing is one file without outside resources, takes the reader's light or dark background, and says in words
-//! (`title`, `desc`) what it shows.
+//! It draws what `plan --json` prints, so a plan and a run directory's `plan.json` look alike. One panel per pool. The
+//! drawing is one file without outside resources, for light and dark backgrounds, and describes its content in words
+//! (`title`, `desc`).
 
 use super::measured::Measured;
 use plimsoll_base::{Bytes, Phase};
@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 84.0;
-/// Room for the resident total beside the plot.
+/// Room for the resident total next to the plot.
 const RIGHT: f64 = 104.0;
 /// From the top of a panel to its plot; the first panel's holds title and legend.
 const TOP: f64 = 82.0;
@@ -22,11 +22,11 @@ const BOTTOM: f64 = 34.0;
 const PANEL_HEIGHT: f64 = TOP + PLOT_HEIGHT + BOTTOM;
 /// A band below this height has no room for its name, and joins the small ones.
 const LABEL_HEIGHT: f64 = 13.0;
-/// The band of small rows of several kinds has small letters.
+/// The band of small rows of several kinds has smaller letters.
 const SMALL_LABEL_HEIGHT: f64 = 9.0;
-/// A limit is on the scale up to so many times the peak; a farther one is drawn at the top and says so.
+/// A limit is on the scale up to this multiple of the peak; a larger one is drawn at the top and labelled as such.
 const LIMIT_ON_SCALE: f64 = 1.4;
-/// Room above the highest of peak and limit, for their words.
+/// Room above the higher of peak and limit, for their labels.
 const HEADROOM: f64 = 1.16;
 
 /// What a region is for, which decides its colour: class in the style sheet, word in the legend.
@@ -56,10 +56,10 @@ text{font:12px system-ui,sans-serif;fill:#1b2733}.title{font-size:15px;font-weig
 struct Row {
     name: String,
     kind: usize,
-    /// None: resident.
+    /// None if resident.
     phases: Option<Vec<String>>,
     bytes: u64,
-    /// True if it has its address in the arena.
+    /// True if it has an address in the arena.
     arena: bool,
 }
 
@@ -76,7 +76,7 @@ struct Panel<'p> {
     y: f64,
 }
 
-/// The regions without those of the smaller turn: they lie on the same bytes.
+/// Returns the regions without those of the smaller turn, which share the same bytes.
 pub fn larger_turn(regions: &[Value]) -> impl Iterator<Item = &Value> {
     let bytes = |turn: &str| -> u64 {
         let of_turn = regions.iter().filter(|r| r["turn"] == turn);
@@ -86,7 +86,7 @@ pub fn larger_turn(regions: &[Value]) -> impl Iterator<Item = &Value> {
     regions.iter().filter(move |r| r["turn"] != hidden)
 }
 
-/// Draws a plan as `plan --json` gives it. `title` is for people; `measured` is empty before a run.
+/// Draws a plan as printed by `plan --json`. `title` is for people; `measured` is empty before a run.
 pub fn draw(plan: &Value, title: &str, measured: &Measured) -> String {
     let nothing = Measured::default();
     let pools: Vec<&str> = ["device", "host", "shm"]
@@ -98,7 +98,7 @@ pub fn draw(plan: &Value, title: &str, measured: &Measured) -> String {
         .iter()
         .enumerate()
         .map(|(i, pool)| {
-            // What a process measures of itself is host memory.
+            // A process measures its host memory only.
             let measured = if *pool == "host" { measured } else { &nothing };
             Panel::new(plan, pool, measured, PANEL_HEIGHT * i as f64)
         })
@@ -146,7 +146,7 @@ impl<'p> Panel<'p> {
         Panel { pool, rows, limit, phases, measured, top, y }
     }
 
-    /// What the panel shows, in words.
+    /// Describes the panel in words.
     fn words(&self) -> String {
         let resident = Bytes(self.resident().iter().map(|row| row.bytes).sum());
         let phases: Vec<String> =
@@ -174,12 +174,12 @@ impl<'p> Panel<'p> {
         self.rows.iter().filter(in_it).cloned().collect()
     }
 
-    /// Arena bytes of a phase's own.
+    /// Returns the arena bytes that only this phase uses.
     fn overlay(&self, phase: Phase) -> u64 {
         self.own(phase).iter().filter(|row| row.arena).map(|row| row.bytes).sum()
     }
 
-    /// The arena is as large as its largest phase: what another phase leaves of it is there, and idle.
+    /// Draws the idle rest: the arena is as large as its largest phase, so other phases leave part of it unused.
     fn idle(&self, out: &mut String, phase: Phase, x: f64, width: f64) {
         let largest = self.phases.iter().map(|&phase| self.overlay(phase)).max().unwrap_or(0);
         let (bytes, total) = (largest - self.overlay(phase), self.total(phase));
@@ -226,7 +226,7 @@ impl<'p> Panel<'p> {
         let _ = writeln!(out, "</g>");
     }
 
-    /// Gridlines at round numbers of bytes.
+    /// Draws gridlines at round numbers of bytes.
     fn axis(&self, out: &mut String) {
         let step = round_step(self.top / 5.0);
         let mut bytes = 0.0;
@@ -241,7 +241,7 @@ impl<'p> Panel<'p> {
         text(out, LEFT, self.y + TOP - 10.0, "bold", &words);
     }
 
-    /// The resident part, marked beside the plot.
+    /// Marks the resident part next to the plot.
     fn bracket(&self, out: &mut String, resident: u64) {
         let (x, from, to) = (WIDTH - RIGHT + 6.0, self.y_of(0.0), self.y_of(resident as f64));
         let _ = writeln!(out, "<path class=\"axis\" fill=\"none\" d=\"M{x} {from:.1}h5V{to:.1}h-5\"/>");
@@ -249,7 +249,7 @@ impl<'p> Panel<'p> {
         text(out, x + 11.0, (from + to) / 2.0 + 13.0, "bold", &Bytes(resident).to_string());
     }
 
-    /// Rows on top of each other from `base` bytes up; those too thin for a name are one band.
+    /// Stacks rows from `base` bytes up; rows too thin for a name share one band.
     fn stack(&self, out: &mut String, rows: &[Row], base: f64, x: f64, width: f64) {
         let per_byte = PLOT_HEIGHT / self.top;
         let mut bytes = base;
@@ -275,7 +275,7 @@ impl<'p> Panel<'p> {
         }
     }
 
-    /// Name and planned peak of a phase, and what was measured in it.
+    /// Writes name and planned peak of a phase, and its measurement.
     fn column_words(&self, out: &mut String, phase: Phase, x: f64, width: f64) {
         let (middle, total) = (x + width / 2.0, self.total(phase));
         text(out, middle, self.y + TOP + PLOT_HEIGHT + 20.0, "mid bold", phase.name());
@@ -286,7 +286,7 @@ impl<'p> Panel<'p> {
         }
     }
 
-    /// A line at what was measured, its words below it on a ground that keeps them readable.
+    /// Draws a line at the measurement, with its label below it on a readable ground.
     fn measured_mark(&self, out: &mut String, bytes: u64, words: &str, x: f64, width: f64) {
         let (y, middle) = (self.y_of(bytes as f64), x + width / 2.0);
         line(out, x + 2.0, y, x + width - 2.0, y, "meas");
@@ -302,7 +302,7 @@ impl<'p> Panel<'p> {
         text(out, middle, y + 17.0, "mid meastext", &words);
     }
 
-    /// The limit with the mark of a ship's side: a disc under a line.
+    /// Draws the limit with the mark of a ship's side: a disc under a line.
     fn load_line(&self, out: &mut String) {
         let Some((bytes, source)) = &self.limit else { return };
         let on_scale = *bytes as f64 <= self.top;
@@ -321,7 +321,7 @@ impl<'p> Panel<'p> {
     }
 }
 
-/// A region of the pool; pinned memory is the host's.
+/// Reads a region of the pool; pinned memory belongs to the host.
 fn row(region: &Value, pool: &str) -> Option<Row> {
     let of = region["pool"].as_str()?;
     let (name, place) = (region["name"].as_str()?, region["place"].as_str().unwrap_or_default());
@@ -337,7 +337,7 @@ fn row(region: &Value, pool: &str) -> Option<Row> {
     })
 }
 
-/// What a region is drawn as: its class in `KINDS`.
+/// Returns the class in `KINDS` that a region is drawn as.
 pub fn kind(name: &str, place: &str) -> &'static str {
     match (place, name.rsplit('.').next().unwrap_or_default()) {
         ("kernel" | "workers", _) => "outside",
@@ -350,8 +350,8 @@ pub fn kind(name: &str, place: &str) -> &'static str {
     }
 }
 
-/// Bands of each kind, the largest first; rows under `least` bytes become one band of their kind, and what is then
-/// still under `least_joined` one band of all.
+/// Returns bands of each kind, the largest first. Rows under `least` bytes become one band of their kind, and what is
+/// then still under `least_joined` one band of all.
 fn merged(rows: &[Row], least: f64, least_joined: f64) -> Vec<(&'static str, Vec<Row>)> {
     let (mut bands, mut rest) = (Vec::new(), Vec::new());
     for (kind, &(class, words)) in KINDS.iter().enumerate() {
@@ -384,7 +384,7 @@ fn joined(name: &str, rows: &[Row]) -> Option<Row> {
     Some(Row { name, bytes, ..first.clone() })
 }
 
-/// Colours in use, with their words.
+/// Draws the colours in use, with their words.
 fn legend(out: &mut String, panels: &[Panel]) {
     let mut x = LEFT;
     for (kind, (class, words)) in KINDS.iter().enumerate() {
@@ -400,7 +400,7 @@ fn legend(out: &mut String, panels: &[Panel]) {
     }
 }
 
-/// 1, 2 or 5 times a power of ten of a binary unit, nearest above.
+/// Returns 1, 2 or 5 times a power of ten of a binary unit, rounded up.
 fn round_step(bytes: f64) -> f64 {
     let unit =
         [1u64 << 40, 1 << 30, 1 << 20, 1 << 10].into_iter().find(|&u| bytes >= u as f64).unwrap_or(1) as f64;
@@ -414,12 +414,12 @@ fn round_step(bytes: f64) -> f64 {
     step * unit
 }
 
-/// A gridline's number: no decimals where there are none.
+/// Formats a gridline's number, without needless decimals.
 fn tick(bytes: u64) -> String {
     Bytes(bytes).to_string().replace(".0 ", " ")
 }
 
-/// Words cut to a band's width, at about 6.3 pixels a letter.
+/// Truncates words to a band's width, at about 6.3 pixels per letter.
 fn fitted(words: &str, width: f64) -> String {
     let room = ((width - 14.0) / 6.3).max(1.0) as usize;
     match words.chars().count() <= room {
@@ -465,7 +465,7 @@ mod tests {
         })
     }
 
-    /// Bytes of every band, as its tooltip says them.
+    /// Returns the bytes of every band, read from its tooltip.
     fn drawn(svg: &str) -> u64 {
         let titles = svg.split("<title>").skip(1).filter_map(|part| part.split("</title>").next());
         titles.filter_map(|t| t.rsplit("  ").next()?.strip_suffix(" B")?.parse::<u64>().ok()).sum()

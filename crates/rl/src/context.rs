@@ -1,4 +1,4 @@
-//! What a step works with besides the trainer, for all its parts.
+//! The context of a step besides the trainer, for all its parts.
 
 use crate::data::dataset::{Item, TextModel};
 use crate::episodes::Episodes;
@@ -8,26 +8,22 @@ use plimsoll_config::{Objective, RunSpec};
 use plimsoll_reward::Rewards;
 use plimsoll_run::status::Doing;
 
-/// Prompts from a position of the data on: position, and how many.
+/// Reads prompts of the data: position of the first, and how many.
 pub type Prompts<'s> = &'s mut dyn FnMut(u64, usize) -> Result<Vec<Item>>;
 
-/// What a step works with.
 pub struct StepContext<'s> {
-    /// The run.
     pub run: &'s RunSpec,
-    /// The model's text side.
     pub text: &'s TextModel,
     /// Tokens that end a response.
     pub eos: &'s [u32],
-    /// What is optimised; its KL controller moves.
+    /// What is optimised; its KL controller changes during the run.
     pub objective: Objective,
-    /// What scores responses.
+    /// Scores responses.
     pub rewards: &'s mut Rewards,
-    /// The data.
     pub prompts: Prompts<'s>,
-    /// The environment that gives prompts and rewards instead, if there is one.
+    /// The environment that gives prompts and rewards instead of the data, if there is one.
     pub episodes: Option<&'s mut Episodes>,
-    /// Where the next prompts and samples come from; it moves.
+    /// The next prompts and samples; advances during the step.
     pub cursor: Cursor,
     /// What the last rollout kept.
     pub held: &'s mut Held,
@@ -35,7 +31,7 @@ pub struct StepContext<'s> {
     pub edge: &'s mut dyn FnMut(Doing),
 }
 
-/// Where the next prompt is in the data, and which random numbers the next sample draws: counters that a checkpoint has.
+/// The next prompt of the data, and the random numbers of the next sample: counters that a checkpoint keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// Position of the next prompt.

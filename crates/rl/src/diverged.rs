@@ -1,5 +1,5 @@
-//! What is reported and kept when numbers stop being finite: the tensor by name, and weights that still give numbers.
-//! It repairs nothing: a run that diverged ends.
+//! Handling of numbers that stop being finite: names the tensor, and checks which weights are still usable. It repairs
+//! nothing: a run that diverged ends.
 
 use crate::roles::Trainer;
 use plimsoll_base::{Error, Result, slugs};
@@ -9,12 +9,12 @@ use plimsoll_model::Param;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
 
-/// Adds to an error of a divergence which tensor grew most.
+/// Adds the tensor that grew most to an error of a divergence.
 pub fn name_tensor(trainer: &Trainer<'_>, error: Error) -> Error {
     let role = trainer.first();
     let rms = |p: &Param| (role.sum_squares_of(trainer.dev, p) / p.elements as f64).sqrt();
     let sized = role.table.params.iter().map(|p| (p, rms(p)));
-    // NaN counts as above every number.
+    // NaN sorts above every number.
     let Some((param, rms)) = sized.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) else { return error };
     error.fact(format!("largest weights: `{}`, root mean square {rms:.3e}", param.parts[0].name))
 }
@@ -52,7 +52,7 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
     trainer.rollout(&request, &mut NeverStop).map(|_| ())
 }
 
-/// A reward model samples nothing: it must give a finite score.
+/// Requires a finite score of a reward model, which samples nothing.
 fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
     let scores = trainer.reward_scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }])?;
     match scores[0].is_finite() {

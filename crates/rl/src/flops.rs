@@ -1,4 +1,4 @@
-//! The work that a step is counted as: operations as the work is defined, recompute not counted.
+//! The operations of a step, counted from the definition of the work; recomputation does not count.
 
 use plimsoll_base::ModelSpec;
 use plimsoll_train::Sequence;
@@ -9,15 +9,15 @@ pub fn step_flops(spec: &ModelSpec, sequences: &[Sequence<'_>]) -> f64 {
     forward_flops(spec, prompts, sequences.iter().map(|s| (s.prompt.len(), s.response.len())))
 }
 
-/// Returns the operations of one forward pass, in sampling and in training alike: prompts once, each response token but the last,
-/// and one head row a response token.
+/// Returns the operations of one forward pass, in sampling and in training alike: prompts once, each response token but
+/// the last, and one head row per response token.
 pub fn forward_flops(
     spec: &ModelSpec,
     prompts: impl Iterator<Item = usize>,
     sequences: impl Iterator<Item = (usize, usize)>,
 ) -> f64 {
     let rows = |first: usize, n: usize| -> f64 {
-        // The mean context of n rows from position `first` on.
+        // The mean context of n rows from position `first`.
         let context = first as f64 + (n as f64 + 1.0) / 2.0;
         n as f64 * (spec.layer_flops(0) as f64 + context * (spec.layer_flops(1) - spec.layer_flops(0)) as f64)
     };

@@ -1,8 +1,8 @@
-//! The step of language-model training: what is sampled, what it is worth, and what the weights learn from it.
+//! The step of language-model training: what is sampled, how it is rewarded, and what the weights learn from it.
 //!
-//! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays text
-//! environments, `methods` turn samples into losses, and `roles` are the models with their passes. `eval` scores held-out
-//! prompts, `save` writes checkpoints, and `train` is what a run does with all of them.
+//! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays
+//! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `eval` scores
+//! held-out prompts, `save` writes checkpoints, and `train` is the run that uses all of them.
 
 pub mod context;
 pub mod data;

@@ -1,4 +1,5 @@
-//! The verb `train` for language models: opens what the run file names, plans, binds memory, and hands the run to the loop.
+//! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to
+//! the loop.
 
 mod evaluate;
 mod run;
@@ -14,8 +15,7 @@ use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::devices;
-use plimsoll_plan::{PlanReport, check_micro_batch, machine_limits, plan_with};
+use plimsoll_plan::{PlanReport, check_micro_batch, devices, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -26,10 +26,11 @@ use run::LanguageRun;
 use std::path::Path;
 use std::sync::atomic::AtomicI32;
 
-/// Trains a language model. `signal` holds the number of a signal that came, or 0; the run then saves and ends between two steps.
+/// Trains a language model. `signal` holds the number of the signal that came, or 0; on a signal the run saves and ends
+/// between two steps.
 ///
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
-/// Those of `resume::origin` and `resume-differs` for a run that is to go on.
+/// Those of `resume::origin` and `resume-differs` for a resumed run.
 pub fn train(
     loaded: &Loaded,
     start: Start,
@@ -59,7 +60,7 @@ pub fn train(
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
     let fingerprint =
         fingerprint.inspect_err(|_| opened.dir.discard())?.with_critic(&run, session.critic.as_ref());
-    let opened = opened.take_up(opening, &run_file, &report.to_json(), &fingerprint, observer)?;
+    let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
     opened.dir.write_plan(&measured.to_json())?;
@@ -78,14 +79,14 @@ pub fn train(
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
-/// The run in one line.
+/// Returns the run in one line.
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
     let millions = report.shape.spec.parameters() as f64 / 1e6;
     let (method, model, weights) = (run.method.name(), &run.model, report.shape.weights.name());
     format!("{method} on {model}, {millions:.1} M parameters, {weights}, {}", dev.machine_type())
 }
 
-/// The plan of a run, which fits.
+/// Returns the plan of a run that fits.
 fn fitting_plan(run: &RunSpec, session: &Session, dir: &Path) -> Result<PlanReport> {
     check_micro_batch(run, &session.facts)?;
     let limits = Limits { disk: machine_limits(dir).disk, ..Limits::default() };
@@ -94,8 +95,8 @@ fn fitting_plan(run: &RunSpec, session: &Session, dir: &Path) -> Result<PlanRepo
     Ok(report)
 }
 
-/// The trainer with its weights, every shape run once, and the plan with what that took. `before`: this process's memory
-/// before the device was opened.
+/// Returns the trainer with its weights, after every shape has run once, and the plan with the memory that this took.
+/// `before`: this process's memory before the device was opened.
 fn ready<'a>(
     run: &RunSpec,
     dev: &'a dyn Device,
@@ -113,7 +114,7 @@ fn ready<'a>(
     Ok((trainer, measured))
 }
 
-/// The rewards of a run, which must find their columns in the data.
+/// Opens the rewards of a run, which must find their columns in the data.
 fn rewards(run: &RunSpec, session: &Session) -> Result<Rewards> {
     let rewards = Rewards::new(&run.rewards)?;
     if run.objective.is_some() {

@@ -6,10 +6,10 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// A finished run: what `summary.json` says.
+/// The content of `summary.json`.
 pub type Summary = Value;
 
-/// The same error; of a wait that a signal has ended, with the exit code of that signal.
+/// Gives an error of an interrupted wait the exit code of the signal that ended it; returns other errors unchanged.
 pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
     let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
         (slugs::INTERRUPTED, 1 | 15) => Exit::Terminated,
@@ -19,7 +19,7 @@ pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
     Error { exit, ..error }
 }
 
-/// The run directory: the run file's, else `runs/out/NAME`.
+/// Returns the run directory: `run.dir`, or `runs/out/NAME` where the run file sets none.
 pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
     match &loaded.run.run.dir {
         Some(dir) => PathBuf::from(dir),
@@ -37,12 +37,12 @@ pub fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
     Error { exit, ..Error::new(slugs::INTERRUPTED, message) }.hint("--resume goes on from there, bit for bit")
 }
 
-/// True for an error that says that the weights no longer give numbers.
+/// True for an error which means that the weights no longer give finite numbers.
 pub fn is_divergence(error: &Error) -> bool {
     slugs::DIVERGENCE.contains(&error.slug)
 }
 
-/// The loss of a step is NaN or infinite.
+/// Returns the error for a step whose loss is NaN or infinite.
 pub fn loss_not_finite(step: u32, loss: f64) -> Error {
     Error::new(slugs::LOSS_NOT_FINITE, format!("step {step}: the loss is {loss}"))
         .hint("lower train.learning_rate")

@@ -1,5 +1,5 @@
-//! The one loop of a training run. `lead` owns events, saves, signals, evaluation, last words and the report at the end; what a
-//! step computes is a `Job`. Language models and policies in environments are its two jobs.
+//! The training loop. `lead` owns events, saves, signals, evaluation, last words and the report at the end; what a step
+//! computes is a `Job`. Language models and policies in environments are the two jobs.
 
 use crate::checkpoint::{Best, Retention, RunState, Saver, Store};
 use crate::ending::{Summary, interrupted, is_divergence};
@@ -14,20 +14,19 @@ use crate::run_dir::RunDir;
 use crate::status::Doing;
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::RunSpec;
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{CardMemory, Plan, Pool};
+use plimsoll_memory::{CardMemory, Plan, Pool, host::Host};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::Scope;
 use std::time::Instant;
 
-/// What a run trains: the calls that differ between language models and policies in environments.
+/// The part of a run that differs between language models and policies in environments.
 pub trait Job<'scope> {
-    /// Begins at step 0: weights are those that the run begins with. Evaluates before the first step.
+    /// Begins at step 0 with the initial weights, and evaluates before the first step.
     fn begin(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
 
-    /// Takes tensors and counters from a checkpoint. `lead.progress` is set already.
+    /// Restores tensors and counters from a checkpoint. `lead.progress` is already set.
     fn restore(
         &mut self,
         lead: &mut Lead<'_, '_, 'scope, '_>,
@@ -38,10 +37,9 @@ pub trait Job<'scope> {
     /// Makes a step, which ends with `Lead::step_done`.
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()>;
 
-    /// Evaluates between two steps, when `eval.every` says so.
+    /// Evaluates between two steps, where `eval.every` asks for it.
     fn evaluate(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()>;
 
-    /// Evaluates after the last step.
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
 
     /// Returns the optimizer updates of all models so far.
@@ -50,64 +48,55 @@ pub trait Job<'scope> {
     /// Requires that the weights are finite and give finite numbers.
     fn prove(&mut self) -> Result<()>;
 
-    /// Puts the weights back that the run began with.
+    /// Restores the weights that the run began with.
     fn reload(&mut self) -> Result<()>;
 
-    /// Adds to an error of a divergence which tensor grew most.
+    /// Adds the tensor that grew most to an error of a divergence.
     fn name_tensor(&self, error: Error) -> Error;
 
     /// Fills in the counters that only the job knows.
     fn state(&self, state: &mut RunState);
 
-    /// Returns what the best checkpoint goes by, of the step that is saved; none if it was not evaluated.
+    /// Returns the score of the saved step by which the best checkpoint is chosen; none if it was not evaluated.
     fn score(&self, progress: &Progress) -> Option<f64>;
 
-    /// True if the best checkpoint is kept whatever its age.
+    /// True if the best checkpoint is kept regardless of its age.
     fn keeps_best(&self) -> bool;
 
-    /// Begins a checkpoint: small files are written, tensors at once or later.
+    /// Begins a checkpoint: writes the small files, and the tensors now or later.
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>>;
 
-    /// Returns `summary.json`: the job's numbers with `Lead::common_summary` among them.
+    /// Returns the content of `summary.json`: the job's numbers with `Lead::common_summary` among them.
     fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary;
 }
 
 /// A checkpoint to be written.
 pub struct Saving<'s> {
-    /// Steps done.
     pub step: u32,
-    /// Where checkpoints are.
     pub store: Store,
-    /// Which of the earlier ones stay.
+    /// Which earlier checkpoints stay.
     pub retention: Retention,
-    /// Counters and the resolved run file; none for weights alone, from which a run cannot go on.
+    /// Counters and the resolved run file; none for weights alone, from which a run cannot be resumed.
     pub everything: Option<(&'s RunState, &'s str)>,
 }
 
-/// How far a save has come.
+/// The state of a save.
 pub enum Save<'scope> {
-    /// It is complete.
     Done(PathBuf),
-    /// The rest is to run next to the following steps.
+    /// The rest runs next to the following steps.
     Later(Box<dyn FnOnce() -> Result<PathBuf> + Send + 'scope>),
 }
 
-/// What a step reports besides what the loop knows.
+/// What the job reports of a step; the loop adds the rest. Fields are those of `StepResult`.
 #[derive(Default)]
 pub struct Stepped {
-    /// Seconds of the step.
     pub seconds: f64,
-    /// As in `StepResult`.
     pub reward: Option<f64>,
-    /// As in `StepResult`.
     pub loss: Option<f64>,
-    /// As in `StepResult`.
     pub accuracy: Option<f64>,
-    /// As in `StepResult`.
     pub frames_per_second: Option<f64>,
-    /// True if the rates of rollouts and updates are in tokens, which the event then shows.
+    /// True if rollout and update rates count tokens; only then does the event show them.
     pub counts_tokens: bool,
-    /// Every metric under its name.
     pub metrics: Metrics,
 }
 
@@ -116,42 +105,37 @@ pub struct Stepped {
 enum At {
     Start,
     Step(u32),
-    /// An evaluation or a checkpoint after this many steps.
+    /// An evaluation or a checkpoint after this number of steps.
     After(u32),
 }
 
-/// What the loop is told of a run before it begins.
+/// What the loop needs to know of a run before it begins.
 pub struct Begun<'r> {
-    /// The run.
     pub run: &'r RunSpec,
     /// The run in one line, for people.
     pub title: String,
-    /// The run file as the planner resolved it, as TOML: what checkpoints record.
+    /// The run file as the planner resolved it, as TOML; checkpoints record it.
     pub run_file: String,
-    /// The plan that memory is held against.
+    /// The plan that measured memory is compared with.
     pub plan: &'r Plan,
-    /// What bits depend on.
+    /// What the bits of the run depend on.
     pub fingerprint: Fingerprint,
-    /// Bytes of the arena that are bound.
+    /// Bound bytes of the arena.
     pub arena_used: u64,
     /// FLOP/s that the device reaches.
     pub peak_flops: f64,
-    /// The device's machine type.
     pub machine: String,
     /// Reads the card's memory, if there is a card.
     pub card: Box<dyn Fn() -> Option<CardMemory> + 'r>,
 }
 
-/// A run under way.
+/// A run in progress.
 pub struct Lead<'r, 's, 'scope, 'env> {
-    /// The run.
     pub run: &'r RunSpec,
-    /// The run directory.
     pub dir: RunDir,
-    /// How far the run has come.
     pub progress: Progress,
     begun: Begun<'r>,
-    /// The card's memory once every shape had run.
+    /// The card's memory after every shape has run once.
     frozen: Option<CardMemory>,
     watch: Watch,
     observer: &'s mut dyn Observer,
@@ -161,9 +145,10 @@ pub struct Lead<'r, 's, 'scope, 'env> {
     started: Instant,
 }
 
-/// Leads a run from its opening to its summary.
+/// Runs `job` from its opening to its summary.
 ///
-/// Errors: those of the job. After an error the last good weights are saved where there are any, and `crash.json` tells why.
+/// Errors: those of the job. After an error the last good weights are saved where there are any, and `crash.json`
+/// records the cause.
 pub fn lead<'scope>(
     opened: Opened,
     begun: Begun<'_>,
@@ -194,7 +179,6 @@ pub fn lead<'scope>(
 }
 
 impl<'scope> Lead<'_, '_, 'scope, '_> {
-    /// Begins at step 0, or after a checkpoint.
     fn begin(
         &mut self,
         job: &mut dyn Job<'scope>,
@@ -217,7 +201,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         self.progress = state.progress.clone();
         job.restore(self, &folder, &state)?;
         let step = self.progress.step;
-        // A run that was made longer is evaluated at its new end.
+        // A run whose `train.steps` was raised is evaluated at its new end.
         self.progress.evaluated_at_end &= step == self.run.train.steps;
         self.at = At::After(step);
         // The log was cut back to the instant before this event.
@@ -238,7 +222,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             if every(self.run.checkpoint.every) {
                 self.save(job)?;
             }
-            // After the last step the run is as good as over.
+            // After the last step a signal no longer matters: the run is about to end anyway.
             if step < steps {
                 self.end_if_interrupted(job, step)?;
             }
@@ -269,13 +253,13 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Err(interrupted(number, step, self.dir.path()))
     }
 
-    /// Tells the load line that a part of a step begins.
+    /// Notes in the load line that a part of a step begins.
     pub fn part(&mut self, doing: Doing, step: u32) {
         self.watch.begin(doing, step, || (self.begun.card)());
     }
 
-    /// Records what a step came to. The checkpoint of the step before is complete then, or it failed: the step is done and
-    /// reported all the same.
+    /// Records the results of a step. The previous step's checkpoint is complete or has failed by then; this step
+    /// counts as done and is reported in either case.
     pub fn step_done(&mut self, step: u32, updates: u64, mut stepped: Stepped) -> Result<()> {
         self.progress.step = step;
         self.progress.updates = updates;
@@ -307,7 +291,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         saved
     }
 
-    /// Reports memory over the step; a strict run that went over the line is saved and ends.
+    /// Reports memory over the step. A strict run that exceeded a row of the plan is saved and ends.
     fn watch_step(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
         let steps = self.run.train.steps;
         for event in self.watch.end_step(step, steps, || (self.begun.card)()) {
@@ -319,8 +303,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Saves the run, whose weights must give numbers: whatever `checkpoints` holds can be used. A save goes on next to the
-    /// following rollout; `settle` waits for it.
+    /// Saves the run after checking that its weights give finite numbers, so every checkpoint is usable. A save may
+    /// continue next to the following rollout; `settle` waits for it.
     fn save(&mut self, job: &mut dyn Job<'scope>) -> Result<()> {
         let step = self.progress.step;
         if self.progress.saved_step == Some(step) {
@@ -364,7 +348,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// The counters as they are now; the log up to here is on the disk.
+    /// Returns the current counters, after syncing the log to disk.
     fn state(&mut self, job: &dyn Job<'scope>, progress: Progress) -> Result<RunState> {
         let Fingerprint { machine, build, plan, inputs } = self.begun.fingerprint.clone();
         let events_bytes = self.dir.events().sync()?;
@@ -374,7 +358,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Ok(state)
     }
 
-    /// Waits for a save under way, and reports that it is done.
+    /// Waits for the save in progress, if any, and reports it.
     fn settle(&mut self) -> Result<()> {
         match self.saver.settle()? {
             Some((step, path)) => self.say(&Event::Saved { step, path }),
@@ -382,7 +366,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Returns the seconds of the run, those of earlier processes included.
+    /// Returns the seconds of the run, including those of earlier processes.
     pub fn seconds(&self) -> f64 {
         self.progress.seconds_before + self.started.elapsed().as_secs_f64()
     }
@@ -400,18 +384,18 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Ok(())
     }
 
-    /// Shows words that belong in no log.
+    /// Shows a line that is not logged.
     pub fn note(&mut self, text: String) {
         self.observer.on_event(&Event::Note { text });
     }
 
-    /// What a run that fails leaves: the last good weights, if a step was made, and `crash.json`. Returns the error with the
-    /// step, the tensor where numbers ran away, and where those weights are.
+    /// Records a failed run: the last good weights, if a step was made, and `crash.json`. Returns the error with the
+    /// step, the tensor that diverged, and the place of those weights.
     fn last_words(&mut self, job: &mut dyn Job<'scope>, error: Error) -> Error {
         if matches!(error.exit, Exit::Interrupted | Exit::Terminated) {
             return error;
         }
-        // What was being saved is saved, or it is the error itself.
+        // The save in progress either completes or its error is the one reported here.
         let _ = self.settle();
         let steps = self.run.train.steps;
         let mut error = match self.at {
@@ -434,9 +418,9 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         error
     }
 
-    /// Saves the weights if they give numbers; else an earlier checkpoint is the last good one, and where there is none, the
-    /// weights that the run began with. A step that failed after an update leaves weights alone: the run cannot go on from the
-    /// middle of a step.
+    /// Saves the weights if they give finite numbers. Otherwise an earlier checkpoint is the last good one, or, without
+    /// one, the weights that the run began with. A step that failed after an update leaves weights alone: a run cannot
+    /// be resumed from the middle of a step.
     fn keep_good_weights(&mut self, job: &mut dyn Job<'scope>) -> Result<()> {
         let whole_step = job.updates() == self.progress.updates;
         let has_checkpoint = self.progress.saved_step.is_some();

@@ -1,7 +1,7 @@
-//! A run from outside: what it leaves in its directory, how it goes on, what it reports, and who watches over it.
+//! Everything around the training of a run: its directory, checkpoints, events, report, and supervision.
 //!
-//! This crate knows no tensors and no environments. It owns the directory (`run_dir`), checkpoints as files, events, the load
-//! line, the report and the supervisor's verdict on a trainer that died.
+//! This crate knows no tensors and no environments. It owns the directory (`run_dir`), checkpoints as files, events,
+//! the load line, the report and the supervisor's verdict on a trainer that died.
 
 pub mod checkpoint;
 pub mod ending;

@@ -1,8 +1,8 @@
 //! The load line during a run: what each part of a step was planned to hold and what it held, whether memory grows over
 //! the steps, and the note that the supervisor reads if the trainer is killed.
 //!
-//! One reading of /proc at each edge between two parts; everything kept here is bounded and a row of the plan. It
-//! measures itself: `spent` is what watching cost.
+//! It reads /proc once at each boundary between two parts. Everything it keeps is bounded and has a row in the plan. It
+//! measures itself: `spent` is the cost of watching.
 
 use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
 use crate::status::{Doing, StatusWriter};
@@ -16,16 +16,15 @@ use std::time::{Duration, Instant};
 
 /// Steps between two tests for growth.
 const TREND_EVERY: u32 = 50;
-/// Readings that the test drops: this share of the steps, within bounds.
+/// The test drops the first readings: this share of the steps, within bounds.
 const WARM_UP_SHARE: u32 = 20;
 const WARM_UP: std::ops::RangeInclusive<u32> = 10..=100;
 /// Time between two readings of a card, which take longer than one of /proc.
 const CARD_EVERY: Duration = Duration::from_millis(250);
 
-/// The kinds of memory that are tested for growth.
 const KINDS: [&str; plimsoll_plan::LOAD_LINE_KINDS] = ["anon", "file", "shmem", "workers"];
 
-/// What a reading is held against.
+/// A row of the plan that readings are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Row {
     Card,
@@ -51,25 +50,25 @@ impl Row {
     }
 }
 
-/// Watches one run.
+/// Compares a run's memory with its plan.
 #[derive(Debug)]
 pub struct Watch {
     reader: RssReader,
     status: StatusWriter,
     planned: Planned,
     doing: Doing,
-    /// Readings of the step under way, one a part.
+    /// Readings of the step in progress, one per part.
     parts: Vec<PartMemory>,
     supervisor: Option<u32>,
     supervisor_bytes: u64,
-    /// True if the run has processes of other people's code.
+    /// True if the run has worker processes, which run other people's code.
     has_workers: bool,
     workers_bytes: u64,
     series: [Series; KINDS.len()],
     scratch: Scratch,
     verdicts: [Option<Verdict>; KINDS.len()],
     growing: [bool; KINDS.len()],
-    /// Rows that were named already: once a run is enough.
+    /// Rows that were already reported: each is reported once per run.
     over: Vec<Row>,
     strict: Option<Error>,
     is_strict: bool,
@@ -79,10 +78,10 @@ pub struct Watch {
     spent: Duration,
 }
 
-/// Bytes of the plan that readings are held against.
+/// Planned bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Planned {
-    /// The trainer's resident memory in each phase, and the most of all.
+    /// The trainer's resident memory in each phase, and the maximum over all phases.
     phases: [Bytes; Phase::ALL.len()],
     peak: Bytes,
     /// The arena's regions in each phase.
@@ -93,14 +92,14 @@ struct Planned {
     workers: Bytes,
     has_env_workers: bool,
     supervisor: Bytes,
-    /// Device memory in each phase, and the most of all.
+    /// Device memory in each phase, and the maximum over all phases.
     card: [Bytes; Phase::ALL.len()],
     card_peak: Bytes,
     limit: Option<Bytes>,
 }
 
 impl Watch {
-    /// For a run of `steps` steps under this plan. `strict` makes the first reading over the line an error.
+    /// Watches a run of `steps` steps under this plan. `strict` makes the first reading over the line an error.
     pub fn new(plan: &Plan, steps: u32, strict: bool) -> Watch {
         let mut status = StatusWriter::new();
         status.status.steps = steps;
@@ -138,16 +137,17 @@ impl Watch {
         }
     }
 
-    /// The run directory is there: a crash is recorded in it.
+    /// Sets the run directory, in which the supervisor records a crash.
     pub fn set_dir(&mut self, dir: &Path) {
         self.status.status.dir = std::path::absolute(dir).ok();
         self.status.write();
     }
 
-    /// `doing` begins: what was under way is read and compared. `card` reads the card's memory, if there is one.
+    /// Notes that `doing` begins: reads memory for the part that ended and compares it with the plan. `card` reads the
+    /// card's memory, if there is one.
     pub fn begin(&mut self, doing: Doing, step: u32, card: impl FnOnce() -> Option<CardMemory>) {
         let started = Instant::now();
-        // Between two steps everything is read; within one, what moves.
+        // Between two steps everything is read; within one, only what changes.
         let rss = match doing {
             Doing::Idle => self.reader.read(),
             _ => self.reader.read_again(&self.status.status.rss),
@@ -165,7 +165,7 @@ impl Watch {
         self.spent += started.elapsed();
     }
 
-    /// A step is done: its readings, the trend every so often, and a warning for each row that is exceeded.
+    /// Ends a step: returns its readings, the trend at every `TREND_EVERY` steps, and a warning for each exceeded row.
     pub fn end_step(
         &mut self,
         step: u32,
@@ -179,10 +179,10 @@ impl Watch {
         let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
         self.supervisor_bytes = self.supervisor.map_or(0, held);
         if self.has_workers {
-            // What a worker starts counts with it.
+            // Processes that a worker starts are counted with it.
             let ours = [Some(std::process::id()), self.supervisor];
             let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
-            // Workers of environments share the pages of their interpreter, which have a row of their own.
+            // Workers of environments share the pages of their interpreter, which have their own row.
             let anon = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0);
             self.workers_bytes = match self.planned.has_env_workers {
                 true => workers.map(anon).sum(),
@@ -209,32 +209,32 @@ impl Watch {
         events
     }
 
-    /// The error of a run that is strict and went over the line, once.
+    /// Returns the error of a strict run that went over the line, once.
     pub fn strict_error(&mut self) -> Option<Error> {
         self.strict.take()
     }
 
-    /// Highest reading of the trainer's resident memory.
+    /// Returns the highest reading of the trainer's resident memory.
     pub fn peak(&self) -> Bytes {
         self.peak
     }
 
-    /// Resident memory of the supervisor; 0 without one.
+    /// Returns the supervisor's resident memory; 0 without one.
     pub fn supervisor_bytes(&self) -> u64 {
         self.supervisor_bytes
     }
 
-    /// What the last test said of each kind.
+    /// Returns the last trend test of each kind.
     pub fn trend(&self) -> TrendEvent {
         self.trend_event(self.status.status.step)
     }
 
-    /// Time that watching took so far.
+    /// Returns the time that watching has taken so far.
     pub fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// Adds time that was spent on telling what was seen.
+    /// Adds time that was spent on reporting the readings.
     pub fn add_spent(&mut self, time: Duration) {
         self.spent += time;
     }
@@ -262,7 +262,7 @@ impl Watch {
         self.card.map_or(Bytes(0), |(bytes, _)| bytes)
     }
 
-    /// A warning for each row that is exceeded for the first time.
+    /// Returns a warning for each row that is exceeded for the first time.
     fn check_line(&mut self, step: u32, rss: &Rss) -> Vec<Event> {
         let most = self.status.status.phase;
         let highest = self.peak.max(rss.now);
@@ -302,7 +302,7 @@ impl Watch {
         events
     }
 
-    /// The trend of each kind, and a warning for each that began to grow.
+    /// Returns the trend of each kind, and a warning for each that has begun to grow.
     fn check_trend(&mut self, step: u32, now: [u64; KINDS.len()]) -> Vec<Event> {
         for (verdict, series) in self.verdicts.iter_mut().zip(&self.series) {
             *verdict = series.verdict(&mut self.scratch);
@@ -368,7 +368,7 @@ impl Planned {
         }
     }
 
-    /// (the trainer's resident memory, the arena's regions, the card's memory) planned for a part of a step.
+    /// Returns (the trainer's resident memory, the arena's regions, the card's memory) planned for a part of a step.
     fn of_part(&self, doing: Doing) -> (Bytes, Bytes, Bytes) {
         let phase = match doing {
             Doing::Rollout | Doing::Eval => Phase::Rollout,
@@ -394,7 +394,7 @@ mod tests {
         Watch::of(planned, steps, strict, StatusWriter::default())
     }
 
-    /// Enough for any test process.
+    /// More than any test process needs.
     fn enough() -> Planned {
         Planned {
             phases: [ROOM; Phase::ALL.len()],

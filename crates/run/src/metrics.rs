@@ -1,4 +1,4 @@
-//! Metrics of a step under their names.
+//! The metrics of a step, by name.
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::Rss;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Metric name to value; the names are TRL's where TRL has one.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// Host readings and the time of a step.
+/// Adds host readings and the time of a step.
 pub fn add_host(metrics: &mut Metrics, rss: &Rss, planned: Bytes, seconds: f64) {
     for (name, value) in [
         ("step_time", seconds),

@@ -1,4 +1,4 @@
-//! How a run opens: what it goes on from, its directory, and the checkpoint that it takes up.
+//! Opening a run: its origin, its directory, and the checkpoint that it resumes from.
 
 use crate::ending::{Summary, run_dir_path};
 use crate::events::{Event, Observer};
@@ -10,34 +10,32 @@ use plimsoll_memory::host::free_disk;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// A run before its plan: nothing is written yet.
+/// A run before its plan; nothing has been written yet.
 pub struct Opening {
-    /// The run directory.
     pub path: PathBuf,
     earlier: Option<Earlier>,
     notes: Vec<String>,
 }
 
-/// A run whose directory is held.
+/// A run whose directory is locked by this process.
 pub struct Opened {
-    /// The directory.
     pub dir: RunDir,
-    /// Where to go on from; none starts at step 0.
+    /// The checkpoint to resume from; none starts at step 0.
     pub checkpoint: Option<Good>,
-    /// What the user should know, for the log.
+    /// Messages for the user, for the log.
     pub notes: Vec<String>,
 }
 
-/// What a run file and a directory come to.
+/// What a run file and a directory amount to.
 pub enum Origins {
-    /// A run to be made or continued, and its run file: the one that was given, or what an earlier process resolved with the
-    /// changes that are allowed.
-    Open(Box<RunFile>, Opening),
-    /// All steps are done: `summary.json`.
+    /// A run to be started or resumed, with its run file: the given one, or the one that an earlier process resolved,
+    /// with the allowed changes.
+    Open(Box<RunFile>, Box<Opening>),
+    /// All steps are done: the content of `summary.json`.
     Finished(Summary),
 }
 
-/// Finds what a run goes on from.
+/// Finds what a run resumes from.
 ///
 /// Errors: those of `resume::origin`.
 pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Result<Origins> {
@@ -49,7 +47,7 @@ pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Resul
         Origin::New => (loaded.run.clone(), None),
         Origin::Earlier(earlier) => (earlier.run.clone(), Some(*earlier)),
     };
-    Ok(Origins::Open(Box::new(run), Opening { path, earlier, notes }))
+    Ok(Origins::Open(Box::new(run), Box::new(Opening { path, earlier, notes })))
 }
 
 fn note<'x>(observer: &'x mut dyn Observer, notes: &'x mut Vec<String>) -> impl FnMut(String) + 'x {
@@ -60,22 +58,22 @@ fn note<'x>(observer: &'x mut dyn Observer, notes: &'x mut Vec<String>) -> impl 
 }
 
 impl Opening {
-    /// Returns the checkpoint that the run goes on from, if there is one.
+    /// Returns the checkpoint that the run resumes from, if there is one.
     pub fn checkpoint(&self) -> Option<&Good> {
         self.earlier.as_ref()?.checkpoint.as_ref()
     }
 
-    /// True if an earlier process's episodes and cuts are given up.
+    /// True if an earlier process's episodes and cuts are discarded.
     pub fn replans(&self) -> bool {
         self.earlier.as_ref().is_some_and(|earlier| earlier.replan)
     }
 
-    /// Tells the user something now, and the log once the run has one.
+    /// Shows a line to the user now, and adds it to the log once the run has one.
     pub fn say(&mut self, observer: &mut dyn Observer, text: String) {
         note(observer, &mut self.notes)(text);
     }
 
-    /// Makes the directory of a new run, or keeps that of an earlier process. It must have room for a checkpoint.
+    /// Makes the directory of a new run, or keeps that of an earlier process. Its disk must have room for a checkpoint.
     ///
     /// Errors: those of `RunDir::create`; `disk-full`.
     pub fn directory(&mut self, run_file: &str, plan: &Value, checkpoint: Bytes) -> Result<Directory> {
@@ -88,16 +86,15 @@ impl Opening {
     }
 }
 
-/// The directory of a run that is not yet told what it goes on from.
+/// The directory of a run whose starting point is not settled yet.
 pub struct Directory {
-    /// The directory.
     pub dir: RunDir,
-    /// Of an earlier process: its checkpoint, and whether to plan again.
+    /// The checkpoint of an earlier process, and whether to plan again.
     again: Option<(Option<Good>, bool)>,
 }
 
 impl Directory {
-    /// Makes an earlier process's directory that of this run. A refusal leaves it as it was.
+    /// Turns an earlier process's directory into that of this run. A refusal leaves it unchanged.
     ///
     /// Errors: `resume-differs`; those of the directory.
     pub fn take_up(
@@ -121,7 +118,7 @@ impl Directory {
     }
 }
 
-/// Requires that the disk of `dir` holds a checkpoint of `needed` bytes.
+/// Requires that the disk of `dir` has `needed` bytes free for a checkpoint.
 ///
 /// Errors: `disk-full`.
 pub fn check_space(needed: Bytes, dir: &Path) -> Result<()> {

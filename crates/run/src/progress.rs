@@ -1,4 +1,4 @@
-//! How far a run has come: what its summary is made of and what a checkpoint carries from one process to the next.
+//! The progress of a run: the numbers of its summary, which a checkpoint carries from one process to the next.
 
 use crate::checkpoint::{Best, exact, exact_map, exact_option};
 use crate::scores::{EvalReport, mean_over_sets, mean_pass_at_k};
@@ -6,105 +6,85 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What the summary is made of. Every number survives a checkpoint with its bits.
+/// The numbers of the summary. Every number survives a checkpoint with its bits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// Steps done.
     pub step: u32,
-    /// The step that was saved last.
     pub saved_step: Option<u32>,
-    /// Evaluation before the first step, the mean over the sets.
+    /// Mean over the sets before the first step.
     #[serde(with = "exact_option")]
     pub eval_before: Option<f64>,
-    /// Evaluation after the last step.
     #[serde(with = "exact_option")]
     pub eval_after: Option<f64>,
     /// pass@k before the first step, by k; empty without an evaluation.
     #[serde(with = "exact_map", default)]
     pub pass_at_k_before: BTreeMap<u32, f64>,
-    /// The same after the last step.
     #[serde(with = "exact_map", default)]
     pub pass_at_k_after: BTreeMap<u32, f64>,
-    /// Each evaluation set by its name.
+    /// Evaluation sets by name.
     #[serde(default)]
     pub sets: BTreeMap<String, SetProgress>,
-    /// Accuracy and margin over held-out pairs before the first step.
+    /// Over held-out pairs before the first step.
     #[serde(with = "exact_option", default)]
     pub pair_accuracy_before: Option<f64>,
-    /// See `pair_accuracy_before`.
     #[serde(with = "exact_option", default)]
     pub pair_margin_before: Option<f64>,
-    /// The same after the last step.
     #[serde(with = "exact_option", default)]
     pub pair_accuracy_after: Option<f64>,
-    /// See `pair_accuracy_after`.
     #[serde(with = "exact_option", default)]
     pub pair_margin_after: Option<f64>,
     /// True when the evaluation after the last step is done, or there is none to do.
     pub evaluated_at_end: bool,
-    /// The last evaluation.
     #[serde(with = "exact_option")]
     pub last_eval: Option<f64>,
-    /// What the best checkpoint goes by, of the last evaluation.
+    /// The last evaluation's value of the metric that chooses the best checkpoint.
     #[serde(with = "exact_option", default)]
     pub last_metric: Option<f64>,
-    /// Step of the last evaluation.
     pub last_eval_step: Option<u32>,
-    /// The checkpoint with the highest `eval.metric`.
     pub best: Option<Best>,
-    /// Mean reward of the first step.
     #[serde(with = "exact_option")]
     pub reward_first: Option<f64>,
-    /// Mean reward of the last step.
     #[serde(with = "exact_option")]
     pub reward_last: Option<f64>,
     /// Largest difference between a rollout's and the trainer's log-probability.
     #[serde(with = "exact")]
     pub mismatch_max: f64,
-    /// Response tokens.
     pub rollout_tokens: u64,
     /// Rows of training passes.
     pub update_tokens: u64,
-    /// Seconds of rollouts.
     #[serde(with = "exact")]
     pub rollout_s: f64,
-    /// Seconds of updates.
     #[serde(with = "exact")]
     pub update_s: f64,
-    /// Operations, as the work is defined.
+    /// Floating-point operations, counted from the definition of the work.
     #[serde(with = "exact")]
     pub flops: f64,
-    /// Seconds of steps.
     #[serde(with = "exact")]
     pub step_s: f64,
-    /// Seconds of the processes that this one goes on from. Wall clocks are never read: they may go backwards.
+    /// Seconds of the earlier processes of this run. Wall clocks are never read: they may go backwards.
     #[serde(with = "exact")]
     pub seconds_before: f64,
     /// Optimizer updates at the end of the last step.
     pub updates: u64,
 }
 
-/// One evaluation set before the first step and after the last.
+/// One evaluation set before the first step and after the last; pass@k by k.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetProgress {
-    /// Score before the first step.
     #[serde(with = "exact_option")]
     pub before: Option<f64>,
-    /// Score after the last step.
     #[serde(with = "exact_option")]
     pub after: Option<f64>,
-    /// pass@k before the first step, by k.
     #[serde(with = "exact_map")]
     pub pass_at_k_before: BTreeMap<u32, f64>,
-    /// The same after the last step.
     #[serde(with = "exact_map")]
     pub pass_at_k_after: BTreeMap<u32, f64>,
 }
 
 impl Progress {
-    /// Takes down the evaluation before the first step; nothing where there was none.
+    /// Records the evaluation before the first step; an empty slice records none.
     pub fn set_before(&mut self, names: &[String], reports: &[EvalReport]) {
         (self.eval_before, self.pass_at_k_before) = means(reports);
         for (name, report) in names.iter().zip(reports) {
@@ -113,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// The same after the last step.
+    /// Records the evaluation after the last step.
     pub fn set_after(&mut self, names: &[String], reports: &[EvalReport]) {
         (self.eval_after, self.pass_at_k_after) = means(reports);
         for (name, report) in names.iter().zip(reports) {
@@ -122,7 +102,7 @@ impl Progress {
         }
     }
 
-    /// The sets as `summary.json` has them.
+    /// Returns the sets as in `summary.json`.
     pub fn sets_json(&self) -> Value {
         let one = |(name, set): (&String, &SetProgress)| {
             let set = json!({

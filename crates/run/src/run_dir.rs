@@ -1,8 +1,8 @@
-//! The run directory: one live run owns it, every file in it is whole or absent, and its event log only grows.
+//! The run directory: one live run owns it, every file in it is complete or absent, and its event log only grows.
 //!
-//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `summary.json` and
-//! `curves.svg` at the end, and `crash.json` after a failure. It refuses a directory that another run uses, one that another run used unless it is
-//! taken up again, and a symbolic link in place of a file. It knows no tensors.
+//! `run.toml`, `plan.json`, `events.jsonl`, `samples/`, `checkpoints/step-N/` with `latest` and `best`, `summary.json`
+//! and `curves.svg` at the end, and `crash.json` after a failure. It refuses a directory that another run is using, one
+//! that another run used unless it is resumed, and a symbolic link in place of a file. It knows no tensors.
 
 use crate::checkpoint::Store;
 use plimsoll_base::{Error, Result};
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 const LOCK: &str = "lock";
 const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
-/// How long a directory is waited for whose run was killed: a trainer gives its memory back after its supervisor is gone.
+/// How long to wait for the directory of a killed run: a trainer frees its memory only after its supervisor is gone.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
-/// How often it is looked at meanwhile.
+/// How often to check meanwhile.
 const LEAVING_LOOK: Duration = Duration::from_millis(10);
 
 /// A run directory that this process holds.
@@ -26,9 +26,9 @@ const LEAVING_LOOK: Duration = Duration::from_millis(10);
 pub struct RunDir {
     path: PathBuf,
     events: EventLog,
-    /// True if the directory was not there before.
+    /// True if this process made the directory.
     made: bool,
-    /// True if an earlier process of the same run made what is in it.
+    /// True if an earlier process of the same run made its contents.
     taken_up: bool,
     /// Locked as long as it is open.
     _lock: File,
@@ -37,7 +37,7 @@ pub struct RunDir {
 impl RunDir {
     /// Makes `path` the directory of this run, with `run.toml` and `plan.json`.
     ///
-    /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `disk-full`; none leaves a new file behind.
+    /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `disk-full`; none leaves a new file.
     pub fn create(path: &Path, run_file: &str, plan: &Value) -> Result<RunDir> {
         let made = !path.exists();
         fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
@@ -45,7 +45,7 @@ impl RunDir {
         let was_locked = path.join(LOCK).exists();
         let lock = lock(path).inspect_err(|_| remove_if(made, path))?;
         if let Some(name) = first_entry(path)? {
-            // The directory is somebody's: it stays as it was.
+            // The directory belongs to something else and stays unchanged.
             if !was_locked {
                 let _ = fs::remove_file(path.join(LOCK));
             }
@@ -56,7 +56,7 @@ impl RunDir {
             .inspect_err(|_| empty(path, made))
     }
 
-    /// Takes up the directory of an earlier process of the same run; `None` if no run got as far as its `plan.json`.
+    /// Opens the directory of an earlier process of the same run; `None` if no run got as far as its `plan.json`.
     ///
     /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `symlink-refused`.
     pub fn take_up(path: &Path) -> Result<Option<RunDir>> {
@@ -68,7 +68,7 @@ impl RunDir {
         let lock = lock(path)?;
         if !path.join("run.toml").exists() || !path.join("plan.json").exists() {
             return match foreign_entry(path, was_locked)? {
-                // Killed while `create` was at work: nothing of a run is there yet.
+                // The process was killed inside `create`: there is no run yet.
                 None => {
                     for folder in [path.to_path_buf(), path.join("samples")] {
                         remove_parts(&folder)?;
@@ -92,7 +92,7 @@ impl RunDir {
         Ok(Some(RunDir { path: path.to_path_buf(), events, made: false, taken_up: true, _lock: lock }))
     }
 
-    /// Text of a small file in it.
+    /// Returns the text of a small file of the directory.
     ///
     /// Errors: `run-dir-damaged`.
     pub fn read_text(&self, name: &str) -> Result<String> {
@@ -100,7 +100,7 @@ impl RunDir {
         fs::read_to_string(&path).map_err(|err| damaged(&path, &err.to_string()))
     }
 
-    /// Makes the log and the files of the directory those of a run that goes on from where the log had `events_bytes`.
+    /// Prepares the directory for a resumed run: cuts the log back to `events_bytes` and writes the new files.
     ///
     /// Errors: `run-dir-damaged` if the log is shorter; `run-dir-unwritable`, `disk-full`.
     pub fn go_on(&mut self, run_file: &str, plan: &Value, events_bytes: u64) -> Result<()> {
@@ -117,29 +117,27 @@ impl RunDir {
         Ok(())
     }
 
-    /// Takes back what `create` made, for a run that ends before it begins. A directory that was taken up stays.
+    /// Removes what `create` made, for a run that ends before it begins. A resumed directory stays.
     pub fn discard(&self) {
         if !self.taken_up {
             empty(&self.path, self.made);
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The event log.
     pub fn events(&mut self) -> &mut EventLog {
         &mut self.events
     }
 
-    /// Writes `samples/step-000010.jsonl`, one row a line.
+    /// Writes `samples/step-000010.jsonl`, one row per line.
     pub fn write_samples<T: Serialize>(&self, step: u32, rows: &[T]) -> Result<()> {
         self.write_samples_named(&step_name(step), rows)
     }
 
-    /// Writes `samples/NAME.jsonl`, one row a line.
+    /// Writes `samples/NAME.jsonl`, one row per line.
     pub fn write_samples_named<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<()> {
         let mut text = String::new();
         for row in rows {
@@ -149,22 +147,21 @@ impl RunDir {
         write_atomic(&self.path.join("samples").join(format!("{name}.jsonl")), text.as_bytes())
     }
 
-    /// Writes a text file by its path within the directory.
+    /// Writes a text file at a path within the directory.
     pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
         write_atomic(&self.path.join(name), text.as_bytes())
     }
 
-    /// Writes `plan.json` again: the plan with what was measured since.
+    /// Writes `plan.json` again, with what has been measured since.
     pub fn write_plan(&self, plan: &Value) -> Result<()> {
         write_json(&self.path.join("plan.json"), plan)
     }
 
-    /// Writes `summary.json`.
     pub fn write_summary(&self, summary: &Value) -> Result<()> {
         write_json(&self.path.join("summary.json"), summary)
     }
 
-    /// Writes `crash.json`: the error that ended the run at `step`, and what was measured last.
+    /// Writes `crash.json`: the error that ended the run at `step`, and the last measurements.
     pub fn write_crash(&self, error: &Error, step: u32, readings: &Value) -> Result<()> {
         let crash = json!({
             "slug": error.slug,
@@ -178,13 +175,12 @@ impl RunDir {
         write_json(&self.path.join("crash.json"), &crash)
     }
 
-    /// The checkpoints in it.
     pub fn store(&self) -> Store {
         Store::of_run(&self.path)
     }
 }
 
-/// `events.jsonl`: one JSON object a line, only ever longer.
+/// `events.jsonl`: one JSON object per line, append-only.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
@@ -193,20 +189,20 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// `how` says whether the file may, must or must not be there.
+    /// `how` says whether the file may, must or must not exist.
     fn open(path: PathBuf, how: &mut OpenOptions) -> Result<EventLog> {
         let file = how.append(true).open(&path).map_err(|err| unwritable(&path, &err))?;
         let length_bytes = file.metadata().map_err(|err| unwritable(&path, &err))?.len();
         Ok(EventLog { path, file, length_bytes })
     }
 
-    /// Length of the log, after it is on the disk.
+    /// Syncs the log to disk and returns its length.
     pub fn sync(&self) -> Result<u64> {
         self.file.sync_all().map_err(|err| unwritable(&self.path, &err))?;
         Ok(self.length_bytes)
     }
 
-    /// Cuts the log back to a length that it had.
+    /// Cuts the log back to an earlier length.
     fn rewind(&mut self, bytes: u64) -> Result<()> {
         if bytes > self.length_bytes {
             let what = format!("{} bytes, the checkpoint was made at {bytes}", self.length_bytes);
@@ -217,7 +213,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// Appends `event` as one line, in one write. On an error the file ends with the line before.
+    /// Appends `event` as one line, in one write. After an error the file ends with the previous line.
     pub fn write(&mut self, event: &Value) -> Result<()> {
         let mut line = event.to_string();
         line.push('\n');
@@ -230,7 +226,7 @@ impl EventLog {
     }
 }
 
-/// `step-000010`.
+/// Returns for example `step-000010`.
 pub fn step_name(step: u32) -> String {
     format!("step-{step:06}")
 }
@@ -241,7 +237,7 @@ fn fill(path: &Path, run_file: &str, plan: &Value) -> Result<EventLog> {
     }
     write_json(&path.join("plan.json"), plan)?;
     let events = EventLog::open(path.join("events.jsonl"), OpenOptions::new().create_new(true))?;
-    // The last: a directory with it and `plan.json` is a run's.
+    // Written last: a directory with this file and `plan.json` belongs to a run.
     write_atomic(&path.join("run.toml"), run_file.as_bytes())?;
     Ok(events)
 }
@@ -252,7 +248,8 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Files that a run opens by name. Through a link it would write somewhere else; a pipe it would wait for.
+/// Refuses links and pipes at the names that a run opens. Through a link it would write somewhere else; a pipe would
+/// block it.
 fn refuse_links(path: &Path) -> Result<()> {
     for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"] {
         let file = path.join(name);
@@ -269,7 +266,7 @@ fn refuse_links(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A folder that is there and cannot be read is not an empty one: checkpoints may lie on a disk that is not mounted.
+/// Refuses folders that cannot be read: they need not be empty, and checkpoints may be on a disk that is not mounted.
 fn check_folders(path: &Path) -> Result<()> {
     for folder in FOLDERS.map(|name| path.join(name)) {
         if folder.symlink_metadata().is_ok() {
@@ -281,7 +278,7 @@ fn check_folders(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes temporary names of files that were not finished.
+/// Removes the temporary names of unfinished files.
 fn remove_parts(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -329,14 +326,14 @@ fn lock(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// What the lock says of who holds it.
+/// Returns what the lock file says about its holder.
 fn holder(file: &mut File) -> String {
     let mut pid = String::new();
     let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
     pid.trim().to_string()
 }
 
-/// True if the process that the user started is dead, and its trainer is only leaving.
+/// True if the process that the user started is dead and its trainer is still exiting.
 fn is_gone(pid: &str) -> bool {
     pid.parse::<u32>().is_ok() && Path::new("/proc/self").exists() && !Path::new("/proc").join(pid).exists()
 }
@@ -354,7 +351,8 @@ fn first_entry(path: &Path) -> Result<Option<String>> {
     Ok(names.filter(|name| name != LOCK).min())
 }
 
-/// Something that a run which was killed as it began did not leave. It makes its lock first and `run.toml` last.
+/// Returns an entry that cannot come from a run killed as it began. Such a run makes its lock first and `run.toml`
+/// last.
 fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
     let entries = fs::read_dir(path).map_err(|err| unwritable(path, &err))?;
     let is_ours = |name: &str, bytes: u64| match name {
@@ -377,7 +375,7 @@ fn not_empty(path: &Path, name: &str) -> Error {
         .hint("remove the directory if its run is not needed any more")
 }
 
-/// `path-2`, or the first such name that is free.
+/// Returns `path-2`, or the first such name that is free.
 fn next_free(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let candidates = (2..1000).map(|number| path.with_file_name(format!("{name}-{number}")));
@@ -387,7 +385,7 @@ fn next_free(path: &Path) -> PathBuf {
         .unwrap_or_else(|| path.with_file_name(format!("{name}-new")))
 }
 
-/// A full disk, or a place that may not be written.
+/// Returns the error for a full disk, or for a path that cannot be written.
 pub fn unwritable(path: &Path, err: &std::io::Error) -> Error {
     match err.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
@@ -450,7 +448,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         drop(RunDir::create(&path, RUN_FILE, &Value::Null).unwrap());
-        // Its process is dead, and what it started still holds the lock. No process has such a number.
+        // Its process is dead, and its child still holds the lock. No process has such a number.
         fs::write(path.join(LOCK), "4294967295\n").unwrap();
         let held = File::open(path.join(LOCK)).unwrap();
         held.try_lock().unwrap();

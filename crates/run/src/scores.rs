@@ -1,59 +1,52 @@
-//! What evaluations find: the scores of a set, and means over the sets of a run.
+//! Results of evaluations: the scores of one set, and means over the sets of a run.
 
 use plimsoll_config::{EvalMetric, EvalNumber};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What an evaluation found.
 #[derive(Clone, Debug, Default)]
 pub struct EvalReport {
-    /// Mean reward.
     pub score: f64,
     /// Mean over prompts of the best sample's reward.
     pub best: f64,
-    /// Mean over prompts of pass@k, by k: the powers of two up to the samples a prompt. A response without a score of
-    /// the first reward has not succeeded.
+    /// Mean over prompts of pass@k, by k: the powers of two up to the number of samples per prompt. A response without
+    /// a score of the first reward counts as a failure.
     pub pass_at_k: BTreeMap<u32, f64>,
-    /// Responses.
     pub num_samples: usize,
     /// Responses without a score.
     pub num_unscored: usize,
-    /// Response tokens.
     pub tokens: usize,
     /// Seconds of sampling and grading.
     pub seconds: f64,
-    /// What was found over held-out pairs, for methods that learn from them.
+    /// Result over held-out pairs, for methods that learn from them.
     pub pairs: Option<PairScore>,
-    /// The share of each prompt's responses that succeeded.
+    /// For each prompt, the share of responses that succeeded.
     pub pass_rates: Vec<f32>,
 }
 
-/// What an evaluation over held-out pairs found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairScore {
-    /// Share of pairs whose chosen answer is ahead.
+    /// Share of pairs whose chosen answer scores higher.
     pub accuracy: f64,
-    /// Mean of chosen less rejected reward.
+    /// Mean of chosen minus rejected reward.
     pub margin: f64,
-    /// Mean loss.
     pub loss: f64,
-    /// Pairs.
     pub num_pairs: usize,
 }
 
-/// `pass@1 0.2500, pass@2 0.4000`, for people.
+/// Formats pass@k for people: `pass@1 0.2500, pass@2 0.4000`.
 pub fn pass_words(pass_at_k: &BTreeMap<u32, f64>, digits: usize) -> String {
     let words: Vec<String> = pass_at_k.iter().map(|(k, pass)| format!("pass@{k} {pass:.digits$}")).collect();
     words.join(", ")
 }
 
-/// Means of each set weigh the same, however many prompts it has.
+/// Returns the mean over sets, each with the same weight whatever its number of prompts.
 pub fn mean_over_sets(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let sets = values.len().max(1) as f64;
     values.sum::<f64>() / sets
 }
 
-/// The value of `metric`; `reports` has one entry a set.
+/// Returns the value of `metric`; `reports` has one entry per set.
 pub fn metric_value(metric: EvalMetric, reports: &[EvalReport]) -> f64 {
     let one = |report: &EvalReport| match metric.what {
         EvalNumber::Reward => report.score,
@@ -65,7 +58,7 @@ pub fn metric_value(metric: EvalMetric, reports: &[EvalReport]) -> f64 {
     }
 }
 
-/// pass@k, the mean over sets, which all have as many samples a prompt.
+/// Returns the mean of pass@k over sets, which all have the same number of samples per prompt.
 pub fn mean_pass_at_k(reports: &[EvalReport]) -> BTreeMap<u32, f64> {
     let ks = reports.first().into_iter().flat_map(|report| report.pass_at_k.keys().copied());
     ks.map(|k| (k, mean_over_sets(reports.iter().map(|r| r.pass_at_k.get(&k).copied().unwrap_or(0.0)))))

@@ -1,11 +1,11 @@
-//! What a run is doing, noted where its supervisor can read it after a death: a page of JSON, written at phase edges.
+//! What a run is doing, recorded where its supervisor can read it after a death: one page of JSON, written at phase
+//! boundaries.
 
 use plimsoll_memory::host::Rss;
 use plimsoll_worker::StatusNote;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// What a run is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Doing {
@@ -20,7 +20,7 @@ pub enum Doing {
     Score,
     /// Values of the critic, then its forward, backward and optimizer.
     Critic,
-    /// Forward, backward, optimizer of the actor.
+    /// Forward, backward and optimizer of the actor.
     Update,
     /// Scoring held-out prompts.
     Eval,
@@ -31,7 +31,6 @@ pub enum Doing {
 }
 
 impl Doing {
-    /// All of them.
     pub const ALL: [Doing; 9] = [
         Doing::Start,
         Doing::Rollout,
@@ -44,7 +43,6 @@ impl Doing {
         Doing::Idle,
     ];
 
-    /// Lower-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Doing::Start => "start",
@@ -60,20 +58,19 @@ impl Doing {
     }
 }
 
-/// The page's content.
+/// The content of the status page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Status {
-    /// The run directory, once it is made.
+    /// The run directory, once it exists.
     pub dir: Option<PathBuf>,
-    /// What began last.
+    /// The phase that began last.
     pub phase: Doing,
-    /// The step under way, or the last one.
+    /// The step in progress, or the last one.
     pub step: u32,
-    /// Steps of the run.
     pub steps: u32,
-    /// Resident memory of the trainer when that began.
+    /// Resident memory of the trainer when `phase` began.
     pub rss: Rss,
-    /// Resident memory of the worker processes, once a step.
+    /// Resident memory of the worker processes, read once per step.
     pub workers_bytes: u64,
     /// The load line.
     pub planned_bytes: u64,
@@ -83,21 +80,19 @@ pub struct Status {
     pub limit_source: String,
 }
 
-/// Writes the status where a supervisor reads it; without one it writes nowhere.
+/// Writes the status where a supervisor reads it; without a supervisor it writes nothing.
 #[derive(Debug, Default)]
 pub struct StatusWriter {
     note: Option<StatusNote>,
-    /// What is written next.
+    /// The status that the next `write` writes.
     pub status: Status,
 }
 
 impl StatusWriter {
-    /// For this process's supervisor, if it has one.
     pub fn new() -> StatusWriter {
         StatusWriter { note: StatusNote::inherited(), status: Status::default() }
     }
 
-    /// Shows the status.
     pub fn write(&mut self) {
         if let Some(note) = &mut self.note {
             note.write(&serde_json::to_string(&self.status).expect("plain data has a JSON form"));

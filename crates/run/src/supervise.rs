@@ -1,6 +1,7 @@
-//! The verb `train` seen from outside: the trainer runs as a child, and if it is killed, this says by whom, from evidence.
+//! The supervisor of the verb `train`: the trainer runs as a child process, and if it is killed, the supervisor names
+//! the cause from evidence.
 //!
-//! A verdict names its evidence; without any it says "unproven". It never loads a model.
+//! A verdict names its evidence; without any it says "unproven". The supervisor never loads a model.
 
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_files::write_atomic;
@@ -11,9 +12,9 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Room that a limit needs above what was seen: pages of the kernel and of files that cannot be taken at once.
+/// A limit must exceed what was seen by this share: pages of the kernel and of files cannot be reclaimed at once.
 const HEADROOM_DIVISOR: u64 = 16;
-/// Name of a process, as the kernel cuts it.
+/// Length of a process name as the kernel truncates it.
 const COMM_BYTES_MAX: usize = 15;
 
 const SIGINT: i32 = 2;
@@ -23,7 +24,7 @@ const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
 const SIGXCPU: i32 = 24;
 const SIGXFSZ: i32 = 25;
-/// Signals of which a program dies by a fault of its own.
+/// Signals that end a program because of a fault in it.
 const CRASHES: [(i32, &str); 7] = [
     (4, "SIGILL"),
     (5, "SIGTRAP"),
@@ -39,7 +40,7 @@ pub fn is_supervised() -> bool {
     plimsoll_worker::supervisor_pid().is_some()
 }
 
-/// Columns of a terminal.
+/// Returns the number of columns of a terminal.
 pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
     plimsoll_worker::terminal_columns(terminal)
 }
@@ -47,7 +48,8 @@ pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
 /// Runs this program with `args` as a trainer, to its end. Returns its exit code.
 ///
 /// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run
-/// directory has a `crash.json`. A trainer that died of a signal that was passed on to it gives 128 and its number.
+/// directory has a `crash.json`. A trainer that died of a signal that was forwarded to it gives 128 plus the signal's
+/// number.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
@@ -62,14 +64,14 @@ pub fn supervise(
     }
     let signal = ended.signal().unwrap_or(SIGKILL);
     if ended.forwarded == Some(signal) {
-        // It was asked to end before it could do so in its own way.
+        // The forwarded signal ended it before it could handle the signal itself.
         return Ok(128 + signal as u8);
     }
     let evidence = watch.evidence();
     let death = Death { last: read_note(ended.note.as_deref()), ended: &ended, signal, evidence: &evidence };
     let error = death.error(&host);
     if let Some(dir) = death.last.get("dir").and_then(Value::as_str) {
-        // The sentence on the terminal is what counts; a second failure while recording it adds nothing.
+        // The sentence on the terminal matters most; a second failure while recording it adds nothing.
         let _ = write_crash(Path::new(dir), &error, &death);
     }
     Err(error)
@@ -79,25 +81,23 @@ fn read_note(note: Option<&str>) -> Value {
     note.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
 }
 
-/// A trainer that died of a signal, and all that is known about it.
+/// A trainer that died of a signal, and the evidence.
 #[derive(Debug)]
 pub struct Death<'a> {
-    /// The status page's last content, or null.
+    /// The last content of the status page, or null.
     pub last: Value,
-    /// How it ended.
     pub ended: &'a Ended,
-    /// The signal.
     pub signal: i32,
     /// Counters and kernel lines.
     pub evidence: &'a OomEvidence,
 }
 
-/// Who killed a trainer.
+/// What killed a trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The kernel, because a container's limit was reached.
     ContainerOom,
-    /// The kernel, because the machine had no memory left.
+    /// The kernel, because the machine ran out of memory.
     KernelOom,
     /// A signal from outside.
     Killed,
@@ -105,20 +105,19 @@ pub enum Cause {
     Crashed(&'static str),
 }
 
-/// A cause, and whether anything but the signal speaks for it.
+/// A cause, and whether there is evidence for it besides the signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Who killed it.
     pub cause: Cause,
-    /// False if it is only the likeliest.
+    /// False if it is only the most likely cause.
     pub proven: bool,
 }
 
 /// Judges a death by `signal` of the process `pid` named `name`.
 ///
-/// The kernel's own line about the process decides. Without a log, a rise of the container's count of kills does: with
-/// a hit limit it was the container, without one the machine. A log or a count that could be read and shows nothing
-/// proves a signal from outside.
+/// The kernel's own line about the process decides. Without a log, an increase of the container's count of kills does:
+/// with a limit that was hit it was the container, without one the machine. A log or a count that was readable and
+/// shows nothing proves a signal from outside.
 pub fn judge(signal: i32, pid: u32, name: &str, seen: &OomEvidence) -> Verdict {
     if let Some((_, name)) = CRASHES.iter().find(|(number, _)| *number == signal) {
         return Verdict { cause: Cause::Crashed(name), proven: true };
@@ -134,7 +133,7 @@ pub fn judge(signal: i32, pid: u32, name: &str, seen: &OomEvidence) -> Verdict {
     if let (Some(told), Some(counted)) = (told, seen.group_kills())
         && counted <= told
     {
-        // The kernel told of every kill that it counted, and not of this one.
+        // The kernel logged every kill that it counted, and not this one.
         return of(Cause::Killed, true);
     }
     match (seen.group_kills(), seen.kernel_kills) {
@@ -152,7 +151,7 @@ impl Death<'_> {
         judge(self.signal, self.ended.pid, &own_name(), self.evidence)
     }
 
-    /// The one sentence, its facts and its remedies.
+    /// Returns the one-sentence error with its facts and remedies.
     fn error(&self, host: &Host) -> Error {
         let Verdict { cause, proven } = self.verdict();
         let doubt = if proven { "" } else { " (unproven)" };
@@ -192,7 +191,7 @@ impl Death<'_> {
         }
     }
 
-    /// `in step 7 of 200, phase update`.
+    /// Returns for example `in step 7 of 200, phase update`.
     fn place(&self) -> String {
         let number = |name: &str| self.last.get(name).and_then(Value::as_u64).unwrap_or(0);
         match self.last.get("phase").and_then(Value::as_str) {
@@ -220,7 +219,7 @@ impl Death<'_> {
         facts
     }
 
-    /// What speaks for and against a kill by the kernel.
+    /// Returns the evidence for and against a kill by the kernel.
     fn kill_facts(&self) -> Vec<String> {
         let seen = self.evidence;
         let mut facts = Vec::new();
@@ -260,7 +259,7 @@ impl Death<'_> {
         facts
     }
 
-    /// Who else holds memory in the container, now that the trainer is gone.
+    /// Returns the other processes that hold memory in the container, now that the trainer is gone.
     fn others(&self, host: &Host) -> Option<String> {
         let held = self.others_bytes(host)?;
         (held > Bytes(Bytes::MIB))
@@ -277,7 +276,8 @@ impl Death<'_> {
         self.last.get("planned_bytes").and_then(Value::as_u64).filter(|&bytes| bytes > 0).map(Bytes)
     }
 
-    /// The limit that would have been enough: the plan, or what was held if that was more, and what others hold.
+    /// Returns a limit that would have sufficed: the plan, or the measured memory if that was more, and what others
+    /// hold.
     fn enough(&self) -> String {
         let Some(planned) = self.planned() else {
             return "raise the container's limit; `plimsoll plan RUN` says what the run needs".into();
@@ -294,7 +294,7 @@ impl Death<'_> {
     }
 }
 
-/// The supervisor's name is the trainer's: they are one program.
+/// Returns the name of the trainer, which is also the supervisor's: they are one program.
 fn own_name() -> String {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     name.trim().chars().take(COMM_BYTES_MAX).collect()
@@ -395,7 +395,7 @@ mod tests {
             (vec![], None, Some(vec![line(false, 7, "plimsoll")]), true, of(Cause::KernelOom, true)),
             // In a namespace of processes numbers differ, and the name decides.
             (vec![], None, Some(vec![line(true, 90_007, "plimsoll")]), false, of(Cause::ContainerOom, true)),
-            // A neighbour was killed by the kernel, the trainer by somebody else.
+            // The kernel killed a neighbour; something else killed the trainer.
             (
                 vec![group(Some(1), Some(9))],
                 Some(1),
@@ -403,7 +403,7 @@ mod tests {
                 true,
                 of(Cause::Killed, true),
             ),
-            // The log tells of fewer kills than were counted.
+            // The log names fewer kills than were counted.
             (vec![group(Some(1), Some(9))], Some(1), Some(vec![]), true, of(Cause::ContainerOom, true)),
             // No log: the container's counters.
             (vec![group(Some(1), Some(9))], Some(1), None, true, of(Cause::ContainerOom, true)),

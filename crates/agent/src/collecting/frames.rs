@@ -1,8 +1,10 @@
-//! Batches as Parquet files that pandas opens: a row a frame, and only frames, so that a table needs no flags to be read.
+//! Batches as Parquet files that pandas opens: one row per frame, and only frames, so that a table needs no flags to be
+//! read.
 //!
-//! Observations and actions are lists of as many numbers as their space has, flattened; their shapes are in the file's
-//! metadata. What lies beside the frames of an episode in a batch lies in its frames here: `next_observation` is what came
-//! after the frame, the last observation of an episode too, and `final_return` stands at the frame that ended one.
+//! Observations and actions are flat lists of the numbers of their space; their shapes are in the file's metadata. What
+//! a batch stores apart from the frames of an episode is here in a column of its frames: `next_observation` is what
+//! came after the frame, including the last observation of an episode, and `final_return` is set at the frame that
+//! ended one.
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::column::writer::ColumnWriter;
@@ -19,9 +21,9 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Numbers that are handed to a column at a time, or one frame's if that has more.
+/// Numbers handed to a column at a time, or those of one frame if that has more.
 const CHUNK_ELEMENTS: usize = 64 << 10;
-/// What the writer holds beside them: pages of a column, compressed and not, and the footer.
+/// What the writer holds besides the numbers: pages of a column, compressed and not, and the footer.
 const WRITER_BYTES: u64 = 8 << 20;
 /// Headers of pages and of the file: a page has 20,000 frames at most.
 const HEADERS_PER_FRAME: u64 = 1;
@@ -32,29 +34,29 @@ const HEADERS_PER_FRAME: u64 = 1;
 pub(super) fn write_frames(path: &Path, batches: &[Batch], metadata: &[(String, String)]) -> Result<()> {
     let Some(first) = batches.first() else { return Ok(()) };
     let columns = columns(&first.layout);
-    // Whoever looks into the folder finds whole files.
+    // The final name only ever belongs to a complete file.
     let part = path.with_extension("part");
     let written = write(&part, batches, &columns, metadata).and_then(|()| std::fs::rename(&part, path));
     written.map_err(|err| plimsoll_files::write_error(path, &err))
 }
 
-/// Most bytes of a file's frames, and of what its writing takes of the host.
+/// Returns the largest size of a file's frames, and of the host memory for writing them.
 pub(super) fn bytes(layout: &RowLayout) -> (u64, Bytes) {
     let columns = columns(layout);
     let of_frame =
         columns.iter().map(|column| column.elements() as u64 * column.kind.bytes() + 2).sum::<u64>();
-    // Levels are one bit a number where they are not the same throughout.
+    // Levels are one bit per number where they are not constant.
     let levels = columns.iter().map(|column| column.elements() as u64).sum::<u64>().div_ceil(4);
     let largest = columns.iter().map(Column::elements).max().unwrap_or(1).max(CHUNK_ELEMENTS) as u64;
     // Numbers, their two levels, and the encoder's copy.
     (of_frame + levels + HEADERS_PER_FRAME, Bytes(WRITER_BYTES + largest * (8 + 4 + 8)))
 }
 
-/// How Parquet stores an element: its widest types are its only ones.
+/// How Parquet stores an element: 32 and 64 bits are its only widths.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Bool,
-    /// Bits, and whether there is a sign.
+    /// Number of bits, and whether it is signed.
     Int(i8, bool),
     Float,
     Double,
@@ -113,9 +115,8 @@ struct Column {
 
 /// Where the numbers of a frame are.
 enum Source {
-    /// The environment's number.
     EnvIndex,
-    /// An element of a column of the row, which begins there.
+    /// An element of a row's column, which begins at this offset.
     At(usize),
     /// A bit of its flags.
     Flag(u8),
@@ -147,7 +148,7 @@ fn columns(layout: &RowLayout) -> Vec<Column> {
         ("logprob", ElementType::Float32, &layout.logprobs),
         ("value", ElementType::Float32, &layout.values),
     ] {
-        // A column that the policy does not give is not there.
+        // Columns that the policy does not produce are left out.
         if !range.is_empty() {
             columns.push(column(name, element, Source::At(range.start)));
         }
@@ -175,12 +176,12 @@ fn columns(layout: &RowLayout) -> Vec<Column> {
 }
 
 impl Column {
-    /// Numbers of a frame.
+    /// Returns the numbers per frame.
     fn elements(&self) -> usize {
         if let Source::Leaf(_, leaf) = &self.source { leaf.num_elements.max(1) } else { 1 }
     }
 
-    /// Whether a frame's numbers are a list; a leaf of one number is that number.
+    /// True if a frame's numbers are a list; a leaf of one number is written as that number.
     fn is_list(&self) -> bool {
         matches!(&self.source, Source::Leaf(_, leaf) if !leaf.shape.is_empty())
     }
@@ -195,14 +196,14 @@ impl Column {
                 let list = Arc::new(list.with_repetition(Repetition::REPEATED).build()?);
                 let whole = Type::group_type_builder(&self.name).with_fields(vec![list]);
                 let whole = whole.with_repetition(Repetition::REQUIRED);
-                // The older name too, for readers that know no other.
+                // Also the older name, for readers that know no other.
                 let whole = whole.with_converted_type(ConvertedType::LIST);
                 whole.with_logical_type(Some(LogicalType::List)).build().map(Arc::new)
             }
         }
     }
 
-    /// Adds what frame `t` of a row has of this column.
+    /// Adds the numbers of this column in frame `t` of a row.
     fn take(&self, row: &Row, layout: &RowLayout, t: usize, into: &mut Chunk) {
         let bytes = row.bytes();
         match &self.source {
@@ -227,7 +228,7 @@ impl Column {
                 };
                 let elements = leaf.of(slot).chunks_exact(leaf.element.bytes());
                 if self.is_list() {
-                    // A list without elements has one place that says so.
+                    // A list without elements takes one place.
                     let places = leaf.num_elements.max(1);
                     into.definition.extend((0..places).map(|_| i16::from(leaf.num_elements > 0)));
                     into.repetition.extend((0..places).map(|place| i16::from(place > 0)));
@@ -238,7 +239,7 @@ impl Column {
     }
 }
 
-/// Numbers on their way into a column, in the types that Parquet has, and their levels.
+/// Numbers on their way into a column, in Parquet's types, and their levels.
 #[derive(Default)]
 struct Chunk {
     bools: Vec<bool>,
@@ -251,7 +252,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Adds one number, stored as the slots have it.
+    /// Adds one number, in the slots' format.
     fn put(&mut self, kind: Kind, bytes: &[u8]) {
         macro_rules! number {
             ($type:ty) => {
@@ -264,7 +265,7 @@ impl Chunk {
             Kind::Int(8, false) => self.ints.push(bytes[0].into()),
             Kind::Int(16, true) => self.ints.push(number!(i16).into()),
             Kind::Int(16, false) => self.ints.push(number!(u16).into()),
-            // Without a sign the same bits, which the column's type says.
+            // Unsigned numbers have the same bits; the column's type says so.
             Kind::Int(64, _) => self.longs.push(number!(i64)),
             Kind::Int(..) => self.ints.push(number!(i32)),
             Kind::Float => self.floats.push(number!(f32)),
@@ -309,7 +310,7 @@ fn write(
     let file = File::create(path)?;
     let handle = file.try_clone()?;
     put(file, batches, columns, metadata).map_err(|err| match err {
-        // What the system said, rather than what the crate makes of it.
+        // The system's error rather than the crate's wording.
         ParquetError::External(err) => match err.downcast::<std::io::Error>() {
             Ok(err) => *err,
             Err(err) => std::io::Error::other(err),

@@ -1,6 +1,6 @@
-//! `plimsoll collect`: environments alone, from an environment file to batches, their account and their files.
+//! `plimsoll collect`: runs environments alone, from an environment file to batches, statistics and files.
 //!
-//! `plan.rs` says what that takes of the host before anything starts; `policy.rs` opens the policy; `run.rs` is the loop.
+//! `plan.rs` computes the host memory before anything starts; `policy.rs` opens the policy; `run.rs` is the loop.
 
 mod frames;
 mod plan;
@@ -24,25 +24,23 @@ pub use plimsoll_worker::Stop;
 use policy::OpenedPolicy;
 use std::sync::Arc;
 
-/// Observations up to this many bytes have room for an end of an episode at every frame.
+/// Observations up to this size have room for an end of an episode at every frame.
 const SMALL_OBSERVATION_BYTES: usize = 64;
 
-/// What an environment file comes to: spaces, the layout of a row, and how the collector is set.
+/// An opened environment file: spaces, the layout of a row, and the collector's settings.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// What the environments are.
     pub spec: Spec,
-    /// Where the columns of a row are.
+    /// Columns of a row.
     pub row: RowLayout,
-    /// How the collector is set.
     pub settings: Settings,
     /// How groups are stepped.
     pub options: GroupOptions,
     /// Threads that step native environments, or ask workers.
     pub threads: usize,
-    /// Environments of the largest group that the policy acts on.
+    /// Number of environments in the largest group that the policy acts on.
     pub group_envs: usize,
-    /// Python environments, and a worker of them as it was measured.
+    /// Python environments with a measured worker; none for native ones.
     pub python: Option<PythonSetup>,
     /// The policy of a file; none for a random one.
     pub policy: Option<Arc<OpenedPolicy>>,
@@ -109,7 +107,7 @@ pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>
     }
 }
 
-/// The policies, one a thread.
+/// Makes the policies, one per thread.
 ///
 /// Errors: those of reading weights.
 pub fn policies(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Policy>>> {
@@ -142,7 +140,7 @@ fn settings(file: &EnvFile) -> Settings {
     }
 }
 
-/// Batches in memory: those in flight, and those that wait for the rest of their file.
+/// Returns the number of batches in memory: those being filled, and those that wait for the rest of their file.
 fn batches(file: &EnvFile) -> u64 {
     let waiting = if file.run.dir.is_some() { file.run.batches_per_file - 1 } else { 0 };
     u64::from(file.batches_in_flight) + u64::from(waiting)
@@ -160,7 +158,7 @@ fn spec_of(file: &EnvFile, at: &Provenance) -> Result<Spec> {
     native::visit(&file.env, &file.env_options, OfKind).map_err(|error| pointed(error, at))
 }
 
-/// The same error with the place of the key.
+/// Adds the place of the key to an error.
 fn pointed(error: Error, at: &Provenance) -> Error {
     let key = if error.slug == slugs::UNKNOWN_ENVIRONMENT { "env" } else { "env_options" };
     let place = at.error(error.slug, key, &error.message);

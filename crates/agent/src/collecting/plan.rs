@@ -1,32 +1,28 @@
-//! What an environment file takes of the host, before anything starts.
+//! The host memory of an environment file, computed before anything starts.
 
 use super::{Opened, batches, frames, open};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_collect as collect;
 use plimsoll_config::{EnvFile, FramesFormat, LoadedEnv};
-use plimsoll_memory::host::Host;
-use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
-use plimsoll_plan::render;
-use plimsoll_plan::{kernel_bytes, process_rows};
+use plimsoll_memory::{Layout, Limits, Place, Plan, Pool, host::Host};
+use plimsoll_plan::{kernel_bytes, process_rows, render};
 use plimsoll_worker::Stop;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Headers of all files, at most.
+/// Largest total size of the headers of all files.
 const HEADER_BYTES: u64 = 1 << 20;
 
 /// The plan of an environment file.
 #[derive(Clone, Debug)]
 pub struct EnvPlan {
-    /// All rows and limits.
     pub plan: Plan,
-    /// What it is the plan of.
     pub opened: Opened,
 }
 
-/// Plans for this machine, or for the limits given; `stop` ends the wait for environments of Python.
+/// Plans for this machine, or for the given limits; `stop` ends the wait for Python environments.
 ///
-/// Errors: those of opening the environment; what does not fit is a plan, not an error.
+/// Errors: those of opening the environment; a plan that does not fit is no error.
 pub fn plan_env(loaded: &LoadedEnv, given: Option<Limits>, stop: &Stop) -> Result<EnvPlan> {
     let file = &loaded.env;
     let opened = open(file, &loaded.provenance, stop)?;
@@ -91,7 +87,7 @@ fn layout(file: &EnvFile, opened: &Opened) -> Result<Layout> {
 }
 
 impl EnvPlan {
-    /// The refusal, when it does not fit: exit code 3, with what would help.
+    /// Refuses a plan that does not fit, with exit code 3 and remedies.
     pub fn refuse(&self, file: &EnvFile) -> Result<()> {
         self.plan.refusal().map_err(|error| {
             let frames = (file.frames_per_env() / 2).max(1) * u64::from(file.num_envs);
@@ -104,12 +100,12 @@ impl EnvPlan {
         })
     }
 
-    /// Planned peak of the process itself.
+    /// Returns the planned peak of the process itself.
     pub fn process_peak(&self) -> Bytes {
         self.plan.process_peak()
     }
 
-    /// The object that `plan --json` prints.
+    /// Returns the object that `plan --json` prints.
     pub fn to_json(&self) -> Value {
         json!({
             "fits": self.plan.fits(),
@@ -120,7 +116,7 @@ impl EnvPlan {
         })
     }
 
-    /// The table that `plan` prints.
+    /// Returns the table that `plan` prints.
     pub fn table(&self) -> String {
         let verdict = if self.plan.fits() { "verdict: fits" } else { "verdict: does not fit" };
         let held_by = self.memory_held_by();
@@ -129,7 +125,7 @@ impl EnvPlan {
         format!("{regions}{pools}{workers}{verdict}\n")
     }
 
-    /// Who holds workers to `worker_memory`, where there are workers.
+    /// Returns what limits workers to `worker_memory`, where there are workers.
     pub fn memory_held_by(&self) -> Option<&str> {
         self.opened.python.as_ref().map(|setup| setup.measured.memory_held_by.as_str())
     }

@@ -1,4 +1,4 @@
-//! The policy of an environment file: the small actor-critic of a checkpoint, or of a safetensors file from elsewhere.
+//! The policy of an environment file: the small actor-critic of a checkpoint, or of another safetensors file.
 
 use crate::network::{Network, StoredPolicy};
 use crate::policy::{of_file, plan_rows};
@@ -39,12 +39,12 @@ impl OpenedPolicy {
         Ok(Some(OpenedPolicy { network, stored }))
     }
 
-    /// What batches hold of it beside actions.
+    /// Returns what batches hold of it besides actions.
     pub(super) fn extras(&self) -> Extras {
         Extras { logprobs: true, values: self.stored.file.has_critic() }
     }
 
-    /// The policies of `lanes` threads, for groups of at most `rows` environments.
+    /// Makes the policies of `lanes` threads, for groups of at most `rows` environments.
     ///
     /// Errors: those of reading weights.
     pub(super) fn policies(&self, file: &EnvFile, rows: usize, lanes: usize) -> Result<Vec<Box<dyn Policy>>> {
@@ -56,7 +56,7 @@ impl OpenedPolicy {
         Ok(policies.into_iter().map(|policy| Box::new(policy) as Box<dyn Policy>).collect())
     }
 
-    /// Its rows of the plan.
+    /// Returns its plan rows.
     ///
     /// Errors: `size-overflow`.
     pub(super) fn layout(&self, rows: usize, lanes: usize) -> Result<Layout> {

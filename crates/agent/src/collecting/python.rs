@@ -1,4 +1,4 @@
-//! Python environments of an environment file or a run: their options, and one worker started to be measured.
+//! Python environments of an environment file or a run: their options, and the measurement of one started worker.
 
 use plimsoll_base::Result;
 use plimsoll_collect::{Measured, PythonEnvs};
@@ -7,21 +7,21 @@ use plimsoll_memory::host::Host;
 use plimsoll_worker::{Gpu, Stop};
 use std::time::Duration;
 
-/// Python environments, and a worker of them as it was measured.
+/// Python environments with a measured worker.
 #[derive(Clone, Debug)]
 pub struct PythonSetup {
-    /// What to make, and within which limits.
     pub envs: PythonEnvs,
-    /// What a worker is and holds.
+    /// Size and properties of a worker.
     pub measured: Measured,
-    /// Ends whoever waits for environments to be made.
+    /// Ends any wait for environments to be made.
     pub stop: Stop,
 }
 
 impl PythonSetup {
-    /// Those of an environment file; none for native ones.
+    /// Sets up the environments of a file; none for native ones.
     ///
-    /// Errors: those of starting a worker, `interrupted` once `stop` is set; `env-vector-autoreset` for a limit that vector environments cannot have.
+    /// Errors: those of starting a worker, `interrupted` once `stop` is set; `env-vector-autoreset` for a limit that
+    /// vector environments cannot have.
     pub fn of_file(file: &EnvFile, stop: &Stop) -> Result<Option<PythonSetup>> {
         if !is_python_env(&file.env) {
             return Ok(None);
@@ -45,7 +45,7 @@ impl PythonSetup {
         PythonSetup::measured(envs, stop).map(Some)
     }
 
-    /// Those of the environment that a small network is trained in; none for native ones.
+    /// Sets up the environment that a small network is trained in; none for native ones.
     ///
     /// Errors: as `of_file`.
     pub fn of_run(section: &Environment, num_envs: u32, stop: &Stop) -> Result<Option<PythonSetup>> {
@@ -72,14 +72,14 @@ impl PythonSetup {
         Ok(PythonSetup { envs, measured, stop: stop.clone() })
     }
 
-    /// Truncates episodes after `limit` frames, where environments do not themselves.
+    /// Truncates episodes after `limit` frames, where environments do not do so themselves.
     pub fn limit_episodes(&mut self, limit: u32) {
         if !self.measured.is_vector {
             self.envs.episode_steps_max = Some(limit);
         }
     }
 
-    /// The first `num_envs` of the environments, in no more workers than all of them have.
+    /// Returns the first `num_envs` environments, in at most as many workers as all of them have.
     pub fn envs_of(&self, num_envs: u32) -> PythonEnvs {
         let num_workers = self.measured.workers.min(num_envs);
         PythonEnvs { num_envs, num_workers, ..self.envs.clone() }
@@ -90,8 +90,8 @@ fn workers(asked: Option<u32>, num_envs: u32) -> u32 {
     asked.unwrap_or_else(|| Host::this().threads() as u32).clamp(1, num_envs.max(1))
 }
 
-/// Whether there is a processor for each worker and for each thread that asks one. Otherwise they take turns, and halves
-/// of a worker's environments are more turns.
+/// True if there is a processor for each worker and for each thread that asks one. Otherwise they take turns, and
+/// splitting a worker's environments into halves only adds turns.
 fn overlap(envs: &PythonEnvs) -> bool {
     2 * envs.num_workers as usize <= Host::this().threads()
 }

@@ -1,7 +1,6 @@
-//! The loop of `plimsoll collect`: batches until there are enough frames or somebody says stop.
+//! The loop of `plimsoll collect`: collects batches until there are enough frames or a signal comes.
 
-use super::frames::write_frames;
-use super::{EnvPlan, policies, steppers};
+use super::{EnvPlan, frames::write_frames, policies, steppers};
 use plimsoll_base::{Error, Result};
 use plimsoll_collect::{
     Batch, Collector, Fault, Replay, Stats, Trajectories, children_cpu_seconds, process_cpu_seconds,
@@ -16,29 +15,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
-/// Where a collector stands.
+/// The progress of a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CollectProgress {
     /// Frames in batches so far.
     pub frames: u64,
-    /// Frames in all; none: until it is told.
+    /// Frames to collect in all; none collects until a signal.
     pub total_frames: Option<u64>,
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// The account of frames.
     pub stats: Stats,
-    /// Threads that step environments.
     pub threads: usize,
-    /// Mean sum of rewards of the last episodes that ended; none before the first.
+    /// Mean return of the latest finished episodes; none before the first.
     pub episode_return: Option<f64>,
 }
 
-/// What it came to.
 #[derive(Clone, Debug)]
 pub struct CollectEnd {
     /// The object of `collect --json`.
     pub summary: Value,
-    /// The signal that ended it early; none if it came to its end.
+    /// The signal that ended it early; none if it ran to its end.
     pub signal: Option<i32>,
 }
 
@@ -47,12 +43,12 @@ pub struct CollectEnd {
 pub struct News {
     /// What failed and was made again.
     pub faults: Vec<Fault>,
-    /// What is allowed and seldom meant.
+    /// Settings that are allowed but rarely intended.
     pub warnings: Vec<Error>,
 }
 
-/// Collects, and tells `observe` after each batch, with what has happened since the last one. Ends early, with what it
-/// has, once `signal` is not 0.
+/// Collects, and calls `observe` after each batch with the news since the last one. Ends early, keeping what it has,
+/// once `signal` is not 0.
 ///
 /// Errors: those of environments and of writing files; `run-dir-not-empty`.
 pub fn collect(
@@ -84,7 +80,7 @@ pub fn collect(
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
-                // What was collected before is not lost with what ended it.
+                // An error does not lose what was collected before it.
                 kept.finish()?;
                 let frames = format!("{} frames were collected before", progress.frames);
                 return Err(kept.files.last().map_or(error.clone(), |last| {
@@ -102,7 +98,7 @@ pub fn collect(
         observe(&progress, &news);
     }
     kept.finish()?;
-    // Workers end with the collector, and count from then on.
+    // Workers end with the collector; only ended workers are counted.
     drop(collector);
     let cpu = process_cpu_seconds() - cpu;
     let signal = Some(signal.load(Ordering::SeqCst)).filter(|&signal| signal != 0);
@@ -150,12 +146,12 @@ fn warning_json(warning: &Error) -> Value {
     json!({ "slug": warning.slug, "message": warning.message })
 }
 
-/// The share of the threads' time in which they waited for a batch to fill.
+/// Returns the share of the threads' time in which they waited for a batch to fill.
 pub fn stalled_share(progress: &CollectProgress) -> f64 {
     (progress.stats.stalled_seconds / (progress.seconds * progress.threads as f64).max(1e-9)).min(1.0)
 }
 
-/// What is made of batches.
+/// What is kept of batches.
 struct Kept {
     replay: Option<Replay>,
     trajectories: Option<Trajectories>,
@@ -167,7 +163,7 @@ struct Kept {
     files: Vec<PathBuf>,
     metadata: Vec<(String, String)>,
     format: FramesFormat,
-    /// One a worker at most.
+    /// At most one per worker.
     warnings: Vec<Error>,
 }
 
@@ -205,7 +201,7 @@ impl Kept {
         let (mut sum, mut count) = (0.0, 0u64);
         for row in batch.rows() {
             let marks = row.flags(&batch.layout);
-            // An episode that was given up has no return.
+            // An abandoned episode has no return.
             for last in row.finals(&batch.layout).filter(|last| marks[last.frame] & flags::DONE != 0) {
                 (sum, count) = (sum + last.episode_return, count + 1);
             }
@@ -254,7 +250,7 @@ impl Kept {
     }
 }
 
-/// Makes the directory, which must hold nothing.
+/// Makes the directory, or requires that it is empty.
 fn empty_dir(dir: &Path) -> Result<PathBuf> {
     let unwritable = |err: &std::io::Error| {
         Error::io("run-dir-unwritable", dir, err).hint("set run.dir to a folder that can be written")

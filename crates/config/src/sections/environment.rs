@@ -110,9 +110,9 @@ fn five_restarts() -> u32 {
 }
 
 impl Environment {
-    /// Keys of text environments, which a small network has no use for.
+    /// Keys of text environments, which a small network does not use.
     pub const OF_TEXT: [&str; 5] = ["turns_max", "turn_tokens_max", "episode_tokens_max", "credit", "seed"];
-    /// Keys of environments that run in workers, which native ones have no use for.
+    /// Keys of environments that run in workers, which native ones do not use.
     pub const OF_WORKERS: [&str; 8] = [
         "gpu",
         "python",
@@ -123,7 +123,7 @@ impl Environment {
         "reset_timeout_ms",
         "restarts_max",
     ];
-    /// Keys of those that a small network acts in, which a language model has no use for.
+    /// Keys of environments for a small network, which a language model does not use.
     pub const OF_NATIVE: [&str; 8] = [
         "gpu",
         "env_options",
@@ -135,7 +135,7 @@ impl Environment {
         "normalise_rewards",
     ];
 
-    /// Most tokens behind the prompt of an episode whose turns have up to `max_new_tokens`.
+    /// Returns the most tokens after the prompt of an episode whose turns have up to `max_new_tokens`.
     pub fn episode_tokens(&self, max_new_tokens: u32) -> u32 {
         let turns = self.turns_max.max(1);
         let whole = turns
@@ -145,7 +145,7 @@ impl Environment {
     }
 }
 
-/// Returns whether environments of this name run in worker processes.
+/// True if environments of this name run in worker processes.
 pub fn is_python_env(env: &str) -> bool {
     ["gym:", "python:"].iter().any(|prefix| env.starts_with(prefix))
 }

@@ -1,12 +1,11 @@
 //! The table of types: every key of a run file, its type and its default. Messages, the JSON Schema and the resolved
-//! `run.toml` all come from here; nothing else names a key.
+//! `run.toml` all come from here; keys are named nowhere else.
 
 mod environment;
 mod loss;
 mod reward;
 
-use super::data_sets::DataSets;
-use super::values::*;
+use super::{data_sets::DataSets, values::*};
 use plimsoll_algo::method::Method;
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;
@@ -16,7 +15,7 @@ pub use environment::{Environment, is_python_env};
 pub use loss::{Critic, Loss};
 pub use reward::Reward;
 
-/// What the name of a small actor-critic begins with.
+/// Prefix of the name of a small actor-critic.
 pub const MLP: &str = "mlp:";
 /// A run file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,34 +65,25 @@ pub struct RunFile {
     pub environment: Option<Environment>,
 }
 
-/// What `generate` and `eval` take: the sections of a run file that need no training.
+/// The sections of a run file that need no training, for `generate` and `eval`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerbFile {
-    /// As in a run file.
     #[serde(default)]
     pub seed: u64,
-    /// As in a run file.
     pub model: String,
-    /// As in a run file.
     #[serde(default)]
     pub model_options: ModelOptions,
-    /// As in a run file.
     #[serde(default)]
     pub data: Data,
-    /// As in a run file.
     #[serde(default)]
     pub rollout: Rollout,
-    /// As in a run file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reward: Vec<Reward>,
-    /// As in a run file.
     #[serde(default)]
     pub memory: Memory,
-    /// As in a run file.
     #[serde(default)]
     pub eval: Eval,
-    /// As in a run file.
     #[serde(default)]
     pub run: Run,
 }
@@ -302,7 +292,7 @@ fn adam_epsilon() -> f64 {
 }
 
 impl Train {
-    /// `steps` steps at `learning_rate`, everything else at its default.
+    /// Returns `steps` steps at `learning_rate`, everything else at its default.
     pub fn new(steps: u32, learning_rate: f64) -> Train {
         Train {
             steps,
@@ -348,7 +338,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// True if the run file says that it lives in host memory.
+    /// True if the run file puts it into host memory.
     pub fn offloads(&self, what: Offload) -> bool {
         matches!(&self.offload, Auto::Value(list) if list.contains(&what))
     }
@@ -420,14 +410,13 @@ pub struct Run {
 /// What a run trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trains {
-    /// A language model.
     LanguageModel,
     /// A small network that acts in environments.
     Policy,
 }
 
 impl RunFile {
-    /// The run file as TOML, every default written out.
+    /// Returns the run file as TOML, with every default written out.
     pub fn to_toml(&self) -> String {
         let form = "every value of a run file has a form in TOML";
         let mut table = toml::Table::try_from(self).expect(form);
@@ -444,7 +433,7 @@ impl RunFile {
         toml::to_string(&table).expect(form)
     }
 
-    /// `steps` steps of a method at their defaults, everything that the planner chooses left to it.
+    /// Returns `steps` steps of a method at their defaults, with everything else left to the planner.
     pub fn of(method: Method, model: &str, train: Train) -> RunFile {
         RunFile {
             method,
@@ -465,7 +454,6 @@ impl RunFile {
         }
     }
 
-    /// Returns what the run trains.
     pub fn trains(&self) -> Trains {
         match self.environment.is_some() && self.model.starts_with(MLP) {
             true => Trains::Policy,

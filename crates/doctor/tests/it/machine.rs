@@ -124,7 +124,13 @@ fn memory_of_the_host() {
         State::Problem,
         "limit 2.0 GiB (cgroup v2 memory.max)",
     );
-    check(&group("2147483648\n"), &[], "machine-container-memory", State::Problem, "killed 3 in it");
+    check(
+        &group("2147483648\n"),
+        &[],
+        "machine-container-memory",
+        State::Problem,
+        "killed 3 processes in it",
+    );
     check(&group("max\n"), &[], "machine-container-memory", State::Note, "no limit");
     let v1 = [
         ("proc/meminfo", "MemAvailable: 100000000 kB\n"),
@@ -236,7 +242,7 @@ fn variables_that_change_memory() {
         &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
         slug,
         State::Note,
-        "against fragmentation",
+        "reduces fragmentation",
     );
     let both = [
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),

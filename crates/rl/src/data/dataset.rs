@@ -1,8 +1,7 @@
-//! Prompts in a fixed order: generated tasks and rows of files, as tokens. Position i of the data is the same
-//! prompt whatever happened before, so a run knows where it is by a number.
+//! Prompts in a fixed order: generated tasks and rows of files, as tokens. Position i of the data is always the same
+//! prompt, so a number is enough to resume.
 
-use crate::data::mixture::Mixture;
-use crate::data::pairs;
+use crate::{data::mixture::Mixture, data::pairs};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, Overlong, no_rows_to_filter};
@@ -13,16 +12,15 @@ use plimsoll_text::{
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Strings to tokens for one model.
+/// Converts strings to tokens for one model.
 #[derive(Debug)]
 pub struct TextModel {
-    /// The tokenizer.
     pub tokenizer: Tokenizer,
-    /// Its chat template or the run file's.
+    /// The chat template of the model or the run file.
     pub template: Option<ChatTemplate>,
     /// Put before every conversation.
     pub system_prompt: Option<String>,
-    /// True if string prompts are one user message.
+    /// True if a string prompt becomes one user message.
     pub apply_chat: bool,
     /// Ends a supervised completion of plain text.
     pub eos: Option<u32>,
@@ -31,21 +29,20 @@ pub struct TextModel {
 /// One prompt with what its rewards need.
 #[derive(Clone, Debug, Default)]
 pub struct Item {
-    /// Tokens.
     pub ids: Vec<u32>,
-    /// Text, for rewards and samples.
+    /// The prompt as text, for rewards and samples.
     pub text: String,
     /// The conversation, where the prompt is one.
     pub messages: Option<Value>,
     /// The row's other columns.
     pub columns: Map<String, Value>,
-    /// What a supervised run learns, and the chosen answer of a pair; empty elsewhere.
+    /// The target of a supervised run, or the chosen answer of a pair; otherwise empty.
     pub completion: Vec<u32>,
-    /// Which of the data sets it is from.
+    /// Index of its data set.
     pub set: usize,
-    /// The rejected answer of a pair; empty elsewhere.
+    /// The rejected answer of a pair; otherwise empty.
     pub rejected: Vec<u32>,
-    /// By how much the chosen answer should score higher.
+    /// The amount by which the chosen answer should score higher.
     pub margin: f32,
 }
 
@@ -55,7 +52,7 @@ enum Source {
     Items(Vec<Item>),
 }
 
-/// Where prompts come from: one data set, or several that take turns by their weights.
+/// The source of prompts: one data set, or several mixed by their weights.
 #[derive(Debug)]
 pub struct Dataset {
     sets: Vec<Set>,
@@ -66,7 +63,7 @@ pub struct Dataset {
     pub completion_tokens: usize,
 }
 
-/// One data set, in an order of its own.
+/// One data set, in its own order.
 #[derive(Debug)]
 struct Set {
     source: Source,
@@ -74,7 +71,7 @@ struct Set {
     seed: u64,
     shuffle: bool,
     curriculum: Curriculum,
-    /// One entry a row, where the order goes by them.
+    /// One entry per row, where the order depends on them.
     pass_rates: Vec<f32>,
     /// The order of one pass over the rows.
     epoch: Option<(u64, Vec<u32>)>,
@@ -82,7 +79,7 @@ struct Set {
     completion_tokens: usize,
 }
 
-/// LearnsFrom of a file that are not in its data set.
+/// Rows of a file that were left out of its data set.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeftOut {
     rows: usize,
@@ -91,7 +88,7 @@ struct LeftOut {
 }
 
 impl Dataset {
-    /// Opens a data set, or several, with such rows.
+    /// Opens one data set or several, with rows of this kind.
     ///
     /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`,
     /// `data-column-missing`.
@@ -105,7 +102,7 @@ impl Dataset {
         let weights: Vec<f64> = sets.sets().iter().map(DataSet::weight).collect();
         let mut opened = Vec::with_capacity(weights.len());
         for (name, set) in sets.named() {
-            // A set's order does not depend on the sets beside it.
+            // A set's order does not depend on the other sets.
             let seed = if sets.is_one() { seed } else { seed_of(seed, &name) };
             opened.push(Set::open(&set.path, name, data, text, rows, seed)?);
         }
@@ -119,12 +116,12 @@ impl Dataset {
         Ok(Dataset { sets: opened, mixture, prompt_tokens, completion_tokens })
     }
 
-    /// No rows: where an environment makes the prompts, of up to `prompt_tokens` tokens.
+    /// Returns a data set without rows, for environments that make prompts of up to `prompt_tokens` tokens.
     pub fn none(prompt_tokens: usize) -> Dataset {
         Dataset { sets: Vec::new(), mixture: Mixture::new(&[], 0), prompt_tokens, completion_tokens: 0 }
     }
 
-    /// The fixed test set of a task, or all rows of a file; at most `max` rows.
+    /// Returns the fixed test set of a task, or all rows of a file; at most `max` rows.
     pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
         let max = max.map_or(usize::MAX, |n| n as usize);
         let limit = Limit::of(data);
@@ -148,7 +145,7 @@ impl Dataset {
         }
     }
 
-    /// Positions `first..first + n` of the data.
+    /// Returns positions `first..first + n` of the data.
     pub fn batch(&mut self, text: &TextModel, first: u64, n: usize) -> Result<Vec<Item>> {
         let positions = first..first + n as u64;
         let places: Vec<(usize, u64)> = positions.map(|position| self.mixture.at(position)).collect();
@@ -172,12 +169,11 @@ impl Dataset {
         Ok(places.into_iter().map(item).collect())
     }
 
-    /// Names of the sets, by `Item::set`.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.sets.iter().map(|set| set.name.as_str())
     }
 
-    /// Bytes that the rows hold.
+    /// Returns the bytes that the rows hold.
     pub fn bytes(&self) -> Bytes {
         let item = |i: &Item| {
             let columns: usize = i.columns.iter().map(|(k, v)| k.len() + v.to_string().len() + 96).sum();
@@ -202,7 +198,7 @@ impl Dataset {
         Bytes(self.sets.iter().map(of_set).sum::<usize>() as u64)
     }
 
-    /// The rows of each file under its name; none of a task, which makes them as they are needed.
+    /// Returns the rows of each file with its name; none for a task, which makes rows as they are needed.
     pub fn items(&self) -> impl Iterator<Item = (&str, &[Item])> {
         self.sets.iter().filter_map(|set| match &set.source {
             Source::Task { .. } => None,
@@ -210,7 +206,7 @@ impl Dataset {
         })
     }
 
-    /// The columns of each set's first row, for checking what rewards ask for.
+    /// Returns the columns of each set's first row, for checking what rewards ask for.
     pub fn first_columns(&self) -> impl Iterator<Item = Map<String, Value>> {
         self.sets.iter().map(|set| match &set.source {
             Source::Task { task, .. } => task.train_row(set.seed, 0).columns,
@@ -255,7 +251,7 @@ impl Set {
         }
         let task = Box::new(Task::parse(path)?);
         self.source = Source::Task { task, rows, limit: Limit::of(data) };
-        // A task's prompts are of one form; a few show their length.
+        // All prompts of a task have one form; a few show their length.
         for i in 0..64 {
             let item = self.task_item(text, i)?;
             self.prompt_tokens = self.prompt_tokens.max(item.ids.len());
@@ -320,14 +316,14 @@ impl Set {
         task_item_within(task, *rows, *limit, text, &self.name, self.seed, position)
     }
 
-    /// The row at a position of the passes over the file.
+    /// Returns the row at a position of the passes over the file.
     fn row(&mut self, position: u64) -> &Item {
         let Source::Items(items) = &self.source else { unreachable!("a task has no rows") };
         let (epoch, at) = (position / items.len() as u64, (position % items.len() as u64) as usize);
         if !self.shuffle && self.curriculum == Curriculum::None {
             return &items[at];
         }
-        // In one order for all passes there is nothing to make again.
+        // Without shuffling all passes have one order, which is made once.
         let epoch = if self.shuffle { epoch } else { 0 };
         if self.epoch.as_ref().is_none_or(|(e, _)| *e != epoch) {
             let mut order = match self.shuffle {
@@ -337,7 +333,7 @@ impl Set {
             let rate = |row: &u32| self.pass_rates[*row as usize];
             match self.curriculum {
                 Curriculum::None => {}
-                // Stable: rows of one rate stay in the order that they were in.
+                // Stable: rows of one rate keep their order.
                 Curriculum::EasyFirst => order.sort_by(|a, b| rate(b).total_cmp(&rate(a))),
                 Curriculum::HardFirst => order.sort_by(|a, b| rate(a).total_cmp(&rate(b))),
             }
@@ -348,7 +344,7 @@ impl Set {
     }
 }
 
-/// A set's own seed, so that two sets of one task have different rows.
+/// Returns a set's own seed, so that two sets of one task have different rows.
 fn seed_of(seed: u64, name: &str) -> u64 {
     name.bytes().fold(seed, |seed, byte| {
         let bits = philox(seed, Stream::Data, u64::from(byte), u64::MAX);
@@ -356,7 +352,7 @@ fn seed_of(seed: u64, name: &str) -> u64 {
     })
 }
 
-/// The pass rate of a row, where the run file names its column.
+/// Returns the pass rate of a row, where the run file names its column.
 ///
 /// Errors: `data-column-missing`, `data-bad-pass-rate`.
 fn pass_rate(row: &Row, data: &Data, path: &Path, index: usize) -> Result<Option<f64>> {
@@ -383,7 +379,7 @@ fn is_wanted(rate: f64, data: &Data) -> bool {
 }
 
 impl TextModel {
-    /// A row as tokens.
+    /// Converts a row to tokens.
     pub fn item(&self, row: Row) -> Result<Item> {
         let ids = tokenize_prompt(
             &self.tokenizer,
@@ -411,8 +407,8 @@ impl TextModel {
 
 /// Runs `work` on a thread that ends with it.
 ///
-/// The tokenizer's library keeps the tokens of 10,000 words for each thread and offers no way to keep fewer. Prompts that
-/// are made are ever new, so on the run's own thread that memory would grow for hundreds of steps and help nothing.
+/// The tokenizer's library keeps the tokens of 10,000 words for each thread and offers no way to keep fewer. Generated
+/// prompts are always new, so on the run's own thread that memory would grow for hundreds of steps without any use.
 pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("prompts".into());
@@ -421,12 +417,12 @@ pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
     match done {
         Some(Ok(made)) => made,
         Some(Err(panic)) => std::panic::resume_unwind(panic),
-        // No thread to be had: the work is the same here.
+        // No thread is available: the result is the same on this one.
         None => work(),
     }
 }
 
-/// The item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
+/// Returns the item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
 fn task_item_within(
     task: &Task,
     rows: LearnsFrom,
@@ -450,7 +446,7 @@ fn task_item(task: &Task, rows: LearnsFrom, text: &TextModel, seed: u64, index: 
     }
 }
 
-/// The last message of a conversation, or the text itself: what a reward function is shown.
+/// Returns the last message of a conversation, or the text itself: the prompt as a reward function sees it.
 pub(crate) fn prompt_text(prompt: &Prompt) -> String {
     match prompt {
         Prompt::Text(text) => text.clone(),
@@ -458,7 +454,7 @@ pub(crate) fn prompt_text(prompt: &Prompt) -> String {
     }
 }
 
-/// A conversation as functions of other stacks take it: a list of `{"role", "content"}`.
+/// Returns a conversation in the form that functions of other stacks take: a list of `{"role", "content"}`.
 pub(crate) fn prompt_messages(prompt: &Prompt) -> Option<Value> {
     match prompt {
         Prompt::Text(_) => None,
@@ -470,7 +466,7 @@ pub(crate) fn prompt_messages(prompt: &Prompt) -> Option<Value> {
     }
 }
 
-/// `data.prompt_tokens_max` and what becomes of a prompt that is longer.
+/// `data.prompt_tokens_max` and what to do with a longer prompt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     prompt_tokens: Option<usize>,
@@ -482,7 +478,7 @@ impl Limit {
         Limit { prompt_tokens: data.prompt_tokens_max.map(|n| n as usize), overlong: data.overlong }
     }
 
-    /// The item within the limit; `None` if it is dropped.
+    /// Returns the item within the limit; `None` if it is dropped.
     pub(crate) fn apply(&self, mut item: Item, name: &str, row: usize) -> Result<Option<Item>> {
         if item.ids.is_empty() {
             let message = format!("{name}: row {} has a prompt without a token", row + 1);

@@ -1,24 +1,24 @@
-//! Which data set a position of the data belongs to: a pure function of weights, seed and position.
+//! The data set of each position of the data: a pure function of weights, seed and position.
 //!
-//! Item m of set j is due at (m + u_j) / w_j, where w_j is the set's share and u_j its own offset in (0, 1), drawn from the
+//! Item m of set j is due at (m + u_j) / w_j, where w_j is the set's share and u_j its offset in (0, 1), drawn from the
 //! seed; items come in the order in which they are due. So after any number of positions each set has had its share of
-//! them to within one item for each set, and a run that goes on needs no more than the position.
+//! them to within one item per set, and a resumed run needs only the position.
 
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 
-/// The epoch of the random numbers that offsets are drawn with; no pass over the data gets there.
+/// The epoch of the random numbers that offsets are drawn with; no pass over the data reaches it.
 const OFFSETS: u64 = u64::MAX;
 
 /// Weights of data sets.
 #[derive(Clone, Debug)]
 pub struct Mixture {
-    /// Shares, which add up to 1.
+    /// Shares, which sum to 1.
     shares: Vec<f64>,
     offsets: Vec<f64>,
 }
 
 impl Mixture {
-    /// Of sets with these weights, each finite and above 0.
+    /// Makes a mixture of sets with these weights, each finite and above 0.
     pub fn new(weights: &[f64], seed: u64) -> Mixture {
         let total: f64 = weights.iter().sum();
         let offset = |set: usize| f64::from(unit_f32(philox(seed, Stream::Data, OFFSETS, set as u64)[0]));
@@ -28,9 +28,9 @@ impl Mixture {
         }
     }
 
-    /// The set of a position, and the position within that set.
+    /// Returns the set of a position, and the position within that set.
     pub fn at(&self, position: u64) -> (usize, u64) {
-        // Before a time t come at most t items and one for each set: none that is passed over here is looked for.
+        // Before time t at most t items are due, and one more per set: the sought item is not before `start`.
         let start = position as f64 - self.shares.len() as f64 - 1.0;
         let mut next: Vec<u64> = (0..self.shares.len()).map(|set| self.due_before(set, start)).collect();
         let mut passed: u64 = next.iter().sum();
@@ -51,9 +51,9 @@ impl Mixture {
         (item as f64 + self.offsets[set]) / self.shares[set]
     }
 
-    /// Items of a set that are due before a time.
+    /// Returns the items of a set that are due before a time.
     fn due_before(&self, set: usize, time: f64) -> u64 {
-        // Rounding may put this off by one.
+        // Rounding may make this wrong by one.
         let mut items = (time * self.shares[set] - self.offsets[set]).max(0.0) as u64;
         while items > 0 && self.due(set, items - 1) >= time {
             items -= 1;

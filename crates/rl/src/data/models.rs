@@ -1,5 +1,5 @@
-//! Opening the models of a run: what it trains, its critic and its reward model, each with the tokens that the actor samples;
-//! and the text side of a model.
+//! Opening the models of a run: the trained model, its critic and its reward model, each with the tokens that the actor
+//! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, slugs};
@@ -8,9 +8,10 @@ use plimsoll_files::{Head, OpenModel, TokenizerFiles};
 use plimsoll_text::{ChatTemplate, Tokenizer};
 use std::path::Path;
 
-/// What `critic.model` says for a copy of the actor.
+/// The value of `critic.model` for a copy of the actor.
 const CRITIC_OF_ACTOR: &str = "actor";
-/// Opens what a run trains: a reward model may go on from a reward model, everything else samples or predicts tokens.
+/// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that
+/// predicts tokens.
 pub(crate) fn trained_model(
     run: &RunSpec,
     name: &str,
@@ -23,14 +24,14 @@ pub(crate) fn trained_model(
     }
 }
 
-/// Opens a causal language model by the words of a run file.
+/// Opens a causal language model named in a run file.
 ///
 /// Errors: those of opening; `model-unsupported` for a model for sequence classification.
 pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
     let model = open_any_model(name, options, allow_download);
     let is_score = match &model {
         Ok(model) => model.head == Head::Score,
-        // What is wrong with its head does not matter here.
+        // Errors of its head do not matter here.
         Err(error) => slugs::REWARD_MODEL_HEAD.contains(&error.slug),
     };
     if !is_score {
@@ -52,7 +53,7 @@ fn open_any_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
         Some(path) => {
             let path = Path::new(path);
             if path.is_dir() {
-                // A model's folder says also which tokens end a text, and how a conversation is written.
+                // A model's folder also names the tokens that end a text, and the chat template.
                 let other = OpenModel::open(&path.display().to_string(), None, false)?;
                 model.tokenizer = other.tokenizer;
                 model.eos_token_ids = other.eos_token_ids;
@@ -70,7 +71,7 @@ fn open_any_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
     Ok(model)
 }
 
-/// Opens what the critic starts from, where that is not the actor's own model, which must read the same tokens.
+/// Opens the critic's starting weights, where they are not the actor's own model; it must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `critic-tokenizer-mismatch`.
 pub(crate) fn critic_model(
@@ -83,7 +84,7 @@ pub(crate) fn critic_model(
         return Ok(None);
     }
     check_trainable(&section.model)?;
-    // A tokenizer that the run file names is that of both.
+    // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let critic = open_any_model(&section.model, &options, allow_download)?;
     match other_tokens(actor, &critic)? {
@@ -97,7 +98,7 @@ pub(crate) fn critic_model(
     }
 }
 
-/// Opens the reward model that scores responses, if there is one: it must read the tokens that the actor samples.
+/// Opens the reward model that scores responses, if there is one; it must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
 pub(crate) fn reward_model(
@@ -106,7 +107,7 @@ pub(crate) fn reward_model(
     allow_download: bool,
 ) -> Result<Option<OpenModel>> {
     let Some(name) = run.model_reward.as_ref().map(|reward| reward.model.as_str()) else { return Ok(None) };
-    // A tokenizer that the run file names is that of both.
+    // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let model = open_any_model(name, &options, allow_download)?;
     if model.head != Head::Score {
@@ -125,7 +126,7 @@ pub(crate) fn reward_model(
     }
 }
 
-/// How `other` reads other tokens than the actor samples, if it does.
+/// Describes how the tokenizer of `other` differs from the actor's, if it does.
 fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<String>> {
     let (ours, theirs) = (actor.spec.vocab, other.spec.vocab);
     if theirs < ours {
@@ -142,12 +143,11 @@ fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<String>> 
     Ok(differs.map(|token| format!("its tokenizer is not the actor's: they differ in token `{token}`")))
 }
 
-/// The critic's shape.
 pub(crate) fn critic_spec(run: &RunSpec, model: &OpenModel, critic: Option<&OpenModel>) -> Option<ModelSpec> {
     run.needs.critic.then(|| critic.map_or(model.spec, |critic| critic.spec))
 }
 
-/// The bytes of a `tokenizer.json`. Another thing than a file is not opened: a pipe would be waited for.
+/// Returns the bytes of a `tokenizer.json`. Only regular files are opened: a pipe would block.
 fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
     let is_other = std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
     let read = if is_other { Err(std::io::ErrorKind::InvalidInput.into()) } else { std::fs::read(path) };
@@ -157,7 +157,7 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
     })
 }
 
-/// Refuses presets that are there to be planned.
+/// Refuses presets that exist only for planning.
 ///
 /// Errors: `model-unsupported`.
 pub fn check_trainable(model: &str) -> Result<()> {
@@ -181,7 +181,6 @@ fn check_head_dim(model: &OpenModel) -> Result<()> {
         .hint("choose a model with heads of such a size, 64 and 128 are common"))
 }
 
-/// The text side of a model.
 pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
     let (template, apply_chat) = match data.chat_template.as_deref() {

@@ -1,4 +1,4 @@
-//! Pairs of a chosen and a rejected answer: their rows as tokens, and the two sequences of each in a step.
+//! Pairs of a chosen and a rejected answer: their rows as tokens, and the two sequences of each pair in a step.
 
 use crate::data::dataset::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
 use plimsoll_base::{Error, Result};
@@ -7,7 +7,7 @@ use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
 use plimsoll_train::Sequence;
 use std::path::Path;
 
-/// The rows of a file as tokens.
+/// Reads the rows of a file as tokens.
 ///
 /// Errors: those of reading and tokenizing; `pair-equal`, `pair-empty`.
 pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<Item>> {
@@ -18,7 +18,7 @@ pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<It
         .collect()
 }
 
-/// A row as tokens.
+/// Converts a row to tokens.
 ///
 /// Errors: those of tokenizing; `pair-equal`.
 pub(crate) fn item(text: &TextModel, row: PairRow) -> Result<Item> {
@@ -36,7 +36,7 @@ pub(crate) fn item(text: &TextModel, row: PairRow) -> Result<Item> {
     })
 }
 
-/// The fixed pairs of a task's test set, or all rows of a file; at most `max`.
+/// Returns the fixed pairs of a task's test set, or all rows of a file; at most `max`.
 ///
 /// Errors: as `items`; `prompt-too-long`, `data-empty`.
 pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
@@ -56,7 +56,7 @@ pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<
     if kept.is_empty() { Err(no_rows(name)) } else { Ok(kept) }
 }
 
-/// Requires that a pair fits in a micro-batch, where the run file says how large one is: its loss needs both halves.
+/// Requires that a pair fits in a micro-batch, where the run file sets its size: the loss needs both halves.
 ///
 /// Errors: `pair-too-long`.
 pub(crate) fn check_length(run: &RunSpec, name: &str, items: &[Item]) -> Result<()> {
@@ -76,7 +76,7 @@ pub(crate) fn check_length(run: &RunSpec, name: &str, items: &[Item]) -> Result<
         .hint(format!("set train.micro_batch_tokens to at least {tokens}, or \"auto\", or take the row out")))
 }
 
-/// The chosen and the rejected sequence of each pair, neighbours that share their prompt.
+/// Returns the chosen and the rejected sequence of each pair, as neighbours that share their prompt.
 pub(crate) fn sequences(items: &[Item]) -> Vec<Sequence<'_>> {
     let halves = items.iter().enumerate().flat_map(|(group, item)| {
         [&item.completion, &item.rejected].map(|response| Sequence { group, prompt: &item.ids, response })

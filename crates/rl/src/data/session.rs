@@ -1,5 +1,5 @@
-//! Opening what a run file names: model headers, tokenizer, data. The plan and the run open the same things, the plan
-//! only those that it needs.
+//! Opening what a run file names: model headers, tokenizer, data. The plan opens the same things as the run, but only
+//! those that it needs.
 
 use crate::data::dataset::{Dataset, TextModel};
 use crate::data::models::{critic_model, critic_spec, open_model, reward_model, text_model, trained_model};
@@ -18,25 +18,22 @@ use plimsoll_text::file_size;
 use plimsoll_textenv::Kind;
 use std::path::Path;
 
-/// Host bytes of a data file's rows for each byte of them as JSON: text and tokens, measured on GSM8K.
+/// Host bytes of a data file's rows per byte of JSON: text and tokens, measured on GSM8K.
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
-/// The same for each object of a row: a table has room for four entries at least, and the row itself its lengths.
+/// Host bytes per object of a row: a table has room for at least four entries, and the row itself its lengths.
 const DATA_BYTES_PER_OBJECT: u64 = 576;
-/// The same for each entry of an object: its place in the table, and what its key takes alone.
+/// Host bytes per entry of an object: its place in the table, and its key's allocation.
 const DATA_BYTES_PER_ENTRY: u64 = 128;
-/// What a training run works on.
+/// The opened inputs of a training run.
 pub struct Session {
-    /// The model's files.
     pub model: OpenModel,
-    /// What the critic starts from, where that is not the model itself.
+    /// The critic's starting weights, where they are not the model itself.
     pub critic: Option<OpenModel>,
     /// The reward model, if there is one among the rewards.
     pub reward: Option<OpenModel>,
-    /// Its text side.
     pub text: TextModel,
-    /// Training data.
     pub data: Dataset,
-    /// What is evaluated; empty without an evaluation.
+    /// Evaluation sets; empty without an evaluation.
     pub eval: Vec<EvalSet>,
     /// What the plan needs to know of them.
     pub facts: Facts,
@@ -71,7 +68,7 @@ impl Session {
         let tokenizer = run.model_options.tokenizer.clone().filter(|name| name == "bytes");
         let options = ModelOptions { tokenizer, revision: None, ..run.model_options.clone() };
         let mut model = trained_model(run, &checkpoint.display().to_string(), &options, false)?;
-        // Later checkpoints name what the run began with, as earlier ones did.
+        // Later checkpoints name the model that the run began with, as earlier ones did.
         model.source = run.model.clone();
         Session::of_model(run, model)
     }
@@ -122,7 +119,7 @@ impl Session {
         Ok(Session { model, critic, reward, text, data, eval, facts })
     }
 
-    /// The facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
+    /// Returns the facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
     pub fn facts(run: &RunSpec, allow_download: bool) -> Result<Facts> {
         let Some((prompt_tokens, eval_prompts)) = limits_of_data(run) else {
             return Session::open(run, allow_download).map(|session| session.facts);
@@ -151,8 +148,8 @@ impl Session {
     }
 }
 
-/// Longest prompt and number of evaluation prompts where the run file limits them: a run is then planned by the limits
-/// and not by what the data happens to hold, so that its plan is the same with and without the data at hand.
+/// Returns the longest prompt and the number of evaluation prompts where the run file limits them: the plan then uses
+/// the limits instead of the data, and is the same with and without the data at hand.
 fn limits_of_data(run: &RunSpec) -> Option<(usize, usize)> {
     let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.objective.is_some())?;
     let eval_prompts = match run.eval_sets.is_empty() {
@@ -163,7 +160,7 @@ fn limits_of_data(run: &RunSpec) -> Option<(usize, usize)> {
     Some((prompt_tokens.max(1) as usize, eval_prompts))
 }
 
-/// Tokens of the longest answer of held-out pairs.
+/// Returns the tokens of the longest answer of held-out pairs.
 fn longest_answer(sets: &[EvalSet]) -> usize {
     sets.iter()
         .flat_map(|set| &set.items)
@@ -172,7 +169,7 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
         .unwrap_or(0)
 }
 
-/// Plans a run for this machine, or for the limits given.
+/// Plans a run for this machine, or for the given limits.
 ///
 /// Errors: those of opening the model and the data; `size-overflow`; a run that does not fit is a report, not an error.
 pub fn plan_run(run: &RunSpec, limits: Option<Limits>) -> Result<PlanReport> {
@@ -192,7 +189,7 @@ fn planned_facts(run: &RunSpec) -> Result<Facts> {
     Ok(facts)
 }
 
-/// Requires that a user's environment is there.
+/// Requires that a user's environment exists.
 ///
 /// Errors: `text-environment-missing`.
 fn check_environment(run: &RunSpec) -> Result<()> {
@@ -214,12 +211,12 @@ fn prompts_of(run: &RunSpec) -> Result<&DataSets> {
     })
 }
 
-/// `models`: the actor, and what else is read.
+/// Returns the host facts. `models`: the actor, and the others that are read.
 fn host_facts(run: &RunSpec, models: [Option<&OpenModel>; 3]) -> Result<HostFacts> {
     let model = models[0].expect("every run has a model");
     let (mut rows, mut reading) = (0, 0);
     for path in run.data.files().filter(|path| Path::new(path).is_file()) {
-        // Files are read one after another, and all rows stay.
+        // Files are read one after another, and all rows stay in memory.
         let size = file_size(Path::new(path))?;
         let tables = size.objects * DATA_BYTES_PER_OBJECT + size.entries * DATA_BYTES_PER_ENTRY;
         rows += size.json.0 * DATA_BYTES_PER_FILE_BYTE + tables;

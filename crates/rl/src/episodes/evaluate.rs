@@ -11,8 +11,8 @@ use plimsoll_run::scores::EvalReport;
 use plimsoll_textenv::Start;
 use std::time::Instant;
 
-/// Plays `how.samples` episodes of each of `count` starts, as many at a time as the engine holds. A sample succeeds if its
-/// return is 1 or more.
+/// Plays `how.samples` episodes of each of `count` starts, as many at a time as the engine holds. A sample succeeds if
+/// its return is 1 or more.
 pub fn evaluate_episodes(
     trainer: &mut Trainer<'_>,
     how: &EvalHow<'_>,

@@ -1,23 +1,23 @@
-//! From messages to tokens: an episode's prompt, and what stands behind a turn.
+//! Conversion of messages to tokens: an episode's prompt, and what follows a turn.
 //!
-//! What was drawn is never tokenized again. With a chat template the tokens behind a turn are found by rendering the
-//! conversation with a mark in the place of the turn's words: what the template writes behind the mark is what stands
-//! between the turn and the next one, the environment's messages and the opening of the next turn included. An
-//! end-of-text token that was drawn is the template's own end of the turn, and is not written twice.
+//! Sampled tokens are never tokenized again. With a chat template, the tokens after a turn are found by rendering the
+//! conversation with a mark in place of the turn's words: what the template writes after the mark is what comes between
+//! the turn and the next one, including the environment's messages and the opening of the next turn. A sampled
+//! end-of-text token is the template's own end of the turn, and is not written twice.
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
 
-/// What stands behind a turn.
+/// What follows a turn.
 #[derive(Debug, PartialEq)]
 pub(super) struct Behind {
     pub(super) ids: Vec<u32>,
-    /// True if the environment's words were cut.
+    /// True if the environment's words were truncated.
     pub(super) is_cut: bool,
 }
 
-/// The text and the tokens of an episode's first messages.
+/// Returns the text and the tokens of an episode's first messages.
 ///
 /// Errors: those of the template and the tokenizer.
 pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, Vec<u32>)> {
@@ -29,7 +29,7 @@ pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, 
     Ok((rendered, ids))
 }
 
-/// The tokens behind a turn: what the environment `said`, in at most `most` tokens.
+/// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
 /// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did.
 /// Errors: `text-environment-too-long` where even without words there are more than `most`; those of the template and
@@ -49,8 +49,8 @@ pub(super) fn behind_turn(
     if ids.len() <= most {
         return Ok(Behind { ids, is_cut: false });
     }
-    // The longest beginning that fits, by halving; more characters are not always more tokens, so what is taken is
-    // what was tried.
+    // Finds the longest prefix that fits by bisection. More characters are not always more tokens, so the result is
+    // one that was tried.
     let (mut fits, mut low, mut high) = (None, 0, said.iter().map(|m| m.content.chars().count()).sum());
     while low < high {
         let middle = (low + high) / 2;
@@ -67,7 +67,7 @@ pub(super) fn behind_turn(
     }
 }
 
-/// The text of messages without a template.
+/// Formats messages without a template.
 fn plain(messages: &[Message]) -> String {
     messages.iter().map(|message| message.content.as_str()).collect()
 }
@@ -99,7 +99,7 @@ fn words_behind(text: &TextModel, before: &[Message], said: &[Message], eos: Opt
     Ok(drawn.and_then(|drawn| behind.strip_prefix(&drawn)).unwrap_or(behind).to_string())
 }
 
-/// The first `chars` characters of messages, all of which stay.
+/// Returns the first `chars` characters of messages; no message is dropped.
 fn cut(said: &[Message], mut chars: usize) -> Vec<Message> {
     let mut one = |message: &Message| {
         let content: String = message.content.chars().take(chars).collect();
@@ -117,7 +117,7 @@ fn too_long(tokens: usize, most: usize) -> Error {
         .hint(format!("set environment.turn_tokens_max to more than {tokens}"))
 }
 
-/// A text that the tokenizer cannot take is the environment's.
+/// Attributes a text that the tokenizer rejects to the environment.
 fn of_environment(error: Error) -> Error {
     error.fact("the environment said it")
 }
@@ -147,7 +147,7 @@ mod tests {
         Message::new("user", content)
     }
 
-    /// Plays an episode of given responses and answers; gives all its tokens.
+    /// Plays an episode with given responses and answers; returns all its tokens.
     fn play(text: &TextModel, first: &[Message], turns: &[(&str, Option<u32>, &[Message])]) -> Vec<u32> {
         let (_, mut ids) = prompt(text, first).unwrap();
         let mut messages = first.to_vec();
@@ -167,7 +167,7 @@ mod tests {
         let first = [user("Guess.")];
         let higher = [user("Higher, turn-0-stands-here.")];
         let tool = [Message::new("tool", "12"), user("Go on.")];
-        // The second turn was cut by its length: the template's end of the turn is put behind it.
+        // The second turn was cut by its length: the template's end of the turn is appended.
         let turns: [(&str, Option<u32>, &[Message]); 3] =
             [("50", Some(EOS), &higher), ("turn-1-stands-here", None, &tool), ("", Some(EOS), &higher)];
         let ids = play(&text, &first, &turns);

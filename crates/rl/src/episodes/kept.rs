@@ -5,50 +5,47 @@ use plimsoll_rollout::{Finish, Samples};
 use plimsoll_text::Message;
 use serde::Serialize;
 
-/// An episode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KeptEpisode {
     /// Steps done.
     pub step: u32,
-    /// Which episode; those of a group have the same.
+    /// Number of the episode; those of a group have the same.
     pub episode: u64,
-    /// The last of the messages that the environment began with.
+    /// The last of the environment's first messages.
     pub prompt: String,
-    /// All of them.
+    /// All messages of the episode.
     pub messages: Vec<Message>,
-    /// The model's turns, one below the other.
+    /// The model's turns, one per line.
     pub response: String,
     /// Sum of the turns' rewards; null where a fault ended the episode.
     pub reward: Option<f32>,
-    /// Turns, in order.
     pub turns: Vec<KeptTurn>,
-    /// Tokens behind the prompt.
+    /// Tokens after the prompt.
     pub tokens: Vec<u32>,
-    /// One entry a token: 1 if it was drawn and is trained, 0 if the environment said it.
+    /// One entry per token: 1 if it was sampled and is trained, 0 if it came from the environment.
     pub mask: Vec<u8>,
 }
 
-/// A turn of the model and what the environment said to it.
+/// A turn of the model and the environment's answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KeptTurn {
     /// As the environment saw it.
     pub response: String,
     /// Why it ended.
     pub finish: Finish,
-    /// Its tokens: first, and one past the last.
+    /// Range of its tokens: the first, and one past the last.
     pub tokens: [u32; 2],
-    /// One entry a token, as the rollout recorded it.
+    /// One entry per token, as the rollout recorded it.
     pub logprobs: Vec<f32>,
-    /// Updates of the weights that it was drawn with.
+    /// Number of optimizer updates of the weights that sampled it.
     pub policy_version: u64,
-    /// Its reward.
     pub reward: f64,
-    /// What stands behind it; empty behind the last.
+    /// The environment's answer; empty after the last turn.
     pub said: Vec<Message>,
 }
 
 impl Episodes {
-    /// Episode `index` of the last rollout, which gave `samples`.
+    /// Returns episode `index` of the last rollout, which produced `samples`.
     pub fn kept(&self, step: u32, samples: &Samples, index: usize) -> KeptEpisode {
         let episode = &self.played[index];
         let mut mask = vec![0; samples.ids(index).len()];

@@ -1,4 +1,4 @@
-//! What episodes take of the host, and the lengths that a plan needs before one is played.
+//! Host memory of episodes, and the lengths that a plan needs before one is played.
 
 use super::glue::prompt;
 use crate::data::dataset::{TextModel, forgetting};
@@ -6,9 +6,10 @@ use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_textenv::{Hosts, Kind, Start};
 
-/// Episodes that show how long an environment's prompts are.
+/// Number of episodes that show how long an environment's prompts are.
 const LOOKED_AT: u64 = 64;
-/// Longest prompt of a run's environment: what the run file says, else that of the first episodes, which are of one form.
+/// Returns the longest prompt of a run's environment: from the run file, or from the first episodes, which have one
+/// form.
 ///
 /// Errors: those of the template and the tokenizer.
 pub fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usize> {

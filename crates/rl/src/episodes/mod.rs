@@ -1,8 +1,8 @@
 //! Episodes of text environments as training samples: which episodes are played, and what their tokens are.
 //!
-//! An episode is one token sequence: the prompt, what was drawn, what the environment replied, what was drawn, ... Drawn
-//! tokens are kept as they were drawn; the environment's words are tokenized once and appended. While one environment
-//! thinks, other episodes go on; the result does not depend on who answers first.
+//! An episode is one token sequence: the prompt, sampled tokens, the environment's reply, sampled tokens, ... Sampled
+//! tokens are kept as sampled; the environment's words are tokenized once and appended. While one environment computes,
+//! other episodes continue; the result does not depend on the order of answers.
 
 mod evaluate;
 mod glue;

@@ -1,4 +1,4 @@
-//! The episodes of one rollout: what was said in them, what they earned, and the engine's questions about their turns.
+//! The episodes of one rollout: their messages, their rewards, and the engine's questions about their turns.
 
 use super::glue::{behind_turn, prompt};
 use crate::data::dataset::{Item, TextModel, forgetting};
@@ -13,7 +13,6 @@ use plimsoll_textenv::{EnvironmentTally, Hosts, Job, Kind, Said, Start};
 /// Bounds of a turn's reward where it is credited to its turn: those of a shaped reward.
 const REWARD_CLIP: f64 = 10.0;
 
-/// A turn that was played.
 #[derive(Clone, Debug)]
 pub(super) struct PlayedTurn {
     /// As the environment saw it.
@@ -21,17 +20,17 @@ pub(super) struct PlayedTurn {
     /// The end-of-text token that ended it, if one did.
     eos: Option<u32>,
     pub(super) reward: f64,
-    /// What stands behind it; empty behind the last.
+    /// The environment's answer; empty after the last turn.
     pub(super) said: Vec<Message>,
 }
 
-/// An episode under way or over.
+/// An episode, in progress or finished.
 #[derive(Clone, Debug)]
 pub(super) struct Episode {
     pub(super) start: Start,
-    /// All that stands before the turn under way.
+    /// All messages before the turn in progress.
     pub(super) messages: Vec<Message>,
-    /// Of `messages`, those that the prompt is made of.
+    /// Number of `messages` that form the prompt.
     pub(super) num_first: usize,
     pub(super) turns: Vec<PlayedTurn>,
     /// True if a fault ended it: it has no return and is not trained.
@@ -53,7 +52,7 @@ pub struct Episodes {
     first_fault: Option<Error>,
 }
 
-/// What the episodes of a rollout came to.
+/// The results of the episodes of a rollout.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoundReport {
     /// Mean number of turns.
@@ -62,9 +61,9 @@ pub struct RoundReport {
     pub return_mean: f64,
     /// For each turn: the share of episodes that have it, and their mean reward in it.
     pub by_turn: Vec<(f64, f64)>,
-    /// What went wrong, and what limits did.
+    /// Counts of faults and of truncations.
     pub tally: EnvironmentTally,
-    /// The first fault, in a line.
+    /// The first fault, in one line.
     pub fault: Option<String>,
 }
 
@@ -87,8 +86,8 @@ impl Episodes {
         }))
     }
 
-    /// Begins `groups` groups of training episodes from episode `first` on: their prompts. The `group` episodes of a
-    /// group begin alike.
+    /// Begins `groups` groups of training episodes from episode `first` on, and returns their prompts. The `group`
+    /// episodes of a group have the same start.
     ///
     /// Errors: an environment whose reset fails twice; those of the template and the tokenizer; `prompt-too-long`.
     pub fn begin(&mut self, text: &TextModel, first: u64, groups: usize, group: usize) -> Result<Vec<Item>> {
@@ -96,7 +95,7 @@ impl Episodes {
         self.begin_with(text, &starts, group)
     }
 
-    /// The same for given episodes.
+    /// As `begin`, for given episodes.
     pub(super) fn begin_with(
         &mut self,
         text: &TextModel,
@@ -153,7 +152,7 @@ impl Episodes {
                 }
                 Err(error) if tried[reply.slot] => return Err(error.fact("its reset was tried twice")),
                 Err(error) => {
-                    // A worker is started again, and an object that raised is made anew.
+                    // A worker is started again, and an object that raised is recreated.
                     self.tally.count(&error);
                     tried[reply.slot] = true;
                     self.hosts.ask(reply.slot, Job::Reset(episode.start));
@@ -163,7 +162,7 @@ impl Episodes {
         Ok(())
     }
 
-    /// The engine's questions about the episodes that `begin` began. `policy_version`: of the weights that play.
+    /// Returns the engine's side of the begun episodes. `policy_version`: of the weights that play.
     ///
     /// Errors: `stop-string-invalid`.
     pub(crate) fn talk<'s>(
@@ -177,12 +176,12 @@ impl Episodes {
         Ok(Talk { episodes: self, text, rollout, stop })
     }
 
-    /// The return of each episode; `None` of one that a fault ended.
+    /// Returns the return of each episode; `None` where a fault ended it.
     pub fn returns(&self) -> Vec<Option<f32>> {
         self.sums(|turns| turns)
     }
 
-    /// What belongs to the end of each episode: its return, or, where turns are credited, the last turn's reward.
+    /// Returns the reward at the end of each episode: its return, or, where turns are credited, the last turn's reward.
     pub fn outcomes(&self) -> Vec<Option<f32>> {
         match self.section.credit {
             Credit::Episode => self.returns(),
@@ -196,7 +195,7 @@ impl Episodes {
         self.played.iter().map(|episode| (!episode.has_fault).then(|| sum(episode))).collect()
     }
 
-    /// Adds to the token rewards what turns before the last have earned, each at its turn's last token, where turns are
+    /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are
     /// credited.
     pub fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
         if self.section.credit == Credit::Episode {
@@ -209,7 +208,7 @@ impl Episodes {
         }
     }
 
-    /// What the episodes came to.
+    /// Returns the results of the episodes.
     pub fn report(&self) -> RoundReport {
         let whole: Vec<&Episode> = self.played.iter().filter(|episode| !episode.has_fault).collect();
         let share = |part: f64| part / whole.len().max(1) as f64;
@@ -229,7 +228,7 @@ impl Episodes {
         }
     }
 
-    /// A fault ended an episode; more than `restarts_max` of a round end the run.
+    /// Records a fault that ended an episode; more than `restarts_max` in a round end the run.
     fn fail(&mut self, slot: usize, fault: Option<Error>) -> Result<()> {
         self.played[slot].has_fault = true;
         self.tally.aborted += 1;
@@ -281,7 +280,7 @@ pub(crate) struct Talk<'s> {
 }
 
 impl Talk<'_> {
-    /// Takes what an environment said; the tokens that follow, none where the episode is over.
+    /// Records an environment's answer; returns the tokens that follow, none where the episode is over.
     fn hear(&mut self, slot: usize, said: Said, tokens: &mut Vec<u32>) -> Result<()> {
         let section = &self.episodes.section;
         let episode = &mut self.episodes.played[slot];
@@ -339,7 +338,7 @@ impl StopCondition for Talk<'_> {
     fn ended(&mut self, sample: usize, _response: &[u32], _finish: Finish) {
         let episode = &mut self.episodes.played[sample];
         if episode.goes_on {
-            // The answer had no room in the episode: it is not part of it.
+            // The answer had no room in the episode and is not part of it.
             self.episodes.tally.truncated += 1;
             if let Some(turn) = episode.turns.last_mut() {
                 turn.said.clear();
@@ -388,7 +387,7 @@ mod tests {
         assert_eq!(buffers.token_rewards, [0.0, 1.0, 0.0, 0.0, 0.0, 10.0, 0.0, 0.0, 4.0]);
         discounted_returns(1.0, packed, &buffers.token_rewards, &mut buffers.advantages);
         assert_eq!(buffers.advantages, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
-        // GAE passes over the holes, whatever values stand there.
+        // GAE skips the holes, whatever their values are.
         buffers.critic.old_values = vec![0.5, 0.5, f32::NAN, f32::NAN, f32::NAN, 0.5, f32::NAN, 0.5, 0.5];
         crate::methods::critic::gae_advantages(&Gae::default(), &mut buffers);
         assert_eq!(buffers.critic.returns, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);

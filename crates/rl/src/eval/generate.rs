@@ -1,4 +1,4 @@
-//! The verb `generate`: the rollout engine alone, streaming one prompt's response.
+//! The command `generate`: the rollout engine alone, streaming one prompt's response.
 
 use crate::data::dataset::TextModel;
 use crate::data::models::{open_model, text_model};
@@ -7,14 +7,13 @@ use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_memory::host::Host;
-use plimsoll_plan::devices;
-use plimsoll_plan::plan_sampling;
+use plimsoll_plan::{devices, plan_sampling};
 use plimsoll_rollout::{Finish, Request, StopCondition};
 use plimsoll_text::{Message, Prompt, StopMatcher, StreamDecoder, tokenize_prompt};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Hands out text as it is drawn, and ends at a stop string.
+/// Passes on text as it is sampled, and ends at a stop string.
 struct Streaming<'t> {
     text: &'t TextModel,
     decoder: StreamDecoder,
@@ -52,7 +51,7 @@ impl Streaming<'_> {
         }
     }
 
-    /// What was held back, once the response has ended otherwise than by a stop string.
+    /// Passes on the text that was held back, once the response has ended without a stop string.
     fn finish(&mut self) {
         self.out.clear();
         self.decoded.clear();
@@ -63,7 +62,7 @@ impl Streaming<'_> {
     }
 }
 
-/// Generates a response to `prompt`; `sink` gets its text piece by piece. `raw` leaves the chat template out.
+/// Generates a response to `prompt`; `sink` gets its text piece by piece. `raw` omits the chat template.
 ///
 /// Errors: those of opening, planning and sampling; `prompt-empty`.
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {

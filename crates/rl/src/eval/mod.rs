@@ -1,7 +1,7 @@
 //! Evaluation: responses to held-out prompts, scored by the run's rewards.
 //!
-//! The score is the mean reward. Beside it stands pass@k, for which a response succeeds if the first reward gives it 1 or
-//! more, before its weight: other rewards, such as a price for length, do not make a right answer wrong.
+//! The score is the mean reward. Next to it is pass@k, for which a response succeeds if the first reward gives it 1 or
+//! more, before its weight: other rewards, such as a length penalty, do not make a right answer wrong.
 
 pub mod generate;
 mod pass_rates;
@@ -20,10 +20,7 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
-use plimsoll_plan::Facts;
-use plimsoll_plan::devices;
-use plimsoll_plan::plan_sampling;
-use plimsoll_plan::samples_kept;
+use plimsoll_plan::{Facts, devices, plan_sampling, samples_kept};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Request;
 use plimsoll_run::scores::{EvalReport, mean_over_sets, mean_pass_at_k};
@@ -31,36 +28,33 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
-/// Evaluation samples draw from numbers that training never uses.
+/// Evaluation samples use random numbers that training never uses.
 pub(crate) const EVAL_SAMPLE_IDS: u64 = 1 << 62;
 
 /// How to evaluate.
 pub struct EvalHow<'s> {
-    /// The model's text side.
     pub text: &'s TextModel,
     /// Stop strings and the length limit.
     pub rollout: &'s RolloutSpec,
     /// Tokens that end a response.
     pub eos: &'s [u32],
-    /// How tokens are drawn.
+    /// How tokens are sampled.
     pub sampling: Sampling,
-    /// Samples a prompt.
+    /// Samples per prompt.
     pub samples: usize,
-    /// Steps done, for the responses that are kept.
+    /// Steps done, for the kept responses.
     pub step: u32,
     /// The reward model among the rewards, if there is one.
     pub model_reward: Option<&'s ModelReward>,
 }
 
-/// What a response must have of the first reward to succeed.
+/// The first reward's smallest score of a successful response.
 const SUCCESS: f32 = 1.0;
 
-/// An evaluation of one set.
 #[derive(Debug, Default)]
 pub struct Evaluated {
-    /// What it found.
     pub report: EvalReport,
-    /// Every response to the first few prompts, for people.
+    /// Every response to the first few prompts.
     pub examples: Vec<KeptSample>,
 }
 
@@ -132,8 +126,8 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
     }
 }
 
-/// The verb `eval`: a model, data sets and rewards, without training. `rows_to`: a file for the prompts with their pass
-/// rates, as JSON lines.
+/// Runs the command `eval`: a model, data sets and rewards, without training. `rows_to`: a file for the prompts with
+/// their pass rates, as JSON lines.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     devices::check(verb.run.device)?;
     let model = open_model(&verb.model, &verb.model_options, true)?;
@@ -181,7 +175,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     Ok(value)
 }
 
-/// What the verb says of its sets: the lone one, or means over the sets and each of them.
+/// Returns the command's result: that of a single set, or means over the sets and each of them.
 fn verb_report(sets: &[EvalSet], found: &[EvalReport], examples: &[Vec<KeptSample>]) -> Value {
     let one = |((set, found), examples): ((&EvalSet, &EvalReport), &Vec<KeptSample>)| {
         json!({
@@ -208,7 +202,7 @@ fn verb_report(sets: &[EvalSet], found: &[EvalReport], examples: &[Vec<KeptSampl
     })
 }
 
-/// Facts of a verb whose prompts are already tokens.
+/// Returns the facts of a command whose prompts are already tokens.
 pub fn verb_facts(
     run: &RunSpec,
     model: &plimsoll_files::OpenModel,

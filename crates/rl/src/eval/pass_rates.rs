@@ -1,7 +1,6 @@
-//! The rows of evaluated data with their pass rates, as JSON lines: what `data.pass_rate_column` of a run file reads.
+//! The rows of evaluated data with their pass rates, as JSON lines for `data.pass_rate_column` of a run file.
 
-use crate::data::dataset::Item;
-use crate::eval::sets::EvalSet;
+use crate::{data::dataset::Item, eval::sets::EvalSet};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Data;
 use plimsoll_run::scores::EvalReport;
@@ -10,11 +9,11 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// The column that is written unless the run file names another.
+/// The column's name unless the run file sets one.
 const COLUMN: &str = "pass_rate";
 
-/// Writes every prompt that was evaluated with its other columns and its pass rate: the share of its responses to which
-/// the first reward gave 1 or more. The file is whole or not there.
+/// Writes every evaluated prompt with its other columns and its pass rate: the share of its responses to which the
+/// first reward gave 1 or more. The file is complete or absent.
 ///
 /// Errors: `write-failed`, `disk-full`.
 pub fn write(path: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport]) -> Result<()> {

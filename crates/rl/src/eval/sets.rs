@@ -1,26 +1,25 @@
-//! What is evaluated: sets of held-out prompts or pairs.
+//! Evaluation sets of held-out prompts or pairs.
 
 use crate::data::dataset::{Dataset, Item, TextModel};
 use crate::data::pairs;
 use plimsoll_base::Result;
 use plimsoll_config::Data;
 
-/// Held-out prompts under their name.
+/// Held-out prompts with their name.
 #[derive(Clone, Debug, Default)]
 pub struct EvalSet {
-    /// In events, samples and metrics.
+    /// The name in events, samples and metrics.
     pub name: String,
-    /// The prompts.
     pub items: Vec<Item>,
 }
 
 impl EvalSet {
-    /// Sets of episodes, whose prompts their environment makes.
+    /// Returns sets of episodes, whose prompts their environment makes.
     pub fn of_episodes(sets: Vec<(String, String)>) -> Vec<EvalSet> {
         sets.into_iter().map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
     }
 
-    /// Opens sets, each a name and a path, of prompts or of pairs; at most `max` of each.
+    /// Opens sets of prompts or of pairs, each given by name and path; at most `max` rows of each.
     pub fn open_all(
         sets: Vec<(String, String)>,
         data: &Data,

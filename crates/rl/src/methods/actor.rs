@@ -1,4 +1,4 @@
-//! The actor's part of a step: epochs of mini-batches, each one optimizer update, and the loss of a micro-batch.
+//! The actor's part of a step: epochs of mini-batches, each with one optimizer update, and the loss of a micro-batch.
 
 use crate::context::StepContext;
 use crate::methods::batch::Batch;
@@ -14,22 +14,20 @@ use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use std::ops::Range;
 
-/// What the updates of a step came to.
+/// The results of a step's updates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ActorReport {
     /// Sums of the policy loss over all updates.
     pub policy: PolicySums,
-    /// Sums of the KL term.
     pub kl: KlSums,
-    /// Entropy of the trained policy.
     pub entropy: EntropySums,
-    /// The last update's counters.
+    /// Counters of the last update.
     pub update: UpdateStats,
     /// Rows of training passes, all epochs.
     pub rows: u64,
     /// Learning rate of the step; 0 without an update.
     pub learning_rate: f64,
-    /// Largest |l - l_old| before the weights moved.
+    /// Largest |l - l_old| before the weights changed.
     pub mismatch_max: f64,
 }
 
@@ -38,7 +36,7 @@ struct ActorLoss<'l> {
     objective: &'l Objective,
     aggregation: Aggregation,
     step: u32,
-    /// True before the first update of the step: no weight has moved since l_old was recorded.
+    /// True before the first update of the step: no weight has changed since l_old was recorded.
     on_policy: bool,
 }
 
@@ -83,7 +81,7 @@ pub fn actor_updates(
 }
 
 impl ActorLoss<'_> {
-    /// Fills the derivatives of the tokens of a micro-batch, and adds its sums to `report`.
+    /// Writes the derivatives for the tokens of a micro-batch, and adds its sums to `report`.
     fn micro_batch(
         &self,
         buffers: &mut StepBuffers,
@@ -133,7 +131,7 @@ impl ActorLoss<'_> {
     }
 }
 
-/// Returns the mismatch of these tokens, which must have a number.
+/// Returns the mismatch of these tokens, which must be a number.
 fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> Result<f64> {
     let differs = mismatch(buffers, tokens.clone());
     if differs.is_finite() {
@@ -144,16 +142,16 @@ fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> 
         .hint("this is a defect of plimsoll: the loss mask lets through what an environment said"))
 }
 
-/// Largest |l - l_old| of the trained tokens among these; the promise is 0. A token that the rollout did not draw has no
-/// number, and differs without bound.
+/// Returns the largest |l - l_old| of the trained tokens among these; 0 is promised. A token that the rollout did not
+/// sample is NaN, and counts as infinite.
 fn mismatch(buffers: &StepBuffers, tokens: Range<usize>) -> f64 {
     let trained = tokens.filter(|&t| buffers.mask[t] != 0.0);
     let differs = |t: usize| f64::from((buffers.logprobs[t] - buffers.old_logprobs[t]).abs());
     trained.map(differs).fold(0.0, |most, by| if by.is_nan() { f64::INFINITY } else { most.max(by) })
 }
 
-/// In the first mini-batch of a step no weight has moved since l_old was recorded, so the ratio of every trained token, or of
-/// its sequence, is exactly 1 whatever the method.
+/// Requires a ratio of exactly 1 in the first mini-batch of a step: no weight has changed since l_old was recorded,
+/// whatever the method.
 ///
 /// Errors: `logprob-mismatch`.
 fn check_ratio(step: u32, sums: &PolicySums) -> Result<()> {

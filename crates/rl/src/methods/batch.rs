@@ -1,4 +1,4 @@
-//! What a step trains on: some groups of a rollout, as the passes take them.
+//! The groups of a rollout that a step trains on, in the form that the passes take.
 
 use crate::roles::sampling;
 use crate::rollout::held::{Held, HeldGroup};
@@ -7,21 +7,18 @@ use plimsoll_rollout::{Finish, Samples};
 use plimsoll_train::Sequence;
 use std::ops::Range;
 
-/// The groups of a rollout that a step trains on.
 pub struct Batch<'b> {
-    /// All their samples, as the passes take them.
+    /// All their samples, in the form that the passes take.
     pub sequences: Vec<Sequence<'b>>,
-    /// Inverse of the temperature that they were sampled at.
+    /// Inverse of the sampling temperature.
     pub inv_temperature: f32,
     /// The step, from 1.
     pub step: u32,
-    /// The groups.
     pub(crate) groups: &'b [HeldGroup],
-    /// All samples of the rollout.
     pub(crate) samples: &'b Samples,
     /// Indices into `samples`.
     pub(crate) which: Range<usize>,
-    /// Updates that the weights had seen which sampled them.
+    /// Number of optimizer updates of the weights that sampled them.
     pub(crate) policy_version: u64,
     /// Steps since the samples were made.
     pub(crate) lag: u32,

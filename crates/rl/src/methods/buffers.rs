@@ -1,4 +1,4 @@
-//! Per-token arrays of one step, made once: what the losses read and write on the host.
+//! Per-token arrays of one step, allocated once: what the losses read and write on the host.
 
 use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
 use plimsoll_algo::packed::Packed;
@@ -14,28 +14,27 @@ pub struct StepBuffers {
     pub offsets: Vec<usize>,
     /// 1 on trained tokens.
     pub mask: Vec<f32>,
-    /// Log-probabilities before the first update of the step: the rollout's, or scored anew where those are of another
-    /// policy version.
+    /// Log-probabilities before the first update of the step: the rollout's, or scored again where the rollout's are of
+    /// another policy version.
     pub old_logprobs: Vec<f32>,
     /// Of the reference model; empty without one.
     pub ref_logprobs: Vec<f32>,
-    /// Advantages.
     pub advantages: Vec<f32>,
     /// Token rewards, before they become advantages.
     pub token_rewards: Vec<f32>,
-    /// Of the policy that is trained.
+    /// Of the trained policy.
     pub logprobs: Vec<f32>,
-    /// Entropies of the distributions that the tokens were drawn from.
+    /// Entropies of the distributions that the tokens were sampled from.
     pub entropy: Vec<f32>,
-    /// Derivative of the loss by `logprobs`.
+    /// Derivative of the loss with respect to `logprobs`.
     pub d_logprobs: Vec<f32>,
-    /// Derivative of the loss by `entropy`.
+    /// Derivative of the loss with respect to `entropy`.
     pub d_entropy: Vec<f32>,
-    /// The critic's arrays, or those of a reward model that is trained, which has an entry a sequence; empty without one.
+    /// The critic's arrays, or those of a trained reward model, which have one entry per sequence; empty without one.
     pub critic: CriticArrays,
     /// The correction's arrays; empty without one.
     pub correction: CorrectionArrays,
-    /// Offsets of the micro-batch under way, from 0.
+    /// Offsets of the current micro-batch, from 0.
     micro_offsets: Vec<usize>,
 }
 
@@ -45,11 +44,11 @@ pub struct CriticArrays {
     is_there: bool,
     /// Values when the responses were made: of the state before each token.
     pub old_values: Vec<f32>,
-    /// What the values are to become.
+    /// Targets of the values.
     pub returns: Vec<f32>,
-    /// Of the critic that is trained.
+    /// Of the trained critic.
     pub values: Vec<f32>,
-    /// Derivative of the loss by `values`.
+    /// Derivative of the loss with respect to `values`.
     pub d_values: Vec<f32>,
 }
 
@@ -64,7 +63,7 @@ pub struct CorrectionArrays {
 }
 
 impl StepBuffers {
-    /// Room for `sequences` responses of up to `response_tokens` tokens.
+    /// Allocates room for `sequences` responses of up to `response_tokens` tokens.
     pub fn with_capacity(sequences: usize, response_tokens: usize, has: StepArrays) -> StepBuffers {
         let tokens = || Vec::with_capacity(sequences * response_tokens);
         let critic_tokens = || if has.critic { tokens() } else { Vec::new() };
@@ -130,7 +129,7 @@ impl StepBuffers {
         self.mask.resize(total, 1.0);
     }
 
-    /// What the rollout recorded of a sequence.
+    /// Copies what the rollout recorded of a sequence.
     pub fn set_rollout_logprobs(&mut self, sequence: usize, logprobs: &[f32]) {
         let tokens = self.offsets[sequence]..self.offsets[sequence + 1];
         if self.correction.is_there {
@@ -139,7 +138,7 @@ impl StepBuffers {
         self.old_logprobs[tokens].copy_from_slice(logprobs);
     }
 
-    /// The factor of each token's loss, from the log-probabilities before the first update and the rollout's.
+    /// Computes the factor of each token's loss, from the log-probabilities before the first update and the rollout's.
     pub fn correct(&mut self, how: Correction) -> CorrectionSums {
         let packed = Packed { mask: &self.mask, seq_offsets: &self.offsets };
         let CorrectionArrays { rollout_logprobs, weights, .. } = &mut self.correction;
@@ -152,7 +151,7 @@ impl StepBuffers {
         self.mask[tokens].fill(0.0);
     }
 
-    /// Sets a sequence's mask to 0 but in its turns: what an environment said is not trained.
+    /// Sets a sequence's mask to 0 outside its turns: the environment's words are not trained.
     pub fn train_only(&mut self, sequence: usize, turns: &[Turn]) {
         let mask = &mut self.mask[self.offsets[sequence]..self.offsets[sequence + 1]];
         let mut behind = 0;
@@ -163,13 +162,13 @@ impl StepBuffers {
         mask[behind..].fill(0.0);
     }
 
-    /// Tokens of some sequences.
+    /// Returns the tokens of some sequences.
     pub fn tokens(&self, sequences: &Range<usize>) -> Range<usize> {
         self.offsets[sequences.start]..self.offsets[sequences.end]
     }
 
-    /// Returns the trained tokens of some sequences, and the sequences with one; `None` if every sample was left out, so that
-    /// there is nothing to learn from.
+    /// Returns the trained tokens of some sequences, and the number of sequences with one; `None` if every sample was
+    /// left out.
     pub fn trained(&self, sequences: &Range<usize>) -> Option<(f64, f64)> {
         let tokens = |s: usize| -> f64 {
             self.mask[self.offsets[s]..self.offsets[s + 1]].iter().map(|&m| f64::from(m)).sum()
@@ -179,14 +178,14 @@ impl StepBuffers {
         (total > 0.0).then_some((total, count))
     }
 
-    /// Makes the offsets of some sequences begin at 0, for `micro_batch`.
+    /// Rebases the offsets of some sequences to 0, for `micro_batch`.
     pub fn set_micro(&mut self, sequences: &Range<usize>) {
         let first = self.offsets[sequences.start];
         self.micro_offsets.clear();
         self.micro_offsets.extend(self.offsets[sequences.start..=sequences.end].iter().map(|o| o - first));
     }
 
-    /// The sequences of `set_micro`, split so that derivatives can be written beside what is read.
+    /// Returns the sequences of `set_micro`, split so that derivatives can be written while the rest is read.
     pub fn micro_batch(&mut self, tokens: Range<usize>) -> MicroArrays<'_> {
         MicroArrays {
             packed: Packed { mask: &self.mask[tokens.clone()], seq_offsets: &self.micro_offsets },
@@ -203,7 +202,7 @@ impl StepBuffers {
 }
 
 impl StepBuffers {
-    /// The sequences of `set_micro` for the critic's loss, and where its derivatives go.
+    /// Returns the sequences of `set_micro` for the critic's loss, and the slice for its derivatives.
     pub fn critic_batch(&mut self, tokens: Range<usize>) -> (ValueBatch<'_>, &mut [f32]) {
         let critic = &mut self.critic;
         let batch = ValueBatch {
@@ -216,26 +215,19 @@ impl StepBuffers {
     }
 }
 
-/// One micro-batch's part of the arrays.
+/// One micro-batch's part of the arrays in `StepBuffers`.
 #[derive(Debug)]
 pub struct MicroArrays<'a> {
     /// Mask and offsets.
     pub packed: Packed<'a>,
-    /// As in `StepBuffers`.
     pub logprobs: &'a [f32],
-    /// As in `StepBuffers`.
     pub old_logprobs: &'a [f32],
-    /// As in `StepBuffers`.
     pub ref_logprobs: &'a [f32],
-    /// As in `StepBuffers`.
     pub advantages: &'a [f32],
-    /// As in `StepBuffers`.
     pub entropy: &'a [f32],
     /// Factors of the token losses, where they are corrected.
     pub weights: Option<&'a [f32]>,
-    /// As in `StepBuffers`.
     pub d_logprobs: &'a mut [f32],
-    /// As in `StepBuffers`.
     pub d_entropy: &'a mut [f32],
 }
 
@@ -288,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Prompts and padding have no place in the arrays at all; environment tokens and responses that were cut have one.
+    /// Prompts and padding have no entries in the arrays; environment tokens and responses that were cut have some.
     #[test]
     fn each_mask_has_a_case_that_is_another_without_it() {
         // Seven response tokens, whatever their prompts and whatever the longest response: the mean is over seven.
@@ -303,7 +295,7 @@ mod tests {
         let (truncated, gradient) = loss(|buffers| buffers.leave_out(1));
         assert_eq!((&gradient[2..6], gradient[6]), (&[0.0; 4][..], -7.0 / 3.0));
         assert!(environment != whole && truncated != whole && environment != truncated);
-        // What stands at masked tokens is never read.
+        // Values at masked tokens are never read.
         let (poisoned, _) = loss(|buffers| {
             buffers.mask[3..5].fill(0.0);
             buffers.logprobs[3..5].fill(f32::NAN);

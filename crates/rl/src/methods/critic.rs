@@ -1,4 +1,4 @@
-//! The critic's part of a step: advantages over its values, its updates, and what tells how good they are.
+//! The critic's part of a step: advantages from its values, its updates, and measures of their quality.
 //! Legend: N response tokens of the step.
 
 use crate::context::StepContext;
@@ -16,42 +16,40 @@ use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::UpdateOptions;
 use std::ops::Range;
 
-/// What the critic did in a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CriticReport {
     /// Sums of the value loss over all its updates.
     pub sums: ValueSums,
     /// Mean value of trained tokens, before the updates.
     pub mean_value: f64,
-    /// 1 - Var(R - V) / Var(R) of the values that the advantages were made of.
+    /// 1 - Var(R - V) / Var(R) of the values that the advantages were computed from.
     pub explained_variance: f64,
-    /// The last update's counters.
+    /// Counters of the last update.
     pub update: UpdateStats,
-    /// Updates of the step.
     pub updates: u32,
     /// Learning rate of the step.
     pub learning_rate: f64,
 }
 
-/// Token rewards and the critic's values to advantages and to what the values are to become.
+/// Turns token rewards and the critic's values into advantages and into the targets of the values.
 ///
-/// A response that the limit cut counts as ended, as in OpenRLHF, verl and Open-Reasoner-Zero: nothing comes after it.
+/// A response that the limit cut counts as ended, as in OpenRLHF, verl and Open-Reasoner-Zero: nothing follows it.
 pub fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     let (critic, advantages) = (&mut buffers.critic, &mut buffers.advantages);
     gae(how, packed, &buffers.token_rewards, &critic.old_values, &[], advantages, &mut critic.returns);
 }
 
-/// How the sequences of a rollout are cut into the critic's updates: passes over them, and sequences of an update.
+/// Returns how the sequences of a rollout are cut into the critic's updates: epochs, and sequences per update.
 fn cut(run: &RunSpec, sequences: usize) -> (u32, usize) {
     match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
-        // As many in each, and fewer in the last where dynamic sampling found too few groups.
+        // Equal parts; the last is smaller where dynamic sampling found too few groups.
         Some(updates) => (1, sequences.div_ceil(updates as usize)),
         None => (run.train.epochs_per_rollout, run.train.mini_batch.map_or(sequences, |n| n as usize)),
     }
 }
 
-/// All updates of the critic from one rollout, towards `buffers.critic.returns`. Does nothing without a critic.
+/// Makes all updates of the critic from one rollout, towards `buffers.critic.returns`. Does nothing without a critic.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
 pub fn critic_updates(
@@ -90,14 +88,14 @@ pub fn critic_updates(
     Ok(Some(report))
 }
 
-/// The values that the advantages were made of, held against what they were to be.
+/// Compares the values that the advantages were computed from with their targets.
 fn measure(buffers: &mut StepBuffers, report: &mut CriticReport) {
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     let critic = &mut buffers.critic;
     let old = &critic.old_values;
     let batch = ValueBatch { packed, values: old, old_values: old, returns: &critic.returns };
     let aggregation = Aggregation::of_batch(Default::default(), packed, 1.0);
-    // Nothing of the updates is in `d_values` yet.
+    // `d_values` is free until the updates.
     report.explained_variance =
         value_loss(None, &batch, &aggregation, &mut critic.d_values).explained_variance();
     let trained = old.iter().zip(&buffers.mask).filter(|(_, m)| **m != 0.0);
@@ -158,7 +156,8 @@ mod tests {
         assert_eq!(skipped, [0.125 - 0.5 + 0.25 * 0.75, 0.0, 0.0, 0.0, 0.75]);
         assert_eq!(returns, [0.125 + 0.25 * 0.75, 0.0, 0.0, 0.0, 1.0]);
         let (stepped, _) = run(MaskHole::ZeroValue, f32::NAN);
-        // Three steps of value 0 stand between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three quarters.
+        // Three steps of value 0 are in between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three
+        // quarters.
         let at_hole = 0.125 + 0.25 * 0.75;
         assert_eq!(stepped, [-0.5 + 0.25 * 0.25 * 0.25 * at_hole, 0.0, 0.0, 0.0, 0.75]);
     }
@@ -169,7 +168,7 @@ mod tests {
         let rest = |b: &StepBuffers| [&b.advantages[..3], &b.advantages[5..]].concat();
         assert_eq!(rest(&all), rest(&without));
         assert_eq!((without.advantages[3], without.critic.returns[4]), (0.0, 0.0));
-        // Nor is it in the mean that whitening takes away.
+        // Nor is it part of the mean that whitening subtracts.
         let mut whitened = buffers(Some(1));
         whiten(Whiten::Full, &whitened.mask.clone(), &mut whitened.advantages);
         let sum: f32 = rest(&whitened).iter().sum();

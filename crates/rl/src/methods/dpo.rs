@@ -1,5 +1,5 @@
-//! The step of `dpo`: log-probs of both answers under the policy and under the weights that the run began with, and a loss of
-//! how much further apart the policy holds them.
+//! The step of `dpo`: log-probs of both answers under the policy and under the weights that the run began with, and a
+//! loss of how much further apart the policy holds them.
 
 use crate::data::dataset::Item;
 use crate::data::pairs::sequences;
@@ -10,14 +10,13 @@ use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
-use plimsoll_run::scores::PairScore;
+use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
 use std::ops::Range;
 
 /// Log-probs are those of the model itself.
 const INV_TEMPERATURE: f32 = 1.0;
 
-/// One step over pairs: a single update. `step` counts from 1.
+/// Makes one step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
 pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<PairReport> {
@@ -47,10 +46,10 @@ pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: 
     Ok(PairReport { sums, logps, update, learning_rate: f64::from(how.lr) })
 }
 
-/// Accuracy, margin and loss over held-out pairs, without an update.
+/// Returns accuracy, margin and loss over held-out pairs, without an update.
 pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let (loss, mut sums) = (run.preference, PairSums::default());
-    // The step's arrays hold so many.
+    // This is the capacity of the step's arrays.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let sequences = sequences(items);
         trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
@@ -61,7 +60,7 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> 
         buffers.set_micro(&all);
         let tokens = buffers.tokens(&all);
         let micro = buffers.micro_batch(tokens);
-        // The actor as it is.
+        // The current actor.
         let micro = MicroArrays { logprobs: micro.old_logprobs, ..micro };
         sums.merge(pair_loss(loss, micro, 1.0, &mut [0.0; 2]));
     }
@@ -69,7 +68,8 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> 
     Ok(pair_score(&sums))
 }
 
-/// The loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to `logps`.
+/// Computes the loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to
+/// `logps`.
 fn pair_loss(
     loss: PreferenceLoss,
     micro: MicroArrays<'_>,

@@ -1,25 +1,21 @@
-//! The metrics of the parts of a step under their names.
+//! The metrics of the parts of a step.
 
-use crate::episodes::RoundReport;
-use crate::methods::actor::ActorReport;
-use crate::methods::critic::CriticReport;
-use crate::methods::pairs::PairReport;
-use crate::methods::sft::SftReport;
-use crate::rollout::gather::Gathered;
-use crate::rollout::held::HeldGroup;
-use plimsoll_algo::correction::CorrectionSums;
-use plimsoll_algo::shaping::RewardMetrics;
+use crate::{
+    episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
+    methods::pairs::PairReport, methods::sft::SftReport, rollout::gather::Gathered, rollout::held::HeldGroup,
+};
+use plimsoll_algo::{correction::CorrectionSums, shaping::RewardMetrics};
 use plimsoll_reward::Scored;
 use plimsoll_run::metrics::Metrics;
 
-/// Turns of an episode that have metrics of their own.
+/// Number of turns with metrics of their own.
 const TURNS_TOLD: usize = 8;
 
 fn named<const N: usize>(rows: [(&str, f64); N]) -> Metrics {
     rows.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
-/// Adds what a rollout took, and what its rewards and its environment counted.
+/// Adds the metrics of a rollout, and the counts of its rewards and its environment.
 pub fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
     metrics.extend(named([
         ("time/rollout", gathered.rollout_s),
@@ -42,14 +38,14 @@ pub fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
     if let Some(episodes) = &gathered.episodes {
         metrics.extend(of_episodes(episodes));
     }
-    // Last, so that nothing that a function logs hides what went wrong with it.
+    // Last, so that nothing that a function logs hides its own failures.
     for (name, tally) in &gathered.tallies {
         let counters = tally.named().into_iter();
         metrics.extend(counters.map(|(what, count)| (format!("rewards/{name}/{what}"), count as f64)));
     }
 }
 
-/// What an environment adds. Turns have metrics of their own up to the eighth.
+/// Returns the metrics of an environment. Turns have metrics of their own up to the eighth.
 fn of_episodes(report: &RoundReport) -> Metrics {
     let mut metrics =
         named([("episode/turns_mean", report.turns_mean), ("episode/return", report.return_mean)]);
@@ -62,8 +58,8 @@ fn of_episodes(report: &RoundReport) -> Metrics {
     metrics
 }
 
-/// Where prompts come from several sets: the mean reward of each, and its share of the prompts. A set without a reward in
-/// this step has no mean.
+/// Adds the mean reward of each set and its share of the prompts, where there are several sets. A set without a reward
+/// in this step has no mean.
 pub fn add_sets(metrics: &mut Metrics, names: &[&str], groups: &[HeldGroup]) {
     if names.len() < 2 || groups.is_empty() {
         return;
@@ -80,7 +76,7 @@ pub fn add_sets(metrics: &mut Metrics, names: &[&str], groups: &[HeldGroup]) {
     }
 }
 
-/// Rewards before shaping.
+/// Returns the metrics of rewards before shaping.
 pub fn of_rewards(rewards: &RewardMetrics) -> Metrics {
     named([
         ("reward", rewards.reward),
@@ -89,7 +85,7 @@ pub fn of_rewards(rewards: &RewardMetrics) -> Metrics {
     ])
 }
 
-/// The mean of each reward over the samples that it scored, unweighted.
+/// Returns the mean of each reward over the samples that it scored, unweighted.
 pub fn of_reward_parts<'s>(names: &[&str], scored: impl Iterator<Item = &'s Scored> + Clone) -> Metrics {
     let mean = |i: usize| {
         let scores = scored.clone().filter_map(|s| s.parts[i]).map(f64::from);
@@ -98,7 +94,7 @@ pub fn of_reward_parts<'s>(names: &[&str], scored: impl Iterator<Item = &'s Scor
     names.iter().enumerate().map(|(i, name)| (format!("rewards/{name}/mean"), mean(i))).collect()
 }
 
-/// The weights of what an older policy version sampled.
+/// Returns the metrics of the weights for samples of an older policy version.
 pub fn of_correction(sums: &CorrectionSums) -> Metrics {
     named([
         ("correction/mean", sums.mean_weight()),
@@ -107,7 +103,7 @@ pub fn of_correction(sums: &CorrectionSums) -> Metrics {
     ])
 }
 
-/// The actor's updates, which took `seconds`.
+/// Returns the metrics of the actor's updates, which took `seconds`.
 pub fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
     named([
         ("kl", actor.kl.mean_kl()),
@@ -125,7 +121,7 @@ pub fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
     ])
 }
 
-/// The critic's updates: its loss is their mean, its values are those before them.
+/// Returns the metrics of the critic's updates: its loss is their mean, its values are those before them.
 pub fn of_critic(critic: &CriticReport) -> Metrics {
     named([
         ("loss/value", critic.sums.loss / f64::from(critic.updates.max(1))),
@@ -137,7 +133,7 @@ pub fn of_critic(critic: &CriticReport) -> Metrics {
     ])
 }
 
-/// The metrics of a supervised step.
+/// Returns the metrics of a supervised step.
 pub fn of_sft(report: &SftReport) -> Metrics {
     named([
         ("loss", report.sums.mean_nll()),
@@ -147,7 +143,7 @@ pub fn of_sft(report: &SftReport) -> Metrics {
     ])
 }
 
-/// The metrics of a step over pairs; rewards are those before the update.
+/// Returns the metrics of a step over pairs; rewards are those before the update.
 pub fn of_pairs(report: &PairReport) -> Metrics {
     let (sums, pairs) = (&report.sums, report.sums.pairs.max(1.0));
     let mut metrics: Metrics = named([

@@ -1,4 +1,4 @@
-//! What a run learns from, and how: the policy methods with their actor and critic, preference pairs and completions.
+//! The methods: policy methods with their actor and critic, preference pairs, and supervised completions.
 
 pub mod actor;
 pub mod batch;
@@ -11,8 +11,7 @@ pub mod policy;
 pub mod reward_model;
 pub mod sft;
 
-use crate::data::dataset::Item;
-use crate::roles::Trainer;
+use crate::{data::dataset::Item, roles::Trainer};
 use pairs::PairReport;
 use plimsoll_base::Result;
 use plimsoll_config::{Method, RunSpec};
@@ -20,7 +19,6 @@ use plimsoll_run::scores::PairScore;
 
 /// A method over pairs of answers.
 pub struct PairMethod {
-    /// Its name.
     pub method: Method,
     /// Makes one step, from 1, over some pairs: a single update.
     pub step: fn(&mut Trainer<'_>, &RunSpec, &[Item], u32) -> Result<PairReport>,

@@ -1,19 +1,15 @@
-//! What a step and an evaluation over pairs of answers report.
+//! The reports of a step and of an evaluation over pairs of answers.
 
 use crate::roles::UpdateStats;
 use plimsoll_algo::preference::PairSums;
 use plimsoll_run::scores::PairScore;
 
-/// What a step over pairs did.
 #[derive(Debug, Default)]
 pub struct PairReport {
-    /// Sums of the loss.
     pub sums: PairSums,
     /// Mean summed log-probs of the chosen and the rejected answers; none for scores.
     pub logps: Option<[f64; 2]>,
-    /// The update's counters.
     pub update: UpdateStats,
-    /// Learning rate of the step.
     pub learning_rate: f64,
 }
 

@@ -17,47 +17,47 @@ use plimsoll_algo::shaping::shape_rewards;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::metrics::Metrics;
-use plimsoll_run::status::Doing;
+use plimsoll_run::{metrics::Metrics, status::Doing};
 use std::time::Instant;
 
-/// What a step came to.
+/// The results of a step.
 #[derive(Debug, Default)]
 pub struct StepReport {
-    /// Every number that a part of the step tells, under its name.
+    /// Every metric of a part of the step, by name.
     pub metrics: Metrics,
     /// Mean reward before shaping.
     pub reward: f64,
-    /// Response tokens that were sampled.
+    /// Sampled response tokens.
     pub sampled_tokens: usize,
     /// Rows of training passes, all epochs.
     pub update_rows: u64,
-    /// Largest difference between the trainer's log-probability before the weights moved and l_old, which is the rollout's
-    /// unless another policy version sampled.
+    /// Largest difference between the trainer's log-probability before the weights changed and l_old, which is the
+    /// rollout's unless another policy version sampled.
     pub logprob_mismatch_max: f64,
     /// Seconds of each part.
     pub seconds: StepSeconds,
-    /// Operations, as the work is defined: a forward pass for what is sampled, three for what is trained.
+    /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is
+    /// trained.
     pub flops: f64,
-    /// The first fault of an episode, in a line.
+    /// The first fault of an episode, in one line.
     pub fault: Option<String>,
 }
 
-/// Seconds of the parts of a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepSeconds {
     /// Sampling.
     pub rollout: f64,
-    /// Grading after the rollout: what was not done by its end.
+    /// Grading after the rollout: what was not finished by its end.
     pub reward: f64,
     /// Forward, backward and optimizer of the actor.
     pub update: f64,
 }
 
-/// Makes one step over P prompts: those that the last rollout has left, else those of a new rollout. `step` counts from 1.
+/// Makes one step over P prompts: those that the last rollout has left, or those of a new rollout. `step` counts from
+/// 1.
 ///
-/// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of sampling and of
-/// the rewards. `cx.cursor` is then beyond what the step sampled, and must not be kept.
+/// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of
+/// sampling and of the rewards. `cx.cursor` is then past what the step sampled, and must not be kept.
 pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<StepReport> {
     let prompts = cx.run.rollout.prompts_per_step as usize;
 
@@ -77,12 +77,12 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     Ok(report)
 }
 
-/// The parts of a step that read no data: score, advantage and update.
+/// Runs the parts of a step that read no data: score, advantage and update.
 fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>) -> Result<StepReport> {
     let mut report = StepReport::default();
     begin_buffers(trainer, cx.run, batch);
 
-    // 3. Score: log-probs of the reference, if there is one, and of the actor, if the samples are not its own.
+    // 3. Score: log-probs of the reference, if there is one, and of the actor, if another version sampled.
     (cx.edge)(Doing::Score);
     let started = Instant::now();
     trainer.score_reference(&batch.sequences, batch.inv_temperature)?;
@@ -91,7 +91,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     }
     report.add("time/score", started.elapsed().as_secs_f64());
 
-    // 4. Advantage; with a critic, over its values, and what they should have been is what it learns from.
+    // 4. Advantage; with a critic, from its values, whose targets are what it learns.
     let started = Instant::now();
     if trainer.role(RoleName::Critic).is_some() {
         (cx.edge)(Doing::Critic);
@@ -128,7 +128,7 @@ impl StepReport {
         self.metrics.extend(metrics::of_actor(actor, self.seconds.update));
     }
 
-    /// Adds what is known of the samples that were trained.
+    /// Adds the metrics of the trained samples.
     fn add_samples(&mut self, cx: &StepContext<'_>, batch: &Batch<'_>, flops: f64) {
         self.flops += flops;
         let count = batch.which.len() as f64;
@@ -141,7 +141,7 @@ impl StepReport {
         self.metrics.extend(metrics::of_reward_parts(&names, scored));
     }
 
-    /// Adds what a rollout took. Last, so that nothing that a reward logs hides what went wrong with it.
+    /// Adds the metrics of a rollout. Last, so that nothing that a reward logs hides its own failures.
     fn add_rollout(&mut self, gathered: Gathered) {
         self.sampled_tokens = gathered.tokens;
         self.flops += gathered.flops;
@@ -164,7 +164,7 @@ fn begin_buffers(trainer: &mut Trainer<'_>, run: &RunSpec, batch: &Batch<'_>) {
     }
 }
 
-/// Turns rewards into one advantage a token. Returns the sums of a KL term that is part of the reward.
+/// Turns rewards into one advantage per token. Returns the sums of a KL term that is part of the reward.
 fn advantages(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,

@@ -1,4 +1,4 @@
-//! Training a reward model: a decoder's body and one linear map, whose value at a text's last token is its score.
+//! Training of a reward model: a decoder's body and one linear map, whose value at a text's last token is its score.
 
 use crate::data::dataset::Item;
 use crate::data::pairs::sequences;
@@ -9,11 +9,10 @@ use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
-use plimsoll_run::scores::PairScore;
+use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
 use std::ops::Range;
 
-/// One step over pairs: a single update. `step` counts from 1.
+/// Makes one step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
 pub fn reward_model_step(
@@ -42,7 +41,7 @@ pub fn reward_model_step(
     Ok(PairReport { sums, logps: None, update, learning_rate: f64::from(how.lr) })
 }
 
-/// Accuracy, margin and loss over held-out pairs, without an update.
+/// Returns accuracy, margin and loss over held-out pairs, without an update.
 pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let mut sums = PairSums::default();
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
@@ -53,7 +52,7 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> 
     Ok(pair_score(&sums))
 }
 
-/// The loss of pairs whose scores stand beside each other, chosen first; writes its derivatives, [2 P].
+/// Computes the loss of pairs whose scores are adjacent, chosen first; writes its derivatives, [2 P].
 fn pair_loss(items: &[Item], scores: &[f32], total_pairs: f64, d_scores: &mut [f32]) -> PairSums {
     assert_eq!(scores.len(), 2 * items.len(), "a pair's halves stand in one micro-batch");
     let half = |which: usize| -> Vec<f32> { scores.iter().skip(which).step_by(2).copied().collect() };

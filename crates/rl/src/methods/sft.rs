@@ -10,18 +10,14 @@ use plimsoll_plan::RoleName;
 use plimsoll_run::ending::loss_not_finite;
 use plimsoll_train::Sequence;
 
-/// What a supervised step did.
 #[derive(Debug, Default)]
 pub struct SftReport {
-    /// Sums of the loss.
     pub sums: SftSums,
-    /// The update's counters.
     pub update: UpdateStats,
-    /// Learning rate of the step.
     pub learning_rate: f64,
 }
 
-/// One supervised step over rows with completions. `step` counts from 1.
+/// Makes one supervised step over rows with completions. `step` counts from 1.
 pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<SftReport> {
     let sequences: Vec<Sequence<'_>> = items
         .iter()

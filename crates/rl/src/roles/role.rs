@@ -1,7 +1,7 @@
 //! A role: a decoder with its head, its parameters and, if it is trained, its gradients and optimizer states.
 //!
-//! Actor, reference, critic and reward model differ in the values of `RoleShape` alone. Pack, upload, layers, head, read, loss,
-//! backward: `score` is that sequence up to the read, `gradients` all of it.
+//! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
+//! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
 use crate::methods::buffers::StepBuffers;
 use plimsoll_base::{Bytes, Error, Phase, Result, slugs};
@@ -21,13 +21,11 @@ use std::time::Instant;
 
 /// A model with a purpose, bound to the arena.
 pub struct Role<'a> {
-    /// Its part of the run's shape.
     pub shape: RoleShape,
-    /// Its parameters.
     pub table: ParamTable,
     /// Gradients and states; none if it is frozen.
     pub optimizer: Option<Optimizer<'a>>,
-    /// Sum of squares of the weights of a frozen role: another model has another.
+    /// Sum of squares of the weights of a frozen role, which identifies its model.
     pub sum_squares: Option<f64>,
     weights: Weights<'a>,
 }
@@ -41,23 +39,22 @@ enum Weights<'a> {
     Offloaded { all: Buf<'a>, rope: Buf<'a> },
 }
 
-/// How weights are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Loading {
-    /// Draws what a model's files do not hold.
+    /// Seed of the weights that a model's files do not hold.
     pub seed: u64,
     /// Bytes of the buffers between file and device.
     pub staging: Bytes,
 }
 
-/// What an update over some sequences did.
+/// Counters of an update over some sequences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UpdateStats {
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
     /// Forward and backward passes.
     pub micro_batches: u32,
-    /// Rows that went through them.
+    /// Rows that passed through them.
     pub rows: u64,
     /// Seconds of forward passes, heads included.
     pub forward_s: f64,
@@ -69,7 +66,6 @@ pub struct UpdateStats {
 
 /// What all roles share when they make passes.
 pub struct Passes<'x, 'a> {
-    /// The device.
     pub dev: &'a dyn Device,
     /// The bytes that phases share.
     pub overlay: &'x mut Overlay<'a>,
@@ -86,15 +82,15 @@ pub struct Scores<'x> {
 }
 
 impl Scores<'_> {
-    /// Copies the numbers to the host; `out` has one entry a head row.
+    /// Copies the numbers to the host; `out` has one entry per head row.
     pub fn read(&self, out: &mut [f32]) {
         self.dev.read_f32(self.buf, 0, out);
     }
 }
 
 impl<'a> Role<'a> {
-    /// Binds the role's regions and reads its weights from `model`. `first` is the run's first role, whose rotary table serves
-    /// the others where their shapes allow it; the first role itself has none.
+    /// Binds the role's regions and reads its weights from `model`. `first` is the run's first role, whose rotary table
+    /// serves the others where their shapes allow it; none for the first role itself.
     ///
     /// Errors: those of reading weights.
     pub fn bind(
@@ -115,7 +111,7 @@ impl<'a> Role<'a> {
             rope::fill(dev, &shape.spec, rope);
         }
         if let Some(all) = resident.get(&format!("offload.{name}.weights")) {
-            // What is offloaded is a copy of the first role before its first step.
+            // An offloaded role is a copy of the first role before its first step.
             let of = first.expect("the first role is never offloaded").decoder().params.all;
             dev.offload_begin();
             dev.offload_out(0, &mut std::iter::once((of, all)));
@@ -148,7 +144,7 @@ impl<'a> Role<'a> {
         self.optimizer.as_ref().map_or(0, |optimizer| optimizer.step)
     }
 
-    /// Runs forward passes over all sequences. `each` is given the sequences of a micro-batch and the head's numbers: the
+    /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch and the head's numbers: the
     /// log-probabilities of their response tokens, or their values.
     ///
     /// Errors: those of packing and of the device.
@@ -177,8 +173,8 @@ impl<'a> Role<'a> {
         Ok(())
     }
 
-    /// Computes the gradients of `which` sequences, from zero. `loss` sees each micro-batch after its forward pass, whose
-    /// numbers are in `buffers`, and fills the derivatives of its tokens.
+    /// Computes the gradients of `which` sequences, from zero. `loss` is called for each micro-batch after its forward
+    /// pass, whose numbers are in `buffers`, and writes the derivatives of its tokens.
     ///
     /// Errors: `loss-not-finite`; those of packing and of the device.
     pub fn gradients(
@@ -235,7 +231,7 @@ impl<'a> Role<'a> {
 
     /// Applies the gradients: their norm, and one step of the optimizer.
     ///
-    /// Errors: `gradient-not-finite`; the weights are then as they were.
+    /// Errors: `gradient-not-finite`; the weights are then unchanged.
     pub fn apply(
         &mut self,
         with: Passes<'_, '_>,
@@ -247,7 +243,7 @@ impl<'a> Role<'a> {
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev));
         }
-        // The passes are over: what they shared may be gone.
+        // The passes are over: their shared arrays may be gone.
         let update = self.shape.update.expect("only trained roles are updated");
         let phase = enter(dev, overlay, update.pass.mode.phase());
         let slots = self.trained().slots(&phase, self.shape.name.name());
@@ -262,7 +258,7 @@ impl<'a> Role<'a> {
         Ok(stats)
     }
 
-    /// Runs every shape of its passes once. Weights and states stay as they are.
+    /// Runs every shape of its passes once. Weights and states stay unchanged.
     ///
     /// Errors: those of the device.
     pub fn rehearse(&self, with: Passes<'_, '_>) -> Result<()> {
@@ -282,7 +278,7 @@ impl<'a> Role<'a> {
         rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
             layers(dev, decoder, pass);
             self.head(dev, decoder, pass, 1.0);
-            // Not zeros: algorithms are compared by what they make of these gradients.
+            // Not zeros: algorithms are compared by the gradients that they compute from these.
             let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
             self.backward(dev, &optimizer.grads, false, pass, 1.0, [&ones, &zeros]);
         })?;
@@ -291,7 +287,7 @@ impl<'a> Role<'a> {
         dev.check()
     }
 
-    /// Reads the weights again from where they came.
+    /// Reads the initial weights again.
     ///
     /// Errors: those of reading weights.
     pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading) -> Result<()> {
@@ -340,7 +336,7 @@ impl<'a> Role<'a> {
         self.optimizer.as_ref().expect("a trained role has an optimizer")
     }
 
-    /// What runs its forward passes in a phase.
+    /// Returns what runs its forward passes in a phase.
     fn scorer<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Scorer<'p>
     where
         'a: 'p,
@@ -374,7 +370,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Runs the backward pass from the derivatives by the head's numbers and by the entropy, [R] f32 each.
+    /// Runs the backward pass from the derivatives with respect to the head's numbers and to the entropy, [R] f32 each.
     fn backward(
         &self,
         dev: &dyn Device,
@@ -393,7 +389,7 @@ impl<'a> Role<'a> {
         backward(dev, self.decoder(), grads, add, pass, of);
     }
 
-    /// Names the first tensor whose gradient is not finite.
+    /// Returns the error that names the first tensor whose gradient is not finite.
     fn gradient_not_finite(&self, dev: &dyn Device) -> Error {
         let grads = &self.trained().grads;
         let broken = |p: &&Param| {
@@ -410,13 +406,13 @@ impl<'a> Role<'a> {
     }
 }
 
-/// Begins a phase, and tells the device.
+/// Begins a phase on the host and on the device.
 pub(crate) fn enter<'p>(dev: &dyn Device, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
     dev.begin_phase(phase, overlay.bytes());
     overlay.enter(phase)
 }
 
-/// Runs a pass of every size that products tell apart; `run` is given each and its head rows.
+/// Runs a pass of every size for which products choose another algorithm; `run` gets each size and its head rows.
 fn rehearse_passes(
     dev: &dyn Device,
     phase: &InPhase<'_>,

@@ -18,14 +18,13 @@ use std::path::Path;
 pub struct Sources<'m> {
     /// The run's model: the actor and its reference, or the reward model that is trained.
     pub model: &'m OpenModel,
-    /// What the critic starts from, if that is another model.
+    /// The critic's starting weights, if they are another model.
     pub critic: Option<&'m OpenModel>,
     /// The reward model that scores responses.
     pub reward: Option<&'m OpenModel>,
 }
 
 impl<'m> Sources<'m> {
-    /// One model for all roles.
     pub fn one(model: &'m OpenModel) -> Sources<'m> {
         Sources { model, critic: None, reward: None }
     }
@@ -41,9 +40,7 @@ impl<'m> Sources<'m> {
 
 /// One device, its arena's overlay, and everything that a step needs.
 pub struct Trainer<'a> {
-    /// The device.
     pub dev: &'a dyn Device,
-    /// The run's shape.
     pub shape: &'a RunShape,
     /// Responses of the last request.
     pub samples: Samples,
@@ -101,7 +98,6 @@ impl<'a> Trainer<'a> {
         &self.roles[0]
     }
 
-    /// Returns a role, if the run has it.
     pub fn role(&self, name: RoleName) -> Option<&Role<'a>> {
         self.roles.iter().find(|role| role.shape.name == name)
     }
@@ -111,8 +107,8 @@ impl<'a> Trainer<'a> {
         self.roles.iter().filter(|role| role.optimizer.is_some())
     }
 
-    /// Runs every shape of every phase once, so that the device's libraries take what they need before the first step.
-    /// Weights and states stay as they are. Does nothing on a device whose operations take no memory.
+    /// Runs every shape of every phase once, so that the device's libraries allocate what they need before the first
+    /// step. Weights and states stay unchanged. Does nothing on a device whose operations allocate no memory.
     ///
     /// Errors: those of the device.
     pub fn rehearse(&mut self, samplings: &[Sampling]) -> Result<()> {
@@ -134,7 +130,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Reads the first role's weights again from where they came.
+    /// Reads the first role's initial weights again.
     ///
     /// Errors: those of reading weights.
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
@@ -176,18 +172,16 @@ impl<'a> Trainer<'a> {
         self.engine.run(self.dev, self.roles[0].decoder(), acts, request, stop, &mut self.samples)
     }
 
-    /// Takes the step's responses out for as long as it reads them; `put_samples` gives them back.
+    /// Takes the step's responses out while it reads them; `put_samples` puts them back.
     pub(crate) fn take_samples(&mut self) -> Samples {
         let samples = self.kept.as_mut().unwrap_or(&mut self.samples);
         std::mem::replace(samples, Samples::with_capacity(0, 1))
     }
 
-    /// Puts back what `take_samples` took.
     pub(crate) fn put_samples(&mut self, samples: Samples) {
         *self.kept.as_mut().unwrap_or(&mut self.samples) = samples;
     }
 
-    /// Returns the responses of the last rollout.
     pub fn step_samples(&self) -> &Samples {
         self.kept.as_ref().unwrap_or(&self.samples)
     }
@@ -219,7 +213,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Computes log-probabilities under the actor as it is into `buffers.old_logprobs`.
+    /// Computes log-probabilities under the current actor into `buffers.old_logprobs`.
     ///
     /// Errors: as `score`.
     pub fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
@@ -254,8 +248,9 @@ impl<'a> Trainer<'a> {
 
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
     ///
-    /// `loss` sees each micro-batch after its forward pass: it fills the derivatives in `buffers` for its tokens.
-    /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then as they were.
+    /// `loss` is called for each micro-batch after its forward pass: it writes the derivatives of its tokens into
+    /// `buffers`.
+    /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then unchanged.
     pub fn update(
         &mut self,
         role: RoleName,

@@ -1,6 +1,6 @@
-//! One rollout: prompts are sampled and graded, and with dynamic sampling groups that are not kept are replaced by groups
-//! of further prompts, in further rounds whose number is bounded. Every round uses the engine's buffers; what is kept is
-//! moved to a buffer of its own.
+//! One rollout: prompts are sampled and graded. With dynamic sampling, groups that are not kept are replaced by groups
+//! of further prompts, in a bounded number of further rounds. Every round uses the engine's buffers; what is kept is
+//! moved to a separate buffer.
 
 use crate::context::StepContext;
 use crate::data::dataset::Item;
@@ -17,24 +17,23 @@ use plimsoll_rollout::{Request, RolloutStats};
 use plimsoll_run::status::Doing;
 use std::time::Instant;
 
-/// What a rollout took.
+/// The results of a rollout.
 #[derive(Clone, Debug, Default)]
 pub struct Gathered {
-    /// True if groups may not be kept.
+    /// True if groups may be dropped.
     pub filters: bool,
-    /// Rounds.
     pub rounds: u32,
-    /// Groups that were sampled.
+    /// Number of sampled groups.
     pub sampled: usize,
-    /// Groups that passed, those included that were not needed any more.
+    /// Number of groups that passed, including those that were not needed any more.
     pub passed: usize,
-    /// Groups that the rollout has fewer than it was to have.
+    /// Number of groups that the rollout is short of.
     pub missing: usize,
-    /// Sum of all rewards that were given.
+    /// Sum of all rewards.
     pub rewards: f64,
-    /// How many were given.
+    /// Number of rewards.
     pub rewarded: usize,
-    /// Response tokens that were sampled.
+    /// Number of sampled response tokens.
     pub tokens: usize,
     /// Operations of one forward pass over what was sampled.
     pub flops: f64,
@@ -42,23 +41,23 @@ pub struct Gathered {
     pub stats: RolloutStats,
     /// Seconds of sampling.
     pub rollout_s: f64,
-    /// Seconds of grading after the rollout: what was not done by its end.
+    /// Seconds of grading after the rollout: what was not finished by its end.
     pub reward_s: f64,
-    /// What went wrong with the rewards that are other people's code.
+    /// Failures of rewards that run a user's code.
     pub tallies: Vec<(String, Tally)>,
-    /// Means of what they logged next to their scores, of the last round.
+    /// Means of what they logged with their scores, in the last round.
     pub logged: Vec<(String, f64)>,
-    /// What the episodes came to, if there is an environment.
+    /// Results of the episodes, if there is an environment.
     pub episodes: Option<RoundReport>,
 }
 
 impl Gathered {
-    /// Share of sampled groups that passed; the metric `dynamic_sampling/kept_share`.
+    /// Returns the share of sampled groups that passed; the metric `dynamic_sampling/kept_share`.
     pub fn kept_share(&self) -> f64 {
         self.passed as f64 / self.sampled.max(1) as f64
     }
 
-    /// Mean reward of all that was sampled; the metric `dynamic_sampling/reward`.
+    /// Returns the mean reward of all samples; the metric `dynamic_sampling/reward`.
     pub fn mean_reward(&self) -> f64 {
         self.rewards / self.rewarded.max(1) as f64
     }
@@ -69,7 +68,7 @@ impl Gathered {
         self.stats.preemptions += round.preemptions;
     }
 
-    /// Adds what the rewards counted next to the scores of a round.
+    /// Adds what the rewards counted in a round.
     fn add_graded(&mut self, rewards: &Rewards) {
         for (name, tally) in rewards.tallies() {
             match self.tallies.iter_mut().find(|(known, _)| known == name) {
@@ -80,8 +79,8 @@ impl Gathered {
         self.logged = rewards.logged().collect();
     }
 
-    /// Returns the prompts of the next round if `missing` groups are missing: as many as the share that passed so far makes
-    /// likely to be enough, and never more than a rollout has.
+    /// Returns the number of prompts of the next round if `missing` groups are missing: as many as the share that
+    /// passed so far makes likely to be enough, and never more than a rollout has.
     fn next_round(&self, missing: usize, rollout: usize) -> usize {
         match self.passed {
             0 => rollout,
@@ -90,7 +89,7 @@ impl Gathered {
     }
 }
 
-/// Fills `cx.held` with the groups of a rollout, and moves `cx.cursor` past what it took.
+/// Fills `cx.held` with the groups of a rollout, and moves `cx.cursor` past them.
 ///
 /// Errors: `dynamic-sampling-exhausted` if no group was kept; those of sampling and of the rewards.
 pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
@@ -117,7 +116,7 @@ pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) ->
     Ok(gathered)
 }
 
-/// Samples and grades `prompts` prompts, and keeps of their groups what passes and is still needed.
+/// Samples and grades `prompts` prompts, and keeps those of their groups that pass and are still needed.
 fn round(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
@@ -179,7 +178,7 @@ fn round(
     Ok(())
 }
 
-/// Samples responses to `items`, which are graded as they end: their scores and texts.
+/// Samples responses to `items`, which are graded as they end; returns their scores and texts.
 fn respond(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
@@ -207,7 +206,8 @@ fn respond(
     Ok((scored, texts))
 }
 
-/// Plays the episodes that were begun with the request's prompts. Returns what each earned, and no text: episodes keep theirs.
+/// Plays the begun episodes from the request's prompts. Returns the return of each, and no text: episodes keep their
+/// own.
 fn play(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
@@ -226,7 +226,7 @@ fn play(
     Ok((outcomes.into_iter().map(|total| Scored { total, parts: Vec::new() }).collect(), texts))
 }
 
-/// No group of a whole rollout was kept.
+/// Returns the error of a rollout in which no group was kept.
 fn exhausted(filter: Option<GroupFilter>, gathered: &Gathered, step: u32) -> Error {
     let Gathered { rounds, sampled, rewarded, .. } = gathered;
     let wanted = match filter {

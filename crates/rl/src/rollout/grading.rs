@@ -1,4 +1,4 @@
-//! Grading while the rollout runs: a response that has ended is put into words and handed to the rewards at once.
+//! Grading while the rollout runs: a response that has ended is decoded and passed to the rewards at once.
 
 use crate::data::dataset::{Item, TextModel};
 use crate::rollout::responses::{TextStop, response_text};
@@ -14,14 +14,15 @@ pub struct Grading<'s> {
     text: &'s TextModel,
     rollout: &'s RolloutSpec,
     rewards: &'s mut Rewards,
-    /// One entry a group.
+    /// One entry per group.
     prompts: Vec<Arc<Prompt>>,
     group: usize,
     texts: Vec<String>,
 }
 
 impl<'s> Grading<'s> {
-    /// Begins a round of `rewards` over `group` responses to each item. `steps`: the step and how many there will be.
+    /// Begins a round of `rewards` over `group` responses to each item. `steps`: the step and the total number of
+    /// steps.
     ///
     /// Errors: `stop-string-invalid`.
     pub fn begin(
@@ -53,7 +54,7 @@ impl<'s> Grading<'s> {
         })
     }
 
-    /// The text of every response, all of which have ended.
+    /// Returns the text of every response, all of which have ended.
     pub fn texts(self) -> Vec<String> {
         self.texts
     }

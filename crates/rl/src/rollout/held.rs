@@ -1,5 +1,5 @@
-//! What a rollout kept: groups of samples with their scores, in the order of their prompts. A step trains on the next
-//! ones. A checkpoint between two steps of one rollout holds the rest, because the weights that sampled them are gone.
+//! The samples that a rollout kept: groups with their scores, in the order of their prompts. A step trains on the next
+//! ones. A checkpoint between two steps of one rollout stores the rest, because the weights that sampled them are gone.
 //!
 //! Tokens and log-probs are not here: they are the responses of a `Samples`, group by group.
 
@@ -14,13 +14,12 @@ use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
 
-/// The groups of a rollout.
 #[derive(Debug, Default)]
 pub struct Held {
     groups: Vec<HeldGroup>,
-    /// Groups that have trained.
+    /// Number of groups that have been trained on.
     used: usize,
-    /// Those of the last step.
+    /// Groups of the last step.
     last: Range<usize>,
     of: HeldState,
 }
@@ -28,17 +27,16 @@ pub struct Held {
 /// One prompt with its samples.
 #[derive(Debug)]
 pub struct HeldGroup {
-    /// Where the data has it.
+    /// Its position in the data.
     pub position: u64,
-    /// The prompt.
     pub item: Item,
-    /// One entry a sample.
+    /// One entry per sample.
     pub scored: Vec<Scored>,
-    /// The responses as text, one entry a sample.
+    /// The responses as text, one entry per sample.
     pub texts: Vec<String>,
 }
 
-/// A line of the checkpoint's file: a group. Numbers with a point are their bits.
+/// A group as a line of the checkpoint's file. Floating-point numbers are stored as their bits.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -57,54 +55,54 @@ struct LineSample {
 }
 
 impl Held {
-    /// Forgets what there was: the rollout of `step` begins, with weights that have seen `policy_version` updates.
+    /// Clears it for the rollout of `step`, whose weights have seen `policy_version` updates.
     pub fn begin(&mut self, step: u32, policy_version: u64) {
         *self = Held { of: HeldState { step, policy_version, groups: 0 }, ..Held::default() };
     }
 
-    /// Adds a group that is kept.
+    /// Adds a kept group.
     pub fn push(&mut self, group: HeldGroup) {
         self.groups.push(group);
     }
 
-    /// All groups of the rollout.
     pub fn groups(&self) -> &[HeldGroup] {
         &self.groups
     }
 
-    /// The rollout that they are from.
+    /// Returns the rollout that the groups are from.
     pub fn of(&self) -> HeldState {
         self.of
     }
 
-    /// Groups that the next step of `prompts` prompts trains on; empty where there are none left.
+    /// Returns the groups that the next step of `prompts` prompts trains on; empty where none are left.
     pub fn next(&self, prompts: usize) -> Range<usize> {
         self.used..(self.used + prompts).min(self.groups.len())
     }
 
-    /// They have trained.
+    /// Marks groups as trained on.
     pub fn done(&mut self, groups: Range<usize>) {
         self.used = groups.end;
         self.last = groups;
     }
 
-    /// Groups of the step that was done last.
+    /// Returns the groups of the last step.
     pub fn last(&self) -> Range<usize> {
         self.last.clone()
     }
 
-    /// Groups that wait, once the rollout's first step is done. A rollout that no step is done of is made again.
+    /// Returns the waiting groups, once the rollout's first step is done. A rollout before its first step is sampled
+    /// again.
     fn waiting(&self) -> Range<usize> {
         if self.used == 0 { 0..0 } else { self.used..self.groups.len() }
     }
 
-    /// What a checkpoint says of them; `None` where nothing waits.
+    /// Returns the counters for a checkpoint; `None` where nothing waits.
     pub fn state(&self) -> Option<HeldState> {
         let groups = self.waiting().len() as u64;
         (groups > 0).then_some(HeldState { groups, ..self.of })
     }
 
-    /// The lines of a checkpoint's file, one a waiting group.
+    /// Returns the lines of a checkpoint's file, one per waiting group.
     pub fn lines<'h>(&'h self, samples: &'h Samples) -> impl Iterator<Item = String> + 'h {
         let bits = |score: Option<f32>| score.map(f32::to_bits);
         self.waiting().map(move |g| {
@@ -122,8 +120,8 @@ impl Held {
         })
     }
 
-    /// Reads them back into `samples`, in groups of `size`. `item` gives the prompt at a position of the data, `text` the
-    /// words of a response.
+    /// Reads them back into `samples`, in groups of `size`. `item` returns the prompt at a position of the data, `text`
+    /// the text of a response.
     ///
     /// Errors: `checkpoint-damaged`; those of `item`.
     pub fn read(

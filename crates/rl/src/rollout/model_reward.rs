@@ -1,8 +1,7 @@
-//! A reward model of the run's own (`[[reward]] kind = "model"`): its weights lie next to the actor's, and it scores prompt and
-//! response after each rollout, in a phase of its own. It is never trained.
+//! A reward model within the run (`[[reward]] kind = "model"`): its weights are next to the actor's, and it scores
+//! prompt and response after each rollout, in a separate phase. It is never trained.
 
-use crate::data::dataset::Item;
-use crate::roles::Trainer;
+use crate::{data::dataset::Item, roles::Trainer};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::ModelReward;
 use plimsoll_reward::{Rewards, Scored};
@@ -21,7 +20,7 @@ pub fn names<'n>(rewards: &'n Rewards, model: Option<&ModelReward>) -> Vec<&'n s
     names
 }
 
-/// Scores the responses of the last rollout, `group` to each item, and adds them to the other rewards' scores.
+/// Scores the responses of the last rollout, `group` per item, and adds them to the other rewards' scores.
 ///
 /// Errors: `reward-not-finite`; those of the device.
 pub fn add(

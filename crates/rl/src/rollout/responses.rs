@@ -1,4 +1,4 @@
-//! Responses as text: stop strings while they are drawn, and what rewards and samples read afterwards.
+//! Responses as text: stop strings during sampling, and the text that rewards and samples read afterwards.
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::Result;
@@ -11,9 +11,7 @@ use std::collections::BTreeMap;
 /// A response that is kept for people: a line of `samples/*.jsonl`.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeptSample {
-    /// Steps done.
     pub step: u32,
-    /// As the data has it.
     pub prompt: String,
     /// As the rewards saw it.
     pub response: String,
@@ -23,36 +21,32 @@ pub struct KeptSample {
     pub reward: Option<f32>,
     /// The score of each reward, by its name, before its weight.
     pub rewards: BTreeMap<String, Option<f32>>,
-    /// Its tokens.
     pub response_tokens: usize,
     /// Why it ended.
     pub finish: Finish,
-    /// Optimizer updates that the weights had seen which sampled it.
+    /// Number of optimizer updates of the weights that sampled it.
     pub policy_version: u64,
-    /// One entry a token, as the rollout recorded it.
+    /// One entry per token, as the rollout recorded it.
     pub logprobs: Vec<f32>,
-    /// One entry a token: characters of `response` that it completed. The last ones may stand behind its end, where a
-    /// stop string was cut off.
+    /// One entry per token: characters of `response` that it completed. The last ones may be past its end, where a stop
+    /// string was cut off.
     pub token_chars: Vec<u32>,
 }
 
 /// What the samples of a file have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'s> {
-    /// Its tokenizer says which token wrote what.
+    /// Its tokenizer shows which token wrote what.
     pub text: &'s TextModel,
-    /// Steps done.
     pub step: u32,
-    /// Names of the rewards.
     pub names: &'s [String],
-    /// The rollout's samples.
     pub samples: &'s Samples,
-    /// Optimizer updates that the weights had seen which sampled them.
+    /// Number of optimizer updates of the weights that sampled them.
     pub policy_version: u64,
 }
 
 impl Kept<'_> {
-    /// Sample `index`: a response to a prompt of `set`, and what it got.
+    /// Returns sample `index`: a response to a prompt of `set`, and its scores.
     pub fn sample(
         &self,
         index: usize,
@@ -77,7 +71,8 @@ impl Kept<'_> {
         }
     }
 
-    /// Characters that each token completes; 0 for special tokens and for the first bytes of a longer character.
+    /// Returns the characters that each token completes; 0 for special tokens and for the first bytes of a longer
+    /// character.
     fn token_chars(&self, response: &[u32]) -> Vec<u32> {
         let (mut decoder, mut text) = (StreamDecoder::new(true), String::new());
         let completed = |&token: &u32| {
@@ -128,7 +123,8 @@ impl StopCondition for TextStop<'_> {
     }
 }
 
-/// The text of a response as rewards see it: special tokens left out, cut before the stop string unless it is kept.
+/// Returns the text of a response as rewards see it: without special tokens, cut before the stop string unless it is
+/// kept.
 pub fn response_text(
     text: &TextModel,
     response: &[u32],

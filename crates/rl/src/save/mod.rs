@@ -1,8 +1,7 @@
-//! Writes a checkpoint: small files at once, tensors streamed through the planned staging buffer by the thread that runs the
-//! job, this one or one that works during the next rollout.
+//! Writes a checkpoint: small files at once, tensors streamed through the planned staging buffer by the thread that
+//! runs the job, which is this one or one that works during the next rollout.
 
-use crate::roles::Trainer;
-use crate::rollout::held::Held;
+use crate::{roles::Trainer, rollout::held::Held};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
@@ -21,7 +20,7 @@ use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A checkpoint whose small files are written and whose tensors are to be read.
+/// A checkpoint whose small files are written and whose tensors are still to be read.
 pub struct SaveJob<'a> {
     dev: &'a dyn Device,
     tensors: Vec<TensorsOf<'a>>,
@@ -42,9 +41,10 @@ struct TensorsOf<'a> {
     sets: Vec<FlatTensors<'a>>,
 }
 
-/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read them.
+/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read
+/// them.
 ///
-/// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; nothing half-written is left.
+/// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; no partial folder is left.
 pub fn prepare<'a>(
     trainer: &Trainer<'a>,
     model: &OpenModel,
@@ -78,7 +78,7 @@ pub fn prepare<'a>(
 impl SaveJob<'_> {
     /// Writes the tensors and gives the checkpoint its name.
     ///
-    /// Errors: as `prepare`; nothing half-written is left.
+    /// Errors: as `prepare`; no partial folder is left.
     pub fn run(self) -> Result<PathBuf> {
         let (store, step) = (self.store.clone(), self.manifest.step);
         self.write().inspect_err(|_| store.abandon(step))
@@ -99,7 +99,8 @@ impl SaveJob<'_> {
     }
 }
 
-/// The files of tensors: the first role's weights, and with everything the weights and states of all trained roles.
+/// Returns the files of tensors: the first role's weights, and with everything the weights and states of all trained
+/// roles.
 fn tensors<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
     let mut files = Vec::new();
     for role in trainer.trained() {
@@ -114,7 +115,7 @@ fn tensors<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
     files
 }
 
-/// Everything but tensors and manifest.
+/// Writes everything but tensors and manifest.
 fn write_small(
     trainer: &Trainer<'_>,
     model: &OpenModel,

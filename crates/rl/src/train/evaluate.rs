@@ -15,7 +15,7 @@ use plimsoll_run::scores::{EvalReport, PairScore, mean_over_sets, metric_value};
 use plimsoll_run::status::Doing;
 
 impl LanguageRun<'_> {
-    /// Scores each held-out set; nothing without one.
+    /// Scores each held-out set, if there are any.
     pub(super) fn evaluate_sets(
         &mut self,
         lead: &mut Lead<'_, '_, '_, '_>,
@@ -82,7 +82,7 @@ impl LanguageRun<'_> {
         Ok(EvalReport { pairs, ..report })
     }
 
-    /// Scores the held-out pairs of a set; `None` for methods without.
+    /// Scores the held-out pairs of a set; `None` for methods without pairs.
     fn evaluate_pairs(
         &mut self,
         lead: &mut Lead<'_, '_, '_, '_>,

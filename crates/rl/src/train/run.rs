@@ -1,4 +1,4 @@
-//! A language-model run as the loop sees it: what it begins with, takes up, saves and reports.
+//! A language-model run as the loop sees it: how it begins, resumes, saves and reports.
 
 use crate::context::Cursor;
 use crate::data::session::Session;
@@ -19,7 +19,6 @@ use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// A run under way.
 pub(super) struct LanguageRun<'r> {
     pub(super) run: &'r RunSpec,
     pub(super) session: Session,
@@ -29,7 +28,7 @@ pub(super) struct LanguageRun<'r> {
     pub(super) episodes: Option<Episodes>,
     /// None where nothing is sampled.
     pub(super) objective: Option<Objective>,
-    /// After what the last step took of the data.
+    /// Past what the last step took from the data.
     pub(super) cursor: Cursor,
     pub(super) held: Held,
 }
@@ -64,7 +63,7 @@ impl<'r> LanguageRun<'r> {
         Ok(())
     }
 
-    /// Returns what tells the weights of a frozen role apart from those of another model.
+    /// Returns a number that identifies the weights of a frozen role.
     fn frozen_sum(&self, role: RoleName) -> Option<f64> {
         self.trainer.role(role)?.sum_squares
     }

@@ -1,5 +1,5 @@
-//! The steps that a language-model run can make: of a policy that samples, of text, and of pairs. Each ends with the step's
-//! numbers for the loop.
+//! The steps that a language-model run can make: of a sampling policy, of text, and of pairs. Each ends by reporting
+//! its numbers to the loop.
 
 use super::run::LanguageRun;
 use crate::context::StepContext;
@@ -40,7 +40,7 @@ impl LanguageRun<'_> {
         let StepContext { objective, cursor, .. } = cx;
         self.objective = Some(objective);
         let report = result?;
-        // A step that failed is made again from where it began.
+        // A failed step is made again from where it began.
         self.cursor = cursor;
         let seconds = started.elapsed().as_secs_f64();
         let progress = &mut lead.progress;
@@ -89,7 +89,7 @@ impl LanguageRun<'_> {
         self.data_step_done(lead, n, started, report.update.rows, loss, metrics)
     }
 
-    /// A step that is all update.
+    /// Reports a step that is all update.
     fn data_step_done(
         &mut self,
         lead: &mut Lead<'_, '_, '_, '_>,
@@ -110,7 +110,7 @@ impl LanguageRun<'_> {
         lead.step_done(n, self.trainer.all_updates(), Stepped { accuracy, counts_tokens: true, ..stepped })
     }
 
-    /// Writes the first samples of every twentieth of the steps, of the first and of the last.
+    /// Writes the first samples of every twentieth step, of the first and of the last.
     fn keep_samples(&mut self, dir: &RunDir, n: u32) -> Result<()> {
         let every = (self.run.train.steps / 20).max(1);
         if n != 1 && !n.is_multiple_of(every) && n != self.run.train.steps {

@@ -1,5 +1,5 @@
-//! The manifest of a checkpoint: which files it has and what each must be. It carries a checksum of itself, so that any
-//! byte of a checkpoint that changed is found, and it is the first thing that is read.
+//! The manifest of a checkpoint: its files, with the length and checksum of each. It carries its own checksum, so that
+//! any changed byte of a checkpoint is found, and it is read first.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{FileRecord, digest, record_of};
@@ -10,38 +10,36 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path};
 
-/// Its name in a checkpoint.
+/// Its file name in a checkpoint.
 pub const MANIFEST: &str = "manifest.json";
-/// The newest form of checkpoints that this build writes and reads.
+/// The newest checkpoint format that this build writes and reads.
 pub const FORMAT: u64 = 1;
-/// Longest manifest; a larger one is some other file.
+/// Longest manifest; a larger file is something else.
 const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
-/// What a checkpoint is.
+/// The files of a checkpoint and their checksums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// `FORMAT` when it was written.
     pub format: u64,
-    /// Steps done.
     pub step: u32,
     /// False for weights alone, which a run that failed inside a step leaves.
     pub resumable: bool,
     /// The model that the run began with.
     pub source: String,
-    /// Version that wrote it.
+    /// The version of Plimsoll that wrote it.
     pub version: String,
-    /// Each file by its path in the folder; the manifest itself is not listed.
+    /// Files by path in the folder; the manifest itself is not listed.
     pub files: BTreeMap<String, FileRecord>,
 }
 
 impl Manifest {
-    /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.values().map(|file| file.bytes).sum()
     }
 
-    /// The file's text: JSON whose last member is the SHA-256 of the rest.
+    /// Returns the file's text: JSON whose last member is the SHA-256 of the rest.
     pub fn to_text(&self) -> String {
         let mut value = serde_json::to_value(self).expect("a manifest is plain data");
         let pretty =
@@ -58,7 +56,7 @@ impl Manifest {
         refuse_link(folder, "the checkpoint")?;
         let meta = refuse_link(&path, "it")?;
         if !meta.is_file() {
-            // A pipe would be waited for.
+            // Opening a pipe would block.
             return Err(damaged(&path, "it is no regular file"));
         }
         if meta.len() > MANIFEST_BYTES_MAX {
@@ -81,7 +79,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Requires that every file is what the manifest says, reading all of them.
+    /// Reads every file and requires that each is what the manifest says.
     ///
     /// Errors: `checkpoint-damaged` names the first such file and lists the others.
     pub fn verify(&self, folder: &Path) -> Result<()> {
@@ -132,7 +130,7 @@ fn refuse_link(path: &Path, what: &str) -> Result<fs::Metadata> {
     }
 }
 
-/// A checkpoint that is not what was written.
+/// Returns the error for a checkpoint that is not what was written.
 fn damaged(path: &Path, what: &str) -> Error {
     Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
 }

@@ -1,10 +1,10 @@
-//! Checkpoints: everything that a run needs to go on bit for bit, in a folder that is whole or not there.
+//! Checkpoints: everything that a run needs to resume bit for bit, in a folder that is complete or absent.
 //!
-//! `step-N/` is a Hugging Face model (weights, configuration, tokenizer) with two things beside it: `state/`, which
-//! holds the optimizer's states, the critic with its own, samples that wait for their steps, the run file as resolved and every counter of the run, and `manifest.json` with the
-//! length and SHA-256 of each file. Tensors are stored as logical rows under Hugging Face names, never in a device's
-//! element order, so a checkpoint does not depend on the machine; bits after it do, which is why `state.json` says what
-//! machine, build and plan it comes from.
+//! `step-N/` is a Hugging Face model (weights, configuration, tokenizer) with two additions: `state/`, which holds the
+//! optimizer's states, the critic with its own, samples that wait for their steps, the run file as resolved and every
+//! counter of the run, and `manifest.json` with the length and SHA-256 of each file. Tensors are stored as logical rows
+//! under Hugging Face names, never in a device's element order, so a checkpoint does not depend on the machine; the
+//! bits of later steps do, which is why `state.json` records the machine, build and plan.
 
 mod manifest;
 mod numbers;
@@ -21,19 +21,15 @@ pub use saver::Saver;
 pub use state::{Best, HeldState, RunState};
 pub use store::Store;
 
-/// The subfolder of what transformers does not read.
+/// The subfolder of files that transformers does not read.
 pub const STATE: &str = "state";
-/// The run's counters.
 pub const STATE_JSON: &str = "state/state.json";
-/// The optimizer's states.
 pub const OPTIMIZER: &str = "state/optimizer.safetensors";
-/// The critic's weights.
 pub const CRITIC: &str = "state/critic.safetensors";
 /// The states of the critic's optimizer.
 pub const CRITIC_OPTIMIZER: &str = "state/critic_optimizer.safetensors";
-/// Samples that wait for their steps, one line a group.
+/// Samples that wait for their steps, one line per group.
 pub const HELD: &str = "state/held.jsonl";
 /// The run file, as resolved.
 pub const RUN_FILE: &str = "state/run.toml";
-/// The weights.
 pub const WEIGHTS: &str = "model.safetensors";

@@ -1,16 +1,14 @@
-//! Floating-point numbers in JSON that come back with the same bits: as their shortest decimal text, which the standard
-//! library reads exactly. A JSON number need not be read to the last bit, and has no NaN.
+//! Floating-point numbers in JSON that keep their bits: written as their shortest decimal text, which the standard
+//! library reads back exactly. A reader of a JSON number may round it, and JSON has no NaN.
 
 /// `#[serde(with = "exact")]` on an `f64`.
 pub mod exact {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    /// As text.
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format!("{value:?}"))
     }
 
-    /// From text.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(|_| D::Error::custom(format!("`{text}` is no number")))
@@ -21,12 +19,10 @@ pub mod exact {
 pub mod exact_option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    /// As text, or null.
     pub fn serialize<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
         value.map(|value| format!("{value:?}")).serialize(serializer)
     }
 
-    /// From text, or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
         let parse =
             |text: String| text.parse().map_err(|_| D::Error::custom(format!("`{text}` is no number")));
@@ -34,7 +30,7 @@ pub mod exact_option {
     }
 }
 
-/// `#[serde(with = "exact_map")]` on numbers by number.
+/// `#[serde(with = "exact_map")]` on a `BTreeMap<u32, f64>`.
 pub mod exact_map {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::collections::BTreeMap;
@@ -42,12 +38,10 @@ pub mod exact_map {
     #[derive(Serialize, Deserialize)]
     struct Exact(#[serde(with = "super::exact")] f64);
 
-    /// Each as text.
     pub fn serialize<S: Serializer>(map: &BTreeMap<u32, f64>, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(map.iter().map(|(key, &value)| (key, Exact(value))))
     }
 
-    /// Each from text.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, f64>, D::Error> {
         let map = BTreeMap::<u32, Exact>::deserialize(deserializer)?;
         Ok(map.into_iter().map(|(key, Exact(value))| (key, value)).collect())

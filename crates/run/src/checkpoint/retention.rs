@@ -1,18 +1,18 @@
-//! Which checkpoints are kept: the newest so many, within so many bytes, and always the newest and the best.
+//! Which checkpoints are kept: the newest, within a number and a size, and always the newest one and the best one.
 
-/// What a run keeps.
+/// The limits of what a run keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// The newest so many; at least 1.
+    /// Number of newest checkpoints to keep; at least 1.
     pub keep: u32,
-    /// At most so many bytes, as long as the newest and the best fit.
+    /// Largest total size, as long as the newest and the best fit.
     pub keep_bytes: Option<u64>,
     /// Step of the checkpoint with the highest evaluation.
     pub best: Option<u32>,
 }
 
 impl Retention {
-    /// Steps to be removed of `whole`, (step, bytes) in ascending order.
+    /// Returns the steps to remove from `whole`, (step, bytes) in ascending order.
     pub fn superfluous(&self, whole: &[(u32, u64)]) -> Vec<u32> {
         let newest = whole.last().map(|(step, _)| *step);
         let is_fixed = |step: u32| Some(step) == newest || Some(step) == self.best;

@@ -1,11 +1,11 @@
-//! Saving beside the next rollout: one job at a time, in a thread of its own that reads leased regions.
+//! Saving next to the following rollout: one job at a time, on a separate thread that reads leased regions.
 
 use super::Store;
 use plimsoll_base::{Error, Result};
 use std::path::PathBuf;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-/// Stack of the thread: it copies rows through the staging buffer and hashes them.
+/// The thread's stack: it copies rows through the staging buffer and hashes them.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Runs save jobs.
@@ -16,12 +16,12 @@ pub struct Saver<'scope, 'env> {
 }
 
 impl<'scope, 'env> Saver<'scope, 'env> {
-    /// One that has nothing to do. Its threads end with the scope.
+    /// Returns an idle saver. Its threads end with the scope.
     pub fn new(scope: &'scope Scope<'scope, 'env>) -> Saver<'scope, 'env> {
         Saver { scope, under_way: None }
     }
 
-    /// Starts a job. The one before must be settled.
+    /// Starts a job. The previous one must be settled.
     ///
     /// Errors: `thread-not-started`.
     pub fn start(
@@ -41,7 +41,7 @@ impl<'scope, 'env> Saver<'scope, 'env> {
         Ok(())
     }
 
-    /// Waits for the job under way, if any; gives its step and where the checkpoint is.
+    /// Waits for the job in progress, if any; returns its step and the checkpoint's path.
     ///
     /// Errors: those of the job.
     pub fn settle(&mut self) -> Result<Option<(u32, PathBuf)>> {

@@ -1,5 +1,5 @@
-//! The counters of a run: everything beside tensors that its next step depends on. Random numbers are counted, not
-//! drawn, so the seed, the next sample and the next prompt are the whole state of every generator.
+//! The counters of a run: everything except tensors that its next step depends on. Random numbers are counter-based, so
+//! the seed, the next sample and the next prompt are the whole state of every generator.
 
 use super::{STATE_JSON, exact, exact_option};
 use crate::progress::Progress;
@@ -12,7 +12,6 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
-    /// Its step.
     pub step: u32,
     /// Mean of `eval.metric`.
     #[serde(with = "exact")]
@@ -23,21 +22,21 @@ pub struct Best {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldState {
-    /// The step that sampled.
+    /// The step that sampled them.
     pub step: u32,
-    /// Optimizer updates that the weights had seen.
+    /// Number of optimizer updates of the weights that sampled them.
     pub policy_version: u64,
-    /// Groups that wait.
+    /// Number of waiting groups.
     pub groups: u64,
 }
 
-/// `state/state.json`.
+/// The content of `state/state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunState {
-    /// Optimizer updates that the weights have seen.
+    /// Number of optimizer updates of the weights.
     pub policy_version: u64,
-    /// Updates of the critic, where there is one.
+    /// Number of optimizer updates of the critic, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic_updates: Option<u64>,
     /// Key of all random numbers.
@@ -52,15 +51,14 @@ pub struct RunState {
     /// Coefficient of the adaptive KL controller.
     #[serde(with = "exact_option")]
     pub kl_coef: Option<f64>,
-    /// Length of `events.jsonl` up to here.
+    /// Length of `events.jsonl` at this point.
     pub events_bytes: u64,
-    /// What the summary is made of.
     pub progress: Progress,
     /// Instruction path or compute capability.
     pub machine: String,
     /// SHA-256 of the binary.
     pub build: String,
-    /// SHA-256 of what the planner settled that bits depend on.
+    /// SHA-256 of the planner's decisions that bits depend on.
     pub plan: String,
     /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
@@ -73,7 +71,7 @@ pub struct RunState {
 }
 
 impl RunState {
-    /// Counters of a run that has only come so far: for measurements and tests.
+    /// Returns the counters of a run with this progress and nothing else, for measurements and tests.
     pub fn blank(progress: Progress) -> RunState {
         RunState {
             policy_version: 0,
@@ -94,7 +92,7 @@ impl RunState {
         }
     }
 
-    /// The file's text.
+    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a state is plain data") + "\n"
     }

@@ -1,5 +1,5 @@
-//! The folder `checkpoints/`: names, what is whole, `latest` and `best`, and what goes. A name appears and disappears by rename,
-//! so at any instant every `step-N` in it is a whole checkpoint.
+//! The folder `checkpoints/`: names, which checkpoints are complete, `latest` and `best`, and removal. A name appears
+//! and disappears by rename, so at any instant every `step-N` in it is a complete checkpoint.
 
 use super::{MANIFEST, Manifest, Retention};
 use crate::run_dir::{step_name, unwritable};
@@ -10,34 +10,33 @@ use std::path::{Path, PathBuf};
 
 /// The newest checkpoint.
 const LATEST: &str = "latest";
-/// The one with the highest evaluation.
+/// The checkpoint with the highest evaluation.
 const BEST: &str = "best";
-/// Behind the name of a checkpoint that was found damaged and passed over.
+/// Suffix of a checkpoint that was found damaged and skipped.
 const DAMAGED: &str = ".damaged";
 
-/// The checkpoints of one run.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
 }
 
 impl Store {
-    /// Those of a run directory.
+    /// Returns the store of a run directory.
     pub fn of_run(run_dir: &Path) -> Store {
         Store { folder: run_dir.join("checkpoints") }
     }
 
-    /// Where they are.
+    /// Returns the folder `checkpoints/`.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The folder of a step, there or not.
+    /// Returns the folder of a step, whether it exists or not.
     pub fn path(&self, step: u32) -> PathBuf {
         self.folder.join(step_name(step))
     }
 
-    /// Steps that have a folder, ascending; none without a folder `checkpoints`.
+    /// Returns the steps that have a folder, ascending; empty without a folder `checkpoints`.
     pub fn steps(&self) -> Vec<u32> {
         let names = self.names().into_iter();
         let mut steps: Vec<u32> = names.filter_map(|name| step_of(&name)).collect();
@@ -45,7 +44,7 @@ impl Store {
         steps
     }
 
-    /// An empty folder under a temporary name, to be filled and then given to `finish`.
+    /// Makes an empty folder under a temporary name, to be filled and then passed to `finish`.
     pub fn begin(&self, step: u32) -> Result<PathBuf> {
         let part = self.part(step);
         if part.symlink_metadata().is_ok() {
@@ -55,8 +54,8 @@ impl Store {
         Ok(part)
     }
 
-    /// Renames the folder of `begin` to its name, points `best` at the best and `latest` at it, and removes what `retention` does not keep.
-    /// The files in it must be on the disk already.
+    /// Renames the folder of `begin` to its final name, points `best` at the best and `latest` at it, and removes what
+    /// `retention` does not keep. Its files must already be synced to disk.
     pub fn finish(&self, step: u32, retention: &Retention) -> Result<PathBuf> {
         let (part, whole) = (self.part(step), self.path(step));
         fsync_dir(&part)?;
@@ -76,7 +75,7 @@ impl Store {
         let _ = fs::remove_dir_all(self.part(step));
     }
 
-    /// Removes what a run that was killed left under temporary names.
+    /// Removes the temporary names that a killed run left.
     pub fn clear_leftovers(&self) -> Result<()> {
         for name in self.names().iter().filter(|name| name.starts_with('.')) {
             let path = self.folder.join(name);
@@ -87,7 +86,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a damaged checkpoint out of the way; it goes when a newer one is whole.
+    /// Renames a damaged checkpoint; it is removed when a newer one is complete.
     pub fn set_aside(&self, step: u32) -> Result<()> {
         let (from, to) = (self.path(step), self.folder.join(format!("{}{DAMAGED}", step_name(step))));
         if to.symlink_metadata().is_ok() {
@@ -102,7 +101,7 @@ impl Store {
         self.point(LATEST, step)
     }
 
-    /// Points `best` at a checkpoint; there is no such name where none is the best, or its folder is gone.
+    /// Points `best` at a checkpoint; removes the name where there is no best, or its folder is gone.
     pub fn point_best(&self, step: Option<u32>) -> Result<()> {
         match step.filter(|step| self.path(*step).is_dir()) {
             Some(step) => self.point(BEST, step),
@@ -113,7 +112,7 @@ impl Store {
         }
     }
 
-    /// A link under a temporary name, renamed, so that a name is always that of a whole checkpoint.
+    /// Makes the link under a temporary name and renames it, so that a name always points at a complete checkpoint.
     fn point(&self, name: &str, step: u32) -> Result<()> {
         let (part, link) = (self.folder.join(format!(".{name}.part")), self.folder.join(name));
         let _ = fs::remove_file(&part);
@@ -124,7 +123,8 @@ impl Store {
     }
 
     fn prune(&self, newest: u32, retention: &Retention) -> Result<()> {
-        // A run that went back to an earlier checkpoint passes its old ones again: newer is what was written last.
+        // A run that resumed from an earlier checkpoint passes its old steps again: the one written last is the
+        // newest.
         let bytes = |step: u32| Manifest::read(&self.path(step)).map_or(0, |manifest| manifest.bytes());
         let whole: Vec<(u32, u64)> =
             self.steps().into_iter().filter(|step| *step <= newest).map(|step| (step, bytes(step))).collect();
@@ -139,14 +139,14 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the name away at once, then the bytes: no half-removed folder keeps the name of a whole one.
+    /// Removes the name first, then the bytes: a half-removed folder never has the name of a complete one.
     fn remove(&self, name: &str) -> Result<()> {
         let (path, hidden) = (self.folder.join(name), self.folder.join(format!(".{name}.old")));
         let _ = fs::remove_dir_all(&hidden);
         if path.symlink_metadata().is_ok_and(|meta| !meta.is_dir()) {
             return fs::remove_file(&path).map_err(|err| unwritable(&path, &err));
         }
-        // The manifest goes with the name, so what remains is not taken for a checkpoint even where it is copied.
+        // The manifest is removed with the name, so the rest is not mistaken for a checkpoint even where it is copied.
         let gone = fs::rename(&path, &hidden)
             .and_then(|()| match fs::remove_file(hidden.join(MANIFEST)) {
                 Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err),
@@ -166,7 +166,7 @@ impl Store {
     }
 }
 
-/// The step of `step-000010`.
+/// Returns the step of a name such as `step-000010`.
 fn step_of(name: &str) -> Option<u32> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_name(step) == name).then_some(step)
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(store.steps(), [10, 15]);
         store.abandon(20);
         assert_eq!(names(&store), ["latest", "step-000010", "step-000015"]);
-        // The same step again replaces it.
+        // Saving the same step again replaces it.
         save(&store, 15, &KEEP_2);
         assert_eq!(names(&store), ["latest", "step-000010", "step-000015"]);
         assert_eq!(store.steps(), [10, 15]);
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(names(&store), ["best", "latest", "step-000010", "step-000025"]);
         let best = || fs::read_to_string(store.folder().join("best/w")).ok();
         assert_eq!(best().as_deref(), Some("10"));
-        // A run that goes on from before the best has another.
+        // A run that resumed from before the best has another.
         store.point_best(Some(25)).unwrap();
         assert_eq!(best().as_deref(), Some("25"));
         store.point_best(Some(7)).unwrap();

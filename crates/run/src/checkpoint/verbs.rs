@@ -1,4 +1,4 @@
-//! The verbs on checkpoints that need no device: list, verify, export.
+//! The checkpoint commands that need no device: list, verify, export.
 
 use super::{Manifest, RunState, STATE, Store};
 use plimsoll_base::{Error, Result};
@@ -8,16 +8,14 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// One checkpoint, as its manifest and its counters say.
+/// A checkpoint, as its manifest and its counters describe it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Listed {
-    /// Steps done; none if the manifest cannot be read.
+    /// Steps done; none if the manifest is unreadable.
     pub step: Option<u32>,
-    /// Its folder.
     pub path: PathBuf,
-    /// Bytes of its files.
     pub bytes: u64,
-    /// True if a run can go on from it.
+    /// True if a run can be resumed from it.
     pub resumable: bool,
     /// True if `latest` points at it.
     pub latest: bool,
@@ -25,18 +23,18 @@ pub struct Listed {
     pub best: bool,
     /// The evaluation at its step.
     pub eval: Option<f64>,
-    /// What is wrong with it, as an error says it.
+    /// The error message of its damage.
     pub damage: Option<String>,
 }
 
-/// The checkpoints of a run, ascending, or the one that `path` names. Manifests are read, files are not.
+/// Lists the checkpoints of a run, ascending, or the one at `path`. Reads manifests, not files.
 ///
 /// Errors: `checkpoint-missing`.
 pub fn list(path: &Path) -> Result<Vec<Listed>> {
     let (folders, latest) = checkpoints(path)?;
     let mut listed: Vec<Listed> =
         folders.into_iter().map(|folder| entry(folder, latest.as_deref())).collect();
-    // Later checkpoints know of earlier ones which was the best.
+    // The newest checkpoint knows which one is the best.
     let newest = listed.iter().rev().find(|entry| entry.damage.is_none() && entry.resumable);
     let best = newest.and_then(|entry| RunState::read(&entry.path).ok()?.progress.best);
     for entry in &mut listed {
@@ -45,9 +43,9 @@ pub fn list(path: &Path) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Reads every file of the checkpoints of a run, or of the one that `path` names.
+/// Reads every file of the checkpoints of a run, or of the one at `path`.
 ///
-/// Errors: `checkpoint-missing`. What is wrong with a checkpoint stands in its entry.
+/// Errors: `checkpoint-missing`. Damage to a checkpoint is reported in its entry.
 pub fn verify(path: &Path) -> Result<Vec<Listed>> {
     let mut listed = list(path)?;
     for entry in listed.iter_mut().filter(|entry| entry.damage.is_none()) {
@@ -57,10 +55,11 @@ pub fn verify(path: &Path) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Copies the newest checkpoint of a run, or the one that `path` names, as a plain Hugging Face folder. It appears under
-/// its name when it is whole.
+/// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder. It gets its name when
+/// it is complete.
 ///
-/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`, `write-failed`.
+/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`,
+/// `write-failed`.
 pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let mut listed = list(path)?;
     let newest = listed.iter().rposition(|entry| entry.latest).unwrap_or(listed.len() - 1);
@@ -96,7 +95,7 @@ fn copy(from: &Path, to: &Path, file: &str) -> io::Result<()> {
     target.sync_all()
 }
 
-/// The folders that `path` means, and where `latest` points.
+/// Returns the folders that `path` means, and the one that `latest` points at.
 fn checkpoints(path: &Path) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
     let missing = || {
         Error::new("checkpoint-missing", format!("{}: there is no checkpoint", path.display()))

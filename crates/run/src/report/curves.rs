@@ -1,4 +1,4 @@
-//! The curves of a run, read from its event log; a long one is thinned as it is read, and keeps its ends.
+//! The curves of a run, read from its event log. A long curve is thinned as it is read, and keeps its ends.
 
 use plimsoll_base::{Error, Result};
 use serde_json::Value;
@@ -7,22 +7,20 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Points of a curve that are kept.
+/// Largest number of points of a curve.
 const POINTS_MAX: usize = 1024;
 /// Longest line of a log; an event has a few kilobytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Values over steps.
+/// (step, value) pairs.
 pub type Points = Vec<(u32, f64)>;
 
-/// What is drawn of a run.
+/// The curves of a run; each has one point per step unless noted.
 #[derive(Clone, Debug, Default)]
 pub struct Curves {
-    /// Mean reward of each step.
     pub rewards: Points,
-    /// Mean response length of each step, in tokens.
     pub lengths: Points,
-    /// Mean length of the episodes that ended in each step of an environment policy, in frames.
+    /// Mean length of the episodes that ended in each step, in frames.
     pub episode_lengths: Points,
     /// Loss of each step that samples nothing.
     pub losses: Points,
@@ -47,7 +45,7 @@ impl Curves {
             if read.map_err(|err| unreadable(&err))? == 0 {
                 return Ok(curves);
             }
-            // A line that is no event, such as one that is being written, draws nothing.
+            // A line that is no event, such as a half-written one, is skipped.
             if let Ok(event) = serde_json::from_slice(&line) {
                 curves.add(&event);
             }

@@ -1,5 +1,5 @@
-//! `curves.svg`: reward and held-out score over the steps, and length next to it; one file without outside
-//! resources, in the reader's light or dark background, that says in words (`title`, `desc`) what it shows.
+//! `curves.svg`: reward and held-out score over the steps, with length next to them. One file without outside
+//! resources, for light and dark backgrounds, that describes its content in words (`title`, `desc`).
 
 use super::curves::{Curves, Points};
 use plimsoll_plan::svg::{line, text};
@@ -10,13 +10,13 @@ const HEIGHT: f64 = 330.0;
 const TOP: f64 = 84.0;
 const PLOT_WIDTH: f64 = 380.0;
 const PLOT_HEIGHT: f64 = 186.0;
-/// Left ends of the two plots.
+/// Left edges of the two plots.
 const LEFTS: [f64; 2] = [64.0, 544.0];
-/// Lines across a plot, about.
+/// Approximate number of grid lines across a plot.
 const TICKS: f64 = 4.0;
-/// Colours of sets; more sets begin again.
+/// Number of colours; further sets reuse them.
 const COLOURS: usize = 6;
-/// Sets that are named above the plot.
+/// Largest number of sets named above the plot.
 const NAMED: usize = 4;
 
 const STYLE: &str = "\
@@ -28,14 +28,12 @@ text{font:12px system-ui,sans-serif;fill:#1b2733}.title{font-size:15px;font-weig
 .c0{stroke:#6b7885}.c1{stroke:#58b6de}.c2{stroke:#e69a66}.c3{stroke:#7cc492}.c4{stroke:#b79be6}.c5{stroke:#e58aa8}.c6{stroke:#d4c25e}\
 .dot{fill:#0d1117}}";
 
-/// A curve with its class and name.
 struct Curve<'c> {
     class: String,
     name: &'c str,
     points: &'c Points,
 }
 
-/// Draws the curves of a run.
 pub(super) fn draw(curves: &Curves, title: &str) -> String {
     let soft = |points| Curve { class: "c0 thin".into(), name: "training", points };
     let evals: Vec<Curve> = curves
@@ -77,7 +75,7 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
     out
 }
 
-/// First and last value of each curve.
+/// Describes each curve by its first and last value.
 fn in_words(name: &str, curves: &[Curve]) -> String {
     let one = |curve: &Curve| match (curve.points.first(), curve.points.last()) {
         (Some((a, first)), Some((b, last))) => {
@@ -119,7 +117,7 @@ fn panel(out: &mut String, left: f64, name: &str, curves: &[Curve]) {
         let drawn = curve.points;
         let path: Vec<String> = drawn.iter().map(|&(s, v)| format!("{:.1},{:.1}", x(s), y(v))).collect();
         let _ = writeln!(out, "<polyline class=\"curve {}\" points=\"{}\"/>", curve.class, path.join(" "));
-        // The few points of an evaluation are seen one by one.
+        // An evaluation has few points, which get a dot each.
         for &(step, value) in drawn.iter().filter(|_| !curve.class.contains("thin") && drawn.len() <= 24) {
             let _ = writeln!(
                 out,
@@ -146,7 +144,7 @@ fn legend(out: &mut String, left: f64, curves: &[Curve]) {
             at + 16.0,
             y = 68.0
         );
-        // A letter is about 7 wide.
+        // A letter is about 7 units wide.
         let room = ((width - 26.0) / 7.0).max(3.0) as usize;
         let name: String = match curve.name.chars().count() > room {
             true => curve.name.chars().take(room - 1).chain(['…']).collect(),
@@ -156,7 +154,7 @@ fn legend(out: &mut String, left: f64, curves: &[Curve]) {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, at least `least`.
+/// Returns 1, 2 or 5 times a power of ten, at least `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -166,7 +164,7 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(least)
 }
 
-/// With as many digits as tell values apart.
+/// Formats a value with as many digits as its size needs.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,

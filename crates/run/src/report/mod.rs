@@ -1,5 +1,5 @@
-//! What a run leaves for people beside its numbers: `curves.svg`, and the same prompts before and after in
-//! `samples/side_by_side.md`. Both are made of what the run directory holds, so a run that was taken up has them whole.
+//! The report of a run for people: `curves.svg`, and responses to the same prompts before and after in
+//! `samples/side_by_side.md`. Both are made from the run directory, so a resumed run has them complete.
 
 mod curves;
 mod drawing;
@@ -12,12 +12,10 @@ use crate::run_dir::{RunDir, step_name};
 use plimsoll_base::Result;
 use std::path::Path;
 
-/// `curves.svg`.
 pub const CURVES_SVG: &str = "curves.svg";
-/// In the folder of samples.
 pub const SIDE_BY_SIDE: &str = "samples/side_by_side.md";
 
-/// What is shown of a finished run.
+/// The report of a finished run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Rewards, lengths, losses and evaluations over the steps.
@@ -59,7 +57,7 @@ pub fn write(dir: &RunDir, title: &str, steps: u32) -> Result<()> {
     dir.write_text(SIDE_BY_SIDE, &samples::markdown(&report.pairs, title))
 }
 
-/// The name of an evaluation's samples; `set` where there are several.
+/// Returns the name of an evaluation's samples; `set` where there are several sets.
 pub fn eval_samples_name(step: u32, set: Option<&str>) -> String {
     match set {
         None => format!("eval-{step:06}"),

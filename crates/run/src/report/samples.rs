@@ -1,5 +1,5 @@
-//! Responses to the same prompts before and after, where there was an evaluation; else what the first and the last step
-//! sampled.
+//! Responses to the same prompts before and after: from evaluations where there were any, otherwise from the first and
+//! the last step.
 
 use plimsoll_base::{Error, Result};
 use serde_json::Value;
@@ -8,36 +8,34 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// Prompts that are shown.
+/// Number of prompts shown.
 const PAIRS: usize = 3;
-/// Letters of a text that are shown.
+/// Longest text shown, in characters.
 const LETTERS_MAX: usize = 600;
-/// Longest line that is read; responses with their log-probs are longer only beyond 100,000 tokens.
+/// Longest line that is read; only responses beyond 100,000 tokens are longer with their log-probs.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Two responses.
+/// Two responses to one prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
-    /// Of the first evaluation or step.
+    /// From the first evaluation or step.
     pub before: Shown,
-    /// Of the last one.
+    /// From the last one.
     pub after: Shown,
 }
 
-/// A prompt and a response to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shown {
     /// Steps done.
     pub step: u64,
-    /// The prompt, cut.
+    /// The prompt, truncated.
     pub prompt: String,
-    /// The response, cut.
+    /// The response, truncated.
     pub response: String,
-    /// Its reward.
     pub reward: Option<f64>,
 }
 
-/// The first responses of two files of samples; none where a file is not there.
+/// Returns the first responses of two files of samples; empty where a file is missing.
 ///
 /// Errors: `run-dir-unreadable`.
 pub(super) fn pairs(folder: &Path, first: &str, last: &str) -> Result<Vec<Pair>> {
@@ -45,7 +43,7 @@ pub(super) fn pairs(folder: &Path, first: &str, last: &str) -> Result<Vec<Pair>>
     Ok(before.into_iter().zip(after).map(|(before, after)| Pair { before, after }).collect())
 }
 
-/// The first response to each of the first prompts.
+/// Returns the first response to each of the first prompts.
 fn shown(folder: &Path, name: &str) -> Result<Vec<Shown>> {
     let path = folder.join(format!("{name}.jsonl"));
     let unreadable = |err: &std::io::Error| {
@@ -78,7 +76,7 @@ fn shown(folder: &Path, name: &str) -> Result<Vec<Shown>> {
     Ok(found)
 }
 
-/// Control characters, which a terminal would obey, are not shown.
+/// Truncates a text and removes control characters, which a terminal would obey.
 fn cut(text: &str) -> String {
     let clean = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
     let mut shown: String = text.chars().take(LETTERS_MAX).map(clean).collect();
@@ -88,7 +86,7 @@ fn cut(text: &str) -> String {
     shown
 }
 
-/// A table a prompt, with both responses beside each other.
+/// Formats a table per prompt, with both responses side by side.
 pub(super) fn markdown(pairs: &[Pair], title: &str) -> String {
     let mut text = format!("# Before and after\n\n{}\n", cell(title));
     for (i, Pair { before, after }) in pairs.iter().enumerate() {
@@ -107,7 +105,7 @@ pub(super) fn markdown(pairs: &[Pair], title: &str) -> String {
     text
 }
 
-/// Text in a table of Markdown, whatever it holds.
+/// Escapes a text for a Markdown table.
 fn cell(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,11 +1,11 @@
-//! Which keys of a run file may change when a run goes on, and the run file that then holds.
+//! Which keys of a run file may change on resume, and the run file that then applies.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_config::RunFile;
 use std::collections::BTreeMap;
 use toml::Value;
 
-/// Keys that change no bit of what is trained: where and how often things are written, limits, and how work is spread.
+/// Keys that change no bit of what is trained: where and how often files are written, limits, and how work is spread.
 const MAY_CHANGE: [&str; 19] = [
     "train.steps",
     "environment.total_frames",
@@ -27,14 +27,14 @@ const MAY_CHANGE: [&str; 19] = [
     "environment.worker_memory",
     "environment.network",
 ];
-/// Keys that decide how gradients are cut and added up: `--replan` lets them change, and with them the bits.
+/// Keys that decide how gradients are cut and summed: `--replan` lets them change, and with them the bits.
 const REPLAN: [&str; 4] = ["train.micro_batch_tokens", "train.recompute", "train.grad_dtype", "run.device"];
-/// States are stored in it; the planner may not choose it again.
+/// Optimizer states are stored in this dtype; the planner may not choose it again.
 const STORED: &str = "train.optimizer_dtype";
 
-/// The run file to go on with: what was resolved, with those values of `asked` that may change.
+/// Returns the run file to resume with: the recorded one, with those values of `asked` that may change.
 ///
-/// Where `asked` says `"auto"` what was resolved holds; with `replan` the planner chooses again.
+/// Where `asked` says `"auto"`, the recorded value applies; with `replan` the planner chooses again.
 /// Errors: `run-file-changed` lists what changed and what may.
 pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFile> {
     let (new, old) = (leaves(asked), leaves(recorded));
@@ -68,7 +68,7 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
         .hint("start a run of its own from these weights: model = \"RUN_DIR/checkpoints/latest\" and another run.dir"))
 }
 
-/// Under a schedule the length of a run decides every learning rate.
+/// True if the key changes the length of a run whose learning-rate schedule depends on it.
 fn steps_decide_rates(key: &str, run: &RunFile) -> bool {
     key == "train.steps" && run.train.schedule != plimsoll_config::Schedule::Constant
 }
@@ -92,7 +92,7 @@ fn matches(patterns: &[&str], key: &str) -> bool {
     patterns.iter().any(fits)
 }
 
-/// Every key with its value; elements of lists of tables by index.
+/// Returns every key with its value; elements of lists of tables by index.
 fn leaves(run: &RunFile) -> BTreeMap<String, Value> {
     fn walk(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         let join = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
@@ -112,7 +112,7 @@ fn leaves(run: &RunFile) -> BTreeMap<String, Value> {
     found
 }
 
-/// Puts a value at a key whose section is there, or takes the key away.
+/// Sets a key whose section exists, or removes it.
 fn set(root: &mut Value, key: &str, value: Option<Value>) {
     let (head, rest) = key.split_once('.').map_or((key, None), |(head, rest)| (head, Some(rest)));
     let next = match root {
@@ -166,7 +166,7 @@ mod tests {
             let asked = with(change);
             assert_ne!(asked, recorded);
             assert_eq!(merge(&asked, &recorded, false).unwrap(), asked);
-            // And back, which takes keys away again.
+            // And back, which removes keys again.
             assert_eq!(merge(&recorded, &asked, false).unwrap().checkpoint, recorded.checkpoint);
         }
     }

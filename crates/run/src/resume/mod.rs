@@ -1,5 +1,5 @@
-//! Going on with a run: which checkpoint, whether its run file is still the same run, and what would give up the bits.
-//! It never starts over in silence: what it finds and does is said.
+//! Resuming a run: which checkpoint, whether its run file still describes the same run, and what would change the bits.
+//! It never silently starts over: what it finds and does is reported.
 
 use crate::checkpoint::{Manifest, RUN_FILE, RunState};
 use crate::run_dir::{RunDir, step_name};
@@ -22,12 +22,12 @@ pub use changes::merge;
 /// How `train` begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// In a directory of its own.
+    /// In a new directory.
     #[default]
     New,
     /// Where an earlier process of the run was killed or stopped.
     Resume {
-        /// True if a damaged checkpoint may be passed over.
+        /// True if a damaged checkpoint may be skipped.
         previous_good: bool,
         /// True if the planner may choose again, which gives up bit equality.
         replan: bool,
@@ -44,37 +44,34 @@ impl Start {
 /// What a run begins with.
 #[derive(Debug)]
 pub enum Origin {
-    /// Nothing: a directory is to be made.
+    /// Nothing: the directory does not exist yet.
     New,
     /// The directory of an earlier process.
     Earlier(Box<Earlier>),
-    /// All steps are done: `summary.json`.
+    /// All steps are done: the content of `summary.json`.
     Finished(Value),
 }
 
 /// The directory of an earlier process of the run.
 #[derive(Debug)]
 pub struct Earlier {
-    /// Held.
+    /// Locked by this process.
     pub dir: RunDir,
-    /// The run file: what was resolved then, with the changes that are allowed.
+    /// What was resolved then, with the allowed changes.
     pub run: RunFile,
-    /// Where to go on from; none starts at step 0.
+    /// The checkpoint to resume from; none starts at step 0.
     pub checkpoint: Option<Good>,
-    /// True if the planner may choose again.
     pub replan: bool,
 }
 
-/// A checkpoint that was read to the last byte and is whole.
+/// A checkpoint that was read to the last byte and is undamaged.
 #[derive(Debug)]
 pub struct Good {
-    /// Its folder.
     pub folder: PathBuf,
-    /// Its counters.
     pub state: RunState,
 }
 
-/// Finds what a run goes on from. `say` is told what the user should know.
+/// Finds what a run resumes from. Messages for the user are passed to `say`.
 ///
 /// Errors: `checkpoint-damaged`, `checkpoint-newer`, `run-file-changed`, `run-dir-locked`, `run-dir-not-empty`,
 /// `run-dir-damaged`, `symlink-refused`.
@@ -117,7 +114,7 @@ pub fn origin(loaded: &Loaded, start: Start, path: &Path, say: &mut dyn FnMut(St
     Ok(Origin::Earlier(Box::new(Earlier { dir, run, checkpoint, replan })))
 }
 
-/// The newest checkpoint that a run can go on from.
+/// Returns the newest checkpoint that a run can resume from.
 fn newest(dir: &RunDir, previous_good: bool, say: &mut dyn FnMut(String)) -> Result<Option<Good>> {
     let store = dir.store();
     store.clear_leftovers()?;
@@ -139,7 +136,7 @@ fn newest(dir: &RunDir, previous_good: bool, say: &mut dyn FnMut(String)) -> Res
         }
     }
     if let Some((step, good)) = &good {
-        // Only now: without a good one nothing is moved.
+        // Only now: without a good checkpoint nothing is moved.
         for damaged in passed_over {
             store.set_aside(damaged)?;
         }
@@ -154,7 +151,7 @@ fn newest(dir: &RunDir, previous_good: bool, say: &mut dyn FnMut(String)) -> Res
     Ok(good.map(|(_, good)| good))
 }
 
-/// The state of a checkpoint that is whole; `None` if it holds weights alone.
+/// Reads the state of an undamaged checkpoint; `None` if it holds weights alone.
 fn read(folder: &Path, step: u32) -> Result<Option<RunState>> {
     let manifest = Manifest::read(folder)?;
     manifest.verify(folder)?;
@@ -171,7 +168,7 @@ fn read(folder: &Path, step: u32) -> Result<Option<RunState>> {
     }
 }
 
-/// What to do about a damaged checkpoint: the one before, if it is good.
+/// Adds a remedy to the error of a damaged checkpoint: the previous one, if it is good.
 fn with_way_out(error: Error, dir: &RunDir, damaged: u32) -> Error {
     let store = dir.store();
     let earlier = store.steps().into_iter().rev().filter(|step| *step < damaged);
@@ -191,21 +188,21 @@ fn too_few_steps(done: u32, steps: u32) -> Error {
         .hint(format!("set train.steps to {done} or more"))
 }
 
-/// What the bits of a run depend on beside its run file and its checkpoint.
+/// What the bits of a run depend on besides its run file and its checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fingerprint {
     /// Instruction path or compute capability.
     pub machine: String,
     /// SHA-256 of the binary.
     pub build: String,
-    /// SHA-256 of what the planner settled that bits depend on.
+    /// SHA-256 of the planner's decisions that bits depend on.
     pub plan: String,
     /// SHA-256 of each data file, and of the model's configuration, tokenizer and chat template.
     pub inputs: BTreeMap<String, String>,
 }
 
 impl Fingerprint {
-    /// That of this process for a run.
+    /// Returns the fingerprint of this process for a run.
     ///
     /// Errors: `data-missing`.
     pub fn new(
@@ -224,7 +221,7 @@ impl Fingerprint {
                 record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
             inputs.insert(name.to_string(), record.sha256);
         }
-        // Gradients depend on the cut into micro-batches and on the storage of what is added up.
+        // Gradients depend on the cut into micro-batches and on the dtype of the accumulator.
         let plan = json!([
             resolved.micro_batch_tokens,
             resolved.recompute,
@@ -234,15 +231,15 @@ impl Fingerprint {
         Ok(Fingerprint::of(machine, &plan, inputs))
     }
 
-    /// That of this process, for a plan and inputs that are known.
+    /// Returns the fingerprint of this process for a known plan and inputs.
     pub fn of(machine: String, plan: &Value, inputs: BTreeMap<String, String>) -> Fingerprint {
-        // Without /proc the binary is not known; then it counts as another one.
+        // Without /proc the binary is unknown, which counts as a different one.
         let build =
             record_of(Path::new("/proc/self/exe")).map_or_else(|_| "unknown".into(), |record| record.sha256);
         Fingerprint { machine, build, plan: digest(plan.to_string().as_bytes()), inputs }
     }
 
-    /// The same with the shape of a critic that is a model of its own.
+    /// Adds the shape of a critic that is a separate model.
     pub fn with_critic(mut self, run: &RunSpec, critic: Option<&OpenModel>) -> Fingerprint {
         if let (Some(model), Some(section)) = (critic, &run.critic) {
             let config = config_json(&model.spec, DType::F32, &model.token_ids());
@@ -252,9 +249,10 @@ impl Fingerprint {
         self
     }
 
-    /// Requires that a run that goes on from `state` gives the same bits as if it had not stopped.
+    /// Requires that a run resumed from `state` gives the same bits as one that never stopped.
     ///
-    /// Errors: `resume-differs`. With `replan` a difference is said instead. Another build is said in any case.
+    /// Errors: `resume-differs`. With `replan` a difference is reported instead. A different build is reported in any
+    /// case.
     pub fn check(&self, state: &RunState, replan: bool, say: &mut dyn FnMut(String)) -> Result<()> {
         let mut differences = Vec::new();
         if self.machine != state.machine {
@@ -288,8 +286,8 @@ impl Fingerprint {
     }
 }
 
-/// SHA-256 of what decides how text becomes tokens and which shape they run through, as a checkpoint holds it: files
-/// that say the same give the same, whether they are the model's own or a checkpoint's.
+/// Returns the SHA-256 of everything that decides how text becomes tokens and which shape they run through, as a
+/// checkpoint holds it: equal contents give equal hashes, whether the files are the model's own or a checkpoint's.
 fn text_side(run: &RunSpec, model: &OpenModel) -> Result<BTreeMap<String, String>> {
     let config = config_json(&model.spec, DType::F32, &model.token_ids());
     let mut files =
