@@ -1,24 +1,13 @@
 //! `exact`: equality after trimming white space.
 
-use crate::case::{Case, text_of};
-use crate::scorer::{Row, Verifier};
-use plimsoll_base::Result;
-
 /// True if both are equal after trimming white space.
 pub fn grade_exact(response: &str, ground_truth: &str) -> bool {
     response.trim() == ground_truth.trim()
 }
 
-pub(crate) struct Exact;
-
-impl Verifier for Exact {
-    fn score(&self, row: &Row, case: &Case) -> Result<f64> {
-        Ok(f64::from(grade_exact(&case.response, &text_of(row.answer))))
-    }
-
-    fn why(&self, row: &Row, case: &Case) -> String {
-        format!("{:.60?} against {:.60?}", case.response.trim(), text_of(row.answer).trim())
-    }
+/// Quotes both.
+pub(crate) fn why(response: &str, ground_truth: &str) -> String {
+    format!("{:.60?} against {:.60?}", response.trim(), ground_truth.trim())
 }
 
 #[cfg(test)]

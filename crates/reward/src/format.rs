@@ -1,8 +1,6 @@
 //! `format`: 1 if the response is `<think>…</think><answer>…</answer>` with each tag once, or matches `pattern`.
 
-use crate::case::Case;
 use crate::pattern::Pattern;
-use crate::scorer::{Row, Verifier};
 use plimsoll_base::Result;
 
 pub(crate) struct Format(Option<Pattern>);
@@ -31,12 +29,6 @@ fn think_then_answer(response: &str) -> bool {
     let Some((_, rest)) = text.split_once("</think>") else { return false };
     let Some(rest) = rest.trim_start().strip_prefix("<answer>") else { return false };
     rest.strip_suffix("</answer>").is_some_and(|answer| !answer.trim().is_empty())
-}
-
-impl Verifier for Format {
-    fn score(&self, _: &Row, case: &Case) -> Result<f64> {
-        Ok(f64::from(self.matches(&case.response)))
-    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,8 @@
 //! `hash`: noise that the response alone decides, for benchmarks and to see what a run learns without a signal.
 
-use crate::case::Case;
-use crate::scorer::{Row, Verifier};
-use plimsoll_base::Result;
-
-pub(crate) struct Hash;
-
-impl Verifier for Hash {
-    fn score(&self, _: &Row, case: &Case) -> Result<f64> {
-        Ok((simple_hash(case.response.as_bytes()) >> 11) as f64 / (1u64 << 53) as f64)
-    }
+/// Between 0 and 1.
+pub(crate) fn noise(response: &str) -> f64 {
+    (simple_hash(response.as_bytes()) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// FNV-1a, 64 bits.

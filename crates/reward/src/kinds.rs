@@ -2,16 +2,15 @@
 //!
 //! A new reward is a file with its code, a row of [`KINDS`] and a row of `docs/rewards.md`.
 
+use crate::case::Case;
 use crate::countdown::Countdown;
-use crate::exact::Exact;
+use crate::exact::{self, grade_exact};
 use crate::format::Format;
-use crate::gsm8k::Gsm8k;
-use crate::hash::Hash;
+use crate::gsm8k::{self, grade_gsm8k};
 use crate::length::Length;
-use crate::math::Math;
-use crate::scorer::{Reading, Scorer, Start, Verifier};
+use crate::scorer::{OfTexts, Reading, Scorer, Start, Verifier};
 use crate::spec::RewardSpec;
-use crate::{code, command, http, json_schema, pattern, python};
+use crate::{code, command, hash, http, json_schema, math, pattern, python};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_worker::{Limits, Stop};
 use std::time::Duration;
@@ -55,7 +54,7 @@ pub const KINDS: [RewardKind; 13] = [
         summary: "1 iff response and answer are equal after trimming white space",
         place: Place::Process,
         needs_answer: |_| true,
-        read: |_, _| verifier("exact", Exact),
+        read: |_, _| verifier("exact", OfTexts { grade: grade_exact, why: exact::why }),
     },
     RewardKind {
         names: &["math"],
@@ -64,7 +63,7 @@ pub const KINDS: [RewardKind; 13] = [
         summary: "1 iff the answer found in the response equals the ground truth, in any notation (below)",
         place: Place::Process,
         needs_answer: |_| true,
-        read: |_, _| verifier("math", Math),
+        read: |_, _| verifier("math", OfTexts { grade: math::grade_math, why: math::why }),
     },
     RewardKind {
         names: &["gsm8k"],
@@ -73,7 +72,7 @@ pub const KINDS: [RewardKind; 13] = [
         summary: "1 iff the number after the last `####`, or else the last number, equals the answer's, digit by digit",
         place: Place::Process,
         needs_answer: |_| true,
-        read: |_, _| verifier("gsm8k", Gsm8k),
+        read: |_, _| verifier("gsm8k", OfTexts { grade: grade_gsm8k, why: gsm8k::why }),
     },
     RewardKind {
         names: &["countdown"],
@@ -118,7 +117,10 @@ pub const KINDS: [RewardKind; 13] = [
         summary: "1 iff `<think>…</think><answer>…</answer>` with each tag once, or `pattern`",
         place: Place::Process,
         needs_answer: |_| false,
-        read: |spec, _| verifier("format", Format::new(spec.pattern.as_deref())?),
+        read: |spec, _| {
+            let format = Format::new(spec.pattern.as_deref())?;
+            verifier("format", move |case: &Case| f64::from(format.matches(&case.response)))
+        },
     },
     RewardKind {
         names: &["length"],
@@ -127,7 +129,10 @@ pub const KINDS: [RewardKind; 13] = [
         summary: "`-tokens / max_new_tokens`; with `overlong_buffer` b: `-max(0, tokens - (max_new_tokens - b)) / b`, at least -1",
         place: Place::Process,
         needs_answer: |_| false,
-        read: |spec, _| verifier("length", Length { overlong_buffer: spec.overlong_buffer }),
+        read: |spec, _| {
+            let length = Length { overlong_buffer: spec.overlong_buffer };
+            verifier("length", move |case: &Case| length.score(case.response_ids.len(), case.max_new_tokens))
+        },
     },
     RewardKind {
         names: &["python"],
@@ -163,7 +168,7 @@ pub const KINDS: [RewardKind; 13] = [
         summary: "noise between 0 and 1 that the response alone decides, to see what a run learns without a signal",
         place: Place::Process,
         needs_answer: |_| false,
-        read: |_, _| verifier("hash", Hash),
+        read: |_, _| verifier("hash", |case: &Case| hash::noise(&case.response)),
     },
 ];
 

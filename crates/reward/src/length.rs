@@ -3,10 +3,6 @@
 //! Without a buffer: -tokens / max_new_tokens. With one: 0 up to `max_new_tokens - buffer`, then linear to -1 at
 //! `max_new_tokens` (soft overlong punishment, arXiv 2503.14476, equation 13).
 
-use crate::case::Case;
-use crate::scorer::{Row, Verifier};
-use plimsoll_base::Result;
-
 pub(crate) struct Length {
     pub(crate) overlong_buffer: Option<usize>,
 }
@@ -17,12 +13,6 @@ impl Length {
         let buffer = self.overlong_buffer.unwrap_or(limit).clamp(1, limit);
         let over = response_tokens.saturating_sub(limit - buffer);
         -(over as f64 / buffer as f64).min(1.0)
-    }
-}
-
-impl Verifier for Length {
-    fn score(&self, _: &Row, case: &Case) -> Result<f64> {
-        Ok(self.score(case.response_ids.len(), case.max_new_tokens))
     }
 }
 

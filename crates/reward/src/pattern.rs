@@ -1,7 +1,7 @@
 //! `regex`: 1 if the pattern matches anywhere in the response.
 
 use crate::case::Case;
-use crate::scorer::{Reading, Row, Verifier};
+use crate::scorer::Reading;
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
 use regex::Regex;
@@ -26,14 +26,12 @@ impl Pattern {
 /// Reads `regex:PATTERN`, or `regex` with the key `pattern`.
 pub(crate) fn read(spec: &RewardSpec, argument: Option<&str>) -> Result<Option<Reading>> {
     match argument.or(spec.pattern.as_deref()) {
-        Some(pattern) if !pattern.is_empty() => Ok(Some(Reading::verifier("regex", Pattern::new(pattern)?))),
+        Some(pattern) if !pattern.is_empty() => {
+            let pattern = Pattern::new(pattern)?;
+            let score = move |case: &Case| f64::from(pattern.matches(&case.response));
+            Ok(Some(Reading::verifier("regex", score)))
+        }
         _ => Err(Error::usage("reward-bad-pattern", "reward `regex` has no pattern")
             .hint("write kind = \"regex:PATTERN\", or set `pattern`")),
-    }
-}
-
-impl Verifier for Pattern {
-    fn score(&self, _: &Row, case: &Case) -> Result<f64> {
-        Ok(f64::from(self.matches(&case.response)))
     }
 }

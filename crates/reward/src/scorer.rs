@@ -1,6 +1,6 @@
 //! What scores one batch: a verifier in this process, or one interpreter, program or connection.
 
-use crate::case::{Case, column};
+use crate::case::{Case, column, text_of};
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Columns, Limits, Scores, Stop};
@@ -44,6 +44,29 @@ pub(crate) trait Verifier {
     /// Says in words why a case has its score.
     fn why(&self, _row: &Row, case: &Case) -> String {
         format!("the response is {:.60?}", case.response)
+    }
+}
+
+/// A function is a verifier that reads the response alone.
+impl<F: Fn(&Case) -> f64> Verifier for F {
+    fn score(&self, _: &Row, case: &Case) -> Result<f64> {
+        Ok(self(case))
+    }
+}
+
+/// A function of a response and its answer as texts, and another that says why.
+pub(crate) struct OfTexts {
+    pub(crate) grade: fn(&str, &str) -> bool,
+    pub(crate) why: fn(&str, &str) -> String,
+}
+
+impl Verifier for OfTexts {
+    fn score(&self, row: &Row, case: &Case) -> Result<f64> {
+        Ok(f64::from((self.grade)(&case.response, &text_of(row.answer))))
+    }
+
+    fn why(&self, row: &Row, case: &Case) -> String {
+        (self.why)(&case.response, &text_of(row.answer))
     }
 }
 
