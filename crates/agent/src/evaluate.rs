@@ -54,7 +54,6 @@ pub fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
 /// What an evaluator keeps of an environment besides its action, rounded up.
 const PER_ENV_BYTES: usize = 64;
 
-/// Environments and a policy for evaluation alone.
 pub struct Evaluator {
     stepper: Box<dyn Stepper>,
     stop: Stop,
@@ -65,7 +64,6 @@ pub struct Evaluator {
     action: Slot,
 }
 
-/// A group of environments within a round.
 struct Group {
     envs: Range<u32>,
     round: u32,

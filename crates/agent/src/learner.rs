@@ -15,16 +15,15 @@ use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, PolicySums, policy_loss};
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::rng::{Stream, permutation};
-use plimsoll_base::{DType, Error, Phase, PhaseSet, Result};
+use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_device::{AdamW, AdamWBufs, Device, DeviceKind};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable};
 use plimsoll_run::ending::loss_not_finite;
-use plimsoll_train::UpdateOptions;
+use plimsoll_train::{UpdateOptions, finite_weights, gradient_not_finite};
 
-/// How a rollout is trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnerOptions {
     pub policy: PolicyLoss,
@@ -34,7 +33,6 @@ pub struct LearnerOptions {
     pub entropy_coef: f64,
     /// Whitening of advantages over a mini-batch.
     pub whiten: Whiten,
-    /// Passes over a rollout.
     pub epochs: u32,
     /// M.
     pub mini_batch: usize,
@@ -44,10 +42,8 @@ pub struct LearnerOptions {
     pub seed: u64,
 }
 
-/// The results of a rollout's updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LearnReport {
-    /// Sums over all updates.
     pub policy: PolicySums,
     pub value: ValueSums,
     pub entropy: EntropySums,
@@ -148,7 +144,6 @@ impl Mini {
 pub struct Learner<'a> {
     pub dev: &'a CpuDevice,
     pub spec: &'a MlpSpec,
-    /// Names and places of the parameters.
     pub table: ParamTable,
     pub params: MlpParams<'a>,
     pub updates: u64,
@@ -255,7 +250,7 @@ impl<'a> Learner<'a> {
         }
         report.grad_norm = dev.sum_squares(self.grads.all).sqrt();
         if !report.grad_norm.is_finite() {
-            return Err(self.gradient_not_finite());
+            return Err(gradient_not_finite(self.dev, &self.table, self.grads.all));
         }
         self.apply(how, optimizer, report.grad_norm);
         report.updates += 1;
@@ -281,30 +276,11 @@ impl<'a> Learner<'a> {
         self.dev.adamw(adamw, bufs);
     }
 
-    fn gradient_not_finite(&self) -> Error {
-        let is_broken = |offset: u64, elements: u64| {
-            !self.dev.sum_squares(self.grads.all.slice(offset as usize, elements as usize)).is_finite()
-        };
-        let broken = self.table.params.iter().find(|p| is_broken(p.offset, p.elements));
-        let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
-        Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
-            .hint("lower train.learning_rate, or set train.grad_clip")
-    }
-
     /// Requires that every weight is finite.
     ///
     /// Errors: `model-weight-not-finite` names the tensor.
     pub fn prove(&self) -> Result<()> {
-        let sum = |offset: u64, elements: u64| {
-            self.dev.sum_squares(self.params.all.slice(offset as usize, elements as usize))
-        };
-        match self.table.params.iter().find(|p| !sum(p.offset, p.elements).is_finite()) {
-            None => Ok(()),
-            Some(param) => {
-                let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
-                Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"))
-            }
-        }
+        finite_weights(self.dev, &self.table, self.params.all)
     }
 }
 

@@ -25,13 +25,11 @@ const SMALL_FILES_BYTES: u64 = 64 << 10;
 /// A step's events: metrics and memory readings, measured.
 const EVENT_BYTES: u64 = 4096;
 
-/// A plan with its verdict.
 #[derive(Clone, Debug)]
 pub struct AgentPlan {
     pub plan: Plan,
     /// Threads of the learner, and of the collector.
     pub threads: [usize; 2],
-    /// Number of trained parameters.
     pub parameters: u64,
 }
 

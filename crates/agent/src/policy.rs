@@ -118,7 +118,7 @@ pub fn of_file(
 /// board.
 ///
 /// Errors: `size-overflow`.
-pub fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {
+pub(crate) fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {
     let mut layout_of_all = Layout::new();
     let arena = ArenaMap::new(&layout(spec, rows)?, 0).used_bytes();
     let elements = spec.table(DeviceKind::Cpu).elements;

@@ -1,6 +1,6 @@
 //! `bench peak`: the peak rates of this machine, to which shares refer.
 
-use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, finish, spread, threads};
+use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, add, finish, spread, threads};
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
@@ -98,9 +98,7 @@ fn seconds(dev: &dyn Device, operation: &dyn Fn()) -> f64 {
 
 fn result(gflops: &[f64], bandwidth: &[f64], share: f64) -> Value {
     let mut result = spread(gflops);
-    result["bench"] = json!("peak");
-    result["unit"] = json!("GFLOP/s");
-    result["bandwidth_gb_per_s"] = spread(bandwidth);
-    result["share_of_peak"] = json!(share);
+    add(&mut result, json!({ "bench": "peak", "unit": "GFLOP/s" }));
+    add(&mut result, json!({ "bandwidth_gb_per_s": spread(bandwidth), "share_of_peak": share }));
     result
 }

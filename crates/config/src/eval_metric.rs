@@ -25,7 +25,7 @@ impl EvalMetric {
     }
 
     /// Returns every name that a run measures.
-    pub fn names_of(run: &RunFile) -> Vec<String> {
+    pub(crate) fn names_of(run: &RunFile) -> Vec<String> {
         EvalMetric::names(&sets_of(run), samples_of(run))
     }
 

@@ -3,7 +3,6 @@
 use super::{limits::contradiction, provenance::Provenance, sections::Reward};
 use plimsoll_base::{Error, Result};
 
-/// The kind of a reward that is a model within the run.
 const MODEL: &str = "model";
 
 impl Reward {

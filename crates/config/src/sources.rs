@@ -29,7 +29,7 @@ impl Data {
     }
 
     /// True if `data.eval` asks for no evaluation.
-    pub fn asks_no_eval(&self) -> bool {
+    pub(crate) fn asks_no_eval(&self) -> bool {
         self.eval.as_ref().is_some_and(|eval| eval.is_one && eval.sets[0].path == NO_EVAL)
     }
 
@@ -91,7 +91,7 @@ pub(super) fn check(sets: &DataSets, key: &str, weighted: bool, at: &Provenance)
                 return bad(
                     &weight,
                     format!("is {value}; it takes {takes}"),
-                    "remove a set that is not wanted",
+                    "remove a set that is not needed",
                 );
             }
             _ => {}

@@ -476,7 +476,7 @@ pub enum WorkerGpu {
 }
 
 impl WorkerGpu {
-    pub fn is_denied(&self) -> bool {
+    pub(crate) fn is_denied(&self) -> bool {
         *self == WorkerGpu::Deny
     }
 }

@@ -19,15 +19,11 @@ pub(crate) struct Work {
     pub(crate) prompts: f64,
     /// G.
     pub(crate) group: f64,
-    /// Tokens of the longest prompt.
     pub(crate) prompt_tokens: f64,
-    /// Tokens of the longest response.
     pub(crate) response_tokens: f64,
     /// True if the responses are sampled.
     pub(crate) samples: bool,
-    /// Optimizer updates per step.
     pub(crate) updates: f64,
-    /// Passes over the sequences.
     pub(crate) epochs: f64,
     /// (updates, epochs) of the critic.
     pub(crate) critic: (f64, f64),
@@ -46,7 +42,7 @@ pub struct StepCost {
 }
 
 impl StepCost {
-    pub fn total_s(&self) -> f64 {
+    pub(crate) fn total_s(&self) -> f64 {
         self.rollout_s + self.score_s + self.critic_s + self.update_s
     }
 }

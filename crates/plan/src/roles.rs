@@ -10,7 +10,6 @@ use plimsoll_memory::Layout;
 use plimsoll_model::{Mode, ParamTable, PassLimits, Target, activations_layout, offloaded_layout, rope};
 use plimsoll_train::{Heads, Packing, StateDTypes, optimizer_layout};
 
-/// Which role a model has in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleName {
     /// The policy: it is sampled from and trained.
@@ -49,7 +48,6 @@ pub struct PassShape {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateShape {
     pub pass: PassShape,
-    /// Dtypes of gradients and states.
     pub dtypes: StateDTypes,
     /// True if the optimizer's states are in the device's host memory.
     pub offloads_states: bool,
@@ -58,12 +56,10 @@ pub struct UpdateShape {
 /// A role as the plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoleShape {
-    /// Which role it is.
     pub name: RoleName,
     /// The decoder's body.
     pub spec: ModelSpec,
     pub head: Head,
-    /// Dtype of its weights.
     pub weights: DType,
     pub target: Target,
     /// True if the weights are in the device's host memory.

@@ -57,7 +57,6 @@ pub(crate) struct Planner<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) rates: &'a Rates,
     pub(crate) purpose: Purpose,
-    /// Host memory of the rewards.
     pub(crate) rewards: RewardMemory,
     /// What a card's driver and libraries hold, and the origin of that number.
     pub(crate) held: (Held, &'a str),

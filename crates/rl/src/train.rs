@@ -46,7 +46,7 @@ pub fn train(
     check_trainable(&run.model)?;
     let session = match opening.checkpoint().map(|good| good.folder.clone()) {
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
-        None => Session::open(&run, true)?,
+        None => Session::open(&run)?,
     };
     let rewards = rewards(&run, &session)?;
     let episodes = Episodes::open(&run, session.facts.prompt_tokens)?;

@@ -34,11 +34,11 @@ pub fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
         _ => ("SIGINT", Exit::Interrupted),
     };
     let message = format!("{name} after step {step}; everything is saved in {}", dir.display());
-    Error { exit, ..Error::new("interrupted", message) }.hint("--resume goes on from there, bit for bit")
+    Error { exit, ..Error::new("interrupted", message) }.hint("--resume continues from there, bit for bit")
 }
 
 /// True for an error which means that the weights no longer give finite numbers.
-pub fn is_divergence(error: &Error) -> bool {
+pub(crate) fn is_divergence(error: &Error) -> bool {
     let slugs = ["loss-not-finite", "gradient-not-finite", "rollout-not-finite", "model-weight-not-finite"];
     slugs.contains(&error.slug)
 }

@@ -70,7 +70,6 @@ pub trait Job<'scope> {
     fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary;
 }
 
-/// A checkpoint to be written.
 pub struct Saving<'s> {
     pub step: u32,
     pub store: Store,
@@ -80,7 +79,6 @@ pub struct Saving<'s> {
     pub everything: Option<(&'s RunState, &'s str)>,
 }
 
-/// The state of a save.
 pub enum Save<'scope> {
     Done(PathBuf),
     /// The rest runs next to the following steps.
@@ -100,7 +98,6 @@ pub struct Stepped {
     pub metrics: Metrics,
 }
 
-/// What the run is doing, for the message if it fails.
 #[derive(Clone, Copy)]
 enum At {
     Start,
@@ -118,9 +115,7 @@ pub struct Begun<'r> {
     pub run_file: String,
     /// The plan that measured memory is compared with.
     pub plan: &'r Plan,
-    /// What the bits of the run depend on.
     pub fingerprint: Fingerprint,
-    /// Bound bytes of the arena.
     pub arena_used: u64,
     /// FLOP/s that the device reaches.
     pub peak_flops: f64,
@@ -129,7 +124,6 @@ pub struct Begun<'r> {
     pub card: Box<dyn Fn() -> Option<CardMemory> + 'r>,
 }
 
-/// A run in progress.
 pub struct Lead<'r, 's, 'scope, 'env> {
     pub run: &'r RunSpec,
     pub dir: RunDir,

@@ -12,9 +12,7 @@ pub enum Doing {
     /// Opening, planning, binding.
     #[default]
     Start,
-    /// Sampling.
     Rollout,
-    /// Grading.
     Reward,
     /// Reference log-probs.
     Score,
@@ -22,9 +20,7 @@ pub enum Doing {
     Critic,
     /// Forward, backward and optimizer of the actor.
     Update,
-    /// Scoring held-out prompts.
     Eval,
-    /// Writing a checkpoint.
     Save,
     /// Between two steps.
     Idle,
@@ -58,10 +54,8 @@ impl Doing {
     }
 }
 
-/// The content of the status page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Status {
-    /// The run directory, once it exists.
     pub dir: Option<PathBuf>,
     /// The phase that began last.
     pub phase: Doing,
@@ -72,11 +66,8 @@ pub struct Status {
     pub rss: Rss,
     /// Resident memory of the worker processes, read once per step.
     pub workers_bytes: u64,
-    /// The load line.
     pub planned_bytes: u64,
-    /// The limit that the plan was made for.
     pub limit_bytes: u64,
-    /// Where that limit was read.
     pub limit_source: String,
 }
 

@@ -81,18 +81,15 @@ fn read_note(note: Option<&str>) -> Value {
     note.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
 }
 
-/// A trainer that died of a signal, and the evidence.
 #[derive(Debug)]
 pub struct Death<'a> {
     /// The last content of the status page, or null.
     pub last: Value,
     pub ended: &'a Ended,
     pub signal: i32,
-    /// Counters and kernel lines.
     pub evidence: &'a OomEvidence,
 }
 
-/// What killed a trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The kernel, because a container's limit was reached.
@@ -187,7 +184,7 @@ impl Death<'_> {
         let error = self.facts(host).into_iter().fold(error, Error::fact);
         Error {
             exit: Exit::Killed,
-            ..error.hint("start the same command with --resume to go on from the last checkpoint")
+            ..error.hint("start the same command with --resume to continue from the last checkpoint")
         }
     }
 
@@ -247,7 +244,7 @@ impl Death<'_> {
         match &seen.kernel_lines {
             None => facts.push("the kernel's log may not be read".into()),
             Some(lines) if lines.is_empty() => {
-                facts.push("the kernel's log tells of no kill for lack of memory".into())
+                facts.push("the kernel's log shows no kill for lack of memory".into())
             }
             Some(lines) => {
                 facts.extend(lines.iter().rev().take(3).map(|line| format!("kernel: {}", line.text)))

@@ -113,7 +113,6 @@ struct Column {
     source: Source,
 }
 
-/// Where the numbers of a frame are.
 enum Source {
     EnvIndex,
     /// An element of a row's column, which begins at this offset.
@@ -122,7 +121,6 @@ enum Source {
     Flag(u8),
     /// The sum of rewards, at the frame that ended an episode.
     FinalReturn,
-    /// A leaf of an observation or an action.
     Leaf(Slot, Leaf),
 }
 

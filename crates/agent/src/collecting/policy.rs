@@ -31,7 +31,7 @@ impl OpenedPolicy {
             PolicyActivation::Relu => Activation::Relu,
         });
         let activation = activation_of(said, stored.activation).ok_or_else(|| {
-            let message = "policy.activation is not what the policy.json beside the weights says";
+            let message = "policy.activation differs from the policy.json next to the weights";
             at.error("contradictory-keys", "policy.activation", message).hint("remove policy.activation")
         })?;
         let network = Network::of(env, stored.file.hidden()?, activation)?;

@@ -12,7 +12,7 @@ const LOOKED_AT: u64 = 64;
 /// form.
 ///
 /// Errors: those of the template and the tokenizer.
-pub fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usize> {
+pub(crate) fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usize> {
     let Some(section) = &run.environment else { return Ok(0) };
     if let Some(limit) = run.data.prompt_tokens_max {
         return Ok(limit as usize);

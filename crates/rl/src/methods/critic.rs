@@ -18,7 +18,6 @@ use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CriticReport {
-    /// Sums of the value loss over all its updates.
     pub sums: ValueSums,
     /// Mean value of trained tokens, before the updates.
     pub mean_value: f64,
@@ -27,14 +26,13 @@ pub struct CriticReport {
     /// Counters of the last update.
     pub update: UpdateStats,
     pub updates: u32,
-    /// Learning rate of the step.
     pub learning_rate: f64,
 }
 
 /// Turns token rewards and the critic's values into advantages and into the targets of the values.
 ///
 /// A response that the limit cut counts as ended, as in OpenRLHF, verl and Open-Reasoner-Zero: nothing follows it.
-pub fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
+pub(crate) fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     let (critic, advantages) = (&mut buffers.critic, &mut buffers.advantages);
     gae(how, packed, &buffers.token_rewards, &critic.old_values, &[], advantages, &mut critic.returns);
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_response_ends_its_return_whatever_stands_behind_it() {
+    fn the_end_of_a_response_ends_its_return_whatever_follows_it() {
         let all = buffers(None);
         // The last target is the reward itself: no value of the next response, and none beyond a limit, is added.
         let ends = [2, 4, 8].map(|t| all.critic.returns[t]);

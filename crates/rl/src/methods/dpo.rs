@@ -19,7 +19,12 @@ const INV_TEMPERATURE: f32 = 1.0;
 /// Makes one step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<PairReport> {
+pub(crate) fn dpo_step(
+    trainer: &mut Trainer<'_>,
+    run: &RunSpec,
+    items: &[Item],
+    step: u32,
+) -> Result<PairReport> {
     let sequences = sequences(items);
     trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
     trainer.score_reference(&sequences, INV_TEMPERATURE)?;
@@ -47,7 +52,7 @@ pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: 
 }
 
 /// Returns accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
+pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let (loss, mut sums) = (run.preference, PairSums::default());
     // This is the capacity of the step's arrays.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
@@ -77,7 +82,7 @@ fn pair_loss(
     logps: &mut [f64; 2],
 ) -> PairSums {
     let halves: Vec<Range<usize>> = micro.packed.sequences().collect();
-    assert!(halves.len().is_multiple_of(2), "a pair's halves stand in one micro-batch");
+    assert!(halves.len().is_multiple_of(2), "a pair's halves are in one micro-batch");
     let sum = |of: &[f32], half: usize| -> Vec<f32> {
         let halves = halves.iter().skip(half).step_by(2);
         halves.map(|tokens| of[tokens.clone()].iter().map(|&l| f64::from(l)).sum::<f64>() as f32).collect()

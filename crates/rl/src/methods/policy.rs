@@ -20,21 +20,17 @@ use plimsoll_plan::RoleName;
 use plimsoll_run::{metrics::Metrics, status::Doing};
 use std::time::Instant;
 
-/// The results of a step.
 #[derive(Debug, Default)]
 pub struct StepReport {
     /// Every metric of a part of the step, by name.
     pub metrics: Metrics,
     /// Mean reward before shaping.
     pub reward: f64,
-    /// Sampled response tokens.
     pub sampled_tokens: usize,
-    /// Rows of training passes, all epochs.
     pub update_rows: u64,
     /// Largest difference between the trainer's log-probability before the weights changed and l_old, which is the
     /// rollout's unless another policy version sampled.
     pub logprob_mismatch_max: f64,
-    /// Seconds of each part.
     pub seconds: StepSeconds,
     /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is
     /// trained.
@@ -45,11 +41,9 @@ pub struct StepReport {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepSeconds {
-    /// Sampling.
     pub rollout: f64,
     /// Grading after the rollout: what was not finished by its end.
     pub reward: f64,
-    /// Forward, backward and optimizer of the actor.
     pub update: f64,
 }
 

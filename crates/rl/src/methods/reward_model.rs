@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Makes one step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn reward_model_step(
+pub(crate) fn reward_model_step(
     trainer: &mut Trainer<'_>,
     run: &RunSpec,
     items: &[Item],
@@ -42,7 +42,7 @@ pub fn reward_model_step(
 }
 
 /// Returns accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
+pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let mut sums = PairSums::default();
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let scores = trainer.reward_scores(&sequences(items))?;
@@ -54,7 +54,7 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> 
 
 /// Computes the loss of pairs whose scores are adjacent, chosen first; writes its derivatives, [2 P].
 fn pair_loss(items: &[Item], scores: &[f32], total_pairs: f64, d_scores: &mut [f32]) -> PairSums {
-    assert_eq!(scores.len(), 2 * items.len(), "a pair's halves stand in one micro-batch");
+    assert_eq!(scores.len(), 2 * items.len(), "a pair's halves are in one micro-batch");
     let half = |which: usize| -> Vec<f32> { scores.iter().skip(which).step_by(2).copied().collect() };
     let margins: Vec<f32> = items.iter().map(|item| item.margin).collect();
     let mut d = [vec![0f32; items.len()], vec![0f32; items.len()]];

@@ -18,7 +18,12 @@ pub struct SftReport {
 }
 
 /// Makes one supervised step over rows with completions. `step` counts from 1.
-pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<SftReport> {
+pub(crate) fn sft_step(
+    trainer: &mut Trainer<'_>,
+    run: &RunSpec,
+    items: &[Item],
+    step: u32,
+) -> Result<SftReport> {
     let sequences: Vec<Sequence<'_>> = items
         .iter()
         .enumerate()

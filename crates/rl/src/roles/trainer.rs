@@ -20,7 +20,6 @@ pub struct Sources<'m> {
     pub model: &'m OpenModel,
     /// The critic's starting weights, if they are another model.
     pub critic: Option<&'m OpenModel>,
-    /// The reward model that scores responses.
     pub reward: Option<&'m OpenModel>,
 }
 
@@ -46,7 +45,6 @@ pub struct Trainer<'a> {
     pub samples: Samples,
     /// Responses that a rollout kept, if they outlive its requests.
     pub kept: Option<Samples>,
-    /// Per-token arrays of the step.
     pub buffers: StepBuffers,
     /// The first is the one that is sampled from or trained.
     roles: Vec<Role<'a>>,
@@ -160,7 +158,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Returns the optimizer updates of all roles.
-    pub fn all_updates(&self) -> u64 {
+    pub(crate) fn all_updates(&self) -> u64 {
         self.roles.iter().map(Role::updates).sum()
     }
 
@@ -182,7 +180,7 @@ impl<'a> Trainer<'a> {
         *self.kept.as_mut().unwrap_or(&mut self.samples) = samples;
     }
 
-    pub fn step_samples(&self) -> &Samples {
+    pub(crate) fn step_samples(&self) -> &Samples {
         self.kept.as_ref().unwrap_or(&self.samples)
     }
 
@@ -203,7 +201,7 @@ impl<'a> Trainer<'a> {
     /// Computes log-probabilities under the reference into `buffers.ref_logprobs`. Does nothing without a reference.
     ///
     /// Errors: as `score`.
-    pub fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+    pub(crate) fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
         if self.role(RoleName::Reference).is_none() {
             return Ok(());
         }
@@ -216,7 +214,7 @@ impl<'a> Trainer<'a> {
     /// Computes log-probabilities under the current actor into `buffers.old_logprobs`.
     ///
     /// Errors: as `score`.
-    pub fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+    pub(crate) fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
         self.score(RoleName::Actor, sequences, inv_temperature, &mut |buffers, which, scores| {
             let tokens = buffers.tokens(&which);
             scores.read(&mut buffers.old_logprobs[tokens]);
@@ -227,7 +225,7 @@ impl<'a> Trainer<'a> {
     /// critic.
     ///
     /// Errors: as `score`.
-    pub fn score_values(&mut self, sequences: &[Sequence<'_>]) -> Result<()> {
+    pub(crate) fn score_values(&mut self, sequences: &[Sequence<'_>]) -> Result<()> {
         if self.role(RoleName::Critic).is_none() {
             return Ok(());
         }
@@ -240,7 +238,7 @@ impl<'a> Trainer<'a> {
     /// Returns the reward model's score of each sequence, read at its last token.
     ///
     /// Errors: as `score`.
-    pub fn reward_scores(&mut self, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
+    pub(crate) fn reward_scores(&mut self, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
         let mut out = vec![0f32; sequences.len()];
         self.score(RoleName::Reward, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
         Ok(out)

@@ -19,7 +19,6 @@ pub struct Held {
     groups: Vec<HeldGroup>,
     /// Number of groups that have been trained on.
     used: usize,
-    /// Groups of the last step.
     last: Range<usize>,
     of: HeldState,
 }
@@ -134,7 +133,7 @@ impl Held {
     ) -> Result<Held> {
         let bad = |what: String| {
             Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
-                .hint("--resume=previous-good goes on from the checkpoint before")
+                .hint("--resume=previous-good resumes from the previous checkpoint")
         };
         let number = |bits: Option<u32>| bits.map(f32::from_bits);
         let mut held = Held { of: state, ..Held::default() };

@@ -22,7 +22,6 @@ pub struct KeptSample {
     /// The score of each reward, by its name, before its weight.
     pub rewards: BTreeMap<String, Option<f32>>,
     pub response_tokens: usize,
-    /// Why it ended.
     pub finish: Finish,
     /// Number of optimizer updates of the weights that sampled it.
     pub policy_version: u64,
@@ -125,7 +124,7 @@ impl StopCondition for TextStop<'_> {
 
 /// Returns the text of a response as rewards see it: without special tokens, cut before the stop string unless it is
 /// kept.
-pub fn response_text(
+pub(crate) fn response_text(
     text: &TextModel,
     response: &[u32],
     finish: Finish,

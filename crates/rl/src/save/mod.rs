@@ -33,7 +33,6 @@ pub struct SaveJob<'a> {
     manifest: Manifest,
 }
 
-/// One file of tensors.
 #[derive(Debug)]
 struct TensorsOf<'a> {
     file: &'static str,
@@ -124,8 +123,9 @@ fn write_small(
     everything: Option<(&RunState, &str)>,
 ) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
     let (shape, ids) = (trainer.shape, model.token_ids());
-    let pretty =
-        |value: &serde_json::Value| serde_json::to_vec_pretty(value).expect("JSON of our own making");
+    let pretty = |value: &serde_json::Value| {
+        serde_json::to_vec_pretty(value).expect("it is the JSON that was just written")
+    };
     let mut files = BTreeMap::new();
     let mut write = |name: &str, bytes: &[u8]| -> Result<()> {
         files.insert(name.to_string(), write_new(&part.join(name), bytes)?);
@@ -154,6 +154,6 @@ fn write_small(
 }
 
 /// Returns the bytes of a checkpoint.
-pub fn checkpoint_size(shape: &RunShape) -> Bytes {
+pub(crate) fn checkpoint_size(shape: &RunShape) -> Bytes {
     checkpoint_bytes(shape, shape.training.as_ref().expect("only training saves"))
 }

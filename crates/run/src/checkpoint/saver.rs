@@ -8,7 +8,6 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 /// The thread's stack: it copies rows through the staging buffer and hashes them.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Runs save jobs.
 #[derive(Debug)]
 pub struct Saver<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,

@@ -8,7 +8,6 @@ use plimsoll_files::fsync_dir;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The newest checkpoint.
 const LATEST: &str = "latest";
 /// The checkpoint with the highest evaluation.
 const BEST: &str = "best";
@@ -76,7 +75,7 @@ impl Store {
     }
 
     /// Removes the temporary names that a killed run left.
-    pub fn clear_leftovers(&self) -> Result<()> {
+    pub(crate) fn clear_leftovers(&self) -> Result<()> {
         for name in self.names().iter().filter(|name| name.starts_with('.')) {
             let path = self.folder.join(name);
             let is_dir = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
@@ -87,7 +86,7 @@ impl Store {
     }
 
     /// Renames a damaged checkpoint; it is removed when a newer one is complete.
-    pub fn set_aside(&self, step: u32) -> Result<()> {
+    pub(crate) fn set_aside(&self, step: u32) -> Result<()> {
         let (from, to) = (self.path(step), self.folder.join(format!("{}{DAMAGED}", step_name(step))));
         if to.symlink_metadata().is_ok() {
             self.remove(&format!("{}{DAMAGED}", step_name(step)))?;
@@ -97,12 +96,12 @@ impl Store {
     }
 
     /// Points `latest` at a checkpoint.
-    pub fn point_latest(&self, step: u32) -> Result<()> {
+    pub(crate) fn point_latest(&self, step: u32) -> Result<()> {
         self.point(LATEST, step)
     }
 
     /// Points `best` at a checkpoint; removes the name where there is no best, or its folder is gone.
-    pub fn point_best(&self, step: Option<u32>) -> Result<()> {
+    pub(crate) fn point_best(&self, step: Option<u32>) -> Result<()> {
         match step.filter(|step| self.path(*step).is_dir()) {
             Some(step) => self.point(BEST, step),
             None => {
