@@ -78,8 +78,6 @@ struct Group {
 
 impl Evaluator {
     /// Makes an evaluator that reads its weights from `board`; none where the run has none.
-    ///
-    /// Errors: those of starting environments.
     pub fn of(run: &RunSpec, settings: &AgentSettings, board: &Arc<Board>) -> Result<Option<Evaluator>> {
         if run.eval.every.is_none() {
             return Ok(None);
@@ -164,7 +162,6 @@ impl Group {
         Request { asks: &self.asks, actions: &self.actions, seeds: &self.seeds }
     }
 
-    /// Reads an answer.
     fn take(&mut self, results: &Results<'_>, steps_max: u32) {
         for i in 0..self.asks.len() {
             let flag = results.flags[i];

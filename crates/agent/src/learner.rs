@@ -124,7 +124,6 @@ impl Mini {
         }
     }
 
-    /// Copies the rows `which` of a rollout.
     fn gather(&mut self, from: &Experience, which: &[u32]) {
         let n = from.num_frames();
         let (width, dims) = (from.inputs.len() / n, from.actions.len() / n);
@@ -171,7 +170,6 @@ impl<'a> Learner<'a> {
         Learner { dev, spec, table, params, updates: 0, grads, m, v, overlay, mini }
     }
 
-    /// Returns the host bytes outside the arena.
     pub fn host_bytes(spec: &MlpSpec, rows: usize, frames: usize) -> u64 {
         let (singles, doubles) = mini_width(spec);
         // Plus the order of the frames.
@@ -293,7 +291,6 @@ pub fn log_std(dev: &CpuDevice, params: &MlpParams<'_>) -> Vec<f32> {
     log_std
 }
 
-/// Returns the distribution of a head.
 pub fn dist<'d>(head: &'d MlpHead, log_std: &'d [f32]) -> ActionDist<'d> {
     match head {
         MlpHead::Categorical(sizes) => ActionDist::Categorical { sizes },

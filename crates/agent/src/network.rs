@@ -4,6 +4,7 @@
 use super::normalise::{Moments, Scales};
 use super::spaces::{ActionWriter, ObservationReader};
 use plimsoll_base::{Error, Result};
+use plimsoll_config::PolicyActivation;
 use plimsoll_device::{Activation, DeviceKind};
 use plimsoll_env::{Slot, Spec};
 use plimsoll_model::mlp::{MlpSpec, PolicyFile};
@@ -50,15 +51,8 @@ pub struct StoredPolicy {
 /// The part of `policy.json` that is read.
 #[derive(Deserialize)]
 struct PolicyJson {
-    activation: Words,
+    activation: PolicyActivation,
     observation_moments: Option<Moments>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Words {
-    Tanh,
-    Relu,
 }
 
 impl StoredPolicy {
@@ -71,11 +65,7 @@ impl StoredPolicy {
         let Some(PolicyJson { activation, observation_moments }) = read_policy_json(&path)? else {
             return Ok(StoredPolicy { file, activation: None, moments: None });
         };
-        let activation = match activation {
-            Words::Tanh => Activation::Tanh,
-            Words::Relu => Activation::Relu,
-        };
-        Ok(StoredPolicy { file, activation: Some(activation), moments: observation_moments })
+        Ok(StoredPolicy { file, activation: Some(activation_of(activation)), moments: observation_moments })
     }
 
     /// Requires that the weights, and the moments if there are any, fit this network.
@@ -99,9 +89,15 @@ impl StoredPolicy {
         }
     }
 
-    /// Returns the normalisation of observations.
     pub fn scales(&self) -> Scales {
         self.moments.as_ref().map_or(Scales::default(), Moments::scales)
+    }
+}
+
+pub(crate) fn activation_of(name: PolicyActivation) -> Activation {
+    match name {
+        PolicyActivation::Tanh => Activation::Tanh,
+        PolicyActivation::Relu => Activation::Relu,
     }
 }
 
@@ -143,7 +139,10 @@ mod tests {
         let text = |moments: &str| format!(r#"{{"activation": "relu", "observation_moments": {moments}}}"#);
         std::fs::write(&path, text(&moments)).unwrap();
         let stored = read_policy_json(&path).unwrap().unwrap();
-        assert!(matches!(stored.activation, Words::Relu) && stored.observation_moments.unwrap().width() == 2);
+        assert!(
+            matches!(stored.activation, PolicyActivation::Relu)
+                && stored.observation_moments.unwrap().width() == 2
+        );
         let mut broken = Moments::new(2);
         broken.update(&[f32::NAN, 0.0]);
         let broken = serde_json::to_string(&broken).unwrap();

@@ -111,7 +111,6 @@ impl RewardScale {
         self.returns.len()
     }
 
-    /// Begins a new episode in every environment.
     pub(crate) fn begin_anew(&mut self) {
         self.returns.fill(ExactF64(0.0));
     }

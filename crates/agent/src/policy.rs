@@ -132,7 +132,6 @@ pub(crate) fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -
     Ok(layout_of_all)
 }
 
-/// Returns the host bytes of a policy outside its arena.
 fn host_bytes(spec: &MlpSpec, rows: usize) -> u64 {
     let (n, outputs) = (spec.inputs as u64, u64::from(spec.head.outputs()));
     rows as u64 * 4 * (n + outputs) + outputs * 8 * 3

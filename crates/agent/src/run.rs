@@ -197,7 +197,6 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         Ok(())
     }
 
-    /// Publishes the current weights to the policies.
     fn publish(&mut self) {
         let version = PolicyVersion(self.learner.updates);
         self.board.publish(version, self.state.scales(), |weights| self.learner.weights(weights));

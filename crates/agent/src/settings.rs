@@ -106,8 +106,6 @@ impl AgentSettings {
 
     /// Makes steppers of the first `num_envs` environments for `lanes` threads of a collector; Python environments run
     /// in separate workers.
-    ///
-    /// Errors: those of starting workers.
     pub fn steppers(&self, num_envs: usize, lanes: usize) -> Result<Vec<Box<dyn Stepper>>> {
         match &self.python {
             Some(setup) => {
@@ -127,8 +125,6 @@ impl AgentSettings {
     }
 
     /// Makes a stepper of `num_envs` environments for a single thread that also has other work.
-    ///
-    /// Errors: those of starting workers.
     pub fn stepper(&self, num_envs: usize) -> Result<Box<dyn Stepper>> {
         match &self.python {
             Some(setup) => {
@@ -221,7 +217,7 @@ fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
         Some(_) => Err(bad_model(model, &format!("a width is from {} to {}", WIDTHS.start(), WIDTHS.end()))),
         None if Path::new(shape).exists() => {
             let file = StoredPolicy::open(Path::new(shape))?;
-            let activation = activation_of(said, file.activation).ok_or_else(|| {
+            let activation = common_activation(said, file.activation).ok_or_else(|| {
                 bad_model(model, "the policy.json next to the weights names another activation")
             })?;
             let network = Network::of(env, file.file.hidden()?, activation)?;
@@ -235,10 +231,10 @@ fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
 
 /// Returns the activation that was asked for, or the one that the policy was trained with, or tanh; none where the two
 /// differ.
-pub(crate) fn activation_of(said: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
-    match (said, stored) {
-        (Some(said), Some(stored)) if said != stored => None,
-        (said, stored) => Some(said.or(stored).unwrap_or(Activation::Tanh)),
+pub(crate) fn common_activation(asked: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
+    match (asked, stored) {
+        (Some(asked), Some(stored)) if asked != stored => None,
+        (asked, stored) => Some(asked.or(stored).unwrap_or(Activation::Tanh)),
     }
 }
 

@@ -122,12 +122,10 @@ impl ActionWriter {
         }
     }
 
-    /// Returns the actor's head for this space.
     pub fn head(&self) -> &MlpHead {
         &self.head
     }
 
-    /// Writes `action` into `slot`.
     pub fn write(&self, action: &[f32], slot: &mut [u8]) {
         let (start, each) = (self.start(), self.leaf.element.bytes());
         let part = &mut slot[self.leaf.offset..self.leaf.offset + self.leaf.bytes()];

@@ -57,7 +57,6 @@ impl AgentState {
         }
     }
 
-    /// Returns the normalisation of observations.
     pub fn scales(&self) -> Scales {
         self.observations.as_ref().map_or(Scales::default(), Moments::scales)
     }
@@ -94,7 +93,6 @@ impl AgentState {
         }
     }
 
-    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("a state is plain data") + "\n"
     }

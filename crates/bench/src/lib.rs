@@ -8,7 +8,7 @@ mod peak;
 mod save;
 
 use plimsoll_base::rng::{Stream, below, philox};
-use plimsoll_base::{Bytes, ModelSpec, Result};
+use plimsoll_base::{ModelSpec, Result};
 use plimsoll_config::{
     Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
 };
@@ -21,6 +21,7 @@ use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;
 use plimsoll_rl::data::models::{open_model, text_model};
+use plimsoll_rl::eval::verb_facts;
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::{Sources, Trainer, sampling};
@@ -325,22 +326,8 @@ pub(crate) fn facts(
     prompt_tokens: usize,
 ) -> Result<(OpenModel, Facts)> {
     let model = open_model(&options.model, &run.model_options)?;
-    let facts = Facts {
-        spec: model.spec,
-        prompt_tokens,
-        completion_tokens: 0,
-        eval_prompts: 0,
-        critic: None,
-        reward: None,
-        host: plimsoll_plan::HostFacts {
-            image: plimsoll_plan::image_bytes(),
-            tokenizer: plimsoll_plan::tokenizer_bytes(&model),
-            data: Bytes(0),
-            staging: plimsoll_plan::staging_bytes(run.choices.staging, &model),
-            rows_kept: 0,
-            disk: Default::default(),
-        },
-    };
+    let mut facts = verb_facts(run, &model, prompt_tokens, 0);
+    facts.host.rows_kept = 0;
     Ok((model, facts))
 }
 
@@ -350,7 +337,6 @@ struct Bench {
 }
 
 impl Bench {
-    /// Opens a benchmark that trains.
     fn open(options: &BenchOptions, run: &RunSpec, prompt_tokens: usize) -> Result<Bench> {
         Bench::open_with(options, run, prompt_tokens, |facts| plan_with(run, facts, &Limits::default()))
     }
@@ -381,7 +367,6 @@ impl Bench {
         add(result, json!({ "device_others_bytes": memory.others }));
     }
 
-    /// Measures the FLOP/s of this machine.
     fn peak(&self, dev: &dyn Device) -> f64 {
         dev.peak_flops(PEAK_SECONDS)
     }

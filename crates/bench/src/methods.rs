@@ -169,7 +169,6 @@ fn command_line(row: &Row) -> String {
     format!("plimsoll train runs/{}{}", row.run_file, sets.collect::<String>())
 }
 
-/// Trains in a separate process; returns its summary.
 fn train(row: &Row, run_file: &Path, dir: &Path) -> Result<Value> {
     let failed = |what: String| {
         Error::new("bench-run-failed", format!("{}: {what}", command_line(row)))

@@ -19,8 +19,6 @@ const COPY: u64 = 256 << 20;
 
 /// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all
 /// threads.
-///
-/// Errors: those of opening the device.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
     let run = super::bench_run(options, 1, 1, 1);
     match devices::kind_of(&run, &Limits::default()) {

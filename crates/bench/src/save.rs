@@ -94,7 +94,6 @@ fn with_peak_anon<T>(work: impl FnOnce() -> T) -> (T, Bytes) {
     })
 }
 
-/// Returns the seconds of `dd` with fsync.
 fn dd(to: &Path, bytes: u64) -> Result<f64> {
     let blocks = bytes.div_ceil(1 << 20);
     let started = Instant::now();

@@ -92,7 +92,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     batches(run, at)
 }
 
-/// Checks the limits of worker processes.
 fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
     not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
     for (key, value) in [

@@ -15,7 +15,6 @@ const EVAL_EPISODES: u32 = 256;
 /// Largest number of worker processes.
 const WORKERS_MAX: f64 = 256.0;
 
-/// Checks a run file that has the section.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let Some(environment) = &run.environment else { return Ok(()) };
     if run.method.needs().learns_from != LearnsFrom::Samples {
@@ -125,7 +124,6 @@ impl Environment {
 }
 
 impl RunSpec {
-    /// Returns the seed of the run's text episodes.
     pub fn episode_seed(&self) -> u64 {
         self.environment.as_ref().and_then(|environment| environment.seed).unwrap_or(self.seed)
     }

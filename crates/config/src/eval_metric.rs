@@ -19,7 +19,6 @@ pub enum EvalNumber {
 }
 
 impl EvalMetric {
-    /// Returns the metric of a checked run file.
     pub fn of(run: &RunFile) -> Option<EvalMetric> {
         EvalMetric::parse(&run.eval.metric, &sets_of(run), samples_of(run))
     }

@@ -12,7 +12,6 @@ impl Reward {
     }
 }
 
-/// Checks the reward models of a run file.
 pub(super) fn check(rewards: &[Reward], at: &Provenance) -> Result<()> {
     let mut first = None;
     for (index, reward) in rewards.iter().enumerate() {

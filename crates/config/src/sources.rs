@@ -28,12 +28,10 @@ impl Data {
         }
     }
 
-    /// True if `data.eval` asks for no evaluation.
     pub(crate) fn asks_no_eval(&self) -> bool {
         self.eval.as_ref().is_some_and(|eval| eval.is_one && eval.sets[0].path == NO_EVAL)
     }
 
-    /// Returns the paths of all data files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let sets = [&self.prompts, &self.eval].into_iter().flatten().flat_map(|sets| sets.sets.iter());
         sets.filter(|set| !set.is_builtin() && set.path != NO_EVAL).map(|set| set.path.as_str())

@@ -185,7 +185,6 @@ impl RunSpec {
         })
     }
 
-    /// True if something scores responses.
     pub fn has_rewards(&self) -> bool {
         !self.rewards.is_empty() || self.model_reward.is_some()
     }
@@ -201,7 +200,6 @@ impl RunSpec {
         self.environment.as_ref().map_or(one, |environment| environment.episode_tokens(one)) as usize
     }
 
-    /// Returns the most turns of a response.
     pub fn turns_max(&self) -> usize {
         self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
     }

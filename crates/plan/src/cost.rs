@@ -47,7 +47,6 @@ impl StepCost {
     }
 }
 
-/// Predicts the seconds of a step of `shape`.
 pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
     let model = Model::new(&shape.spec, shape.weights);
     let mut cost = StepCost::default();
@@ -226,7 +225,6 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         + optimizer
 }
 
-/// Returns the bytes of all states of AdamW.
 fn state_bytes(model: &Model, training: &Training) -> f64 {
     let master = if training.dtypes.has_master() { 4.0 } else { 0.0 };
     model.parameters * (training.dtypes.moment_bytes() + master)

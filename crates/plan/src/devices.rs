@@ -70,7 +70,6 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
     Ok((dev, arena))
 }
 
-/// Returns the CUDA options of a run file.
 pub fn options(run: &RunSpec) -> CudaOptions {
     CudaOptions { checked: run.checked, profile: false }
 }

@@ -142,7 +142,6 @@ pub(crate) fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Byt
     Bytes(allowed.0.min(largest.next_multiple_of(STAGING_BYTES_MIN)).max(STAGING_BYTES_MIN))
 }
 
-/// Returns the host memory of a run's episodes.
 pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     let Some(section) = &run.environment else { return EpisodeMemory::default() };
     let has_workers = Kind::parse(&section.env).is_ok_and(|kind| kind.has_workers());

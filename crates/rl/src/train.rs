@@ -79,7 +79,6 @@ pub fn train(
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
-/// Returns the run in one line.
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
     let millions = report.shape.spec.parameters() as f64 / 1e6;
     let (method, model, weights) = (run.method.name(), &run.model, report.shape.weights.name());

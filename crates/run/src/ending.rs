@@ -43,7 +43,6 @@ pub(crate) fn is_divergence(error: &Error) -> bool {
     slugs.contains(&error.slug)
 }
 
-/// Returns the error for a step whose loss is NaN or infinite.
 pub fn loss_not_finite(step: u32, loss: f64) -> Error {
     Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
         .hint("lower train.learning_rate")

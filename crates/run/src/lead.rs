@@ -42,7 +42,6 @@ pub trait Job<'scope> {
 
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
 
-    /// Returns the optimizer updates of all models so far.
     fn updates(&self) -> u64;
 
     /// Requires that the weights are finite and give finite numbers.
@@ -366,8 +365,6 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     }
 
     /// Writes an event to the log and hands it to the observer.
-    ///
-    /// Errors: those of the event log.
     pub fn say(&mut self, event: &Event) -> Result<()> {
         let started = Instant::now();
         let mut line = serde_json::to_value(event).expect("events are plain data");

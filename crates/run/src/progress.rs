@@ -90,7 +90,6 @@ impl Progress {
         }
     }
 
-    /// Records the evaluation after the last step.
     pub fn set_after(&mut self, names: &[String], reports: &[EvalReport]) {
         (self.eval_after, self.pass_at_k_after) = means(reports);
         for (name, report) in names.iter().zip(reports) {

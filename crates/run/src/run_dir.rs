@@ -396,7 +396,6 @@ pub fn unwritable(path: &Path, err: &std::io::Error) -> Error {
     }
 }
 
-/// Removes what `fill` and `lock` made.
 fn empty(path: &Path, made: bool) {
     for name in ["run.toml", "plan.json", "events.jsonl", LOCK] {
         let _ = fs::remove_file(path.join(name));

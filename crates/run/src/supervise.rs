@@ -35,12 +35,10 @@ const CRASHES: [(i32, &str); 7] = [
     (31, "SIGSYS"),
 ];
 
-/// True in a trainer that runs under a supervisor.
 pub fn is_supervised() -> bool {
     plimsoll_worker::supervisor_pid().is_some()
 }
 
-/// Returns the number of columns of a terminal.
 pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
     plimsoll_worker::terminal_columns(terminal)
 }

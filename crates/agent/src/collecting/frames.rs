@@ -174,7 +174,6 @@ fn columns(layout: &RowLayout) -> Vec<Column> {
 }
 
 impl Column {
-    /// Returns the numbers per frame.
     fn elements(&self) -> usize {
         if let Source::Leaf(_, leaf) = &self.source { leaf.num_elements.max(1) } else { 1 }
     }

@@ -92,9 +92,6 @@ pub fn open(file: &EnvFile, at: &Provenance, stop: &Stop) -> Result<Opened> {
     Ok(Opened { spec, row, settings: settings(file), options, threads, group_envs, python, policy })
 }
 
-/// Makes the steppers of an environment file.
-///
-/// Errors: as `open`.
 pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>> {
     match &opened.python {
         Some(setup) => {
@@ -106,8 +103,6 @@ pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>
 }
 
 /// Makes the policies, one per thread.
-///
-/// Errors: those of reading weights.
 pub fn policies(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Policy>>> {
     match &opened.policy {
         Some(policy) => policy.policies(file, opened.group_envs, opened.threads),

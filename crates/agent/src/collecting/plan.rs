@@ -99,7 +99,6 @@ impl EnvPlan {
         })
     }
 
-    /// Returns the planned peak of the process itself.
     pub fn process_peak(&self) -> Bytes {
         self.plan.process_peak()
     }

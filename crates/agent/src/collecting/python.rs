@@ -46,8 +46,6 @@ impl PythonSetup {
     }
 
     /// Sets up the environment that a small network is trained in; none for native ones.
-    ///
-    /// Errors: as `of_file`.
     pub fn of_run(section: &Environment, num_envs: u32, stop: &Stop) -> Result<Option<PythonSetup>> {
         if !is_python_env(&section.env) {
             return Ok(None);

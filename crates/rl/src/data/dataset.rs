@@ -173,7 +173,6 @@ impl Dataset {
         self.sets.iter().map(|set| set.name.as_str())
     }
 
-    /// Returns the bytes that the rows hold.
     pub fn bytes(&self) -> Bytes {
         let item = |i: &Item| {
             let columns: usize = i.columns.iter().map(|(k, v)| k.len() + v.to_string().len() + 96).sum();
@@ -379,7 +378,6 @@ fn is_wanted(rate: f64, data: &Data) -> bool {
 }
 
 impl TextModel {
-    /// Converts a row to tokens.
     pub fn item(&self, row: Row) -> Result<Item> {
         let ids = tokenize_prompt(
             &self.tokenizer,

@@ -46,8 +46,6 @@ impl Session {
 
     /// Opens everything for a run that resumes from `checkpoint`, which holds all of the model except the weights of a
     /// reference. Where `model` cannot be opened any more, and no reference is read from it, opens the checkpoint's model.
-    ///
-    /// Errors: those of `open`.
     pub(crate) fn open_again(
         run: &RunSpec,
         checkpoint: &Path,
@@ -179,9 +177,6 @@ pub fn plan_run(run: &RunSpec, limits: Option<Limits>) -> Result<PlanReport> {
     plimsoll_plan::plan_with(run, &planned_facts(run)?, &limits.unwrap_or_default())
 }
 
-/// Returns the smallest limits under which a run fits.
-///
-/// Errors: as `plan_run`.
 pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {
     plimsoll_plan::smallest_limits(run, &planned_facts(run)?)
 }

@@ -18,8 +18,6 @@ pub(super) struct AfterTurn {
 }
 
 /// Returns the text and the tokens of an episode's first messages.
-///
-/// Errors: those of the template and the tokenizer.
 pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, Vec<u32>)> {
     let rendered = match &text.template {
         Some(template) => template.render(&conversation(text, messages), true)?,

@@ -205,7 +205,6 @@ impl Episodes {
         }
     }
 
-    /// Returns the results of the episodes.
     pub fn report(&self) -> RoundReport {
         let whole: Vec<&Episode> = self.played.iter().filter(|episode| !episode.has_fault).collect();
         let share = |part: f64| part / whole.len().max(1) as f64;

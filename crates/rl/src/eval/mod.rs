@@ -201,7 +201,7 @@ fn verb_report(sets: &[EvalSet], found: &[EvalReport], examples: &[Vec<KeptSampl
 }
 
 /// Returns the facts of a command whose prompts are already tokens.
-pub(crate) fn verb_facts(
+pub fn verb_facts(
     run: &RunSpec,
     model: &plimsoll_files::OpenModel,
     prompt_tokens: usize,

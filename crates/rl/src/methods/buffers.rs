@@ -160,7 +160,6 @@ impl StepBuffers {
         mask[end..].fill(0.0);
     }
 
-    /// Returns the tokens of some sequences.
     pub fn tokens(&self, sequences: &Range<usize>) -> Range<usize> {
         self.offsets[sequences.start]..self.offsets[sequences.end]
     }
@@ -197,9 +196,7 @@ impl StepBuffers {
             d_entropy: &mut self.d_entropy[tokens],
         }
     }
-}
 
-impl StepBuffers {
     /// Returns the sequences of `set_micro` for the critic's loss, and the slice for its derivatives.
     pub(crate) fn critic_batch(&mut self, tokens: Range<usize>) -> (ValueBatch<'_>, &mut [f32]) {
         let critic = &mut self.critic;

@@ -135,7 +135,6 @@ pub fn of_critic(critic: &CriticReport) -> Metrics {
     ])
 }
 
-/// Returns the metrics of a supervised step.
 pub(crate) fn of_sft(report: &SftReport) -> Metrics {
     named([
         ("loss", report.sums.mean_nll()),

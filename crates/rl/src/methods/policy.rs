@@ -122,7 +122,6 @@ impl StepReport {
         self.metrics.extend(metrics::of_actor(actor, self.seconds.update));
     }
 
-    /// Adds the metrics of the trained samples.
     fn add_samples(&mut self, cx: &StepContext<'_>, batch: &Batch<'_>, flops: f64) {
         self.flops += flops;
         let count = batch.which.len() as f64;

@@ -86,8 +86,6 @@ impl Scores<'_> {
 impl<'a> Role<'a> {
     /// Binds the role's regions and reads its weights from `model`. `first` is the run's first role, whose rotary table
     /// serves the others where their shapes allow it; none for the first role itself.
-    ///
-    /// Errors: those of reading weights.
     pub fn bind(
         dev: &dyn Device,
         resident: Resident<'a>,
@@ -134,15 +132,12 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns the number of its optimizer updates.
     pub fn updates(&self) -> u64 {
         self.optimizer.as_ref().map_or(0, |optimizer| optimizer.step)
     }
 
     /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch and the head's numbers: the
     /// log-probabilities of their response tokens, or their values.
-    ///
-    /// Errors: those of packing and of the device.
     pub fn score(
         &self,
         with: Passes<'_, '_>,
@@ -254,8 +249,6 @@ impl<'a> Role<'a> {
     }
 
     /// Runs every shape of its passes once. Weights and states stay unchanged.
-    ///
-    /// Errors: those of the device.
     pub fn rehearse(&self, with: Passes<'_, '_>) -> Result<()> {
         let Passes { dev, overlay, positions, .. } = with;
         let update = self.shape.update.map(|update| update.pass);
@@ -283,8 +276,6 @@ impl<'a> Role<'a> {
     }
 
     /// Reads the initial weights again.
-    ///
-    /// Errors: those of reading weights.
     pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading) -> Result<()> {
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)
     }

@@ -59,7 +59,6 @@ impl Held {
         *self = Held { of: HeldState { step, policy_version, groups: 0 }, ..Held::default() };
     }
 
-    /// Adds a kept group.
     pub fn push(&mut self, group: HeldGroup) {
         self.groups.push(group);
     }

@@ -153,7 +153,6 @@ fn write_small(
     Ok(files)
 }
 
-/// Returns the bytes of a checkpoint.
 pub(crate) fn checkpoint_size(shape: &RunShape) -> Bytes {
     checkpoint_bytes(shape, shape.training.as_ref().expect("only training saves"))
 }

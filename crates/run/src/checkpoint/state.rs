@@ -85,7 +85,6 @@ impl RunState {
         }
     }
 
-    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a state is plain data") + "\n"
     }

@@ -20,12 +20,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns the store of a run directory.
     pub fn of_run(run_dir: &Path) -> Store {
         Store { folder: run_dir.join("checkpoints") }
     }
 
-    /// Returns the folder `checkpoints/`.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -95,7 +93,6 @@ impl Store {
         fsync_dir(&self.folder)
     }
 
-    /// Points `latest` at a checkpoint.
     pub(crate) fn point_latest(&self, step: u32) -> Result<()> {
         self.point(LATEST, step)
     }

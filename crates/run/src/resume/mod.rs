@@ -34,7 +34,6 @@ pub enum Start {
 }
 
 impl Start {
-    /// True if the planner may choose again.
     pub fn replans(self) -> bool {
         matches!(self, Start::Resume { replan: true, .. })
     }
