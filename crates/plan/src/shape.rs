@@ -1,4 +1,5 @@
 //! The shape of a run: every number that its memory depends on. `regions` turns them into the rows of the plan.
+
 use crate::{facts::HostFacts, step_arrays::StepArrays};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_cuda::{self as cuda};

@@ -6,51 +6,24 @@ use plimsoll_worker::StatusNote;
 use serde::Serialize;
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Doing {
-    /// Opening, planning, binding.
-    #[default]
-    Start,
-    Rollout,
-    Reward,
-    /// Reference log-probs.
-    Score,
-    /// Values of the critic, then its forward, backward and optimizer.
-    Critic,
-    /// Forward, backward and optimizer of the actor.
-    Update,
-    Eval,
-    Save,
-    /// Between two steps.
-    Idle,
-}
-
-impl Doing {
-    pub const ALL: [Doing; 9] = [
-        Doing::Start,
-        Doing::Rollout,
-        Doing::Reward,
-        Doing::Score,
-        Doing::Critic,
-        Doing::Update,
-        Doing::Eval,
-        Doing::Save,
-        Doing::Idle,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Doing::Start => "start",
-            Doing::Rollout => "rollout",
-            Doing::Reward => "reward",
-            Doing::Score => "score",
-            Doing::Critic => "critic",
-            Doing::Update => "update",
-            Doing::Eval => "eval",
-            Doing::Save => "save",
-            Doing::Idle => "idle",
-        }
+plimsoll_base::names! {
+    #[derive(Default)]
+    Doing {
+        /// Opening, planning, binding.
+        #[default]
+        Start = "start",
+        Rollout = "rollout",
+        Reward = "reward",
+        /// Reference log-probs.
+        Score = "score",
+        /// Values of the critic, then its forward, backward and optimizer.
+        Critic = "critic",
+        /// Forward, backward and optimizer of the actor.
+        Update = "update",
+        Eval = "eval",
+        Save = "save",
+        /// Between two steps.
+        Idle = "idle",
     }
 }
 
