@@ -21,7 +21,7 @@ use plimsoll_device::{AdamW, AdamWBufs, Device, DeviceKind};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable};
-use plimsoll_run::ending::loss_not_finite;
+use plimsoll_run::ending::finite_loss;
 use plimsoll_train::{UpdateOptions, finite_weights, gradient_not_finite};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -342,9 +342,7 @@ fn losses(
     };
     let value = value_loss(how.value_clip, &batch, &mean, &mut mini.d_values[..rows]);
     let loss = policy.loss + bonus.loss + how.value_coef * value.loss;
-    if !loss.is_finite() {
-        return Err(loss_not_finite(step, loss));
-    }
+    finite_loss(step, loss)?;
     mini.d_values[..rows].iter_mut().for_each(|d| *d *= how.value_coef as f32);
     mini.d_log_std.fill(0.0);
     for row in 0..rows {

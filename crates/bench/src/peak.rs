@@ -17,8 +17,7 @@ const PRODUCT: u64 = 8192;
 /// Elements of the copy: far beyond any cache.
 const COPY: u64 = 256 << 20;
 
-/// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all
-/// threads.
+/// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all threads.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
     let run = super::bench_run(options, 1, 1, 1);
     match devices::kind_of(&run, &Limits::default()) {

@@ -39,8 +39,7 @@ impl Data {
 }
 
 impl RunFile {
-    /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to
-    /// measure by.
+    /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to measure by.
     pub fn eval_sets(&self) -> Vec<(String, String)> {
         if let Some(environment) = self.environment.as_ref().filter(|_| !self.data.asks_no_eval()) {
             // Its evaluation episodes are a set with its name.

@@ -107,8 +107,7 @@ pub struct ModelReward {
     pub model: String,
 }
 
-/// What the run file leaves to the planner, or sets itself. Only dtypes, recompute and the cut into micro-batches
-/// change bits.
+/// What the run file leaves to the planner, or sets itself. Only dtypes, recompute and the cut into micro-batches change bits.
 #[derive(Clone, Debug)]
 pub struct Choices {
     /// Token limit of one forward pass in training.
@@ -209,8 +208,7 @@ impl RunSpec {
         u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
     }
 
-    /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further
-    /// rounds.
+    /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further rounds.
     pub fn holds_samples(&self) -> bool {
         self.objective.is_some_and(|objective| objective.filter.is_some() || self.rollout.policy_lag > 0)
     }

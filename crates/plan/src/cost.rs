@@ -113,8 +113,7 @@ impl Model {
     }
 }
 
-/// Returns the seconds of sampling: the prompts' rows once, then one pass per token for each wave of sequences in
-/// flight.
+/// Returns the seconds of sampling: the prompts' rows once, then one pass per token for each wave of sequences in flight.
 fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
     let in_flight = in_flight(work, engine);
     let pass = |rows: f64, heads: f64, context: f64| {
@@ -230,8 +229,7 @@ fn state_bytes(model: &Model, training: &Training) -> f64 {
     model.parameters * (training.dtypes.moment_bytes() + master)
 }
 
-/// Returns the bytes that one update moves outside its micro-batches: gradients zeroed, normed and read; states read
-/// and written.
+/// Returns the bytes that one update moves outside its micro-batches: gradients zeroed, normed and read; states read and written.
 fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
     let dtypes = training.dtypes;
     let master = if dtypes.has_master() { 8.0 } else { model.dtype.bytes() as f64 };

@@ -73,8 +73,7 @@ pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
     2048 + 32 * tokens
 }
 
-/// Returns what a run writes besides its checkpoints: an event per step of 1.5 KB, measured, and samples with their
-/// log-probs.
+/// Returns what a run writes besides its checkpoints: an event per step of 1.5 KB, measured, and samples with their log-probs.
 pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let steps = u64::from(run.train.steps);
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));

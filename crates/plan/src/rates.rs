@@ -39,8 +39,7 @@ const HALF_ROWS: f64 = 4.0;
 /// GB/s of a socket: more threads do not read faster.
 const SOCKET_BANDWIDTH: f64 = 200.0;
 
-/// Bytes per second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 with 16
-/// lanes.
+/// Bytes per second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 with 16 lanes.
 const BUS_BANDWIDTH: f64 = 50e9;
 
 impl Rates {

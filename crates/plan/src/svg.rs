@@ -1,9 +1,8 @@
 //! `plan --svg`: memory over the phases of one step, region by region, under the load line, with a run's measurements
 //! where there are any.
 //!
-//! It draws what `plan --json` prints, so a plan and a run directory's `plan.json` look alike. One panel per pool. The
-//! drawing is one file without outside resources, for light and dark backgrounds, and describes its content in words
-//! (`title`, `desc`).
+//! It draws what `plan --json` prints, so a plan and a run directory's `plan.json` look alike. One panel per pool. The drawing is
+//! one file without outside resources, for light and dark backgrounds, and describes its content in words (`title`, `desc`).
 
 use super::measured::Measured;
 use plimsoll_base::{Bytes, Phase};

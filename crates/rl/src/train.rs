@@ -1,5 +1,4 @@
-//! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to
-//! the loop.
+//! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to the loop.
 
 mod evaluate;
 mod run;

@@ -1,6 +1,6 @@
 //! How a run ends: finished, interrupted by a signal, or diverged.
 
-use plimsoll_base::{Error, Exit};
+use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::Loaded;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,13 @@ pub(crate) fn is_divergence(error: &Error) -> bool {
     slugs.contains(&error.slug)
 }
 
-pub fn loss_not_finite(step: u32, loss: f64) -> Error {
-    Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
-        .hint("lower train.learning_rate")
+/// Requires a finite loss.
+///
+/// Errors: `loss-not-finite`.
+pub fn finite_loss(step: u32, loss: f64) -> Result<()> {
+    match loss.is_finite() {
+        true => Ok(()),
+        false => Err(Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
+            .hint("lower train.learning_rate")),
+    }
 }

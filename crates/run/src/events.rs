@@ -1,5 +1,4 @@
-//! The events of a run, as they are shown to an observer and written to `events.jsonl`. An observer never changes a
-//! run.
+//! The events of a run, as they are shown to an observer and written to `events.jsonl`. An observer never changes a run.
 
 use crate::{scores::PairScore, status::Doing};
 use plimsoll_base::Error;

@@ -247,8 +247,7 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Refuses links and pipes at the names that a run opens. Through a link it would write somewhere else; a pipe would
-/// block it.
+/// Refuses links and pipes at the names that a run opens. Through a link it would write somewhere else; a pipe would block it.
 fn refuse_links(path: &Path) -> Result<()> {
     for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"] {
         let file = path.join(name);
@@ -350,8 +349,7 @@ fn first_entry(path: &Path) -> Result<Option<String>> {
     Ok(names.filter(|name| name != LOCK).min())
 }
 
-/// Returns an entry that cannot come from a run killed as it began. Such a run makes its lock first and `run.toml`
-/// last.
+/// Returns an entry that cannot come from a run killed as it began. Such a run makes its lock first and `run.toml` last.
 fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
     let entries = fs::read_dir(path).map_err(|err| unwritable(path, &err))?;
     let is_ours = |name: &str, bytes: u64| match name {

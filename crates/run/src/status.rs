@@ -1,5 +1,4 @@
-//! What a run is doing, recorded where its supervisor can read it after a death: one page of JSON, written at phase
-//! boundaries.
+//! What a run is doing, recorded where its supervisor can read it after a death: one page of JSON, written at phase boundaries.
 
 use plimsoll_memory::host::Rss;
 use plimsoll_worker::StatusNote;

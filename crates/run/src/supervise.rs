@@ -45,9 +45,8 @@ pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
 
 /// Runs this program with `args` as a trainer, to its end. Returns its exit code.
 ///
-/// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run
-/// directory has a `crash.json`. A trainer that died of a signal that was forwarded to it gives 128 plus the signal's
-/// number.
+/// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run directory
+/// has a `crash.json`. A trainer that died of a signal that was forwarded to it gives 128 plus the signal's number.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
@@ -271,8 +270,7 @@ impl Death<'_> {
         self.last.get("planned_bytes").and_then(Value::as_u64).filter(|&bytes| bytes > 0).map(Bytes)
     }
 
-    /// Returns a limit that would have sufficed: the plan, or the measured memory if that was more, and what others
-    /// hold.
+    /// Returns a limit that would have sufficed: the plan, or the measured memory if that was more, and what others hold.
     fn enough(&self) -> String {
         let Some(planned) = self.planned() else {
             return "raise the container's limit; `plimsoll plan RUN` says what the run needs".into();

@@ -85,8 +85,7 @@ struct LeftOut {
 impl Dataset {
     /// Opens one data set or several, with rows of this kind.
     ///
-    /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`,
-    /// `data-column-missing`.
+    /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`, `data-column-missing`.
     pub fn open(
         sets: &DataSets,
         data: &Data,

@@ -10,8 +10,7 @@ use std::path::Path;
 
 /// The value of `critic.model` for a copy of the actor.
 const CRITIC_OF_ACTOR: &str = "actor";
-/// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that
-/// predicts tokens.
+/// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that predicts tokens.
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
     match run.needs.scores {
         true => open_any_model(name, options),

@@ -192,8 +192,7 @@ impl Episodes {
         self.played.iter().map(|episode| (!episode.has_fault).then(|| sum(episode))).collect()
     }
 
-    /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are
-    /// credited.
+    /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are credited.
     pub(crate) fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
         if self.section.credit == Credit::Episode {
             return;

@@ -11,7 +11,7 @@ use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Objective;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
+use plimsoll_run::ending::finite_loss;
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,9 +119,7 @@ impl ActorLoss<'_> {
         let entropy =
             entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, aggregation, micro.d_entropy);
         sums.loss += entropy.loss;
-        if !sums.loss.is_finite() {
-            return Err(loss_not_finite(self.step, sums.loss));
-        }
+        finite_loss(self.step, sums.loss)?;
         report.policy.merge(sums);
         report.entropy.merge(entropy);
         Ok(())

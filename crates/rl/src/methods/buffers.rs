@@ -164,8 +164,7 @@ impl StepBuffers {
         self.offsets[sequences.start]..self.offsets[sequences.end]
     }
 
-    /// Returns the trained tokens of some sequences, and the number of sequences with one; `None` if every sample was
-    /// left out.
+    /// Returns the trained tokens of some sequences, and the number of sequences with one; `None` if every sample was left out.
     pub fn trained(&self, sequences: &Range<usize>) -> Option<(f64, f64)> {
         let tokens = |s: usize| -> f64 {
             self.mask[self.offsets[s]..self.offsets[s + 1]].iter().map(|&m| f64::from(m)).sum()

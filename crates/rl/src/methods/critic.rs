@@ -12,7 +12,7 @@ use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
+use plimsoll_run::ending::finite_loss;
 use plimsoll_train::UpdateOptions;
 use std::ops::Range;
 
@@ -73,9 +73,7 @@ pub fn critic_updates(
             let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
                 let (values, d_values) = buffers.critic_batch(tokens);
                 let micro = value_loss(clip, &values, &aggregation, d_values);
-                if !micro.loss.is_finite() {
-                    return Err(loss_not_finite(step, micro.loss).fact("it is the critic's"));
-                }
+                finite_loss(step, micro.loss).map_err(|error| error.fact("it is the critic's"))?;
                 sums.merge(micro);
                 Ok(())
             };
@@ -154,8 +152,7 @@ mod tests {
         assert_eq!(skipped, [0.125 - 0.5 + 0.25 * 0.75, 0.0, 0.0, 0.0, 0.75]);
         assert_eq!(returns, [0.125 + 0.25 * 0.75, 0.0, 0.0, 0.0, 1.0]);
         let (stepped, _) = run(MaskHole::ZeroValue, f32::NAN);
-        // Three steps of value 0 are in between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three
-        // quarters.
+        // Three steps of value 0 are in between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three quarters.
         let at_hole = 0.125 + 0.25 * 0.75;
         assert_eq!(stepped, [-0.5 + 0.25 * 0.25 * 0.25 * at_hole, 0.0, 0.0, 0.0, 0.75]);
     }

@@ -10,7 +10,7 @@ use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
+use plimsoll_run::{ending::finite_loss, scores::PairScore};
 use std::ops::Range;
 
 /// Log-probs are those of the model itself.
@@ -33,9 +33,7 @@ pub(crate) fn dpo_step(
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
     let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
         let micro = pair_loss(loss, buffers.micro_batch(tokens), pairs, &mut logps);
-        if !micro.loss.is_finite() {
-            return Err(loss_not_finite(step, micro.loss));
-        }
+        finite_loss(step, micro.loss)?;
         sums.merge(micro);
         Ok(())
     };
@@ -73,8 +71,7 @@ pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Ite
     Ok(pair_score(&sums))
 }
 
-/// Computes the loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to
-/// `logps`.
+/// Computes the loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to `logps`.
 fn pair_loss(
     loss: PreferenceLoss,
     micro: MicroArrays<'_>,

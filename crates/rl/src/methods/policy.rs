@@ -32,8 +32,7 @@ pub struct StepReport {
     /// rollout's unless another policy version sampled.
     pub logprob_mismatch_max: f64,
     pub seconds: StepSeconds,
-    /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is
-    /// trained.
+    /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is trained.
     pub flops: f64,
     /// The first fault of an episode, in one line.
     pub fault: Option<String>,
@@ -47,8 +46,7 @@ pub struct StepSeconds {
     pub update: f64,
 }
 
-/// Makes one step over P prompts: those that the last rollout has left, or those of a new rollout. `step` counts from
-/// 1.
+/// Makes one step over P prompts: those that the last rollout has left, or those of a new rollout. `step` counts from 1.
 ///
 /// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of
 /// sampling and of the rewards. `cx.cursor` is then past what the step sampled, and must not be kept.

@@ -9,7 +9,7 @@ use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
+use plimsoll_run::{ending::finite_loss, scores::PairScore};
 use std::ops::Range;
 
 /// Makes one step over pairs: a single update. `step` counts from 1.
@@ -29,9 +29,7 @@ pub(crate) fn reward_model_step(
         let items = &items[entries.start / 2..entries.end / 2];
         let critic = &mut buffers.critic;
         let micro = pair_loss(items, &critic.values[entries.clone()], pairs, &mut critic.d_values[entries]);
-        if !micro.loss.is_finite() {
-            return Err(loss_not_finite(step, micro.loss));
-        }
+        finite_loss(step, micro.loss)?;
         sums.merge(micro);
         Ok(())
     };

@@ -228,8 +228,7 @@ impl<'a> Trainer<'a> {
 
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
     ///
-    /// `loss` is called for each micro-batch after its forward pass: it writes the derivatives of its tokens into
-    /// `buffers`.
+    /// `loss` is called for each micro-batch after its forward pass: it writes the derivatives of its tokens into `buffers`.
     /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then unchanged.
     pub fn update(
         &mut self,

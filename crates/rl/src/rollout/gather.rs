@@ -198,8 +198,7 @@ fn respond(
     Ok((scored, texts))
 }
 
-/// Plays the begun episodes from the request's prompts. Returns the return of each, and no text: episodes keep their
-/// own.
+/// Plays the begun episodes from the request's prompts. Returns the return of each, and no text: episodes keep their own.
 fn play(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,

@@ -88,8 +88,7 @@ impl Held {
         self.last.clone()
     }
 
-    /// Returns the waiting groups, once the rollout's first step is done. A rollout before its first step is sampled
-    /// again.
+    /// Returns the waiting groups, once the rollout's first step is done. A rollout before its first step is sampled again.
     fn waiting(&self) -> Range<usize> {
         if self.used == 0 { 0..0 } else { self.used..self.groups.len() }
     }

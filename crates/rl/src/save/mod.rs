@@ -40,8 +40,7 @@ struct TensorsOf<'a> {
     sets: Vec<FlatTensors<'a>>,
 }
 
-/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read
-/// them.
+/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read them.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; no partial folder is left.
 pub fn prepare<'a>(
@@ -98,8 +97,7 @@ impl SaveJob<'_> {
     }
 }
 
-/// Returns the files of tensors: the first role's weights, and with everything the weights and states of all trained
-/// roles.
+/// Returns the files of tensors: the first role's weights, and with everything the weights and states of all trained roles.
 fn tensors<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
     let mut files = Vec::new();
     for role in trainer.trained() {

@@ -119,8 +119,7 @@ impl Store {
     }
 
     fn prune(&self, newest: u32, retention: &Retention) -> Result<()> {
-        // A run that resumed from an earlier checkpoint passes its old steps again: the one written last is the
-        // newest.
+        // A run that resumed from an earlier checkpoint passes its old steps again: the one written last is the newest.
         let bytes = |step: u32| Manifest::read(&self.path(step)).map_or(0, |manifest| manifest.bytes());
         let whole: Vec<(u32, u64)> =
             self.steps().into_iter().filter(|step| *step <= newest).map(|step| (step, bytes(step))).collect();

@@ -56,8 +56,7 @@ pub fn verify(path: &Path) -> Result<Vec<Listed>> {
 /// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder. It gets its name when
 /// it is complete.
 ///
-/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`,
-/// `write-failed`.
+/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`, `write-failed`.
 pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let mut listed = list(path)?;
     let newest = listed.iter().rposition(|entry| entry.latest).unwrap_or(listed.len() - 1);

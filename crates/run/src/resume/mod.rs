@@ -244,8 +244,7 @@ impl Fingerprint {
 
     /// Requires that a run resumed from `state` gives the same bits as one that never stopped.
     ///
-    /// Errors: `resume-differs`. With `replan` a difference is reported instead. A different build is reported in any
-    /// case.
+    /// Errors: `resume-differs`. With `replan` a difference is reported instead. A different build is reported in any case.
     pub fn check(&self, state: &RunState, replan: bool, say: &mut dyn FnMut(String)) -> Result<()> {
         let mut differences = Vec::new();
         if self.machine != state.machine {
