@@ -54,7 +54,6 @@ pub fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
 /// What an evaluator keeps of an environment besides its action, rounded up.
 const PER_ENV_BYTES: usize = 64;
 
-/// Environments and a policy for evaluation alone.
 pub struct Evaluator {
     stepper: Box<dyn Stepper>,
     stop: Stop,
@@ -65,7 +64,6 @@ pub struct Evaluator {
     action: Slot,
 }
 
-/// A group of environments within a round.
 struct Group {
     envs: Range<u32>,
     round: u32,
@@ -80,8 +78,6 @@ struct Group {
 
 impl Evaluator {
     /// Makes an evaluator that reads its weights from `board`; none where the run has none.
-    ///
-    /// Errors: those of starting environments.
     pub fn of(run: &RunSpec, settings: &AgentSettings, board: &Arc<Board>) -> Result<Option<Evaluator>> {
         if run.eval.every.is_none() {
             return Ok(None);
@@ -166,7 +162,6 @@ impl Group {
         Request { asks: &self.asks, actions: &self.actions, seeds: &self.seeds }
     }
 
-    /// Reads an answer.
     fn take(&mut self, results: &Results<'_>, steps_max: u32) {
         for i in 0..self.asks.len() {
             let flag = results.flags[i];

@@ -65,7 +65,6 @@ impl Experience {
         }
     }
 
-    /// Returns the bytes that `with_capacity` allocates.
     pub fn bytes(frames: usize, width: usize, dims: usize, is_normalised: bool) -> u64 {
         let (frames, width, dims) = (frames as u64, width as u64, dims as u64);
         let rows = if is_normalised { 3 } else { 2 };
@@ -108,8 +107,7 @@ impl Experience {
         self.slices.push(self.num_frames());
     }
 
-    /// Divides rewards by the standard deviation of their discounted returns. `spans`: each environment's frames and
-    /// ends.
+    /// Divides rewards by the standard deviation of their discounted returns. `spans`: each environment's frames and ends.
     pub fn scale_rewards(&mut self, scale: &mut RewardScale, gamma: f64, spans: &[EnvFrames]) {
         self.seen.clear();
         for EnvFrames { env, frames, ends } in spans {
@@ -120,7 +118,6 @@ impl Experience {
         scale.apply(&self.seen, &mut self.rewards);
     }
 
-    /// Computes advantages and returns of all frames.
     pub fn estimate(&mut self, gamma: f64, lambda: f64) {
         let n = self.num_frames();
         for array in [&mut self.mask, &mut self.advantages, &mut self.returns] {

@@ -10,7 +10,6 @@ use plimsoll_env::flags;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
     pub count: usize,
-    /// Sum of their returns.
     pub returns: f64,
     pub frames: u64,
 }

@@ -15,16 +15,15 @@ use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, PolicySums, policy_loss};
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::rng::{Stream, permutation};
-use plimsoll_base::{DType, Error, Phase, PhaseSet, Result, slugs};
+use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_device::{AdamW, AdamWBufs, Device, DeviceKind};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable};
-use plimsoll_run::ending::loss_not_finite;
-use plimsoll_train::UpdateOptions;
+use plimsoll_run::ending::finite_loss;
+use plimsoll_train::{UpdateOptions, finite_weights, gradient_not_finite};
 
-/// How a rollout is trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnerOptions {
     pub policy: PolicyLoss,
@@ -34,7 +33,6 @@ pub struct LearnerOptions {
     pub entropy_coef: f64,
     /// Whitening of advantages over a mini-batch.
     pub whiten: Whiten,
-    /// Passes over a rollout.
     pub epochs: u32,
     /// M.
     pub mini_batch: usize,
@@ -44,10 +42,8 @@ pub struct LearnerOptions {
     pub seed: u64,
 }
 
-/// The results of a rollout's updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LearnReport {
-    /// Sums over all updates.
     pub policy: PolicySums,
     pub value: ValueSums,
     pub entropy: EntropySums,
@@ -128,7 +124,6 @@ impl Mini {
         }
     }
 
-    /// Copies the rows `which` of a rollout.
     fn gather(&mut self, from: &Experience, which: &[u32]) {
         let n = from.num_frames();
         let (width, dims) = (from.inputs.len() / n, from.actions.len() / n);
@@ -148,7 +143,6 @@ impl Mini {
 pub struct Learner<'a> {
     pub dev: &'a CpuDevice,
     pub spec: &'a MlpSpec,
-    /// Names and places of the parameters.
     pub table: ParamTable,
     pub params: MlpParams<'a>,
     pub updates: u64,
@@ -176,7 +170,6 @@ impl<'a> Learner<'a> {
         Learner { dev, spec, table, params, updates: 0, grads, m, v, overlay, mini }
     }
 
-    /// Returns the host bytes outside the arena.
     pub fn host_bytes(spec: &MlpSpec, rows: usize, frames: usize) -> u64 {
         let (singles, doubles) = mini_width(spec);
         // Plus the order of the frames.
@@ -255,7 +248,7 @@ impl<'a> Learner<'a> {
         }
         report.grad_norm = dev.sum_squares(self.grads.all).sqrt();
         if !report.grad_norm.is_finite() {
-            return Err(self.gradient_not_finite());
+            return Err(gradient_not_finite(self.dev, &self.table, self.grads.all));
         }
         self.apply(how, optimizer, report.grad_norm);
         report.updates += 1;
@@ -281,30 +274,11 @@ impl<'a> Learner<'a> {
         self.dev.adamw(adamw, bufs);
     }
 
-    fn gradient_not_finite(&self) -> Error {
-        let is_broken = |offset: u64, elements: u64| {
-            !self.dev.sum_squares(self.grads.all.slice(offset as usize, elements as usize)).is_finite()
-        };
-        let broken = self.table.params.iter().find(|p| is_broken(p.offset, p.elements));
-        let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
-        Error::new(slugs::GRADIENT_NOT_FINITE, format!("the gradient of `{name}` is not finite"))
-            .hint("lower train.learning_rate, or set train.grad_clip")
-    }
-
     /// Requires that every weight is finite.
     ///
     /// Errors: `model-weight-not-finite` names the tensor.
     pub fn prove(&self) -> Result<()> {
-        let sum = |offset: u64, elements: u64| {
-            self.dev.sum_squares(self.params.all.slice(offset as usize, elements as usize))
-        };
-        match self.table.params.iter().find(|p| !sum(p.offset, p.elements).is_finite()) {
-            None => Ok(()),
-            Some(param) => {
-                let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
-                Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"))
-            }
-        }
+        finite_weights(self.dev, &self.table, self.params.all)
     }
 }
 
@@ -317,7 +291,6 @@ pub fn log_std(dev: &CpuDevice, params: &MlpParams<'_>) -> Vec<f32> {
     log_std
 }
 
-/// Returns the distribution of a head.
 pub fn dist<'d>(head: &'d MlpHead, log_std: &'d [f32]) -> ActionDist<'d> {
     match head {
         MlpHead::Categorical(sizes) => ActionDist::Categorical { sizes },
@@ -369,9 +342,7 @@ fn losses(
     };
     let value = value_loss(how.value_clip, &batch, &mean, &mut mini.d_values[..rows]);
     let loss = policy.loss + bonus.loss + how.value_coef * value.loss;
-    if !loss.is_finite() {
-        return Err(loss_not_finite(step, loss));
-    }
+    finite_loss(step, loss)?;
     mini.d_values[..rows].iter_mut().for_each(|d| *d *= how.value_coef as f32);
     mini.d_log_std.fill(0.0);
     for row in 0..rows {

@@ -4,7 +4,6 @@ use super::{gather::Ended, learner::LearnReport};
 use plimsoll_collect::Stats;
 use plimsoll_run::metrics::Metrics;
 
-/// The results of a step.
 #[derive(Clone, Debug, Default)]
 pub struct StepReport {
     pub frames: usize,
@@ -18,7 +17,7 @@ pub struct StepReport {
 }
 
 /// Returns all metrics by name. `before` and `now`: the collector's counts before and after the rollout.
-pub fn of_step(report: &StepReport, before: &Stats, now: &Stats, num_frames: u64) -> Metrics {
+pub(crate) fn of_step(report: &StepReport, before: &Stats, now: &Stats, num_frames: u64) -> Metrics {
     let LearnReport { policy, value, entropy, .. } = &report.learn;
     let updates = f64::from(report.learn.updates.max(1));
     let [rollout, score, update] = report.seconds;

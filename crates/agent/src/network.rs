@@ -4,6 +4,7 @@
 use super::normalise::{Moments, Scales};
 use super::spaces::{ActionWriter, ObservationReader};
 use plimsoll_base::{Error, Result};
+use plimsoll_config::PolicyActivation;
 use plimsoll_device::{Activation, DeviceKind};
 use plimsoll_env::{Slot, Spec};
 use plimsoll_model::mlp::{MlpSpec, PolicyFile};
@@ -13,7 +14,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// A file of a checkpoint with what is needed besides the weights to run the policy.
-pub const POLICY_JSON: &str = "policy.json";
+pub(crate) const POLICY_JSON: &str = "policy.json";
 /// Largest size of that file: the moments of 65,536 observed numbers are 6 MiB.
 const POLICY_JSON_BYTES_MAX: u64 = 16 << 20;
 
@@ -39,28 +40,19 @@ impl Network {
     }
 }
 
-/// A policy on disk.
 #[derive(Debug)]
 pub struct StoredPolicy {
     pub file: PolicyFile,
     /// Activation of the hidden layers, if `policy.json` names one.
     pub activation: Option<Activation>,
-    /// Moments that normalise its observations, if `policy.json` has them.
     pub moments: Option<Moments>,
 }
 
 /// The part of `policy.json` that is read.
 #[derive(Deserialize)]
-struct Beside {
-    activation: Words,
+struct PolicyJson {
+    activation: PolicyActivation,
     observation_moments: Option<Moments>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Words {
-    Tanh,
-    Relu,
 }
 
 impl StoredPolicy {
@@ -69,15 +61,11 @@ impl StoredPolicy {
     /// Errors: those of `PolicyFile::open`; `checkpoint-damaged` where `policy.json` is unreadable.
     pub fn open(path: &Path) -> Result<StoredPolicy> {
         let file = PolicyFile::open(path)?;
-        let beside = file.path().with_file_name(POLICY_JSON);
-        let Some(Beside { activation, observation_moments }) = read_beside(&beside)? else {
+        let path = file.path().with_file_name(POLICY_JSON);
+        let Some(PolicyJson { activation, observation_moments }) = read_policy_json(&path)? else {
             return Ok(StoredPolicy { file, activation: None, moments: None });
         };
-        let activation = match activation {
-            Words::Tanh => Activation::Tanh,
-            Words::Relu => Activation::Relu,
-        };
-        Ok(StoredPolicy { file, activation: Some(activation), moments: observation_moments })
+        Ok(StoredPolicy { file, activation: Some(activation_of(activation)), moments: observation_moments })
     }
 
     /// Requires that the weights, and the moments if there are any, fit this network.
@@ -101,14 +89,20 @@ impl StoredPolicy {
         }
     }
 
-    /// Returns the normalisation of observations.
     pub fn scales(&self) -> Scales {
         self.moments.as_ref().map_or(Scales::default(), Moments::scales)
     }
 }
 
+pub(crate) fn activation_of(name: PolicyActivation) -> Activation {
+    match name {
+        PolicyActivation::Tanh => Activation::Tanh,
+        PolicyActivation::Relu => Activation::Relu,
+    }
+}
+
 /// Reads `policy.json`; none where there is none.
-fn read_beside(path: &Path) -> Result<Option<Beside>> {
+fn read_policy_json(path: &Path) -> Result<Option<PolicyJson>> {
     let bad = |what: String| {
         Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
             .hint("put the file of the checkpoint back; without it weights are read as a plain policy's")
@@ -125,11 +119,11 @@ fn read_beside(path: &Path) -> Result<Option<Beside>> {
     if text.len() as u64 > POLICY_JSON_BYTES_MAX {
         return Err(bad(format!("more than {POLICY_JSON_BYTES_MAX} bytes")));
     }
-    let beside: Beside = serde_json::from_str(&text).map_err(|err| bad(err.to_string()))?;
-    if beside.observation_moments.as_ref().is_some_and(|moments| !moments.is_sound()) {
+    let stored: PolicyJson = serde_json::from_str(&text).map_err(|err| bad(err.to_string()))?;
+    if stored.observation_moments.as_ref().is_some_and(|moments| !moments.is_sound()) {
         return Err(bad("moments that are not those of numbers".into()));
     }
-    Ok(Some(beside))
+    Ok(Some(stored))
 }
 
 #[cfg(test)]
@@ -137,21 +131,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beside_the_weights_is_read_and_not_trusted() {
+    fn policy_json_is_read_and_not_trusted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(POLICY_JSON);
-        assert!(read_beside(&path).unwrap().is_none());
+        assert!(read_policy_json(&path).unwrap().is_none());
         let moments = serde_json::to_string(&Moments::new(2)).unwrap();
         let text = |moments: &str| format!(r#"{{"activation": "relu", "observation_moments": {moments}}}"#);
         std::fs::write(&path, text(&moments)).unwrap();
-        let beside = read_beside(&path).unwrap().unwrap();
-        assert!(matches!(beside.activation, Words::Relu) && beside.observation_moments.unwrap().width() == 2);
+        let stored = read_policy_json(&path).unwrap().unwrap();
+        assert!(
+            matches!(stored.activation, PolicyActivation::Relu)
+                && stored.observation_moments.unwrap().width() == 2
+        );
         let mut broken = Moments::new(2);
         broken.update(&[f32::NAN, 0.0]);
         let broken = serde_json::to_string(&broken).unwrap();
         for bad in ["{", r#"{"activation": "gelu"}"#, &text(&broken), "[]"] {
             std::fs::write(&path, bad).unwrap();
-            assert_eq!(read_beside(&path).err().map(|error| error.slug), Some("checkpoint-damaged"), "{bad}");
+            assert_eq!(
+                read_policy_json(&path).err().map(|error| error.slug),
+                Some("checkpoint-damaged"),
+                "{bad}"
+            );
         }
     }
 }

@@ -39,7 +39,7 @@ impl Moments {
     }
 
     /// True if the numbers are valid moments; files are not trusted.
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let is_sound = |c: &Column| c.mean.is_finite() && c.variance.is_finite() && c.variance >= 0.0;
         self.count.is_finite() && self.count > 0.0 && self.columns.iter().all(is_sound)
     }
@@ -72,7 +72,7 @@ impl Moments {
     }
 
     /// Returns 1 / deviation of the first column.
-    pub fn inverse_deviation(&self) -> f64 {
+    pub(crate) fn inverse_deviation(&self) -> f64 {
         1.0 / (self.columns[0].variance + EPSILON).sqrt()
     }
 }
@@ -111,8 +111,7 @@ impl RewardScale {
         self.returns.len()
     }
 
-    /// Begins a new episode in every environment.
-    pub fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         self.returns.fill(ExactF64(0.0));
     }
 

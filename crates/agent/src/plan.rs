@@ -25,13 +25,11 @@ const SMALL_FILES_BYTES: u64 = 64 << 10;
 /// A step's events: metrics and memory readings, measured.
 const EVENT_BYTES: u64 = 4096;
 
-/// A plan with its verdict.
 #[derive(Clone, Debug)]
 pub struct AgentPlan {
     pub plan: Plan,
     /// Threads of the learner, and of the collector.
     pub threads: [usize; 2],
-    /// Number of trained parameters.
     pub parameters: u64,
 }
 
@@ -77,8 +75,7 @@ impl AgentPlan {
     }
 }
 
-/// Returns all regions. The arena of the learner and those of the policies are separate, so the policies' count as
-/// resident.
+/// Returns all regions. The arena of the learner and those of the policies are separate, so the policies' count as resident.
 fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     let spec = &settings.network.spec;
     let (frames, rows) = (settings.frames(), settings.learner.mini_batch);

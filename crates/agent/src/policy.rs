@@ -114,11 +114,10 @@ pub fn of_file(
     Ok(policies)
 }
 
-/// Returns the plan rows, under `name`, of `lanes` policies for groups of at most `rows` environments, and of their
-/// board.
+/// Returns the plan rows, under `name`, of `lanes` policies for groups of at most `rows` environments, and of their board.
 ///
 /// Errors: `size-overflow`.
-pub fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {
+pub(crate) fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {
     let mut layout_of_all = Layout::new();
     let arena = ArenaMap::new(&layout(spec, rows)?, 0).used_bytes();
     let elements = spec.table(DeviceKind::Cpu).elements;
@@ -132,7 +131,6 @@ pub fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Resul
     Ok(layout_of_all)
 }
 
-/// Returns the host bytes of a policy outside its arena.
 fn host_bytes(spec: &MlpSpec, rows: usize) -> u64 {
     let (n, outputs) = (spec.inputs as u64, u64::from(spec.head.outputs()));
     rows as u64 * 4 * (n + outputs) + outputs * 8 * 3

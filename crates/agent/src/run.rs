@@ -1,5 +1,4 @@
-//! The run of an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn,
-//! publish.
+//! The run of an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn, publish.
 
 use super::evaluate::Evaluator;
 use super::experience::Experience;
@@ -16,7 +15,7 @@ use plimsoll_base::{Bytes, Error, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Backend, Device};
+use plimsoll_device::Backend;
 use plimsoll_files::record_of;
 use plimsoll_memory::{Arena, ArenaMap, Limits};
 use plimsoll_run::checkpoint::RunState;
@@ -28,6 +27,7 @@ use plimsoll_run::opening::{Origins, open};
 use plimsoll_run::progress::Progress;
 use plimsoll_run::resume::{Fingerprint, Start};
 use plimsoll_run::status::Doing;
+use plimsoll_train::name_tensor;
 use plimsoll_worker::Stop;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -148,9 +148,9 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
             self.state.begin_anew();
         } else if is_vector {
             let message =
-                "vector environments step as one, so their episodes cannot be brought back one by one";
+                "vector environments step together, so their episodes cannot be replayed one by one";
             return Err(Error::new("resume-differs", message)
-                .hint("--replan goes on all the same, with new episodes, and gives up bit equality"));
+                .hint("--replan resumes anyway, with new episodes, and gives up bit equality"));
         }
         Ok(())
     }
@@ -196,7 +196,6 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         Ok(())
     }
 
-    /// Publishes the current weights to the policies.
     fn publish(&mut self) {
         let version = PolicyVersion(self.learner.updates);
         self.board.publish(version, self.state.scales(), |weights| self.learner.weights(weights));
@@ -370,18 +369,7 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
 
     fn name_tensor(&self, error: Error) -> Error {
         let Learner { dev, table, params, .. } = &*self.learner;
-        let rms = |p: &plimsoll_model::Param| {
-            let sum = dev.sum_squares(params.all.slice(p.offset as usize, p.elements as usize));
-            (sum / p.elements as f64).sqrt()
-        };
-        let sized = table.params.iter().map(|p| (p, rms(p)));
-        // NaN sorts above every number.
-        match sized.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) {
-            Some((p, rms)) => {
-                error.fact(format!("largest weights: `{}`, root mean square {rms:.3e}", p.parts[0].name))
-            }
-            None => error,
-        }
+        name_tensor(*dev, table, params.all, error)
     }
 
     fn state(&self, state: &mut RunState) {

@@ -26,7 +26,6 @@ const WIDTHS: std::ops::RangeInclusive<u32> = 1..=4096;
 #[derive(Debug)]
 pub struct AgentSettings {
     pub env: Spec,
-    /// Options of the environments.
     pub options: Options,
     /// Python environments with a measured worker; none for native ones.
     pub python: Option<PythonSetup>,
@@ -39,20 +38,15 @@ pub struct AgentSettings {
     pub num_envs: usize,
     /// T: frames of each environment in a batch.
     pub frames_each: usize,
-    /// Threads of the collector.
     pub lanes: usize,
-    /// Threads of the learner.
     pub threads: usize,
     /// Columns of a batch.
     pub rows: RowLayout,
     /// Initial moments of observations; none where they are not normalised.
     pub first_moments: Option<Moments>,
-    /// True if rewards are normalised.
     pub normalise_rewards: bool,
     pub gamma: f64,
-    /// GAE's lambda.
     pub lambda: f64,
-    /// How a batch is trained on.
     pub learner: LearnerOptions,
 }
 
@@ -112,8 +106,6 @@ impl AgentSettings {
 
     /// Makes steppers of the first `num_envs` environments for `lanes` threads of a collector; Python environments run
     /// in separate workers.
-    ///
-    /// Errors: those of starting workers.
     pub fn steppers(&self, num_envs: usize, lanes: usize) -> Result<Vec<Box<dyn Stepper>>> {
         match &self.python {
             Some(setup) => {
@@ -133,8 +125,6 @@ impl AgentSettings {
     }
 
     /// Makes a stepper of `num_envs` environments for a single thread that also has other work.
-    ///
-    /// Errors: those of starting workers.
     pub fn stepper(&self, num_envs: usize) -> Result<Box<dyn Stepper>> {
         match &self.python {
             Some(setup) => {
@@ -146,15 +136,14 @@ impl AgentSettings {
     }
 
     /// Returns the number of environments in the largest group that a policy acts on.
-    pub fn group_envs(&self) -> usize {
+    pub(crate) fn group_envs(&self) -> usize {
         match &self.python {
             Some(setup) => setup.measured.group_envs_max(self.num_envs as u32) as usize,
             None => self.num_envs.div_ceil(self.lanes),
         }
     }
 
-    /// Returns the bytes of `num_envs` environments within this process, and the plan rows of their workers under
-    /// `name`.
+    /// Returns the bytes of `num_envs` environments within this process, and the plan rows of their workers under `name`.
     ///
     /// Errors: `env-space-unsupported`; those of making the environment.
     pub fn environment_bytes(&self, name: &str, num_envs: usize) -> Result<(u64, Layout)> {
@@ -168,7 +157,7 @@ impl AgentSettings {
         }
     }
 
-    pub fn normalises_observations(&self) -> bool {
+    pub(crate) fn normalises_observations(&self) -> bool {
         self.first_moments.is_some()
     }
 
@@ -227,8 +216,8 @@ fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
         Some(_) => Err(bad_model(model, &format!("a width is from {} to {}", WIDTHS.start(), WIDTHS.end()))),
         None if Path::new(shape).exists() => {
             let file = StoredPolicy::open(Path::new(shape))?;
-            let activation = activation_of(said, file.activation).ok_or_else(|| {
-                bad_model(model, "the policy.json beside the weights says another activation")
+            let activation = common_activation(said, file.activation).ok_or_else(|| {
+                bad_model(model, "the policy.json next to the weights names another activation")
             })?;
             let network = Network::of(env, file.file.hidden()?, activation)?;
             file.check(&network)?;
@@ -239,12 +228,11 @@ fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
     }
 }
 
-/// Returns the activation that was asked for, or the one that the policy was trained with, or tanh; none where the two
-/// differ.
-pub fn activation_of(said: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
-    match (said, stored) {
-        (Some(said), Some(stored)) if said != stored => None,
-        (said, stored) => Some(said.or(stored).unwrap_or(Activation::Tanh)),
+/// Returns the activation that was asked for, or the one that the policy was trained with, or tanh; none where the two differ.
+pub(crate) fn common_activation(asked: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
+    match (asked, stored) {
+        (Some(asked), Some(stored)) if asked != stored => None,
+        (asked, stored) => Some(asked.or(stored).unwrap_or(Activation::Tanh)),
     }
 }
 

@@ -29,7 +29,8 @@ impl ObservationReader {
         };
         let width = slot.leaves.iter().map(of).fold(0, u64::saturating_add);
         if width > WIDTH_MAX {
-            let message = format!("an observation is {width} numbers, a small network takes {WIDTH_MAX}");
+            let message =
+                format!("an observation is {width} numbers, a small network takes at most {WIDTH_MAX}");
             return Err(Error::new("policy-space-mismatch", message)
                 .hint("wrap the environment so that it shows features instead of pictures"));
         }
@@ -55,7 +56,7 @@ impl ObservationReader {
                     }
                 }
                 Domain::Bounds { .. } | Domain::Binary => {
-                    let (here, behind) = rest.split_at_mut(leaf.num_elements);
+                    let (here, after) = rest.split_at_mut(leaf.num_elements);
                     if leaf.element == ElementType::Float32 {
                         let elements = bytes.as_chunks::<4>().0;
                         here.iter_mut().zip(elements).for_each(|(to, from)| *to = f32::from_ne_bytes(*from));
@@ -65,7 +66,7 @@ impl ObservationReader {
                             .zip(elements)
                             .for_each(|(to, from)| *to = leaf.element.read(from) as f32);
                     }
-                    rest = behind;
+                    rest = after;
                 }
             }
         }
@@ -74,12 +75,12 @@ impl ObservationReader {
 
 /// Writes `n` numbers, of which number `chosen` is 1; returns the rest of the row.
 fn one_of(chosen: f64, n: u64, row: &mut [f32]) -> &mut [f32] {
-    let (here, behind) = row.split_at_mut(n as usize);
+    let (here, after) = row.split_at_mut(n as usize);
     here.fill(0.0);
     if let Some(hit) = here.get_mut(chosen as usize) {
         *hit = 1.0;
     }
-    behind
+    after
 }
 
 #[derive(Clone, Debug)]
@@ -121,12 +122,10 @@ impl ActionWriter {
         }
     }
 
-    /// Returns the actor's head for this space.
     pub fn head(&self) -> &MlpHead {
         &self.head
     }
 
-    /// Writes `action` into `slot`.
     pub fn write(&self, action: &[f32], slot: &mut [u8]) {
         let (start, each) = (self.start(), self.leaf.element.bytes());
         let part = &mut slot[self.leaf.offset..self.leaf.offset + self.leaf.bytes()];

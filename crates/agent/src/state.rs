@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 /// Its file in a checkpoint.
-pub const AGENT_STATE: &str = "state/agent.json";
+pub(crate) const AGENT_STATE: &str = "state/agent.json";
 /// Episodes over which the return is averaged.
-pub const RECENT: usize = 100;
+pub(crate) const RECENT: usize = 100;
 
 /// The content of `state/agent.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,15 +23,12 @@ pub const RECENT: usize = 100;
 pub struct AgentState {
     /// Moments of observations, where they are normalised.
     pub observations: Option<Moments>,
-    /// Moments of discounted returns, where rewards are normalised.
     pub rewards: Option<RewardScale>,
     /// One per environment.
     pub episodes: Vec<Episode>,
     /// Returns of the latest episodes, the newest last.
     recent: VecDeque<Return>,
-    /// Number of episodes that ended.
     pub num_episodes: u64,
-    /// Number of frames trained on.
     pub num_frames: u64,
 }
 
@@ -39,7 +36,6 @@ pub struct AgentState {
 #[serde(transparent)]
 struct Return(#[serde(with = "exact")] f64);
 
-/// An episode in progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Episode {
@@ -61,13 +57,12 @@ impl AgentState {
         }
     }
 
-    /// Returns the normalisation of observations.
     pub fn scales(&self) -> Scales {
         self.observations.as_ref().map_or(Scales::default(), Moments::scales)
     }
 
     /// Records the return of an episode that ended.
-    pub fn push_return(&mut self, episode_return: f64) {
+    pub(crate) fn push_return(&mut self, episode_return: f64) {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
@@ -76,7 +71,7 @@ impl AgentState {
     }
 
     /// Returns the mean return of the latest episodes, at most `RECENT`; none before the first has ended.
-    pub fn recent_return(&self) -> Option<f64> {
+    pub(crate) fn recent_return(&self) -> Option<f64> {
         let sum: f64 = self.recent.iter().map(|Return(r)| r).sum();
         (!self.recent.is_empty()).then(|| sum / self.recent.len() as f64)
     }
@@ -88,7 +83,7 @@ impl AgentState {
     }
 
     /// Abandons the episodes in progress: each environment begins its next one.
-    pub fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         for episode in self.episodes.iter_mut().filter(|episode| !episode.actions.is_empty()) {
             episode.index = episode.index.wrapping_add(1);
             episode.actions.clear();
@@ -98,7 +93,6 @@ impl AgentState {
         }
     }
 
-    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("a state is plain data") + "\n"
     }

@@ -1,6 +1,5 @@
-//! The difference between a method's formulas and others: what OpenRLHF and Open-Reasoner-Zero compute for the same
-//! inputs, and, where those have no numbers, a twin in f64 with the standard library's `exp`. Computed each time, from
-//! the method's own row.
+//! The difference between a method's formulas and others: what OpenRLHF and Open-Reasoner-Zero compute for the same inputs, and,
+//! where those have no numbers, a twin in f64 with the standard library's `exp`. Computed each time, from the method's own row.
 //!
 //! N tokens in four sequences of four; groups of two.
 
@@ -34,11 +33,10 @@ pub struct MethodError {
     pub against: &'static str,
 }
 
-/// Compares a method's advantages, its policy loss with its gradient, and the value loss of a critic with the
-/// references.
+/// Compares a method's advantages, its policy loss with its gradient, and the value loss of a critic with the references.
 ///
 /// Errors: never `group-too-small`, since groups have two members.
-pub fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<MethodError> {
+pub(crate) fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<MethodError> {
     let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
     let inputs = Inputs::read(&golden);
     let mut largest = advantage_error(spec, &golden, &inputs)?;
@@ -51,7 +49,7 @@ pub fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<MethodError
 }
 
 /// Compares DPO (beta 0.1): loss and rewards with the reference, gradients with a twin.
-pub fn dpo_error() -> MethodError {
+pub(crate) fn dpo_error() -> MethodError {
     const BETA: f64 = 0.1;
     let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
     let row = |name: &str| flat(&golden["preference"]["inputs"][name]);
@@ -82,7 +80,7 @@ pub fn dpo_error() -> MethodError {
 }
 
 /// Compares a reward model: loss and gradients with a twin, with and without margins.
-pub fn reward_model_error() -> MethodError {
+pub(crate) fn reward_model_error() -> MethodError {
     let (chosen, rejected, margins) = ([1.5f32, -0.25, 0.75], [0.5f32, 0.5, -2.0], [0.5f32, 0.0, 0.25]);
     let mut largest = 0.0f64;
     for margins in [None, Some(&margins[..])] {

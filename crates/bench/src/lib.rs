@@ -8,7 +8,7 @@ mod peak;
 mod save;
 
 use plimsoll_base::rng::{Stream, below, philox};
-use plimsoll_base::{Bytes, ModelSpec, Result};
+use plimsoll_base::{ModelSpec, Result};
 use plimsoll_config::{
     Auto, ModelDtype, OnFull, OptimizerDtype, Recompute, RunDevice, RunFile, RunSpec, Train,
 };
@@ -21,6 +21,7 @@ use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::dataset::Item;
 use plimsoll_rl::data::models::{open_model, text_model};
+use plimsoll_rl::eval::verb_facts;
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::{Sources, Trainer, sampling};
@@ -30,12 +31,10 @@ use plimsoll_train::Sequence;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-pub use errors::{MethodError, dpo_error, method_error, reward_model_error};
 pub use methods::{methods, words as methods_words};
 pub use peak::peak;
 pub use save::save;
 
-/// The subject of a benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// As in a run file.
@@ -95,11 +94,8 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     let lengths = || std::iter::repeat_n(prompt, sequences);
     let flops = forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
     let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, flops);
-    result["bench"] = json!("rollout");
-    result["unit"] = json!("generated tokens/s");
-    result["sequences"] = json!(sequences);
-    result["prompt_tokens"] = json!(prompt);
-    result["new_tokens"] = json!(new);
+    add(&mut result, json!({ "bench": "rollout", "unit": "generated tokens/s", "sequences": sequences }));
+    add(&mut result, json!({ "prompt_tokens": prompt, "new_tokens": new }));
     Ok(result)
 }
 
@@ -137,12 +133,10 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     let flops = 3.0 * forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
     let mut result = bench.rates(&*dev, &times[1..], (batch * seq) as f64, flops);
     let last = parts.last().copied().unwrap_or_default();
-    result["bench"] = json!("train");
-    result["unit"] = json!("trained tokens/s");
-    result["sequences"] = json!(batch);
-    result["sequence_tokens"] = json!(seq);
-    result["seconds_of_last"] =
+    let parts =
         json!({ "forward": last.forward_s, "backward": last.backward_s, "optimizer": last.optimizer_s });
+    add(&mut result, json!({ "bench": "train", "unit": "trained tokens/s", "sequences": batch }));
+    add(&mut result, json!({ "sequence_tokens": seq, "seconds_of_last": parts }));
     Ok(result)
 }
 
@@ -196,14 +190,9 @@ pub fn whole_step(
     result["planned_bytes"] = json!(bench.report.host_peak());
     result["logprob_mismatch_max"] = json!(mismatch);
     bench.add_device_memory(&mut result, &*dev);
-    result["seconds_of_last"] =
-        json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
-    result["bench"] = json!("step");
-    result["unit"] = json!("s");
-    result["prompts"] = json!(prompts);
-    result["samples"] = json!(group);
-    result["prompt_tokens"] = json!(prompt);
-    result["new_tokens"] = json!(new);
+    let parts = json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
+    add(&mut result, json!({ "seconds_of_last": parts, "bench": "step", "unit": "s", "prompts": prompts }));
+    add(&mut result, json!({ "samples": group, "prompt_tokens": prompt, "new_tokens": new }));
     Ok(finish(result, &dev.machine_type(), dev.threads()))
 }
 
@@ -336,23 +325,9 @@ pub(crate) fn facts(
     run: &RunSpec,
     prompt_tokens: usize,
 ) -> Result<(OpenModel, Facts)> {
-    let model = open_model(&options.model, &run.model_options, true)?;
-    let facts = Facts {
-        spec: model.spec,
-        prompt_tokens,
-        completion_tokens: 0,
-        eval_prompts: 0,
-        critic: None,
-        reward: None,
-        host: plimsoll_plan::HostFacts {
-            image: plimsoll_plan::image_bytes(),
-            tokenizer: plimsoll_plan::tokenizer_bytes(&model),
-            data: Bytes(0),
-            staging: plimsoll_plan::staging_bytes(run.choices.staging, &model),
-            rows_kept: 0,
-            disk: Default::default(),
-        },
-    };
+    let model = open_model(&options.model, &run.model_options)?;
+    let mut facts = verb_facts(run, &model, prompt_tokens, 0);
+    facts.host.rows_kept = 0;
     Ok((model, facts))
 }
 
@@ -362,7 +337,6 @@ struct Bench {
 }
 
 impl Bench {
-    /// Opens a benchmark that trains.
     fn open(options: &BenchOptions, run: &RunSpec, prompt_tokens: usize) -> Result<Bench> {
         Bench::open_with(options, run, prompt_tokens, |facts| plan_with(run, facts, &Limits::default()))
     }
@@ -387,14 +361,12 @@ impl Bench {
     fn add_device_memory(&self, result: &mut Value, dev: &dyn Device) {
         let Some(memory) = dev.card_memory() else { return };
         add_profile(result, dev);
-        result["device_planned_bytes"] = json!(self.report.plan.peak(Pool::Device).peak);
-        result["device_used_bytes"] = json!(memory.ours());
-        result["device_arena_bytes"] = json!(self.report.plan.arena_bytes());
-        result["device_free_bytes"] = json!(memory.free);
-        result["device_others_bytes"] = json!(memory.others);
+        let (planned, arena) = (self.report.plan.peak(Pool::Device).peak, self.report.plan.arena_bytes());
+        add(result, json!({ "device_planned_bytes": planned, "device_used_bytes": memory.ours() }));
+        add(result, json!({ "device_arena_bytes": arena, "device_free_bytes": memory.free }));
+        add(result, json!({ "device_others_bytes": memory.others }));
     }
 
-    /// Measures the FLOP/s of this machine.
     fn peak(&self, dev: &dyn Device) -> f64 {
         dev.peak_flops(PEAK_SECONDS)
     }
@@ -450,7 +422,7 @@ fn random_prompts(spec: &ModelSpec, count: usize, tokens: usize) -> Vec<Vec<u32>
 
 /// Returns prompts of many lengths, some of them multiples of a block.
 fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result<Vec<Vec<u32>>> {
-    let model = open_model(&options.model, &Default::default(), true)?;
+    let model = open_model(&options.model, &Default::default())?;
     let lengths = (0..count as u64).map(|i| match i {
         0 => 1,
         1 => 16,
@@ -483,6 +455,13 @@ fn spread(values: &[f64]) -> Value {
         "median": median(values), "min": values.iter().copied().fold(f64::INFINITY, f64::min),
         "max": values.iter().copied().fold(0.0, f64::max), "repeats": values.len(),
     })
+}
+
+/// Adds the members of an object to a result, in their order.
+fn add(result: &mut Value, members: Value) {
+    if let (Value::Object(result), Value::Object(members)) = (result, members) {
+        result.extend(members);
+    }
 }
 
 fn finish(mut result: Value, machine: &str, threads: usize) -> Value {

@@ -25,7 +25,6 @@ struct Row {
     name: &'static str,
     /// In the folder of run files.
     run_file: &'static str,
-    /// Arguments of `--set`.
     sets: &'static [&'static str],
     formulas: Formulas,
 }
@@ -103,7 +102,7 @@ pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value
         ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name)).collect();
     if let Some(name) = only.iter().find(|name| ROWS.iter().all(|row| row.name != **name)) {
         let names = ROWS.map(|row| row.name).join(", ");
-        return Err(Error::usage("unknown-method", format!("`{name}` is no row of the table"))
+        return Err(Error::usage("unknown-method", format!("`{name}` is not a row of the table"))
             .hint(format!("the rows are {names}")));
     }
     let work = std::env::temp_dir().join(format!("plimsoll-methods-{}", std::process::id()));
@@ -125,9 +124,8 @@ pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value
 }
 
 fn write(path: &PathBuf, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|err| {
-        Error::io("write-failed", path, &err).hint("give --out a folder that is there and may be written")
-    })
+    fs::write(path, text)
+        .map_err(|err| Error::io("write-failed", path, &err).hint("give --out an existing, writable folder"))
 }
 
 /// Measures one row: the error of its formulas, and its run.
@@ -171,7 +169,6 @@ fn command_line(row: &Row) -> String {
     format!("plimsoll train runs/{}{}", row.run_file, sets.collect::<String>())
 }
 
-/// Trains in a separate process; returns its summary.
 fn train(row: &Row, run_file: &Path, dir: &Path) -> Result<Value> {
     let failed = |what: String| {
         Error::new("bench-run-failed", format!("{}: {what}", command_line(row)))

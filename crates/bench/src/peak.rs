@@ -1,6 +1,6 @@
 //! `bench peak`: the peak rates of this machine, to which shares refer.
 
-use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, finish, spread, threads};
+use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, add, finish, spread, threads};
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
@@ -17,10 +17,7 @@ const PRODUCT: u64 = 8192;
 /// Elements of the copy: far beyond any cache.
 const COPY: u64 = 256 << 20;
 
-/// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all
-/// threads.
-///
-/// Errors: those of opening the device.
+/// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all threads.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
     let run = super::bench_run(options, 1, 1, 1);
     match devices::kind_of(&run, &Limits::default()) {
@@ -98,9 +95,7 @@ fn seconds(dev: &dyn Device, operation: &dyn Fn()) -> f64 {
 
 fn result(gflops: &[f64], bandwidth: &[f64], share: f64) -> Value {
     let mut result = spread(gflops);
-    result["bench"] = json!("peak");
-    result["unit"] = json!("GFLOP/s");
-    result["bandwidth_gb_per_s"] = spread(bandwidth);
-    result["share_of_peak"] = json!(share);
+    add(&mut result, json!({ "bench": "peak", "unit": "GFLOP/s" }));
+    add(&mut result, json!({ "bandwidth_gb_per_s": spread(bandwidth), "share_of_peak": share }));
     result
 }

@@ -1,7 +1,7 @@
 //! `bench save`: a checkpoint of a model with all its states, compared with `dd` with fsync of the same bytes, and the
 //! anonymous memory that it adds to the process, compared with the staging buffer.
 
-use super::{Bench, BenchOptions, bench_run, finish, median, run_file, spread};
+use super::{Bench, BenchOptions, add, bench_run, finish, median, run_file, spread};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
@@ -35,15 +35,11 @@ pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
     std::fs::remove_dir_all(&place).map_err(unwritable)?;
     let Measured { times, dd, bytes, growth } = measured?;
     let mut result = spread(&times);
-    result["bench"] = json!("save");
-    result["unit"] = json!("s");
-    result["bytes"] = json!(bytes);
-    result["gb_per_s"] = json!(bytes as f64 / median(&times) / 1e9);
-    result["dd"] = spread(&dd);
-    result["times_dd"] = json!(median(&times) / median(&dd));
-    result["anonymous_growth_bytes"] = json!(growth);
-    result["staging_bytes"] = json!(bench.report.shape.host.staging);
-    result["peak_bytes"] = json!(Host::this().rss().peak);
+    let (seconds, staging) = (median(&times), bench.report.shape.host.staging);
+    add(&mut result, json!({ "bench": "save", "unit": "s", "bytes": bytes }));
+    add(&mut result, json!({ "gb_per_s": bytes as f64 / seconds / 1e9, "dd": spread(&dd) }));
+    add(&mut result, json!({ "times_dd": seconds / median(&dd), "anonymous_growth_bytes": growth }));
+    add(&mut result, json!({ "staging_bytes": staging, "peak_bytes": Host::this().rss().peak }));
     Ok(finish(result, &dev.machine_type(), dev.threads()))
 }
 
@@ -98,7 +94,6 @@ fn with_peak_anon<T>(work: impl FnOnce() -> T) -> (T, Bytes) {
     })
 }
 
-/// Returns the seconds of `dd` with fsync.
 fn dd(to: &Path, bytes: u64) -> Result<f64> {
     let blocks = bytes.div_ceil(1 << 20);
     let started = Instant::now();

@@ -92,7 +92,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     batches(run, at)
 }
 
-/// Checks the limits of worker processes.
 fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
     not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
     for (key, value) in [
@@ -111,7 +110,7 @@ fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
 fn evaluation(run: &RunFile, at: &Provenance) -> Result<()> {
     let eval = &run.eval;
     if eval.temperature != 0.0 && eval.temperature != 1.0 {
-        let wanted = "0 for the likeliest actions, or 1 for actions that are drawn";
+        let wanted = "0 for the most likely actions, or 1 for sampled actions";
         return Err(bad_value(at, "eval.temperature", eval.temperature, wanted));
     }
     if !EVAL_METRICS.contains(&eval.metric.as_str()) {
@@ -169,7 +168,7 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
         "memory.offload",
     ] {
         if is_set(key) {
-            let message = format!("`{key}` is set, but a small network in an environment has no use for it");
+            let message = format!("`{key}` is set, but a small network in an environment does not use it");
             return Err(contradiction(at, key, &message).hint(format!("remove {key}")));
         }
     }
@@ -200,7 +199,7 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     if !frames.is_multiple_of(envs) {
         let message = format!(
-            "environment.frames_per_batch = {frames} is no whole number of frames for each of {envs} environments"
+            "environment.frames_per_batch = {frames} is not a whole number of frames for each of {envs} environments"
         );
         let whole = (frames / envs).max(1) * envs;
         return Err(contradiction(at, "environment.frames_per_batch", &message)

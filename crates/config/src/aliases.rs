@@ -85,7 +85,6 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static str, Becomes)> {
 pub(super) struct Seen {
     /// Our key and the alias that set it last.
     pub by_key: BTreeMap<&'static str, &'static str>,
-    /// Messages for the user.
     pub notes: Vec<String>,
 }
 

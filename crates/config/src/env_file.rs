@@ -323,7 +323,7 @@ fn rename(root: &mut tree::Table, source: &Source) -> Result<()> {
 }
 
 /// Returns the JSON Schema of environment files, made from the table of types.
-pub fn env_json_schema() -> serde_json::Value {
+pub(crate) fn env_json_schema() -> serde_json::Value {
     schemars::schema_for!(EnvFile).to_value()
 }
 
@@ -437,7 +437,7 @@ fn policy(env: &EnvFile, at: &Provenance) -> Result<()> {
     ];
     match of_mlp.into_iter().find(|(_, is_set)| *is_set && *kind == PolicyKind::Random) {
         Some((key, _)) => {
-            let message = format!("`{key}` is set, and the policy is \"random\", which has no use for it");
+            let message = format!("`{key}` is set, and the policy is \"random\", which does not use it");
             Err(contradiction(at, key, &message)
                 .hint(format!("set policy.kind = \"mlp\", or remove `{key}`")))
         }
@@ -470,7 +470,7 @@ fn modes(env: &EnvFile, at: &Provenance) -> Result<()> {
     }
     if env.episodes_per_batch.is_some() && env.episode_frames_max.is_none() {
         return Err(de::missing_key(&at.source, &super::Origin::Default, "episode_frames_max")
-            .fact("whole episodes wait in memory, which has to be planned"));
+            .fact("whole episodes wait in memory, which must be planned"));
     }
     Ok(())
 }

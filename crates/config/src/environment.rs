@@ -15,7 +15,6 @@ const EVAL_EPISODES: u32 = 256;
 /// Largest number of worker processes.
 const WORKERS_MAX: f64 = 256.0;
 
-/// Checks a run file that has the section.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let Some(environment) = &run.environment else { return Ok(()) };
     if run.method.needs().learns_from != LearnsFrom::Samples {
@@ -31,13 +30,13 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let native = Environment::OF_NATIVE.map(|key| format!("environment.{key}"));
     if let Some(key) = native.iter().find(|key| at.origins.contains_key(key.as_str())) {
         let message =
-            format!("`{key}` is set, but it is of native environments, which a small network acts in");
+            format!("`{key}` is set, but it belongs to native environments, which a small network acts in");
         return Err(
             contradiction(at, key, &message).hint(format!("remove {key}, or set model = \"mlp:64x64\""))
         );
     }
     limits(run, environment, at)?;
-    beside(run, environment, &kind, at)
+    other_sections(run, environment, &kind, at)
 }
 
 fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<()> {
@@ -70,16 +69,16 @@ fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<(
 }
 
 /// Refuses keys of other sections that have no effect with an environment.
-fn beside(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
+fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
     let refuse = |key: &str, why: &str| {
-        Err(contradiction(at, key, &format!("`{key}` is set beside [environment], {why}"))
+        Err(contradiction(at, key, &format!("`{key}` is set together with [environment], {why}"))
             .hint(format!("remove {key}, or remove [environment]")))
     };
     if run.data.prompts.is_some() {
-        return refuse("data.prompts", "whose episodes begin with prompts of their own");
+        return refuse("data.prompts", "whose episodes have their own prompts");
     }
     if run.data.eval.is_some() && !run.data.asks_no_eval() {
-        return refuse("data.eval", "which is evaluated on seeds of its own");
+        return refuse("data.eval", "which is evaluated on its own seeds");
     }
     if !run.reward.is_empty() {
         return refuse("reward", "which gives the reward itself");
@@ -93,7 +92,7 @@ fn beside(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance
         return refuse(key, "whose episodes are played for the step that trains on them");
     }
     if run.data.overlong == Overlong::Drop {
-        return refuse("data.overlong", "where \"drop\" would change which episodes there are");
+        return refuse("data.overlong", "where \"drop\" would change the set of episodes");
     }
     let advantage = run.loss.advantage.unwrap_or(Advantage::None);
     if environment.credit == Credit::Turn && advantage.compares_group() {
@@ -105,7 +104,7 @@ fn beside(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance
     }
     if kind.is_python() && run.data.prompt_tokens_max.is_none() {
         let missing = super::de::missing_key(&at.source, &super::Origin::Default, "data.prompt_tokens_max");
-        return Err(missing.fact("what an environment in Python says first is not known before it runs"));
+        return Err(missing.fact("the first message of a Python environment is not known before it runs"));
     }
     Ok(())
 }
@@ -125,7 +124,6 @@ impl Environment {
 }
 
 impl RunSpec {
-    /// Returns the seed of the run's text episodes.
     pub fn episode_seed(&self) -> u64 {
         self.environment.as_ref().and_then(|environment| environment.seed).unwrap_or(self.seed)
     }

@@ -1,5 +1,4 @@
-//! `eval.metric`: the number that decides which checkpoint is the best, of one evaluation set or the mean over all
-//! sets.
+//! `eval.metric`: the number that decides which checkpoint is the best, of one evaluation set or the mean over all sets.
 
 use crate::RunFile;
 use plimsoll_algo::pass_at_k::powers_up_to;
@@ -19,13 +18,12 @@ pub enum EvalNumber {
 }
 
 impl EvalMetric {
-    /// Returns the metric of a checked run file.
     pub fn of(run: &RunFile) -> Option<EvalMetric> {
         EvalMetric::parse(&run.eval.metric, &sets_of(run), samples_of(run))
     }
 
     /// Returns every name that a run measures.
-    pub fn names_of(run: &RunFile) -> Vec<String> {
+    pub(crate) fn names_of(run: &RunFile) -> Vec<String> {
         EvalMetric::names(&sets_of(run), samples_of(run))
     }
 

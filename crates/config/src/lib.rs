@@ -33,7 +33,7 @@ mod values;
 pub use data_sets::{DataSet, DataSets};
 pub use env_file::{
     AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,
-    PolicyKind, PolicySection, ReplaySection, Reseed, env_json_schema, is_env_file, load_env,
+    PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
 pub use load::{Loaded, LoadedVerb, Setting, json_schema, load, load_verb};
@@ -41,7 +41,6 @@ pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};
 pub use plimsoll_algo::method::{LearnsFrom, Method};
 pub use provenance::{Origin, Provenance};
-pub use rewards::reward_specs;
 pub use sections::{
     Checkpoint, Critic, Data, Environment, Eval, Loss, MLP, Memory, ModelOptions, Reward, Rollout, Run,
     RunFile, Train, Trains, VerbFile, is_python_env,

@@ -23,7 +23,6 @@ pub struct Loaded {
     pub run: RunFile,
     /// The origin of each value.
     pub provenance: Provenance,
-    /// The run file as it was read.
     pub source_text: String,
     /// Its path, as given.
     pub path: PathBuf,

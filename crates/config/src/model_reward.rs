@@ -3,7 +3,6 @@
 use super::{limits::contradiction, provenance::Provenance, sections::Reward};
 use plimsoll_base::{Error, Result};
 
-/// The kind of a reward that is a model within the run.
 const MODEL: &str = "model";
 
 impl Reward {
@@ -13,7 +12,6 @@ impl Reward {
     }
 }
 
-/// Checks the reward models of a run file.
 pub(super) fn check(rewards: &[Reward], at: &Provenance) -> Result<()> {
     let mut first = None;
     for (index, reward) in rewards.iter().enumerate() {

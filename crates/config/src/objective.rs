@@ -28,13 +28,10 @@ pub struct Objective {
     pub filter: Option<GroupFilter>,
     /// Turns sample rewards into shaped rewards.
     pub shaping: Shaping,
-    /// Discount of token rewards.
     pub gamma: f64,
     /// GAE over a critic's values; returns without one.
     pub gae: Option<Gae>,
-    /// Whitening over the step.
     pub whiten: Whiten,
-    /// The loss of a token.
     pub loss: PolicyLoss,
     /// Weights of samples from another policy version.
     pub correction: Option<Correction>,
@@ -43,7 +40,6 @@ pub struct Objective {
     /// The constant length of `seq_mean_token_sum_norm`.
     pub length_norm: f64,
     pub kl: Option<KlTerm>,
-    /// Coefficient of the entropy bonus.
     pub entropy_coef: f64,
 }
 

@@ -59,7 +59,7 @@ fn dpo(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     if loss.loss_type == LossType::Ipo && loss.label_smoothing != 0.0 {
         let message =
-            format!("loss.label_smoothing = {} is of \"sigmoid\", IPO has none", loss.label_smoothing);
+            format!("loss.label_smoothing = {} applies to \"sigmoid\", not to IPO", loss.label_smoothing);
         return Err(contradiction(at, "loss.label_smoothing", &message)
             .hint("remove it, or set loss.loss_type = \"sigmoid\""));
     }

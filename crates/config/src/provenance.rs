@@ -11,12 +11,7 @@ pub enum Origin {
     /// An environment variable, with its name and value.
     Environment { name: String, text: String },
     /// A `--set`, with key and value as written.
-    Set {
-        /// As written.
-        key: String,
-        /// As written.
-        text: String,
-    },
+    Set { key: String, text: String },
     /// The table of types.
     #[default]
     Default,

@@ -4,7 +4,7 @@ use crate::{Reward, RewardFailure};
 use plimsoll_reward::{OnError, RewardSpec};
 
 /// Converts a run file's rewards for the reward crate. Reward models are left out: the run scores with them itself.
-pub fn reward_specs(rewards: &[Reward], answer_column: &str) -> Vec<RewardSpec> {
+pub(crate) fn reward_specs(rewards: &[Reward], answer_column: &str) -> Vec<RewardSpec> {
     rewards
         .iter()
         .filter(|r| !r.is_model())

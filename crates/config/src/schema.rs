@@ -22,7 +22,6 @@ pub(super) fn all_keys(schema: &Value) -> Vec<String> {
     keys
 }
 
-/// Returns the keys of an object's schema.
 pub(super) fn schema_properties(schema: &Value) -> Vec<String> {
     schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }

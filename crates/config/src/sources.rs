@@ -28,12 +28,10 @@ impl Data {
         }
     }
 
-    /// True if `data.eval` asks for no evaluation.
-    pub fn asks_no_eval(&self) -> bool {
+    pub(crate) fn asks_no_eval(&self) -> bool {
         self.eval.as_ref().is_some_and(|eval| eval.is_one && eval.sets[0].path == NO_EVAL)
     }
 
-    /// Returns the paths of all data files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let sets = [&self.prompts, &self.eval].into_iter().flatten().flat_map(|sets| sets.sets.iter());
         sets.filter(|set| !set.is_builtin() && set.path != NO_EVAL).map(|set| set.path.as_str())
@@ -41,8 +39,7 @@ impl Data {
 }
 
 impl RunFile {
-    /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to
-    /// measure by.
+    /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to measure by.
     pub fn eval_sets(&self) -> Vec<(String, String)> {
         if let Some(environment) = self.environment.as_ref().filter(|_| !self.data.asks_no_eval()) {
             // Its evaluation episodes are a set with its name.
@@ -91,7 +88,7 @@ pub(super) fn check(sets: &DataSets, key: &str, weighted: bool, at: &Provenance)
                 return bad(
                     &weight,
                     format!("is {value}; it takes {takes}"),
-                    "remove a set that is not wanted",
+                    "remove a set that is not needed",
                 );
             }
             _ => {}

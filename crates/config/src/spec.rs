@@ -1,10 +1,11 @@
 //! A run after validation: every value is settled, and what the planner must still choose is kept separately. The rest
 //! of the program works on it; run files are only read, merged and written.
 
+use crate::rewards::reward_specs;
 use crate::{
     Auto, ByteSize, Checkpoint, Critic, Data, Environment, Eval, EvalMetric, Loss, LossType, ModelDtype,
     ModelOptions, Objective, Offload, OnFull, OptimizerDtype, Recompute, Reward, Rollout, RunDevice, RunFile,
-    Schedule, Train, VerbFile, reward_specs,
+    Schedule, Train, VerbFile,
 };
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
@@ -20,43 +21,35 @@ pub struct RunSpec {
     pub model: String,
     /// How the model is read.
     pub model_options: ModelOptions,
-    /// Prompts, pairs or completions.
     pub data: Data,
     /// Evaluation sets: names and paths.
     pub eval_sets: Vec<(String, String)>,
     /// What decides which checkpoint is the best; none without an evaluation that measures it.
     pub metric: Option<EvalMetric>,
-    /// How responses are sampled.
     pub rollout: RolloutSpec,
     pub rewards: Vec<RewardSpec>,
     /// The reward model, if there is one.
     pub model_reward: Option<ModelReward>,
     /// What is optimised; none where nothing is sampled.
     pub objective: Option<Objective>,
-    /// The loss of `dpo`.
     pub preference: PreferenceLoss,
     /// The critic; none for methods without one.
     pub critic: Option<Critic>,
     /// True if the weights that the run began with are kept next to the trained ones.
     pub reference: bool,
-    /// The optimizer and its batches.
     pub train: TrainSpec,
-    /// Evaluation during the run.
     pub eval: Eval,
     pub checkpoint: Checkpoint,
     /// The environment, if there is one. Its number of workers may be `"auto"`: `Environment::host_settings` settles it
     /// for text environments, a measurement for others.
     pub environment: Option<Environment>,
-    /// The run directory.
     pub dir: Option<String>,
     /// True if a run that exceeds its plan is saved and ends.
     pub strict: bool,
     pub checked: bool,
-    /// What the planner chooses.
     pub choices: Choices,
 }
 
-/// How responses are sampled.
 #[derive(Clone, Debug)]
 pub struct RolloutSpec {
     /// Prompts, examples or pairs per step.
@@ -85,13 +78,11 @@ pub struct RolloutSpec {
     pub mask_truncated: bool,
 }
 
-/// The optimizer and its batches.
 #[derive(Clone, Debug)]
 pub struct TrainSpec {
     pub steps: u32,
     /// Sequences of one update, or frames for an environment policy; all of the step if absent.
     pub mini_batch: Option<u32>,
-    /// Passes over one rollout.
     pub epochs_per_rollout: u32,
     pub learning_rate: f64,
     /// How it moves after warm-up.
@@ -110,28 +101,22 @@ pub struct TrainSpec {
 /// The reward model among the rewards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelReward {
-    /// Its index among all rewards of the run file.
     pub index: usize,
-    /// Factor of its score in the sum.
     pub weight: f64,
     /// Its path or name.
     pub model: String,
 }
 
-/// What the run file leaves to the planner, or sets itself. Only dtypes, recompute and the cut into micro-batches
-/// change bits.
+/// What the run file leaves to the planner, or sets itself. Only dtypes, recompute and the cut into micro-batches change bits.
 #[derive(Clone, Debug)]
 pub struct Choices {
     /// Token limit of one forward pass in training.
     pub micro_batch_tokens: Auto<u32>,
-    /// Dtype of accumulated gradients.
     pub grad_dtype: Auto<ModelDtype>,
-    /// Dtype of optimizer states.
     pub optimizer_dtype: Auto<OptimizerDtype>,
     /// What the backward pass computes again.
     pub recompute: Auto<Recompute>,
     pub sequences_max: Auto<u32>,
-    /// Blocks of the KV cache.
     pub kv_blocks: Auto<u32>,
     /// What to do when the KV cache is full.
     pub on_full: OnFull,
@@ -199,7 +184,6 @@ impl RunSpec {
         })
     }
 
-    /// True if something scores responses.
     pub fn has_rewards(&self) -> bool {
         !self.rewards.is_empty() || self.model_reward.is_some()
     }
@@ -215,7 +199,6 @@ impl RunSpec {
         self.environment.as_ref().map_or(one, |environment| environment.episode_tokens(one)) as usize
     }
 
-    /// Returns the most turns of a response.
     pub fn turns_max(&self) -> usize {
         self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
     }
@@ -225,8 +208,7 @@ impl RunSpec {
         u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
     }
 
-    /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further
-    /// rounds.
+    /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further rounds.
     pub fn holds_samples(&self) -> bool {
         self.objective.is_some_and(|objective| objective.filter.is_some() || self.rollout.policy_lag > 0)
     }

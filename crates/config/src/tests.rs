@@ -144,7 +144,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["model.x=1"], "bad-set", "not a table"),
     (&["method=dpo", "loss.dpo_beta=0"], "bad-value", "above 0"),
     (&["method=dpo", "loss.label_smoothing=0.5"], "bad-value", "below 0.5"),
-    (&["method=dpo", "loss.label_smoothing=0.1", "loss.loss_type=ipo"], "contradictory-keys", "IPO has none"),
+    (&["method=dpo", "loss.label_smoothing=0.1", "loss.loss_type=ipo"], "contradictory-keys", "not to IPO"),
     (&["method=dpo", "loss.loss_type=hinge"], "bad-value", "takes sigmoid, ipo"),
     (
         &["method=dpo", "loss.kl_coef=0.1"],
@@ -185,7 +185,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (
         &["environment.env=text:second-try"],
         "contradictory-keys",
-        "`data.prompts` is set beside [environment]",
+        "`data.prompts` is set together with [environment]",
     ),
     (&["environment.env=text:second-try", "environment.turns=2"], "unknown-key", "turns_max"),
     (&["environment.env=text:second-try", "environment.turns_max=0"], "bad-value", "environment.turns_max"),
@@ -269,7 +269,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["method=gspo", "loss.dual_clip=3"], "contradictory-keys", "this is `gspo`"),
     (&["loss.policy=cispo", "loss.clip_low=6"], "contradictory-keys", "absolute"),
     (&["loss.policy=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
-    (&["loss.mask_hole=zero_value"], "contradictory-keys", "is of GAE"),
+    (&["loss.mask_hole=zero_value"], "contradictory-keys", "belongs to GAE"),
     (&["reward.0.kind=http:x"], "unknown-reward", "http://HOST"),
     (&["reward.0.kind=python:f.py"], "unknown-reward", "python:file.py:function"),
     (&["reward.0.kind=json-schema", "reward.0.schema=/no/such.json"], "reward-bad-schema", "reward.0.kind"),
@@ -418,7 +418,7 @@ fn an_environment_stands_in_the_place_of_data_and_rewards() {
     assert_eq!(RunSpec::new(&shorter).response_tokens_max(), 7);
     for (sets, slug, contains) in [
         (&["reward.0.kind=exact"][..], "contradictory-keys", "gives the reward itself"),
-        (&["data.eval=builtin:addition"], "contradictory-keys", "seeds of its own"),
+        (&["data.eval=builtin:addition"], "contradictory-keys", "its own seeds"),
         (&["data.overlong=drop"], "contradictory-keys", "data.overlong"),
         (&["rollout.policy_lag=1"], "contradictory-keys", "the step that trains on them"),
         (&["loss.dynamic_sampling=true"], "contradictory-keys", "loss.dynamic_sampling"),

@@ -60,7 +60,7 @@ impl Table {
     }
 
     /// Returns the table `name`, made if it is missing; none if something else has that name.
-    pub fn table_mut(&mut self, name: &str, origin: &Origin) -> Option<&mut Table> {
+    pub(crate) fn table_mut(&mut self, name: &str, origin: &Origin) -> Option<&mut Table> {
         if self.get(name).is_none() {
             self.insert(name, Node { value: Value::Table(Table::default()), origin: origin.clone() });
         }

@@ -97,15 +97,9 @@ fn train(train: &Train, at: &Provenance) -> Result<()> {
     finite_from_zero(train.weight_decay, at, "train.weight_decay")?;
     finite_from_zero(train.grad_clip, at, "train.grad_clip")?;
     finite_from_zero(train.adam_epsilon, at, "train.adam_epsilon")?;
-    for beta in train.betas {
-        if !(0.0..1.0).contains(&beta) {
-            return Err(bad_value(
-                at,
-                "train.betas",
-                beta,
-                "two numbers from 0 to below 1, such as [0.9, 0.95]",
-            ));
-        }
+    if let Some(beta) = train.betas.into_iter().find(|beta| !(0.0..1.0).contains(beta)) {
+        let takes = "two numbers from 0 to below 1, such as [0.9, 0.95]";
+        return Err(bad_value(at, "train.betas", beta, takes));
     }
     if train.warmup_steps > train.steps {
         let message =
@@ -122,29 +116,16 @@ fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
     in_range(f64::from(rollout.max_new_tokens), 1.0, f64::from(TOKENS_MAX), at, "rollout.max_new_tokens")?;
     temperature(rollout.temperature, at, "rollout.temperature")?;
     if !(rollout.top_p > 0.0 && rollout.top_p <= 1.0) {
-        return Err(bad_value(
-            at,
-            "rollout.top_p",
-            rollout.top_p,
-            "a number above 0 and up to 1; 1 keeps every token",
-        ));
+        let takes = "a number above 0 and up to 1; 1 keeps every token";
+        return Err(bad_value(at, "rollout.top_p", rollout.top_p, takes));
     }
     if !(0.0..1.0).contains(&rollout.min_p) {
-        return Err(bad_value(
-            at,
-            "rollout.min_p",
-            rollout.min_p,
-            "a number from 0 to below 1; 0 keeps every token",
-        ));
+        let takes = "a number from 0 to below 1; 0 keeps every token";
+        return Err(bad_value(at, "rollout.min_p", rollout.min_p, takes));
     }
     if rollout.stop.iter().any(String::is_empty) {
-        return Err(at
-            .error(
-                "bad-value",
-                "rollout.stop",
-                "`rollout.stop` holds an empty string, which every response contains",
-            )
-            .hint("remove the empty string"));
+        let message = "`rollout.stop` holds an empty string, which every response contains";
+        return Err(at.error("bad-value", "rollout.stop", message).hint("remove the empty string"));
     }
     not_zero(rollout.sequences_max.value(), at, "rollout.sequences_max")?;
     if rollout.block_size != CPU_BLOCK_TOKENS {
@@ -226,12 +207,9 @@ fn group(run: &RunFile, at: &Provenance) -> Result<()> {
             .hint("set rollout.group_size to at least 2, or remove loss.dynamic_sampling"));
     }
     if run.rollout.temperature == 0.0 {
-        return Err(contradiction(
-            at,
-            "rollout.temperature",
-            "rollout.temperature = 0 is greedy: a policy that never varies learns nothing",
-        )
-        .hint("set rollout.temperature = 1.0; eval.temperature is greedy by itself"));
+        let message = "rollout.temperature = 0 is greedy: a policy that never varies learns nothing";
+        return Err(contradiction(at, "rollout.temperature", message)
+            .hint("set rollout.temperature = 1.0; eval.temperature is greedy by itself"));
     }
     Ok(())
 }
@@ -261,12 +239,9 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
     filter(loss, at)?;
     correction(loss, at)?;
     if loss.overlong_factor.is_some() && loss.overlong_buffer.is_none() {
-        return Err(contradiction(
-            at,
-            "loss.overlong_factor",
-            "loss.overlong_factor is set, but there is no loss.overlong_buffer",
-        )
-        .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
+        let message = "loss.overlong_factor is set, but there is no loss.overlong_buffer";
+        return Err(contradiction(at, "loss.overlong_factor", message)
+            .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
     }
     let fixed = method.spec().sampling.is_some_and(|sampling| !sampling.advantage.discounts());
     if fixed && loss.gamma != 1.0 {
@@ -284,20 +259,14 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
 /// Requires that the keys of the KL term fit each other.
 fn kl(loss: &Loss, at: &Provenance) -> Result<()> {
     if loss.kl_target.is_some() && loss.kl_coef == 0.0 {
-        return Err(contradiction(
-            at,
-            "loss.kl_target",
-            "loss.kl_target is set, but loss.kl_coef = 0 has nothing to adapt",
-        )
-        .hint("set loss.kl_coef = 0.001, or remove loss.kl_target"));
+        let message = "loss.kl_target is set, but loss.kl_coef = 0 has nothing to adapt";
+        return Err(contradiction(at, "loss.kl_target", message)
+            .hint("set loss.kl_coef = 0.001, or remove loss.kl_target"));
     }
     if loss.kl_horizon.is_some() && loss.kl_target.is_none() {
-        return Err(contradiction(
-            at,
-            "loss.kl_horizon",
-            "loss.kl_horizon is set, but there is no loss.kl_target to move to",
-        )
-        .hint("set loss.kl_target, or remove loss.kl_horizon"));
+        let message = "loss.kl_horizon is set, but there is no loss.kl_target to move to";
+        return Err(contradiction(at, "loss.kl_horizon", message)
+            .hint("set loss.kl_target, or remove loss.kl_horizon"));
     }
     let why = match (loss.kl_unbiased, loss.kl_coef == 0.0, loss.kl_in) {
         (true, true, _) => "there is no KL term: loss.kl_coef = 0",
@@ -319,12 +288,8 @@ fn filter(loss: &Loss, at: &Provenance) -> Result<()> {
     match loss.dynamic_sampling {
         Some(DynamicSampling::Mean([low, high])) if !(low.is_finite() && high.is_finite() && low < high) => {
             let found = format!("[{low}, {high}]");
-            Err(bad_value(
-                at,
-                "loss.dynamic_sampling",
-                found,
-                "two numbers, the smaller first, such as [0.0, 1.0]",
-            ))
+            let takes = "two numbers, the smaller first, such as [0.0, 1.0]";
+            Err(bad_value(at, "loss.dynamic_sampling", found, takes))
         }
         _ => Ok(()),
     }
@@ -404,10 +369,13 @@ fn no_critic(run: &RunFile, at: &Provenance) -> Result<()> {
         return refuse("loss.advantage", "loss.advantage = \"gae\" is over a critic's values");
     }
     if run.loss.lambda != 1.0 {
-        return refuse("loss.lambda", &format!("loss.lambda = {} is of GAE", run.loss.lambda));
+        return refuse("loss.lambda", &format!("loss.lambda = {} belongs to GAE", run.loss.lambda));
     }
     if run.loss.mask_hole != MaskHole::Skip {
-        return refuse("loss.mask_hole", &format!("loss.mask_hole = \"{}\" is of GAE", run.loss.mask_hole));
+        return refuse(
+            "loss.mask_hole",
+            &format!("loss.mask_hole = \"{}\" belongs to GAE", run.loss.mask_hole),
+        );
     }
     Ok(())
 }
@@ -429,12 +397,8 @@ fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
             .hint("for cispo both are absolute: 0 and 5 by default"));
     }
     if policy != PolicyLossKind::Cispo && low > 1.0 {
-        return Err(bad_value(
-            at,
-            "loss.clip_low",
-            low,
-            "a number from 0 to 1: the ratio is clipped below 1 - clip_low",
-        ));
+        let takes = "a number from 0 to 1: the ratio is clipped below 1 - clip_low";
+        return Err(bad_value(at, "loss.clip_low", low, takes));
     }
     match loss.dual_clip {
         Some(dual) if !(dual.is_finite() && dual > 1.0) => {

@@ -203,7 +203,6 @@ names!(
 );
 
 impl ModelDtype {
-    /// Returns the element type.
     pub const fn dtype(self) -> DType {
         match self {
             ModelDtype::Bf16 => DType::Bf16,
@@ -271,7 +270,6 @@ names!(
 );
 
 impl Signature {
-    /// Returns the reward crate's type.
     pub const fn kind(self) -> plimsoll_reward::Signature {
         match self {
             Signature::Trl => plimsoll_reward::Signature::Trl,
@@ -292,7 +290,6 @@ names!(
 );
 
 impl Network {
-    /// Returns the reward crate's type.
     pub const fn kind(self) -> plimsoll_reward::Network {
         match self {
             Network::Deny => plimsoll_reward::Network::Deny,
@@ -476,7 +473,7 @@ pub enum WorkerGpu {
 }
 
 impl WorkerGpu {
-    pub fn is_denied(&self) -> bool {
+    pub(crate) fn is_denied(&self) -> bool {
         *self == WorkerGpu::Deny
     }
 }

@@ -19,15 +19,11 @@ pub(crate) struct Work {
     pub(crate) prompts: f64,
     /// G.
     pub(crate) group: f64,
-    /// Tokens of the longest prompt.
     pub(crate) prompt_tokens: f64,
-    /// Tokens of the longest response.
     pub(crate) response_tokens: f64,
     /// True if the responses are sampled.
     pub(crate) samples: bool,
-    /// Optimizer updates per step.
     pub(crate) updates: f64,
-    /// Passes over the sequences.
     pub(crate) epochs: f64,
     /// (updates, epochs) of the critic.
     pub(crate) critic: (f64, f64),
@@ -46,12 +42,11 @@ pub struct StepCost {
 }
 
 impl StepCost {
-    pub fn total_s(&self) -> f64 {
+    pub(crate) fn total_s(&self) -> f64 {
         self.rollout_s + self.score_s + self.critic_s + self.update_s
     }
 }
 
-/// Predicts the seconds of a step of `shape`.
 pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
     let model = Model::new(&shape.spec, shape.weights);
     let mut cost = StepCost::default();
@@ -118,8 +113,7 @@ impl Model {
     }
 }
 
-/// Returns the seconds of sampling: the prompts' rows once, then one pass per token for each wave of sequences in
-/// flight.
+/// Returns the seconds of sampling: the prompts' rows once, then one pass per token for each wave of sequences in flight.
 fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
     let in_flight = in_flight(work, engine);
     let pass = |rows: f64, heads: f64, context: f64| {
@@ -230,14 +224,12 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
         + optimizer
 }
 
-/// Returns the bytes of all states of AdamW.
 fn state_bytes(model: &Model, training: &Training) -> f64 {
     let master = if training.dtypes.has_master() { 4.0 } else { 0.0 };
     model.parameters * (training.dtypes.moment_bytes() + master)
 }
 
-/// Returns the bytes that one update moves outside its micro-batches: gradients zeroed, normed and read; states read
-/// and written.
+/// Returns the bytes that one update moves outside its micro-batches: gradients zeroed, normed and read; states read and written.
 fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
     let dtypes = training.dtypes;
     let master = if dtypes.has_master() { 8.0 } else { model.dtype.bytes() as f64 };

@@ -9,12 +9,10 @@ use plimsoll_device::{Device, DeviceKind};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, ArenaMap, Limit, Limits, Place};
 
-/// Host memory that the driver and libraries may still touch after their measurement: pages of code that only a first
-/// step runs.
+/// Host memory that the driver and libraries may still touch after their measurement: pages of code that only a first step runs.
 const SETTLING: u64 = 8 << 20;
 
-/// Returns the kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card is
-/// usable.
+/// Returns the kind of device that a run file names. `"auto"` is CUDA where a device limit is given or a card is usable.
 pub fn kind_of(run: &RunSpec, limits: &Limits) -> DeviceKind {
     match run.choices.device {
         Auto::Value(RunDevice::Cpu) => DeviceKind::Cpu,
@@ -70,7 +68,6 @@ pub fn open(shape: &RunShape, options: CudaOptions) -> Result<(Box<dyn Device>, 
     Ok((dev, arena))
 }
 
-/// Returns the CUDA options of a run file.
 pub fn options(run: &RunSpec) -> CudaOptions {
     CudaOptions { checked: run.checked, profile: false }
 }

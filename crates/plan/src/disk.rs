@@ -23,7 +23,7 @@ pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
 }
 
 /// Returns the bytes of the checkpoints below a run directory, which a resumed run already occupies.
-pub fn bytes_on_disk(run_dir: &Path) -> Bytes {
+pub(crate) fn bytes_on_disk(run_dir: &Path) -> Bytes {
     fn below(folder: &Path, depth: u32) -> u64 {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let of = |entry: fs::DirEntry| match entry.metadata() {

@@ -27,7 +27,6 @@ pub struct Facts {
     pub spec: ModelSpec,
     /// Longest prompt, of training and evaluation.
     pub prompt_tokens: usize,
-    /// Longest supervised completion.
     pub completion_tokens: usize,
     pub eval_prompts: usize,
     /// The critic's shape, if there is a critic.
@@ -43,9 +42,7 @@ pub struct Facts {
 pub struct HostFacts {
     /// The binary and its libraries, as mapped.
     pub image: Bytes,
-    /// The tokenizer's tables.
     pub tokenizer: Bytes,
-    /// Prompts, their tokens and their columns.
     pub data: Bytes,
     /// Both buffers through which weights are read and written.
     pub staging: Bytes,
@@ -54,7 +51,6 @@ pub struct HostFacts {
     pub disk: DiskFacts,
 }
 
-/// What a run writes to its directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFacts {
     /// Checkpoints kept by age besides the one being written; `None` where nothing is saved.
@@ -63,7 +59,6 @@ pub struct DiskFacts {
     pub keep_bytes: Option<u64>,
     /// True if the one with the highest evaluation is kept as well.
     pub best: bool,
-    /// Event log and samples.
     pub records: Bytes,
 }
 
@@ -74,12 +69,11 @@ pub fn samples_kept(samples: usize) -> usize {
 
 /// Returns the largest size of a sample's line: a token has up to 32 bytes of text, its length and log-prob, and 20
 /// rewards with their names fit.
-pub fn line_bytes_max(tokens: u64) -> u64 {
+pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
     2048 + 32 * tokens
 }
 
-/// Returns what a run writes besides its checkpoints: an event per step of 1.5 KB, measured, and samples with their
-/// log-probs.
+/// Returns what a run writes besides its checkpoints: an event per step of 1.5 KB, measured, and samples with their log-probs.
 pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let steps = u64::from(run.train.steps);
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
@@ -126,7 +120,7 @@ pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
 }
 
 /// As `tokenizer_bytes`, for a model known only by its shape.
-pub fn tokenizer_bytes_of(spec: &ModelSpec) -> Bytes {
+pub(crate) fn tokenizer_bytes_of(spec: &ModelSpec) -> Bytes {
     Bytes(u64::from(spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
 }
 
@@ -139,7 +133,7 @@ pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
 ///
 /// Both buffers hold part of one tensor, as stored and as f32, so they need at most its elements twice in f32: those of
 /// the embedding, or of a layer's largest matrix.
-pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
+pub(crate) fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
     let ByteSize(allowed) = allowed.or(ByteSize(STAGING_BYTES_MAX));
     // Every matrix has the hidden width on one side.
     let rows = spec.vocab.max(2 * spec.ffn).max(spec.q_width() + 2 * spec.kv_width());
@@ -147,8 +141,7 @@ pub fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
     Bytes(allowed.0.min(largest.next_multiple_of(STAGING_BYTES_MIN)).max(STAGING_BYTES_MIN))
 }
 
-/// Returns the host memory of a run's episodes.
-pub fn episode_memory(run: &RunSpec) -> EpisodeMemory {
+pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     let Some(section) = &run.environment else { return EpisodeMemory::default() };
     let has_workers = Kind::parse(&section.env).is_ok_and(|kind| kind.has_workers());
     let workers = if has_workers { section.num_workers.value().unwrap_or(1) } else { 0 };

@@ -29,10 +29,8 @@ const STEP: (u32, u32) = (8, 8);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
     pub model: String,
-    /// Tokens of a sequence.
     pub context: u32,
     pub method: String,
-    /// True if a setting fits.
     pub fits: bool,
     /// The pool that the model lives in: `device` where there is one, else `host`.
     pub pool: &'static str,
@@ -40,13 +38,9 @@ pub struct Cell {
     pub peak_bytes: Bytes,
     /// Peak of that pool under the smallest setting.
     pub min_bytes: Bytes,
-    /// Predicted seconds of a step.
     pub predicted_step_s: f64,
-    /// Token limit of a micro-batch.
     pub micro_batch_tokens: usize,
-    /// What the backward pass computes again.
     pub recompute: plimsoll_model::Recompute,
-    /// Storage of optimizer states.
     pub optimizer_dtype: plimsoll_train::OptimizerDType,
 }
 

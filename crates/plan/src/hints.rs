@@ -9,7 +9,6 @@ use plimsoll_config::{
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::Limit;
 
-/// A change that might help.
 struct Change {
     applies: bool,
     set: &'static str,
@@ -124,19 +123,19 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
         how(
             !optimizer && (!has_reference || !reference),
             "memory.offload=[\"optimizer\"]",
-            "AdamW's states lie in page-locked host memory and pass through the card in each update",
+            "AdamW's states are in page-locked host memory and pass through the card in each update",
             |r| r.choices.offload = Auto::Value(vec![Offload::Optimizer]),
         ),
         how(
             !reference && !optimizer,
             "memory.offload=[\"reference\"]",
-            "the reference model lies in page-locked host memory and passes through the card layer by layer",
+            "the reference model is in page-locked host memory and passes through the card layer by layer",
             |r| r.choices.offload = Auto::Value(vec![Offload::Reference]),
         ),
         how(
             has_reference && !(optimizer && reference),
             "memory.offload=[\"optimizer\",\"reference\"]",
-            "AdamW's states and the reference model lie in page-locked host memory and pass through the card in parts",
+            "AdamW's states and the reference model are in page-locked host memory and pass through the card in parts",
             |r| r.choices.offload = Auto::Value(vec![Offload::Optimizer, Offload::Reference]),
         ),
     ]

@@ -20,10 +20,10 @@ mod step_arrays;
 pub mod svg;
 
 pub use cost::StepCost;
-pub use disk::{bytes_on_disk, checkpoint_bytes};
+pub use disk::checkpoint_bytes;
 pub use facts::{
-    DiskFacts, Facts, HostFacts, SAMPLES_KEPT, disk_facts, environments_image_bytes, image_bytes,
-    line_bytes_max, rows_kept, samples_kept, staging_bytes, tokenizer_bytes,
+    DiskFacts, Facts, HostFacts, SAMPLES_KEPT, disk_facts, environments_image_bytes, image_bytes, rows_kept,
+    samples_kept, staging_bytes, tokenizer_bytes,
 };
 pub use limits::{limits_of, machine_limits, parse_limits};
 pub use planning::{check_micro_batch, plan_sampling, plan_with, predict_step, smallest_limits};

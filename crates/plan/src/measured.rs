@@ -73,7 +73,7 @@ pub fn plan_of_run(dir: &Path) -> Result<Value> {
     let bytes = std::fs::read(&path).map_err(|err| unreadable(&path, &err))?;
     let plan: Option<Value> = serde_json::from_slice(&bytes).ok();
     plan.filter(|plan| plan["regions"].is_array()).ok_or_else(|| {
-        Error::new("run-dir-unreadable", format!("{}: this is no plan", path.display()))
+        Error::new("run-dir-unreadable", format!("{}: this is not a plan", path.display()))
             .hint("give a run directory that `plimsoll train` made")
     })
 }

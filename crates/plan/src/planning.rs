@@ -29,8 +29,7 @@ pub fn smallest_limits(run: &RunSpec, facts: &Facts) -> Result<SmallestLimits> {
 
 /// Requires that the longest sequence that may be sampled fits in a micro-batch of a given size.
 ///
-/// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest
-/// completion.
+/// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest completion.
 pub fn check_micro_batch(run: &RunSpec, facts: &Facts) -> Result<()> {
     let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
     match run.choices.micro_batch_tokens {

@@ -17,7 +17,6 @@ pub struct Rates {
     pub flops_bf16: f64,
     /// Operations per second in registers on f32 operands.
     pub flops_f32: f64,
-    /// Bytes per second read from memory.
     pub bandwidth: f64,
     /// Share of `flops` that rollout passes reach.
     pub rollout_share: f64,
@@ -40,8 +39,7 @@ const HALF_ROWS: f64 = 4.0;
 /// GB/s of a socket: more threads do not read faster.
 const SOCKET_BANDWIDTH: f64 = 200.0;
 
-/// Bytes per second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 with 16
-/// lanes.
+/// Bytes per second between page-locked host memory and a card, in each direction: a table value, for PCIe 5 with 16 lanes.
 const BUS_BANDWIDTH: f64 = 50e9;
 
 impl Rates {
@@ -52,7 +50,7 @@ impl Rates {
     }
 
     /// Returns this machine's rates: calibrated for this number of threads, or built in.
-    pub fn of_this_machine(threads: usize) -> Rates {
+    pub(crate) fn of_this_machine(threads: usize) -> Rates {
         let isa = Isa::detect().name();
         calibration_file(isa, threads)
             .and_then(|path| Rates::read(&path))
@@ -60,7 +58,7 @@ impl Rates {
     }
 
     /// Returns the table's rates of a card: an H200, measured; f32 by kernels without tensor cores.
-    pub fn of_a_card() -> Rates {
+    pub(crate) fn of_a_card() -> Rates {
         Rates {
             source: "built-in table for an H200".into(),
             flops_bf16: 790e12,

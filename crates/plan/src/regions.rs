@@ -250,8 +250,7 @@ pub fn kernel_row(layout: &mut Layout, threads: usize) {
     layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, kernel);
 }
 
-/// Adds the rows of a collector's process, whose threads have their own rows: the binary, its stacks, the allocator's
-/// slack.
+/// Adds the rows of a collector's process, whose threads have their own rows: the binary, its stacks, the allocator's slack.
 pub fn process_rows(layout: &mut Layout) {
     // The main thread, and the one that waits for signals.
     process_rows_of(layout, environments_image_bytes(), 0);

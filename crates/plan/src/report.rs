@@ -13,11 +13,9 @@ use serde::Serialize;
 pub struct Resolved {
     /// Token limit of a forward pass in training.
     pub micro_batch_tokens: usize,
-    /// What the backward pass computes again.
     pub recompute: Recompute,
     pub optimizer_dtype: OptimizerDType,
     pub grad_dtype: DType,
-    /// Sequences in flight.
     pub sequences_max: usize,
     /// KV blocks per layer.
     pub kv_blocks: usize,
@@ -31,7 +29,6 @@ pub struct Resolved {
     pub offload: Offload,
 }
 
-/// A setting that the planner considered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting {
     #[serde(flatten)]
@@ -39,7 +36,6 @@ pub struct Setting {
     pub predicted: StepCost,
     /// Sum of `predicted`.
     pub predicted_step_s: f64,
-    /// Peak of the host pool.
     pub host_peak_bytes: Bytes,
 }
 
@@ -65,7 +61,6 @@ pub struct PlanReport {
     pub resolved: Resolved,
     /// How the settings were chosen.
     pub auto: AutoReport,
-    /// True if every pool's peak is within its limit.
     pub fits: bool,
     /// Verified changes, if the run does not fit.
     pub hints: Vec<Hint>,
@@ -78,7 +73,6 @@ pub struct PlanReport {
 pub struct SmallestLimits {
     /// Host memory of all processes of the run and of the kernel for them, in whole pages.
     pub min_host_bytes: Bytes,
-    /// Device memory; 0 on the CPU.
     pub min_device_bytes: Bytes,
 }
 
@@ -87,7 +81,6 @@ pub struct SmallestLimits {
 pub struct Hint {
     /// The argument of `--set`; none where the run file cannot do it.
     pub set: Option<String>,
-    /// Its effect, and its cost.
     pub why: String,
     /// Predicted time of a step relative to the run as written, minus 1: 0.12 is 12 % slower. None for a larger limit.
     pub lost_speed: Option<f64>,

@@ -10,28 +10,17 @@ use plimsoll_memory::Layout;
 use plimsoll_model::{Mode, ParamTable, PassLimits, Target, activations_layout, offloaded_layout, rope};
 use plimsoll_train::{Heads, Packing, StateDTypes, optimizer_layout};
 
-/// Which role a model has in a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoleName {
-    /// The policy: it is sampled from and trained.
-    Actor,
-    /// The actor as it was before its first step.
-    Reference,
-    /// The value function of `ppo`.
-    Critic,
-    /// A reward model: trained by `reward_model`, or scoring responses as a reward.
-    Reward,
-}
-
-impl RoleName {
-    /// Returns the name in regions of the plan, for example the `actor` of `actor.weights`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RoleName::Actor => "actor",
-            RoleName::Reference => "reference",
-            RoleName::Critic => "critic",
-            RoleName::Reward => "reward",
-        }
+plimsoll_base::names! {
+    /// Which role a model has; its name is that in regions of the plan, as in `actor.weights`.
+    RoleName {
+        /// The policy: it is sampled from and trained.
+        Actor = "actor",
+        /// The actor as it was before its first step.
+        Reference = "reference",
+        /// The value function of `ppo`.
+        Critic = "critic",
+        /// A reward model: trained by `reward_model`, or scoring responses as a reward.
+        Reward = "reward",
     }
 }
 
@@ -49,7 +38,6 @@ pub struct PassShape {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateShape {
     pub pass: PassShape,
-    /// Dtypes of gradients and states.
     pub dtypes: StateDTypes,
     /// True if the optimizer's states are in the device's host memory.
     pub offloads_states: bool,
@@ -58,12 +46,10 @@ pub struct UpdateShape {
 /// A role as the plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoleShape {
-    /// Which role it is.
     pub name: RoleName,
     /// The decoder's body.
     pub spec: ModelSpec,
     pub head: Head,
-    /// Dtype of its weights.
     pub weights: DType,
     pub target: Target,
     /// True if the weights are in the device's host memory.

@@ -57,7 +57,6 @@ pub(crate) struct Planner<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) rates: &'a Rates,
     pub(crate) purpose: Purpose,
-    /// Host memory of the rewards.
     pub(crate) rewards: RewardMemory,
     /// What a card's driver and libraries hold, and the origin of that number.
     pub(crate) held: (Held, &'a str),
@@ -86,8 +85,7 @@ type Point = [usize; 6];
 const PRECISION: usize = 0;
 /// The axis without effect on a step.
 const STAGING: usize = 4;
-/// The axis that moves bytes from one pool to another: its choices are ordered from the most device memory to the
-/// least.
+/// The axis that moves bytes from one pool to another: its choices are ordered from the most device memory to the least.
 const OFFLOAD: usize = 5;
 
 /// The choices of every knob, each from the most memory to the least; a single one where the run file sets it.
@@ -151,8 +149,7 @@ impl Axes {
 impl Planner<'_> {
     /// Returns the fastest setting that fits, and the next; the smallest of all where none does.
     ///
-    /// Predictions within `EQUAL` of the fastest count as equally fast, and of these the one that takes the least
-    /// memory wins.
+    /// Predictions within `EQUAL` of the fastest count as equally fast, and of these the one that takes the least memory wins.
     pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
@@ -203,8 +200,7 @@ impl Planner<'_> {
         Ok((host, plan.peak(Pool::Device).peak))
     }
 
-    /// Returns every setting with its prediction: by precision, then the fastest first, then the one with the most
-    /// memory.
+    /// Returns every setting with its prediction: by precision, then the fastest first, then the one with the most memory.
     fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Candidate>> {
         let mut all: Vec<Candidate> =
             axes.points().map(|point| self.candidate(run, axes, point)).collect::<Result<_>>()?;

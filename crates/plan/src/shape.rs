@@ -1,4 +1,5 @@
 //! The shape of a run: every number that its memory depends on. `regions` turns them into the rows of the plan.
+
 use crate::{facts::HostFacts, step_arrays::StepArrays};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_cuda::{self as cuda};
@@ -33,13 +34,10 @@ impl Offload {
 /// How a run trains its model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Training {
-    /// Dtypes of weights, gradients and states.
     pub dtypes: StateDTypes,
-    /// Limits of a micro-batch.
     pub pack: PackLimits,
     /// How the update's sequences become micro-batches.
     pub packing: Packing,
-    /// What the backward pass computes again.
     pub recompute: Recompute,
     /// True if a reference model is scored.
     pub reference: bool,
@@ -49,7 +47,6 @@ pub struct Training {
     pub reward: Option<ModelSpec>,
     /// What is in the device's host memory.
     pub offload: Offload,
-    /// Sequences per step.
     pub sequences: usize,
     /// Longest response of a step.
     pub response_tokens: usize,
@@ -63,7 +60,7 @@ pub struct Training {
 
 impl Training {
     /// Returns the sequences of one rollout.
-    pub fn rollout_sequences(&self) -> usize {
+    pub(crate) fn rollout_sequences(&self) -> usize {
         self.sequences * (1 + self.policy_lag)
     }
 
@@ -102,7 +99,6 @@ pub struct RunShape {
     pub rewards: RewardMemory,
     /// Host memory of an environment's episodes.
     pub episodes: EpisodeMemory,
-    /// Host memory outside the arena.
     pub host: HostFacts,
     /// What a card's driver and libraries hold outside the arena; nothing on the CPU.
     pub held: cuda::Held,

@@ -1,9 +1,8 @@
 //! `plan --svg`: memory over the phases of one step, region by region, under the load line, with a run's measurements
 //! where there are any.
 //!
-//! It draws what `plan --json` prints, so a plan and a run directory's `plan.json` look alike. One panel per pool. The
-//! drawing is one file without outside resources, for light and dark backgrounds, and describes its content in words
-//! (`title`, `desc`).
+//! It draws what `plan --json` prints, so a plan and a run directory's `plan.json` look alike. One panel per pool. The drawing is
+//! one file without outside resources, for light and dark backgrounds, and describes its content in words (`title`, `desc`).
 
 use super::measured::Measured;
 use plimsoll_base::{Bytes, Phase};
@@ -51,7 +50,6 @@ text{font:12px system-ui,sans-serif;fill:#1b2733}.title{font-size:15px;font-weig
 .process{fill:#46505b}.outside{fill:#5f5942}.line{stroke:#ff8077}.linetext{fill:#ff8077}.meas{stroke:#dceaf7}.meastext{fill:#dceaf7}\
 .halo{fill:#0d1117}.mixed{fill:#2b333c}.idle{stroke:#6b7885}.disc{fill:#0d1117}}";
 
-/// One row of the plan, as the drawing needs it.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: String,

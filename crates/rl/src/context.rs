@@ -14,18 +14,15 @@ pub type Prompts<'s> = &'s mut dyn FnMut(u64, usize) -> Result<Vec<Item>>;
 pub struct StepContext<'s> {
     pub run: &'s RunSpec,
     pub text: &'s TextModel,
-    /// Tokens that end a response.
     pub eos: &'s [u32],
     /// What is optimised; its KL controller changes during the run.
     pub objective: Objective,
-    /// Scores responses.
     pub rewards: &'s mut Rewards,
     pub prompts: Prompts<'s>,
     /// The environment that gives prompts and rewards instead of the data, if there is one.
     pub episodes: Option<&'s mut Episodes>,
     /// The next prompts and samples; advances during the step.
     pub cursor: Cursor,
-    /// What the last rollout kept.
     pub held: &'s mut Held,
     /// Called as each part of the step begins.
     pub edge: &'s mut dyn FnMut(Doing),
@@ -34,8 +31,6 @@ pub struct StepContext<'s> {
 /// The next prompt of the data, and the random numbers of the next sample: counters that a checkpoint keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Position of the next prompt.
     pub data_position: u64,
-    /// Number of the next sample.
     pub next_sample_id: u64,
 }

@@ -1,34 +1,18 @@
-//! Handling of numbers that stop being finite: names the tensor, and checks which weights are still usable. It repairs
-//! nothing: a run that diverged ends.
+//! The check that weights are usable: they are finite, and so are the numbers that they give.
 
 use crate::roles::Trainer;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Sampling;
 use plimsoll_files::Head;
-use plimsoll_model::Param;
 use plimsoll_rollout::{NeverStop, Request};
-use plimsoll_train::Sequence;
-
-/// Adds the tensor that grew most to an error of a divergence.
-pub fn name_tensor(trainer: &Trainer<'_>, error: Error) -> Error {
-    let role = trainer.first();
-    let rms = |p: &Param| (role.sum_squares_of(trainer.dev, p) / p.elements as f64).sqrt();
-    let sized = role.table.params.iter().map(|p| (p, rms(p)));
-    // NaN sorts above every number.
-    let Some((param, rms)) = sized.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) else { return error };
-    error.fact(format!("largest weights: `{}`, root mean square {rms:.3e}", param.parts[0].name))
-}
+use plimsoll_train::{Sequence, finite_weights};
 
 /// Requires that every weight is finite and that a pass with them gives finite logits.
 ///
 /// Errors: `model-weight-not-finite` names the tensor; `rollout-not-finite`. The samples of the last rollout are lost.
 pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
     let first = trainer.first();
-    let broken = first.table.params.iter().find(|p| !first.sum_squares_of(trainer.dev, p).is_finite());
-    if let Some(param) = broken {
-        let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
-        return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"));
-    }
+    finite_weights(trainer.dev, &first.table, first.decoder().params.all)?;
     for role in trainer.trained().skip(1) {
         if !trainer.dev.sum_squares(role.decoder().params.all).is_finite() {
             let name = role.shape.name.name();

@@ -4,7 +4,7 @@ use plimsoll_base::ModelSpec;
 use plimsoll_train::Sequence;
 
 /// Returns the operations of one forward pass over the sequences of a step: each prompt once.
-pub fn step_flops(spec: &ModelSpec, sequences: &[Sequence<'_>]) -> f64 {
+pub(crate) fn step_flops(spec: &ModelSpec, sequences: &[Sequence<'_>]) -> f64 {
     let prompts = sequences.chunk_by(|a, b| a.group == b.group).map(|group| group[0].prompt.len());
     forward_flops(spec, prompts, sequences.iter().map(|s| (s.prompt.len(), s.response.len())))
 }

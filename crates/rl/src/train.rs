@@ -1,5 +1,4 @@
-//! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to
-//! the loop.
+//! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to the loop.
 
 mod evaluate;
 mod run;
@@ -46,7 +45,7 @@ pub fn train(
     check_trainable(&run.model)?;
     let session = match opening.checkpoint().map(|good| good.folder.clone()) {
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
-        None => Session::open(&run, true)?,
+        None => Session::open(&run)?,
     };
     let rewards = rewards(&run, &session)?;
     let episodes = Episodes::open(&run, session.facts.prompt_tokens)?;
@@ -79,7 +78,6 @@ pub fn train(
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
-/// Returns the run in one line.
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
     let millions = report.shape.spec.parameters() as f64 / 1e6;
     let (method, model, weights) = (run.method.name(), &run.model, report.shape.weights.name());

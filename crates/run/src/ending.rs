@@ -1,6 +1,6 @@
 //! How a run ends: finished, interrupted by a signal, or diverged.
 
-use plimsoll_base::{Error, Exit, slugs};
+use plimsoll_base::{Error, Exit, Result, slugs};
 use plimsoll_config::Loaded;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -34,16 +34,22 @@ pub fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
         _ => ("SIGINT", Exit::Interrupted),
     };
     let message = format!("{name} after step {step}; everything is saved in {}", dir.display());
-    Error { exit, ..Error::new(slugs::INTERRUPTED, message) }.hint("--resume goes on from there, bit for bit")
+    Error { exit, ..Error::new(slugs::INTERRUPTED, message) }
+        .hint("--resume continues from there, bit for bit")
 }
 
 /// True for an error which means that the weights no longer give finite numbers.
-pub fn is_divergence(error: &Error) -> bool {
+pub(crate) fn is_divergence(error: &Error) -> bool {
     slugs::DIVERGENCE.contains(&error.slug)
 }
 
-/// Returns the error for a step whose loss is NaN or infinite.
-pub fn loss_not_finite(step: u32, loss: f64) -> Error {
-    Error::new(slugs::LOSS_NOT_FINITE, format!("step {step}: the loss is {loss}"))
-        .hint("lower train.learning_rate")
+/// Requires a finite loss.
+///
+/// Errors: `loss-not-finite`.
+pub fn finite_loss(step: u32, loss: f64) -> Result<()> {
+    match loss.is_finite() {
+        true => Ok(()),
+        false => Err(Error::new(slugs::LOSS_NOT_FINITE, format!("step {step}: the loss is {loss}"))
+            .hint("lower train.learning_rate")),
+    }
 }

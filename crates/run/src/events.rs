@@ -1,5 +1,4 @@
-//! The events of a run, as they are shown to an observer and written to `events.jsonl`. An observer never changes a
-//! run.
+//! The events of a run, as they are shown to an observer and written to `events.jsonl`. An observer never changes a run.
 
 use crate::{scores::PairScore, status::Doing};
 use plimsoll_base::Error;
@@ -11,9 +10,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
-    /// The plan is bound and the first step begins.
     Started(Started),
-    /// An earlier process of the run ended after `step`; this one goes on.
+    /// An earlier process of the run ended after `step`; this one resumes it.
     Resumed {
         step: u32,
         notes: Vec<String>,
@@ -24,18 +22,14 @@ pub enum Event {
     },
     Eval(EvalResult),
     Step(StepResult),
-    /// Memory over a step, planned and measured.
     Memory(MemoryEvent),
     /// Whether memory grows over the steps.
     Trend(TrendEvent),
-    /// Something that does not end the run.
     Warning(WarningEvent),
-    /// A checkpoint is complete.
     Saved {
         step: u32,
         path: PathBuf,
     },
-    /// The run is over.
     Finished {
         summary: serde_json::Value,
     },
@@ -46,7 +40,6 @@ pub struct Started {
     /// For example `grpo on builtin:nano, 1.0 M parameters, bf16`.
     pub what: String,
     pub steps: u32,
-    /// The run directory.
     pub dir: PathBuf,
     /// The load line: the planned peak of the process.
     pub planned_bytes: u64,
@@ -58,23 +51,17 @@ pub struct Started {
 pub struct EvalResult {
     /// Steps done before it; 0 is before the first.
     pub step: u32,
-    /// Name of the evaluation set.
     pub set: String,
-    /// Mean of `eval.metric`.
     pub score: f64,
-    /// pass@k by k.
     pub pass_at_k: BTreeMap<u32, f64>,
-    /// Result over held-out pairs, where the run has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<PairScore>,
-    /// Responses scored.
     pub num_samples: usize,
     pub seconds: f64,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StepResult {
-    /// Counted from 1.
     pub step: u32,
     pub steps: u32,
     /// Mean reward of the step's samples; none for supervised steps.
@@ -82,21 +69,17 @@ pub struct StepResult {
     pub reward: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Score of the last evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// Response tokens per second of rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_rollout: Option<f64>,
-    /// Tokens per second of the update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_update: Option<f64>,
     /// Environment frames per second, over rollouts and updates together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_per_second: Option<f64>,
-    /// Resident memory now.
     pub rss_bytes: u64,
-    /// The load line.
     pub planned_bytes: u64,
     pub seconds: f64,
     /// Predicted seconds to the end of the run.
@@ -107,13 +90,10 @@ pub struct StepResult {
 /// Memory over one step: one reading at the end of each part, and the other processes of the run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MemoryEvent {
-    /// Counted from 1.
     pub step: u32,
     pub parts: Vec<PartMemory>,
-    /// Resident memory of the worker processes.
     pub workers_bytes: u64,
     pub workers_planned_bytes: u64,
-    /// Resident memory of the supervisor.
     pub supervisor_bytes: u64,
     pub supervisor_planned_bytes: u64,
 }
@@ -124,9 +104,7 @@ pub struct PartMemory {
     pub phase: Doing,
     pub planned_bytes: u64,
     pub rss_bytes: u64,
-    /// Resident anonymous pages.
     pub anon_bytes: u64,
-    /// Resident pages of files.
     pub file_bytes: u64,
     pub shmem_bytes: u64,
     /// Planned bytes of the arena's regions that this part may use.
@@ -139,7 +117,6 @@ pub struct PartMemory {
     pub device_bytes: u64,
 }
 
-/// Growth of each kind of memory, tested over the steps so far.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TrendEvent {
     /// The last step whose reading is included.
@@ -151,12 +128,9 @@ pub struct TrendEvent {
 /// A warning, which never ends the run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct WarningEvent {
-    /// Slug of its page: `plimsoll explain SLUG`.
     pub slug: String,
-    /// What happened, with numbers.
     pub message: String,
     pub facts: Vec<String>,
-    /// Steps done.
     pub step: u32,
 }
 
@@ -174,7 +148,6 @@ pub trait Observer {
     fn on_event(&mut self, event: &Event);
 }
 
-/// An observer that ignores every event.
 pub struct Silent;
 
 impl Observer for Silent {

@@ -42,7 +42,6 @@ pub trait Job<'scope> {
 
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()>;
 
-    /// Returns the optimizer updates of all models so far.
     fn updates(&self) -> u64;
 
     /// Requires that the weights are finite and give finite numbers.
@@ -70,7 +69,6 @@ pub trait Job<'scope> {
     fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary;
 }
 
-/// A checkpoint to be written.
 pub struct Saving<'s> {
     pub step: u32,
     pub store: Store,
@@ -80,7 +78,6 @@ pub struct Saving<'s> {
     pub everything: Option<(&'s RunState, &'s str)>,
 }
 
-/// The state of a save.
 pub enum Save<'scope> {
     Done(PathBuf),
     /// The rest runs next to the following steps.
@@ -100,7 +97,6 @@ pub struct Stepped {
     pub metrics: Metrics,
 }
 
-/// What the run is doing, for the message if it fails.
 #[derive(Clone, Copy)]
 enum At {
     Start,
@@ -118,9 +114,7 @@ pub struct Begun<'r> {
     pub run_file: String,
     /// The plan that measured memory is compared with.
     pub plan: &'r Plan,
-    /// What the bits of the run depend on.
     pub fingerprint: Fingerprint,
-    /// Bound bytes of the arena.
     pub arena_used: u64,
     /// FLOP/s that the device reaches.
     pub peak_flops: f64,
@@ -129,7 +123,6 @@ pub struct Begun<'r> {
     pub card: Box<dyn Fn() -> Option<CardMemory> + 'r>,
 }
 
-/// A run in progress.
 pub struct Lead<'r, 's, 'scope, 'env> {
     pub run: &'r RunSpec,
     pub dir: RunDir,
@@ -372,8 +365,6 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     }
 
     /// Writes an event to the log and hands it to the observer.
-    ///
-    /// Errors: those of the event log.
     pub fn say(&mut self, event: &Event) -> Result<()> {
         let started = Instant::now();
         let mut line = serde_json::to_value(event).expect("events are plain data");

@@ -78,13 +78,11 @@ pub struct Watch {
     spent: Duration,
 }
 
-/// Planned bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Planned {
     /// The trainer's resident memory in each phase, and the maximum over all phases.
     phases: [Bytes; Phase::ALL.len()],
     peak: Bytes,
-    /// The arena's regions in each phase.
     arena: [Bytes; Phase::ALL.len()],
     arena_bytes: Bytes,
     files: Bytes,
@@ -138,7 +136,7 @@ impl Watch {
     }
 
     /// Sets the run directory, in which the supervisor records a crash.
-    pub fn set_dir(&mut self, dir: &Path) {
+    pub(crate) fn set_dir(&mut self, dir: &Path) {
         self.status.status.dir = std::path::absolute(dir).ok();
         self.status.write();
     }
@@ -166,7 +164,7 @@ impl Watch {
     }
 
     /// Ends a step: returns its readings, the trend at every `TREND_EVERY` steps, and a warning for each exceeded row.
-    pub fn end_step(
+    pub(crate) fn end_step(
         &mut self,
         step: u32,
         steps: u32,
@@ -210,7 +208,7 @@ impl Watch {
     }
 
     /// Returns the error of a strict run that went over the line, once.
-    pub fn strict_error(&mut self) -> Option<Error> {
+    pub(crate) fn strict_error(&mut self) -> Option<Error> {
         self.strict.take()
     }
 
@@ -235,7 +233,7 @@ impl Watch {
     }
 
     /// Adds time that was spent on reporting the readings.
-    pub fn add_spent(&mut self, time: Duration) {
+    pub(crate) fn add_spent(&mut self, time: Duration) {
         self.spent += time;
     }
 
@@ -281,7 +279,7 @@ impl Watch {
                 continue;
             }
             self.over.push(row);
-            let message = format!("step {step}: {} is {held}, planned were {allowed}", row.name());
+            let message = format!("step {step}: {} is {held}, the plan has {allowed}", row.name());
             let error = Error::new("over-the-line", message)
                 .fact(format!(
                     "anon {}, file {}, shmem {}; read when {} began",
@@ -290,10 +288,8 @@ impl Watch {
                     rss.shmem,
                     most.name()
                 ))
-                .hint(
-                    "raise the limit by the difference, and report the run file: the plan should have known",
-                )
-                .hint("memory.strict = false goes on with a warning");
+                .hint("raise the limit by the difference, and report the run file: the plan is wrong")
+                .hint("memory.strict = false continues with a warning");
             events.push(Event::Warning(WarningEvent::of(&error, step)));
             if self.is_strict {
                 self.strict.get_or_insert(error);
@@ -341,7 +337,7 @@ impl Planned {
         let on_host = plan.layout.regions.iter().any(|r| r.place == Place::Arena && r.pool == Pool::Host);
         let arena_bytes = plan.arena_bytes();
         let resident_arena = if on_host { arena_bytes } else { Bytes(0) };
-        let beside = |phase: Phase| {
+        let outside = |phase: Phase| {
             sum(&|r| {
                 r.pool == Pool::Host
                     && matches!(r.place, Place::Offloaded | Place::Heap | Place::Process)
@@ -350,7 +346,7 @@ impl Planned {
         };
         let named = |name: &str| sum(&|r| r.name == name);
         let env_workers = named("env.workers") + named("eval.workers");
-        let phases = Phase::ALL.map(|phase| resident_arena + beside(phase));
+        let phases = Phase::ALL.map(|phase| resident_arena + outside(phase));
         Planned {
             phases,
             peak: phases.into_iter().max().unwrap_or_default(),
@@ -428,7 +424,7 @@ mod tests {
             let events = watch.end_step(1, 10, no_card);
             let told = warnings(&events);
             assert!(told.len() == 1 && told[0].slug == "over-the-line", "{told:?}");
-            assert!(told[0].message.contains("planned were 1.0 MiB"), "{}", told[0].message);
+            assert!(told[0].message.contains("the plan has 1.0 MiB"), "{}", told[0].message);
             assert_eq!(watch.strict_error().map(|error| error.slug), strict.then_some("over-the-line"));
             assert!(warnings(&watch.end_step(2, 10, no_card)).is_empty() && watch.strict_error().is_none());
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub type Metrics = BTreeMap<String, f64>;
 
 /// Adds host readings and the time of a step.
-pub fn add_host(metrics: &mut Metrics, rss: &Rss, planned: Bytes, seconds: f64) {
+pub(crate) fn add_host(metrics: &mut Metrics, rss: &Rss, planned: Bytes, seconds: f64) {
     for (name, value) in [
         ("step_time", seconds),
         ("host/anon", rss.anon.0 as f64),

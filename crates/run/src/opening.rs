@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// A run before its plan; nothing has been written yet.
 pub struct Opening {
     pub path: PathBuf,
-    earlier: Option<Earlier>,
+    earlier: Option<Box<Earlier>>,
     notes: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Resul
     let (run, earlier) = match origin {
         Origin::Finished(summary) => return Ok(Origins::Finished(summary)),
         Origin::New => (loaded.run.clone(), None),
-        Origin::Earlier(earlier) => (earlier.run.clone(), Some(*earlier)),
+        Origin::Earlier(earlier) => (earlier.run.clone(), Some(earlier)),
     };
     Ok(Origins::Open(Box::new(run), Box::new(Opening { path, earlier, notes })))
 }
@@ -77,7 +77,7 @@ impl Opening {
     ///
     /// Errors: those of `RunDir::create`; `disk-full`.
     pub fn directory(&mut self, run_file: &str, plan: &Value, checkpoint: Bytes) -> Result<Directory> {
-        let (dir, again) = match self.earlier.take() {
+        let (dir, again) = match self.earlier.take().map(|earlier| *earlier) {
             None => (RunDir::create(&self.path, run_file, plan)?, None),
             Some(Earlier { dir, checkpoint, replan, .. }) => (dir, Some((checkpoint, replan))),
         };

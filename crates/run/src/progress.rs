@@ -22,10 +22,8 @@ pub struct Progress {
     pub pass_at_k_before: BTreeMap<u32, f64>,
     #[serde(with = "exact_map", default)]
     pub pass_at_k_after: BTreeMap<u32, f64>,
-    /// Evaluation sets by name.
     #[serde(default)]
     pub sets: BTreeMap<String, SetProgress>,
-    /// Over held-out pairs before the first step.
     #[serde(with = "exact_option", default)]
     pub pair_accuracy_before: Option<f64>,
     #[serde(with = "exact_option", default)]
@@ -51,7 +49,6 @@ pub struct Progress {
     #[serde(with = "exact")]
     pub mismatch_max: f64,
     pub rollout_tokens: u64,
-    /// Rows of training passes.
     pub update_tokens: u64,
     #[serde(with = "exact")]
     pub rollout_s: f64,
@@ -93,7 +90,6 @@ impl Progress {
         }
     }
 
-    /// Records the evaluation after the last step.
     pub fn set_after(&mut self, names: &[String], reports: &[EvalReport]) {
         (self.eval_after, self.pass_at_k_after) = means(reports);
         for (name, report) in names.iter().zip(reports) {

@@ -18,7 +18,6 @@ const LOCK: &str = "lock";
 const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
 /// How long to wait for the directory of a killed run: a trainer frees its memory only after its supervisor is gone.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
-/// How often to check meanwhile.
 const LEAVING_LOOK: Duration = Duration::from_millis(10);
 
 /// A run directory that this process holds.
@@ -148,7 +147,7 @@ impl RunDir {
     }
 
     /// Writes a text file at a path within the directory.
-    pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
+    pub(crate) fn write_text(&self, name: &str, text: &str) -> Result<()> {
         write_atomic(&self.path.join(name), text.as_bytes())
     }
 
@@ -157,12 +156,12 @@ impl RunDir {
         write_json(&self.path.join("plan.json"), plan)
     }
 
-    pub fn write_summary(&self, summary: &Value) -> Result<()> {
+    pub(crate) fn write_summary(&self, summary: &Value) -> Result<()> {
         write_json(&self.path.join("summary.json"), summary)
     }
 
     /// Writes `crash.json`: the error that ended the run at `step`, and the last measurements.
-    pub fn write_crash(&self, error: &Error, step: u32, readings: &Value) -> Result<()> {
+    pub(crate) fn write_crash(&self, error: &Error, step: u32, readings: &Value) -> Result<()> {
         let crash = json!({
             "slug": error.slug,
             "message": error.message,
@@ -227,7 +226,7 @@ impl EventLog {
 }
 
 /// Returns for example `step-000010`.
-pub fn step_name(step: u32) -> String {
+pub(crate) fn step_name(step: u32) -> String {
     format!("step-{step:06}")
 }
 
@@ -248,8 +247,7 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Refuses links and pipes at the names that a run opens. Through a link it would write somewhere else; a pipe would
-/// block it.
+/// Refuses links and pipes at the names that a run opens. Through a link it would write somewhere else; a pipe would block it.
 fn refuse_links(path: &Path) -> Result<()> {
     for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json"] {
         let file = path.join(name);
@@ -260,7 +258,7 @@ fn refuse_links(path: &Path) -> Result<()> {
                 .hint("put the file itself in its place, or start in another directory"));
         }
         if !meta.is_file() {
-            return Err(damaged(&file, "it is no regular file"));
+            return Err(damaged(&file, "it is not a regular file"));
         }
     }
     Ok(())
@@ -271,7 +269,7 @@ fn check_folders(path: &Path) -> Result<()> {
     for folder in FOLDERS.map(|name| path.join(name)) {
         if folder.symlink_metadata().is_ok() {
             fs::read_dir(&folder).map_err(|err| {
-                damaged(&folder, &err.to_string()).hint("mount the disk that it lies on, or make it readable")
+                damaged(&folder, &err.to_string()).hint("mount its disk, or make it readable")
             })?;
         }
     }
@@ -351,8 +349,7 @@ fn first_entry(path: &Path) -> Result<Option<String>> {
     Ok(names.filter(|name| name != LOCK).min())
 }
 
-/// Returns an entry that cannot come from a run killed as it began. Such a run makes its lock first and `run.toml`
-/// last.
+/// Returns an entry that cannot come from a run killed as it began. Such a run makes its lock first and `run.toml` last.
 fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
     let entries = fs::read_dir(path).map_err(|err| unwritable(path, &err))?;
     let is_ours = |name: &str, bytes: u64| match name {
@@ -371,7 +368,7 @@ fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
 fn not_empty(path: &Path, name: &str) -> Error {
     Error::usage("run-dir-not-empty", format!("{} is not empty: it holds {name}", path.display()))
         .hint(format!("choose another directory: --set run.dir={}", next_free(path).display()))
-        .hint("go on with the run that is in it: --resume")
+        .hint("continue the run that is in it: --resume")
         .hint("remove the directory if its run is not needed any more")
 }
 
@@ -391,12 +388,12 @@ pub fn unwritable(path: &Path, err: &std::io::Error) -> Error {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             Error::io("disk-full", path, err).hint("make room, or choose another directory on a larger disk")
         }
-        _ => Error::io("run-dir-unwritable", path, err)
-            .hint("choose a directory that you may write: --set run.dir=PATH"),
+        _ => {
+            Error::io("run-dir-unwritable", path, err).hint("choose a writable directory: --set run.dir=PATH")
+        }
     }
 }
 
-/// Removes what `fill` and `lock` made.
 fn empty(path: &Path, made: bool) {
     for name in ["run.toml", "plan.json", "events.jsonl", LOCK] {
         let _ = fs::remove_file(path.join(name));

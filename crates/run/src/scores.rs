@@ -13,12 +13,10 @@ pub struct EvalReport {
     /// a score of the first reward counts as a failure.
     pub pass_at_k: BTreeMap<u32, f64>,
     pub num_samples: usize,
-    /// Responses without a score.
     pub num_unscored: usize,
     pub tokens: usize,
     /// Seconds of sampling and grading.
     pub seconds: f64,
-    /// Result over held-out pairs, for methods that learn from them.
     pub pairs: Option<PairScore>,
     /// For each prompt, the share of responses that succeeded.
     pub pass_rates: Vec<f32>,
@@ -28,7 +26,6 @@ pub struct EvalReport {
 pub struct PairScore {
     /// Share of pairs whose chosen answer scores higher.
     pub accuracy: f64,
-    /// Mean of chosen minus rejected reward.
     pub margin: f64,
     pub loss: f64,
     pub num_pairs: usize,

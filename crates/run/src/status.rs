@@ -1,67 +1,33 @@
-//! What a run is doing, recorded where its supervisor can read it after a death: one page of JSON, written at phase
-//! boundaries.
+//! What a run is doing, recorded where its supervisor can read it after a death: one page of JSON, written at phase boundaries.
 
 use plimsoll_memory::host::Rss;
 use plimsoll_worker::StatusNote;
 use serde::Serialize;
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Doing {
-    /// Opening, planning, binding.
-    #[default]
-    Start,
-    /// Sampling.
-    Rollout,
-    /// Grading.
-    Reward,
-    /// Reference log-probs.
-    Score,
-    /// Values of the critic, then its forward, backward and optimizer.
-    Critic,
-    /// Forward, backward and optimizer of the actor.
-    Update,
-    /// Scoring held-out prompts.
-    Eval,
-    /// Writing a checkpoint.
-    Save,
-    /// Between two steps.
-    Idle,
-}
-
-impl Doing {
-    pub const ALL: [Doing; 9] = [
-        Doing::Start,
-        Doing::Rollout,
-        Doing::Reward,
-        Doing::Score,
-        Doing::Critic,
-        Doing::Update,
-        Doing::Eval,
-        Doing::Save,
-        Doing::Idle,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Doing::Start => "start",
-            Doing::Rollout => "rollout",
-            Doing::Reward => "reward",
-            Doing::Score => "score",
-            Doing::Critic => "critic",
-            Doing::Update => "update",
-            Doing::Eval => "eval",
-            Doing::Save => "save",
-            Doing::Idle => "idle",
-        }
+plimsoll_base::names! {
+    #[derive(Default)]
+    Doing {
+        /// Opening, planning, binding.
+        #[default]
+        Start = "start",
+        Rollout = "rollout",
+        Reward = "reward",
+        /// Reference log-probs.
+        Score = "score",
+        /// Values of the critic, then its forward, backward and optimizer.
+        Critic = "critic",
+        /// Forward, backward and optimizer of the actor.
+        Update = "update",
+        Eval = "eval",
+        Save = "save",
+        /// Between two steps.
+        Idle = "idle",
     }
 }
 
-/// The content of the status page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Status {
-    /// The run directory, once it exists.
     pub dir: Option<PathBuf>,
     /// The phase that began last.
     pub phase: Doing,
@@ -72,11 +38,8 @@ pub struct Status {
     pub rss: Rss,
     /// Resident memory of the worker processes, read once per step.
     pub workers_bytes: u64,
-    /// The load line.
     pub planned_bytes: u64,
-    /// The limit that the plan was made for.
     pub limit_bytes: u64,
-    /// Where that limit was read.
     pub limit_source: String,
 }
 

@@ -35,21 +35,18 @@ const CRASHES: [(i32, &str); 7] = [
     (31, "SIGSYS"),
 ];
 
-/// True in a trainer that runs under a supervisor.
 pub fn is_supervised() -> bool {
     plimsoll_worker::supervisor_pid().is_some()
 }
 
-/// Returns the number of columns of a terminal.
 pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
     plimsoll_worker::terminal_columns(terminal)
 }
 
 /// Runs this program with `args` as a trainer, to its end. Returns its exit code.
 ///
-/// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run
-/// directory has a `crash.json`. A trainer that died of a signal that was forwarded to it gives 128 plus the signal's
-/// number.
+/// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run directory
+/// has a `crash.json`. A trainer that died of a signal that was forwarded to it gives 128 plus the signal's number.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
@@ -81,18 +78,15 @@ fn read_note(note: Option<&str>) -> Value {
     note.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
 }
 
-/// A trainer that died of a signal, and the evidence.
 #[derive(Debug)]
 pub struct Death<'a> {
     /// The last content of the status page, or null.
     pub last: Value,
     pub ended: &'a Ended,
     pub signal: i32,
-    /// Counters and kernel lines.
     pub evidence: &'a OomEvidence,
 }
 
-/// What killed a trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The kernel, because a container's limit was reached.
@@ -187,7 +181,7 @@ impl Death<'_> {
         let error = self.facts(host).into_iter().fold(error, Error::fact);
         Error {
             exit: Exit::Killed,
-            ..error.hint("start the same command with --resume to go on from the last checkpoint")
+            ..error.hint("start the same command with --resume to continue from the last checkpoint")
         }
     }
 
@@ -247,7 +241,7 @@ impl Death<'_> {
         match &seen.kernel_lines {
             None => facts.push("the kernel's log may not be read".into()),
             Some(lines) if lines.is_empty() => {
-                facts.push("the kernel's log tells of no kill for lack of memory".into())
+                facts.push("the kernel's log shows no kill for lack of memory".into())
             }
             Some(lines) => {
                 facts.extend(lines.iter().rev().take(3).map(|line| format!("kernel: {}", line.text)))
@@ -276,8 +270,7 @@ impl Death<'_> {
         self.last.get("planned_bytes").and_then(Value::as_u64).filter(|&bytes| bytes > 0).map(Bytes)
     }
 
-    /// Returns a limit that would have sufficed: the plan, or the measured memory if that was more, and what others
-    /// hold.
+    /// Returns a limit that would have sufficed: the plan, or the measured memory if that was more, and what others hold.
     fn enough(&self) -> String {
         let Some(planned) = self.planned() else {
             return "raise the container's limit; `plimsoll plan RUN` says what the run needs".into();

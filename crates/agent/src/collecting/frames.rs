@@ -1,10 +1,8 @@
-//! Batches as Parquet files that pandas opens: one row per frame, and only frames, so that a table needs no flags to be
-//! read.
+//! Batches as Parquet files that pandas opens: one row per frame, and only frames, so that a table needs no flags to be read.
 //!
-//! Observations and actions are flat lists of the numbers of their space; their shapes are in the file's metadata. What
-//! a batch stores apart from the frames of an episode is here in a column of its frames: `next_observation` is what
-//! came after the frame, including the last observation of an episode, and `final_return` is set at the frame that
-//! ended one.
+//! Observations and actions are flat lists of the numbers of their space; their shapes are in the file's metadata. What a batch
+//! stores apart from the frames of an episode is here in a column of its frames: `next_observation` is what came after the frame,
+//! including the last observation of an episode, and `final_return` is set at the frame that ended one.
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::column::writer::ColumnWriter;
@@ -113,7 +111,6 @@ struct Column {
     source: Source,
 }
 
-/// Where the numbers of a frame are.
 enum Source {
     EnvIndex,
     /// An element of a row's column, which begins at this offset.
@@ -122,7 +119,6 @@ enum Source {
     Flag(u8),
     /// The sum of rewards, at the frame that ended an episode.
     FinalReturn,
-    /// A leaf of an observation or an action.
     Leaf(Slot, Leaf),
 }
 
@@ -176,7 +172,6 @@ fn columns(layout: &RowLayout) -> Vec<Column> {
 }
 
 impl Column {
-    /// Returns the numbers per frame.
     fn elements(&self) -> usize {
         if let Source::Leaf(_, leaf) = &self.source { leaf.num_elements.max(1) } else { 1 }
     }

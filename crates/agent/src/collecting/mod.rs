@@ -31,10 +31,8 @@ const SMALL_OBSERVATION_BYTES: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Opened {
     pub spec: Spec,
-    /// Columns of a row.
     pub row: RowLayout,
     pub settings: Settings,
-    /// How groups are stepped.
     pub options: GroupOptions,
     /// Threads that step native environments, or ask workers.
     pub threads: usize,
@@ -73,7 +71,7 @@ pub fn open(file: &EnvFile, at: &Provenance, stop: &Stop) -> Result<Opened> {
     let extras = policy.as_ref().map_or(Extras::default(), |policy| policy.extras());
     let row =
         RowLayout::new(&observation, &action, frames, finals.clamp(1, frames), extras).ok_or_else(|| {
-            Error::usage("size-overflow", "a row of this many frames has more bytes than can be told")
+            Error::usage("size-overflow", "a row of this many frames has more bytes than 64 bits can count")
         })?;
     let options = GroupOptions {
         episode_steps_max: file.episode_steps_max(),
@@ -94,9 +92,6 @@ pub fn open(file: &EnvFile, at: &Provenance, stop: &Stop) -> Result<Opened> {
     Ok(Opened { spec, row, settings: settings(file), options, threads, group_envs, python, policy })
 }
 
-/// Makes the steppers of an environment file.
-///
-/// Errors: as `open`.
 pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>> {
     match &opened.python {
         Some(setup) => {
@@ -108,8 +103,6 @@ pub fn steppers(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Stepper>>
 }
 
 /// Makes the policies, one per thread.
-///
-/// Errors: those of reading weights.
 pub fn policies(file: &EnvFile, opened: &Opened) -> Result<Vec<Box<dyn Policy>>> {
     match &opened.policy {
         Some(policy) => policy.policies(file, opened.group_envs, opened.threads),

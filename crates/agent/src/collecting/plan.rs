@@ -13,7 +13,6 @@ use std::path::Path;
 /// Largest total size of the headers of all files.
 const HEADER_BYTES: u64 = 1 << 20;
 
-/// The plan of an environment file.
 #[derive(Clone, Debug)]
 pub struct EnvPlan {
     pub plan: Plan,
@@ -100,7 +99,6 @@ impl EnvPlan {
         })
     }
 
-    /// Returns the planned peak of the process itself.
     pub fn process_peak(&self) -> Bytes {
         self.plan.process_peak()
     }

@@ -1,12 +1,11 @@
 //! The policy of an environment file: the small actor-critic of a checkpoint, or of another safetensors file.
 
-use crate::network::{Network, StoredPolicy};
+use crate::network::{Network, StoredPolicy, activation_of};
 use crate::policy::{of_file, plan_rows};
-use crate::settings::activation_of;
+use crate::settings::common_activation;
 use plimsoll_base::Result;
 use plimsoll_collect::{Extras, Policy};
-use plimsoll_config::{EnvFile, Explore, PolicyActivation, PolicyKind, Provenance};
-use plimsoll_device::Activation;
+use plimsoll_config::{EnvFile, Explore, PolicyKind, Provenance};
 use plimsoll_env::Spec;
 use plimsoll_memory::Layout;
 use std::path::Path;
@@ -26,12 +25,9 @@ impl OpenedPolicy {
     pub(super) fn of(file: &EnvFile, env: &Spec, at: &Provenance) -> Result<Option<OpenedPolicy>> {
         let (PolicyKind::Mlp, Some(path)) = (file.policy.kind, &file.policy.path) else { return Ok(None) };
         let stored = StoredPolicy::open(Path::new(path))?;
-        let said = file.policy.activation.map(|activation| match activation {
-            PolicyActivation::Tanh => Activation::Tanh,
-            PolicyActivation::Relu => Activation::Relu,
-        });
-        let activation = activation_of(said, stored.activation).ok_or_else(|| {
-            let message = "policy.activation is not what the policy.json beside the weights says";
+        let asked = file.policy.activation.map(activation_of);
+        let activation = common_activation(asked, stored.activation).ok_or_else(|| {
+            let message = "policy.activation differs from the policy.json next to the weights";
             at.error("contradictory-keys", "policy.activation", message).hint("remove policy.activation")
         })?;
         let network = Network::of(env, stored.file.hidden()?, activation)?;
@@ -45,8 +41,6 @@ impl OpenedPolicy {
     }
 
     /// Makes the policies of `lanes` threads, for groups of at most `rows` environments.
-    ///
-    /// Errors: those of reading weights.
     pub(super) fn policies(&self, file: &EnvFile, rows: usize, lanes: usize) -> Result<Vec<Box<dyn Policy>>> {
         let explore = match file.explore {
             Explore::Sample => plimsoll_algo::action::Explore::Sample,

@@ -46,8 +46,6 @@ impl PythonSetup {
     }
 
     /// Sets up the environment that a small network is trained in; none for native ones.
-    ///
-    /// Errors: as `of_file`.
     pub fn of_run(section: &Environment, num_envs: u32, stop: &Stop) -> Result<Option<PythonSetup>> {
         if !is_python_env(&section.env) {
             return Ok(None);
@@ -73,14 +71,14 @@ impl PythonSetup {
     }
 
     /// Truncates episodes after `limit` frames, where environments do not do so themselves.
-    pub fn limit_episodes(&mut self, limit: u32) {
+    pub(crate) fn limit_episodes(&mut self, limit: u32) {
         if !self.measured.is_vector {
             self.envs.episode_steps_max = Some(limit);
         }
     }
 
     /// Returns the first `num_envs` environments, in at most as many workers as all of them have.
-    pub fn envs_of(&self, num_envs: u32) -> PythonEnvs {
+    pub(crate) fn envs_of(&self, num_envs: u32) -> PythonEnvs {
         let num_workers = self.measured.workers.min(num_envs);
         PythonEnvs { num_envs, num_workers, ..self.envs.clone() }
     }

@@ -15,14 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
-/// The progress of a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CollectProgress {
     /// Frames in batches so far.
     pub frames: u64,
     /// Frames to collect in all; none collects until a signal.
     pub total_frames: Option<u64>,
-    /// Seconds since the start.
     pub seconds: f64,
     pub stats: Stats,
     pub threads: usize,

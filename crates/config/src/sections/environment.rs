@@ -111,9 +111,10 @@ fn five_restarts() -> u32 {
 
 impl Environment {
     /// Keys of text environments, which a small network does not use.
-    pub const OF_TEXT: [&str; 5] = ["turns_max", "turn_tokens_max", "episode_tokens_max", "credit", "seed"];
+    pub(crate) const OF_TEXT: [&str; 5] =
+        ["turns_max", "turn_tokens_max", "episode_tokens_max", "credit", "seed"];
     /// Keys of environments that run in workers, which native ones do not use.
-    pub const OF_WORKERS: [&str; 8] = [
+    pub(crate) const OF_WORKERS: [&str; 8] = [
         "gpu",
         "python",
         "num_workers",
@@ -124,7 +125,7 @@ impl Environment {
         "restarts_max",
     ];
     /// Keys of environments for a small network, which a language model does not use.
-    pub const OF_NATIVE: [&str; 8] = [
+    pub(crate) const OF_NATIVE: [&str; 8] = [
         "gpu",
         "env_options",
         "num_envs",
@@ -136,7 +137,7 @@ impl Environment {
     ];
 
     /// Returns the most tokens after the prompt of an episode whose turns have up to `max_new_tokens`.
-    pub fn episode_tokens(&self, max_new_tokens: u32) -> u32 {
+    pub(crate) fn episode_tokens(&self, max_new_tokens: u32) -> u32 {
         let turns = self.turns_max.max(1);
         let whole = turns
             .saturating_mul(max_new_tokens)

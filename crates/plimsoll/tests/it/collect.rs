@@ -238,7 +238,7 @@ fn wrong_environment_files_are_refused_at_their_line() {
             &["env.toml:4:1", "`reseed` is set", "env = \"gym:CartPole-v1\""],
         ),
         (format!("{base}worker_memory = \"1GiB\"\n"), "contradictory-keys", &["remove worker_memory"]),
-        (format!("{base}explore = \"mode\"\n"), "contradictory-keys", &["has no use for it"]),
+        (format!("{base}explore = \"mode\"\n"), "contradictory-keys", &["does not use it"]),
         (format!("{base}episode_frames_max = 9\n"), "contradictory-keys", &["max_frames_per_traj"]),
         (format!("{base}[run]\nformat = \"parquet\"\n"), "contradictory-keys", &["set run.dir"]),
     ] {

@@ -245,7 +245,7 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
         fs::rename(folder.path(name), folder.path("aside")).expect("it is there");
         let made = Command::new("mkfifo").arg(folder.path(name)).status().expect("coreutils");
         assert!(made.success());
-        folder.train_refused("out", &["--resume"], 1, &[slug, "it is no regular file"]);
+        folder.train_refused("out", &["--resume"], 1, &[slug, "it is not a regular file"]);
         fs::rename(folder.path("aside"), folder.path(name)).expect("it is there");
     }
     // Checkpoints on a disk that is not mounted: a run that had them does not begin anew over its log.

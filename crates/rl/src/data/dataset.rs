@@ -34,13 +34,10 @@ pub struct Item {
     pub text: String,
     /// The conversation, where the prompt is one.
     pub messages: Option<Value>,
-    /// The row's other columns.
     pub columns: Map<String, Value>,
     /// The target of a supervised run, or the chosen answer of a pair; otherwise empty.
     pub completion: Vec<u32>,
-    /// Index of its data set.
     pub set: usize,
-    /// The rejected answer of a pair; otherwise empty.
     pub rejected: Vec<u32>,
     /// The amount by which the chosen answer should score higher.
     pub margin: f32,
@@ -57,9 +54,7 @@ enum Source {
 pub struct Dataset {
     sets: Vec<Set>,
     mixture: Mixture,
-    /// Longest prompt in tokens.
     pub prompt_tokens: usize,
-    /// Longest supervised completion in tokens.
     pub completion_tokens: usize,
 }
 
@@ -90,8 +85,7 @@ struct LeftOut {
 impl Dataset {
     /// Opens one data set or several, with rows of this kind.
     ///
-    /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`,
-    /// `data-column-missing`.
+    /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`, `data-column-missing`.
     pub fn open(
         sets: &DataSets,
         data: &Data,
@@ -122,7 +116,12 @@ impl Dataset {
     }
 
     /// Returns the fixed test set of a task, or all rows of a file; at most `max` rows.
-    pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
+    pub(crate) fn test_items(
+        name: &str,
+        data: &Data,
+        text: &TextModel,
+        max: Option<u32>,
+    ) -> Result<Vec<Item>> {
         let max = max.map_or(usize::MAX, |n| n as usize);
         let limit = Limit::of(data);
         let mut items = Vec::new();
@@ -173,7 +172,6 @@ impl Dataset {
         self.sets.iter().map(|set| set.name.as_str())
     }
 
-    /// Returns the bytes that the rows hold.
     pub fn bytes(&self) -> Bytes {
         let item = |i: &Item| {
             let columns: usize = i.columns.iter().map(|(k, v)| k.len() + v.to_string().len() + 96).sum();
@@ -207,7 +205,7 @@ impl Dataset {
     }
 
     /// Returns the columns of each set's first row, for checking what rewards ask for.
-    pub fn first_columns(&self) -> impl Iterator<Item = Map<String, Value>> {
+    pub(crate) fn first_columns(&self) -> impl Iterator<Item = Map<String, Value>> {
         self.sets.iter().map(|set| match &set.source {
             Source::Task { task, .. } => task.train_row(set.seed, 0).columns,
             Source::Items(items) => items[0].columns.clone(),
@@ -379,7 +377,6 @@ fn is_wanted(rate: f64, data: &Data) -> bool {
 }
 
 impl TextModel {
-    /// Converts a row to tokens.
     pub fn item(&self, row: Row) -> Result<Item> {
         let ids = tokenize_prompt(
             &self.tokenizer,
@@ -504,9 +501,7 @@ impl Limit {
             format!("{name}: row {} has {length} tokens, data.prompt_tokens_max is {limit}", row + 1);
         let error = Error::new("prompt-too-long", message);
         match name.starts_with("builtin:") {
-            true => {
-                error.hint("raise data.prompt_tokens_max; the rows of a task are all of about that length")
-            }
+            true => error.hint("raise data.prompt_tokens_max; all rows of a task have about that length"),
             false => error
                 .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""),
         }

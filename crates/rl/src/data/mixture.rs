@@ -9,7 +9,6 @@ use plimsoll_base::rng::{Stream, philox, unit_f32};
 /// The epoch of the random numbers that offsets are drawn with; no pass over the data reaches it.
 const OFFSETS: u64 = u64::MAX;
 
-/// Weights of data sets.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     /// Shares, which sum to 1.

@@ -10,25 +10,19 @@ use std::path::Path;
 
 /// The value of `critic.model` for a copy of the actor.
 const CRITIC_OF_ACTOR: &str = "actor";
-/// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that
-/// predicts tokens.
-pub(crate) fn trained_model(
-    run: &RunSpec,
-    name: &str,
-    options: &ModelOptions,
-    allow_download: bool,
-) -> Result<OpenModel> {
+/// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that predicts tokens.
+pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
     match run.needs.scores {
-        true => open_any_model(name, options, allow_download),
-        false => open_model(name, options, allow_download),
+        true => open_any_model(name, options),
+        false => open_model(name, options),
     }
 }
 
 /// Opens a causal language model named in a run file.
 ///
 /// Errors: those of opening; `model-unsupported` for a model for sequence classification.
-pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
-    let model = open_any_model(name, options, allow_download);
+pub fn open_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
+    let model = open_any_model(name, options);
     let is_score = match &model {
         Ok(model) => model.head == Head::Score,
         // Errors of its head do not matter here.
@@ -45,8 +39,8 @@ pub fn open_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
 }
 
 /// Opens a model with either kind of head.
-fn open_any_model(name: &str, options: &ModelOptions, allow_download: bool) -> Result<OpenModel> {
-    let mut model = OpenModel::open(name, options.revision.as_deref(), allow_download)?;
+fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
+    let mut model = OpenModel::open(name, options.revision.as_deref(), true)?;
     match options.tokenizer.as_deref() {
         None => {}
         Some("bytes") => model.tokenizer = TokenizerFiles { bytes: true, ..TokenizerFiles::default() },
@@ -74,11 +68,7 @@ fn open_any_model(name: &str, options: &ModelOptions, allow_download: bool) -> R
 /// Opens the critic's starting weights, where they are not the actor's own model; it must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `critic-tokenizer-mismatch`.
-pub(crate) fn critic_model(
-    run: &RunSpec,
-    actor: &OpenModel,
-    allow_download: bool,
-) -> Result<Option<OpenModel>> {
+pub(crate) fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
     if section.model == CRITIC_OF_ACTOR || section.model == run.model {
         return Ok(None);
@@ -86,7 +76,7 @@ pub(crate) fn critic_model(
     check_trainable(&section.model)?;
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
-    let critic = open_any_model(&section.model, &options, allow_download)?;
+    let critic = open_any_model(&section.model, &options)?;
     match other_tokens(actor, &critic)? {
         None => Ok(Some(critic)),
         Some(what) => {
@@ -101,15 +91,11 @@ pub(crate) fn critic_model(
 /// Opens the reward model that scores responses, if there is one; it must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
-pub(crate) fn reward_model(
-    run: &RunSpec,
-    actor: &OpenModel,
-    allow_download: bool,
-) -> Result<Option<OpenModel>> {
+pub(crate) fn reward_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(name) = run.model_reward.as_ref().map(|reward| reward.model.as_str()) else { return Ok(None) };
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
-    let model = open_any_model(name, &options, allow_download)?;
+    let model = open_any_model(name, &options)?;
     if model.head != Head::Score {
         let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
         return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)
@@ -160,7 +146,7 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
 /// Refuses presets that exist only for planning.
 ///
 /// Errors: `model-unsupported`.
-pub fn check_trainable(model: &str) -> Result<()> {
+pub(crate) fn check_trainable(model: &str) -> Result<()> {
     let preset = model.strip_prefix("random:").filter(|preset| PLAN_ONLY.contains(preset));
     match preset {
         None => Ok(()),
@@ -176,7 +162,8 @@ fn check_head_dim(model: &OpenModel) -> Result<()> {
     if plimsoll_cpu::takes_head_dim(head_dim as usize) {
         return Ok(());
     }
-    let message = format!("{}: head_dim = {head_dim}, built are multiples of 16 up to 256", model.source);
+    let message =
+        format!("{}: head_dim = {head_dim}, this build has multiples of 16 up to 256", model.source);
     Err(Error::new("model-unsupported", message)
         .hint("choose a model with heads of such a size, 64 and 128 are common"))
 }

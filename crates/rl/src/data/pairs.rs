@@ -72,7 +72,7 @@ pub(crate) fn check_length(run: &RunSpec, name: &str, items: &[Item]) -> Result<
         item.rejected.len()
     );
     Err(Error::new("pair-too-long", message)
-        .fact("both answers of a pair stand in one micro-batch, behind one prompt")
+        .fact("both answers of a pair are in one micro-batch, after one prompt")
         .hint(format!("set train.micro_batch_tokens to at least {tokens}, or \"auto\", or take the row out")))
 }
 

@@ -33,7 +33,6 @@ pub struct Session {
     pub reward: Option<OpenModel>,
     pub text: TextModel,
     pub data: Dataset,
-    /// Evaluation sets; empty without an evaluation.
     pub eval: Vec<EvalSet>,
     /// What the plan needs to know of them.
     pub facts: Facts,
@@ -41,16 +40,18 @@ pub struct Session {
 
 impl Session {
     /// Opens everything that `run` names.
-    pub fn open(run: &RunSpec, allow_download: bool) -> Result<Session> {
-        Session::of_model(run, trained_model(run, &run.model, &run.model_options, allow_download)?)
+    pub fn open(run: &RunSpec) -> Result<Session> {
+        Session::of_model(run, trained_model(run, &run.model, &run.model_options)?)
     }
 
-    /// The same for a run that goes on from `checkpoint`, which holds all of the model but the weights of a reference:
-    /// where `model` cannot be opened any more, and no reference is read from it, the checkpoint's model is opened.
-    ///
-    /// Errors: those of `open`.
-    pub fn open_again(run: &RunSpec, checkpoint: &Path, say: &mut dyn FnMut(String)) -> Result<Session> {
-        let error = match trained_model(run, &run.model, &run.model_options, true) {
+    /// Opens everything for a run that resumes from `checkpoint`, which holds all of the model except the weights of a
+    /// reference. Where `model` cannot be opened any more, and no reference is read from it, opens the checkpoint's model.
+    pub(crate) fn open_again(
+        run: &RunSpec,
+        checkpoint: &Path,
+        say: &mut dyn FnMut(String),
+    ) -> Result<Session> {
+        let error = match trained_model(run, &run.model, &run.model_options) {
             Ok(model) => return Session::of_model(run, model),
             Err(error) => error,
         };
@@ -67,7 +68,7 @@ impl Session {
         say(format!("{}; weights, configuration and tokenizer are the checkpoint's", error.message));
         let tokenizer = run.model_options.tokenizer.clone().filter(|name| name == "bytes");
         let options = ModelOptions { tokenizer, revision: None, ..run.model_options.clone() };
-        let mut model = trained_model(run, &checkpoint.display().to_string(), &options, false)?;
+        let mut model = trained_model(run, &checkpoint.display().to_string(), &options)?;
         // Later checkpoints name the model that the run began with, as earlier ones did.
         model.source = run.model.clone();
         Session::of_model(run, model)
@@ -75,8 +76,8 @@ impl Session {
 
     fn of_model(run: &RunSpec, model: OpenModel) -> Result<Session> {
         let text = text_model(&model, &run.data)?;
-        let critic = critic_model(run, &model, true)?;
-        let reward = reward_model(run, &model, true)?;
+        let critic = critic_model(run, &model)?;
+        let reward = reward_model(run, &model)?;
         let data = match run.environment {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
@@ -120,13 +121,13 @@ impl Session {
     }
 
     /// Returns the facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
-    pub fn facts(run: &RunSpec, allow_download: bool) -> Result<Facts> {
+    pub fn facts(run: &RunSpec) -> Result<Facts> {
         let Some((prompt_tokens, eval_prompts)) = limits_of_data(run) else {
-            return Session::open(run, allow_download).map(|session| session.facts);
+            return Session::open(run).map(|session| session.facts);
         };
-        let model = open_model(&run.model, &run.model_options, allow_download)?;
-        let critic = critic_model(run, &model, allow_download)?;
-        let reward = reward_model(run, &model, allow_download)?;
+        let model = open_model(&run.model, &run.model_options)?;
+        let critic = critic_model(run, &model)?;
+        let reward = reward_model(run, &model)?;
         check_environment(run)?;
         let sets = if run.environment.is_some() { &[] } else { prompts_of(run)?.sets() };
         let is_missing = |set: &&DataSet| !set.is_builtin() && !Path::new(&set.path).is_file();
@@ -176,15 +177,12 @@ pub fn plan_run(run: &RunSpec, limits: Option<Limits>) -> Result<PlanReport> {
     plimsoll_plan::plan_with(run, &planned_facts(run)?, &limits.unwrap_or_default())
 }
 
-/// Returns the smallest limits under which a run fits.
-///
-/// Errors: as `plan_run`.
 pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {
     plimsoll_plan::smallest_limits(run, &planned_facts(run)?)
 }
 
 fn planned_facts(run: &RunSpec) -> Result<Facts> {
-    let facts = Session::facts(run, true)?;
+    let facts = Session::facts(run)?;
     check_micro_batch(run, &facts)?;
     Ok(facts)
 }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// Plays `how.samples` episodes of each of `count` starts, as many at a time as the engine holds. A sample succeeds if
 /// its return is 1 or more.
-pub fn evaluate_episodes(
+pub(crate) fn evaluate_episodes(
     trainer: &mut Trainer<'_>,
     how: &EvalHow<'_>,
     episodes: &mut Episodes,

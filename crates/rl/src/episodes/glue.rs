@@ -11,15 +11,13 @@ use plimsoll_text::Message;
 
 /// What follows a turn.
 #[derive(Debug, PartialEq)]
-pub(super) struct Behind {
+pub(super) struct AfterTurn {
     pub(super) ids: Vec<u32>,
     /// True if the environment's words were truncated.
     pub(super) is_cut: bool,
 }
 
 /// Returns the text and the tokens of an episode's first messages.
-///
-/// Errors: those of the template and the tokenizer.
 pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, Vec<u32>)> {
     let rendered = match &text.template {
         Some(template) => template.render(&conversation(text, messages), true)?,
@@ -31,23 +29,22 @@ pub(super) fn prompt(text: &TextModel, messages: &[Message]) -> Result<(String, 
 
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
-/// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did.
-/// Errors: `text-environment-too-long` where even without words there are more than `most`; those of the template and
-/// the tokenizer.
-pub(super) fn behind_turn(
+/// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did. Errors:
+/// `text-environment-too-long` where even without words there are more than `most`; those of the template and the tokenizer.
+pub(super) fn after_turn(
     text: &TextModel,
     before: &[Message],
     said: &[Message],
     eos: Option<u32>,
     most: usize,
-) -> Result<Behind> {
+) -> Result<AfterTurn> {
     let encode = |said: &[Message]| -> Result<Vec<u32>> {
-        let words = words_behind(text, before, said, eos)?;
+        let words = words_after(text, before, said, eos)?;
         text.tokenizer.encode(&words).map_err(of_environment)
     };
     let ids = encode(said)?;
     if ids.len() <= most {
-        return Ok(Behind { ids, is_cut: false });
+        return Ok(AfterTurn { ids, is_cut: false });
     }
     // Finds the longest prefix that fits by bisection. More characters are not always more tokens, so the result is
     // one that was tried.
@@ -62,7 +59,7 @@ pub(super) fn behind_turn(
         }
     }
     match fits.filter(|ids| !ids.is_empty()) {
-        Some(ids) => Ok(Behind { ids, is_cut: true }),
+        Some(ids) => Ok(AfterTurn { ids, is_cut: true }),
         None => Err(too_long(encode(&cut(said, 0))?.len(), most)),
     }
 }
@@ -77,7 +74,7 @@ fn conversation(text: &TextModel, messages: &[Message]) -> Vec<Message> {
     system.map(|prompt| Message::new("system", prompt.clone())).chain(messages.iter().cloned()).collect()
 }
 
-fn words_behind(text: &TextModel, before: &[Message], said: &[Message], eos: Option<u32>) -> Result<String> {
+fn words_after(text: &TextModel, before: &[Message], said: &[Message], eos: Option<u32>) -> Result<String> {
     let Some(template) = &text.template else { return Ok(plain(said)) };
     let everyone = || before.iter().chain(said);
     let mark = (0..)
@@ -88,7 +85,7 @@ fn words_behind(text: &TextModel, before: &[Message], said: &[Message], eos: Opt
     messages.push(Message::new("assistant", mark.clone()));
     messages.extend_from_slice(said);
     let rendered = template.render(&messages, true)?;
-    let Some((_, behind)) = rendered.split_once(&mark) else {
+    let Some((_, after)) = rendered.split_once(&mark) else {
         return Err(Error::new(
             "chat-template-invalid",
             "chat template: an earlier turn of the assistant is left out",
@@ -96,7 +93,7 @@ fn words_behind(text: &TextModel, before: &[Message], said: &[Message], eos: Opt
         .hint("set data.chat_template to one that writes every turn"));
     };
     let drawn = eos.and_then(|eos| text.tokenizer.token_text(eos));
-    Ok(drawn.and_then(|drawn| behind.strip_prefix(&drawn)).unwrap_or(behind).to_string())
+    Ok(drawn.and_then(|drawn| after.strip_prefix(&drawn)).unwrap_or(after).to_string())
 }
 
 /// Returns the first `chars` characters of messages; no message is dropped.
@@ -111,7 +108,7 @@ fn cut(said: &[Message], mut chars: usize) -> Vec<Message> {
 
 fn too_long(tokens: usize, most: usize) -> Error {
     let message = format!(
-        "{tokens} tokens stand between two turns before a word is said, environment.turn_tokens_max is {most}"
+        "{tokens} tokens are needed between two turns without any words, environment.turn_tokens_max is {most}"
     );
     Error::new("text-environment-too-long", message)
         .hint(format!("set environment.turn_tokens_max to more than {tokens}"))
@@ -154,7 +151,7 @@ mod tests {
         for (response, eos, said) in turns {
             ids.extend(text.tokenizer.encode(response).unwrap());
             ids.extend(*eos);
-            ids.extend(behind_turn(text, &messages, said, *eos, 1000).unwrap().ids);
+            ids.extend(after_turn(text, &messages, said, *eos, 1000).unwrap().ids);
             messages.push(Message::new("assistant", *response));
             messages.extend_from_slice(said);
         }
@@ -181,16 +178,16 @@ mod tests {
     }
 
     #[test]
-    fn another_end_of_text_than_the_templates_own_stays_beside_it() {
+    fn another_end_of_text_than_the_templates_own_stays_next_to_it() {
         let text = model(Some(CHAT));
         let pad = 258;
-        let behind = behind_turn(&text, &[user("a")], &[user("b")], Some(pad), 100).unwrap();
+        let after = after_turn(&text, &[user("a")], &[user("b")], Some(pad), 100).unwrap();
         let expect = "<eos>\n<bos>user\nb<eos>\n<bos>assistant\n";
-        assert_eq!(text.tokenizer.decode(&behind.ids, false), expect);
+        assert_eq!(text.tokenizer.decode(&after.ids, false), expect);
     }
 
     #[test]
-    fn without_a_template_words_stand_one_behind_the_other() {
+    fn without_a_template_words_follow_each_other() {
         let text = model(None);
         let ids = play(&text, &[user("1+1=")], &[("3", Some(EOS), &[user(" 1+"), user("1=")])]);
         assert_eq!(text.tokenizer.decode(&ids, false), "1+1=3<eos> 1+1=");
@@ -200,18 +197,18 @@ mod tests {
     fn words_beyond_the_limit_are_cut_and_the_template_around_them_is_not() {
         let text = model(Some(CHAT));
         let (before, said) = ([user("a")], [user("abcdefgh"), user("ijk")]);
-        let whole = behind_turn(&text, &before, &said, Some(EOS), 1000).unwrap();
+        let whole = after_turn(&text, &before, &said, Some(EOS), 1000).unwrap();
         assert!(!whole.is_cut);
         for gone in 1..=11 {
-            let behind = behind_turn(&text, &before, &said, Some(EOS), whole.ids.len() - gone).unwrap();
-            assert_eq!((behind.is_cut, behind.ids.len()), (true, whole.ids.len() - gone));
-            let shown = text.tokenizer.decode(&behind.ids, false);
+            let after = after_turn(&text, &before, &said, Some(EOS), whole.ids.len() - gone).unwrap();
+            assert_eq!((after.is_cut, after.ids.len()), (true, whole.ids.len() - gone));
+            let shown = text.tokenizer.decode(&after.ids, false);
             assert!(
                 shown.starts_with("\n<bos>user\n") && shown.ends_with("<eos>\n<bos>assistant\n"),
                 "{shown}"
             );
         }
-        let error = behind_turn(&text, &before, &said, Some(EOS), whole.ids.len() - 12).unwrap_err();
+        let error = after_turn(&text, &before, &said, Some(EOS), whole.ids.len() - 12).unwrap_err();
         assert_eq!(error.slug, "text-environment-too-long");
     }
 
@@ -220,7 +217,7 @@ mod tests {
         let json = include_bytes!("../../../files/assets/nano/tokenizer.json").to_vec();
         let files = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
         let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap(), ..model(None) };
-        let error = behind_turn(&text, &[user("1+1=")], &[user("wrong")], None, 100).unwrap_err();
+        let error = after_turn(&text, &[user("1+1=")], &[user("wrong")], None, 100).unwrap_err();
         assert_eq!(error.slug, "tokenizer-unknown-character");
         assert!(error.facts.iter().any(|fact| fact.contains("environment")), "{error}");
     }

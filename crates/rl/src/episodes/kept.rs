@@ -7,17 +7,14 @@ use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KeptEpisode {
-    /// Steps done.
     pub step: u32,
     /// Number of the episode; those of a group have the same.
     pub episode: u64,
     /// The last of the environment's first messages.
     pub prompt: String,
-    /// All messages of the episode.
     pub messages: Vec<Message>,
     /// The model's turns, one per line.
     pub response: String,
-    /// Sum of the turns' rewards; null where a fault ended the episode.
     pub reward: Option<f32>,
     pub turns: Vec<KeptTurn>,
     /// Tokens after the prompt.
@@ -31,7 +28,6 @@ pub struct KeptEpisode {
 pub struct KeptTurn {
     /// As the environment saw it.
     pub response: String,
-    /// Why it ended.
     pub finish: Finish,
     /// Range of its tokens: the first, and one past the last.
     pub tokens: [u32; 2],

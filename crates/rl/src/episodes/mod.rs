@@ -10,7 +10,7 @@ mod kept;
 mod memory;
 mod round;
 
-pub use evaluate::evaluate_episodes;
+pub(crate) use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
-pub use memory::first_prompt_tokens;
+pub(crate) use memory::first_prompt_tokens;
 pub use round::{Episodes, RoundReport};

@@ -1,6 +1,6 @@
 //! The episodes of one rollout: their messages, their rewards, and the engine's questions about their turns.
 
-use super::glue::{behind_turn, prompt};
+use super::glue::{after_turn, prompt};
 use crate::data::dataset::{Item, TextModel, forgetting};
 use crate::methods::buffers::StepBuffers;
 use crate::rollout::responses::{TextStop, response_text};
@@ -52,10 +52,8 @@ pub struct Episodes {
     first_fault: Option<Error>,
 }
 
-/// The results of the episodes of a rollout.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoundReport {
-    /// Mean number of turns.
     pub turns_mean: f64,
     /// Mean sum of rewards, over episodes without a fault.
     pub return_mean: f64,
@@ -63,7 +61,6 @@ pub struct RoundReport {
     pub by_turn: Vec<(f64, f64)>,
     /// Counts of faults and of truncations.
     pub tally: EnvironmentTally,
-    /// The first fault, in one line.
     pub fault: Option<String>,
 }
 
@@ -112,7 +109,7 @@ impl Episodes {
                     format!("{}: reset begins two episodes of one seed differently", self.section.env);
                 return Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
                     .fact(format!("it is episode {}", starts[g].index))
-                    .hint("take everything that is left to chance from the seed that reset is given"));
+                    .hint("derive all randomness from the seed that reset is given"));
             }
         }
         let firsts: Vec<&[Message]> = self.played.chunks(group).map(|e| e[0].messages.as_slice()).collect();
@@ -195,9 +192,8 @@ impl Episodes {
         self.played.iter().map(|episode| (!episode.has_fault).then(|| sum(episode))).collect()
     }
 
-    /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are
-    /// credited.
-    pub fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
+    /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are credited.
+    pub(crate) fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
         if self.section.credit == Credit::Episode {
             return;
         }
@@ -208,7 +204,6 @@ impl Episodes {
         }
     }
 
-    /// Returns the results of the episodes.
     pub fn report(&self) -> RoundReport {
         let whole: Vec<&Episode> = self.played.iter().filter(|episode| !episode.has_fault).collect();
         let share = |part: f64| part / whole.len().max(1) as f64;
@@ -296,13 +291,13 @@ impl Talk<'_> {
         }
         let most = section.turn_tokens_max as usize;
         let (text, before, eos) = (self.text, &episode.messages, turn.eos);
-        let behind = forgetting(|| behind_turn(text, before, &said.messages, eos, most))?;
-        self.episodes.tally.cut += u64::from(behind.is_cut);
+        let after = forgetting(|| after_turn(text, before, &said.messages, eos, most))?;
+        self.episodes.tally.cut += u64::from(after.is_cut);
         episode.messages.push(Message::new("assistant", turn.response.clone()));
         episode.messages.extend_from_slice(&said.messages);
         turn.said = said.messages;
         episode.goes_on = true;
-        tokens.extend(behind.ids);
+        tokens.extend(after.ids);
         Ok(())
     }
 }

@@ -68,7 +68,7 @@ impl Streaming<'_> {
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
     devices::check(verb.run.device)?;
-    let model = open_model(&verb.model, &verb.model_options, true)?;
+    let model = open_model(&verb.model, &verb.model_options)?;
     let mut text = text_model(&model, &verb.data)?;
     text.apply_chat = !raw && text.template.is_some();
     let prompt = match text.apply_chat {

@@ -31,7 +31,6 @@ use std::time::Instant;
 /// Evaluation samples use random numbers that training never uses.
 pub(crate) const EVAL_SAMPLE_IDS: u64 = 1 << 62;
 
-/// How to evaluate.
 pub struct EvalHow<'s> {
     pub text: &'s TextModel,
     /// Stop strings and the length limit.
@@ -40,7 +39,6 @@ pub struct EvalHow<'s> {
     pub eos: &'s [u32],
     /// How tokens are sampled.
     pub sampling: Sampling,
-    /// Samples per prompt.
     pub samples: usize,
     /// Steps done, for the kept responses.
     pub step: u32,
@@ -130,7 +128,7 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
 /// their pass rates, as JSON lines.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
     devices::check(verb.run.device)?;
-    let model = open_model(&verb.model, &verb.model_options, true)?;
+    let model = open_model(&verb.model, &verb.model_options)?;
     let text = text_model(&model, &verb.data)?;
     let mut named = verb.data.eval_sets();
     if named.is_empty() {

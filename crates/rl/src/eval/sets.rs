@@ -15,12 +15,12 @@ pub struct EvalSet {
 
 impl EvalSet {
     /// Returns sets of episodes, whose prompts their environment makes.
-    pub fn of_episodes(sets: Vec<(String, String)>) -> Vec<EvalSet> {
+    pub(crate) fn of_episodes(sets: Vec<(String, String)>) -> Vec<EvalSet> {
         sets.into_iter().map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
     }
 
     /// Opens sets of prompts or of pairs, each given by name and path; at most `max` rows of each.
-    pub fn open_all(
+    pub(crate) fn open_all(
         sets: Vec<(String, String)>,
         data: &Data,
         text: &TextModel,

@@ -11,19 +11,16 @@ use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Objective;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
+use plimsoll_run::ending::finite_loss;
 use std::ops::Range;
 
-/// The results of a step's updates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ActorReport {
-    /// Sums of the policy loss over all updates.
     pub policy: PolicySums,
     pub kl: KlSums,
     pub entropy: EntropySums,
     /// Counters of the last update.
     pub update: UpdateStats,
-    /// Rows of training passes, all epochs.
     pub rows: u64,
     /// Learning rate of the step; 0 without an update.
     pub learning_rate: f64,
@@ -43,7 +40,7 @@ struct ActorLoss<'l> {
 /// Makes all optimizer updates of a rollout. `kl`: the sums of a KL term that is part of the reward.
 ///
 /// Errors: `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn actor_updates(
+pub(crate) fn actor_updates(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     batch: &Batch<'_>,
@@ -122,9 +119,7 @@ impl ActorLoss<'_> {
         let entropy =
             entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, aggregation, micro.d_entropy);
         sums.loss += entropy.loss;
-        if !sums.loss.is_finite() {
-            return Err(loss_not_finite(self.step, sums.loss));
-        }
+        finite_loss(self.step, sums.loss)?;
         report.policy.merge(sums);
         report.entropy.merge(entropy);
         Ok(())
@@ -137,9 +132,9 @@ fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> 
     if differs.is_finite() {
         return Ok(differs);
     }
-    let message = format!("step {step}: a token is trained that the rollout did not draw");
+    let message = format!("step {step}: a token is trained that the rollout did not sample");
     Err(Error::new("logprob-mismatch", message)
-        .hint("this is a defect of plimsoll: the loss mask lets through what an environment said"))
+        .hint("this is a bug in plimsoll: the loss mask includes an environment's words"))
 }
 
 /// Returns the largest |l - l_old| of the trained tokens among these; 0 is promised. A token that the rollout did not
@@ -165,7 +160,7 @@ fn check_ratio(step: u32, sums: &PolicySums) -> Result<()> {
         .fact(
             "the trainer's log-probabilities are not those that the policy had when it was sampled or scored",
         )
-        .hint("this is a defect of plimsoll or of the machine: `plimsoll bench exactness` looks for it"))
+        .hint("this is a bug in plimsoll or a fault of the machine: `plimsoll bench exactness` looks for it"))
 }
 
 #[cfg(test)]

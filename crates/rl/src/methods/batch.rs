@@ -10,7 +10,6 @@ use std::ops::Range;
 pub struct Batch<'b> {
     /// All their samples, in the form that the passes take.
     pub sequences: Vec<Sequence<'b>>,
-    /// Inverse of the sampling temperature.
     pub inv_temperature: f32,
     /// The step, from 1.
     pub step: u32,

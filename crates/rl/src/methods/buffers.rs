@@ -20,7 +20,6 @@ pub struct StepBuffers {
     /// Of the reference model; empty without one.
     pub ref_logprobs: Vec<f32>,
     pub advantages: Vec<f32>,
-    /// Token rewards, before they become advantages.
     pub token_rewards: Vec<f32>,
     /// Of the trained policy.
     pub logprobs: Vec<f32>,
@@ -58,7 +57,6 @@ pub struct CorrectionArrays {
     is_there: bool,
     /// Log-probabilities as the rollout recorded them.
     pub rollout_logprobs: Vec<f32>,
-    /// Factors of the token losses.
     pub weights: Vec<f32>,
 }
 
@@ -130,7 +128,7 @@ impl StepBuffers {
     }
 
     /// Copies what the rollout recorded of a sequence.
-    pub fn set_rollout_logprobs(&mut self, sequence: usize, logprobs: &[f32]) {
+    pub(crate) fn set_rollout_logprobs(&mut self, sequence: usize, logprobs: &[f32]) {
         let tokens = self.offsets[sequence]..self.offsets[sequence + 1];
         if self.correction.is_there {
             self.correction.rollout_logprobs[tokens.clone()].copy_from_slice(logprobs);
@@ -146,29 +144,27 @@ impl StepBuffers {
     }
 
     /// Sets a sequence's mask to 0: it is not trained.
-    pub fn leave_out(&mut self, sequence: usize) {
+    pub(crate) fn leave_out(&mut self, sequence: usize) {
         let tokens = self.offsets[sequence]..self.offsets[sequence + 1];
         self.mask[tokens].fill(0.0);
     }
 
     /// Sets a sequence's mask to 0 outside its turns: the environment's words are not trained.
-    pub fn train_only(&mut self, sequence: usize, turns: &[Turn]) {
+    pub(crate) fn train_only(&mut self, sequence: usize, turns: &[Turn]) {
         let mask = &mut self.mask[self.offsets[sequence]..self.offsets[sequence + 1]];
-        let mut behind = 0;
+        let mut end = 0;
         for turn in turns {
-            mask[behind..turn.start as usize].fill(0.0);
-            behind = turn.end as usize;
+            mask[end..turn.start as usize].fill(0.0);
+            end = turn.end as usize;
         }
-        mask[behind..].fill(0.0);
+        mask[end..].fill(0.0);
     }
 
-    /// Returns the tokens of some sequences.
     pub fn tokens(&self, sequences: &Range<usize>) -> Range<usize> {
         self.offsets[sequences.start]..self.offsets[sequences.end]
     }
 
-    /// Returns the trained tokens of some sequences, and the number of sequences with one; `None` if every sample was
-    /// left out.
+    /// Returns the trained tokens of some sequences, and the number of sequences with one; `None` if every sample was left out.
     pub fn trained(&self, sequences: &Range<usize>) -> Option<(f64, f64)> {
         let tokens = |s: usize| -> f64 {
             self.mask[self.offsets[s]..self.offsets[s + 1]].iter().map(|&m| f64::from(m)).sum()
@@ -179,7 +175,7 @@ impl StepBuffers {
     }
 
     /// Rebases the offsets of some sequences to 0, for `micro_batch`.
-    pub fn set_micro(&mut self, sequences: &Range<usize>) {
+    pub(crate) fn set_micro(&mut self, sequences: &Range<usize>) {
         let first = self.offsets[sequences.start];
         self.micro_offsets.clear();
         self.micro_offsets.extend(self.offsets[sequences.start..=sequences.end].iter().map(|o| o - first));
@@ -199,11 +195,9 @@ impl StepBuffers {
             d_entropy: &mut self.d_entropy[tokens],
         }
     }
-}
 
-impl StepBuffers {
     /// Returns the sequences of `set_micro` for the critic's loss, and the slice for its derivatives.
-    pub fn critic_batch(&mut self, tokens: Range<usize>) -> (ValueBatch<'_>, &mut [f32]) {
+    pub(crate) fn critic_batch(&mut self, tokens: Range<usize>) -> (ValueBatch<'_>, &mut [f32]) {
         let critic = &mut self.critic;
         let batch = ValueBatch {
             packed: Packed { mask: &self.mask[tokens.clone()], seq_offsets: &self.micro_offsets },
@@ -218,7 +212,6 @@ impl StepBuffers {
 /// One micro-batch's part of the arrays in `StepBuffers`.
 #[derive(Debug)]
 pub struct MicroArrays<'a> {
-    /// Mask and offsets.
     pub packed: Packed<'a>,
     pub logprobs: &'a [f32],
     pub old_logprobs: &'a [f32],

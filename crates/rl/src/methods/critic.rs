@@ -12,13 +12,12 @@ use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
+use plimsoll_run::ending::finite_loss;
 use plimsoll_train::UpdateOptions;
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CriticReport {
-    /// Sums of the value loss over all its updates.
     pub sums: ValueSums,
     /// Mean value of trained tokens, before the updates.
     pub mean_value: f64,
@@ -27,14 +26,13 @@ pub struct CriticReport {
     /// Counters of the last update.
     pub update: UpdateStats,
     pub updates: u32,
-    /// Learning rate of the step.
     pub learning_rate: f64,
 }
 
 /// Turns token rewards and the critic's values into advantages and into the targets of the values.
 ///
 /// A response that the limit cut counts as ended, as in OpenRLHF, verl and Open-Reasoner-Zero: nothing follows it.
-pub fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
+pub(crate) fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     let (critic, advantages) = (&mut buffers.critic, &mut buffers.advantages);
     gae(how, packed, &buffers.token_rewards, &critic.old_values, &[], advantages, &mut critic.returns);
@@ -75,9 +73,7 @@ pub fn critic_updates(
             let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
                 let (values, d_values) = buffers.critic_batch(tokens);
                 let micro = value_loss(clip, &values, &aggregation, d_values);
-                if !micro.loss.is_finite() {
-                    return Err(loss_not_finite(step, micro.loss).fact("it is the critic's"));
-                }
+                finite_loss(step, micro.loss).map_err(|error| error.fact("it is the critic's"))?;
                 sums.merge(micro);
                 Ok(())
             };
@@ -129,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_response_ends_its_return_whatever_stands_behind_it() {
+    fn the_end_of_a_response_ends_its_return_whatever_follows_it() {
         let all = buffers(None);
         // The last target is the reward itself: no value of the next response, and none beyond a limit, is added.
         let ends = [2, 4, 8].map(|t| all.critic.returns[t]);
@@ -156,8 +152,7 @@ mod tests {
         assert_eq!(skipped, [0.125 - 0.5 + 0.25 * 0.75, 0.0, 0.0, 0.0, 0.75]);
         assert_eq!(returns, [0.125 + 0.25 * 0.75, 0.0, 0.0, 0.0, 1.0]);
         let (stepped, _) = run(MaskHole::ZeroValue, f32::NAN);
-        // Three steps of value 0 are in between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three
-        // quarters.
+        // Three steps of value 0 are in between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three quarters.
         let at_hole = 0.125 + 0.25 * 0.75;
         assert_eq!(stepped, [-0.5 + 0.25 * 0.25 * 0.25 * at_hole, 0.0, 0.0, 0.0, 0.75]);
     }

@@ -10,7 +10,7 @@ use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
+use plimsoll_run::{ending::finite_loss, scores::PairScore};
 use std::ops::Range;
 
 /// Log-probs are those of the model itself.
@@ -19,7 +19,12 @@ const INV_TEMPERATURE: f32 = 1.0;
 /// Makes one step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<PairReport> {
+pub(crate) fn dpo_step(
+    trainer: &mut Trainer<'_>,
+    run: &RunSpec,
+    items: &[Item],
+    step: u32,
+) -> Result<PairReport> {
     let sequences = sequences(items);
     trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
     trainer.score_reference(&sequences, INV_TEMPERATURE)?;
@@ -28,9 +33,7 @@ pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: 
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
     let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
         let micro = pair_loss(loss, buffers.micro_batch(tokens), pairs, &mut logps);
-        if !micro.loss.is_finite() {
-            return Err(loss_not_finite(step, micro.loss));
-        }
+        finite_loss(step, micro.loss)?;
         sums.merge(micro);
         Ok(())
     };
@@ -47,7 +50,7 @@ pub fn dpo_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: 
 }
 
 /// Returns accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
+pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let (loss, mut sums) = (run.preference, PairSums::default());
     // This is the capacity of the step's arrays.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
@@ -68,8 +71,7 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> 
     Ok(pair_score(&sums))
 }
 
-/// Computes the loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to
-/// `logps`.
+/// Computes the loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to `logps`.
 fn pair_loss(
     loss: PreferenceLoss,
     micro: MicroArrays<'_>,
@@ -77,7 +79,7 @@ fn pair_loss(
     logps: &mut [f64; 2],
 ) -> PairSums {
     let halves: Vec<Range<usize>> = micro.packed.sequences().collect();
-    assert!(halves.len().is_multiple_of(2), "a pair's halves stand in one micro-batch");
+    assert!(halves.len().is_multiple_of(2), "a pair's halves are in one micro-batch");
     let sum = |of: &[f32], half: usize| -> Vec<f32> {
         let halves = halves.iter().skip(half).step_by(2);
         halves.map(|tokens| of[tokens.clone()].iter().map(|&l| f64::from(l)).sum::<f64>() as f32).collect()

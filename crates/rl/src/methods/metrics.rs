@@ -8,7 +8,6 @@ use plimsoll_algo::{correction::CorrectionSums, shaping::RewardMetrics};
 use plimsoll_reward::Scored;
 use plimsoll_run::metrics::Metrics;
 
-/// Number of turns with metrics of their own.
 const TURNS_TOLD: usize = 8;
 
 fn named<const N: usize>(rows: [(&str, f64); N]) -> Metrics {
@@ -16,7 +15,7 @@ fn named<const N: usize>(rows: [(&str, f64); N]) -> Metrics {
 }
 
 /// Adds the metrics of a rollout, and the counts of its rewards and its environment.
-pub fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
+pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
     metrics.extend(named([
         ("time/rollout", gathered.rollout_s),
         ("time/reward", gathered.reward_s),
@@ -77,7 +76,7 @@ pub fn add_sets(metrics: &mut Metrics, names: &[&str], groups: &[HeldGroup]) {
 }
 
 /// Returns the metrics of rewards before shaping.
-pub fn of_rewards(rewards: &RewardMetrics) -> Metrics {
+pub(crate) fn of_rewards(rewards: &RewardMetrics) -> Metrics {
     named([
         ("reward", rewards.reward),
         ("reward_std", rewards.reward_std),
@@ -86,7 +85,10 @@ pub fn of_rewards(rewards: &RewardMetrics) -> Metrics {
 }
 
 /// Returns the mean of each reward over the samples that it scored, unweighted.
-pub fn of_reward_parts<'s>(names: &[&str], scored: impl Iterator<Item = &'s Scored> + Clone) -> Metrics {
+pub(crate) fn of_reward_parts<'s>(
+    names: &[&str],
+    scored: impl Iterator<Item = &'s Scored> + Clone,
+) -> Metrics {
     let mean = |i: usize| {
         let scores = scored.clone().filter_map(|s| s.parts[i]).map(f64::from);
         scores.clone().sum::<f64>() / scores.count().max(1) as f64
@@ -95,7 +97,7 @@ pub fn of_reward_parts<'s>(names: &[&str], scored: impl Iterator<Item = &'s Scor
 }
 
 /// Returns the metrics of the weights for samples of an older policy version.
-pub fn of_correction(sums: &CorrectionSums) -> Metrics {
+pub(crate) fn of_correction(sums: &CorrectionSums) -> Metrics {
     named([
         ("correction/mean", sums.mean_weight()),
         ("correction/masked_share", sums.masked_share()),
@@ -104,7 +106,7 @@ pub fn of_correction(sums: &CorrectionSums) -> Metrics {
 }
 
 /// Returns the metrics of the actor's updates, which took `seconds`.
-pub fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
+pub(crate) fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
     named([
         ("kl", actor.kl.mean_kl()),
         ("entropy", actor.entropy.mean_entropy()),
@@ -133,8 +135,7 @@ pub fn of_critic(critic: &CriticReport) -> Metrics {
     ])
 }
 
-/// Returns the metrics of a supervised step.
-pub fn of_sft(report: &SftReport) -> Metrics {
+pub(crate) fn of_sft(report: &SftReport) -> Metrics {
     named([
         ("loss", report.sums.mean_nll()),
         ("grad_norm", report.update.grad_norm),

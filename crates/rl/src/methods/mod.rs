@@ -17,7 +17,6 @@ use plimsoll_base::Result;
 use plimsoll_config::{Method, RunSpec};
 use plimsoll_run::scores::PairScore;
 
-/// A method over pairs of answers.
 pub struct PairMethod {
     pub method: Method,
     /// Makes one step, from 1, over some pairs: a single update.
@@ -26,8 +25,7 @@ pub struct PairMethod {
     pub score: fn(&mut Trainer<'_>, &RunSpec, &[Item]) -> Result<PairScore>,
 }
 
-/// The methods over pairs.
-pub const PAIR_METHODS: [PairMethod; 2] = [
+pub(crate) const PAIR_METHODS: [PairMethod; 2] = [
     PairMethod { method: Method::Dpo, step: dpo::dpo_step, score: dpo::score_pairs },
     PairMethod {
         method: Method::RewardModel,

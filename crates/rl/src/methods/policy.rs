@@ -20,24 +20,19 @@ use plimsoll_plan::RoleName;
 use plimsoll_run::{metrics::Metrics, status::Doing};
 use std::time::Instant;
 
-/// The results of a step.
 #[derive(Debug, Default)]
 pub struct StepReport {
     /// Every metric of a part of the step, by name.
     pub metrics: Metrics,
     /// Mean reward before shaping.
     pub reward: f64,
-    /// Sampled response tokens.
     pub sampled_tokens: usize,
-    /// Rows of training passes, all epochs.
     pub update_rows: u64,
     /// Largest difference between the trainer's log-probability before the weights changed and l_old, which is the
     /// rollout's unless another policy version sampled.
     pub logprob_mismatch_max: f64,
-    /// Seconds of each part.
     pub seconds: StepSeconds,
-    /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is
-    /// trained.
+    /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is trained.
     pub flops: f64,
     /// The first fault of an episode, in one line.
     pub fault: Option<String>,
@@ -45,16 +40,13 @@ pub struct StepReport {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepSeconds {
-    /// Sampling.
     pub rollout: f64,
     /// Grading after the rollout: what was not finished by its end.
     pub reward: f64,
-    /// Forward, backward and optimizer of the actor.
     pub update: f64,
 }
 
-/// Makes one step over P prompts: those that the last rollout has left, or those of a new rollout. `step` counts from
-/// 1.
+/// Makes one step over P prompts: those that the last rollout has left, or those of a new rollout. `step` counts from 1.
 ///
 /// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of
 /// sampling and of the rewards. `cx.cursor` is then past what the step sampled, and must not be kept.
@@ -128,7 +120,6 @@ impl StepReport {
         self.metrics.extend(metrics::of_actor(actor, self.seconds.update));
     }
 
-    /// Adds the metrics of the trained samples.
     fn add_samples(&mut self, cx: &StepContext<'_>, batch: &Batch<'_>, flops: f64) {
         self.flops += flops;
         let count = batch.which.len() as f64;

@@ -9,13 +9,13 @@ use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::{ending::loss_not_finite, scores::PairScore};
+use plimsoll_run::{ending::finite_loss, scores::PairScore};
 use std::ops::Range;
 
 /// Makes one step over pairs: a single update. `step` counts from 1.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
-pub fn reward_model_step(
+pub(crate) fn reward_model_step(
     trainer: &mut Trainer<'_>,
     run: &RunSpec,
     items: &[Item],
@@ -29,9 +29,7 @@ pub fn reward_model_step(
         let items = &items[entries.start / 2..entries.end / 2];
         let critic = &mut buffers.critic;
         let micro = pair_loss(items, &critic.values[entries.clone()], pairs, &mut critic.d_values[entries]);
-        if !micro.loss.is_finite() {
-            return Err(loss_not_finite(step, micro.loss));
-        }
+        finite_loss(step, micro.loss)?;
         sums.merge(micro);
         Ok(())
     };
@@ -42,7 +40,7 @@ pub fn reward_model_step(
 }
 
 /// Returns accuracy, margin and loss over held-out pairs, without an update.
-pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
+pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let mut sums = PairSums::default();
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let scores = trainer.reward_scores(&sequences(items))?;
@@ -54,7 +52,7 @@ pub fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> 
 
 /// Computes the loss of pairs whose scores are adjacent, chosen first; writes its derivatives, [2 P].
 fn pair_loss(items: &[Item], scores: &[f32], total_pairs: f64, d_scores: &mut [f32]) -> PairSums {
-    assert_eq!(scores.len(), 2 * items.len(), "a pair's halves stand in one micro-batch");
+    assert_eq!(scores.len(), 2 * items.len(), "a pair's halves are in one micro-batch");
     let half = |which: usize| -> Vec<f32> { scores.iter().skip(which).step_by(2).copied().collect() };
     let margins: Vec<f32> = items.iter().map(|item| item.margin).collect();
     let mut d = [vec![0f32; items.len()], vec![0f32; items.len()]];

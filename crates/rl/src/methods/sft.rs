@@ -7,7 +7,7 @@ use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::ending::loss_not_finite;
+use plimsoll_run::ending::finite_loss;
 use plimsoll_train::Sequence;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,12 @@ pub struct SftReport {
 }
 
 /// Makes one supervised step over rows with completions. `step` counts from 1.
-pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: u32) -> Result<SftReport> {
+pub(crate) fn sft_step(
+    trainer: &mut Trainer<'_>,
+    run: &RunSpec,
+    items: &[Item],
+    step: u32,
+) -> Result<SftReport> {
     let sequences: Vec<Sequence<'_>> = items
         .iter()
         .enumerate()
@@ -43,9 +48,7 @@ pub fn sft_step(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item], step: 
         &mut |buffers, tokens| {
             let micro = buffers.micro_batch(tokens);
             let sums = sft_loss(micro.packed, micro.logprobs, &aggregation, micro.d_logprobs);
-            if !sums.loss.is_finite() {
-                return Err(loss_not_finite(step, sums.loss));
-            }
+            finite_loss(step, sums.loss)?;
             report.sums.merge(sums);
             Ok(())
         },

@@ -4,17 +4,17 @@
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
 use crate::methods::buffers::StepBuffers;
-use plimsoll_base::{Bytes, Error, Phase, Result, slugs};
+use plimsoll_base::{Bytes, Error, Phase, Result};
 use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Decoder, Derivatives, FlatTensors, Param, ParamTable, Params, Pass, PassIndex, Scorer,
-    Streamed, backward, head, layers, load, rehearsal_sizes, restore, rope, values,
+    Activations, Decoder, Derivatives, FlatTensors, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
+    backward, head, layers, load, rehearsal_sizes, restore, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
 use plimsoll_run::checkpoint::{CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
-use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions};
+use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions, gradient_not_finite};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -30,13 +30,14 @@ pub struct Role<'a> {
     weights: Weights<'a>,
 }
 
-/// Where a role's weights are.
 #[allow(clippy::large_enum_variant)] // A handful in a run.
 enum Weights<'a> {
-    /// In the arena.
     Resident(Decoder<'a>),
     /// In the device's host memory, as one flat buffer; the layers stream through the arena.
-    Offloaded { all: Buf<'a>, rope: Buf<'a> },
+    Offloaded {
+        all: Buf<'a>,
+        rope: Buf<'a>,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,17 +51,11 @@ pub struct Loading {
 /// Counters of an update over some sequences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UpdateStats {
-    /// Norm of the gradient before clipping.
     pub grad_norm: f64,
-    /// Forward and backward passes.
     pub micro_batches: u32,
-    /// Rows that passed through them.
     pub rows: u64,
-    /// Seconds of forward passes, heads included.
     pub forward_s: f64,
-    /// Seconds of backward passes.
     pub backward_s: f64,
-    /// Seconds of gradient norm and optimizer.
     pub optimizer_s: f64,
 }
 
@@ -91,8 +86,6 @@ impl Scores<'_> {
 impl<'a> Role<'a> {
     /// Binds the role's regions and reads its weights from `model`. `first` is the run's first role, whose rotary table
     /// serves the others where their shapes allow it; none for the first role itself.
-    ///
-    /// Errors: those of reading weights.
     pub fn bind(
         dev: &dyn Device,
         resident: Resident<'a>,
@@ -139,15 +132,12 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns the number of its optimizer updates.
     pub fn updates(&self) -> u64 {
         self.optimizer.as_ref().map_or(0, |optimizer| optimizer.step)
     }
 
     /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch and the head's numbers: the
     /// log-probabilities of their response tokens, or their values.
-    ///
-    /// Errors: those of packing and of the device.
     pub fn score(
         &self,
         with: Passes<'_, '_>,
@@ -259,8 +249,6 @@ impl<'a> Role<'a> {
     }
 
     /// Runs every shape of its passes once. Weights and states stay unchanged.
-    ///
-    /// Errors: those of the device.
     pub fn rehearse(&self, with: Passes<'_, '_>) -> Result<()> {
         let Passes { dev, overlay, positions, .. } = with;
         let update = self.shape.update.map(|update| update.pass);
@@ -288,8 +276,6 @@ impl<'a> Role<'a> {
     }
 
     /// Reads the initial weights again.
-    ///
-    /// Errors: those of reading weights.
     pub fn reload(&self, dev: &dyn Device, model: &OpenModel, how: Loading) -> Result<()> {
         load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)
     }
@@ -324,12 +310,6 @@ impl<'a> Role<'a> {
             RoleName::Critic => (CRITIC, CRITIC_OPTIMIZER),
             _ => (WEIGHTS, OPTIMIZER),
         }
-    }
-
-    /// Returns the sum of squares of one parameter.
-    pub fn sum_squares_of(&self, dev: &dyn Device, param: &Param) -> f64 {
-        let all = self.decoder().params.all;
-        dev.sum_squares(all.slice(param.offset as usize, param.elements as usize))
     }
 
     fn trained(&self) -> &Optimizer<'a> {
@@ -391,14 +371,7 @@ impl<'a> Role<'a> {
 
     /// Returns the error that names the first tensor whose gradient is not finite.
     fn gradient_not_finite(&self, dev: &dyn Device) -> Error {
-        let grads = &self.trained().grads;
-        let broken = |p: &&Param| {
-            !dev.sum_squares(grads.all.slice(p.offset as usize, p.elements as usize)).is_finite()
-        };
-        let broken = self.table.params.iter().find(broken);
-        let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
-        let error = Error::new(slugs::GRADIENT_NOT_FINITE, format!("the gradient of `{name}` is not finite"))
-            .hint("lower train.learning_rate, or set train.grad_clip");
+        let error = gradient_not_finite(dev, &self.table, self.trained().grads.all);
         match self.shape.name {
             RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),
             _ => error,

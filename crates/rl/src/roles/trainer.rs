@@ -20,7 +20,6 @@ pub struct Sources<'m> {
     pub model: &'m OpenModel,
     /// The critic's starting weights, if they are another model.
     pub critic: Option<&'m OpenModel>,
-    /// The reward model that scores responses.
     pub reward: Option<&'m OpenModel>,
 }
 
@@ -46,7 +45,6 @@ pub struct Trainer<'a> {
     pub samples: Samples,
     /// Responses that a rollout kept, if they outlive its requests.
     pub kept: Option<Samples>,
-    /// Per-token arrays of the step.
     pub buffers: StepBuffers,
     /// The first is the one that is sampled from or trained.
     roles: Vec<Role<'a>>,
@@ -59,8 +57,6 @@ pub struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     /// Binds the roles to the arena and reads their weights; what a model's files do not hold is drawn from `seed`.
-    ///
-    /// Errors: those of reading weights.
     pub fn new(
         dev: &'a dyn Device,
         arena: &'a mut Arena,
@@ -102,15 +98,12 @@ impl<'a> Trainer<'a> {
         self.roles.iter().find(|role| role.shape.name == name)
     }
 
-    /// Returns the roles that are trained.
     pub fn trained(&self) -> impl Iterator<Item = &Role<'a>> {
         self.roles.iter().filter(|role| role.optimizer.is_some())
     }
 
     /// Runs every shape of every phase once, so that the device's libraries allocate what they need before the first
     /// step. Weights and states stay unchanged. Does nothing on a device whose operations allocate no memory.
-    ///
-    /// Errors: those of the device.
     pub fn rehearse(&mut self, samplings: &[Sampling]) -> Result<()> {
         if self.dev.card_memory().is_none() {
             return Ok(());
@@ -131,8 +124,6 @@ impl<'a> Trainer<'a> {
     }
 
     /// Reads the first role's initial weights again.
-    ///
-    /// Errors: those of reading weights.
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
         self.overlay.take_back();
         self.roles[0].reload(self.dev, model, self.loading)
@@ -159,8 +150,7 @@ impl<'a> Trainer<'a> {
         self.roles[0].updates()
     }
 
-    /// Returns the optimizer updates of all roles.
-    pub fn all_updates(&self) -> u64 {
+    pub(crate) fn all_updates(&self) -> u64 {
         self.roles.iter().map(Role::updates).sum()
     }
 
@@ -182,13 +172,11 @@ impl<'a> Trainer<'a> {
         *self.kept.as_mut().unwrap_or(&mut self.samples) = samples;
     }
 
-    pub fn step_samples(&self) -> &Samples {
+    pub(crate) fn step_samples(&self) -> &Samples {
         self.kept.as_ref().unwrap_or(&self.samples)
     }
 
     /// Scores all sequences with a role, as `Role::score`.
-    ///
-    /// Errors: those of packing and of the device.
     pub fn score(
         &mut self,
         role: RoleName,
@@ -201,9 +189,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Computes log-probabilities under the reference into `buffers.ref_logprobs`. Does nothing without a reference.
-    ///
-    /// Errors: as `score`.
-    pub fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+    pub(crate) fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
         if self.role(RoleName::Reference).is_none() {
             return Ok(());
         }
@@ -214,9 +200,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Computes log-probabilities under the current actor into `buffers.old_logprobs`.
-    ///
-    /// Errors: as `score`.
-    pub fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
+    pub(crate) fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
         self.score(RoleName::Actor, sequences, inv_temperature, &mut |buffers, which, scores| {
             let tokens = buffers.tokens(&which);
             scores.read(&mut buffers.old_logprobs[tokens]);
@@ -225,9 +209,7 @@ impl<'a> Trainer<'a> {
 
     /// Computes the value of the state before each response token into `buffers.critic.old_values`. Does nothing without a
     /// critic.
-    ///
-    /// Errors: as `score`.
-    pub fn score_values(&mut self, sequences: &[Sequence<'_>]) -> Result<()> {
+    pub(crate) fn score_values(&mut self, sequences: &[Sequence<'_>]) -> Result<()> {
         if self.role(RoleName::Critic).is_none() {
             return Ok(());
         }
@@ -238,9 +220,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Returns the reward model's score of each sequence, read at its last token.
-    ///
-    /// Errors: as `score`.
-    pub fn reward_scores(&mut self, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
+    pub(crate) fn reward_scores(&mut self, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
         let mut out = vec![0f32; sequences.len()];
         self.score(RoleName::Reward, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
         Ok(out)
@@ -248,8 +228,7 @@ impl<'a> Trainer<'a> {
 
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
     ///
-    /// `loss` is called for each micro-batch after its forward pass: it writes the derivatives of its tokens into
-    /// `buffers`.
+    /// `loss` is called for each micro-batch after its forward pass: it writes the derivatives of its tokens into `buffers`.
     /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then unchanged.
     pub fn update(
         &mut self,
@@ -265,9 +244,6 @@ impl<'a> Trainer<'a> {
         role.apply(with, stats, how)
     }
 
-    /// Computes the gradients of an update, from zero.
-    ///
-    /// Errors: as `Role::gradients`.
     pub fn gradients(
         &mut self,
         role: RoleName,

@@ -17,29 +17,22 @@ use plimsoll_rollout::{Request, RolloutStats};
 use plimsoll_run::status::Doing;
 use std::time::Instant;
 
-/// The results of a rollout.
 #[derive(Clone, Debug, Default)]
 pub struct Gathered {
     /// True if groups may be dropped.
     pub filters: bool,
     pub rounds: u32,
-    /// Number of sampled groups.
     pub sampled: usize,
     /// Number of groups that passed, including those that were not needed any more.
     pub passed: usize,
     /// Number of groups that the rollout is short of.
     pub missing: usize,
-    /// Sum of all rewards.
     pub rewards: f64,
-    /// Number of rewards.
     pub rewarded: usize,
-    /// Number of sampled response tokens.
     pub tokens: usize,
     /// Operations of one forward pass over what was sampled.
     pub flops: f64,
-    /// The engine's counters.
     pub stats: RolloutStats,
-    /// Seconds of sampling.
     pub rollout_s: f64,
     /// Seconds of grading after the rollout: what was not finished by its end.
     pub reward_s: f64,
@@ -47,7 +40,6 @@ pub struct Gathered {
     pub tallies: Vec<(String, Tally)>,
     /// Means of what they logged with their scores, in the last round.
     pub logged: Vec<(String, f64)>,
-    /// Results of the episodes, if there is an environment.
     pub episodes: Option<RoundReport>,
 }
 
@@ -58,7 +50,7 @@ impl Gathered {
     }
 
     /// Returns the mean reward of all samples; the metric `dynamic_sampling/reward`.
-    pub fn mean_reward(&self) -> f64 {
+    pub(crate) fn mean_reward(&self) -> f64 {
         self.rewards / self.rewarded.max(1) as f64
     }
 
@@ -206,8 +198,7 @@ fn respond(
     Ok((scored, texts))
 }
 
-/// Plays the begun episodes from the request's prompts. Returns the return of each, and no text: episodes keep their
-/// own.
+/// Plays the begun episodes from the request's prompts. Returns the return of each, and no text: episodes keep their own.
 fn play(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,

@@ -19,7 +19,6 @@ pub struct Held {
     groups: Vec<HeldGroup>,
     /// Number of groups that have been trained on.
     used: usize,
-    /// Groups of the last step.
     last: Range<usize>,
     of: HeldState,
 }
@@ -60,7 +59,6 @@ impl Held {
         *self = Held { of: HeldState { step, policy_version, groups: 0 }, ..Held::default() };
     }
 
-    /// Adds a kept group.
     pub fn push(&mut self, group: HeldGroup) {
         self.groups.push(group);
     }
@@ -90,8 +88,7 @@ impl Held {
         self.last.clone()
     }
 
-    /// Returns the waiting groups, once the rollout's first step is done. A rollout before its first step is sampled
-    /// again.
+    /// Returns the waiting groups, once the rollout's first step is done. A rollout before its first step is sampled again.
     fn waiting(&self) -> Range<usize> {
         if self.used == 0 { 0..0 } else { self.used..self.groups.len() }
     }
@@ -134,7 +131,7 @@ impl Held {
     ) -> Result<Held> {
         let bad = |what: String| {
             Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
-                .hint("--resume=previous-good goes on from the checkpoint before")
+                .hint("--resume=previous-good resumes from the previous checkpoint")
         };
         let number = |bits: Option<u32>| bits.map(f32::from_bits);
         let mut held = Held { of: state, ..Held::default() };

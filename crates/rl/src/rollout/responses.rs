@@ -22,7 +22,6 @@ pub struct KeptSample {
     /// The score of each reward, by its name, before its weight.
     pub rewards: BTreeMap<String, Option<f32>>,
     pub response_tokens: usize,
-    /// Why it ended.
     pub finish: Finish,
     /// Number of optimizer updates of the weights that sampled it.
     pub policy_version: u64,
@@ -71,8 +70,7 @@ impl Kept<'_> {
         }
     }
 
-    /// Returns the characters that each token completes; 0 for special tokens and for the first bytes of a longer
-    /// character.
+    /// Returns the characters that each token completes; 0 for special tokens and for the first bytes of a longer character.
     fn token_chars(&self, response: &[u32]) -> Vec<u32> {
         let (mut decoder, mut text) = (StreamDecoder::new(true), String::new());
         let completed = |&token: &u32| {
@@ -123,9 +121,8 @@ impl StopCondition for TextStop<'_> {
     }
 }
 
-/// Returns the text of a response as rewards see it: without special tokens, cut before the stop string unless it is
-/// kept.
-pub fn response_text(
+/// Returns the text of a response as rewards see it: without special tokens, cut before the stop string unless it is kept.
+pub(crate) fn response_text(
     text: &TextModel,
     response: &[u32],
     finish: Finish,

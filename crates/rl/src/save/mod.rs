@@ -33,7 +33,6 @@ pub struct SaveJob<'a> {
     manifest: Manifest,
 }
 
-/// One file of tensors.
 #[derive(Debug)]
 struct TensorsOf<'a> {
     file: &'static str,
@@ -41,8 +40,7 @@ struct TensorsOf<'a> {
     sets: Vec<FlatTensors<'a>>,
 }
 
-/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read
-/// them.
+/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read them.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; no partial folder is left.
 pub fn prepare<'a>(
@@ -99,8 +97,7 @@ impl SaveJob<'_> {
     }
 }
 
-/// Returns the files of tensors: the first role's weights, and with everything the weights and states of all trained
-/// roles.
+/// Returns the files of tensors: the first role's weights, and with everything the weights and states of all trained roles.
 fn tensors<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
     let mut files = Vec::new();
     for role in trainer.trained() {
@@ -124,8 +121,9 @@ fn write_small(
     everything: Option<(&RunState, &str)>,
 ) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
     let (shape, ids) = (trainer.shape, model.token_ids());
-    let pretty =
-        |value: &serde_json::Value| serde_json::to_vec_pretty(value).expect("JSON of our own making");
+    let pretty = |value: &serde_json::Value| {
+        serde_json::to_vec_pretty(value).expect("it is the JSON that was just written")
+    };
     let mut files = BTreeMap::new();
     let mut write = |name: &str, bytes: &[u8]| -> Result<()> {
         files.insert(name.to_string(), write_new(&part.join(name), bytes)?);
@@ -153,7 +151,6 @@ fn write_small(
     Ok(files)
 }
 
-/// Returns the bytes of a checkpoint.
-pub fn checkpoint_size(shape: &RunShape) -> Bytes {
+pub(crate) fn checkpoint_size(shape: &RunShape) -> Bytes {
     checkpoint_bytes(shape, shape.training.as_ref().expect("only training saves"))
 }

@@ -2,7 +2,7 @@
 
 use crate::context::Cursor;
 use crate::data::session::Session;
-use crate::diverged::{name_tensor, prove};
+use crate::diverged::prove;
 use crate::episodes::Episodes;
 use crate::roles::{Role, Trainer};
 use crate::rollout::held::Held;
@@ -16,6 +16,7 @@ use plimsoll_run::checkpoint::{HELD, HeldState, RunState};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
 use plimsoll_run::progress::Progress;
+use plimsoll_train::name_tensor;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -130,7 +131,8 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn name_tensor(&self, error: Error) -> Error {
-        name_tensor(&self.trainer, error)
+        let role = self.trainer.first();
+        name_tensor(self.trainer.dev, &role.table, role.decoder().params.all, error)
     }
 
     fn state(&self, state: &mut RunState) {

@@ -21,14 +21,12 @@ const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// `FORMAT` when it was written.
     pub format: u64,
     pub step: u32,
     /// False for weights alone, which a run that failed inside a step leaves.
     pub resumable: bool,
     /// The model that the run began with.
     pub source: String,
-    /// The version of Plimsoll that wrote it.
     pub version: String,
     /// Files by path in the folder; the manifest itself is not listed.
     pub files: BTreeMap<String, FileRecord>,
@@ -57,7 +55,7 @@ impl Manifest {
         let meta = refuse_link(&path, "it")?;
         if !meta.is_file() {
             // Opening a pipe would block.
-            return Err(damaged(&path, "it is no regular file"));
+            return Err(damaged(&path, "it is not a regular file"));
         }
         if meta.len() > MANIFEST_BYTES_MAX {
             return Err(damaged(&path, &format!("{} bytes, the limit is {MANIFEST_BYTES_MAX}", meta.len())));
@@ -74,7 +72,7 @@ impl Manifest {
         let manifest: Manifest =
             serde_json::from_value(value).map_err(|err| damaged(&path, &err.to_string()))?;
         if manifest.to_text() != text {
-            return Err(damaged(&path, "its checksum of itself does not hold"));
+            return Err(damaged(&path, "its own checksum does not match"));
         }
         Ok(manifest)
     }
@@ -106,7 +104,7 @@ fn check(folder: &Path, name: &str, expect: &FileRecord) -> std::result::Result<
     match path.symlink_metadata() {
         Err(err) if err.kind() == ErrorKind::NotFound => return Err("it is missing".into()),
         Err(err) => return Err(err.to_string()),
-        Ok(meta) if !meta.is_file() => return Err("it is no regular file".into()),
+        Ok(meta) if !meta.is_file() => return Err("it is not a regular file".into()),
         Ok(meta) if meta.len() != expect.bytes => {
             return Err(format!("{} bytes, expected {}", meta.len(), expect.bytes));
         }
@@ -200,7 +198,7 @@ mod tests {
         assert!(error.message.contains("9.0.0"), "{error}");
         fs::remove_file(path.join(MANIFEST)).unwrap();
         fs::create_dir(path.join(MANIFEST)).unwrap();
-        assert!(Manifest::read(&path).unwrap_err().message.ends_with("it is no regular file"));
+        assert!(Manifest::read(&path).unwrap_err().message.ends_with("it is not a regular file"));
         let outside = FileRecord { bytes: 0, sha256: String::new() };
         assert!(check(&path, "../x", &outside).unwrap_err().contains("outside"));
     }

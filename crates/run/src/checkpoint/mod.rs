@@ -26,7 +26,6 @@ pub const STATE: &str = "state";
 pub const STATE_JSON: &str = "state/state.json";
 pub const OPTIMIZER: &str = "state/optimizer.safetensors";
 pub const CRITIC: &str = "state/critic.safetensors";
-/// The states of the critic's optimizer.
 pub const CRITIC_OPTIMIZER: &str = "state/critic_optimizer.safetensors";
 /// Samples that wait for their steps, one line per group.
 pub const HELD: &str = "state/held.jsonl";

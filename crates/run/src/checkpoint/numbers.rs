@@ -11,7 +11,7 @@ pub mod exact {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map_err(|_| D::Error::custom(format!("`{text}` is no number")))
+        text.parse().map_err(|_| D::Error::custom(format!("`{text}` is not a number")))
     }
 }
 
@@ -25,7 +25,7 @@ pub mod exact_option {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
         let parse =
-            |text: String| text.parse().map_err(|_| D::Error::custom(format!("`{text}` is no number")));
+            |text: String| text.parse().map_err(|_| D::Error::custom(format!("`{text}` is not a number")));
         Option::<String>::deserialize(deserializer)?.map(parse).transpose()
     }
 }

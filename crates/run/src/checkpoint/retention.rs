@@ -13,7 +13,7 @@ pub struct Retention {
 
 impl Retention {
     /// Returns the steps to remove from `whole`, (step, bytes) in ascending order.
-    pub fn superfluous(&self, whole: &[(u32, u64)]) -> Vec<u32> {
+    pub(crate) fn superfluous(&self, whole: &[(u32, u64)]) -> Vec<u32> {
         let newest = whole.last().map(|(step, _)| *step);
         let is_fixed = |step: u32| Some(step) == newest || Some(step) == self.best;
         let first_kept = whole.len().saturating_sub(self.keep.max(1) as usize);

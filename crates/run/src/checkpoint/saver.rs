@@ -8,7 +8,6 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 /// The thread's stack: it copies rows through the staging buffer and hashes them.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Runs save jobs.
 #[derive(Debug)]
 pub struct Saver<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
@@ -42,8 +41,6 @@ impl<'scope, 'env> Saver<'scope, 'env> {
     }
 
     /// Waits for the job in progress, if any; returns its step and the checkpoint's path.
-    ///
-    /// Errors: those of the job.
     pub fn settle(&mut self) -> Result<Option<(u32, PathBuf)>> {
         let Some((step, handle)) = self.under_way.take() else { return Ok(None) };
         match handle.join() {

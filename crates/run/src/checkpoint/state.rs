@@ -26,7 +26,6 @@ pub struct HeldState {
     pub step: u32,
     /// Number of optimizer updates of the weights that sampled them.
     pub policy_version: u64,
-    /// Number of waiting groups.
     pub groups: u64,
 }
 
@@ -34,21 +33,16 @@ pub struct HeldState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunState {
-    /// Number of optimizer updates of the weights.
     pub policy_version: u64,
-    /// Number of optimizer updates of the critic, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic_updates: Option<u64>,
     /// Key of all random numbers.
     pub seed: u64,
-    /// Position of the next prompt in the data.
     pub data_position: u64,
-    /// Counter of the next sample's random numbers.
     pub next_sample_id: u64,
     /// Samples of an earlier rollout that wait for their steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<HeldState>,
-    /// Coefficient of the adaptive KL controller.
     #[serde(with = "exact_option")]
     pub kl_coef: Option<f64>,
     /// Length of `events.jsonl` at this point.
@@ -56,7 +50,6 @@ pub struct RunState {
     pub progress: Progress,
     /// Instruction path or compute capability.
     pub machine: String,
-    /// SHA-256 of the binary.
     pub build: String,
     /// SHA-256 of the planner's decisions that bits depend on.
     pub plan: String,
@@ -92,7 +85,6 @@ impl RunState {
         }
     }
 
-    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a state is plain data") + "\n"
     }

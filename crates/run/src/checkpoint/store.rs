@@ -8,7 +8,6 @@ use plimsoll_files::fsync_dir;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The newest checkpoint.
 const LATEST: &str = "latest";
 /// The checkpoint with the highest evaluation.
 const BEST: &str = "best";
@@ -21,12 +20,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns the store of a run directory.
     pub fn of_run(run_dir: &Path) -> Store {
         Store { folder: run_dir.join("checkpoints") }
     }
 
-    /// Returns the folder `checkpoints/`.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -76,7 +73,7 @@ impl Store {
     }
 
     /// Removes the temporary names that a killed run left.
-    pub fn clear_leftovers(&self) -> Result<()> {
+    pub(crate) fn clear_leftovers(&self) -> Result<()> {
         for name in self.names().iter().filter(|name| name.starts_with('.')) {
             let path = self.folder.join(name);
             let is_dir = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
@@ -87,7 +84,7 @@ impl Store {
     }
 
     /// Renames a damaged checkpoint; it is removed when a newer one is complete.
-    pub fn set_aside(&self, step: u32) -> Result<()> {
+    pub(crate) fn set_aside(&self, step: u32) -> Result<()> {
         let (from, to) = (self.path(step), self.folder.join(format!("{}{DAMAGED}", step_name(step))));
         if to.symlink_metadata().is_ok() {
             self.remove(&format!("{}{DAMAGED}", step_name(step)))?;
@@ -96,13 +93,12 @@ impl Store {
         fsync_dir(&self.folder)
     }
 
-    /// Points `latest` at a checkpoint.
-    pub fn point_latest(&self, step: u32) -> Result<()> {
+    pub(crate) fn point_latest(&self, step: u32) -> Result<()> {
         self.point(LATEST, step)
     }
 
     /// Points `best` at a checkpoint; removes the name where there is no best, or its folder is gone.
-    pub fn point_best(&self, step: Option<u32>) -> Result<()> {
+    pub(crate) fn point_best(&self, step: Option<u32>) -> Result<()> {
         match step.filter(|step| self.path(*step).is_dir()) {
             Some(step) => self.point(BEST, step),
             None => {
@@ -123,8 +119,7 @@ impl Store {
     }
 
     fn prune(&self, newest: u32, retention: &Retention) -> Result<()> {
-        // A run that resumed from an earlier checkpoint passes its old steps again: the one written last is the
-        // newest.
+        // A run that resumed from an earlier checkpoint passes its old steps again: the one written last is the newest.
         let bytes = |step: u32| Manifest::read(&self.path(step)).map_or(0, |manifest| manifest.bytes());
         let whole: Vec<(u32, u64)> =
             self.steps().into_iter().filter(|step| *step <= newest).map(|step| (step, bytes(step))).collect();

@@ -17,11 +17,9 @@ pub struct Listed {
     pub bytes: u64,
     /// True if a run can be resumed from it.
     pub resumable: bool,
-    /// True if `latest` points at it.
     pub latest: bool,
     /// True if it has the highest evaluation so far.
     pub best: bool,
-    /// The evaluation at its step.
     pub eval: Option<f64>,
     /// The error message of its damage.
     pub damage: Option<String>,
@@ -58,8 +56,7 @@ pub fn verify(path: &Path) -> Result<Vec<Listed>> {
 /// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder. It gets its name when
 /// it is complete.
 ///
-/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`,
-/// `write-failed`.
+/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`, `write-failed`.
 pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let mut listed = list(path)?;
     let newest = listed.iter().rposition(|entry| entry.latest).unwrap_or(listed.len() - 1);
@@ -67,11 +64,11 @@ pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let manifest = Manifest::read(&entry.path)?;
     manifest.verify(&entry.path)?;
     if to.symlink_metadata().is_ok() {
-        return Err(Error::usage("export-exists", format!("{} is there already", to.display()))
+        return Err(Error::usage("export-exists", format!("{} already exists", to.display()))
             .hint("choose another folder, or remove it"));
     }
     let name = to.file_name().ok_or_else(|| {
-        Error::usage("export-exists", format!("{} is no name for a folder", to.display()))
+        Error::usage("export-exists", format!("{} is not a valid folder name", to.display()))
             .hint("give a folder that does not exist yet")
     })?;
     let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Largest number of points of a curve.
 const POINTS_MAX: usize = 1024;
 /// Longest line of a log; an event has a few kilobytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -24,7 +23,6 @@ pub struct Curves {
     pub episode_lengths: Points,
     /// Loss of each step that samples nothing.
     pub losses: Points,
-    /// Score of each evaluation, by set.
     pub evals: BTreeMap<String, Points>,
 }
 

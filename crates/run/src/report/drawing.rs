@@ -14,7 +14,6 @@ const PLOT_HEIGHT: f64 = 186.0;
 const LEFTS: [f64; 2] = [64.0, 544.0];
 /// Approximate number of grid lines across a plot.
 const TICKS: f64 = 4.0;
-/// Number of colours; further sets reuse them.
 const COLOURS: usize = 6;
 /// Largest number of sets named above the plot.
 const NAMED: usize = 4;

@@ -12,13 +12,11 @@ use crate::run_dir::{RunDir, step_name};
 use plimsoll_base::Result;
 use std::path::Path;
 
-pub const CURVES_SVG: &str = "curves.svg";
-pub const SIDE_BY_SIDE: &str = "samples/side_by_side.md";
+pub(crate) const CURVES_SVG: &str = "curves.svg";
+pub(crate) const SIDE_BY_SIDE: &str = "samples/side_by_side.md";
 
-/// The report of a finished run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Rewards, lengths, losses and evaluations over the steps.
     pub curves: Curves,
     /// Responses of the first and the last evaluation, or of the first and the last step.
     pub pairs: Vec<Pair>,

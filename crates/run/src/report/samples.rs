@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// Number of prompts shown.
 const PAIRS: usize = 3;
 /// Longest text shown, in characters.
 const LETTERS_MAX: usize = 600;
@@ -18,15 +17,12 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 /// Two responses to one prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
-    /// From the first evaluation or step.
     pub before: Shown,
-    /// From the last one.
     pub after: Shown,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shown {
-    /// Steps done.
     pub step: u64,
     /// The prompt, truncated.
     pub prompt: String,

@@ -64,8 +64,8 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
         .into_iter()
         .fold(error, Error::fact)
         .fact(format!("may change: {}", MAY_CHANGE.join(", ")))
-        .hint("set these keys back to go on with the run")
-        .hint("start a run of its own from these weights: model = \"RUN_DIR/checkpoints/latest\" and another run.dir"))
+        .hint("restore these keys to resume the run")
+        .hint("start a separate run from these weights: model = \"RUN_DIR/checkpoints/latest\" and another run.dir"))
 }
 
 /// True if the key changes the length of a run whose learning-rate schedule depends on it.

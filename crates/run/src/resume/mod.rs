@@ -19,7 +19,6 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 pub use changes::merge;
 
-/// How `train` begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// In a new directory.
@@ -35,24 +34,20 @@ pub enum Start {
 }
 
 impl Start {
-    /// True if the planner may choose again.
     pub fn replans(self) -> bool {
         matches!(self, Start::Resume { replan: true, .. })
     }
 }
 
-/// What a run begins with.
 #[derive(Debug)]
 pub enum Origin {
     /// Nothing: the directory does not exist yet.
     New,
-    /// The directory of an earlier process.
     Earlier(Box<Earlier>),
     /// All steps are done: the content of `summary.json`.
     Finished(Value),
 }
 
-/// The directory of an earlier process of the run.
 #[derive(Debug)]
 pub struct Earlier {
     /// Locked by this process.
@@ -94,7 +89,7 @@ pub fn origin(loaded: &Loaded, start: Start, path: &Path, say: &mut dyn FnMut(St
     })?;
     let run = merge(&loaded.run, &recorded, replan)?;
     if replan {
-        say("--replan: the planner chooses again; the run goes on, but not with the same bits".into());
+        say("--replan: the planner chooses again; the run continues, but not with the same bits".into());
     }
     let done = checkpoint.as_ref().map_or(0, |good| good.state.progress.step);
     let summary =
@@ -175,7 +170,7 @@ fn with_way_out(error: Error, dir: &RunDir, damaged: u32) -> Error {
     let good = earlier.into_iter().find(|step| matches!(read(&store.path(*step), *step), Ok(Some(_))));
     match good {
         Some(step) => error.hint(format!(
-            "--resume=previous-good goes on from {}, which is good; {} steps are computed again",
+            "--resume=previous-good resumes from {}, which is good; {} steps are computed again",
             step_name(step),
             damaged - step
         )),
@@ -191,9 +186,7 @@ fn too_few_steps(done: u32, steps: u32) -> Error {
 /// What the bits of a run depend on besides its run file and its checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fingerprint {
-    /// Instruction path or compute capability.
     pub machine: String,
-    /// SHA-256 of the binary.
     pub build: String,
     /// SHA-256 of the planner's decisions that bits depend on.
     pub plan: String,
@@ -251,8 +244,7 @@ impl Fingerprint {
 
     /// Requires that a run resumed from `state` gives the same bits as one that never stopped.
     ///
-    /// Errors: `resume-differs`. With `replan` a difference is reported instead. A different build is reported in any
-    /// case.
+    /// Errors: `resume-differs`. With `replan` a difference is reported instead. A different build is reported in any case.
     pub fn check(&self, state: &RunState, replan: bool, say: &mut dyn FnMut(String)) -> Result<()> {
         let mut differences = Vec::new();
         if self.machine != state.machine {
@@ -260,7 +252,7 @@ impl Fingerprint {
                 .push(format!("machine type {}, the checkpoint is of {}", self.machine, state.machine));
         }
         if self.plan != state.plan {
-            differences.push("the plan settles on other micro-batches or dtypes".to_string());
+            differences.push("the plan chooses other micro-batches or dtypes".to_string());
         }
         for (name, sha256) in &self.inputs {
             if state.inputs.get(name) != Some(sha256) {
@@ -277,12 +269,12 @@ impl Fingerprint {
             differences.into_iter().for_each(|what| say(format!("--replan: {what}")));
             return Ok(());
         }
-        let error = Error::new("resume-differs", "the run would not go on bit for bit");
+        let error = Error::new("resume-differs", "the run would not continue bit for bit");
         Err(differences
             .into_iter()
             .fold(error, Error::fact)
             .hint("resume where it ran, with the data and the tokenizer as they were")
-            .hint("--replan goes on all the same, and gives up bit equality"))
+            .hint("--replan resumes anyway, and gives up bit equality"))
     }
 }
 
