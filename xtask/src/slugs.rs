@@ -1,7 +1,7 @@
 //! Every error slug has a page `docs/errors/<slug>.md`, and every page is the page of a slug.
 //!
 //! A slug is the string literal that the constructor of an `Error` or of a check gets first, the value of a field `slug`,
-//! or a class of the doctor's data. Tests make up slugs, so they are not read.
+//! a constant of `base::slugs`, or a class of the doctor's data. Tests make up slugs, so they are not read.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +21,8 @@ const CONSTRUCTORS: [&str; 7] = [
 ];
 /// Classes that the doctor names, which are data.
 const SIGNATURES: &str = "crates/doctor/data/signatures.toml";
+/// Slugs that code matches, each a constant.
+const CONSTANTS: &str = "crates/base/src/slugs.rs";
 
 const PAGES: &str = "docs/errors/";
 
@@ -66,7 +68,8 @@ fn slugs(sources: &[Source]) -> BTreeMap<String, (String, usize)> {
     let is_library =
         |source: &&Source| source.path.starts_with("crates/") && !source.path.contains("/tests/");
     for source in sources.iter().filter(is_library) {
-        for constructor in CONSTRUCTORS {
+        let constants = (source.path == CONSTANTS).then_some(": & str =");
+        for constructor in CONSTRUCTORS.into_iter().chain(constants) {
             for tokens in source.find(constructor) {
                 let literal = tokens.get(constructor.split(' ').count()).map_or("", |token| &token.text);
                 if let Some(slug) = literal.strip_prefix('"') {
@@ -122,6 +125,19 @@ mod tests {
         let code = "// Error::new(\"x\")\nfn f(slug: &str) { Error::new(slug, m) }\n\
                     #[cfg(test)]\nmod tests { fn g() { Error::new(\"made-up\", m); } }";
         assert_eq!(findings(code, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn constants_that_code_matches_have_pages_too() {
+        let found = |path| {
+            let source = source(path, "pub const A_B: &str = \"a-b\";\npub const ALL: [&str; 1] = [A_B];");
+            check(&tree(&[]), &[source]).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            found(CONSTANTS),
+            ["crates/base/src/slugs.rs:1: slug `a-b` has no page docs/errors/a-b.md"]
+        );
+        assert_eq!(found("crates/a/src/lib.rs"), [""; 0]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, PolicySums, policy_loss};
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::rng::{Stream, permutation};
-use plimsoll_base::{DType, Error, Phase, PhaseSet, Result};
+use plimsoll_base::{DType, Error, Phase, PhaseSet, Result, slugs};
 use plimsoll_cpu::CpuDevice;
 use plimsoll_device::{AdamW, AdamWBufs, Device, DeviceKind};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
@@ -287,7 +287,7 @@ impl<'a> Learner<'a> {
         };
         let broken = self.table.params.iter().find(|p| is_broken(p.offset, p.elements));
         let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
-        Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
+        Error::new(slugs::GRADIENT_NOT_FINITE, format!("the gradient of `{name}` is not finite"))
             .hint("lower train.learning_rate, or set train.grad_clip")
     }
 
@@ -302,7 +302,7 @@ impl<'a> Learner<'a> {
             None => Ok(()),
             Some(param) => {
                 let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
-                Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"))
+                Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"))
             }
         }
     }

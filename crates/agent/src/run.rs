@@ -69,7 +69,7 @@ fn train_until_signal(
         .inspect_err(|_| opened.dir.discard())?;
     dev.bind_scratch(arena.split().0.buf("device.scratch"));
     let fingerprint = fingerprint(&run, &settings, &dev);
-    let opened = opened.take_up(opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
+    let opened = opened.take_up(*opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
     let begun = Begun {
         run: &run,
         title: title(&run, &settings, &dev),

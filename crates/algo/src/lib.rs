@@ -25,6 +25,6 @@ pub mod supervised;
 pub mod update;
 pub mod value_loss;
 
-/// What OpenRLHF 0.11.2 and Open-Reasoner-Zero give for inputs chosen by hand, as JSON: the numbers that `tests/golden.rs` and
+/// What OpenRLHF 0.11.2 and Open-Reasoner-Zero give for inputs chosen by hand, as JSON: the numbers that `tests/it/golden.rs` and
 /// `plimsoll bench methods` hold the formulas against.
 pub const GOLDEN: &str = include_str!("../tests/golden/rl_formulas.json");

@@ -9,7 +9,7 @@ use super::driver::{Gpu, Mark};
 use super::library::{self, Lib};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::result as cuda;
-use plimsoll_base::{DType, Error, Result};
+use plimsoll_base::{DType, Error, Result, slugs};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -463,5 +463,5 @@ impl Drop for Blas {
 }
 
 fn failed(what: &str, err: result::CublasError) -> Error {
-    Error::new("cuda-failed", format!("cuBLASLt, {what}: {:?}", err.0))
+    Error::new(slugs::CUDA_FAILED, format!("cuBLASLt, {what}: {:?}", err.0))
 }

@@ -3,7 +3,7 @@
 use super::library::{self, Lib};
 use super::nvml::Monitor;
 use cudarc::driver::{result, sys};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use std::ffi::CStr;
 
 /// CUDA version that the kernels and bindings are written for, as the driver counts it.
@@ -201,7 +201,7 @@ pub(crate) fn words(err: result::DriverError) -> String {
 /// The error of a call that has no better name.
 pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
     let message = format!("{what}: {}", words(err));
-    let error = Error::new("cuda-failed", message.clone());
+    let error = Error::new(slugs::CUDA_FAILED, message.clone());
     match err.0 {
         // The context, modules and graphs need memory of their own, which a full card does not have.
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => out_of_memory(message),

@@ -3,7 +3,7 @@
 use super::CudaDevice;
 use super::driver::{self};
 use cudarc::driver::result;
-use plimsoll_base::Error;
+use plimsoll_base::{Error, slugs};
 use plimsoll_memory::Buf;
 use std::ffi::c_void;
 
@@ -101,8 +101,9 @@ impl CudaDevice {
         let what = shape_words(module, kernel, how);
         if let Err(err) = self.gpu.wait() {
             let message = format!("{what}: {}", driver::words(err));
-            return self
-                .fail(Error::new("cuda-failed", message).fact("found by --checked, right after the launch"));
+            return self.fail(
+                Error::new(slugs::CUDA_FAILED, message).fact("found by --checked, right after the launch"),
+            );
         }
         if module == "checks" {
             return; // Its finding is the caller's.

@@ -8,7 +8,7 @@ use crate::{
     attention, attention_backward, checked, driver, head, matmul, memory, optimizer, pipeline, rotation,
     rows, sample, transfer,
 };
-use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
     Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
 };
@@ -125,7 +125,7 @@ impl Backend for CudaDevice {
             None => Ok(()),
             Some(error) => {
                 // A context that met an illegal access is lost; any other error leaves it usable, and the run may go on.
-                if error.slug != "cuda-failed" {
+                if error.slug != slugs::CUDA_FAILED {
                     self.failed.store(false, Ordering::Relaxed);
                 } else {
                     *failure = Some(error.clone());

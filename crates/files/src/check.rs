@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use plimsoll_base::{Error, ModelSpec, Result};
+use plimsoll_base::{Error, ModelSpec, Result, slugs};
 
 use crate::Head;
 use crate::open::OpenModel;
@@ -53,7 +53,7 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
 fn check_score(model: &OpenModel) -> Result<()> {
     let Some(tensor) = model.tensor(SCORE) else {
         let message = format!("{}: a model for sequence classification without `{SCORE}`", model.source);
-        return Err(Error::new("reward-model-head-missing", message)
+        return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)
             .hint("fetch the model again; a head in a file of its own must be merged into the model"));
     };
     let shape = &tensor.shape;
@@ -64,7 +64,7 @@ fn check_score(model: &OpenModel) -> Result<()> {
         let labels = shape[0];
         let message =
             format!("{}: num_labels = {labels}, a reward model has 1 (`{SCORE}` is {shape:?})", model.source);
-        return Err(Error::new("reward-model-labels", message)
+        return Err(Error::new(slugs::REWARD_MODEL_LABELS, message)
             .hint("take a reward model: a classifier of several labels has no score to learn from"));
     }
     Ok(())

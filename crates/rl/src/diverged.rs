@@ -2,7 +2,7 @@
 //! nothing: a run that diverged ends.
 
 use crate::roles::Trainer;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Sampling;
 use plimsoll_files::Head;
 use plimsoll_model::Param;
@@ -27,15 +27,14 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
     let broken = first.table.params.iter().find(|p| !first.sum_squares_of(trainer.dev, p).is_finite());
     if let Some(param) = broken {
         let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
-        return Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"));
+        return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"));
     }
     for role in trainer.trained().skip(1) {
         if !trainer.dev.sum_squares(role.decoder().params.all).is_finite() {
             let name = role.shape.name.name();
             let message = format!("the {name}'s weights are not finite after an update");
-            return Err(
-                Error::new("model-weight-not-finite", message).hint(format!("lower {name}.learning_rate"))
-            );
+            return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message)
+                .hint(format!("lower {name}.learning_rate")));
         }
     }
     if trainer.shape.head == Head::Score {
@@ -58,7 +57,7 @@ fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
     let scores = trainer.reward_scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }])?;
     match scores[0].is_finite() {
         true => Ok(()),
-        false => Err(Error::new("loss-not-finite", format!("the score of a token is {}", scores[0]))
+        false => Err(Error::new(slugs::LOSS_NOT_FINITE, format!("the score of a token is {}", scores[0]))
             .hint("lower train.learning_rate")),
     }
 }

@@ -4,7 +4,7 @@ use crate::ahead;
 use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, PassIndex, layers, sample};
 
@@ -274,7 +274,7 @@ impl Engine {
 
 fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
     Error::new(
-        "rollout-not-finite",
+        slugs::ROLLOUT_NOT_FINITE,
         format!("sample {sample}, token {position}: the logits are not finite (log-probability {logprob})"),
     )
     .hint("the weights have diverged: lower train.learning_rate, or start from the last good checkpoint")

@@ -1,6 +1,6 @@
 //! Counters of what environments did.
 
-use plimsoll_base::Error;
+use plimsoll_base::{Error, slugs};
 
 /// Counters of a round, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,10 +23,10 @@ impl EnvironmentTally {
     /// Counts a fault by its slug.
     pub fn count(&mut self, error: &Error) {
         *match error.slug {
-            "text-environment-timeout" => &mut self.timeouts,
-            "text-environment-raised" => &mut self.exceptions,
-            "text-environment-over-budget" => &mut self.over_budget,
-            "text-environment-bad-reply" => &mut self.bad_replies,
+            slugs::TEXT_ENVIRONMENT_TIMEOUT => &mut self.timeouts,
+            slugs::TEXT_ENVIRONMENT_RAISED => &mut self.exceptions,
+            slugs::TEXT_ENVIRONMENT_OVER_BUDGET => &mut self.over_budget,
+            slugs::TEXT_ENVIRONMENT_BAD_REPLY => &mut self.bad_replies,
             _ => &mut self.crashes,
         } += 1;
     }

@@ -6,7 +6,7 @@
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl PythonEpisodes {
             let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
             let what = lines.last().copied().unwrap_or("an exception");
             let message = format!("environment `{}` raised {what}", self.name);
-            let error = Error::new("text-environment-raised", message);
+            let error = Error::new(slugs::TEXT_ENVIRONMENT_RAISED, message);
             let tail = &lines[lines.len().saturating_sub(7)..];
             return Err(tail.iter().fold(error, |error, line| error.fact(*line)).hint("fix the environment"));
         }
@@ -128,7 +128,7 @@ impl PythonEpisodes {
 
     fn bad_reply(&self, what: &str) -> Error {
         let message = format!("environment `{}`: {what}", self.name);
-        Error::new("text-environment-bad-reply", message)
+        Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
             .hint("reset(seed) returns messages, step(response) returns (messages, reward, done); messages are a string, a dict with `role` and `content`, or a list of these")
     }
 }
@@ -164,27 +164,27 @@ struct Words {
 /// Turns a pool's error about a reward into one about an environment.
 fn of_environment(error: Error) -> Error {
     let Words { slug, hint } = match error.slug {
-        "reward-worker-timeout" => Words {
-            slug: "text-environment-timeout",
+        slugs::REWARD_WORKER_TIMEOUT => Words {
+            slug: slugs::TEXT_ENVIRONMENT_TIMEOUT,
             hint: "raise environment.step_timeout_ms, or make the environment return in time",
         },
-        "reward-worker-over-budget" => Words {
-            slug: "text-environment-over-budget",
+        slugs::REWARD_WORKER_OVER_BUDGET => Words {
+            slug: slugs::TEXT_ENVIRONMENT_OVER_BUDGET,
             hint: "raise environment.worker_memory, or lower environment.num_workers",
         },
-        "reward-worker-crashed" | "reward-worker-oom-killed" => Words {
+        slugs::REWARD_WORKER_CRASHED | slugs::REWARD_WORKER_OOM_KILLED => Words {
             slug: "text-environment-crashed",
             hint: "run the environment alone to see why; a crash in native code may also be the limit environment.worker_memory",
         },
-        "reward-bad-reply" => Words {
-            slug: "text-environment-bad-reply",
+        slugs::REWARD_BAD_REPLY => Words {
+            slug: slugs::TEXT_ENVIRONMENT_BAD_REPLY,
             hint: "what an environment says to one turn is bounded by 1 MiB",
         },
-        "reward-worker-not-started" => Words {
+        slugs::REWARD_WORKER_NOT_STARTED => Words {
             slug: "text-environment-missing",
             hint: "environment.python names the interpreter; `python3` if absent",
         },
-        "reward-sandbox-missing" => Words {
+        slugs::REWARD_SANDBOX_MISSING => Words {
             slug: "text-environment-missing",
             hint: "set environment.network = \"allow\" if the environment may reach the network",
         },

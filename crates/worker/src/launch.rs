@@ -1,7 +1,7 @@
 //! Starts a worker: program, environment and the limits set between fork and exec.
 
 use crate::sandbox::{self, Gpu, Network};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ impl Launch {
         // fork and exec.
         unsafe { command.pre_exec(move || limit_child(memory, file, rules_fd, filters, parent)) };
         command.spawn().map_err(|err| {
-            Error::new("reward-worker-not-started", format!("reward `{}`: starting `{}`: {err}", self.name, self.program))
+            Error::new(slugs::REWARD_WORKER_NOT_STARTED, format!("reward `{}`: starting `{}`: {err}", self.name, self.program))
                 .hint("check that the program is installed and in PATH; for Python set `python` in the [[reward]] table")
         })
     }
@@ -97,7 +97,7 @@ impl Launch {
             (true, network) => Ok(Some(network)),
             (false, Network::Allow) => Ok(None),
             (false, Network::Deny) => Err(Error::new(
-                "reward-sandbox-missing",
+                slugs::REWARD_SANDBOX_MISSING,
                 format!(
                     "reward `{}`: this kernel has no seccomp filters, so a worker cannot be kept off the network",
                     self.name

@@ -4,7 +4,7 @@
 
 use crate::launch::{Launch, Limits};
 use crate::process::{Flow, Process};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_memory::host::{Host, OomWatch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::Arc;
@@ -232,13 +232,14 @@ impl Pool {
                 Err(error)
             }
             Flow::TooLong => Err(Error::new(
-                "reward-bad-reply",
+                slugs::REWARD_BAD_REPLY,
                 format!("reward `{}`: a reply above {reply_bytes_max} bytes", self.launch.name),
             )),
             // The caller no longer waits for the answer and ignores this error.
-            Flow::Later if self.stop.is_set() => {
-                Err(Error::new("interrupted", format!("reward `{}`: the run has ended", self.launch.name)))
-            }
+            Flow::Later if self.stop.is_set() => Err(Error::new(
+                slugs::INTERRUPTED,
+                format!("reward `{}`: the run has ended", self.launch.name),
+            )),
             Flow::Later if Instant::now() >= call.deadline => Err(match call.starting {
                 true => process.timeout(start_timeout, "took to start"),
                 false => process.timeout(timeout, "took for one batch"),

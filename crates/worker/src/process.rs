@@ -2,7 +2,7 @@
 
 use crate::launch::Launch;
 use crate::ring::Ring;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_memory::host::{OomEvidence, OomWatch};
 use rustix::fs::OFlags;
 use std::io::{ErrorKind, Read, Write};
@@ -61,7 +61,10 @@ impl Process {
             let set = rustix::fs::fcntl_getfl(fd)
                 .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
             set.map_err(|err| {
-                Error::new("reward-worker-not-started", format!("reward `{}`: its pipes: {err}", launch.name))
+                Error::new(
+                    slugs::REWARD_WORKER_NOT_STARTED,
+                    format!("reward `{}`: its pipes: {err}", launch.name),
+                )
             })?;
         }
         Ok(Process {
@@ -238,7 +241,7 @@ impl Process {
             return self.over_budget(&how);
         }
         let error = Error::new(
-            "reward-worker-crashed",
+            slugs::REWARD_WORKER_CRASHED,
             format!("reward `{}`: worker {} {how}", self.name, self.pid()),
         );
         self.with_last_words(error).hint(format!(
@@ -264,7 +267,7 @@ impl Process {
         let message = format!(
             "reward `{name}`: {reason} and the kernel killed worker {pid}, which was within its {budget}"
         );
-        let error = line.iter().fold(Error::new("reward-worker-oom-killed", message), |error, line| {
+        let error = line.iter().fold(Error::new(slugs::REWARD_WORKER_OOM_KILLED, message), |error, line| {
             let held = line.anon.map_or(String::new(), |anon| format!("it held {anon}; "));
             error.fact(format!("{held}kernel: {}", line.text))
         });
@@ -279,7 +282,7 @@ impl Process {
     pub(crate) fn over_budget(&mut self, how: &str) -> Error {
         self.listen();
         let error = Error::new(
-            "reward-worker-over-budget",
+            slugs::REWARD_WORKER_OVER_BUDGET,
             format!(
                 "reward `{}`: worker {} ran out of its {} of address space and {how}",
                 self.name,
@@ -295,7 +298,7 @@ impl Process {
         self.kill();
         self.listen();
         let error = Error::new(
-            "reward-worker-timeout",
+            slugs::REWARD_WORKER_TIMEOUT,
             format!(
                 "reward `{}`: worker {} {doing} longer than {} ms and was killed",
                 self.name,

@@ -5,7 +5,7 @@
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -167,7 +167,7 @@ impl PythonFunction {
         if let Some(trace) = reply.get("raised").and_then(Value::as_str) {
             let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
             let what = lines.last().copied().unwrap_or("an exception");
-            let error = Error::new("reward-function-raised", format!("reward `{name}` raised {what}"));
+            let error = Error::new(slugs::REWARD_FUNCTION_RAISED, format!("reward `{name}` raised {what}"));
             let tail = &lines[lines.len().saturating_sub(7)..];
             return Err(tail
                 .iter()
@@ -198,7 +198,7 @@ impl PythonFunction {
             Signature::Verl => "return a number, or a dict with the number `score`",
             _ => "return a list with one float or None a completion",
         };
-        Error::new("reward-bad-reply", format!("reward `{}` returned {what}", self.name)).hint(hint)
+        Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{}` returned {what}", self.name)).hint(hint)
     }
 }
 

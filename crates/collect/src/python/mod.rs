@@ -22,7 +22,7 @@ pub use measure::{Measured, children_cpu_seconds};
 pub use plimsoll_worker::ENV_WORKER;
 pub use stepper::PythonStepper;
 
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_memory::host::Host;
 use plimsoll_worker::{Gpu, Network, procs};
 use serde_json::{Map, Value};
@@ -172,7 +172,7 @@ fn share(num_envs: u32, num_workers: u32, vector: u32, overlap: bool) -> Result<
 
 fn check_name(env: &str) -> Result<()> {
     let not_found = |message: String| {
-        Error::usage("unknown-environment", message)
+        Error::usage(slugs::UNKNOWN_ENVIRONMENT, message)
             .hint("a Python environment is \"gym:ID\" or \"python:FILE.py:FUNCTION\", with a path from where the command runs")
     };
     if let Some(id) = env.strip_prefix("gym:") {

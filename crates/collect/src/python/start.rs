@@ -5,7 +5,7 @@ use super::pairing::{Pairing, Taken};
 use super::run::{CrewThread, News, Order, Ready, Route, Run, Shape};
 use super::stepper::PythonStepper;
 use super::{PythonEnvs, TICK};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_worker::{Bell, Stop, find_python};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, channel};
@@ -103,7 +103,7 @@ fn wait_for_all(news: &Receiver<News>, stop: &Stop) -> Result<(Arc<Shape>, Vec<R
             Ok(News::Lost { error, .. }) => return Err(error),
             Ok(News::Warning { warning, .. }) => warnings.push(warning),
             Err(_) if stop.is_set() => {
-                return Err(Error::new("interrupted", "the run ended while environments were made"));
+                return Err(Error::new(slugs::INTERRUPTED, "the run ended while environments were made"));
             }
             Err(_) => {}
         }

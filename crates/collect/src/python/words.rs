@@ -1,7 +1,7 @@
 //! The words of a worker, and the errors that they become.
 
 use crate::FaultKind;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_env::{Slot, Space, Spec};
 use serde::Deserialize;
 
@@ -141,7 +141,7 @@ impl Failed {
                     .hint("raise `worker_memory`, or lower `num_envs`")
             }
             (_, "make") if what.starts_with("gymnasium.error.") && what.contains("NotFound") => {
-                Error::usage("unknown-environment", format!("gymnasium knows no `{env}`: {what}"))
+                Error::usage(slugs::UNKNOWN_ENVIRONMENT, format!("gymnasium knows no `{env}`: {what}"))
                     .hint("a package that registers it is named before the id: \"gym:ale_py:ALE/Pong-v5\"")
             }
             (_, "import") => Error::usage("env-import-failed", format!("`{env}` does not load: {what}"))

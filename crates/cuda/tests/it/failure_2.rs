@@ -56,7 +56,7 @@ fn failure_2_a_handle_of_a_freed_region_is_named() {
     dev.rms_norm(stale, weight, 1e-6, update.buf("update.y"));
     let error = dev.check().unwrap_err();
     assert_eq!(error.slug, "cuda-freed-region");
-    for part in ["cuda/rows.rs:", "rollout.x belongs to phase rollout", "those of phase update"] {
+    for part in ["cuda/src/rows.rs:", "rollout.x belongs to phase rollout", "those of phase update"] {
         assert!(error.message.contains(part), "{part}: {error}");
     }
     // Nothing was launched, and the device goes on.

@@ -18,7 +18,7 @@ pub use pendulum::Pendulum;
 pub use table::{Options, TableEnvironment};
 
 use crate::Environment;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 
 /// Names of the native environments.
 pub const IDS: [&str; 8] = [
@@ -70,7 +70,8 @@ pub fn visit<V: Visitor>(id: &str, options: &Options, visitor: V) -> Result<V::O
 
 fn unknown(id: &str) -> Error {
     let known = format!("native are {}", IDS.join(", "));
-    let error = Error::usage("unknown-environment", format!("there is no environment `{id}`")).fact(known);
+    let error =
+        Error::usage(slugs::UNKNOWN_ENVIRONMENT, format!("there is no environment `{id}`")).fact(known);
     let lower = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
     let nearest = IDS.iter().min_by_key(|name| strsim::damerau_levenshtein(&lower(id), &lower(name)));
     let near = |name: &&&str| strsim::damerau_levenshtein(&lower(id), &lower(name)) <= name.len() / 3;

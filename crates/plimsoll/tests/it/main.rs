@@ -3,7 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../files/tests/common/mod.rs"]
+#[path = "../../../files/tests/it/common.rs"]
 mod made;
 mod run;
 

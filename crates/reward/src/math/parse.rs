@@ -3,7 +3,7 @@
 //! Loosest first: lists, relations, operations on sets, ratios, sums, products, powers. What does not parse is no
 //! bug in Plimsoll: the answer is then compared as text.
 
-use super::expr::{Expr, Func, Rel, SetOp};
+use super::expr::{Expr, Func, Rel, SetOp, is_mixed, rows, without_colon};
 use super::lex::{Spaced, Token, UNITS, tokens};
 
 /// Deepest nesting of groups.
@@ -578,32 +578,4 @@ fn push_factor(factors: &mut Vec<Expr>, next: Expr) {
         return;
     }
     factors.push(next);
-}
-
-fn is_mixed(whole: &str, fraction: &Expr) -> bool {
-    let Expr::Quotient(above, below) = fraction else { return false };
-    let (Expr::Number(above), Expr::Number(below)) = (&**above, &**below) else { return false };
-    match (whole.parse::<u64>(), above.parse::<u64>(), below.parse::<u64>()) {
-        (Ok(_), Ok(above), Ok(below)) => above < below,
-        _ => false,
-    }
-}
-
-/// `[[1, 2], [3, 4]]` as a matrix.
-fn rows(items: Vec<Expr>) -> Option<Expr> {
-    let row = |item| if let Expr::Tuple(_, _, cells) = item { cells } else { vec![item] };
-    let rows: Vec<Vec<Expr>> = items.into_iter().map(row).collect();
-    rows.iter().all(|row| row.len() == rows[0].len()).then_some(Expr::Matrix(rows))
-}
-
-/// `\{x : 0 < x < 1\}` reads as the relation (x : 0) < x < 1; the colon binds the name to its condition.
-fn without_colon(items: &[Expr]) -> Option<Expr> {
-    let [Expr::Relation(parts, ops)] = items else { return None };
-    let Some(Expr::Ratio(name, first)) = parts.first() else { return None };
-    if !matches!(**name, Expr::Symbol(_)) {
-        return None;
-    }
-    let mut parts = parts.clone();
-    parts[0] = (**first).clone();
-    Some(Expr::Relation(parts, ops.clone()))
 }

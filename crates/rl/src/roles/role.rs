@@ -4,7 +4,7 @@
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
 use crate::methods::buffers::StepBuffers;
-use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_base::{Bytes, Error, Phase, Result, slugs};
 use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
@@ -397,7 +397,7 @@ impl<'a> Role<'a> {
         };
         let broken = self.table.params.iter().find(broken);
         let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
-        let error = Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
+        let error = Error::new(slugs::GRADIENT_NOT_FINITE, format!("the gradient of `{name}` is not finite"))
             .hint("lower train.learning_rate, or set train.grad_clip");
         match self.shape.name {
             RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),

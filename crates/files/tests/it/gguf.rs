@@ -1,6 +1,6 @@
 //! GGUF files: read rightly, and refused by name when they are cut, bent or lie.
 
-mod common;
+use crate::common;
 
 use common::*;
 use plimsoll_base::{Family, RopeScaling};

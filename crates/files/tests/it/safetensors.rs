@@ -1,6 +1,6 @@
 //! Directories of safetensors: read rightly, and refused by name when they are cut, bent or lie.
 
-mod common;
+use crate::common;
 
 use common::*;
 use plimsoll_files::{OpenModel, check_against};

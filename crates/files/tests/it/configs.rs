@@ -5,11 +5,11 @@ use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_co
 use serde_json::{Value, json};
 
 const GOLDEN: [(&str, &str); 5] = [
-    ("llama", include_str!("configs/llama.json")),
-    ("qwen2", include_str!("configs/qwen2.json")),
-    ("qwen3", include_str!("configs/qwen3.json")),
-    ("mistral", include_str!("configs/mistral.json")),
-    ("llama3_rope", include_str!("configs/llama3_rope.json")),
+    ("llama", include_str!("../configs/llama.json")),
+    ("qwen2", include_str!("../configs/qwen2.json")),
+    ("qwen3", include_str!("../configs/qwen3.json")),
+    ("mistral", include_str!("../configs/mistral.json")),
+    ("llama3_rope", include_str!("../configs/llama3_rope.json")),
 ];
 
 fn golden(name: &str) -> Value {

@@ -1,6 +1,6 @@
 //! A tiny model on disk, as safetensors and as GGUF, made by writers that check nothing, so that they can lie.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // the tests of `plimsoll` use a part
 
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn our_cases_are_decided_as_a_reader_would() {
-    let cases = include_str!("math_cases.jsonl");
+    let cases = include_str!("../math_cases.jsonl");
     let mut wrong = Vec::new();
     for line in cases.lines() {
         let case: Value = serde_json::from_str(line).expect("the cases are JSON");

@@ -1,0 +1,5 @@
+//! The formulas, against references, finite differences and random inputs.
+
+mod finite_difference;
+mod golden;
+mod properties;

@@ -1,0 +1,7 @@
+//! Model files, read as they are and as hostile bytes.
+
+mod common;
+mod configs;
+mod gguf;
+mod safetensors;
+mod sources;

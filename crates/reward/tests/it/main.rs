@@ -1,0 +1,4 @@
+//! Rewards as a run uses them: the `math` verifier's cases, and functions, programs and servers.
+
+mod external;
+mod math;
