@@ -54,11 +54,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
         if path.starts_with("crates/") && !table.contains_key(owner) && owner != "base" {
-            findings.push(Finding::new(
-                path,
-                1,
-                format!("crate {owner} is not in the edge table of xtask/src/edges.rs"),
-            ));
+            let message = format!("crate {owner} is not in the edge table of xtask/src/edges.rs");
+            findings.push(Finding::new(path, 1, message));
         }
     }
     findings.extend(tree.text("ARCHITECTURE.md").and_then(|text| check_document(&table, text)));
@@ -74,7 +71,7 @@ fn new_edge(owner: &str, target: &str, table: &Table) -> String {
     )
 }
 
-/// The folder of a workspace crate by its package name.
+/// Returns the folder of a workspace crate by its package name.
 fn workspace_crate(package: &str) -> Option<&str> {
     if package == "plimsoll" { Some(package) } else { package.strip_prefix("plimsoll-") }
 }
@@ -85,11 +82,8 @@ fn check_document(table: &Table, text: &str) -> Option<Finding> {
     let is_row = |line: &str| line.contains("<-") && !line.contains('`');
     let rows: Vec<&str> = text.lines().filter(|line| is_row(line)).collect();
     if rows.is_empty() {
-        return Some(Finding::new(
-            PATH,
-            1,
-            "the table of crate edges is missing; it is in xtask/src/edges.rs",
-        ));
+        let message = "the table of crate edges is missing; it is in xtask/src/edges.rs";
+        return Some(Finding::new(PATH, 1, message));
     }
     let line = text.lines().position(is_row).map_or(1, |index| index + 1);
     let document = parse(&rows.join("\n"));

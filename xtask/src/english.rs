@@ -2,8 +2,7 @@
 //!
 //! It reads prose: comments and texts of code, and Markdown without what stands in backticks or fences, which is output.
 
-use crate::finding::Finding;
-use crate::tree::Tree;
+use crate::{finding::Finding, tree::Tree};
 
 /// A phrase, what to write instead, and longer phrases in which it is right.
 struct Phrase(&'static str, &'static str, &'static [&'static str]);
@@ -52,7 +51,6 @@ const EXEMPT: [&str; 4] = ["STYLE.md", "docs/style.md", "xtask/src/english.rs", 
 /// Crates that are not read yet.
 const NOT_YET: [&str; 6] = ["agent", "bench", "config", "plan", "rl", "run"];
 
-/// Reads every file that is not exempt.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let is_read = |path: &str| {
         let name = path.strip_prefix("crates/").and_then(|rest| rest.split('/').next());
@@ -84,8 +82,8 @@ fn findings(tree: &Tree, is_read: impl Fn(&str) -> bool) -> Vec<Finding> {
                 let is_fence = suffix == ".md" && line.trim_start().starts_with("```");
                 is_fenced ^= is_fence;
                 if !is_fenced && !is_fence {
-                    findings
-                        .extend(faults(suffix, line).map(|message| Finding::new(path, index + 1, message)));
+                    let found = faults(suffix, line).map(|message| Finding::new(path, index + 1, message));
+                    findings.extend(found);
                 }
             }
         }
@@ -103,14 +101,6 @@ fn faults(suffix: &str, line: &str) -> impl Iterator<Item = String> {
 
 /// Returns what a line says to a reader: comments and texts of code; Markdown without what is in backticks.
 fn prose(suffix: &str, line: &str) -> String {
-    let odd = |line: &str, quote: char| {
-        line.split(quote)
-            .enumerate()
-            .filter(|(i, _)| i % 2 == 1)
-            .map(|(_, part)| part)
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
     let mark = match suffix {
         ".md" => return line.split('`').step_by(2).collect::<Vec<_>>().join("`"),
         ".rs" | ".cu" | ".cuh" | ".js" => "//",
@@ -121,11 +111,12 @@ fn prose(suffix: &str, line: &str) -> String {
         return line.to_string();
     }
     let (code, comment) = line.split_once(mark).unwrap_or((line, ""));
-    format!("{} {comment}", odd(code, '"'))
+    let texts: Vec<&str> = code.split('"').skip(1).step_by(2).collect();
+    format!("{} {comment}", texts.join(" "))
 }
 
 /// Whether the words of `phrase` are in `line`, as whole words.
-fn has(line: &str, phrase: &str) -> bool {
+pub fn has(line: &str, phrase: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(phrase).any(|(start, _)| {
         !line[..start].ends_with(is_letter) && !line[start + phrase.len()..].starts_with(is_letter)

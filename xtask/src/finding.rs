@@ -2,14 +2,11 @@
 
 use std::fmt;
 
-/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Path from the root.
     pub path: String,
-    /// Line, from 1.
     pub line: usize,
-    /// What is wrong, in one line.
     pub message: String,
 }
 

@@ -6,7 +6,6 @@ use syn::visit::{self, Visit};
 use crate::finding::Finding;
 use crate::source::Source;
 
-/// Lines of a file.
 pub const FILE_LINES_MAX: usize = 600;
 
 /// Files that are being split.
@@ -15,7 +14,6 @@ const NOT_YET: [&str; 1] = ["crates/reward/src/math/parse.rs"];
 /// Lines of a function, from `fn` to its closing brace.
 pub const FUNCTION_LINES_MAX: usize = 70;
 
-/// Checks one source.
 pub fn check(source: &Source) -> Vec<Finding> {
     let num_lines = source.text.lines().count();
     let mut functions = Functions { path: &source.path, findings: Vec::new() };

@@ -24,91 +24,67 @@ mod truth_command;
 mod unsafety;
 mod words;
 
+use std::io;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use tree::Tree;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["tidy"] => run_tidy(),
+        ["tidy"] => with_tree("tidy", |tree| Ok(run_tidy(tree))),
         ["cycles"] => print(|tree| cycles::report(tree, None)),
         ["cycles", name] => print(|tree| cycles::report(tree, Some(name))),
         ["rooms"] => print(rooms::report),
         ["english"] => print(english::report),
-        ["index"] => write_index(),
+        ["index"] => {
+            with_tree("index", |tree| book::index::write(tree, repository_root()).map(|()| ExitCode::SUCCESS))
+        }
         ["book"] => book::build::run(repository_root()),
-        ["kernels", "--check"] => check_kernels(),
+        ["kernels", "--check"] => cargo(&KERNELS, &["--nocapture".into()]),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
-        ["fuzz-grade", ..] => fuzz_grade(&arguments[1..]),
+        ["fuzz-grade", ..] => cargo(&FUZZ_GRADE, &arguments[1..]),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
     }
 }
 
-/// Writes the list of error pages and the table of contents.
-fn write_index() -> ExitCode {
-    let root = repository_root();
-    match tree::Tree::read(root).and_then(|tree| book::index::write(&tree, root)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(err) => {
-            eprintln!("index: {err}");
-            ExitCode::from(2)
-        }
-    }
+/// Reads the repository for a command called `name`; exit code 2 if it cannot be read.
+fn with_tree(name: &str, work: impl Fn(&Tree) -> io::Result<ExitCode>) -> ExitCode {
+    Tree::read(repository_root()).and_then(|tree| work(&tree)).unwrap_or_else(|err| {
+        eprintln!("{name}: {err}");
+        ExitCode::from(2)
+    })
 }
 
-fn run_tidy() -> ExitCode {
-    let tree = match tree::Tree::read(repository_root()) {
-        Ok(tree) => tree,
-        Err(err) => {
-            eprintln!("tidy: {err}");
-            return ExitCode::from(2);
-        }
-    };
-    let findings = tidy::check(&tree);
-    for finding in &findings {
-        println!("{finding}");
-    }
+fn run_tidy(tree: &Tree) -> ExitCode {
+    let findings = tidy::check(tree);
+    findings.iter().for_each(|finding| println!("{finding}"));
     eprintln!("tidy: {} files, {} findings", tree.files.len(), findings.len());
     if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Prints what `report` says of the repository.
-fn print(report: impl Fn(&tree::Tree) -> String) -> ExitCode {
-    match tree::Tree::read(repository_root()) {
-        Ok(tree) => {
-            print!("{}", report(&tree));
-            ExitCode::SUCCESS
-        }
-        Err(err) => {
-            eprintln!("xtask: {err}");
-            ExitCode::from(2)
-        }
-    }
+fn print(report: impl Fn(&Tree) -> String) -> ExitCode {
+    with_tree("xtask", |tree| {
+        print!("{}", report(tree));
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Runs cargo at the root of the repository.
+fn cargo(words: &[&str], arguments: &[String]) -> ExitCode {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(words).args(arguments).env("PLIMSOLL_NVRTC", "1").current_dir(repository_root());
+    if command.status().is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Compiles every kernel for every architecture; NVRTC must be there.
-fn check_kernels() -> ExitCode {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = std::process::Command::new(cargo)
-        .args(["test", "-p", "plimsoll-cuda", "--test", "it", "kernels::", "--", "--nocapture"])
-        .env("PLIMSOLL_NVRTC", "1")
-        .current_dir(repository_root())
-        .status();
-    if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
+const KERNELS: [&str; 7] = ["test", "-p", "plimsoll-cuda", "--test", "it", "kernels::", "--"];
 /// Grades mutated and random texts with every verifier, with overflow checks on.
-fn fuzz_grade(arguments: &[String]) -> ExitCode {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = std::process::Command::new(cargo)
-        .args(["run", "-q", "-p", "plimsoll-reward", "--example", "fuzz_grade", "--"])
-        .args(arguments)
-        .current_dir(repository_root())
-        .status();
-    if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
+const FUZZ_GRADE: [&str; 7] = ["run", "-q", "-p", "plimsoll-reward", "--example", "fuzz_grade", "--"];
 
 fn usage() -> ExitCode {
     eprintln!(

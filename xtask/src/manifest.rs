@@ -8,7 +8,6 @@ use crate::tree::Tree;
 /// Something that a crate is built with. Those of tests do not count.
 pub struct Dependency {
     pub name: String,
-    /// Line, from 1.
     pub line: usize,
 }
 

@@ -16,7 +16,6 @@ const CRATE_PERCENT_MAX: usize = 16;
 /// Functions of the workspace that may have more arguments than clippy's limit.
 const MANY_ARGUMENTS_MAX: usize = 8;
 
-/// One crate.
 #[derive(Default)]
 struct Room {
     lines: usize,
@@ -35,12 +34,10 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         refuse("Cargo.toml", format!("the product has {total} lines, and at most {PRODUCT_LINES_MAX}"));
     }
     for (name, room) in rooms.iter().filter(|(_, room)| room.lines * 100 > total * CRATE_PERCENT_MAX) {
-        let path = format!("crates/{name}/Cargo.toml");
         let percent = room.lines * 100 / total;
-        refuse(
-            &path,
-            format!("{percent} % of the product's lines, and a crate has at most {CRATE_PERCENT_MAX} %"),
-        );
+        let message =
+            format!("{percent} % of the product's lines, and a crate has at most {CRATE_PERCENT_MAX} %");
+        refuse(&format!("crates/{name}/Cargo.toml"), message);
     }
     let many = many_arguments(tree);
     if many > MANY_ARGUMENTS_MAX {

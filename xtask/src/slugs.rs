@@ -9,17 +9,15 @@ use crate::finding::Finding;
 use crate::source::Source;
 use crate::tree::Tree;
 
-/// Tokens that a slug follows: the constructors, and `error` of those that know the place in a run file.
-const CONSTRUCTORS: [&str; 8] = [
+/// Tokens that a slug follows: the constructors, `error` of those that know the place in a run file, and the doctor's checks.
+const CONSTRUCTORS: [&str; 7] = [
     "Error : : new (",
     "Error : : usage (",
     "Error : : does_not_fit (",
     "Error : : io (",
     "slug :",
     ". error (",
-    // A check of the doctor's, directly or by the constant that a file with one check has.
-    "Check : : new (",
-    "const SLUG : & str =",
+    "Check : : of (",
 ];
 /// Classes that the doctor names, which are data.
 const SIGNATURES: &str = "crates/doctor/data/signatures.toml";
@@ -28,7 +26,6 @@ const CONSTANTS: &str = "crates/base/src/slugs.rs";
 
 const PAGES: &str = "docs/errors/";
 
-/// Compares slugs and pages.
 pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
     let mut slugs = slugs(sources);
     slugs.extend(classes(tree));

@@ -4,7 +4,6 @@ use proc_macro2::{Delimiter, LexError, TokenStream, TokenTree};
 
 use crate::finding::Finding;
 
-/// One `.rs` file.
 pub struct Source {
     /// Path from the root.
     pub path: String,
@@ -14,10 +13,8 @@ pub struct Source {
     pub tokens: Vec<Token>,
 }
 
-/// One token.
 pub struct Token {
     pub text: String,
-    /// Line, from 1.
     pub line: usize,
 }
 

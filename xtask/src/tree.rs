@@ -12,24 +12,20 @@ pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Folders that git ignores, by their path from the root.
 const IGNORED: [&str; 6] = [".git", "target", "runs/out", "bench/.venv", "bench/.cache", "__pycache__"];
 
-/// One file of the repository.
 pub struct File {
     /// Path from the root, with `/`.
     pub path: String,
-    /// Size.
     pub bytes: u64,
     /// Text of a file that is UTF-8 and within the size limit.
     pub text: Option<String>,
 }
 
-/// The repository.
 pub struct Tree {
     /// Every file that git does not ignore, by path.
     pub files: Vec<File>,
 }
 
 impl Tree {
-    /// Reads the repository at `root`.
     pub fn read(root: &Path) -> io::Result<Tree> {
         let mut files = Vec::new();
         walk(root, "", &mut files)?;
@@ -37,7 +33,6 @@ impl Tree {
         Ok(Tree { files })
     }
 
-    /// The text of a file.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.iter().find(|file| file.path == path)?.text.as_deref()
     }
@@ -61,6 +56,21 @@ impl Tree {
         }
         (sources, findings)
     }
+}
+
+/// Returns every file below a folder that no tidy reads, by its path from there, sorted.
+pub fn files_below(folder: &Path) -> io::Result<Vec<String>> {
+    let mut files = Vec::new();
+    for entry in folder.read_dir()? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match entry.file_type()?.is_dir() {
+            true => files.extend(files_below(&entry.path())?.iter().map(|file| format!("{name}/{file}"))),
+            false => files.push(name),
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 fn walk(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {

@@ -9,7 +9,6 @@ pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
     options(arguments).map(|(runs, seed)| make(runs, seed, root))
 }
 
-/// Runs and seed of `truth`.
 fn options(arguments: &[String]) -> Option<(usize, u64)> {
     let (mut runs, mut seed) = (40, 1);
     for pair in arguments.chunks(2) {
@@ -27,13 +26,9 @@ fn make(runs: usize, seed: u64, root: &Path) -> ExitCode {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--package", "plimsoll"]).current_dir(root);
     // What `cargo run` says of this package is not meant for the build scripts of others: they would all run again.
-    for (name, _) in std::env::vars_os() {
-        if name
-            .to_str()
-            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
-        {
-            cargo.env_remove(name);
-        }
+    let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours)) {
+        cargo.env_remove(name);
     }
     let built = cargo.status();
     if !built.is_ok_and(|status| status.success()) {

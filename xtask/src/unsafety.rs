@@ -11,7 +11,6 @@ use crate::source::{Source, Token};
 const CRATES: [&str; 5] =
     ["crates/cpu/", "crates/cuda/", "crates/memory/", "crates/worker/", "crates/python/"];
 
-/// Checks one source.
 pub fn check(source: &Source) -> Vec<Finding> {
     if CRATES.iter().any(|folder| source.path.starts_with(folder)) {
         let mut declarations = Declarations { source, findings: Vec::new() };

@@ -1,8 +1,7 @@
 //! What must not stand in the repository: unfinished work, paths of one machine, hosts of package registries. And what
 //! must: a Rust file opens with what it owns.
 
-use crate::finding::Finding;
-use crate::tree::Tree;
+use crate::{english, finding::Finding, tree::Tree};
 
 /// Files read for words. Data and lock files are not prose.
 const SUFFIXES: [&str; 8] = [".rs", ".md", ".toml", ".py", ".sh", ".cu", ".cuh", ".yml"];
@@ -20,16 +19,14 @@ const HOSTS: [&str; 4] = [
 /// The one place that may name a host: the default endpoint of the model hub.
 const ENDPOINT_FOLDER: &str = "crates/files/src/";
 
-/// Checks all text files.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_prose =
         |path: &str| path.starts_with(".ci/") || SUFFIXES.iter().any(|suffix| path.ends_with(suffix));
     for file in tree.files.iter().filter(|file| is_prose(&file.path)) {
         for (index, line) in file.text.iter().flat_map(|text| text.lines()).enumerate() {
-            findings.extend(
-                check_line(&file.path, line).map(|message| Finding::new(&file.path, index + 1, message)),
-            );
+            let message = check_line(&file.path, line);
+            findings.extend(message.map(|message| Finding::new(&file.path, index + 1, message)));
         }
     }
     for (path, _) in tree.texts(".rs").filter(|(_, text)| !text.starts_with("//!")) {
@@ -39,7 +36,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 fn check_line(path: &str, line: &str) -> Option<String> {
-    if has_word(line, UNFINISHED) {
+    if english::has(line, UNFINISHED) {
         return Some(format!("{UNFINISHED}: finish it, or leave it out"));
     }
     if line.contains(MACHINE_PATH) {
@@ -47,18 +44,6 @@ fn check_line(path: &str, line: &str) -> Option<String> {
     }
     let host = HOSTS.iter().find(|host| line.contains(**host))?;
     (!path.starts_with(ENDPOINT_FOLDER)).then(|| format!("names the registry host {host}"))
-}
-
-fn is_letter(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-fn has_word(line: &str, word: &str) -> bool {
-    line.match_indices(word).any(|(start, _)| {
-        let before = line[..start].chars().next_back();
-        let after = line[start + word.len()..].chars().next();
-        !before.is_some_and(is_letter) && !after.is_some_and(is_letter)
-    })
 }
 
 #[cfg(test)]

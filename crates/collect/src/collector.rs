@@ -222,11 +222,8 @@ impl Collector {
         self.newest = self.newest.max(batch.versions.map_or(0, |(_, high)| high));
         let stats = self.stats();
         let account = [stats.delivered, stats.lagged, stats.counters.frames_aborted, stats.in_flight];
-        assert_eq!(
-            stats.produced,
-            account.iter().sum::<u64>(),
-            "[delivered, lagged, aborted, in flight] = {account:?}"
-        );
+        let sum: u64 = account.iter().sum();
+        assert_eq!(stats.produced, sum, "[delivered, lagged, aborted, in flight] = {account:?}");
         if let (false, Some((low, high))) = (matches!(self.shared.mode, Mode::Async { .. }), batch.versions) {
             assert_eq!(low, high, "the policy changed within batch {}: publish between batches", batch.index);
         }
@@ -301,12 +298,8 @@ impl Collector {
 
     /// Returns the account of frames and of time.
     pub fn stats(&self) -> Stats {
-        let none = Stats {
-            delivered: self.delivered,
-            lagged: self.lagged,
-            in_flight: self.full_frames,
-            ..Stats::default()
-        };
+        let Collector { delivered, lagged, full_frames: in_flight, .. } = *self;
+        let none = Stats { delivered, lagged, in_flight, ..Stats::default() };
         self.reports.iter().fold(none, |sum, report| Stats {
             produced: sum.produced + report.tally.produced,
             in_flight: sum.in_flight + report.open_frames,

@@ -51,13 +51,15 @@ enum Source<'a> {
     Ends(Range<usize>, usize),
     /// The row's number, for each end of an episode.
     EndRows,
-    /// A leaf of the slots of a range.
-    Leaf { range: Range<usize>, slot: &'a Slot, leaf: &'a Leaf },
-    /// A leaf of the first slots of a range: one for each end of an episode.
-    EndLeaf { range: Range<usize>, slot: &'a Slot, leaf: &'a Leaf },
+    /// A leaf of the slots of a range; with `of_ends` of the first ones, one for each end of an episode.
+    Leaf { range: Range<usize>, slot: &'a Slot, leaf: &'a Leaf, of_ends: bool },
 }
 
-impl Column<'_> {
+impl<'a> Column<'a> {
+    fn new(name: &str, element: ArrayElement, shape: &[u64], source: Source<'a>) -> Column<'a> {
+        Column { decl: ArrayDecl { name: name.to_string(), element, shape: shape.to_vec() }, source }
+    }
+
     fn write(&self, writer: &mut SafetensorsWriter, index: u32, row: &Row) -> Result<()> {
         let bytes = row.bytes();
         let ends = row.num_finals;
@@ -66,18 +68,15 @@ impl Column<'_> {
             Source::Range(range) => writer.write(&bytes[range.clone()]),
             Source::Ends(range, element) => writer.write(&bytes[range.start..range.start + ends * element]),
             Source::EndRows => (0..ends).try_for_each(|_| writer.write(&index.to_le_bytes())),
-            Source::Leaf { range, slot, leaf } => write_leaf(writer, &bytes[range.clone()], slot, leaf),
-            Source::EndLeaf { range, slot, leaf } => {
-                write_leaf(writer, &bytes[range.start..range.start + ends * slot.bytes], slot, leaf)
+            Source::Leaf { range, slot, leaf, of_ends } => {
+                let end = if *of_ends { range.start + ends * slot.bytes } else { range.end };
+                let slots = &bytes[range.start..end];
+                match leaf.bytes() == slot.bytes {
+                    true => writer.write(slots),
+                    false => slots.chunks_exact(slot.bytes).try_for_each(|one| writer.write(leaf.of(one))),
+                }
             }
         }
-    }
-}
-
-fn write_leaf(writer: &mut SafetensorsWriter, slots: &[u8], slot: &Slot, leaf: &Leaf) -> Result<()> {
-    match leaf.bytes() == slot.bytes {
-        true => writer.write(slots),
-        false => slots.chunks_exact(slot.bytes).try_for_each(|one| writer.write(leaf.of(one))),
     }
 }
 
@@ -113,21 +112,11 @@ fn columns(layout: &RowLayout, rows: u64, ends: u64) -> Vec<Column<'_>> {
         for leaf in &slot.leaves {
             let name = if leaf.path.is_empty() { name.to_string() } else { format!("{name}.{}", leaf.path) };
             let shape: Vec<u64> = shape.iter().copied().chain(leaf.shape.iter().map(|&n| n as u64)).collect();
-            let range = range.clone();
-            let source = match of_ends {
-                true => Source::EndLeaf { range, slot, leaf },
-                false => Source::Leaf { range, slot, leaf },
-            };
+            let source = Source::Leaf { range: range.clone(), slot, leaf, of_ends };
             columns.push(Column::new(&name, stored(leaf.element), &shape, source));
         }
     }
     columns
-}
-
-impl<'a> Column<'a> {
-    fn new(name: &str, element: ArrayElement, shape: &[u64], source: Source<'a>) -> Column<'a> {
-        Column { decl: ArrayDecl { name: name.to_string(), element, shape: shape.to_vec() }, source }
-    }
 }
 
 fn stored(element: ElementType) -> ArrayElement {

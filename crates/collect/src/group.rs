@@ -9,7 +9,6 @@ use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_env::{flags, seed};
 use std::ops::Range;
 
-/// The settings of all groups of a collector.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub layout: RowLayout,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-/// One thread of a collector.
 pub(crate) struct Lane {
     index: usize,
     stepper: Box<dyn Stepper>,

@@ -233,11 +233,8 @@ pub fn native_steppers(
 ) -> Result<Vec<Box<dyn Stepper>>> {
     let threads = num_threads.clamp(1, num_envs.max(1) as usize) as u64;
     let start = |thread: u64| (u64::from(num_envs) * thread / threads) as u32;
-    (0..threads)
-        .map(|thread| {
-            native::visit(id, env_options, Boxed { range: start(thread)..start(thread + 1), options })?
-        })
-        .collect()
+    let boxed = |thread| Boxed { range: start(thread)..start(thread + 1), options };
+    (0..threads).map(|thread| native::visit(id, env_options, boxed(thread))?).collect()
 }
 
 struct Boxed {

@@ -1,7 +1,6 @@
 //! The rows that a collector adds to the plan: batches, groups, environments, and buffers that keep frames longer.
 
-use crate::group::Group;
-use crate::{LANE_STACK_BYTES, NativeGroup, Replay, RowLayout, Trajectories};
+use crate::{LANE_STACK_BYTES, NativeGroup, Replay, RowLayout, Trajectories, group::Group};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_env::{Environment, native};
 use plimsoll_memory::{Layout, Piece, Place, Pool};

@@ -141,10 +141,8 @@ impl Replay {
                 put(self.columns.actions, row.action(layout, t));
                 put(self.columns.rewards, &rewards[t].to_ne_bytes());
                 // A cut at the end of a batch is not a boundary here: the next batch continues the episode.
-                put(
-                    self.columns.flags,
-                    &[if flag & flags::ABORTED != 0 { flag } else { flag & !flags::CUT }],
-                );
+                let kept = if flag & flags::ABORTED != 0 { flag } else { flag & !flags::CUT };
+                put(self.columns.flags, &[kept]);
                 self.held += usize::from(self.written[env] < self.capacity as u64);
                 self.written[env] += 1;
             }

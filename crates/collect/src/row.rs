@@ -151,10 +151,7 @@ impl Row {
         let none = flags::INVALID | flags::RESET_ROW;
         let versions = self.column::<u64>(&layout.policy_versions).iter().zip(self.flags(layout));
         let versions = versions.filter(|(_, flag)| **flag & none == 0).map(|(&version, _)| version);
-        versions.fold(None, |range, version| match range {
-            Some((low, high)) => Some((version.min(low), version.max(high))),
-            None => Some((version, version)),
-        })
+        versions.map(|version| (version, version)).reduce(|(low, high), (a, b)| (low.min(a), high.max(b)))
     }
 
     /// Counts the frames of a row that is being written.
@@ -165,30 +162,27 @@ impl Row {
 
     /// Returns the observation before frame `t`; for `t` = T the one after the last frame.
     pub fn observation(&self, layout: &RowLayout, t: usize) -> &[u8] {
-        let bytes = layout.observation.bytes;
-        let at = layout.observations.start + t * bytes;
-        &self.piece[at..at + bytes]
+        self.slot(&layout.observations, &layout.observation, t)
     }
 
     /// Returns the action of frame `t`.
     pub fn action(&self, layout: &RowLayout, t: usize) -> &[u8] {
-        let bytes = layout.action.bytes;
-        let at = layout.actions.start + t * bytes;
-        &self.piece[at..at + bytes]
+        self.slot(&layout.actions, &layout.action, t)
+    }
+
+    fn slot(&self, column: &Range<usize>, slot: &Slot, index: usize) -> &[u8] {
+        let at = column.start + index * slot.bytes;
+        &self.piece[at..at + slot.bytes]
     }
 
     /// Returns the ends of episodes, in ascending order of frames.
     pub fn finals<'a>(&'a self, layout: &'a RowLayout) -> impl Iterator<Item = Final<'a>> {
         let frames: &[u32] = self.column(&layout.final_frames);
         let returns: &[f64] = self.column(&layout.final_returns);
-        let bytes = layout.observation.bytes;
-        (0..self.num_finals).map(move |index| {
-            let at = layout.final_observations.start + index * bytes;
-            Final {
-                frame: frames[index] as usize,
-                observation: &self.piece[at..at + bytes],
-                episode_return: returns[index],
-            }
+        (0..self.num_finals).map(move |index| Final {
+            frame: frames[index] as usize,
+            observation: self.slot(&layout.final_observations, &layout.observation, index),
+            episode_return: returns[index],
         })
     }
 
@@ -196,15 +190,11 @@ impl Row {
     pub fn next_observation<'a>(&'a self, layout: &RowLayout, t: usize) -> &'a [u8] {
         let frames: &[u32] = self.column(&layout.final_frames);
         match frames[..self.num_finals].binary_search(&(t as u32)) {
-            Ok(index) => {
-                let at = layout.final_observations.start + index * layout.observation.bytes;
-                &self.piece[at..at + layout.observation.bytes]
-            }
+            Ok(index) => self.slot(&layout.final_observations, &layout.observation, index),
             Err(_) => self.observation(layout, t + 1),
         }
     }
 
-    /// Begins a row with its first observation.
     pub(crate) fn begin(&mut self, layout: &RowLayout, env_index: u32, observation: &[u8]) {
         (self.env_index, self.num_frames, self.num_finals) = (env_index, 0, 0);
         self.write_observation(layout, 0, observation);
@@ -239,13 +229,18 @@ impl Row {
 
     /// Keeps the last observation of the episode that ended with the last frame.
     pub(crate) fn push_final(&mut self, layout: &RowLayout, observation: &[u8], episode_return: f64) {
-        let index = self.num_finals;
         let bytes = layout.observation.bytes;
-        let at = layout.final_observations.start + index * bytes;
+        let at = layout.final_observations.start + self.num_finals * bytes;
         self.piece[at..at + bytes].copy_from_slice(observation);
-        put(&mut self.piece, &layout.final_frames, index, (self.num_frames as u32 - 1).to_ne_bytes());
+        self.note_final(layout, episode_return);
+    }
+
+    /// Notes that an episode ended with the last frame; its last observation is there already.
+    fn note_final(&mut self, layout: &RowLayout, episode_return: f64) {
+        let (index, frame) = (self.num_finals, self.num_frames as u32 - 1);
+        put(&mut self.piece, &layout.final_frames, index, frame.to_ne_bytes());
         put(&mut self.piece, &layout.final_returns, index, episode_return.to_ne_bytes());
-        self.num_finals = index + 1;
+        self.num_finals += 1;
     }
 
     /// Marks the last frame as the last of its slice, with further flags, and keeps the observation after it as final,
@@ -257,17 +252,13 @@ impl Row {
         let (from, to) = (layout.observations.start + t * bytes, layout.final_observations.start);
         let to = to + self.num_finals * bytes;
         self.piece.copy_within(from..from + bytes, to);
-        put(&mut self.piece, &layout.final_frames, self.num_finals, (t as u32 - 1).to_ne_bytes());
-        put(&mut self.piece, &layout.final_returns, self.num_finals, episode_return.to_ne_bytes());
-        self.num_finals += 1;
+        self.note_final(layout, episode_return);
     }
 
-    /// Removes the last `count` frames.
     pub(crate) fn take_back(&mut self, count: usize) {
         self.num_frames -= count;
     }
 
-    /// Replaces the observation after the last frame.
     pub(crate) fn set_last_observation(&mut self, layout: &RowLayout, observation: &[u8]) {
         self.write_observation(layout, self.num_frames, observation);
     }

@@ -1,8 +1,6 @@
 //! What the threads of a collector share, and the messages between them.
 
-use crate::batch::RowPool;
-use crate::group::Tally;
-use crate::{Fault, Mode, Row};
+use crate::{Fault, Mode, Row, batch::RowPool, group::Tally};
 use plimsoll_base::Error;
 use plimsoll_worker::Stop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +11,6 @@ const FAULTS_KEPT: usize = 16;
 /// Warnings kept: one for each worker, and no run has more workers.
 const WARNINGS_KEPT: usize = 4096;
 
-/// What the threads share.
 pub(crate) struct Shared {
     pub mode: Mode,
     pub stop: Stop,

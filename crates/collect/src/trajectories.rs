@@ -121,13 +121,8 @@ impl Trajectories {
                 partial.is_whole &=
                     steps[t] as usize == partial.num_frames && partial.num_frames < self.frames_max;
                 if partial.is_whole {
-                    partial.put(
-                        &layout,
-                        row.observation(&layout, t),
-                        row.action(&layout, t),
-                        rewards[t],
-                        versions[t],
-                    );
+                    let (observation, action) = (row.observation(&layout, t), row.action(&layout, t));
+                    partial.put(&layout, observation, action, rewards[t], versions[t]);
                 }
                 if flag & flags::DONE != 0 {
                     match partial.is_whole {
@@ -177,9 +172,8 @@ impl Partial {
         for frame in self.piece[..count * frame_bytes(layout)].chunks_exact(frame_bytes(layout)) {
             episode.observations.extend_from_slice(&frame[..a]);
             episode.actions.extend_from_slice(&frame[a..b]);
-            episode
-                .rewards
-                .push(f32::from_ne_bytes(*frame[b..].first_chunk().expect("a reward has 4 bytes")));
+            let reward = frame[b..].first_chunk().expect("a reward has 4 bytes");
+            episode.rewards.push(f32::from_ne_bytes(*reward));
             let version = frame[b + 4..].first_chunk().expect("a version has 8 bytes");
             episode.policy_versions.push(u64::from_ne_bytes(*version));
         }

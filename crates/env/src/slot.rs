@@ -181,10 +181,8 @@ impl Slot {
             .and_then(|bytes| bytes.checked_add(offset))
             .filter(|&end| end <= SLOT_BYTES_MAX);
         let (Some(num_elements), Some(end)) = (num_elements, end) else {
-            return Err(unsupported(
-                &path,
-                &format!("shape {shape:?} takes more than {SLOT_BYTES_MAX} bytes"),
-            ));
+            let why = format!("shape {shape:?} takes more than {SLOT_BYTES_MAX} bytes");
+            return Err(unsupported(&path, &why));
         };
         domain.matches(num_elements).map_err(|why| unsupported(&path, &why))?;
         if self.leaves.len() == LEAVES_MAX {
@@ -199,41 +197,29 @@ impl Slot {
 impl Leaf {
     /// The first of the leaf's elements that its domain does not hold. `bytes`: of this leaf alone.
     pub fn check(&self, bytes: &[u8]) -> std::result::Result<(), OutOfSpace> {
-        let wrong = |element_index: usize, value: f64, allowed: String| OutOfSpace {
-            path: self.path.clone(),
-            element_index,
-            value,
-            allowed,
-        };
-        let elements = bytes.chunks_exact(self.element.bytes()).enumerate();
-        match &self.domain {
+        let mut elements = bytes.chunks_exact(self.element.bytes()).enumerate();
+        let wrong = match &self.domain {
             Domain::Choice { n, start } => {
                 let value = i64::from_ne_bytes(*bytes.first_chunk().expect("a choice is an int64"));
-                match value.checked_sub(*start).is_some_and(|from| (0..*n as i64).contains(&from)) {
-                    true => Ok(()),
-                    false => Err(wrong(0, value as f64, format!("{start} to {}", start + *n as i64 - 1))),
-                }
+                let is_in = value.checked_sub(*start).is_some_and(|from| (0..*n as i64).contains(&from));
+                (!is_in).then(|| (0, value as f64, format!("{start} to {}", start + *n as i64 - 1)))
             }
-            Domain::Choices { nvec } => elements.zip(nvec).try_for_each(|((index, element), &n)| {
+            Domain::Choices { nvec } => elements.zip(nvec).find_map(|((index, element), &n)| {
                 let value = self.element.read(element);
-                match value >= 0.0 && value < n as f64 {
-                    true => Ok(()),
-                    false => Err(wrong(index, value, format!("0 to {}", n - 1))),
-                }
+                let is_in = value >= 0.0 && value < n as f64;
+                (!is_in).then(|| (index, value, format!("0 to {}", n - 1)))
             }),
-            Domain::Binary => elements.map(|(index, element)| (index, element[0])).try_for_each(
-                |(index, value)| match value <= 1 {
-                    true => Ok(()),
-                    false => Err(wrong(index, f64::from(value as i8), "0 or 1".into())),
-                },
-            ),
-            Domain::Bounds { low, high } => elements
-                .map(|(index, element)| (index, self.element.read(element)))
-                .try_for_each(|(index, value)| match value >= at(low, index) && value <= at(high, index) {
-                    true => Ok(()),
-                    false => Err(wrong(index, value, format!("{} to {}", at(low, index), at(high, index)))),
-                }),
-        }
+            Domain::Binary => elements.find_map(|(index, element)| {
+                (element[0] > 1).then(|| (index, f64::from(element[0] as i8), "0 or 1".into()))
+            }),
+            Domain::Bounds { low, high } => elements.find_map(|(index, element)| {
+                let (value, low, high) = (self.element.read(element), at(low, index), at(high, index));
+                let is_in = value >= low && value <= high;
+                (!is_in).then(|| (index, value, format!("{low} to {high}")))
+            }),
+        };
+        let Some((element_index, value, allowed)) = wrong else { return Ok(()) };
+        Err(OutOfSpace { path: self.path.clone(), element_index, value, allowed })
     }
 }
 
@@ -252,13 +238,14 @@ impl Domain {
             Domain::Bounds { low, high } => {
                 let fits = |bounds: &[f64]| bounds.len() == 1 || bounds.len() == num_elements;
                 let in_order = || (0..num_elements).all(|index| at(low, index) <= at(high, index));
-                match fits(low) && fits(high) {
-                    false => {
-                        Err(format!("{} and {} bounds for {num_elements} elements", low.len(), high.len()))
-                    }
-                    true if !in_order() => Err("a lower bound above its upper one, or not a number".into()),
-                    true => Ok(()),
+                if !fits(low) || !fits(high) {
+                    return Err(format!(
+                        "{} and {} bounds for {num_elements} elements",
+                        low.len(),
+                        high.len()
+                    ));
                 }
+                in_order().then_some(()).ok_or("a lower bound above its upper one, or not a number".into())
             }
             _ => Ok(()),
         }

@@ -43,19 +43,11 @@ impl ElementType {
 
     /// numpy's name.
     pub const fn name(self) -> &'static str {
-        match self {
-            ElementType::Bool => "bool",
-            ElementType::Int8 => "int8",
-            ElementType::Int16 => "int16",
-            ElementType::Int32 => "int32",
-            ElementType::Int64 => "int64",
-            ElementType::Uint8 => "uint8",
-            ElementType::Uint16 => "uint16",
-            ElementType::Uint32 => "uint32",
-            ElementType::Uint64 => "uint64",
-            ElementType::Float32 => "float32",
-            ElementType::Float64 => "float64",
-        }
+        const NAMES: [&str; 11] = [
+            "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32",
+            "float64",
+        ];
+        NAMES[self as usize]
     }
 
     /// The element at the beginning of `bytes`, in the machine's byte order.

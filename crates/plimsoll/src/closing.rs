@@ -9,13 +9,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Lines in a chart.
 const CHART_LINES: usize = 6;
 /// Characters in a line of a chart, without the values at its left.
 const CHART_WIDTH: usize = 60;
 /// Longest line; longer ones are hard to read.
 const COLUMNS_MAX: usize = 120;
-/// Lines shown of a sample's text.
 const SAMPLE_LINES: usize = 6;
 
 /// Formats the summary of the run in `dir`, `columns` wide.
@@ -24,11 +22,7 @@ pub fn words(dir: &Path, summary: &Value, columns: usize) -> Result<String> {
     let report = Report::read(dir, steps)?;
     let columns = columns.clamp(40, COLUMNS_MAX);
     let mut text = table(&report, summary);
-    for (name, points) in [
-        ("reward", &report.curves.rewards),
-        ("loss", &report.curves.losses),
-        ("length", &report.curves.lengths),
-    ] {
+    for (name, points) in curves(&report) {
         if let (Some((first, _)), Some((last, _)), true) = (points.first(), points.last(), points.len() > 1) {
             text += &format!("\n{name}, steps {first} to {last}\n");
             let lines = chart(points, CHART_WIDTH.min(columns - 12), CHART_LINES);
@@ -40,6 +34,11 @@ pub fn words(dir: &Path, summary: &Value, columns: usize) -> Result<String> {
     Ok(text)
 }
 
+fn curves(report: &Report) -> [(&'static str, &Points); 3] {
+    let curves = &report.curves;
+    [("reward", &curves.rewards), ("loss", &curves.losses), ("length", &curves.lengths)]
+}
+
 /// Formats one line for each set and curve: before, after, and the difference.
 fn table(report: &Report, summary: &Value) -> String {
     let mut rows: Vec<(String, f64, f64)> = Vec::new();
@@ -48,14 +47,11 @@ fn table(report: &Report, summary: &Value) -> String {
             rows.push((format!("held-out {name}"), before, after));
         }
     }
-    let mut curve = |name: &str, points: &Points| {
+    for (name, points) in curves(report) {
         if let (Some((_, first)), Some((_, last))) = (points.first(), points.last()) {
             rows.push((name.to_string(), *first, *last));
         }
-    };
-    curve("reward", &report.curves.rewards);
-    curve("loss", &report.curves.losses);
-    curve("length", &report.curves.lengths);
+    }
     let width = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
     let mut text = match rows.is_empty() {
         true => String::new(),
@@ -84,12 +80,9 @@ fn table(report: &Report, summary: &Value) -> String {
 /// Formats two responses in two columns.
 fn pair_lines(pair: &Pair, columns: usize) -> String {
     let width = (columns - 3) / 2;
-    let head = |one: &Shown| match one.reward {
-        Some(reward) => format!("after step {}, reward {reward:.3}", one.step),
-        None => format!("after step {}", one.step),
-    };
     let column = |one: &Shown| {
-        let mut lines = vec![head(one)];
+        let reward = one.reward.map_or(String::new(), |reward| format!(", reward {reward:.3}"));
+        let mut lines = vec![format!("after step {}{reward}", one.step)];
         lines.extend(wrapped(&one.prompt, width).into_iter().take(SAMPLE_LINES));
         lines.push("-".repeat(width));
         lines.extend(wrapped(&one.response, width).into_iter().take(SAMPLE_LINES));

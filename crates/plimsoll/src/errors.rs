@@ -88,13 +88,9 @@ pub fn usage(err: &clap::Error) -> ExitCode {
         }
     }
     if error.hints.is_empty() {
-        let command = match err.get(ContextKind::InvalidSubcommand) {
-            Some(_) => String::new(),
-            None => std::env::args()
-                .nth(1)
-                .filter(|word| !word.starts_with('-'))
-                .map_or(String::new(), |word| format!(" {word}")),
-        };
+        let known =
+            |word: &String| !word.starts_with('-') && err.get(ContextKind::InvalidSubcommand).is_none();
+        let command = std::env::args().nth(1).filter(known).map_or(String::new(), |word| format!(" {word}"));
         error = error.hint(format!("`plimsoll{command} --help` lists what it takes"));
     }
     print(&error)

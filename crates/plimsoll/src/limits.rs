@@ -14,7 +14,6 @@ pub fn read(dir: &Path) -> Vec<Reading> {
     readings
 }
 
-/// Formats one line for each limit.
 pub fn table(readings: &[Reading]) -> String {
     let name_width = readings.iter().map(|r| r.name.len()).max().unwrap_or(0);
     let line = |r: &Reading| format!("{:name_width$} {:>11}  {}\n", r.name, r.shown(), r.source);

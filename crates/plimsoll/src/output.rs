@@ -27,6 +27,11 @@ pub fn json(value: &Value) -> Result<()> {
     text(&format!("{value}\n"))
 }
 
+/// Prints `value` if JSON was asked for, else `words` of it.
+pub fn either(as_json: bool, value: &Value, words: impl FnOnce(&Value) -> String) -> Result<()> {
+    if as_json { json(value) } else { text(&words(value)) }
+}
+
 /// Prints a note on stderr, unless `quiet`.
 pub fn note(quiet: bool, words: &str) {
     if !quiet {

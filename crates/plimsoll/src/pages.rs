@@ -16,7 +16,6 @@ pub enum Group {
 }
 
 impl Group {
-    /// In listing order.
     pub const ALL: [Group; 3] = [Group::Error, Group::Log, Group::Machine];
 
     /// Returns the group of a page. `disk-full` is both an error and a class; it is listed with the errors.
@@ -29,7 +28,6 @@ impl Group {
         }
     }
 
-    /// Returns the name for JSON.
     pub fn name(self) -> &'static str {
         match self {
             Group::Error => "error",
@@ -51,7 +49,6 @@ pub fn page(slug: &str) -> Option<&'static str> {
     PAGES.binary_search_by_key(&slug, |(name, _)| name).ok().map(|at| PAGES[at].1)
 }
 
-/// Returns the first sentence of a page.
 pub fn summary(page: &str) -> String {
     let paragraph = page.lines().skip_while(|line| line.starts_with('#') || line.trim().is_empty());
     let text: Vec<&str> = paragraph.take_while(|line| !line.trim().is_empty()).map(str::trim).collect();

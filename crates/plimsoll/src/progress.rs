@@ -1,7 +1,6 @@
 //! Shows the progress of a run: one live line on a terminal, a few lines in a pipe, and a summary at the end.
 
-use crate::sparkline::sparkline;
-use crate::{output, terminal};
+use crate::{output, sparkline::sparkline, terminal};
 use indicatif::ProgressBar;
 use plimsoll_base::Bytes;
 use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
@@ -10,14 +9,11 @@ use plimsoll_run::scores::pass_words;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Bars of the curve at the end.
 const CURVE_WIDTH: usize = 60;
-/// Values kept of a curve.
 const CURVE_POINTS_MAX: usize = 1024;
 /// Lines that a long run prints in a pipe, between the first and the last.
 const PIPE_LINES: u32 = 10;
 
-/// Shows a run on stderr.
 pub struct Progress {
     live: Option<ProgressBar>,
     quiet: bool,
@@ -189,19 +185,8 @@ fn eval_line(eval: &EvalResult) -> String {
 
 fn step_line(step: &StepResult) -> String {
     let mut parts = vec![format!("step {}/{}", step.step, step.steps)];
-    let mut add = |name: &str, value: Option<f64>, digits: usize| {
-        if let Some(value) = value {
-            parts.push(format!("{name} {value:.digits$}"));
-        }
-    };
-    add("reward", step.reward, 3);
-    if step.reward.is_none() {
-        add("loss", step.loss, 4);
-    }
-    add("accuracy", step.accuracy, 3);
-    add("frames/s", step.frames_per_second, 0);
-    add("rollout tok/s", step.tokens_per_second_rollout, 0);
-    add("update tok/s", step.tokens_per_second_update, 0);
+    let names = ["reward", "loss", "accuracy", "frames/s", "rollout tok/s", "update tok/s"];
+    parts.extend(numbers(step, names, ""));
     if step.planned_bytes > 0 {
         parts.push(format!("memory {} of {}", Bytes(step.rss_bytes), Bytes(step.planned_bytes)));
     }
@@ -209,22 +194,26 @@ fn step_line(step: &StepResult) -> String {
     parts.join("  ")
 }
 
+/// Formats the numbers of a step that are there; the last three are rates, in `per`.
+fn numbers(step: &StepResult, names: [&str; 6], per: &str) -> Vec<String> {
+    let values = [
+        (step.reward, 3, ""),
+        (step.loss.filter(|_| step.reward.is_none()), 4, ""),
+        (step.accuracy, 3, ""),
+        (step.frames_per_second, 0, per),
+        (step.tokens_per_second_rollout, 0, per),
+        (step.tokens_per_second_update, 0, per),
+    ];
+    let one = |(name, (value, digits, unit)): (&str, (Option<f64>, usize, &str))| {
+        Some(format!("{name} {:.digits$}{unit}", value?))
+    };
+    names.into_iter().zip(values).filter_map(one).collect()
+}
+
 /// As `step_line`, in about 80 columns; a narrower terminal cuts it.
 fn live_line(step: &StepResult) -> String {
     let mut parts = vec![format!("{}/{}", step.step, step.steps)];
-    let mut add = |name: &str, value: Option<f64>, digits: usize, unit: &str| {
-        if let Some(value) = value {
-            parts.push(format!("{name} {value:.digits$}{unit}"));
-        }
-    };
-    add("reward", step.reward, 3, "");
-    if step.reward.is_none() {
-        add("loss", step.loss, 4, "");
-    }
-    add("acc", step.accuracy, 3, "");
-    add("frames", step.frames_per_second, 0, "/s");
-    add("rollout", step.tokens_per_second_rollout, 0, "/s");
-    add("update", step.tokens_per_second_update, 0, "/s");
+    parts.extend(numbers(step, ["reward", "loss", "acc", "frames", "rollout", "update"], "/s"));
     if step.planned_bytes > 0 {
         parts.push(format!("{}/{} MiB", step.rss_bytes / Bytes::MIB, step.planned_bytes / Bytes::MIB));
     }

@@ -7,7 +7,6 @@ use std::io::{self, IsTerminal, Write};
 
 /// "1" for the trainer if the supervisor's stderr is a terminal.
 const VARIABLE: &str = "PLIMSOLL_TERMINAL";
-/// Redraws per second.
 const HZ: u8 = 8;
 /// Columns of a terminal of unknown width.
 const COLUMNS: u16 = 80;
@@ -17,7 +16,6 @@ pub fn for_child() -> Vec<(String, String)> {
     vec![(VARIABLE.into(), if io::stderr().is_terminal() { "1".into() } else { String::new() })]
 }
 
-/// Returns true if stderr reaches a terminal.
 pub fn is_stderr() -> bool {
     io::stderr().is_terminal() || is_piped_to_one()
 }

@@ -157,14 +157,10 @@ impl PyCollector {
         let (asked, plan) = (Asked::read(asked)?, Plan::read(plan)?);
         let envs = asked.num_envs() as u64;
         if plan.frames_per_batch == 0 || !plan.frames_per_batch.is_multiple_of(envs) {
-            let message = format!(
-                "`frames_per_batch` is {}, no multiple of `num_envs` = {envs}",
-                plan.frames_per_batch
-            );
-            return Err(Error::usage("frames-not-whole", message).hint(format!(
-                "set frames_per_batch to {}",
-                plan.frames_per_batch.max(1).next_multiple_of(envs)
-            )));
+            let frames = plan.frames_per_batch;
+            let message = format!("`frames_per_batch` is {frames}, no multiple of `num_envs` = {envs}");
+            let hint = format!("set frames_per_batch to {}", frames.max(1).next_multiple_of(envs));
+            return Err(Error::usage("frames-not-whole", message).hint(hint));
         }
         let steppers = asked.steppers(call.is_none())?;
         let spec = steppers[0].spec().clone();
@@ -210,7 +206,8 @@ fn describe(spaces: &str, layout: &RowLayout) -> String {
 /// A batch, whose memory returns to the collector once it and its arrays are dropped.
 #[pyclass(frozen, name = "Batch")]
 pub struct PyBatch {
-    batch: Arc<Batch>,
+    /// The batch, which its arrays share.
+    pub batch: Arc<Batch>,
 }
 
 #[pymethods]
@@ -251,12 +248,5 @@ impl PyBatch {
     fn copied<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let rows: Vec<u8> = self.batch.rows().iter().flat_map(|row| row.bytes().iter().copied()).collect();
         PyBytes::new(py, &rows)
-    }
-}
-
-impl PyBatch {
-    /// Returns the batch.
-    pub fn shared(&self) -> &Arc<Batch> {
-        &self.batch
     }
 }

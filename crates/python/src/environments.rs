@@ -121,9 +121,8 @@ impl Asked {
 pub fn spaces(spec: &Spec) -> Result<String> {
     let part = |space: &Space| -> Result<Value> {
         let slot = Slot::of(space)?;
-        Ok(
-            json!({ "space": space, "bytes": slot.bytes, "leaves": slot.leaves.iter().map(leaf).collect::<Vec<_>>() }),
-        )
+        let leaves: Vec<Value> = slot.leaves.iter().map(leaf).collect();
+        Ok(json!({ "space": space, "bytes": slot.bytes, "leaves": leaves }))
     };
     let value =
         json!({ "id": spec.id, "observation": part(&spec.observation)?, "action": part(&spec.action)? });
@@ -131,10 +130,7 @@ pub fn spaces(spec: &Spec) -> Result<String> {
 }
 
 fn leaf(leaf: &Leaf) -> Value {
-    let least = match &leaf.domain {
-        Domain::Choice { start, .. } => *start,
-        _ => 0,
-    };
+    let least = if let Domain::Choice { start, .. } = leaf.domain { start } else { 0 };
     json!({
         "path": leaf.path,
         "dtype": leaf.element.name(),

@@ -1,7 +1,6 @@
 //! The replay ring for off-policy learners: batches are copied in, transitions come out by key.
 
-use crate::collector::PyBatch;
-use crate::errors::raised;
+use crate::{collector::PyBatch, errors::raised};
 use plimsoll_collect::Replay;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -38,7 +37,7 @@ impl PyReplay {
 
     /// Copies the frames of a batch over the oldest of their environments.
     fn push(&self, py: Python<'_>, batch: &PyBatch) -> PyResult<()> {
-        let batch = batch.shared();
+        let batch = &batch.batch;
         if let Some(row) = batch.rows().iter().find(|row| row.env_index as usize >= self.num_envs) {
             let message = format!("environment {} of {} in the ring", row.env_index, self.num_envs);
             return Err(PyValueError::new_err(message));

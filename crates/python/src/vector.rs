@@ -76,14 +76,9 @@ impl Inner {
             let groups = stepper.groups().to_vec();
             for (index, envs) in groups.iter().enumerate() {
                 let (first, last) = (envs.start as usize, envs.end as usize);
-                stepper.submit(
-                    index,
-                    Request {
-                        asks: &self.asks[first..last],
-                        actions: &actions[first * bytes..last * bytes],
-                        seeds: &self.seeds[first..last],
-                    },
-                )?;
+                let (asks, seeds) = (&self.asks[first..last], &self.seeds[first..last]);
+                let actions = &actions[first * bytes..last * bytes];
+                stepper.submit(index, Request { asks, actions, seeds })?;
             }
             for _ in &groups {
                 stepper.wait(&Stop::default())?;

@@ -12,24 +12,18 @@ const COUNT_MAX: u64 = 1 << 40;
 /// New values of settings by name; `None` takes one away.
 pub(crate) type Values = Vec<(&'static str, Option<String>)>;
 
-/// Gives a setting a new value.
 pub(crate) fn set(name: &'static str, value: impl ToString) -> Values {
     vec![(name, Some(value.to_string()))]
 }
 
-/// A change of settings that a plan tries as a remedy.
-pub(crate) struct Change {
-    pub words: &'static str,
-    /// New values; `None` where the change does not apply.
-    pub values: fn(&Options) -> Option<Values>,
-}
+/// A change of settings that a plan tries as a remedy: its words, and new values; `None` where it does not apply.
+pub(crate) type Change = (&'static str, fn(&Options) -> Option<Values>);
 
 /// The settings of a run, and which defaults of the framework the rules have asked for.
 #[derive(Clone)]
 pub(crate) struct Options {
     table: &'static Table,
     settings: Vec<Setting>,
-    /// Defaults that were taken.
     taken: RefCell<BTreeSet<String>>,
 }
 
@@ -65,16 +59,13 @@ impl Options {
     }
 
     fn readable(&self, name: &str) -> Result<Option<&Setting>> {
-        match self.find(name) {
-            Some(one) => match one.unreadable {
-                Some(why) => Err(invalid(one, why).hint(format!("say it by hand: --set {}=VALUE", one.key))),
-                None => Ok(Some(one)),
-            },
-            None => Ok(None),
+        let Some(one) = self.find(name) else { return Ok(None) };
+        match one.unreadable {
+            Some(why) => Err(invalid(one, why).hint(format!("say it by hand: --set {}=VALUE", one.key))),
+            None => Ok(Some(one)),
         }
     }
 
-    /// True if the file says it.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
@@ -85,22 +76,13 @@ impl Options {
 
     /// Its words, or the framework's default.
     pub fn text_or(&self, name: &str, default: &'static str) -> Result<&str> {
-        Ok(match self.text(name)? {
-            Some(text) => text,
-            None => {
-                self.take_default(name, default);
-                default
-            }
-        })
+        Ok(self.or(self.text(name)?, name, default))
     }
 
     /// A switch: there without a word, or true or false.
     pub fn flag_or(&self, name: &str, default: bool) -> Result<bool> {
-        let Some(one) = self.readable(name)? else {
-            self.take_default(name, &default.to_string());
-            return Ok(default);
-        };
-        flag(&one.value).ok_or_else(|| invalid(one, "is neither true nor false"))
+        let read = |one: &Setting| flag(&one.value).ok_or_else(|| invalid(one, "is neither true nor false"));
+        Ok(self.or(self.readable(name)?.map(read).transpose()?, name, default))
     }
 
     /// Turns a switch `to` true or false; `None` if it is so already, or is unreadable.
@@ -130,13 +112,7 @@ impl Options {
 
     /// A whole number from 1 on, or the framework's default.
     pub fn count_or(&self, name: &str, default: u64) -> Result<u64> {
-        Ok(match self.count(name)? {
-            Some(count) => count,
-            None => {
-                self.take_default(name, &default.to_string());
-                default
-            }
-        })
+        Ok(self.or(self.count(name)?, name, default))
     }
 
     /// A whole number from 0 on; -1, which frameworks write for "never", is 0.
@@ -158,12 +134,11 @@ impl Options {
 
     /// A number from 0 on, or the framework's default.
     pub fn number_or(&self, name: &str, default: f64) -> Result<f64> {
-        let Some(one) = self.readable(name)? else {
-            self.take_default(name, &default.to_string());
-            return Ok(default);
+        let read = |one: &Setting| {
+            let value = number(&one.value).filter(|value| *value >= 0.0);
+            value.ok_or_else(|| invalid(one, "is not a number from 0 on"))
         };
-        let value = number(&one.value).filter(|value| *value >= 0.0);
-        value.ok_or_else(|| invalid(one, "is not a number from 0 on"))
+        Ok(self.or(self.readable(name)?.map(read).transpose()?, name, default))
     }
 
     /// A share: above 0, at most 1.
@@ -187,8 +162,12 @@ impl Options {
         self.settings.iter().rev().find(|one| one.key == key)
     }
 
-    fn take_default(&self, name: &str, value: &str) {
-        self.taken.borrow_mut().insert(format!("{name} = {value}"));
+    /// Returns the file's value, or the default, which the plan then names.
+    fn or<T: std::fmt::Display>(&self, found: Option<T>, name: &str, default: T) -> T {
+        if found.is_none() {
+            self.taken.borrow_mut().insert(format!("{name} = {default}"));
+        }
+        found.unwrap_or(default)
     }
 
     /// Defaults of the framework that the plan rests on.

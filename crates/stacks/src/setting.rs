@@ -1,6 +1,5 @@
 //! One setting of a launch file as text, and its value read as a number, a switch or a list.
 
-/// One setting, as the file writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The stack's key without `--`, or one with a prefix that its stack does not have: `env.NAME`, `version.PACKAGE`, `machine.KEY`.
@@ -33,7 +32,6 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
     })
 }
 
-/// A finite number.
 pub(crate) fn number(text: &str) -> Option<f64> {
     text.trim().replace('_', "").parse::<f64>().ok().filter(|value| value.is_finite())
 }

@@ -15,7 +15,6 @@ use std::fmt;
 /// A stack's rules: rows of a run as its settings start it.
 pub(crate) type Rules = fn(&Options, Version, &Limits, &ModelOf<'_>) -> Result<Ledger>;
 
-/// A framework whose launch files are read.
 pub struct Stack {
     /// The name on the command line, and of its package in a pin.
     pub name: &'static str,
@@ -47,13 +46,7 @@ impl Stack {
         self.import.map(|import| import.file)
     }
 
-    /// Every option that is known by its full name.
     pub fn options(&self) -> impl Iterator<Item = &'static str> {
         self.table.names()
     }
-}
-
-/// Says that no number of a run like this one was reported.
-pub(crate) fn none_reported(_: &Ledger, _: &[Peak]) -> Vec<Comparison> {
-    Vec::new()
 }

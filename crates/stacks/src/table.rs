@@ -14,9 +14,7 @@ pub(crate) enum Memory {
 pub(crate) enum Take {
     /// The same text under our key.
     Text(&'static str),
-    /// The same whole number.
     Integer(&'static str),
-    /// The same number.
     Number(&'static str),
     /// A whole number of steps; 0 and below is never, which is our absent key.
     Every(&'static str),
@@ -77,7 +75,6 @@ impl Table {
         }
     }
 
-    /// All names of each option that the plan's rules read.
     pub fn used(&self) -> impl Iterator<Item = &'static str> {
         let rows = self.rows.iter().filter(|row| row.1 == Memory::Used).map(|row| row.0);
         rows.chain(self.used.split_whitespace())

@@ -1,8 +1,7 @@
 //! `text:countdown`: an expression over given numbers that makes a target; a reply says what is wrong with it.
 
 use super::environment::{Row, Said, Start, TextEnvironment};
-use plimsoll_base::Result;
-use plimsoll_base::rng::below;
+use plimsoll_base::{Result, rng::below};
 use plimsoll_reward::solves_countdown;
 use plimsoll_text::Message;
 use std::sync::Arc;
@@ -13,7 +12,6 @@ const LARGEST: u64 = 50;
 /// Draws after which any sum becomes the puzzle's target.
 const DRAWS_MAX: u32 = 64;
 
-/// The row of this environment.
 pub(crate) const ROW: Row = Row {
     name: "text:countdown",
     has_workers: false,

@@ -83,10 +83,8 @@ pub struct Settings {
     pub reset_timeout: Duration,
 }
 
-/// Makes the episodes of one environment.
 pub(crate) type Make = Arc<dyn Fn() -> Box<dyn TextEnvironment> + Send + Sync>;
 
-/// A built-in environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// For example `text:countdown`.

@@ -1,15 +1,13 @@
 //! `text:guess-number`: guess a number from 1 to 100; replies are "higher" or "lower".
 
 use super::environment::{Row, Said, Start, TextEnvironment};
-use plimsoll_base::Result;
-use plimsoll_base::rng::below;
+use plimsoll_base::{Result, rng::below};
 use plimsoll_text::Message;
 use std::sync::Arc;
 
 const LARGEST: u64 = 100;
 const RULES: &str = "I am thinking of a whole number from 1 to 100. Guess it: reply with one number. I answer with higher or lower until you have found it.";
 
-/// The row of this environment.
 pub(crate) const ROW: Row = Row {
     name: "text:guess-number",
     has_workers: false,

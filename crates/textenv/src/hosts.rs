@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// Stack of a thread that steps environments.
 pub(crate) const STACK_BYTES: usize = 1 << 20;
 
 /// A request to an episode.
@@ -22,14 +21,12 @@ pub enum Job {
     Step(String),
 }
 
-/// The answer to a job.
 pub struct Reply {
     pub slot: usize,
     /// `None` if the worker that held the episode has ended.
     pub outcome: Result<Option<Said>>,
 }
 
-/// Episodes in slots.
 #[allow(clippy::large_enum_variant)] // One a thread.
 enum Host {
     Native { make: Make, slots: BTreeMap<usize, Box<dyn TextEnvironment>> },
@@ -125,14 +122,10 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         // Threads stop waiting for their workers, which die with them.
         self.stop.set();
-        for host in &mut self.threads {
-            host.jobs = None;
-        }
-        for host in &mut self.threads {
-            if let Some(thread) = host.thread.take() {
-                // A panic there is a bug and has been printed.
-                let _ = thread.join();
-            }
+        self.threads.iter_mut().for_each(|host| host.jobs = None);
+        for thread in self.threads.iter_mut().filter_map(|host| host.thread.take()) {
+            // A panic there is a bug and has been printed.
+            let _ = thread.join();
         }
     }
 }
@@ -196,28 +189,27 @@ impl Host {
         match self {
             Host::Native { make, slots } => {
                 let episode = slots.entry(slot).or_insert_with(|| make());
-                match job {
-                    Job::Reset(start) => {
-                        Ok(Some(Said { messages: episode.reset(&start), ..Said::default() }))
-                    }
-                    Job::Step(response) => episode.step(&response).map(Some),
-                }
+                Ok(Some(match job {
+                    Job::Reset(start) => Said { messages: episode.reset(&start), ..Said::default() },
+                    Job::Step(response) => episode.step(&response)?,
+                }))
             }
             Host::Python(episodes) => {
                 let messages = |said: plimsoll_worker::Messages| {
                     said.into_iter().map(|(role, content)| Message { role, content }).collect()
                 };
-                match job {
-                    // 31 bits, as for other environments in Python.
-                    Job::Reset(start) => episodes
-                        .reset(slot, start.draw(0)[0] >> 1)
-                        .map(|said| Some(Said { messages: messages(said), ..Said::default() })),
-                    Job::Step(response) => Ok(episodes.step(slot, &response)?.map(|turn| Said {
+                Ok(match job {
+                    Job::Reset(start) => {
+                        // 31 bits, as for other environments in Python.
+                        let messages = messages(episodes.reset(slot, start.draw(0)[0] >> 1)?);
+                        Some(Said { messages, ..Said::default() })
+                    }
+                    Job::Step(response) => episodes.step(slot, &response)?.map(|turn| Said {
                         messages: messages(turn.messages),
                         reward: turn.reward,
                         done: turn.done,
-                    })),
-                }
+                    }),
+                })
             }
         }
     }

@@ -20,16 +20,17 @@ pub use tally::EnvironmentTally;
 use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// The built-in environments.
 pub const ENVIRONMENTS: [Row; 4] = [countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
 /// A parsed `environment.env`.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// A built-in environment.
     Native(Row),
     /// A class in the user's file.
-    Python { file: PathBuf, class: String },
+    Python {
+        file: PathBuf,
+        class: String,
+    },
 }
 
 impl Kind {

@@ -18,7 +18,6 @@ pub struct EpisodeMemory {
     pub turns_max: usize,
     /// All worker processes together.
     pub workers: Bytes,
-    /// Threads that step environments.
     pub threads: usize,
     pub is_there: bool,
 }

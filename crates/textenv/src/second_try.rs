@@ -10,29 +10,23 @@ use std::sync::Arc;
 /// The task of the sums, whose test set is never trained on.
 const TASK: &str = "builtin:addition";
 
-/// The row of this environment.
 pub(crate) const ROW: Row = Row {
     name: "text:second-try",
     has_workers: false,
     open: |_, _| {
         let task = Arc::new(Task::parse(TASK)?);
-        Ok(Arc::new(move || Box::new(SecondTry::new(task.clone()))))
+        let (question, answer) = (String::new(), String::new());
+        let fresh = SecondTry { task, question, answer, tried: false };
+        Ok(Arc::new(move || Box::new(fresh.clone())))
     },
 };
 
-/// A sum with a second try.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SecondTry {
     task: Arc<Task>,
     question: String,
     answer: String,
     tried: bool,
-}
-
-impl SecondTry {
-    fn new(task: Arc<Task>) -> SecondTry {
-        SecondTry { task, question: String::new(), answer: String::new(), tried: false }
-    }
 }
 
 impl TextEnvironment for SecondTry {
@@ -69,7 +63,8 @@ mod tests {
     #[test]
     fn a_wrong_sum_is_asked_for_once_more() {
         let task = Arc::new(Task::parse(TASK).unwrap());
-        let mut environment = SecondTry::new(task.clone());
+        let mut environment =
+            SecondTry { task: task.clone(), question: String::new(), answer: String::new(), tried: false };
         let start = Start::train(0, 5);
         let question = environment.reset(&start)[0].content.clone();
         let answer = environment.answer.clone();

@@ -5,7 +5,6 @@ use plimsoll_base::{Error, slugs};
 /// Counters of a round, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EnvironmentTally {
-    /// Episodes begun.
     pub episodes: u64,
     /// Episodes that ended because of a fault; they are not trained.
     pub aborted: u64,
@@ -13,15 +12,10 @@ pub struct EnvironmentTally {
     pub truncated: u64,
     /// Turns whose answer was cut to `environment.turn_tokens_max`.
     pub cut: u64,
-    /// Workers that died.
     pub crashes: u64,
-    /// Turns not answered in time.
     pub timeouts: u64,
-    /// Exceptions of environments.
     pub exceptions: u64,
-    /// Workers that exceeded their memory.
     pub over_budget: u64,
-    /// Invalid replies.
     pub bad_replies: u64,
 }
 

@@ -3,8 +3,7 @@
 
 use super::environment::{Row, Said, Start, TextEnvironment};
 use super::guess::last_number;
-use plimsoll_base::Result;
-use plimsoll_base::rng::below;
+use plimsoll_base::{Result, rng::below};
 use plimsoll_reward::{Programs, fenced_block};
 use plimsoll_text::Message;
 use std::sync::Arc;
@@ -12,7 +11,6 @@ use std::sync::Arc;
 /// Characters of a program's output shown to the model.
 const OUTPUT_CHARS_MAX: usize = 2000;
 
-/// The row of this environment.
 pub(crate) const ROW: Row = Row {
     name: "text:python-tool",
     has_workers: true,
@@ -20,20 +18,13 @@ pub(crate) const ROW: Row = Row {
         let (python, memory) = (settings.python.as_deref(), settings.worker_memory);
         let programs = Programs::new("python-tool", python, memory, settings.step_timeout, stop.clone());
         let programs = Arc::new(programs);
-        Ok(Arc::new(move || Box::new(PythonTool::new(programs.clone()))))
+        Ok(Arc::new(move || Box::new(PythonTool { programs: programs.clone(), answer: 0 })))
     },
 };
 
-/// A problem and its programs.
 struct PythonTool {
     programs: Arc<Programs>,
     answer: i64,
-}
-
-impl PythonTool {
-    fn new(programs: Arc<Programs>) -> PythonTool {
-        PythonTool { programs, answer: 0 }
-    }
 }
 
 impl TextEnvironment for PythonTool {
@@ -79,7 +70,7 @@ mod tests {
     fn programs_are_run_and_answers_are_judged() {
         let timeout = Duration::from_secs(20);
         let programs = Programs::new("python-tool", None, Bytes::mib(512), timeout, Stop::default());
-        let mut tool = PythonTool::new(Arc::new(programs));
+        let mut tool = PythonTool { programs: Arc::new(programs), answer: 0 };
         let question = tool.reset(&Start::train(0, 0))[0].content.clone();
         let sum = question.strip_prefix("What is ").unwrap().split('?').next().unwrap();
         let said = tool.step(&format!("I compute.\n```python\nprint({sum})\n```")).unwrap();

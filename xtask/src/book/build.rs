@@ -3,13 +3,12 @@
 //! mdBook knows `docs/` alone. A page may link to any file of the repository, which works where the page is read as a file;
 //! in the book such a link becomes one to the repository's host. It refuses pages that would load anything from elsewhere.
 
-use super::links::joined;
-use crate::tree::Tree;
+use super::links::{folders, joined};
+use crate::tree::{Tree, files_below};
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::{fs, io};
 
 /// Where the book is built, from the root.
 const BOOK: &str = "target/book";
@@ -47,11 +46,11 @@ pub fn run(root: &Path) -> ExitCode {
 /// Leads links on, and looks at every page and style sheet; the number of pages, and what is wrong.
 fn finish(root: &Path) -> io::Result<(usize, Vec<String>)> {
     let tree = Tree::read(root)?;
-    let mut files = Vec::new();
-    walk(&root.join(BOOK), "", &mut files)?;
+    let files = files_below(&root.join(BOOK))?;
+    let paths = tree.files.iter().map(|file| file.path.clone());
     let sites = Sites {
         book: files.iter().cloned().collect(),
-        repository: tree.files.iter().flat_map(|file| with_folders(&file.path)).collect(),
+        repository: folders(&tree).into_iter().chain(paths).collect(),
         url: repository_url(tree.text("Cargo.toml").unwrap_or_default()),
     };
     let (mut pages, mut faults) = (0, Vec::new());
@@ -69,22 +68,6 @@ fn finish(root: &Path) -> io::Result<(usize, Vec<String>)> {
         }
     }
     Ok((pages, faults))
-}
-
-fn walk(folder: &Path, below: &str, files: &mut Vec<String>) -> io::Result<()> {
-    for entry in folder.read_dir()? {
-        let entry = entry?;
-        let name = format!("{below}{}", entry.file_name().to_string_lossy());
-        match entry.file_type()?.is_dir() {
-            true => walk(&entry.path(), &format!("{name}/"), files)?,
-            false => files.push(name),
-        }
-    }
-    Ok(())
-}
-
-fn with_folders(path: &str) -> Vec<String> {
-    path.match_indices('/').map(|(end, _)| path[..end].to_string()).chain([path.to_string()]).collect()
 }
 
 fn repository_url(manifest: &str) -> String {
@@ -115,7 +98,6 @@ fn loads(text: &str) -> impl Iterator<Item = String> {
 
 /// What a link may lead to.
 struct Sites {
-    /// Files of the book.
     book: BTreeSet<String>,
     /// Files and folders of the repository.
     repository: BTreeSet<String>,

@@ -1,10 +1,8 @@
 //! The list of error pages, in `docs/errors/README.md` and in the table of contents. `cargo xtask index` writes both;
 //! tidy compares them with what it would write.
 
-use super::themes::PAGES;
-use super::themes::themes;
-use crate::finding::Finding;
-use crate::tree::Tree;
+use super::{themes::PAGES, themes::themes};
+use crate::{finding::Finding, tree::Tree};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -12,7 +10,6 @@ use std::path::Path;
 /// The table of contents that mdBook reads.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// The list of error pages.
 pub const INDEX: &str = "docs/errors/README.md";
 
 /// The line of the table of contents below which all error pages stand.
@@ -91,7 +88,6 @@ fn with_errors(summary: &str, tree: &Tree) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The first sentence of a page.
 fn sentence(page: &str) -> String {
     let paragraph = page.lines().skip_while(|line| line.starts_with('#') || line.trim().is_empty());
     let text: Vec<&str> = paragraph.take_while(|line| !line.trim().is_empty()).map(str::trim).collect();

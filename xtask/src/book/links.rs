@@ -1,7 +1,6 @@
 //! Links of Markdown files: a relative one points to a file or folder of the repository, an anchor to a heading.
 
-use crate::finding::Finding;
-use crate::tree::Tree;
+use crate::{finding::Finding, tree::Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Folders whose pages are checked, as well as those at the root.
@@ -10,7 +9,6 @@ const FOLDERS: [&str; 4] = ["docs/", "bench/", "crates/", "examples/"];
 /// What an included file is named by.
 const INCLUDE: &str = "{{#include ";
 
-/// Checks every page.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let folders = folders(tree);
     let mut headings = Headings { tree, known: BTreeMap::new() };
@@ -115,13 +113,10 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-fn folders(tree: &Tree) -> BTreeSet<String> {
-    let mut folders = BTreeSet::new();
-    for file in &tree.files {
-        let ends = file.path.match_indices('/').map(|(end, _)| file.path[..end].to_string());
-        folders.extend(ends);
-    }
-    folders
+pub fn folders(tree: &Tree) -> BTreeSet<String> {
+    let ends =
+        |path: &str| path.match_indices('/').map(|(end, _)| path[..end].to_string()).collect::<Vec<_>>();
+    tree.files.iter().flat_map(|file| ends(&file.path)).collect()
 }
 
 /// The anchors of pages, read when they are asked for.

@@ -6,8 +6,7 @@ pub mod links;
 mod skeleton;
 pub mod themes;
 
-use crate::finding::Finding;
-use crate::tree::Tree;
+use crate::{finding::Finding, tree::Tree};
 
 /// Links, that the table of contents holds every page once, and the parts of error pages.
 pub fn check(tree: &Tree) -> Vec<Finding> {

@@ -1,14 +1,11 @@
 //! Which theme an error page is under. A theme is a list of beginnings of slugs; the longest one that fits decides.
 
-use crate::slugs;
-use crate::tree::Tree;
+use crate::{slugs, tree::Tree};
 
-/// The folder of the error pages.
 pub const PAGES: &str = "docs/errors/";
 
 /// A title with what it holds.
 pub struct Theme {
-    /// As a heading.
     pub title: &'static str,
     starts: &'static [&'static str],
 }
@@ -155,7 +152,6 @@ pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
     themes
 }
 
-/// The slugs of all pages.
 pub fn pages(tree: &Tree) -> Vec<String> {
     let name = |path: &str| path.strip_prefix(PAGES)?.strip_suffix(".md").map(str::to_string);
     tree.texts(".md").filter_map(|(path, _)| name(path)).filter(|slug| slug != "README").collect()

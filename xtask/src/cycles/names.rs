@@ -12,7 +12,6 @@ pub type Edges = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 /// A path of names from the crate's root.
 pub type Path = Vec<String>;
 
-/// The modules of a crate.
 pub struct Crate {
     modules: BTreeMap<Path, Module>,
     /// What a name means in a module, for each that was looked up.

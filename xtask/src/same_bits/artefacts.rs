@@ -7,7 +7,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::readings;
-use crate::soak::leaves::leaves;
+use crate::{soak::leaves::leaves, tree::files_below};
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +69,7 @@ impl Artefacts {
 
     /// Adds every file below `folder` that a run leaves.
     pub fn add_folder(&mut self, folder: &Path) -> Result<(), String> {
-        let mut paths = Vec::new();
-        files(folder, "", &mut paths).map_err(|err| format!("{}: {err}", folder.display()))?;
+        let paths = files_below(folder).map_err(|err| format!("{}: {err}", folder.display()))?;
         for path in &paths {
             self.add_file(folder, path).map_err(|err| format!("{path}: {err}"))?;
         }
@@ -186,21 +185,6 @@ fn kind_of(path: &str) -> Option<Kind> {
         "summary.json" | "curves.svg" => Some(Kind::Summary),
         _ => Some(Kind::Samples),
     }
-}
-
-fn files(root: &Path, folder: &str, paths: &mut Vec<String>) -> std::io::Result<()> {
-    for entry in fs::read_dir(root.join(folder))? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-        if entry.file_type()?.is_dir() {
-            files(root, &path, paths)?;
-        } else {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(())
 }
 
 fn sha256(bytes: &[u8]) -> String {

@@ -1,10 +1,8 @@
 //! The cases: what is run, as command lines of the binary under test. Each takes about a second; nothing is downloaded.
 
-/// One case.
 pub struct Case {
     /// Its name on the command line and in the table.
     pub name: &'static str,
-    /// What it covers.
     pub what: &'static str,
     /// Files that are written into its folder before it begins.
     pub files: &'static [(&'static str, &'static str)],
@@ -28,7 +26,6 @@ const fn case(name: &'static str, what: &'static str, commands: &'static [&'stat
     Case { name, what, files: &[], commands, except: &[] }
 }
 
-/// All cases.
 pub const CASES: &[Case] = &[
     case(
         "grpo",

@@ -19,7 +19,6 @@ use cases::{CASES, Case};
 pub const USAGE: &str =
     "cargo xtask same-bits OLD_BINARY NEW_BINARY [--only NAME[,NAME]] [--except TEXT] [--json FILE] [--list]";
 
-/// The command line.
 #[derive(Default)]
 struct Options {
     binaries: Vec<PathBuf>,
@@ -141,10 +140,8 @@ fn digests(rows: &[Row]) -> serde_json::Value {
         Ok([old, new]) => Kind::ALL
             .iter()
             .map(|&kind| {
-                (
-                    kind.name().to_string(),
-                    serde_json::json!({"old": old.digest(kind), "new": new.digest(kind)}),
-                )
+                let digests = serde_json::json!({"old": old.digest(kind), "new": new.digest(kind)});
+                (kind.name().to_string(), digests)
             })
             .collect::<serde_json::Map<_, _>>()
             .into(),

@@ -14,14 +14,12 @@ use super::process::{self, End, Life, Options, Training, newest_step, run_file, 
 use super::random::Rng;
 
 const SECONDS_MAX: u64 = process::LIFE_SECONDS_MAX;
-/// What is promised.
 pub const NOTHING: &str = "nothing";
 
 /// One line of the table.
 pub struct Row {
     /// What was done to the run.
     pub fault: String,
-    /// What it said.
     pub seen: String,
     /// What is lost; `nothing` is what is promised.
     pub lost: String,
@@ -30,7 +28,6 @@ pub struct Row {
 /// A fault by its name; `None` where it needs rights that are missing, which is reported.
 type Fault<'b> = (&'static str, fn(&mut Bench<'b>) -> Result<Option<String>, String>);
 
-/// What the faults work with.
 struct Bench<'b> {
     options: &'b Options,
     whole: &'b Training,

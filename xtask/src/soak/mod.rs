@@ -34,7 +34,6 @@ pub struct Report {
     pub runs: u32,
     /// What a run said last whose trainer alone was killed.
     pub last_words: String,
-    /// The faults.
     pub rows: Vec<Row>,
 }
 
@@ -130,12 +129,9 @@ fn wait_for_the_instant(life: &mut Life, training: &Training, alone: Duration, r
     life.wait_until_elapsed(life.elapsed() + then);
 }
 
-/// Whether a checkpoint is half-written.
 fn has_part(dir: &Path) -> bool {
-    let entries = fs::read_dir(dir.join("checkpoints")).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .any(|name| name.starts_with(".step-"))
+    let mut entries = fs::read_dir(dir.join("checkpoints")).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_string_lossy().starts_with(".step-"))
 }
 
 /// The table, as a Markdown page.

@@ -10,15 +10,11 @@ use std::time::{Duration, Instant};
 /// A life that makes no progress for so long hangs.
 pub const LIFE_SECONDS_MAX: u64 = 300;
 
-/// What to do.
 pub struct Options {
-    /// The binary `plimsoll`.
     pub binary: PathBuf,
     /// An empty folder to work in.
     pub folder: PathBuf,
-    /// SIGKILLs in all.
     pub kills: u32,
-    /// Steps of a run.
     pub steps: u32,
     /// Seed of the instants.
     pub seed: u64,
@@ -48,17 +44,14 @@ pub fn run_file(model: &str, steps: u32) -> String {
 pub struct Training {
     binary: PathBuf,
     run_file: PathBuf,
-    /// The run directory.
     pub dir: PathBuf,
     /// What the command line begins with: nothing, or a program that starts another.
     pub before: Vec<String>,
 }
 
-/// How a process ended.
 pub struct End {
     /// Its exit code; none if a signal ended it.
     pub code: Option<i32>,
-    /// What it said.
     pub stderr: String,
 }
 
@@ -74,7 +67,6 @@ impl End {
         }
     }
 
-    /// The slug of its error.
     pub fn slug(&self) -> Option<&str> {
         let line = self.stderr.lines().find(|line| line.starts_with("error["))?;
         Some(line.strip_prefix("error[")?.split_once(']')?.0)
@@ -106,13 +98,9 @@ impl Training {
 
     /// Starts `train`, with further arguments.
     pub fn start(&self, further: &[&str]) -> Result<Life, String> {
-        let mut words: Vec<String> = self.before.clone();
-        words.extend([
-            self.binary.display().to_string(),
-            "train".into(),
-            self.run_file.display().to_string(),
-        ]);
-        words.extend(["--set".into(), format!("run.dir={}", self.dir.display())]);
+        let [binary, run_file, dir] = [&self.binary, &self.run_file, &self.dir].map(|path| path.display());
+        let train = [binary.to_string(), "train".into(), run_file.to_string()];
+        let mut words = [&self.before[..], &train, &["--set".into(), format!("run.dir={dir}")]].concat();
         words.extend(further.iter().map(|word| word.to_string()));
         let mut child = Command::new(&words[0])
             .args(&words[1..])
@@ -134,7 +122,6 @@ impl Training {
     }
 }
 
-/// A process of a run.
 pub struct Life {
     child: Child,
     reader: Option<JoinHandle<String>>,
@@ -146,7 +133,6 @@ pub struct Life {
 }
 
 impl Life {
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -157,7 +143,6 @@ impl Life {
         text.trim().parse().ok().filter(|pid| is_below(*pid, self.pid())).unwrap_or(self.pid())
     }
 
-    /// Since it was started.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -260,7 +245,6 @@ fn children(pid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// The newest checkpoint of a run directory.
 pub fn newest_step(dir: &Path) -> Option<String> {
     let entries = fs::read_dir(dir.join("checkpoints")).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

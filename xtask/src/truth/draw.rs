@@ -19,7 +19,6 @@ pub struct Drawn {
 pub struct Rng(u64);
 
 impl Rng {
-    /// From a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
@@ -56,7 +55,6 @@ const TOKENS: (usize, usize) = (160, 64);
 /// The built-in model takes 64 positions and an alphabet of sums.
 const NANO_TOKENS: (usize, usize) = (24, 16);
 
-/// The next run.
 pub fn draw(rng: &mut Rng) -> Drawn {
     let shape = if rng.once_in(5) { None } else { Some(draw_shape(rng)) };
     let method = if rng.once_in(SFT_ONCE_IN) { "sft" } else { rng.one(&METHODS) };
@@ -83,13 +81,8 @@ pub fn draw(rng: &mut Rng) -> Drawn {
     run += "[data]\nprompts = \"data.jsonl\"\nchat_template = \"none\"\n";
     let _ = write!(run, "[rollout]\nprompts_per_step = {prompts}\n");
     if method != "sft" {
-        let _ = write!(
-            run,
-            "group_size = {group}\nmax_new_tokens = {response}\n{}",
-            sampling(rng, prompts * group)
-        );
-    }
-    if method != "sft" {
+        let sampling = sampling(rng, prompts * group);
+        let _ = write!(run, "group_size = {group}\nmax_new_tokens = {response}\n{sampling}");
         run += "[[reward]]\nkind = \"hash\"\n";
         if rng.once_in(3) {
             run += "[loss]\nkl_coef = 0.1\n";

@@ -22,13 +22,9 @@ const SLACK_BYTES: u64 = 16 << 20;
 pub struct Run {
     /// What was drawn, for people.
     pub what: String,
-    /// The arena of the plan.
     pub arena_planned: u64,
-    /// The arena that was bound.
     pub arena_used: u64,
-    /// Planned peak of the process.
     pub rss_planned: u64,
-    /// Measured peak of the process.
     pub rss_peak: u64,
 }
 
@@ -49,7 +45,6 @@ impl Run {
         faults
     }
 
-    /// Planned over measured.
     pub fn ratio(&self) -> f64 {
         self.rss_planned as f64 / self.rss_peak as f64
     }

@@ -3,37 +3,27 @@
 /// Families, as `model_type` says them.
 pub const FAMILIES: [&str; 4] = ["llama", "qwen2", "qwen3", "mistral"];
 
-/// The shape of a decoder.
 pub struct Shape {
-    /// One of `FAMILIES`.
     pub family: &'static str,
-    /// Rows of the embedding.
     pub vocab: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Decoder layers.
     pub layers: usize,
-    /// Query heads.
     pub heads: usize,
-    /// Key-value heads.
     pub kv_heads: usize,
-    /// Elements of a head.
     pub head_dim: usize,
-    /// Feed-forward width.
     pub ffn: usize,
     /// True if the head is the embedding.
     pub tied: bool,
 }
 
 impl Shape {
-    /// For the table.
     pub fn words(&self) -> String {
         let Shape { family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, tied } = self;
         let tied = if *tied { " tied" } else { "" };
         format!("{family} V{vocab} h{hidden} L{layers} {heads}/{kv_heads}x{head_dim} f{ffn}{tied}")
     }
 
-    /// Names and shapes of all tensors.
     fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let (h, q, kv) = (self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut all = vec![("model.embed_tokens.weight".to_string(), vec![self.vocab, h])];
@@ -66,7 +56,6 @@ impl Shape {
     }
 }
 
-/// `config.json`.
 pub fn config_json(shape: &Shape) -> String {
     let Shape { family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, tied } = shape;
     format!(

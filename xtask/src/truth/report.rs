@@ -3,7 +3,6 @@
 use super::Run;
 use std::fmt::Write;
 
-/// The results as one object.
 pub fn to_json(runs: &[Run], seed: u64) -> String {
     let spread = spread(runs);
     let mut text = format!(
@@ -31,7 +30,6 @@ pub fn to_json(runs: &[Run], seed: u64) -> String {
     text + "  ]\n}\n"
 }
 
-/// The results as a page.
 pub fn markdown(runs: &[Run], seed: u64) -> String {
     let [min, median, max] = spread(runs);
     let equal = runs.iter().filter(|r| r.arena_planned == r.arena_used).count();

@@ -52,7 +52,6 @@ enum Stage {
     Ready,
 }
 
-/// The state of one worker.
 struct Post {
     session: Option<Session>,
     stage: Stage,
@@ -244,11 +243,9 @@ impl Crew {
                 }
             };
             let Ok(word) = serde_json::from_slice::<Word>(&buffer[..length]) else {
-                let said = String::from_utf8_lossy(&buffer[..length.min(200)]).into_owned();
-                return Err((
-                    FaultKind::BadOutput,
-                    bad(&format!("worker {worker} said `{said}` before it was ready")),
-                ));
+                let said = String::from_utf8_lossy(&buffer[..length.min(200)]);
+                let error = bad(&format!("worker {worker} said `{said}` before it was ready"));
+                return Err((FaultKind::BadOutput, error));
             };
             if let Word::Failed(failed) = &word {
                 return Err(failed.error(&self.envs.env, &self.python.display().to_string()));
@@ -299,10 +296,8 @@ impl Crew {
             None => session::send(session.socket(), word),
         };
         sent.map_err(|err| {
-            Error::new(
-                "env-worker-crashed",
-                format!("worker {worker} (pid {}) does not listen: {err}", session.pid()),
-            )
+            let message = format!("worker {worker} (pid {}) does not listen: {err}", session.pid());
+            Error::new("env-worker-crashed", message)
         })
     }
 
@@ -346,11 +341,8 @@ impl Crew {
         let post = &mut self.posts[worker];
         let session = post.session.as_ref().expect("who is ready is there");
         let socket = session.socket_clone().map_err(|err| {
-            Error::new(
-                "env-worker-not-started",
-                format!("a second descriptor of worker {worker}'s socket: {err}"),
-            )
-            .hint("raise the limit on open files: `ulimit -n`")
+            let message = format!("a second descriptor of worker {worker}'s socket: {err}");
+            Error::new("env-worker-not-started", message).hint("raise the limit on open files: `ulimit -n`")
         })?;
         session::limit_waits(socket.as_fd(), TICK)
             .map_err(|err| bad(&format!("the socket of worker {worker} takes no limit on waits: {err}")))?;
@@ -391,11 +383,10 @@ impl Crew {
                 );
                 (FaultKind::Timeout, error, LAST_LINES)
             }
-            Why::Closed => (
-                FaultKind::BadOutput,
-                bad(&format!("worker {worker} (pid {pid}) closed its socket and went on")),
-                LAST_LINES,
-            ),
+            Why::Closed => {
+                let error = bad(&format!("worker {worker} (pid {pid}) closed its socket and went on"));
+                (FaultKind::BadOutput, error, LAST_LINES)
+            }
             Why::Fault(kind, error) => (kind, error, 0),
         };
         let error = with_words(error, session, lines);
@@ -434,11 +425,9 @@ impl Crew {
             kind = FaultKind::OverBudget;
             over_budget(worker, pid, self.envs.worker_memory, &how)
         } else if status.and_then(|status| status.code()) == Some(NOT_STARTED) {
-            Error::new(
-                "env-worker-not-started",
-                format!("worker {worker} (pid {pid}) did not become {}", self.python.display()),
-            )
-            .hint("run the interpreter by hand; `python` names another")
+            let message = format!("worker {worker} (pid {pid}) did not become {}", self.python.display());
+            Error::new("env-worker-not-started", message)
+                .hint("run the interpreter by hand; `python` names another")
         } else {
             Error::new("env-worker-crashed", format!("worker {worker} (pid {pid}) {how}"))
                 .hint("run the environment alone with `python -X faulthandler`; a crash in native code shows its stack there")

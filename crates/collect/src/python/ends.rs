@@ -9,11 +9,9 @@ pub(super) fn with_words(error: Error, session: &Session, lines: usize) -> Error
 }
 
 pub(super) fn over_budget(worker: usize, pid: u32, limit: Bytes, how: &str) -> Error {
-    Error::new(
-        "env-worker-over-budget",
-        format!("worker {worker} (pid {pid}) {how}; `worker_memory` is {limit}"),
-    )
-    .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")
+    let message = format!("worker {worker} (pid {pid}) {how}; `worker_memory` is {limit}");
+    Error::new("env-worker-over-budget", message)
+        .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")
 }
 
 pub(super) fn over_group(worker: usize, pid: u32, limit: Bytes, kill: &GroupKill) -> Error {

@@ -98,7 +98,6 @@ impl Group {
         self.rewards[index] = 0.0;
     }
 
-    /// Takes a request of the collector.
     pub fn take(&mut self, request: &Request<'_>) {
         self.asks.copy_from_slice(request.asks);
         self.seeds.copy_from_slice(request.seeds);

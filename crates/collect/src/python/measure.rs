@@ -45,8 +45,8 @@ impl Measured {
         let action = Slot::of(&spec.action)?;
         for (group, range) in groups.iter().enumerate() {
             let (asks, actions) = (vec![Ask::Reset; range.len()], vec![0; action.bytes * range.len()]);
-            stepper
-                .submit(group, Request { asks: &asks, actions: &actions, seeds: &vec![0; range.len()] })?;
+            let seeds = vec![0; range.len()];
+            stepper.submit(group, Request { asks: &asks, actions: &actions, seeds: &seeds })?;
         }
         for _ in &groups {
             stepper.wait(stop)?;

@@ -178,13 +178,11 @@ fn check_name(env: &str) -> Result<()> {
     if let Some(id) = env.strip_prefix("gym:") {
         return if id.is_empty() { Err(not_found("`gym:` without an id".into())) } else { Ok(()) };
     }
-    let parts = env.strip_prefix("python:").and_then(|rest| rest.rsplit_once(':'));
-    match parts {
-        Some((file, function)) if !file.is_empty() && !function.is_empty() => match Path::new(file).is_file()
-        {
-            true => Ok(()),
-            false => Err(not_found(format!("`{file}` is not a file"))),
-        },
+    match env.strip_prefix("python:").and_then(|rest| rest.rsplit_once(':')) {
+        Some((file, function)) if !file.is_empty() && !function.is_empty() => {
+            let is_file = Path::new(file).is_file();
+            if is_file { Ok(()) } else { Err(not_found(format!("`{file}` is not a file"))) }
+        }
         _ => Err(not_found(format!("`{env}` names no Python environment"))),
     }
 }

@@ -1,8 +1,6 @@
 //! What the crew and the steppers of a run share: the shape, links to workers, orders and news.
 
-use super::slots::SlotMap;
-use super::words::Known;
-use super::{PythonEnvs, Share};
+use super::{PythonEnvs, Share, slots::SlotMap, words::Known};
 use crate::FaultKind;
 use plimsoll_base::Error;
 use plimsoll_worker::{Bell, SharedMemory};
@@ -48,14 +46,15 @@ pub(super) enum Order {
 
 pub(super) enum Why {
     /// It was in `doing` for longer than `limit`.
-    Late { doing: &'static str, limit: Duration },
+    Late {
+        doing: &'static str,
+        limit: Duration,
+    },
     /// Its socket is closed: it died, or soon will.
     Closed,
-    /// It failed with this error.
     Fault(FaultKind, Error),
 }
 
-/// News from the crew.
 pub(super) enum News {
     /// A worker is ready. `life` counts the starts of all workers.
     Ready { worker: usize, life: u64, link: Link, shape: Arc<Shape> },
@@ -100,7 +99,7 @@ pub(super) struct CrewThread {
 }
 
 impl CrewThread {
-    fn order(&self, order: Order) {
+    pub fn order(&self, order: Order) {
         // The crew cannot end before this is dropped.
         let _ = self.orders.send(order);
         self.ordered.ring();
@@ -114,12 +113,6 @@ impl Drop for CrewThread {
             // A crew that panicked has printed it; its workers died with it.
             let _ = thread.join();
         }
-    }
-}
-
-impl Run {
-    pub fn order(&self, order: Order) {
-        self.crew.order(order);
     }
 }
 

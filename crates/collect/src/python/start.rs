@@ -61,11 +61,11 @@ fn start_on(
         let ready = workers.by_ref().take(last - first).collect();
         steppers.push(PythonStepper::new(run.clone(), ready, (news, told), pairing));
     }
-    run.order(Order::Share(routes));
+    run.crew.order(Order::Share(routes));
     // Passes on the news that arrived before the crew knew the new routes; ends when the crew drops the old one.
     let early = warnings.into_iter().map(|warning| News::Warning { worker: 0, warning });
     for news in early.chain(news.iter()) {
-        let lane = steppers.partition_point(|stepper| stepper.first_worker() <= news.worker()) - 1;
+        let lane = steppers.partition_point(|stepper| stepper.first_worker <= news.worker()) - 1;
         steppers[lane].hear(news)?;
     }
     Ok(steppers)

@@ -45,7 +45,6 @@ struct Seat {
     fruitless: u32,
 }
 
-/// Consecutive failures.
 #[derive(Clone, Copy, Default)]
 struct Failures {
     count: u32,
@@ -55,15 +54,12 @@ struct Failures {
 /// Environments in Python, stepped by worker processes: all of a run, or those of one thread.
 pub struct PythonStepper {
     run: Arc<Run>,
-    /// Number of the first worker.
-    first_worker: usize,
-    /// Number of the first environment.
+    pub(super) first_worker: usize,
     first_env: u32,
     maps: Vec<SlotMap>,
     ranges: Vec<Range<u32>>,
     groups: Vec<Group>,
     seats: Vec<Seat>,
-    /// Failures of each environment.
     failures: Vec<Failures>,
     limit: RestartLimit,
     answered: VecDeque<usize>,
@@ -79,7 +75,6 @@ pub struct PythonStepper {
 }
 
 impl PythonStepper {
-    /// Takes workers that are ready.
     pub(super) fn new(
         run: Arc<Run>,
         ready: Vec<Ready>,
@@ -128,11 +123,6 @@ impl PythonStepper {
             pairing,
             run,
         }
-    }
-
-    /// Returns the number of the first worker.
-    pub(super) fn first_worker(&self) -> usize {
-        self.first_worker
     }
 
     /// Returns the process ids of the running workers.
@@ -256,7 +246,7 @@ impl PythonStepper {
         let seat = &mut self.seats[worker];
         if !std::mem::replace(&mut seat.ending, true) {
             let life = self.seats[worker].life;
-            self.run.order(Order::End { worker: self.first_worker + worker, life, why });
+            self.run.crew.order(Order::End { worker: self.first_worker + worker, life, why });
         }
     }
 
@@ -283,12 +273,8 @@ impl PythonStepper {
         // An interrupted poll found nothing.
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
         let rang = !fds[0].revents().is_empty();
-        let spoke: Vec<usize> = waiting
-            .iter()
-            .zip(&fds[1..])
-            .filter(|(_, fd)| !fd.revents().is_empty())
-            .map(|(&worker, _)| worker)
-            .collect();
+        let spoke = waiting.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
+        let spoke: Vec<usize> = spoke.map(|(&worker, _)| worker).collect();
         for worker in spoke {
             self.take(worker, session::receive)?;
         }
@@ -337,17 +323,15 @@ impl PythonStepper {
         let seat = &mut self.seats[worker];
         let group = seat.groups.start + usize::from(said[1]);
         if !(seat.groups.contains(&group) && self.groups[group].is_answered_by(said)) {
-            let error = bad(&format!(
-                "worker {} answered {said:?}, which was not asked for",
-                self.first_worker + worker
-            ));
+            let number = self.first_worker + worker;
+            let error = bad(&format!("worker {number} answered {said:?}, which was not asked for"));
             self.end(worker, Why::Fault(FaultKind::BadOutput, error));
             return Ok(());
         }
         // Its time for the next group begins now.
         seat.moved_at = Instant::now();
         if !std::mem::replace(&mut seat.stepped, true) {
-            self.run.order(Order::Stepped { worker: self.first_worker + worker });
+            self.run.crew.order(Order::Stepped { worker: self.first_worker + worker });
         }
         self.complete(group)
     }
@@ -410,9 +394,8 @@ impl PythonStepper {
         for (index, kind, error) in std::mem::take(&mut one.raised) {
             let env_index = one.envs.start + index as u32;
             self.limit.note(env_index, now, &error)?;
-            at = at.max(
-                now + self.failures[(env_index - self.first_env) as usize].wait(now, self.run.envs.backoff),
-            );
+            let failures = &mut self.failures[(env_index - self.first_env) as usize];
+            at = at.max(now + failures.wait(now, self.run.envs.backoff));
             self.faults.push(Fault { env_index, kind, error });
         }
         for index in failed {
@@ -477,7 +460,7 @@ impl PythonStepper {
         let wait = self.seats[worker].failures.wait(now, self.run.envs.backoff);
         self.check_alive(&error)?;
         self.faults.push(Fault { env_index, kind, error });
-        self.run.order(Order::Start { worker: self.first_worker + worker, at: now + wait });
+        self.run.crew.order(Order::Start { worker: self.first_worker + worker, at: now + wait });
         Ok(())
     }
 

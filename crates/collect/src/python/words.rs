@@ -20,7 +20,6 @@ pub(super) enum Word {
     Exception(Exception),
 }
 
-/// The introduction of an interpreter.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Hello {
     pub protocol: u32,
@@ -28,7 +27,6 @@ pub(super) struct Hello {
     pub pid: u32,
 }
 
-/// The description of an environment.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Said {
     pub id: String,
@@ -42,7 +40,6 @@ pub(super) struct Said {
     pub steps_max: Option<u32>,
 }
 
-/// Why a worker did not start.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Failed {
     pub doing: String,
@@ -52,7 +49,6 @@ pub(super) struct Failed {
     pub python: String,
 }
 
-/// An exception of an environment.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Exception {
     /// Counted within the worker.
@@ -165,22 +161,19 @@ impl Exception {
     pub fn error(&self, env_index: u32) -> (FaultKind, Error) {
         let (doing, what) = (&self.doing, &self.what);
         let (kind, error) = match self.kind.as_str() {
-            "memory" => (
-                FaultKind::OverBudget,
-                Error::new(
-                    "env-worker-over-budget",
-                    format!("environment {env_index} raised MemoryError in {doing}: {what}"),
-                )
-                .hint("raise `worker_memory`, or lower `num_envs`"),
-            ),
+            "memory" => {
+                let message = format!("environment {env_index} raised MemoryError in {doing}: {what}");
+                let error = Error::new("env-worker-over-budget", message);
+                (FaultKind::OverBudget, error.hint("raise `worker_memory`, or lower `num_envs`"))
+            }
             "bad" => (FaultKind::BadOutput, bad(&format!("environment {env_index}: {what}"))),
             "changed" | "unsupported" => {
                 (FaultKind::BadOutput, spaces_changed(&format!("environment {env_index}: {what}")))
             }
-            _ => (
-                FaultKind::Exception,
-                Error::new("env-exception", format!("environment {env_index} raised in {doing}: {what}")),
-            ),
+            _ => {
+                let message = format!("environment {env_index} raised in {doing}: {what}");
+                (FaultKind::Exception, Error::new("env-exception", message))
+            }
         };
         (kind, with_trace(error, &self.trace))
     }

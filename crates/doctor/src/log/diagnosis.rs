@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 /// The slug of a death that no class describes.
 pub const UNKNOWN: &str = "unknown";
 
-/// A line of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// The file as the user named it, or `-`; in a folder its path.
@@ -28,7 +27,6 @@ pub struct Follow {
     pub count: u64,
 }
 
-/// The verdict over all logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
     /// The class, which has a page in docs/errors; `unknown` if none matches.
@@ -38,7 +36,6 @@ pub struct Diagnosis {
     /// What the numbers and frames in the lines say.
     pub reasons: Vec<String>,
     pub follows: Vec<Follow>,
-    /// What the logs do not show.
     pub unproven: Vec<String>,
     /// What to try first, for this case, before the remedies of the page.
     pub first_steps: Vec<String>,
@@ -57,8 +54,7 @@ impl Diagnosis {
 
     /// Returns the object of `--json`. `remedies` are those of the page.
     pub fn to_json(&self, remedies: &[String]) -> Value {
-        let mut all = self.first_steps.clone();
-        all.extend(remedies.iter().cloned());
+        let all = [&self.first_steps, remedies].concat();
         json!({
             "slug": self.slug,
             "evidence": self.evidence,

@@ -35,11 +35,8 @@ pub struct Event {
 pub struct Verdict {
     /// Empty where a sign of the class itself matched.
     pub slug: &'static str,
-    /// What numbers and frames say.
     pub reasons: Vec<String>,
-    /// What they do not prove.
     pub unproven: Vec<String>,
-    /// What to try first in this case.
     pub first_steps: Vec<String>,
 }
 
@@ -66,7 +63,6 @@ impl Verdict {
 
 /// A line in its window.
 pub struct Moment<'w> {
-    /// The window.
     bytes: &'w [u8],
     /// The piece of the line in it, in bytes.
     range: (usize, usize),
@@ -120,21 +116,15 @@ impl<'w> Moment<'w> {
     pub fn before(&self) -> &[String] {
         self.before.get_or_init(|| {
             let own = tag(&self.text);
-            let mut lines = Vec::new();
-            let (mut end, mut has_traceback) = (self.range.0.saturating_sub(1), false);
-            let floor = self.range.0.saturating_sub(BACK);
-            while end > floor && lines.len() < LINES_BEFORE {
-                let start = memrchr(b'\n', &self.bytes[floor..end]).map_or(floor, |found| floor + found + 1);
-                let raw = &self.bytes[start..end];
+            let (mut lines, mut has_traceback) = (Vec::new(), false);
+            for raw in self.lines_back() {
                 let line = clean(&raw[..raw.len().min(PIECE_AFTER)]);
-                end = start.saturating_sub(1);
                 if own.is_some() && tag(&line) != own {
                     continue;
                 }
-                let is_top = line.contains("Traceback (most recent call last)");
+                has_traceback = line.contains("Traceback (most recent call last)");
                 lines.push(message(&line).to_string());
-                if is_top {
-                    has_traceback = true;
+                if has_traceback || lines.len() == LINES_BEFORE {
                     break;
                 }
             }
@@ -154,23 +144,21 @@ impl<'w> Moment<'w> {
 
     /// Returns the time of the line, or of the nearest line before it that has one.
     pub fn stamp(&self) -> Option<Stamp> {
-        if let Some(stamp) = stamp(&self.text) {
-            return Some(stamp);
-        }
-        let floor = self.range.0.saturating_sub(BACK);
+        let of = |raw: &[u8]| stamp(&clean(&raw[..raw.len().min(512)]));
+        stamp(&self.text).or_else(|| self.lines_back().take(LINES_BEFORE).find_map(of))
+    }
+
+    /// Returns the lines within `BACK` bytes before this one, the nearest first.
+    fn lines_back(&self) -> impl Iterator<Item = &'w [u8]> {
+        let (bytes, floor) = (self.bytes, self.range.0.saturating_sub(BACK));
         let mut end = self.range.0.saturating_sub(1);
-        for _ in 0..LINES_BEFORE {
-            if end <= floor {
-                return None;
-            }
-            let start = memrchr(b'\n', &self.bytes[floor..end]).map_or(floor, |found| floor + found + 1);
-            let raw = &self.bytes[start..end];
-            if let Some(stamp) = stamp(&clean(&raw[..raw.len().min(512)])) {
-                return Some(stamp);
-            }
+        std::iter::from_fn(move || {
+            let before = bytes.get(floor..end).filter(|before| !before.is_empty())?;
+            let start = memrchr(b'\n', before).map_or(floor, |found| floor + found + 1);
+            let line = &bytes[start..end];
             end = start.saturating_sub(1);
-        }
-        None
+            Some(line)
+        })
     }
 
     pub fn matches(&self, rule: &Rule) -> bool {

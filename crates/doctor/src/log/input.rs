@@ -5,20 +5,18 @@
 use flate2::read::MultiGzDecoder;
 use plimsoll_base::{Error, Result};
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 /// Files read from folders; a Ray session of a week has some thousands.
 const FILES_MAX: usize = 10_000;
 /// Nesting of folders.
 const DEPTH_MAX: usize = 8;
-/// Bytes read to detect the type of a stream.
-const HEAD_BYTES: usize = 4096;
+/// Bytes read to detect the type of a stream, or converted at once.
+const BLOCK_BYTES: usize = 4096;
 
 pub enum Input {
-    /// A file or a folder.
     Path(PathBuf),
-    /// A stream and the name to show.
     Stream(String, Box<dyn Read>),
 }
 
@@ -87,14 +85,11 @@ fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
 fn is_log(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    match name.rsplit_once('.') {
-        Some((_, end)) => {
-            ["log", "out", "err", "txt", "stderr", "stdout", "old", "dmesg", "output"].contains(&end)
-                || end.chars().all(|c| c.is_ascii_digit())
-                || name.contains(".log")
-        }
-        None => true,
-    }
+    name.rsplit_once('.').is_none_or(|(_, end)| {
+        ["log", "out", "err", "txt", "stderr", "stdout", "old", "dmesg", "output"].contains(&end)
+            || end.chars().all(|c| c.is_ascii_digit())
+            || name.contains(".log")
+    })
 }
 
 fn open(path: PathBuf) -> Source {
@@ -106,19 +101,15 @@ fn open(path: PathBuf) -> Source {
 impl Source {
     fn new(name: String, read: io::Result<Box<dyn Read>>) -> Source {
         let nothing = |name, why: String| Source { name, read: Box::new(io::empty()), refused: Some(why) };
-        let mut read = match read {
-            Ok(read) => read,
-            Err(err) => return nothing(name, err.to_string()),
-        };
-        let head = match head(&mut read) {
-            Ok(head) => head,
+        let (head, read) = match read.and_then(|mut read| Ok((block(&mut read)?, read))) {
+            Ok(opened) => opened,
             Err(err) => return nothing(name, err.to_string()),
         };
         match head.get(..4).unwrap_or(&head) {
             [0x1f, 0x8b, ..] => {
-                let mut unpacked =
-                    MultiGzDecoder::new(BufReader::with_capacity(1 << 16, Chained { head, at: 0, read }));
-                match self::head(&mut unpacked) {
+                let packed = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(read));
+                let mut unpacked = MultiGzDecoder::new(packed);
+                match block(&mut unpacked) {
                     Ok(head) => Source { name, read: text_of(head, Box::new(unpacked)), refused: None },
                     Err(err) => nothing(name, format!("gzip: {err}")),
                 }
@@ -132,24 +123,22 @@ impl Source {
     }
 }
 
-/// Reads the first bytes of a stream; fewer only at its end.
-fn head(read: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut head = Vec::with_capacity(HEAD_BYTES);
-    read.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
-    Ok(head)
+/// Reads the next `BLOCK_BYTES` of a stream; fewer only at its end.
+fn block(read: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    read.take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
+    Ok(block)
 }
 
 /// Returns the stream as UTF-8, `head` first.
 fn text_of(head: Vec<u8>, read: Box<dyn Read>) -> Box<dyn Read> {
     let order = utf16(&head);
-    let whole = Chained { head, at: 0, read };
+    let whole = Cursor::new(head).chain(read);
     match order {
-        Some(little) => Box::new(Utf16 {
-            read: BufReader::with_capacity(1 << 16, whole),
-            little,
-            high: None,
-            pending: Vec::new(),
-        }),
+        Some(little) => {
+            let read = BufReader::with_capacity(1 << 16, whole);
+            Box::new(Utf16 { read, little, high: None, pending: Vec::new() })
+        }
         None => Box::new(whole),
     }
 }
@@ -169,25 +158,6 @@ fn utf16(head: &[u8]) -> Option<bool> {
         (false, true) => Some(true),
         (true, false) => Some(false),
         _ => None,
-    }
-}
-
-/// The bytes read ahead, then the rest.
-struct Chained<R> {
-    head: Vec<u8>,
-    at: usize,
-    read: R,
-}
-
-impl<R: Read> Read for Chained<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.head.len() {
-            return self.read.read(buffer);
-        }
-        let length = buffer.len().min(self.head.len() - self.at);
-        buffer[..length].copy_from_slice(&self.head[self.at..self.at + length]);
-        self.at += length;
-        Ok(length)
     }
 }
 
@@ -222,19 +192,12 @@ impl<R: Read> Utf16<R> {
 
 impl<R: Read> Read for Utf16<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut chunk = [0; 8192];
         while self.pending.is_empty() {
-            let mut length = 0;
-            while length < chunk.len() {
-                match self.read.read(&mut chunk[length..])? {
-                    0 => break,
-                    count => length += count,
-                }
-            }
-            if length == 0 {
+            let chunk = block(&mut self.read)?;
+            if chunk.is_empty() {
                 return Ok(0);
             }
-            for pair in chunk[..length].chunks_exact(2) {
+            for pair in chunk.chunks_exact(2) {
                 let pair = [pair[0], pair[1]];
                 self.push(if self.little { u16::from_le_bytes(pair) } else { u16::from_be_bytes(pair) });
             }

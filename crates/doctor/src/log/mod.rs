@@ -37,7 +37,7 @@ pub fn diagnose(inputs: Vec<Input>) -> Result<Diagnosis> {
     for source in input::expand(inputs)? {
         scanner.read(source)?;
     }
-    Ok(timeline::judge(signatures, scanner.finish()))
+    Ok(timeline::judge(signatures, scanner.found))
 }
 
 /// Returns the slugs of all classes. Each has a page.

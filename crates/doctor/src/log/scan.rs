@@ -30,7 +30,6 @@ const CLOSE_LOOKS_A_RULE: u64 = 512;
 /// Events kept over all files.
 const EVENTS_MAX: usize = 8192;
 
-/// A line that looks like a fault.
 #[derive(Clone, Debug)]
 pub struct Suspicion {
     /// 0 fault, 1 complaint.
@@ -55,7 +54,7 @@ pub struct Found {
 pub struct Scanner<'s> {
     signatures: &'s Signatures,
     window: Vec<u8>,
-    found: Found,
+    pub found: Found,
 }
 
 impl<'s> Scanner<'s> {
@@ -107,10 +106,6 @@ impl<'s> Scanner<'s> {
             self.keep(Event { class: self.signatures.class(slug), file, ..event });
         }
         Ok(())
-    }
-
-    pub fn finish(self) -> Found {
-        self.found
     }
 
     /// Tries the rules of literals that begin in `from..to`.
@@ -169,7 +164,7 @@ impl<'s> Scanner<'s> {
         let rule = &self.signatures.rules[index];
         let looks_closely = match rule.about {
             About::Class(_) => rule.needs.is_some() || rule.unless_before.is_some(),
-            About::Judge(judge) => !matches!(judge, Judge::Reading | Judge::SharedCard | Judge::OomCounter),
+            About::Judge(judge) => !judge.sums_up(),
             About::Mark(_) | About::Suspicious(_) => false,
         };
         if looks_closely {
@@ -206,29 +201,18 @@ impl<'s> Scanner<'s> {
             About::Class(class) => {
                 // After that many, lines that hold the words are only counted.
                 if state.matches[index] >= EVENTS_A_RULE || moment.matches(rule) {
-                    state.matches[index] += 1;
-                    self.found.counts[class] += 1;
-                    if state.matches[index] <= EVENTS_A_RULE {
-                        self.keep(self.event(class, moment, Verdict::default()));
-                    }
+                    self.count(index, class, moment, Verdict::default(), state);
                 }
             }
             About::Judge(judge) => {
                 // Judgements of tracebacks stop after some events; those that sum up see every line.
-                let sums_up = matches!(judge, Judge::Reading | Judge::SharedCard | Judge::OomCounter);
-                if !sums_up && state.matches[index] >= EVENTS_A_RULE {
-                    self.close(index, state);
-                    return;
+                if !judge.sums_up() && state.matches[index] >= EVENTS_A_RULE {
+                    return self.close(index, state);
                 }
                 if moment.matches(rule)
                     && let Some(verdict) = judge::judge(judge, moment, state)
                 {
-                    let class = self.signatures.class(verdict.slug);
-                    state.matches[index] += 1;
-                    self.found.counts[class] += 1;
-                    if state.matches[index] <= EVENTS_A_RULE {
-                        self.keep(self.event(class, moment, verdict));
-                    }
+                    self.count(index, self.signatures.class(verdict.slug), moment, verdict, state);
                 }
             }
         }
@@ -245,9 +229,13 @@ impl<'s> Scanner<'s> {
         state.tried_at[rule] = u64::MAX;
     }
 
-    fn event(&self, class: usize, moment: &Moment, verdict: Verdict) -> Event {
-        let file = self.found.files.len() - 1;
-        Event { class, file, line: moment.line, text: shown(&moment.text), stamp: moment.stamp(), verdict }
+    fn count(&mut self, rule: usize, class: usize, moment: &Moment, verdict: Verdict, state: &mut FileState) {
+        state.matches[rule] += 1;
+        self.found.counts[class] += 1;
+        if state.matches[rule] <= EVENTS_A_RULE {
+            let (file, text, stamp) = (self.found.files.len() - 1, shown(&moment.text), moment.stamp());
+            self.keep(Event { class, file, line: moment.line, text, stamp, verdict });
+        }
     }
 
     fn evidence(&self, moment: &Moment) -> Evidence {

@@ -3,9 +3,7 @@
 //! `data/examples.txt` holds them: `=== CLASS | EXPECTED | name`, then the lines. If EXPECTED is the class, it is a positive
 //! example, otherwise a near miss, which must be named EXPECTED.
 
-use super::input::Input;
-use super::signatures::Signatures;
-use super::{Diagnosis, diagnose};
+use super::{Diagnosis, diagnose, input::Input, signatures::Signatures};
 use plimsoll_base::Result;
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -31,7 +29,6 @@ impl Example {
     }
 }
 
-/// Returns all examples, in the order of the file.
 pub fn examples() -> impl Iterator<Item = Example> {
     EXAMPLES.split("\n=== ").skip(1).filter_map(|part| {
         let (head, text) = part.split_once('\n')?;
@@ -41,7 +38,6 @@ pub fn examples() -> impl Iterator<Item = Example> {
     })
 }
 
-/// Counts of (expected, named) classes.
 #[derive(Debug, Default)]
 pub struct Confusion {
     /// (expected, named) to count; only pairs that occur.
@@ -53,7 +49,6 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// Reads every example.
     pub fn run() -> Result<Confusion> {
         let mut confusion = Confusion::default();
         for slug in Signatures::embedded().slugs() {

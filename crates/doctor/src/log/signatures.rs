@@ -1,12 +1,11 @@
 //! Compiles data/signatures.toml: classes, rules, and one automaton over all literals.
 
+use super::text::regex;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::LazyLock;
-
-use super::text::regex;
 
 const DATA: &str = include_str!("../../data/signatures.toml");
 
@@ -41,7 +40,6 @@ pub enum Judge {
     CudaOom,
     /// A fault on the card: was memory unmapped meanwhile?
     IllegalAccess,
-    /// No space: on what?
     NoSpace,
     /// The kernel killed a process for the whole machine.
     KernelKill,
@@ -49,12 +47,17 @@ pub enum Judge {
     Aborted,
     /// A row of a card's process table.
     SharedCard,
-    /// What sleep left on the card.
     SleepResidue,
     /// A container's count of kills.
     OomCounter,
-    /// A reading of memory.
     Reading,
+}
+
+impl Judge {
+    /// True if it judges by all lines of a file together.
+    pub fn sums_up(self) -> bool {
+        matches!(self, Judge::Reading | Judge::SharedCard | Judge::OomCounter)
+    }
 }
 
 /// An activity that a line reports.
@@ -63,19 +66,12 @@ pub enum Judge {
 pub enum Mark {
     /// A rollout engine released its memory.
     Sleep,
-    /// It took its memory again.
     Wake,
-    /// Graphs are captured.
     Capture,
-    /// Cached memory is released.
     CacheRelease,
-    /// A checkpoint is written.
     Save,
-    /// A checkpoint is read.
     Load,
-    /// There is a rollout engine.
     Rollout,
-    /// The allocator works with expandable segments.
     Expandable,
 }
 
@@ -83,7 +79,6 @@ pub const MARKS: usize = Mark::Expandable as usize + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// The index of a class.
     Class(usize),
     Judge(Judge),
     Mark(Mark),
@@ -110,9 +105,7 @@ pub struct Rule {
 
 #[derive(Debug)]
 pub struct Signatures {
-    /// In the order of the file.
     pub classes: Vec<Class>,
-    /// In the order of the file.
     pub rules: Vec<Rule>,
     pub automaton: AhoCorasick,
     /// The rules of each literal.
@@ -215,10 +208,8 @@ impl Signatures {
     }
 
     pub fn class(&self, slug: &str) -> usize {
-        self.classes
-            .iter()
-            .position(|class| class.slug == slug)
-            .expect("a judgement names classes of the file")
+        let at = self.classes.iter().position(|class| class.slug == slug);
+        at.expect("a judgement names classes of the file")
     }
 
     pub fn slugs(&self) -> impl Iterator<Item = &str> {
@@ -226,7 +217,6 @@ impl Signatures {
     }
 }
 
-/// Rules under construction.
 #[derive(Default)]
 struct Rules {
     rules: Vec<Rule>,
@@ -247,17 +237,13 @@ impl Rules {
             }
             self.rules_of[index].push(self.rules.len());
         }
+        let pattern = sign.regex.as_deref().unwrap_or_default();
+        let has_gap = pattern.contains(r"\s+");
         self.rules.push(Rule {
             about,
             regex: compiled(&sign.regex),
-            wraps: sign
-                .regex
-                .as_deref()
-                .is_some_and(|pattern| pattern.contains(r"\s+") && !pattern.starts_with('^')),
-            spans_lines: sign
-                .regex
-                .as_deref()
-                .is_some_and(|pattern| pattern.contains(r"\s+") || pattern.contains(r"[\s\S]")),
+            wraps: has_gap && !pattern.starts_with('^'),
+            spans_lines: has_gap || pattern.contains(r"[\s\S]"),
             needs: compiled(&sign.needs),
             unless: compiled(&sign.unless),
             unless_before: compiled(&sign.unless_before),

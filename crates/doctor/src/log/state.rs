@@ -8,7 +8,6 @@ use memchr::memchr_iter;
 pub struct FileState {
     /// Line of the last mark of each kind.
     pub marks: [Option<u64>; MARKS],
-    /// How many marks of each kind there were.
     pub mark_counts: [u64; MARKS],
     pub readings: Readings,
     /// Matches of each rule; `u64::MAX` once it is closed.

@@ -31,7 +31,6 @@ static TAG: LazyLock<Regex> = LazyLock::new(|| {
 /// Colours whose escape character was lost in a copy.
 static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| regex(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
 
-/// Compiles a pattern of the program.
 pub fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is valid")
 }
@@ -46,7 +45,6 @@ pub fn clean(bytes: &[u8]) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
 }
 
-/// Returns the message without its prefixes.
 pub fn message(line: &str) -> &str {
     match PREFIX.find(line) {
         Some(found) => line[found.end()..].trim_start(),

@@ -1,10 +1,9 @@
 //! When a line was written, in seconds of the clock that wrote it. A time zone is applied if the line has one; a line
 //! without a year gets 1970 and is compared only with others without one.
 
+use super::text::regex;
 use regex::{Captures, Regex};
 use std::sync::LazyLock;
-
-use super::text::regex;
 
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Stamp {

@@ -33,7 +33,6 @@ static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// Names the first cause.
 pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
     let clocks_differ = give_years(&mut found);
     let events = merge(&found);
@@ -56,14 +55,9 @@ pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
 /// Gives stamps without a year the year of the others. Returns true if only some of the files with events have a clock.
 fn give_years(found: &mut Found) -> bool {
     const YEAR: f64 = 365.2425 * 86_400.0;
-    let stamps = || {
-        found
-            .events
-            .iter()
-            .filter_map(|event| event.stamp)
-            .chain(found.suspicions.iter().filter_map(|s| s.stamp))
-    };
-    let year = stamps().find(|stamp| stamp.has_year).map(|stamp| (stamp.seconds / YEAR).floor());
+    let stamps = found.events.iter().map(|event| event.stamp);
+    let mut stamps = stamps.chain(found.suspicions.iter().map(|suspicion| suspicion.stamp)).flatten();
+    let year = stamps.find(|stamp| stamp.has_year).map(|stamp| (stamp.seconds / YEAR).floor());
     let begin = year.map_or(0.0, |years| ((years * 365.2425).round()) * 86_400.0);
     let give = |stamp: &mut Option<Stamp>| {
         if let Some(stamp) = stamp
@@ -81,7 +75,6 @@ fn give_years(found: &mut Found) -> bool {
     files.len() > 1 && files.iter().any(|&file| has_clock(file) != has_clock(files[0]))
 }
 
-/// Orders the events of all files.
 fn merge(found: &Found) -> Vec<&Event> {
     let mut lists: Vec<Vec<&Event>> = vec![Vec::new(); found.files.len()];
     for event in &found.events {
@@ -115,7 +108,6 @@ fn merge(found: &Found) -> Vec<&Event> {
     merged
 }
 
-/// Returns the index of the first cause among `events`.
 fn choose(signatures: &Signatures, events: &[&Event], suspicions: &[Suspicion]) -> Option<usize> {
     let level = |event: &Event| signatures.classes[event.class].level;
     let first_of = |wanted: Level| events.iter().position(|event| level(event) == wanted);
@@ -234,12 +226,10 @@ fn weigh_kill(events: &[&Event], diagnosis: &mut Diagnosis) {
         }
         diagnosis.unproven.push("whether a container's limit or the whole machine was out of memory".into());
     } else if has(&["137"]) {
-        diagnosis
-            .reasons
-            .push("exit code 137 is SIGKILL, which the kernel's out-of-memory killer sends".into());
-        diagnosis
-            .unproven
-            .push("who sent it: `oom_kill` in the container's memory.events, or `dmesg`, says".into());
+        let reason = "exit code 137 is SIGKILL, which the kernel's out-of-memory killer sends";
+        let unproven = "who sent it: `oom_kill` in the container's memory.events, or `dmesg`, says";
+        diagnosis.reasons.push(reason.into());
+        diagnosis.unproven.push(unproven.into());
     } else {
         diagnosis.unproven.push(
             "that memory was the reason: no counter, no line of the kernel and no exit code says so; read memory.events and `dmesg`"

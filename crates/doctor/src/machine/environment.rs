@@ -1,6 +1,6 @@
 //! Environment variables that change how memory behaves: PyTorch's allocator, NCCL, CUDA, OpenMP, Ray, vLLM.
 
-use super::facts::{ALLOCATOR_VARIABLES, Check, Machine, State};
+use super::facts::{ALLOCATOR_VARIABLES, Check, Finding, Machine, State};
 
 /// (variable, when: a value or `*` for any, what it does, whether it is a problem).
 const EFFECTS: [(&str, &str, &str, bool); 16] = [
@@ -33,11 +33,13 @@ const EFFECTS: [(&str, &str, &str, bool); 16] = [
 ];
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
-    vec![allocator(machine), others(machine)]
+    vec![
+        Check::of("machine-allocator-settings", allocator(machine)),
+        Check::of("machine-environment", others(machine)),
+    ]
 }
 
-fn allocator(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-allocator-settings";
+fn allocator(machine: &Machine) -> Finding {
     let [old, new] =
         ALLOCATOR_VARIABLES.map(|name| machine.variable(name).filter(|value| !value.trim().is_empty()));
     let shown: Vec<String> = ALLOCATOR_VARIABLES
@@ -47,25 +49,21 @@ fn allocator(machine: &Machine) -> Check {
         .collect();
     let shown = shown.join(", ");
     match (old, new) {
-        (None, None) => Check::new(SLUG, State::Fine, "PyTorch's allocator has its own settings"),
-        (Some(a), Some(b)) if a != b => Check::new(
-            SLUG,
-            State::Problem,
-            format!("{shown}: the two differ, and which counts depends on the version"),
-        ),
-        _ if machine.has_expandable_segments() => Check::new(
-            SLUG,
+        (None, None) => (State::Fine, "PyTorch's allocator has its own settings".into()),
+        (Some(a), Some(b)) if a != b => {
+            (State::Problem, format!("{shown}: the two differ, and which counts depends on the version"))
+        }
+        _ if machine.has_expandable_segments() => (
             State::Note,
             format!(
                 "{shown}: reduces fragmentation; do not use it in a process that sleeps in a memory pool or hands tensors over by CUDA IPC"
             ),
         ),
-        _ => Check::new(SLUG, State::Note, shown),
+        _ => (State::Note, shown),
     }
 }
 
-fn others(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-environment";
+fn others(machine: &Machine) -> Finding {
     let mut words = Vec::new();
     let mut state = State::Fine;
     for (name, when, effect, is_problem) in EFFECTS {
@@ -82,5 +80,5 @@ fn others(machine: &Machine) -> Check {
     } else {
         words.join("; ")
     };
-    Check::new(SLUG, state, words)
+    (state, words)
 }

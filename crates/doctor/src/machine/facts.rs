@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 /// Both names under which PyTorch reads its allocator's settings.
 pub(super) const ALLOCATOR_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
-/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     Fine,
@@ -22,7 +21,6 @@ pub enum State {
 }
 
 impl State {
-    /// Returns the name that the command prints.
     pub fn name(self) -> &'static str {
         match self {
             State::Fine => "fine",
@@ -38,13 +36,15 @@ impl State {
 pub struct Check {
     pub slug: &'static str,
     pub state: State,
-    /// What was found, with numbers.
     pub finding: String,
 }
 
+/// A finding without its slug.
+pub(super) type Finding = (State, String);
+
 impl Check {
-    pub(super) fn new(slug: &'static str, state: State, finding: impl Into<String>) -> Check {
-        Check { slug, state, finding: finding.into() }
+    pub(super) fn of(slug: &'static str, (state, finding): Finding) -> Check {
+        Check { slug, state, finding }
     }
 
     /// Returns the object of `--json`; `why` and `remedies` come from the page.
@@ -53,14 +53,11 @@ impl Check {
     }
 }
 
-/// The machine to check.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// All files are read below it; `/` is this machine.
     pub root: PathBuf,
-    /// Environment variables.
     pub variables: Vec<(String, String)>,
-    /// Where a run would write.
     pub run_dir: PathBuf,
     pub temp_dir: PathBuf,
     pub gpu: GpuFacts,
@@ -126,7 +123,6 @@ impl Machine {
 pub struct Card {
     pub name: String,
     pub total: Bytes,
-    /// Free memory, if the driver reports it.
     pub free: Option<Bytes>,
 }
 
@@ -135,7 +131,6 @@ pub struct Card {
 pub struct GpuFacts {
     /// The cards visible to this process.
     pub cards: Vec<Card>,
-    /// The driver and where its library is.
     pub driver: Option<String>,
     /// Why there is no driver: its error.
     pub missing: Option<String>,

@@ -1,7 +1,7 @@
 //! Cards: the facts the caller passes, what the system shows, and which processes hold them. It reads device files and
 //! links of /proc and opens no library.
 
-use super::facts::{Card, Check, HandOver, Machine, State};
+use super::facts::{Card, Check, Finding, HandOver, Machine, State};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,12 @@ const NAMED_MAX: usize = 5;
 const BUSY_SHARE: f64 = 0.05;
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
-    vec![driver(machine), cards(machine), holders(machine), hand_over(machine)]
+    vec![
+        Check::of("machine-gpu-driver", driver(machine)),
+        Check::of("machine-gpu-cards", cards(machine)),
+        Check::of("machine-gpu-holders", holders(machine)),
+        Check::of("machine-gpu-hand-over", hand_over(machine)),
+    ]
 }
 
 /// Returns the numbers of the device files /dev/nvidia0, /dev/nvidia1, ...
@@ -26,8 +31,7 @@ fn device_files(machine: &Machine) -> Vec<u32> {
     numbers
 }
 
-fn driver(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-gpu-driver";
+fn driver(machine: &Machine) -> Finding {
     let module = machine.read("proc/driver/nvidia/version");
     let module = module.as_deref().and_then(|text| text.lines().next()).map(|line| {
         let version = line
@@ -39,34 +43,27 @@ fn driver(machine: &Machine) -> Check {
     match (&facts.driver, &module) {
         (Some(driver), _) if facts.libraries_missing.is_empty() => {
             let module = module.map_or(String::new(), |version| format!(", kernel module {version}"));
-            Check::new(SLUG, State::Fine, format!("{driver}{module}"))
+            (State::Fine, format!("{driver}{module}"))
         }
-        (Some(driver), _) => Check::new(
-            SLUG,
-            State::Problem,
-            format!("{driver}; missing: {}", facts.libraries_missing.join("; ")),
-        ),
+        (Some(driver), _) => {
+            (State::Problem, format!("{driver}; missing: {}", facts.libraries_missing.join("; ")))
+        }
         (None, Some(version)) => {
             let why = facts.missing.as_deref().unwrap_or("CUDA was not asked");
-            Check::new(
-                SLUG,
-                State::Problem,
-                format!("the kernel module {version} is loaded, but CUDA does not work: {why}"),
-            )
+            (State::Problem, format!("the kernel module {version} is loaded, but CUDA does not work: {why}"))
         }
-        (None, None) => Check::new(SLUG, State::Unknown, "no NVIDIA driver: cards were not checked"),
+        (None, None) => (State::Unknown, "no NVIDIA driver: cards were not checked".into()),
     }
 }
 
-fn cards(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-gpu-cards";
+fn cards(machine: &Machine) -> Finding {
     let files = device_files(machine).len();
     let shown = machine.variable("CUDA_VISIBLE_DEVICES");
     let visible = shown.map_or(String::new(), |value| format!("; CUDA_VISIBLE_DEVICES={value}"));
     let cards = &machine.gpu.cards;
     if cards.is_empty() {
         let state = if files > 0 && shown.is_none() { State::Problem } else { State::Unknown };
-        return Check::new(SLUG, state, format!("no card is usable; {files} device files{visible}"));
+        return (state, format!("no card is usable; {files} device files{visible}"));
     }
     let busy = |card: &Card| {
         card.free.is_some_and(|free| {
@@ -85,7 +82,7 @@ fn cards(machine: &Machine) -> Check {
         false if cards.len() < files => State::Note,
         false => State::Fine,
     };
-    Check::new(SLUG, state, format!("{}; {files} device files{visible}", words.join(", ")))
+    (state, format!("{}; {files} device files{visible}", words.join(", ")))
 }
 
 /// A process that has the device file of a card open.
@@ -95,10 +92,9 @@ struct Holder {
     user: u32,
 }
 
-fn holders(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-gpu-holders";
+fn holders(machine: &Machine) -> Finding {
     if device_files(machine).is_empty() {
-        return Check::new(SLUG, State::Unknown, "there are no device files of cards");
+        return (State::Unknown, "there are no device files of cards".into());
     }
     let (mut by_card, mut hidden): (BTreeMap<u32, Vec<Holder>>, usize) = (BTreeMap::new(), 0);
     let pids = machine.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
@@ -119,7 +115,7 @@ fn holders(machine: &Machine) -> Check {
     };
     if by_card.is_empty() {
         let state = if hidden > 0 { State::Unknown } else { State::Fine };
-        return Check::new(SLUG, state, format!("no process holds a card{unseen}"));
+        return (state, format!("no process holds a card{unseen}"));
     }
     let words: Vec<String> = by_card
         .iter()
@@ -134,7 +130,7 @@ fn holders(machine: &Machine) -> Check {
             format!("card {card}: {}{more}", named.join(", "))
         })
         .collect();
-    Check::new(SLUG, State::Problem, format!("{}{unseen}", words.join("; ")))
+    (State::Problem, format!("{}{unseen}", words.join("; ")))
 }
 
 /// Returns the cards whose device file the process has open; `None` without permission to look.
@@ -157,9 +153,8 @@ fn holder(machine: &Machine, pid: u32) -> Holder {
     Holder { pid, name: machine.word(&format!("proc/{pid}/comm")).unwrap_or_default(), user }
 }
 
-fn hand_over(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-gpu-hand-over";
-    let check = |state, finding: String| Check::new(SLUG, state, finding);
+fn hand_over(machine: &Machine) -> Finding {
+    let check = |state, finding: String| (state, finding);
     match &machine.gpu.hand_over {
         HandOver::NoCard => check(State::Unknown, "not probed: no card".into()),
         HandOver::NotTried(why) => check(State::Unknown, format!("not probed: {why}")),

@@ -1,6 +1,6 @@
 //! The kernel: the calls needed to hand CUDA memory to another process, and which processes may inspect which.
 
-use super::facts::{Check, Machine, State};
+use super::facts::{Check, Finding, Machine, State};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
-    vec![calls(machine), ptrace(machine)]
+    vec![Check::of("machine-kernel-calls", calls(machine)), Check::of("machine-ptrace", ptrace(machine))]
 }
 
 /// What a probe on this process finds about a system call.
@@ -29,12 +29,12 @@ fn answer<T>(result: Result<T, Errno>) -> Answer {
     }
 }
 
-fn calls(machine: &Machine) -> Check {
+fn calls(machine: &Machine) -> Finding {
     let release = machine.word("proc/sys/kernel/osrelease");
     let shown = release.clone().unwrap_or_else(|| "an unknown version".into());
     let answers = if machine.is_this() { probed() } else { by_version(release.as_deref()) };
     let Some(answers) = answers else {
-        return Check::new("machine-kernel-calls", State::Unknown, format!("Linux {shown}: not probed"));
+        return (State::Unknown, format!("Linux {shown}: not probed"));
     };
     let lacking = |wanted: Answer| {
         let names: Vec<&str> =
@@ -42,18 +42,11 @@ fn calls(machine: &Machine) -> Check {
         names.join(", ")
     };
     let (missing, refused) = (lacking(Answer::Missing), lacking(Answer::Refused));
-    let needed = machine.has_expandable_segments();
-    let state = if needed { State::Problem } else { State::Note };
+    let state = if machine.has_expandable_segments() { State::Problem } else { State::Note };
     match (missing.is_empty(), refused.is_empty()) {
-        (true, true) => Check::new(
-            "machine-kernel-calls",
-            State::Fine,
-            format!("Linux {shown} has pidfd_open, pidfd_getfd and memfd_create"),
-        ),
-        (false, _) => Check::new("machine-kernel-calls", state, format!("Linux {shown} lacks {missing}")),
-        (_, false) => {
-            Check::new("machine-kernel-calls", state, format!("{refused} refused, as by a seccomp filter"))
-        }
+        (true, true) => (State::Fine, format!("Linux {shown} has pidfd_open, pidfd_getfd and memfd_create")),
+        (false, _) => (state, format!("Linux {shown} lacks {missing}")),
+        (_, false) => (state, format!("{refused} refused, as by a seccomp filter")),
     }
 }
 
@@ -75,8 +68,7 @@ fn by_version(release: Option<&str>) -> Option<[(&'static str, Answer); 3]> {
     Some([("pidfd_open", since((5, 3))), ("pidfd_getfd", since((5, 6))), ("memfd_create", since((3, 17)))])
 }
 
-fn ptrace(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-ptrace";
+fn ptrace(machine: &Machine) -> Finding {
     let status = machine.read("proc/self/status").unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let capable = field("CapEff:")
@@ -91,19 +83,15 @@ fn ptrace(machine: &Machine) -> Check {
     };
     let finding = |words: &str| format!("{words}; {seccomp}");
     match (scope.as_deref(), capable) {
-        (_, Some(true)) => Check::new(
-            SLUG,
-            State::Fine,
-            finding("CAP_SYS_PTRACE is held: processes may take descriptors of each other"),
-        ),
-        (Some("0"), _) => Check::new(
-            SLUG,
+        (_, Some(true)) => {
+            (State::Fine, finding("CAP_SYS_PTRACE is held: processes may take descriptors of each other"))
+        }
+        (Some("0"), _) => (
             State::Fine,
             finding("yama ptrace_scope 0: processes of one user may take descriptors of each other"),
         ),
-        (None, _) => Check::new(SLUG, State::Unknown, finding("yama is not there or hidden")),
-        (Some(scope), _) => Check::new(
-            SLUG,
+        (None, _) => (State::Unknown, finding("yama is not there or hidden")),
+        (Some(scope), _) => (
             if machine.has_expandable_segments() { State::Problem } else { State::Note },
             finding(&format!(
                 "yama ptrace_scope {scope} without CAP_SYS_PTRACE: a sibling's descriptors cannot be taken"

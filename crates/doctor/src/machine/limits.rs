@@ -1,7 +1,7 @@
 //! Limits that look like a lack of memory when they are hit: descriptors, processes, locked memory, address space; and
 //! shares of processors and disks.
 
-use super::facts::{Check, Machine, State};
+use super::facts::{Check, Finding, Machine, State};
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::parse::{self, Value};
 
@@ -18,17 +18,19 @@ pub fn checks(machine: &Machine) -> Vec<Check> {
     let limits = machine.read("proc/self/limits");
     let value = |key: &str| parse::rlimit(limits.as_deref(), key);
     vec![
-        open_files(&value("Max open files"), limits.as_deref()),
-        processes(machine, &value("Max processes")),
-        locked_memory(machine, &value("Max locked memory")),
-        address_space(&value("Max address space"), &value("Max data size")),
-        processors(machine),
-        io(machine),
+        Check::of("machine-open-files", open_files(&value("Max open files"), limits.as_deref())),
+        Check::of("machine-processes", processes(machine, &value("Max processes"))),
+        Check::of("machine-locked-memory", locked_memory(machine, &value("Max locked memory"))),
+        Check::of(
+            "machine-address-space",
+            address_space(&value("Max address space"), &value("Max data size")),
+        ),
+        Check::of("machine-processors", processors(machine)),
+        Check::of("machine-io-limits", io(machine)),
     ]
 }
 
-fn open_files(soft: &Value, limits: Option<&str>) -> Check {
-    const SLUG: &str = "machine-open-files";
+fn open_files(soft: &Value, limits: Option<&str>) -> Finding {
     // The third column is the hard limit, up to which a process may raise its own.
     let hard = limits
         .and_then(|text| text.lines().find_map(|line| line.strip_prefix("Max open files")))
@@ -36,16 +38,15 @@ fn open_files(soft: &Value, limits: Option<&str>) -> Check {
     let up_to = hard.map_or(String::new(), |hard| format!(", may be raised to {hard}"));
     match soft {
         Value::Count(count) if *count < OPEN_FILES_MIN => {
-            Check::new(SLUG, State::Problem, format!("ulimit -n {count}{up_to}"))
+            (State::Problem, format!("ulimit -n {count}{up_to}"))
         }
-        Value::Count(count) => Check::new(SLUG, State::Fine, format!("ulimit -n {count}")),
-        Value::NoLimit => Check::new(SLUG, State::Fine, "ulimit -n unlimited"),
-        _ => Check::new(SLUG, State::Unknown, "/proc/self/limits cannot be read"),
+        Value::Count(count) => (State::Fine, format!("ulimit -n {count}")),
+        Value::NoLimit => (State::Fine, "ulimit -n unlimited".into()),
+        _ => (State::Unknown, "/proc/self/limits cannot be read".into()),
     }
 }
 
-fn processes(machine: &Machine, user: &Value) -> Check {
-    const SLUG: &str = "machine-processes";
+fn processes(machine: &Machine, user: &Value) -> Finding {
     let readings = machine.host().readings(&machine.run_dir);
     let container = readings.into_iter().find(|reading| reading.name == "processes of the container");
     let mut found = Vec::new();
@@ -63,43 +64,40 @@ fn processes(machine: &Machine, user: &Value) -> Check {
         }
     }
     match (found.is_empty(), least) {
-        (true, _) => Check::new(SLUG, State::Unknown, "process limits cannot be read"),
-        (_, Some(least)) if least < PROCESSES_MIN => Check::new(SLUG, State::Problem, found.join(", ")),
-        _ => Check::new(SLUG, State::Fine, found.join(", ")),
+        (true, _) => (State::Unknown, "process limits cannot be read".into()),
+        (_, Some(least)) if least < PROCESSES_MIN => (State::Problem, found.join(", ")),
+        _ => (State::Fine, found.join(", ")),
     }
 }
 
-fn locked_memory(machine: &Machine, value: &Value) -> Check {
-    const SLUG: &str = "machine-locked-memory";
+fn locked_memory(machine: &Machine, value: &Value) -> Finding {
     let has_verbs = !machine.names("sys/class/infiniband").is_empty();
     match value {
-        Value::NoLimit => Check::new(SLUG, State::Fine, "ulimit -l unlimited"),
+        Value::NoLimit => (State::Fine, "ulimit -l unlimited".into()),
         Value::Bytes(bytes) => {
             let (state, verbs) = match (has_verbs, *bytes < LOCKED_MIN) {
                 (true, true) => (State::Problem, "there is InfiniBand here, which locks what it registers"),
                 (false, true) => (State::Note, "no InfiniBand is visible, which would need more"),
                 _ => (State::Fine, "enough for InfiniBand"),
             };
-            Check::new(SLUG, state, format!("ulimit -l {}: {verbs}", Bytes(*bytes)))
+            (state, format!("ulimit -l {}: {verbs}", Bytes(*bytes)))
         }
-        _ => Check::new(SLUG, State::Unknown, "/proc/self/limits cannot be read"),
+        _ => (State::Unknown, "/proc/self/limits cannot be read".into()),
     }
 }
 
-fn address_space(space: &Value, data: &Value) -> Check {
-    const SLUG: &str = "machine-address-space";
+fn address_space(space: &Value, data: &Value) -> Finding {
     match (space.bytes(), data.bytes()) {
         (None, None) if *space == Value::Unknown => {
-            Check::new(SLUG, State::Unknown, "/proc/self/limits cannot be read")
+            (State::Unknown, "/proc/self/limits cannot be read".into())
         }
-        (None, None) => Check::new(SLUG, State::Fine, "ulimit -v and -d unlimited"),
+        (None, None) => (State::Fine, "ulimit -v and -d unlimited".into()),
         (space, data) => {
             let shown =
                 |name: &str, bytes: Option<u64>| bytes.map(|bytes| format!("{name} {}", Bytes(bytes)));
             let words: Vec<String> =
                 [shown("ulimit -v", space), shown("ulimit -d", data)].into_iter().flatten().collect();
-            Check::new(
-                SLUG,
+            (
                 State::Problem,
                 format!("{}: CUDA reserves more address space than any card has", words.join(", ")),
             )
@@ -107,8 +105,7 @@ fn address_space(space: &Value, data: &Value) -> Check {
     }
 }
 
-fn processors(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-processors";
+fn processors(machine: &Machine) -> Finding {
     let online = machine
         .read("proc/cpuinfo")
         .map(|text| text.lines().filter(|line| line.starts_with("processor")).count());
@@ -120,27 +117,20 @@ fn processors(machine: &Machine) -> Check {
         (Some(quota), Some(online)) if quota < online as f64 => {
             let unset = machine.variable("OMP_NUM_THREADS").is_none();
             let state = if unset && quota * 2.0 <= online as f64 { State::Problem } else { State::Note };
-            Check::new(
-                SLUG,
-                state,
-                format!("the container may use {quota} of {online} processors; {threads}"),
-            )
+            (state, format!("the container may use {quota} of {online} processors; {threads}"))
         }
-        (_, Some(online)) => {
-            Check::new(SLUG, State::Fine, format!("{online} processors, no quota; {threads}"))
-        }
+        (_, Some(online)) => (State::Fine, format!("{online} processors, no quota; {threads}")),
         (quota, None) => {
             let quota = quota.map_or(String::new(), |quota| format!(", a quota of {quota}"));
-            Check::new(SLUG, State::Unknown, format!("/proc/cpuinfo cannot be read{quota}"))
+            (State::Unknown, format!("/proc/cpuinfo cannot be read{quota}"))
         }
     }
 }
 
 /// Returns the write limits of this process's group, in bytes a second: io.max of v2, blkio.throttle of v1.
-fn io(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-io-limits";
+fn io(machine: &Machine) -> Finding {
     let Some(groups) = machine.read("proc/self/cgroup") else {
-        return Check::new(SLUG, State::Unknown, "/proc/self/cgroup cannot be read");
+        return (State::Unknown, "/proc/self/cgroup cannot be read".into());
     };
     let path = |controller: &str| {
         let line = groups.lines().find(|line| {
@@ -168,10 +158,10 @@ fn io(machine: &Machine) -> Check {
         word.parse::<u64>().ok()
     };
     match lines.iter().filter_map(limit).min() {
-        None => Check::new(SLUG, State::Fine, "no limit on writing is visible"),
+        None => (State::Fine, "no limit on writing is visible".into()),
         Some(bytes) => {
             let state = if bytes < IO_BYTES_MIN { State::Problem } else { State::Note };
-            Check::new(SLUG, state, format!("the container may write {} a second", Bytes(bytes)))
+            (state, format!("the container may write {} a second", Bytes(bytes)))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Memory of the host: the container's limit and what is left of it, swap, /dev/shm, overcommit, huge pages, NUMA.
 
-use super::facts::{Check, Machine, State};
+use super::facts::{Check, Finding, Machine, State};
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::parse::{Value, kib_field};
 
@@ -13,17 +13,16 @@ const SHM_MIN: u64 = 1 << 30;
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
     vec![
-        container(machine),
-        swap(machine),
-        shared_memory(machine),
-        overcommit(machine),
-        huge_pages(machine),
-        numa(machine),
+        Check::of("machine-container-memory", container(machine)),
+        Check::of("machine-swap", swap(machine)),
+        Check::of("machine-shared-memory", shared_memory(machine)),
+        Check::of("machine-overcommit", overcommit(machine)),
+        Check::of("machine-huge-pages", huge_pages(machine)),
+        Check::of("machine-numa", numa(machine)),
     ]
 }
 
-fn container(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-container-memory";
+fn container(machine: &Machine) -> Finding {
     let host = machine.host();
     let groups = host.memory_groups();
     let limits = groups.iter().flat_map(|group| {
@@ -37,9 +36,7 @@ fn container(machine: &Machine) -> Check {
     });
     let left = host.memory_limit();
     match (tightest, left) {
-        (_, None) => {
-            Check::new(SLUG, State::Unknown, "neither a memory cgroup nor /proc/meminfo can be read")
-        }
+        (_, None) => (State::Unknown, "neither a memory cgroup nor /proc/meminfo can be read".into()),
         (limit, Some(left)) => {
             let limited = match limit {
                 Some((bytes, version, file)) => format!("limit {} (cgroup v{version} {file})", Bytes(bytes)),
@@ -52,36 +49,31 @@ fn container(machine: &Machine) -> Check {
                 _ if kills.is_some() => State::Note,
                 _ => State::Fine,
             };
-            Check::new(SLUG, state, format!("{limited}; {} are left, by {}{killed}", left.bytes, left.source))
+            (state, format!("{limited}; {} are left, by {}{killed}", left.bytes, left.source))
         }
     }
 }
 
-fn swap(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-swap";
+fn swap(machine: &Machine) -> Finding {
     let Some(meminfo) = machine.read("proc/meminfo") else {
-        return Check::new(SLUG, State::Unknown, "/proc/meminfo cannot be read");
+        return (State::Unknown, "/proc/meminfo cannot be read".into());
     };
     let field = |name| kib_field(&meminfo, name).map(Bytes);
     match (field("SwapTotal:"), field("SwapFree:")) {
-        (Some(Bytes(0)), _) => {
-            Check::new(SLUG, State::Note, "no swap: at the limit a process is killed at once")
-        }
-        (Some(total), Some(free)) if free.0 < total.0 / 2 => Check::new(
-            SLUG,
+        (Some(Bytes(0)), _) => (State::Note, "no swap: at the limit a process is killed at once".into()),
+        (Some(total), Some(free)) if free.0 < total.0 / 2 => (
             State::Problem,
             format!("{} of {total} swap are in use: memory is short now", Bytes(total.0 - free.0)),
         ),
-        (Some(total), _) => Check::new(SLUG, State::Fine, format!("{total} swap, mostly free")),
-        (None, _) => Check::new(SLUG, State::Unknown, "/proc/meminfo does not say"),
+        (Some(total), _) => (State::Fine, format!("{total} swap, mostly free")),
+        (None, _) => (State::Unknown, "/proc/meminfo does not say".into()),
     }
 }
 
-fn shared_memory(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-shared-memory";
+fn shared_memory(machine: &Machine) -> Finding {
     let path = machine.root.join("dev/shm");
     let Ok(stat) = rustix::fs::statvfs(&path) else {
-        return Check::new(SLUG, State::Problem, "/dev/shm is not there: NCCL, data loaders and Ray need it");
+        return (State::Problem, "/dev/shm is not there: NCCL, data loaders and Ray need it".into());
     };
     let size = Bytes(stat.f_blocks.saturating_mul(stat.f_frsize));
     let free = Bytes(stat.f_bavail.saturating_mul(stat.f_frsize));
@@ -93,26 +85,23 @@ fn shared_memory(machine: &Machine) -> Check {
     let left_over =
         if stale > 0 { format!("; it holds {stale} segments of NCCL or PyTorch") } else { String::new() };
     let state = if free.0 < SHM_MIN { State::Problem } else { State::Fine };
-    Check::new(SLUG, state, format!("/dev/shm has {size}, {free} free{left_over}"))
+    (state, format!("/dev/shm has {size}, {free} free{left_over}"))
 }
 
-fn overcommit(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-overcommit";
+fn overcommit(machine: &Machine) -> Finding {
     match machine.word("proc/sys/vm/overcommit_memory").as_deref() {
-        Some("2") => Check::new(
-            SLUG,
+        Some("2") => (
             State::Problem,
-            "vm.overcommit_memory 2: the kernel refuses memory that would never be touched",
+            "vm.overcommit_memory 2: the kernel refuses memory that would never be touched".into(),
         ),
-        Some(mode @ ("0" | "1")) => Check::new(SLUG, State::Fine, format!("vm.overcommit_memory {mode}")),
-        _ => Check::new(SLUG, State::Unknown, "vm.overcommit_memory cannot be read"),
+        Some(mode @ ("0" | "1")) => (State::Fine, format!("vm.overcommit_memory {mode}")),
+        _ => (State::Unknown, "vm.overcommit_memory cannot be read".into()),
     }
 }
 
-fn huge_pages(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-huge-pages";
+fn huge_pages(machine: &Machine) -> Finding {
     let Some(text) = machine.word("sys/kernel/mm/transparent_hugepage/enabled") else {
-        return Check::new(SLUG, State::Unknown, "transparent huge pages: not there or hidden");
+        return (State::Unknown, "transparent huge pages: not there or hidden".into());
     };
     let chosen = text.split('[').nth(1).and_then(|rest| rest.split(']').next()).unwrap_or(&text).to_string();
     let reserved = machine
@@ -127,11 +116,10 @@ fn huge_pages(machine: &Machine) -> Check {
         "madvise" => State::Fine,
         _ => State::Note,
     };
-    Check::new(SLUG, state, format!("transparent huge pages: {chosen}{reserved}"))
+    (state, format!("transparent huge pages: {chosen}{reserved}"))
 }
 
-fn numa(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-numa";
+fn numa(machine: &Machine) -> Finding {
     let is_node = |name: &String| name.strip_prefix("node").is_some_and(|rest| rest.parse::<u32>().is_ok());
     let nodes: Vec<String> = machine.names("sys/devices/system/node").into_iter().filter(is_node).collect();
     let free = |node: &String| {
@@ -141,11 +129,11 @@ fn numa(machine: &Machine) -> Check {
         Some(format!("{node} {} free", Bytes(kib * 1024)))
     };
     match nodes.len() {
-        0 => Check::new(SLUG, State::Unknown, "NUMA nodes are hidden"),
-        1 => Check::new(SLUG, State::Fine, "one NUMA node"),
+        0 => (State::Unknown, "NUMA nodes are hidden".into()),
+        1 => (State::Fine, "one NUMA node".into()),
         count => {
             let free: Vec<String> = nodes.iter().filter_map(free).collect();
-            Check::new(SLUG, State::Note, format!("{count} NUMA nodes: {}", free.join(", ")))
+            (State::Note, format!("{count} NUMA nodes: {}", free.join(", ")))
         }
     }
 }

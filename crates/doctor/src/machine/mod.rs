@@ -16,7 +16,6 @@ mod storage;
 pub use facts::{Card, Check, GpuFacts, HandOver, Machine, State};
 
 impl Machine {
-    /// Runs every check, in the order of the report.
     pub fn checks(&self) -> Vec<Check> {
         [
             kernel::checks(self),
@@ -25,7 +24,7 @@ impl Machine {
             storage::checks(self),
             gpu::checks(self),
             environment::checks(self),
-            vec![packages::check(self)],
+            vec![Check::of("machine-python-packages", packages::check(self))],
         ]
         .concat()
     }

@@ -1,6 +1,6 @@
 //! Python packages with known bad combinations, from the names and METADATA of their dist-info folders. No Python runs.
 
-use super::facts::{Check, Machine, State};
+use super::facts::{Finding, Machine, State};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -46,8 +46,7 @@ const KNOWN: [(&str, &[u32], &[u32], &str); 5] = [
 /// The installed packages of one folder, by name: version and dist-info folder.
 type Installed = BTreeMap<String, (String, PathBuf)>;
 
-pub fn check(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-python-packages";
+pub fn check(machine: &Machine) -> Finding {
     let folders = folders(machine);
     let (mut words, mut seen) = (Vec::new(), 0);
     for folder in &folders {
@@ -60,13 +59,11 @@ pub fn check(machine: &Machine) -> Check {
         }
     }
     match (words.is_empty(), seen) {
-        (_, 0) => Check::new(SLUG, State::Unknown, "no Python packages were found"),
-        (true, _) => Check::new(
-            SLUG,
-            State::Fine,
-            format!("{seen} packages in {} folders, no known bad combination", folders.len()),
-        ),
-        (false, _) => Check::new(SLUG, State::Problem, words.join("; ")),
+        (_, 0) => (State::Unknown, "no Python packages were found".into()),
+        (true, _) => {
+            (State::Fine, format!("{seen} packages in {} folders, no known bad combination", folders.len()))
+        }
+        (false, _) => (State::Problem, words.join("; ")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! File systems of the run directory and of temporary files: in memory, over a network, nearly full.
 
-use super::facts::{Check, Machine, State};
+use super::facts::{Check, Finding, Machine, State};
 use plimsoll_base::Bytes;
 use rustix::fs::{StatVfs, statfs, statvfs};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,10 @@ const FULL_SHARE: f64 = 0.95;
 const TEMP_FREE_MIN: u64 = 1 << 30;
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
-    vec![run_dir(machine), temp_dir(machine)]
+    vec![
+        Check::of("machine-run-directory", run_dir(machine)),
+        Check::of("machine-temporary-directory", temp_dir(machine)),
+    ]
 }
 
 /// Returns the kind of a file system, by its number in statfs(2).
@@ -43,10 +46,9 @@ fn nearest(path: &Path) -> Option<(PathBuf, StatVfs)> {
     absolute.ancestors().find_map(|place| Some((place.to_path_buf(), statvfs(place).ok()?)))
 }
 
-fn run_dir(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-run-directory";
+fn run_dir(machine: &Machine) -> Finding {
     let Some((place, stat)) = nearest(&machine.run_dir) else {
-        return Check::new(SLUG, State::Unknown, format!("{} cannot be read", machine.run_dir.display()));
+        return (State::Unknown, format!("{} cannot be read", machine.run_dir.display()));
     };
     let (kind, free) = (kind(&place), Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)));
     let inodes_left = stat.f_files == 0 || stat.f_favail > 1000;
@@ -62,13 +64,12 @@ fn run_dir(machine: &Machine) -> Check {
         }
         _ => (State::Fine, ""),
     };
-    Check::new(SLUG, state, format!("{} is on {kind}, {free} free{words}", place.display()))
+    (state, format!("{} is on {kind}, {free} free{words}", place.display()))
 }
 
-fn temp_dir(machine: &Machine) -> Check {
-    const SLUG: &str = "machine-temporary-directory";
+fn temp_dir(machine: &Machine) -> Finding {
     let Some((place, stat)) = nearest(&machine.temp_dir) else {
-        return Check::new(SLUG, State::Unknown, format!("{} cannot be read", machine.temp_dir.display()));
+        return (State::Unknown, format!("{} cannot be read", machine.temp_dir.display()));
     };
     let kind = kind(&place);
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -86,5 +87,5 @@ fn temp_dir(machine: &Machine) -> Check {
     };
     let shown =
         format!("{} is on {kind}, {} free, {:.0} % full{words}", place.display(), Bytes(free), full * 100.0);
-    Check::new(SLUG, state, shown)
+    (state, shown)
 }

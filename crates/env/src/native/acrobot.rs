@@ -1,9 +1,9 @@
 //! Acrobot-v1: two links, torque at the joint between them, to swing the end above the bar. Sutton 1996, in the form of
 //! Sutton and Barto's book; one Runge-Kutta step of 0.2 s.
 
-use super::numbers::{choice, power_2, write_f32};
+use super::numbers::{bounds, choice, power_2, write_f32};
 use super::numpy_random::NumpyRandom;
-use crate::{ElementType, Environment, Space, Spec, Step};
+use crate::{Environment, Space, Spec, Step};
 use std::f64::consts::PI;
 
 const SECONDS: f64 = 0.2;
@@ -22,15 +22,9 @@ pub struct Acrobot {
 impl Environment for Acrobot {
     fn spec(&self) -> Spec {
         let high = [1.0, 1.0, 1.0, 1.0, TURN_1_MAX, TURN_2_MAX];
-        let high = high.map(|bound| f64::from(bound as f32)).to_vec();
         Spec {
             id: "Acrobot-v1".into(),
-            observation: Space::Box {
-                dtype: ElementType::Float32,
-                shape: vec![6],
-                low: high.iter().map(|bound| -bound).collect(),
-                high,
-            },
+            observation: bounds(high.map(|bound| -bound), high),
             action: Space::discrete(3),
             episode_steps_max: Some(500),
         }

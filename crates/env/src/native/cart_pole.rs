@@ -1,8 +1,8 @@
 //! CartPole-v1: a pole on a cart that is pushed left or right. Barto, Sutton and Anderson 1983; Gymnasium's Euler steps.
 
-use super::numbers::{choice, write_f32};
+use super::numbers::{bounds, choice, write_f32};
 use super::numpy_random::NumpyRandom;
-use crate::{ElementType, Environment, Space, Spec, Step};
+use crate::{Environment, Space, Spec, Step};
 
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
@@ -24,15 +24,9 @@ pub struct CartPole {
 impl Environment for CartPole {
     fn spec(&self) -> Spec {
         let high = [POSITION_MAX * 2.0, f64::INFINITY, ANGLE_MAX * 2.0, f64::INFINITY];
-        let high = high.map(|bound| f64::from(bound as f32)).to_vec();
         Spec {
             id: "CartPole-v1".into(),
-            observation: Space::Box {
-                dtype: ElementType::Float32,
-                shape: vec![4],
-                low: high.iter().map(|bound| -bound).collect(),
-                high,
-            },
+            observation: bounds(high.map(|bound| -bound), high),
             action: Space::discrete(2),
             episode_steps_max: Some(500),
         }

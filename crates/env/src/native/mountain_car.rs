@@ -1,8 +1,8 @@
 //! MountainCar-v0 and MountainCarContinuous-v0: a car too weak for the hill, which has to swing. Moore 1990.
 
-use super::numbers::{choice, number, write_f32};
+use super::numbers::{bounds, choice, number, write_f32};
 use super::numpy_random::NumpyRandom;
-use crate::{ElementType, Environment, Space, Spec, Step};
+use crate::{Environment, Space, Spec, Step};
 
 const POSITION_MIN: f64 = -1.2;
 const POSITION_MAX: f64 = 0.6;
@@ -134,13 +134,7 @@ fn step_later([mut position, mut velocity]: [f32; 2], action: f32) -> ([f32; 2],
 }
 
 fn observation_space() -> Space {
-    let bounds = |bounds: [f64; 2]| bounds.map(|bound| f64::from(bound as f32)).to_vec();
-    Space::Box {
-        dtype: ElementType::Float32,
-        shape: vec![2],
-        low: bounds([POSITION_MIN, -SPEED_MAX]),
-        high: bounds([POSITION_MAX, SPEED_MAX]),
-    }
+    bounds([POSITION_MIN, -SPEED_MAX], [POSITION_MAX, SPEED_MAX])
 }
 
 fn first_state(seed: u64) -> [f64; 2] {

@@ -1,5 +1,13 @@
 //! Numbers in the slots of actions and observations, and numpy's arithmetic.
 
+use crate::{ElementType, Space};
+
+/// Returns the box of f32 from `low` to `high`, each rounded to f32.
+pub(super) fn bounds<const N: usize>(low: [f64; N], high: [f64; N]) -> Space {
+    let [low, high] = [low, high].map(|bounds| bounds.map(|bound| f64::from(bound as f32)).to_vec());
+    Space::Box { dtype: ElementType::Float32, shape: vec![N], low, high }
+}
+
 /// Writes `values` as f32 slots.
 pub(super) fn write_f32<const N: usize>(values: [f32; N], observation: &mut [u8]) {
     for (element, value) in observation.chunks_exact_mut(4).zip(values) {

@@ -1,8 +1,8 @@
 //! Pendulum-v1: a pendulum to swing up and hold, by a torque that cannot lift it at once.
 
-use super::numbers::{number, power_2, write_f32};
+use super::numbers::{bounds, number, power_2, write_f32};
 use super::numpy_random::NumpyRandom;
-use crate::{ElementType, Environment, Space, Spec, Step};
+use crate::{Environment, Space, Spec, Step};
 use std::f64::consts::PI;
 
 const SPEED_MAX: f64 = 8.0;
@@ -19,12 +19,7 @@ impl Environment for Pendulum {
     fn spec(&self) -> Spec {
         Spec {
             id: "Pendulum-v1".into(),
-            observation: Space::Box {
-                dtype: ElementType::Float32,
-                shape: vec![3],
-                low: vec![-1.0, -1.0, -SPEED_MAX],
-                high: vec![1.0, 1.0, SPEED_MAX],
-            },
+            observation: bounds([-1.0, -1.0, -SPEED_MAX], [1.0, 1.0, SPEED_MAX]),
             action: Space::box_f32(&[1], -TORQUE_MAX, TORQUE_MAX),
             episode_steps_max: Some(200),
         }

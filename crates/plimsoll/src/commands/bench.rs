@@ -3,8 +3,7 @@
 use crate::output;
 use clap::builder::RangedU64ValueParser;
 use plimsoll_base::Result;
-use plimsoll_bench::calibrate::calibrate;
-use plimsoll_bench::{self as bench, BenchOptions};
+use plimsoll_bench::{self as bench, BenchOptions, calibrate::calibrate};
 use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -155,7 +154,6 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=most)
 }
 
-/// Measures and prints the result.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let Common { model, threads, repeats, dtype, device, recompute, checked, profile, json } = &args.common;
     let options = BenchOptions {
@@ -194,13 +192,10 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         Part::Methods { only, runs, out } => bench::methods(runs, only, out.as_deref()),
         &Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
     }?;
-    match json {
-        true => {
-            output::note(quiet, words(&found).trim_end());
-            output::json(&found)
-        }
-        false => output::text(&words(&found)),
-    }?;
+    if *json {
+        output::note(quiet, words(&found).trim_end());
+    }
+    output::either(*json, &found, words)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -218,7 +213,6 @@ fn rates(found: &Value) -> String {
     )
 }
 
-/// Formats one or two lines.
 fn words(found: &Value) -> String {
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
     let part = found["bench"].as_str().unwrap_or_default();

@@ -48,10 +48,7 @@ enum Verb {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
-        Verb::List { dir } => {
-            let listed = verbs::list(dir)?;
-            show(args.json, &listed, "")?;
-        }
+        Verb::List { dir } => show(args.json, &verbs::list(dir)?, "")?,
         Verb::Verify { dir } => {
             let listed = verbs::verify(dir)?;
             show(args.json, &listed, "whole")?;
@@ -69,10 +66,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         Verb::Export { dir, to } => {
             let from = verbs::export(dir, to)?;
-            match args.json {
-                true => output::json(&json!({ "from": from.path, "to": to, "step": from.step }))?,
-                false => output::text(&format!("{} from {}\n", to.display(), from.path.display()))?,
-            }
+            let found = json!({ "from": from.path, "to": to, "step": from.step });
+            output::either(args.json, &found, |_| {
+                format!("{} from {}\n", to.display(), from.path.display())
+            })?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -86,10 +83,7 @@ fn show(as_json: bool, listed: &[Listed], sound: &str) -> Result<()> {
     for entry in listed {
         let step = entry.step.map_or("?".to_string(), |step| step.to_string());
         let eval = entry.eval.map_or(String::new(), |eval| format!("{eval:.3}"));
-        let mut words = vec![match &entry.damage {
-            Some(damage) => damage.as_str(),
-            None => sound,
-        }];
+        let mut words = vec![entry.damage.as_deref().unwrap_or(sound)];
         let marks = [
             (entry.latest, "latest"),
             (entry.best, "best"),

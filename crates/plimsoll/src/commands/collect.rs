@@ -31,7 +31,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Collects and prints the summary.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
     let loaded = args.sets.load_env(&args.env, quiet)?;
@@ -51,10 +50,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     )
     .map_err(stopped)?;
     drop(line);
-    match args.json {
-        true => output::json(&end.summary)?,
-        false => output::text(&closing(&end.summary))?,
-    }
+    output::either(args.json, &end.summary, closing)?;
     Ok(match end.signal {
         None => ExitCode::SUCCESS,
         Some(signal_hook::consts::SIGINT) => ExitCode::from(Exit::Interrupted as u8),
@@ -114,7 +110,6 @@ fn warning(error: &Error) -> String {
     format!("warning[{}]: {}", error.slug, error.message)
 }
 
-/// Formats the summary.
 fn closing(summary: &Value) -> String {
     let number = |key: &str| summary[key].as_f64().unwrap_or(0.0);
     let count = |key: &str| summary["counters"][key].as_u64().unwrap_or(0);

@@ -68,10 +68,7 @@ fn logs(paths: &[PathBuf], as_json: bool) -> Result<ExitCode> {
     };
     let diagnosis = diagnose(paths.iter().map(input).collect())?;
     let remedies = pages::page(&diagnosis.slug).map(pages::remedies).unwrap_or_default();
-    match as_json {
-        true => output::json(&diagnosis.to_json(&remedies))?,
-        false => output::text(&in_words(&diagnosis, &remedies))?,
-    }
+    output::either(as_json, &diagnosis.to_json(&remedies), |_| in_words(&diagnosis, &remedies))?;
     Ok(exit(diagnosis.found()))
 }
 
@@ -107,17 +104,13 @@ fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
     // Problems first; within a state in the order of the checks.
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));
     let has_problem = checks.iter().any(|check| check.state == State::Problem);
-    match as_json {
-        true => {
-            let object = |check: &Check| {
-                let page = pages::page(check.slug).unwrap_or_default();
-                check.to_json(&pages::why(page), &pages::remedies(page))
-            };
-            let rows: Vec<Value> = checks.iter().map(object).collect();
-            output::json(&json!({ "problem": has_problem, "checks": rows }))?;
-        }
-        false => output::text(&checks.iter().map(row).collect::<String>())?,
-    }
+    let object = |check: &Check| {
+        let page = pages::page(check.slug).unwrap_or_default();
+        check.to_json(&pages::why(page), &pages::remedies(page))
+    };
+    let objects: Vec<Value> = checks.iter().map(object).collect();
+    let found = json!({ "problem": has_problem, "checks": objects });
+    output::either(as_json, &found, |_| checks.iter().map(row).collect())?;
     Ok(exit(has_problem))
 }
 
@@ -157,16 +150,14 @@ fn gpu_facts() -> GpuFacts {
 
 /// Hands card memory to a child process, which takes about a second to start.
 fn hand_over() -> HandOver {
-    let not_tried = |why: String| HandOver::NotTried(why);
     let offer = match cuda::Offer::new() {
         Ok(offer) => offer,
-        Err(error) => return not_tried(format!("{}: {}", error.slug, error.message)),
+        Err(error) => return HandOver::NotTried(format!("{}: {}", error.slug, error.message)),
     };
-    let taken = match take_in_another_process(&offer.line()) {
-        Ok(taken) => offer.found(taken),
-        Err(why) => return not_tried(why),
-    };
-    HandOver::Tried { plain: taken.plain, mapped: taken.mapped }
+    match take_in_another_process(&offer.line()).map(|taken| offer.found(taken)) {
+        Ok(cuda::HandOver { plain, mapped }) => HandOver::Tried { plain, mapped },
+        Err(why) => HandOver::NotTried(why),
+    }
 }
 
 fn take_in_another_process(line: &str) -> std::result::Result<cuda::HandOver, String> {
@@ -198,7 +189,6 @@ fn take_in_another_process(line: &str) -> std::result::Result<cuda::HandOver, St
 
 /// The command of the child process, which opens the card's memory and prints the result as JSON.
 pub const TAKE: &str = "take-card-memory";
-/// Time limit of that process.
 const TAKE_TIME: Duration = Duration::from_secs(10);
 
 /// Runs that command. `line` comes from the offering process.
@@ -210,20 +200,12 @@ pub fn take(line: &str) -> Result<ExitCode> {
 
 fn self_test(as_json: bool) -> Result<ExitCode> {
     let confusion = Confusion::run()?;
-    let is_wrong = !confusion.wrong.is_empty();
-    match as_json {
-        true => {
-            let cells: Vec<Value> = confusion
-                .cells
-                .iter()
-                .map(|((expected, named), count)| json!({ "expected": expected, "named": named, "count": count }))
-                .collect();
-            output::json(&json!({ "cells": cells, "wrong": confusion.wrong.len() }))?;
-        }
-        false => output::text(&confusion.table())?,
+    let cell = |((expected, named), count): (&(String, String), &u64)| json!({ "expected": expected, "named": named, "count": count });
+    let cells: Vec<Value> = confusion.cells.iter().map(cell).collect();
+    let found = json!({ "cells": cells, "wrong": confusion.wrong.len() });
+    output::either(as_json, &found, |_| confusion.table())?;
+    match confusion.wrong.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(Error::new("internal", "an embedded example is not named as expected")),
     }
-    if is_wrong {
-        return Err(Error::new("internal", "an embedded example is not named as expected"));
-    }
-    Ok(ExitCode::SUCCESS)
 }

@@ -67,10 +67,7 @@ pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
     let limits = limits(flags)?;
     let models = |name: &str| shape_of(name, flags.model_config.as_deref());
     let planned = plan(stack, given, flags.stack_version.as_deref(), &limits, &models)?;
-    match as_json {
-        true => output::json(&planned.to_json())?,
-        false => output::text(&planned.in_words())?,
-    }
+    output::either(as_json, &planned.to_json(), |_| planned.in_words())?;
     Ok(ExitCode::from(u8::from(planned.has_problem())))
 }
 
@@ -115,14 +112,11 @@ fn limits(flags: &Flags) -> Result<Limits> {
     limits.host_bytes = bytes(&flags.host_memory, "host-memory")?.or(limits.host_bytes);
     limits.shm_bytes = bytes(&flags.shm, "shm")?.or(limits.shm_bytes);
     if let Some(text) = &flags.gpus {
-        let value =
-            text.parse::<u64>().ok().filter(|count| (1..=GPUS_MAX).contains(count)).ok_or_else(|| {
-                Error::usage(
-                    "run-value-invalid",
-                    format!("--gpus {text}: not a number of cards, 1 to {GPUS_MAX}"),
-                )
-                .hint("give the cards of one node, as in --gpus 8")
-            })?;
+        let value = text.parse::<u64>().ok().filter(|count| (1..=GPUS_MAX).contains(count));
+        let value = value.ok_or_else(|| {
+            let message = format!("--gpus {text}: not a number of cards, 1 to {GPUS_MAX}");
+            Error::usage("run-value-invalid", message).hint("give the cards of one node, as in --gpus 8")
+        })?;
         limits.gpus = Some(Known { value, source: hand("gpus"), by_hand: true });
     }
     if let Some(text) = &flags.kernel {
@@ -151,22 +145,12 @@ fn readings() -> Limits {
     let (cards, card) = (device_files(), cuda::probe().ok());
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok();
     let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-    let variable = |name: &str| {
-        let value = std::env::var(name).ok()?;
-        Some((name.to_string(), Known { value, source: "this environment".into(), by_hand: false }))
-    };
-    let here_now = |limit: plimsoll_memory::Limit| Known {
-        value: limit.bytes,
-        source: format!("this machine, {}", limit.source),
-        by_hand: false,
-    };
+    let variable = |name: &str| Some((name.to_string(), read(std::env::var(name).ok()?, "this environment")));
+    let here_now =
+        |limit: plimsoll_memory::Limit| read(limit.bytes, &format!("this machine, {}", limit.source));
     Limits {
         gpus: (cards > 0).then(|| read(cards, "this machine, /dev/nvidia*")),
-        gpu_bytes: card.map(|card| Known {
-            value: card.total,
-            source: "this machine, CUDA".into(),
-            by_hand: false,
-        }),
+        gpu_bytes: card.map(|card| read(card.total, "this machine, CUDA")),
         host_bytes: here.host.map(here_now),
         shm_bytes: here.shm.map(here_now),
         kernel: release.as_deref().and_then(kernel).map(|version| read(version, "this machine")),
@@ -204,11 +188,9 @@ fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
         (true, _) => from_config(&path.join("config.json")),
         (_, true) => from_config(path),
         _ => preset_of(given).map(|(_, spec)| spec).ok_or_else(|| {
-            Error::usage(
-                "run-model-unknown",
-                format!("--model-config {given}: neither a config.json nor a preset"),
-            )
-            .hint("plimsoll plan --table --models x lists the presets")
+            let message = format!("--model-config {given}: neither a config.json nor a preset");
+            Error::usage("run-model-unknown", message)
+                .hint("plimsoll plan --table --models x lists the presets")
         }),
     }
 }

@@ -1,8 +1,7 @@
 //! `explain SLUG` prints the page of an error, of a class of the doctor or of a check; `--list` lists all pages by group;
 //! `--search` finds pages by their words.
 
-use crate::pages::Group;
-use crate::{output, pages};
+use crate::{output, pages, pages::Group};
 use plimsoll_base::{Error, Result};
 use serde_json::{Value, json};
 use std::process::ExitCode;

@@ -48,7 +48,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Generates one response and prints it as it is sampled.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let flags = [
         text_flag("model", Some(&args.model)),

@@ -45,14 +45,11 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 }
 
 fn open(path: &Path) -> Result<File> {
-    let named = |err: &std::io::Error| {
-        Error::io("data-missing", path, err).hint("give the path of a JSONL file, or `-` for stdin")
-    };
-    let file = File::open(path).map_err(|err| named(&err))?;
+    let hint = "give the path of a JSONL file, or `-` for stdin";
+    let file = File::open(path).map_err(|err| Error::io("data-missing", path, &err).hint(hint))?;
     match file.metadata() {
         Ok(metadata) if metadata.is_dir() => {
-            Err(Error::new("data-missing", format!("{} is a directory", path.display()))
-                .hint("give the path of a JSONL file, or `-` for stdin"))
+            Err(Error::new("data-missing", format!("{} is a directory", path.display())).hint(hint))
         }
         _ => Ok(file),
     }

@@ -43,7 +43,6 @@ Examples:
     )
 }
 
-/// Prints or writes the run file, and its remarks on stderr.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let stack = find(&args.stack).expect("clap takes names of stacks only");
     let imported = import(stack, &args.file)?;

@@ -14,7 +14,6 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// Appends the value of a flag.
     pub fn and(&self, flag: Option<String>) -> Sets {
         Sets { sets: self.sets.iter().cloned().chain(flag).collect() }
     }

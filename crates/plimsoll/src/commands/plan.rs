@@ -6,7 +6,7 @@ use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Loaded, RunSpec, Trains, is_env_file};
+use plimsoll_config::{Loaded, RunSpec, Setting, Trains, is_env_file};
 use plimsoll_memory::Pool;
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
@@ -83,19 +83,21 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return plan_agent(args, &loaded, quiet);
     }
     if args.min {
-        return smallest(&loaded, args.json);
+        let found = smallest_limits(&RunSpec::new(&loaded.run))?;
+        return print_smallest(found.min_host_bytes, found.min_device_bytes, args.json);
     }
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
     let planned = plan_run(&RunSpec::new(&loaded.run), limits)?;
-    if let Some(file) = &args.svg {
-        let title = title(loaded.run.method.name(), &loaded.run.model);
-        write_svg(file, &svg::draw(&planned.to_json(), &title, &Measured::default()), quiet)?;
-    }
-    print(args, &loaded, &planned)?;
-    match planned.refuse() {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(errors::print(&error)),
-    }
+    draw_plan(args, &loaded, &planned.to_json(), quiet)?;
+    // A plan for another machine ignores this one's limits.
+    let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(&loaded)));
+    let settings = args.explain.then(|| settings(&loaded, &planned));
+    print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
+    Ok(verdict(planned.refuse()))
+}
+
+fn verdict(refused: Result<()>) -> ExitCode {
+    refused.map_or_else(|error| errors::print(&error), |()| ExitCode::SUCCESS)
 }
 
 /// Plans an environment policy, which has nothing to choose.
@@ -107,19 +109,11 @@ fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
         let host = planned.plan.peak(Pool::Host).peak;
         return print_smallest(host, Bytes(0), args.json);
     }
-    if let Some(file) = &args.svg {
-        let title = title(loaded.run.method.name(), &loaded.run.model);
-        write_svg(file, &svg::draw(&planned.to_json(), &title, &Measured::default()), quiet)?;
-    }
+    draw_plan(args, loaded, &planned.to_json(), quiet)?;
     let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
-    let of_file = |s: plimsoll_config::Setting| Setting { key: s.key, value: s.value, origin: s.origin };
-    let settings: Option<Vec<Setting>> =
-        args.explain.then(|| loaded.settings().into_iter().map(of_file).collect());
+    let settings = args.explain.then(|| loaded.settings());
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
-    match planned.refuse() {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(errors::print(&error)),
-    }
+    Ok(verdict(planned.refuse()))
 }
 
 /// Plans an environment file, which has nothing to choose.
@@ -135,21 +129,14 @@ fn plan_environments(args: &Args, path: &Path, quiet: bool) -> Result<ExitCode> 
     let loaded = args.sets.load_env(path, quiet)?;
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
     let plan = plan_env(&loaded, limits, &Stop::default())?;
-    match args.json {
-        true => output::json(&plan.to_json())?,
-        false => output::text(&plan.table())?,
-    }
-    match plan.refuse(&loaded.env) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(errors::print(&error)),
-    }
+    output::either(args.json, &plan.to_json(), |_| plan.table())?;
+    Ok(verdict(plan.refuse(&loaded.env)))
 }
 
-fn print(args: &Args, loaded: &Loaded, planned: &PlanReport) -> Result<()> {
-    // A plan for another machine ignores this one's limits.
-    let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
-    let settings = args.explain.then(|| settings(loaded, planned));
-    print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)
+fn draw_plan(args: &Args, loaded: &Loaded, plan: &Value, quiet: bool) -> Result<()> {
+    let Some(file) = &args.svg else { return Ok(()) };
+    let title = title(loaded.run.method.name(), &loaded.run.model);
+    write_svg(file, &svg::draw(plan, &title, &Measured::default()), quiet)
 }
 
 /// Prints a plan as one object or as tables.
@@ -162,7 +149,8 @@ fn print_plan(
 ) -> Result<()> {
     if json {
         if let Some(settings) = settings {
-            object["settings"] = settings.iter().map(Setting::to_json).collect();
+            let row = |Setting { key, value, origin }: &Setting| json!({ "key": key, "value": value, "origin": origin });
+            object["settings"] = settings.iter().map(row).collect();
         }
         if let Some(machine) = machine {
             object["limits"] = limits::to_json(&machine);
@@ -178,7 +166,6 @@ fn print_plan(
     output::text(plan)
 }
 
-/// Draws the plan and the readings of a run directory.
 fn draw_run(dir: &Path, file: &Path, json: bool, quiet: bool) -> Result<ExitCode> {
     let (plan, measured) = (plan_of_run(dir)?, Measured::of_run(dir)?);
     let resolved = std::fs::read_to_string(dir.join("run.toml")).unwrap_or_default();
@@ -191,22 +178,14 @@ fn draw_run(dir: &Path, file: &Path, json: bool, quiet: bool) -> Result<ExitCode
         _ => format!("memory of one step: {}", dir.display()),
     };
     write_svg(file, &svg::draw(&plan, &title, &measured), quiet)?;
-    let phases = measured.phases.iter();
-    match json {
-        true => {
-            let phases: serde_json::Map<String, Value> =
-                phases.map(|(phase, bytes)| (phase.name().to_string(), json!(bytes))).collect();
-            output::json(&json!({ "measured_bytes": phases, "measured_peak_bytes": measured.peak }))?;
-        }
-        false => {
-            for (phase, bytes) in phases {
-                output::text(&format!("{:<8} measured {}\n", phase.name(), Bytes(*bytes)))?;
-            }
-            if let Some(peak) = measured.peak {
-                output::text(&format!("{:<8} measured {}\n", "peak", Bytes(peak)))?;
-            }
-        }
-    }
+    let phases: Vec<(&str, u64)> =
+        measured.phases.iter().map(|(phase, bytes)| (phase.name(), *bytes)).collect();
+    let by_name: Value = phases.iter().map(|&(name, bytes)| (name.to_string(), json!(bytes))).collect();
+    let found = json!({ "measured_bytes": by_name, "measured_peak_bytes": measured.peak });
+    let line = |(name, bytes)| format!("{name:<8} measured {}\n", Bytes(bytes));
+    output::either(json, &found, |_| {
+        phases.into_iter().chain(measured.peak.map(|peak| ("peak", peak))).map(line).collect()
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -226,53 +205,27 @@ fn print_grid(args: &Args, base: Option<&Loaded>) -> Result<ExitCode> {
     let Args { models, contexts, methods, .. } = args;
     let grid = Grid { models: models.clone(), contexts: contexts.clone(), methods: methods.clone() };
     let cells = plan_grid(base.map(|loaded| &loaded.run), &grid, &limits)?;
-    match args.json {
-        true => output::json(&json!({ "rows": cells })),
-        false => output::text(&grid::table(&cells)),
-    }?;
+    output::either(args.json, &json!({ "rows": cells }), |_| grid::table(&cells))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints the smallest limits of a run.
-fn smallest(loaded: &Loaded, json: bool) -> Result<ExitCode> {
-    let found = smallest_limits(&RunSpec::new(&loaded.run))?;
-    print_smallest(found.min_host_bytes, found.min_device_bytes, json)
 }
 
 fn print_smallest(host: Bytes, device: Bytes, json: bool) -> Result<ExitCode> {
-    match json {
-        true => output::json(&json!({ "min_host_bytes": host, "min_device_bytes": device })),
-        false => output::text(&format!(
-            "host    {host} ({} bytes)\ndevice  {device} ({} bytes)\n",
-            host.0, device.0
-        )),
-    }?;
+    let found = json!({ "min_host_bytes": host, "min_device_bytes": device });
+    let words = format!("host    {host} ({} bytes)\ndevice  {device} ({} bytes)\n", host.0, device.0);
+    output::either(json, &found, |_| words)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A line of `--explain`.
-struct Setting {
-    key: String,
-    value: String,
-    origin: String,
-}
-
-impl Setting {
-    fn to_json(&self) -> Value {
-        json!({ "key": self.key, "value": self.value, "origin": self.origin })
-    }
 }
 
 /// Returns the run file's values, with the planner's choices for `auto`.
 fn settings(loaded: &Loaded, planned: &PlanReport) -> Vec<Setting> {
     let resolved = serde_json::to_value(planned.resolved).expect("numbers and names have a JSON form");
-    let one = |setting: plimsoll_config::Setting| {
+    let one = |setting: Setting| {
         let name = setting.key.rsplit('.').next().unwrap_or_default();
         match resolved.get(name).filter(|_| setting.value == "\"auto\"") {
             Some(chosen) => {
-                Setting { key: setting.key, value: chosen.to_string(), origin: "auto: the planner".into() }
+                Setting { value: chosen.to_string(), origin: "auto: the planner".into(), ..setting }
             }
-            None => Setting { key: setting.key, value: setting.value, origin: setting.origin },
+            None => setting,
         }
     };
     loaded.settings().into_iter().map(one).collect()
@@ -282,10 +235,8 @@ fn table(settings: &[Setting]) -> String {
     let widest = |length: fn(&Setting) -> usize| settings.iter().map(length).max().unwrap_or(0).min(40);
     let (key_width, value_width) =
         (widest(|setting| setting.key.len()), widest(|setting| setting.value.len()));
-    let mut text: String = settings
-        .iter()
-        .map(|Setting { key, value, origin }| format!("{key:key_width$}  {value:value_width$}  {origin}\n"))
-        .collect();
-    text.push('\n');
-    text
+    let line = |Setting { key, value, origin }: &Setting| {
+        format!("{key:key_width$}  {value:value_width$}  {origin}\n")
+    };
+    settings.iter().map(line).collect::<String>() + "\n"
 }

@@ -1,12 +1,10 @@
 //! `train RUN`: runs the training under a supervisor.
 
 use super::layers::{Sets, flag};
-use crate::progress::Progress;
-use crate::{closing, output, signals, terminal};
+use crate::{closing, output, progress::Progress, signals, terminal};
 use plimsoll_base::Result;
 use plimsoll_config::Trains;
-use plimsoll_run::resume::Start;
-use plimsoll_run::supervise;
+use plimsoll_run::{resume::Start, supervise};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -62,7 +60,6 @@ enum Resume {
     PreviousGood,
 }
 
-/// Trains and prints the summary.
 fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
     let loaded = args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;

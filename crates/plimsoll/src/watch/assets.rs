@@ -22,7 +22,6 @@ pub const APP: &str = concat!(
 pub const ICON: &str = include_str!("page/icon.svg");
 const BODY: &str = include_str!("page/body.html");
 
-/// Returns the page for the server.
 pub fn page() -> String {
     let head = "<link rel=\"icon\" href=\"icon.svg\">\n<link rel=\"stylesheet\" href=\"style.css\">\n\
                 <script src=\"uplot.js\" defer></script>\n<script src=\"app.js\" defer></script>";

@@ -38,15 +38,16 @@ impl Whole {
     }
 }
 
-/// The files' contents.
 #[derive(Default)]
 pub struct Files {
     files: [Whole; 4],
-    plan: Value,
-    crash: Option<Value>,
-    summary: Option<Value>,
-    run_file: String,
-    held: Option<bool>,
+    /// Pools, regions and settings; null without a plan.
+    pub plan: Value,
+    pub crash: Option<Value>,
+    pub summary: Option<Value>,
+    pub run_file: String,
+    /// Whether a live process holds the directory; `None` if the kernel does not show it.
+    pub is_held: Option<bool>,
 }
 
 impl Files {
@@ -73,30 +74,8 @@ impl Files {
         // Only the parsed forms are kept.
         self.files.iter_mut().for_each(|file| file.text = None);
         let held = is_held(&dir.join("lock"));
-        let other_holder = std::mem::replace(&mut self.held, held) != held;
+        let other_holder = std::mem::replace(&mut self.is_held, held) != held;
         other_holder || changed.contains(&true)
-    }
-
-    /// Returns the pools, regions and settings of the plan; null without one.
-    pub fn plan(&self) -> &Value {
-        &self.plan
-    }
-
-    pub fn crash(&self) -> Option<&Value> {
-        self.crash.as_ref()
-    }
-
-    pub fn summary(&self) -> Option<&Value> {
-        self.summary.as_ref()
-    }
-
-    pub fn run_file(&self) -> &str {
-        &self.run_file
-    }
-
-    /// Whether a live process holds the directory; `None` if the kernel does not show it.
-    pub fn is_held(&self) -> Option<bool> {
-        self.held
     }
 }
 
@@ -117,19 +96,14 @@ fn condensed(plan: &Value) -> Value {
     });
     let regions: Vec<Value> = regions.collect();
     let pools = POOLS.iter().filter(|pool| plan["pools"][**pool]["peak_bytes"].as_u64().unwrap_or(0) > 0);
-    let pools: Vec<Value> = pools
-        .map(|pool| {
-            let entry = &plan["pools"][*pool];
-            json!({
-                "pool": pool,
-                "limit_bytes": entry["limit_bytes"],
-                "limit_source": entry["limit_source"],
-                "peak_bytes": entry["peak_bytes"],
-                "peak_phase": entry["peak_phase"],
-                "phase_bytes": entry["phase_bytes"],
-            })
-        })
-        .collect();
+    let entry = |pool: &&str| {
+        let mut entry = json!({ "pool": pool });
+        for key in ["limit_bytes", "limit_source", "peak_bytes", "peak_phase", "phase_bytes"] {
+            entry[key] = plan["pools"][*pool][key].clone();
+        }
+        entry
+    };
+    let pools: Vec<Value> = pools.map(entry).collect();
     json!({ "pools": pools, "regions": regions, "resolved": plan["resolved"] })
 }
 
@@ -172,15 +146,15 @@ mod tests {
         let mut files = Files::default();
         fs::write(folder.path().join("crash.json"), "{\"slug\":\"a\"}").unwrap();
         assert!(files.look(folder.path()));
-        assert_eq!(files.crash().unwrap()["slug"], "a");
+        assert_eq!(files.crash.as_ref().unwrap()["slug"], "a");
         assert!(!files.look(folder.path()));
         fs::remove_file(folder.path().join("crash.json")).unwrap();
         assert!(files.look(folder.path()));
-        assert_eq!(files.crash(), None);
+        assert_eq!(files.crash, None);
         fs::write(folder.path().join("summary.json"), "{\"torn").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("run.toml")).unwrap();
         files.look(folder.path());
-        assert_eq!((files.summary(), files.run_file()), (None, ""));
+        assert_eq!((&files.summary, files.run_file.as_str()), (&None, ""));
     }
 
     #[test]

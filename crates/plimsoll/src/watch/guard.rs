@@ -3,21 +3,18 @@
 //! A page of another site in the user's browser can send requests to this machine. It cannot read the answers without
 //! consent, unless its name resolves to this machine; but then `Host` has its name, which is refused.
 
+use plimsoll_base::{Error, Result};
 use std::net::IpAddr;
 use std::path::Path;
-
-use plimsoll_base::{Error, Result};
 
 /// The content policy of the pages: files from this server and nothing else. The charts place their parts by script, which
 /// needs no permission for inline styles.
 pub const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                        base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// Name of the cookie that holds the token.
 const COOKIE: &str = "plimsoll_token";
 /// Shortest token accepted from a file.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// What a request must show.
 #[derive(Clone, Debug)]
 pub struct Guard {
     /// `None` on loopback.
@@ -32,7 +29,6 @@ pub enum Pass {
     Yes,
     /// In the address: moved to a cookie, then removed from the address.
     ByAddress,
-    /// Missing or wrong.
     No,
 }
 

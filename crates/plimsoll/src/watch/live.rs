@@ -47,7 +47,6 @@ impl Runs {
         self.runs.len()
     }
 
-    /// Locks the run with this number.
     pub fn get(&self, index: usize) -> Option<MutexGuard<'_, Run>> {
         // A reader that panicked left every field of the run intact.
         self.runs.get(index).map(|run| run.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
@@ -67,7 +66,6 @@ impl Runs {
         self.changes.subscribe()
     }
 
-    /// Reads everything up to now.
     pub fn read_all(&self) {
         for mut run in self.each() {
             while run.turn() {}

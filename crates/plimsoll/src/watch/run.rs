@@ -13,11 +13,8 @@ use std::path::{Path, PathBuf};
 const TURN_BYTES: u64 = 4 << 20;
 /// Events kept. The oldest are dropped first, and counted.
 const NOTABLE_MAX: usize = 400;
-/// Evaluations kept for each data set.
 const EVALS_MAX: usize = 1024;
-/// Data sets with evaluations.
 const EVAL_SETS_MAX: usize = 16;
-/// Parts of a step.
 const PARTS_MAX: usize = 24;
 /// Longest text in an event, in characters.
 const TEXT_CHARS_MAX: usize = 4000;
@@ -37,7 +34,6 @@ pub struct Run {
     tail: Tail,
     files: Files,
     is_there: bool,
-    /// Steps of the log.
     pub series: Series,
     what: String,
     steps: Option<u32>,
@@ -106,14 +102,14 @@ impl Run {
         let changed = small_files || other_files || was_there != self.is_there;
         self.detail_version += u64::from(changed);
         self.version += u64::from(changed || read > 0 || look == Look::Restarted);
-        read > 0 && self.tail.offset() < self.tail.length()
+        read > 0 && self.tail.offset < self.tail.length()
     }
 
     /// Forgets everything from the log: it was cut, replaced or started again.
     fn begin_again(&mut self) {
         let fresh = Run::new(std::mem::take(&mut self.name), &self.dir);
         let old = std::mem::replace(self, fresh);
-        self.series = Series::new(old.series.epoch() + 1);
+        self.series = Series::new(old.series.epoch + 1);
         self.tail = old.tail;
         self.files = old.files;
         self.sample_files = old.sample_files;
@@ -216,11 +212,7 @@ impl Run {
         points.retain(|(at, _)| *at < step);
         points.push((step, score));
         if points.len() > EVALS_MAX {
-            let mut index = 0;
-            points.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
+            *points = points.iter().copied().step_by(2).collect();
         }
         self.note(line, json!({ "set": set, "score": score, "num_samples": line.num_samples }));
     }
@@ -237,14 +229,13 @@ impl Run {
         self.detail_version += 1;
     }
 
-    /// Returns the state in one word.
     fn state(&self) -> &'static str {
         match () {
             () if !self.is_there => "gone",
-            () if self.files.crash().is_some() => "failed",
-            () if self.files.is_held() == Some(true) => "running",
-            () if self.finished || self.files.summary().is_some() => "finished",
-            () if self.files.is_held() == Some(false) => "stopped",
+            () if self.files.crash.is_some() => "failed",
+            () if self.files.is_held == Some(true) => "running",
+            () if self.finished || self.files.summary.is_some() => "finished",
+            () if self.files.is_held == Some(false) => "stopped",
             () => "unknown",
         }
     }
@@ -274,11 +265,11 @@ impl Run {
             "planned_bytes": self.planned_bytes,
             "limit_bytes": self.limit_bytes,
             "num_warnings": self.num_warnings,
-            "read_bytes": self.tail.offset(),
+            "read_bytes": self.tail.offset,
             "log_bytes": self.tail.length(),
             "version": self.version,
             "detail_version": self.detail_version,
-            "epoch": self.series.epoch(),
+            "epoch": self.series.epoch,
         })
     }
 
@@ -299,24 +290,23 @@ impl Run {
         json!({
             "detail_version": self.detail_version,
             "dir": self.dir.display().to_string(),
-            "plan": self.files.plan(),
+            "plan": self.files.plan,
             "peaks": peaks.collect::<Vec<Value>>(),
             "evals": self.evals,
             "trend": self.trend,
             "notable": self.notable,
             "notable_left_out": self.notable_left_out,
-            "crash": self.files.crash(),
-            "summary": self.files.summary(),
-            "run_file": self.files.run_file(),
+            "crash": self.files.crash,
+            "summary": self.files.summary,
+            "run_file": self.files.run_file,
             "sample_files": self.sample_files,
-            "unreadable_lines": self.unreadable_lines + self.tail.too_long(),
-            "metrics_left_out": self.series.names_left_out(),
+            "unreadable_lines": self.unreadable_lines + self.tail.too_long,
+            "metrics_left_out": self.series.names_left_out,
         })
     }
 
-    /// Returns the slugs in its events.
     pub fn slugs(&self) -> Vec<String> {
-        let crash = self.files.crash().map(|crash| &crash["slug"]);
+        let crash = self.files.crash.as_ref().map(|crash| &crash["slug"]);
         let noted = self.notable.iter().map(|event| &event["slug"]).chain(crash);
         let mut slugs: Vec<String> = noted.filter_map(|slug| slug.as_str().map(str::to_string)).collect();
         slugs.sort();
@@ -326,15 +316,15 @@ impl Run {
 
     /// Reads the single steps from `first` to `last` from the log again, up to `bytes_max`, where buckets hold several.
     pub fn zoom(&self, first: u32, last: u32, bytes_max: u64) -> Series {
-        let mut near = Series::new(self.series.epoch());
+        let mut near = Series::new(self.series.epoch);
         let mut tail = Tail::new(&self.dir.join("events.jsonl"));
         if tail.look() == Look::Gone {
             return near;
         }
         tail.start_at(self.series.offset_of(first));
         let mut over = false;
-        let end = tail.offset() + bytes_max;
-        while !over && tail.offset() < end {
+        let end = tail.offset + bytes_max;
+        while !over && tail.offset < end {
             let read = tail.read(1, |offset, bytes| {
                 let Some(line) = Line::parse(bytes).filter(|line| line.event == "step") else { return };
                 let Some(step) = line.step else { return };

@@ -7,20 +7,16 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Files listed.
 const FILES_MAX: usize = 4096;
-/// Rows in one answer.
 pub const ROWS_MAX: usize = 20;
 /// Bytes read for one answer; a search continues where it stopped.
 const READ_BYTES_MAX: u64 = 32 << 20;
-/// Characters shown of a text.
 const TEXT_CHARS_MAX: usize = 16_384;
 /// Tokens of a response shown with log-probs.
 const TOKENS_MAX: usize = 4096;
 /// Turns and messages shown of an episode.
 const TURNS_MAX: usize = 64;
 
-/// Which rows to return.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     /// Words in the prompt or the response, ignoring case; empty for all rows.
@@ -32,7 +28,6 @@ pub struct Query {
     pub from: Option<(String, u64)>,
 }
 
-/// Rows by their reward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reward {
     #[default]
@@ -145,20 +140,19 @@ fn holds(row: &Value, words: &str) -> bool {
 /// Returns a row as the page shows it, in bounded size.
 fn shown(file: &str, row: &Value) -> Value {
     let mut out = json!({ "file": file });
-    let target = out.as_object_mut().expect("made as one");
     for key in ["step", "set", "reward", "rewards", "response_tokens", "finish", "policy_version"] {
-        target.insert(key.into(), row[key].clone());
+        out[key] = row[key].clone();
     }
     for key in ["prompt", "response"] {
-        target.insert(key.into(), text(&row[key]));
+        out[key] = text(&row[key]);
     }
     for key in ["logprobs", "token_chars"] {
-        target.insert(key.into(), first(&row[key], TOKENS_MAX, Value::clone));
+        out[key] = first(&row[key], TOKENS_MAX, Value::clone);
     }
     if row["turns"].is_array() {
         let message =
             |message: &Value| json!({ "role": text(&message["role"]), "content": text(&message["content"]) });
-        target.insert("messages".into(), first(&row["messages"], TURNS_MAX, message));
+        out["messages"] = first(&row["messages"], TURNS_MAX, message);
         let turn = |turn: &Value| {
             json!({
                 "response": text(&turn["response"]),
@@ -167,7 +161,7 @@ fn shown(file: &str, row: &Value) -> Value {
                 "said": first(&turn["said"], TURNS_MAX, message),
             })
         };
-        target.insert("turns".into(), first(&row["turns"], TURNS_MAX, turn));
+        out["turns"] = first(&row["turns"], TURNS_MAX, turn);
     }
     out
 }

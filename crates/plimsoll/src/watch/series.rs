@@ -10,7 +10,6 @@ pub const METRICS_MAX: usize = 96;
 /// Longest name of a metric, in bytes.
 const NAME_BYTES_MAX: usize = 120;
 
-/// A metric over the steps of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cell {
     sum: f64,
@@ -55,9 +54,10 @@ pub struct Series {
     names: Vec<String>,
     /// One for each metric, each as long as `buckets`.
     columns: Vec<Vec<Cell>>,
-    names_left_out: u64,
+    /// How often a metric was left out because there are too many.
+    pub names_left_out: u64,
     /// Incremented when buckets that a page may hold become invalid.
-    epoch: u64,
+    pub epoch: u64,
 }
 
 impl Series {
@@ -79,10 +79,6 @@ impl Series {
         self.width
     }
 
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.buckets.len()
@@ -92,14 +88,8 @@ impl Series {
         self.buckets.last().map(|bucket| bucket.last)
     }
 
-    /// Returns the metrics, in order of appearance.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
-    }
-
-    /// Returns how often a metric was left out because there are too many.
-    pub fn names_left_out(&self) -> u64 {
-        self.names_left_out
     }
 
     /// Returns the offset in the log of step `from`, or of one before it.
@@ -166,10 +156,9 @@ impl Series {
         self.buckets = self.buckets.chunks(2).map(join).collect();
         for column in &mut self.columns {
             let join = |pair: &[Cell]| {
-                pair[1..].iter().fold(pair[0], |mut all, &cell| {
-                    all.join(cell);
-                    all
-                })
+                let mut all = pair[0];
+                pair[1..].iter().for_each(|&cell| all.join(cell));
+                all
             };
             *column = column.chunks(2).map(join).collect();
         }
@@ -227,14 +216,10 @@ fn array(out: &mut String, values: impl Iterator<Item = Option<f64>>) {
                 let _ = write!(out, "{}", value as i64);
             }
             // Seven digits draw any curve.
-            Some(value) => match value as f32 {
-                short if short.is_finite() => {
-                    let _ = write!(out, "{short:?}");
-                }
-                _ => {
-                    let _ = write!(out, "{value:?}");
-                }
-            },
+            Some(value) => {
+                let short = value as f32;
+                *out += &if short.is_finite() { format!("{short:?}") } else { format!("{value:?}") };
+            }
         }
     }
     out.push(']');
@@ -298,9 +283,9 @@ mod tests {
     #[test]
     fn a_run_that_went_back_takes_back_its_curve() {
         let mut series = of_steps(1..=10);
-        let epoch = series.epoch();
+        let epoch = series.epoch;
         series.add(6, 0, [("reward", -6.0)].into_iter());
-        assert!(series.epoch() > epoch);
+        assert!(series.epoch > epoch);
         assert_eq!(parsed(&series, 0)["metrics"]["reward"]["mean"], json!([1, 2, 3, 4, 5, -6]));
         assert_eq!(series.last_step(), Some(6));
     }
@@ -315,7 +300,7 @@ mod tests {
         let names: Vec<String> = (0..500).map(|i| format!("rewards/{i}")).collect();
         series.add(4, 0, names.iter().map(|name| (name.as_str(), 1e300)));
         assert_eq!(series.names.len(), METRICS_MAX);
-        assert!(series.names_left_out() > 400);
+        assert!(series.names_left_out > 400);
         assert!(serde_json::from_str::<Value>(&series.json(0)).is_ok());
     }
 }

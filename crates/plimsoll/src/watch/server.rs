@@ -33,7 +33,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Bytes of a log read for one request of single steps.
 const ZOOM_BYTES_MAX: u64 = 16 << 20;
 
-/// The state that requests share.
 #[derive(Clone)]
 struct Shared {
     runs: Arc<Runs>,
@@ -181,15 +180,14 @@ async fn series(State(shared): State<Shared>, Params(part): Params<Part>) -> Res
         if let (Some(first), Some(last)) = (part.first, part.last) {
             return Some(run.zoom(first, last, ZOOM_BYTES_MAX).json(0));
         }
-        let same = part.epoch == Some(run.series.epoch());
+        let same = part.epoch == Some(run.series.epoch);
         Some(run.series.json(part.from.filter(|_| same).unwrap_or(0)))
     })
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-#[derive(Default)]
 struct Find {
     run: usize,
     words: String,

@@ -34,12 +34,13 @@ pub struct Tail {
     /// Device and inode, length and time at the last look.
     seen: Option<(u64, u64, u64, Option<SystemTime>)>,
     /// End of the last line passed on.
-    offset: u64,
+    pub offset: u64,
     /// The bytes before `offset`.
     recent: Vec<u8>,
     /// Inside a line that is too long.
     skipping: bool,
-    too_long: u64,
+    /// Lines skipped because they are longer than `LINE_BYTES_MAX`.
+    pub too_long: u64,
     buffer: Vec<u8>,
 }
 
@@ -58,27 +59,16 @@ impl Tail {
         }
     }
 
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
     /// Continues at `offset`, the start of a line from an earlier read.
     pub fn start_at(&mut self, offset: u64) {
         self.offset = offset;
         self.recent.clear();
     }
 
-    /// Returns the length at the last look.
     pub fn length(&self) -> u64 {
         self.seen.map_or(0, |(_, _, length, _)| length)
     }
 
-    /// Returns the number of lines skipped because they are longer than `LINE_BYTES_MAX`.
-    pub fn too_long(&self) -> u64 {
-        self.too_long
-    }
-
-    /// Compares the file with what was read.
     pub fn look(&mut self) -> Look {
         // Not through a link, and never a pipe: opening one would wait for its writer.
         let Some(meta) = fs::symlink_metadata(&self.path).ok().filter(|meta| meta.is_file()) else {
@@ -253,7 +243,7 @@ mod tests {
         let long = "x".repeat(3 * LINE_BYTES_MAX + 7);
         let mut log = Log::new(&format!("a\n{long}\nb\n"));
         assert_eq!(log.lines(Look::Restarted), ["a", "b"]);
-        assert_eq!(log.tail.too_long(), 1);
+        assert_eq!(log.tail.too_long, 1);
         log.append("c\n");
         assert_eq!(log.lines(Look::Grown), ["c"]);
     }

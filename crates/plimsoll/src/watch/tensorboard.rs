@@ -9,7 +9,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Bytes of the log read at once.
 const READ_BYTES: u64 = 1 << 20;
 
 /// Writes the run in `dir` to `out`/`name`. Returns the file and the number of its records.

@@ -16,7 +16,6 @@ pub(crate) struct Import {
     pub combine: fn(&mut Draft) -> Result<()>,
 }
 
-/// What happened to a setting of the file.
 pub(super) enum Fate {
     Pending,
     Carried,
@@ -27,7 +26,6 @@ pub(super) enum Fate {
 /// A setting of the file, or a default of the stack.
 pub(super) struct Entry {
     pub given: Setting,
-    /// Index of its row in the table.
     row: Option<usize>,
     pub is_default: bool,
     pub fate: Fate,
@@ -40,7 +38,6 @@ pub(crate) struct Taken {
     index: usize,
 }
 
-/// A line of the run file.
 pub(super) struct Line {
     pub key: String,
     /// As TOML.
@@ -48,7 +45,6 @@ pub(super) struct Line {
     pub from: String,
 }
 
-/// What is known of the run file so far.
 pub(crate) struct Draft {
     table: &'static Table,
     pub(super) import: &'static Import,
@@ -174,36 +170,30 @@ impl Draft {
         Some(Taken { value: self.entries[index].given.value.clone(), from: self.origin(index), index })
     }
 
-    /// Takes a setting that is not empty.
     pub fn take_text(&mut self, name: &str) -> Option<Taken> {
         self.take(name).filter(|taken| !taken.value.is_empty())
     }
 
     /// Takes a whole number above 0; anything else is left out by name.
     pub fn take_count(&mut self, name: &str) -> Option<(i64, Taken)> {
-        let taken = self.take(name)?;
-        match integer(&taken.value).filter(|&count| count > 0) {
-            Some(count) => Some((count, taken)),
-            None => {
-                self.leave(&taken, "not a whole number above 0");
-                None
-            }
-        }
+        let count = |text: &str| integer(text).filter(|&count| count > 0);
+        self.take_read(name, count, "not a whole number above 0")
     }
 
     /// Takes a number; anything else is left out by name.
     pub fn take_number(&mut self, name: &str) -> Option<(f64, Taken)> {
-        let taken = self.take(name)?;
-        match number(&taken.value) {
-            Some(value) => Some((value, taken)),
-            None => {
-                self.leave(&taken, "not a number");
-                None
-            }
-        }
+        self.take_read(name, number, "not a number")
     }
 
-    /// Takes a switch and returns whether it is on.
+    fn take_read<T>(&mut self, name: &str, read: fn(&str) -> Option<T>, or: &str) -> Option<(T, Taken)> {
+        let taken = self.take(name)?;
+        let value = read(&taken.value);
+        if value.is_none() {
+            self.leave(&taken, or);
+        }
+        Some((value?, taken))
+    }
+
     pub fn is_on(&mut self, name: &str) -> bool {
         self.take(name).is_some_and(|taken| flag(&taken.value).unwrap_or(false))
     }

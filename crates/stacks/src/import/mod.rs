@@ -7,9 +7,7 @@ mod write;
 
 pub use write::Imported;
 
-use crate::launch;
-use crate::setting::Setting;
-use crate::stack::Stack;
+use crate::{launch, setting::Setting, stack::Stack};
 use draft::Draft;
 use plimsoll_base::Result;
 use std::path::Path;

@@ -57,7 +57,6 @@ pub(crate) fn data(draft: &mut Draft, prompts: &str, eval: &str) {
     }
 }
 
-/// A data file as it is read here.
 fn data_path(file: &str) -> String {
     let (stem, ending) = file.rsplit_once('.').unwrap_or((file, ""));
     match ending {
@@ -106,15 +105,12 @@ pub(crate) fn unknown_steps(draft: &mut Draft, epochs: &[&str]) {
 /// `train.schedule`, and a warm-up that is a share of the steps.
 pub(crate) fn schedule(draft: &mut Draft, scheduler: &str, ratio: &str) {
     if let Some(taken) = draft.take(scheduler) {
-        let name = match taken.value.as_str() {
-            "constant" | "constant_with_warmup" => Some("constant"),
-            "linear" => Some("linear"),
-            "cosine" | "cosine_with_min_lr" => Some("cosine"),
-            _ => None,
-        };
-        match name {
-            Some(name) => draft.set_text("train.schedule", name, &taken.from),
-            None => draft.leave(&taken, "no such schedule here"),
+        let key = "train.schedule";
+        match taken.value.as_str() {
+            "constant" | "constant_with_warmup" => draft.set_text(key, "constant", &taken.from),
+            "linear" => draft.set_text(key, "linear", &taken.from),
+            "cosine" | "cosine_with_min_lr" => draft.set_text(key, "cosine", &taken.from),
+            _ => draft.leave(&taken, "no such schedule here"),
         }
         if taken.value == "cosine_with_min_lr" {
             draft.change(&taken, "ends at 0 here, at a share of the learning rate there");
@@ -157,7 +153,6 @@ pub(crate) fn reward_model(draft: &mut Draft, name: &str) {
     draft.add_reward(&taken.from, vec![("kind", quoted("model")), ("model", model)]);
 }
 
-/// A verifier where the file names none.
 pub(crate) fn no_reward(draft: &mut Draft) {
     if draft.rewards.is_empty() {
         draft.add_reward("chosen", vec![("kind", quoted("math"))]);

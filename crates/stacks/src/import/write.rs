@@ -3,7 +3,6 @@
 use super::draft::{Draft, Entry, Fate, Line};
 use crate::setting::Setting;
 
-/// A run file made from another stack's file.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The run file, with the remarks as comments at its end.
@@ -48,13 +47,9 @@ impl Draft {
         }
         // What set no key by itself is named too, so that every key of the launch file can be found.
         let carried = |entry: &&Entry| matches!(entry.fate, Fate::Carried) && !entry.is_default;
-        let unnamed: Vec<String> = self
-            .entries
-            .iter()
-            .filter(carried)
-            .filter(|entry| !text.contains(&one_line(&entry.given.key)))
-            .map(|entry| shown(&entry.given))
-            .collect();
+        let is_unnamed = |entry: &&Entry| !text.contains(&one_line(&entry.given.key));
+        let unnamed = self.entries.iter().filter(carried).filter(is_unnamed);
+        let unnamed: Vec<String> = unnamed.map(|entry| shown(&entry.given)).collect();
         if !unnamed.is_empty() {
             text += "\n# Taken into account, or the same here without a key:\n";
             unnamed.iter().for_each(|setting| text += &format!("#   {setting}\n"));

@@ -48,7 +48,6 @@ pub(crate) fn yaml(text: &str) -> Vec<Setting> {
     given.into_iter().zip(keep).filter_map(|(one, keep)| keep.then_some(one)).collect()
 }
 
-/// A JSON object; nested keys are `outer.inner`.
 pub(crate) fn json(text: &str) -> Option<Vec<Setting>> {
     let value: Value = serde_json::from_str(text).ok()?;
     let mut given = Vec::new();

@@ -5,8 +5,7 @@ pub(crate) mod python;
 pub(crate) mod shell;
 pub(crate) mod surroundings;
 
-use crate::setting::Setting;
-use crate::stack::Stack;
+use crate::{setting::Setting, stack::Stack};
 use plimsoll_base::{Error, Result};
 use std::io::Read;
 use std::path::Path;
@@ -37,7 +36,6 @@ pub(crate) fn read(stack: &Stack, path: &Path) -> Result<(String, Vec<Setting>)>
     }
 }
 
-/// Refuses a file that is not one of `stack`.
 pub(crate) fn nothing_found(stack: &Stack, path: &Path, command: &str) -> Error {
     Error::usage("import-nothing-found", format!("{} holds no {} settings", path.display(), stack.name))
         .fact(format!("looked for {}", stack.looked_for))
@@ -60,7 +58,6 @@ fn read_text(path: &Path) -> Result<String> {
     })
 }
 
-/// Refuses what is no script and no configuration.
 fn other_file(path: &Path, what: &str) -> Error {
     Error::usage("import-unreadable", format!("{} {what}", path.display()))
         .hint("give a script or a configuration, not a model or data file")

@@ -1,7 +1,6 @@
 //! Literals of Python: arguments of calls, and fields of configuration classes. Every other expression is named as one.
 
-use super::config::strip_comment;
-use super::shell::VALUE_BYTES_MAX;
+use super::{config::strip_comment, shell::VALUE_BYTES_MAX};
 use crate::setting::{Setting, number, split, unquote};
 
 const EXPRESSION: &str = "an expression, which is not run";

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 pub(crate) const VALUE_BYTES_MAX: usize = 1 << 16;
 pub(crate) const VARIABLE: &str = "holds a variable that the file does not set";
 
-/// One word of a command line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Word {
     pub text: String,
@@ -24,14 +23,9 @@ pub(crate) struct Script {
     pub variables: Vec<(String, String, usize)>,
 }
 
-/// The commands of a shell script: words without quotes, the script's own variables filled in.
-pub(crate) fn commands(script: &str) -> Vec<Vec<Word>> {
-    self::script(script).commands
-}
-
 /// The words after the first one for which `is_trainer` is true, in the command that has it.
 pub(crate) fn arguments(script: &str, is_trainer: impl Fn(&str) -> bool) -> Option<Vec<Word>> {
-    commands(script).into_iter().find_map(|mut words| {
+    self::script(script).commands.into_iter().find_map(|mut words| {
         let at = words.iter().position(|word| is_trainer(&word.text))?;
         Some(words.split_off(at + 1))
     })
@@ -40,15 +34,12 @@ pub(crate) fn arguments(script: &str, is_trainer: impl Fn(&str) -> bool) -> Opti
 /// The commands of a shell script and the variables that stand before or between them.
 pub(crate) fn script(script: &str) -> Script {
     let chars: Vec<char> = script.chars().collect();
-    let mut line = 1;
-    let lines = chars
-        .iter()
-        .map(|&c| {
-            let own = line;
-            line += u32::from(c == '\n');
-            own
-        })
-        .collect();
+    let line_after = |line: &mut u32, &c: &char| {
+        let own = *line;
+        *line += u32::from(c == '\n');
+        Some(own)
+    };
+    let lines = chars.iter().scan(1, line_after).collect();
     let mut shell = Shell { chars, lines, at: 0, variables: BTreeMap::new(), assigned: Vec::new() };
     let mut commands = Vec::new();
     while shell.at < shell.chars.len() {
@@ -66,7 +57,6 @@ struct Shell {
     lines: Vec<u32>,
     at: usize,
     variables: BTreeMap<String, String>,
-    /// Every assignment in its order.
     assigned: Vec<(String, String, usize)>,
 }
 

@@ -12,9 +12,7 @@ pub(crate) fn surroundings(text: &str) -> Vec<Setting> {
         if let Some(rest) = trimmed.strip_prefix("#SBATCH ") {
             found.extend(scheduler(rest).map(|(key, value)| Setting::new(key, value, at)));
         } else if let Some(comment) = trimmed.strip_prefix('#') {
-            found.extend(
-                pins(comment).map(|(name, version)| Setting::new(format!("version.{name}"), version, at)),
-            );
+            found.extend(pins(comment, at));
         } else if let Some((name, value)) = python_variable(trimmed) {
             found.push(Setting::new(format!("env.{name}"), value, at));
         }
@@ -29,36 +27,32 @@ pub(crate) fn surroundings(text: &str) -> Vec<Setting> {
     for words in &script.commands {
         let is = |name: &str| words.iter().take(4).any(|word| word.text == name);
         if is("pip") && is("install") {
-            let words = words.iter().flat_map(|word| pins(&word.text).map(move |pin| (pin, word.line)));
-            found.extend(
-                words.map(|((name, version), line)| Setting::new(format!("version.{name}"), version, line)),
-            );
+            found.extend(words.iter().flat_map(|word| pins(&word.text, word.line)));
         }
         if (is("docker") || is("podman")) && is("run") {
-            found.extend(container(words).map(|(key, value, line)| Setting::new(key, value, line)));
+            found.extend(container(words));
         }
         for word in words.iter().filter(|word| word.text.contains("env_vars")) {
             let json = word.text.split_once('=').map_or(word.text.as_str(), |(_, json)| json);
-            found.extend(
-                config::json(json)
-                    .unwrap_or_default()
-                    .into_iter()
-                    .filter_map(|one| Some((one.key.strip_prefix("env_vars.")?.to_string(), one.value)))
-                    .map(|(name, value)| Setting::new(format!("env.{name}"), value, word.line)),
-            );
+            let variable = |one: Setting| {
+                let name = one.key.strip_prefix("env_vars.")?;
+                Some(Setting::new(format!("env.{name}"), one.value, word.line))
+            };
+            found.extend(config::json(json).unwrap_or_default().into_iter().filter_map(variable));
         }
     }
     found
 }
 
 /// `NAME==VERSION` in a text.
-fn pins(text: &str) -> impl Iterator<Item = (String, &str)> {
-    text.split([' ', '"', '\'', ',', '[', ']']).filter_map(|word| {
+fn pins(text: &str, line: usize) -> impl Iterator<Item = Setting> {
+    text.split([' ', '"', '\'', ',', '[', ']']).filter_map(move |word| {
         let (name, version) = word.split_once("==")?;
         let is_name =
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        let name = name.to_ascii_lowercase().replace('-', "_");
         (is_name && version.starts_with(|c: char| c.is_ascii_digit()))
-            .then(|| (name.to_ascii_lowercase().replace('-', "_"), version))
+            .then(|| Setting::new(format!("version.{name}"), version, line))
     })
 }
 
@@ -80,7 +74,7 @@ fn scheduler(rest: &str) -> Option<(&'static str, &str)> {
     }
 }
 
-fn container(words: &[Word]) -> impl Iterator<Item = (&'static str, String, usize)> {
+fn container(words: &[Word]) -> impl Iterator<Item = Setting> {
     words.iter().enumerate().filter_map(|(index, word)| {
         let next = || words.get(index + 1).map(|next| next.text.clone());
         let (flag, value) = match word.text.split_once('=') {
@@ -95,6 +89,6 @@ fn container(words: &[Word]) -> impl Iterator<Item = (&'static str, String, usiz
         };
         // `--gpus all` and `--gpus device=...` give no number.
         let value = value.filter(|value| value.starts_with(|c: char| c.is_ascii_digit()))?;
-        Some((key, value, word.line))
+        Some(Setting::new(key, value, word.line))
     })
 }

@@ -129,14 +129,13 @@ fn rewards(draft: &mut Draft) {
             draft.change(&taken, "the first of several");
         }
         let first = urls.into_iter().next().unwrap_or_default();
-        let (kind, is_python) = match first.ends_with(".py") {
-            true => (format!("python:{first}:reward_func"), true),
-            false => (first, false),
+        let reward = match first.ends_with(".py") {
+            true => vec![
+                ("kind", quoted(&format!("python:{first}:reward_func"))),
+                ("signature", quoted("openrlhf")),
+            ],
+            false => vec![("kind", quoted(&first))],
         };
-        let mut reward = vec![("kind", quoted(&kind))];
-        if is_python {
-            reward.push(("signature", quoted("openrlhf")));
-        }
         draft.add_reward(&taken.from, reward);
     }
     parts::reward_model(draft, "reward_pretrain");

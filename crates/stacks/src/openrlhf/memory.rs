@@ -2,7 +2,7 @@
 
 use crate::options::{Change, Options, contradiction, set};
 use crate::plan::hazards;
-use crate::plan::ledger::{Cluster, Holder, Item, Ledger, Phase, Pool, When};
+use crate::plan::ledger::{Cluster, Holder, Ledger, Phase, Pool, When};
 use crate::plan::limits::{Limits, Version};
 use crate::plan::model::{ModelOf, Shape, model, named_model};
 use crate::rules::deepspeed::Zero;
@@ -12,78 +12,51 @@ use plimsoll_base::Result;
 
 /// The cheapest first: what costs nothing, then time, then precision, then cards.
 pub(super) const CHANGES: &[Change] = &[
-    Change {
-        words: "a batch of one backward pass, so that no gradients are accumulated; it changes the learning",
-        values: |options| {
+    (
+        "a batch of one backward pass, so that no gradients are accumulated; it changes the learning",
+        |options| {
             let micro = options.count_or("micro_train_batch_size", 4).ok()?;
             let ranks = cards(options, "actor", 8).ok()?.min(cards(options, "critic", 8).ok()?);
             (options.flag_or("adam_offload", false) == Ok(true))
                 .then(|| set("train_batch_size", micro * ranks))
         },
-    },
-    Change {
-        words: "recompute activations",
-        values: |options| options.switch("gradient_checkpointing", true),
-    },
-    Change {
-        words: "one sequence a backward pass",
-        values: |options| {
-            let sizes = ["micro_train_batch_size", "micro_rollout_batch_size"];
-            (options.count_or("micro_train_batch_size", 4) != Ok(1))
-                .then(|| sizes.map(|name| (name, Some("1".into()))).into())
-        },
-    },
-    Change {
-        words: "let the engine sleep while the trainer works",
-        values: |options| {
-            let together = options.flag_or("colocate_all_models", false) == Ok(true);
-            if together { options.switch("vllm_enable_sleep", true) } else { None }
-        },
-    },
-    Change {
-        words: "keep the engine awake: no copy of its weights on the host",
-        values: |options| options.switch("vllm_enable_sleep", false),
-    },
-    Change {
-        words: "a smaller share of the card for the engine",
-        values: |options| {
-            let smaller = options.smaller_share("vllm_gpu_memory_utilization", 0.95, 0.45);
-            smaller.filter(|_| options.has("vllm_num_engines"))
-        },
-    },
-    Change {
-        words: "states asleep between updates",
-        values: |options| {
-            let third = options.whole("zero_stage").ok()? == Some(3);
-            let may = third && options.flag_or("adam_offload", false) == Ok(false);
-            options.switch("deepspeed_enable_sleep", true).filter(|_| may)
-        },
-    },
-    Change {
-        words: "shard weights too",
-        values: |options| (options.whole("zero_stage").ok()?.unwrap_or(2) < 3).then(|| set("zero_stage", 3)),
-    },
-    Change {
-        words: "bf16 gradients",
-        values: |options| {
-            (options.text("grad_accum_dtype").ok()? != Some("bf16")).then(|| set("grad_accum_dtype", "bf16"))
-        },
-    },
-    Change {
-        words: "states on the card: the host holds none",
-        values: |options| options.switch("adam_offload", false),
-    },
-    Change { words: "optimizer on the host", values: |options| options.switch("adam_offload", true) },
-    Change {
-        words: "no critic, advantages from groups; it changes the method",
-        values: |options| {
-            (options.text_or("advantage_estimator", "gae") == Ok("gae"))
-                .then(|| set("advantage_estimator", "group_norm"))
-        },
-    },
+    ),
+    ("recompute activations", |options| options.switch("gradient_checkpointing", true)),
+    ("one sequence a backward pass", |options| {
+        let sizes = ["micro_train_batch_size", "micro_rollout_batch_size"];
+        (options.count_or("micro_train_batch_size", 4) != Ok(1))
+            .then(|| sizes.map(|name| (name, Some("1".into()))).into())
+    }),
+    ("let the engine sleep while the trainer works", |options| {
+        let together = options.flag_or("colocate_all_models", false) == Ok(true);
+        if together { options.switch("vllm_enable_sleep", true) } else { None }
+    }),
+    ("keep the engine awake: no copy of its weights on the host", |options| {
+        options.switch("vllm_enable_sleep", false)
+    }),
+    ("a smaller share of the card for the engine", |options| {
+        let smaller = options.smaller_share("vllm_gpu_memory_utilization", 0.95, 0.45);
+        smaller.filter(|_| options.has("vllm_num_engines"))
+    }),
+    ("states asleep between updates", |options| {
+        let third = options.whole("zero_stage").ok()? == Some(3);
+        let may = third && options.flag_or("adam_offload", false) == Ok(false);
+        options.switch("deepspeed_enable_sleep", true).filter(|_| may)
+    }),
+    ("shard weights too", |options| {
+        (options.whole("zero_stage").ok()?.unwrap_or(2) < 3).then(|| set("zero_stage", 3))
+    }),
+    ("bf16 gradients", |options| {
+        (options.text("grad_accum_dtype").ok()? != Some("bf16")).then(|| set("grad_accum_dtype", "bf16"))
+    }),
+    ("states on the card: the host holds none", |options| options.switch("adam_offload", false)),
+    ("optimizer on the host", |options| options.switch("adam_offload", true)),
+    ("no critic, advantages from groups; it changes the method", |options| {
+        (options.text_or("advantage_estimator", "gae") == Ok("gae"))
+            .then(|| set("advantage_estimator", "group_norm"))
+    }),
 ];
 
-/// Cards of a role: nodes x cards a node.
 fn cards(options: &Options, role: &str, default: u64) -> Result<u64> {
     let (nodes, each) = match role {
         "actor" => ("actor_num_nodes", "actor_num_gpus_per_node"),
@@ -94,7 +67,6 @@ fn cards(options: &Options, role: &str, default: u64) -> Result<u64> {
     Ok(options.count_or(nodes, 1)?.saturating_mul(options.count_or(each, default)?))
 }
 
-/// Bytes of an accumulated gradient.
 fn grad_bytes(options: &Options, version: Version) -> Result<u64> {
     match options.text("grad_accum_dtype")? {
         Some("bf16" | "fp16") => Ok(2),
@@ -106,7 +78,6 @@ fn grad_bytes(options: &Options, version: Version) -> Result<u64> {
     }
 }
 
-/// One run, as its settings say.
 struct Run<'a> {
     options: &'a Options,
     version: Version,
@@ -230,7 +201,6 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Which roles share cards.
     fn place(&mut self, critic: bool, reference: bool, reward: bool) -> Result<Places> {
         let default = if self.version < (0, 2, 0) { 1 } else { 8 };
         let of = |role| cards(self.options, role, default);
@@ -287,13 +257,12 @@ impl<'a> Run<'a> {
     }
 
     fn same_cards(&self, role: &str, theirs: u64, actor: u64) -> Result<()> {
-        match theirs == actor {
-            true => Ok(()),
-            false => Err(contradiction(
-                format!("colocate_all: {role} has {theirs} cards, the actor {actor}"),
-                "give all roles the same nodes and cards, engines x tensor parallel included",
-            )),
+        if theirs == actor {
+            return Ok(());
         }
+        let message = format!("colocate_all: {role} has {theirs} cards, the actor {actor}");
+        let hint = "give all roles the same nodes and cards, engines x tensor parallel included";
+        Err(contradiction(message, hint))
     }
 
     fn ranks(&self, group: usize) -> u64 {
@@ -413,39 +382,35 @@ impl<'a> Run<'a> {
     /// How a Hugging Face copy is written, which changed with the versions.
     fn save(&mut self, holder: Holder, shape: &Shape) {
         let whole = 2 * u128::from(shape.params);
-        let row = |name, bytes, formula: &str, source| -> Item {
-            holder.host(name, bytes, &[Phase::Save], formula, source)
-        };
-        let copy = match (self.zero.stage, self.version) {
-            (3, _) => row(
+        let (name, bytes, formula, source) = match (self.zero.stage, self.version) {
+            (3, _) => (
                 "gathered model",
                 whole,
                 "2 B x P on rank 0",
                 "OpenRLHF 0.11.2 utils/deepspeed/deepspeed.py:536-560",
-            )
-            .first(),
-            (_, version) if version >= (0, 7, 5) => row(
+            ),
+            (_, version) if version >= (0, 7, 5) => (
                 "copy of the model",
                 whole,
                 "2 B x P on every rank",
                 "OpenRLHF 0.11.2 utils/deepspeed/deepspeed.py:541-552, clone_tensors_for_torch_save outside is_rank_0",
             ),
-            (_, version) if version >= (0, 2, 0) => row(
+            (_, version) if version >= (0, 2, 0) => (
                 "copy of the model",
                 whole,
                 "2 B x P on rank 0",
                 "OpenRLHF 0.2.0 utils/deepspeed.py save_model, v.data.cpu() into one dictionary",
-            )
-            .first(),
-            _ => row(
+            ),
+            _ => (
                 "shard that is written",
                 whole.min(5_000_000_000),
                 "min(2 B x P, 5 GB) as bytes on rank 0",
                 "OpenRLHF 0.1.0 utils/deepspeed.py:267-292, save_pretrained from the card; transformers max_shard_size",
-            )
-            .first(),
+            ),
         };
-        self.ledger.add([copy, file_pages(holder, whole)]);
+        let copy = holder.host(name, bytes, &[Phase::Save], formula, source);
+        let on_every_rank = self.zero.stage != 3 && self.version >= (0, 7, 5);
+        self.ledger.add([if on_every_rank { copy } else { copy.first() }, file_pages(holder, whole)]);
     }
 
     fn finish(mut self, has_critic: bool) -> Result<Ledger> {

@@ -5,10 +5,7 @@ mod memory;
 mod options;
 mod reported;
 
-use crate::launch::shell;
-use crate::options::Options;
-use crate::setting::Setting;
-use crate::stack::Stack;
+use crate::{launch::shell, options::Options, setting::Setting, stack::Stack};
 
 pub(crate) static STACK: Stack = Stack {
     name: "openrlhf",

@@ -12,32 +12,21 @@ use crate::rules::vllm::Engine;
 use plimsoll_base::Result;
 
 pub(super) const CHANGES: &[Change] = &[
-    Change {
-        words: "a smaller share of the card for the engine",
-        values: |options| options.smaller_share("gpu_memory_utilization", 0.85, 0.35),
-    },
-    Change {
-        words: "a shorter pack",
-        values: |options| {
-            let pack = options.count_or("packing_max_len", 16_384).ok()?;
-            Some(set("packing_max_len", pack / 2))
-        },
-    },
-    Change {
-        words: "recompute activations",
-        values: |options| options.turn("gradient_checkpointing", true, true),
-    },
-    Change {
-        words: "bf16 gradients",
-        values: |options| {
-            (options.text("grad_accum_dtype").ok()? != Some("bf16")).then(|| set("grad_accum_dtype", "bf16"))
-        },
-    },
-    Change { words: "optimizer on the host", values: |options| options.turn("adam_offload", false, true) },
-    Change {
-        words: "no critic, advantages from groups; it changes the method",
-        values: |options| options.turn("use_grpo", false, true),
-    },
+    ("a smaller share of the card for the engine", |options| {
+        options.smaller_share("gpu_memory_utilization", 0.85, 0.35)
+    }),
+    ("a shorter pack", |options| {
+        let pack = options.count_or("packing_max_len", 16_384).ok()?;
+        Some(set("packing_max_len", pack / 2))
+    }),
+    ("recompute activations", |options| options.turn("gradient_checkpointing", true, true)),
+    ("bf16 gradients", |options| {
+        (options.text("grad_accum_dtype").ok()? != Some("bf16")).then(|| set("grad_accum_dtype", "bf16"))
+    }),
+    ("optimizer on the host", |options| options.turn("adam_offload", false, true)),
+    ("no critic, advantages from groups; it changes the method", |options| {
+        options.turn("use_grpo", false, true)
+    }),
 ];
 
 const SOURCE: &str = "Open-Reasoner-Zero 3fdd9a0 orz/ppo/trainer.py:141-151, 730-742";

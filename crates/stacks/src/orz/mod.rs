@@ -5,7 +5,7 @@ mod memory;
 mod options;
 
 use crate::launch::python;
-use crate::stack::{Stack, none_reported};
+use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "orz",
@@ -16,5 +16,5 @@ pub(crate) static STACK: Stack = Stack {
     newest: |_| ("3fdd9a0", "the only one that was read"),
     rules: memory::rules,
     changes: memory::CHANGES,
-    comparisons: none_reported,
+    comparisons: |_, _| Vec::new(),
 };

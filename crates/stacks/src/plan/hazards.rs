@@ -1,14 +1,12 @@
 //! What ends runs without a byte too many: calls that a kernel lacks, allocators that exclude each other, pools that grow.
 //! And what cannot be judged before a run, with what to switch on.
 
-use super::limits::Limits;
+use super::limits::{Known, Limits};
 
-/// What a hazard means for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It ends or spoils this run.
     Problem,
-    /// It cannot be judged before the run.
     Open,
     /// It matters under conditions that are named.
     Note,
@@ -29,9 +27,7 @@ pub struct Hazard {
     /// Names the page.
     pub slug: &'static str,
     pub verdict: Verdict,
-    /// What was found in the settings and on the machine.
     pub finding: String,
-    /// Why it matters.
     pub because: String,
     /// What to do, the cheapest first.
     pub remedies: Vec<String>,
@@ -40,7 +36,6 @@ pub struct Hazard {
 }
 
 impl Hazard {
-    /// True if it ends or spoils the run.
     pub fn is_problem(&self) -> bool {
         self.verdict == Verdict::Problem
     }
@@ -67,40 +62,27 @@ pub fn cuda_ipc(limits: &Limits, hand_over: &str, source: &'static str) -> Optio
         "run on Linux 5.6 or newer".into(),
     ];
     let because = "memory of expandable segments is handed over as a file descriptor, which the receiver takes with pidfd_open (Linux 5.3) and pidfd_getfd (Linux 5.6)".to_string();
-    let hazard =
-        |slug, verdict, finding: String| Hazard { slug, verdict, finding, because, remedies, source };
-    let lacks = |version| match version {
-        version if version < (5, 3) => Some("pidfd_open and pidfd_getfd"),
-        version if version < (5, 6) => Some("pidfd_getfd"),
-        _ => None,
-    };
-    Some(match &limits.kernel {
-        None => hazard(
-            "cuda-ipc-pidfd-enosys",
-            Verdict::Open,
-            format!("{asked}; {hand_over}; the kernel is not known: give --kernel"),
-        ),
-        Some(kernel) => {
-            let (major, minor) = kernel.value;
-            let shown = format!("Linux {major}.{minor} ({})", kernel.source);
-            match lacks(kernel.value) {
-                Some(calls) => hazard(
-                    "cuda-ipc-pidfd-enosys",
-                    Verdict::Problem,
-                    format!(
-                        "{asked}; {hand_over}; {shown} lacks {calls}: the first weight sync ends the run"
-                    ),
-                ),
-                None => hazard(
-                    "cuda-ipc-pidfd-eperm",
-                    Verdict::Note,
-                    format!(
-                        "{asked}; {hand_over}; {shown} has the calls: they also need the right to trace the sender (yama, seccomp)"
-                    ),
-                ),
-            }
+    let (lacks, has) = ("cuda-ipc-pidfd-enosys", "cuda-ipc-pidfd-eperm");
+    let (slug, verdict, finding) = match limits.kernel.as_ref().map(|kernel| kernel.value) {
+        None => (lacks, Verdict::Open, "the kernel is not known: give --kernel"),
+        Some(version) if version < (5, 3) => {
+            (lacks, Verdict::Problem, " lacks pidfd_open and pidfd_getfd: the first weight sync ends the run")
         }
-    })
+        Some(version) if version < (5, 6) => {
+            (lacks, Verdict::Problem, " lacks pidfd_getfd: the first weight sync ends the run")
+        }
+        Some(_) => (
+            has,
+            Verdict::Note,
+            " has the calls: they also need the right to trace the sender (yama, seccomp)",
+        ),
+    };
+    let linux = |kernel: &Known<(u32, u32)>| {
+        format!("Linux {}.{} ({})", kernel.value.0, kernel.value.1, kernel.source)
+    };
+    let linux = limits.kernel.as_ref().map(linux).unwrap_or_default();
+    let finding = format!("{asked}; {hand_over}; {linux}{finding}");
+    Some(Hazard { slug, verdict, finding, because, remedies, source })
 }
 
 /// Sleep mode puts an engine's memory in a separate pool, which expandable segments excluded until April 2026.

@@ -8,13 +8,10 @@ use plimsoll_base::{Bytes, Error, Result};
 pub enum Phase {
     /// Models are read and optimizers made.
     Load,
-    /// Responses are generated.
     Rollout,
     /// Log-probs, values and rewards of the responses.
     Experience,
-    /// The critic's update.
     Critic,
-    /// The actor's update.
     Update,
     /// New weights go to the engine.
     Sync,
@@ -41,12 +38,9 @@ impl Phase {
     }
 }
 
-/// Where bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pool {
-    /// On a card.
     Device,
-    /// In a node's memory.
     Host,
     /// In /dev/shm: it is the host's memory too.
     Shm,
@@ -81,11 +75,9 @@ pub struct Item {
     pub pool: Pool,
     /// Index of its cards in the cluster.
     pub group: usize,
-    /// How often it is held.
     pub per: Per,
     /// Bytes of one; beyond 2^63 is an error of the plan.
     pub bytes: u128,
-    /// When it is there.
     pub phases: &'static [Phase],
     /// The arithmetic, with its numbers.
     pub formula: String,
@@ -94,12 +86,10 @@ pub struct Item {
 }
 
 impl Item {
-    /// True if the row is there in `phase`.
     pub fn is_in(&self, phase: Phase) -> bool {
         self.phases.contains(&phase)
     }
 
-    /// Held by the first rank only.
     pub(crate) fn first(self) -> Item {
         Item { per: Per::First, ..self }
     }
@@ -123,7 +113,6 @@ pub(crate) struct Holder {
     pub group: usize,
 }
 
-/// When a row is there.
 pub(crate) type When = &'static [Phase];
 
 impl Holder {
@@ -164,12 +153,10 @@ pub struct Group {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cluster {
     pub groups: Vec<Group>,
-    /// Cards of a node.
     pub cards_per_node: u64,
 }
 
 impl Cluster {
-    /// Adds cards and returns their index.
     pub fn group(&mut self, name: &'static str, cards: u64) -> usize {
         self.groups.push(Group { name, cards });
         self.groups.len() - 1
@@ -179,7 +166,6 @@ impl Cluster {
         self.groups.iter().map(|group| group.cards).sum()
     }
 
-    /// Nodes that they fill.
     pub fn nodes(&self) -> u64 {
         self.cards().div_ceil(self.cards_per_node.max(1)).max(1)
     }
@@ -193,7 +179,6 @@ impl Cluster {
         (cards, start >= low && start < high)
     }
 
-    /// How often `item` is held on `node`.
     fn times(&self, item: &Item, node: u64) -> u64 {
         let (cards, is_first) = self.on_node(item.group, node);
         match item.per {
@@ -234,7 +219,6 @@ impl Ledger {
         self.notes.push(words.into());
     }
 
-    /// Sets the phases: all for which `goes` is true.
     pub fn goes_through(&mut self, goes: impl Fn(Phase) -> bool) {
         self.phases = Phase::ALL.iter().copied().filter(|phase| goes(*phase)).collect();
     }

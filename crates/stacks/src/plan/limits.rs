@@ -1,7 +1,7 @@
 //! The machine that a plan is held against: numbers by hand, from the file, or read here, each with where it is from.
 
-use crate::options::invalid;
-use crate::setting::Setting;
+use super::ledger::Pool;
+use crate::{options::invalid, setting::Setting};
 use plimsoll_base::{Bytes, Error, Result};
 
 /// A value and where it comes from.
@@ -17,13 +17,10 @@ pub struct Known<T> {
 /// What a machine has; what is not known is not judged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// Cards of a node.
     pub gpus: Option<Known<u64>>,
-    /// Memory of a card.
     pub gpu_bytes: Option<Known<Bytes>>,
     /// Memory that a node's processes may use: a container's limit.
     pub host_bytes: Option<Known<Bytes>>,
-    /// Size of /dev/shm.
     pub shm_bytes: Option<Known<Bytes>>,
     /// The kernel: major, minor.
     pub kernel: Option<Known<(u32, u32)>>,
@@ -32,7 +29,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// With what the file says of its machine.
     pub(crate) fn with_settings(&self, settings: &[Setting]) -> Result<Limits> {
         let mut limits = self.clone();
         for one in settings {
@@ -63,14 +59,21 @@ impl Limits {
         Ok(limits)
     }
 
+    /// What a place in `pool` has.
+    pub(crate) fn of(&self, pool: Pool) -> Option<&Known<Bytes>> {
+        match pool {
+            Pool::Device => self.gpu_bytes.as_ref(),
+            Pool::Host => self.host_bytes.as_ref(),
+            Pool::Shm => self.shm_bytes.as_ref(),
+        }
+    }
+
     /// A card's memory.
     ///
     /// Errors: `run-machine-unknown`.
     pub(crate) fn card(&self) -> Result<Bytes> {
-        self.gpu_bytes
-            .as_ref()
-            .map(|known| known.value)
-            .ok_or_else(|| unknown("memory of a card", "--gpu-memory 80GiB"))
+        let known = self.of(Pool::Device).map(|known| known.value);
+        known.ok_or_else(|| unknown("memory of a card", "--gpu-memory 80GiB"))
     }
 
     /// Cards of a node.
@@ -80,7 +83,6 @@ impl Limits {
         self.gpus.as_ref().map(|known| known.value).ok_or_else(|| unknown("number of cards", "--gpus 8"))
     }
 
-    /// An environment variable of the trainer.
     pub(crate) fn variable(&self, name: &str) -> Option<&Known<String>> {
         self.variables.iter().find(|(own, _)| own == name).map(|(_, known)| known)
     }

@@ -83,7 +83,6 @@ impl Shape {
         (u64::from(self.spec.vocab) * h).max(h * f)
     }
 
-    /// Parameters of one decoder layer.
     pub fn layer(&self) -> u64 {
         let (h, f) = (u64::from(self.spec.hidden), u64::from(self.spec.ffn));
         let (q, kv) = (u64::from(self.spec.q_width()), u64::from(self.spec.kv_width()));

@@ -20,12 +20,10 @@ fn known<T: Clone>(value: &Option<Known<T>>, shown: impl Fn(&T) -> Value) -> Val
 }
 
 impl RunPlan {
-    /// Returns the plan as one object.
     pub fn to_json(&self) -> Value {
         json(self)
     }
 
-    /// Returns the plan in words, for a terminal.
     pub fn in_words(&self) -> String {
         words(self)
     }
@@ -166,11 +164,7 @@ fn deciding(plan: &RunPlan) -> Option<&Peak> {
         return Some(&over.peak);
     }
     let share = |peak: &&Peak| {
-        let limit = match peak.pool {
-            Pool::Device => plan.limits.gpu_bytes.as_ref(),
-            Pool::Host => plan.limits.host_bytes.as_ref(),
-            Pool::Shm => None,
-        };
+        let limit = plan.limits.of(peak.pool).filter(|_| peak.pool != Pool::Shm);
         limit.map_or(0.0, |limit| peak.sum.bytes.0 as f64 / limit.value.0.max(1) as f64)
     };
     plan.verdict.peaks.iter().max_by(|a, b| share(a).total_cmp(&share(b)))
@@ -195,16 +189,12 @@ fn table(plan: &RunPlan) -> Vec<String> {
     }
     let _ = write!(header, " {:>12} {:>12}", "node", "/dev/shm");
     let mut lines = vec![header];
-    let limit = |known: &Option<Known<Bytes>>| known.as_ref().map(|known| known.value);
     for phase in Phase::ALL.iter().filter(|phase| plan.ledger.phases.contains(phase)) {
         let mut line = format!("{:<14}", phase.name());
         for peak in plan.verdict.peaks.iter().filter(|peak| peak.phase == *phase) {
-            let (width, limit) = match peak.pool {
-                Pool::Device => (24, limit(&plan.limits.gpu_bytes)),
-                Pool::Host => (12, limit(&plan.limits.host_bytes)),
-                Pool::Shm => (12, limit(&plan.limits.shm_bytes)),
-            };
-            let mark = if limit.is_some_and(|limit| peak.sum.bytes > limit) { " !" } else { "" };
+            let width = if peak.pool == Pool::Device { 24 } else { 12 };
+            let limit = plan.limits.of(peak.pool);
+            let mark = if limit.is_some_and(|limit| peak.sum.bytes > limit.value) { " !" } else { "" };
             let shown = format!("{}{mark}", peak.sum.bytes);
             let _ = write!(line, " {shown:>width$}");
         }
@@ -257,37 +247,25 @@ fn comparison(comparison: &Comparison) -> String {
     format!("{}: computed {}, {reported} ({})", comparison.what, comparison.computed, comparison.source)
 }
 
+fn limit<T>(name: &str, known: Option<&Known<T>>, shown: impl Fn(&T) -> String) -> String {
+    match known {
+        Some(known) => format!("{name:<14} {}  ({})", shown(&known.value), known.source),
+        None => format!("{name:<14} not known: not judged"),
+    }
+}
+
 fn limits(plan: &RunPlan) -> Vec<String> {
     let limits = &plan.limits;
-    let line = |name: &str, value: Option<(String, &str)>| match value {
-        Some((value, source)) => format!("{name:<14} {value}  ({source})"),
-        None => format!("{name:<14} not known: not judged"),
-    };
-    let bytes = |known: &Option<Known<Bytes>>| {
-        known.as_ref().map(|known| (known.value.to_string(), known.source.clone()))
-    };
-    let show = |name: &str, known: Option<(String, String)>| {
-        line(name, known.as_ref().map(|(value, source)| (value.clone(), source.as_str())))
-    };
-    let gpus = limits.gpus.as_ref().map(|known| (known.value.to_string(), known.source.clone()));
-    let kernel = limits
-        .kernel
-        .as_ref()
-        .map(|known| (format!("{}.{}", known.value.0, known.value.1), known.source.clone()));
     vec![
-        show(
-            "rules of",
-            Some((format!("{} {}", plan.stack.name, plan.version.value), plan.version.source.clone())),
-        ),
-        show("cards a node", gpus),
-        show("a card", bytes(&limits.gpu_bytes)),
-        show("host memory", bytes(&limits.host_bytes)),
-        show("/dev/shm", bytes(&limits.shm_bytes)),
-        show("kernel", kernel),
+        limit("rules of", Some(&plan.version), |version| format!("{} {version}", plan.stack.name)),
+        limit("cards a node", limits.gpus.as_ref(), u64::to_string),
+        limit("a card", limits.gpu_bytes.as_ref(), Bytes::to_string),
+        limit("host memory", limits.host_bytes.as_ref(), Bytes::to_string),
+        limit("/dev/shm", limits.shm_bytes.as_ref(), Bytes::to_string),
+        limit("kernel", limits.kernel.as_ref(), |(major, minor)| format!("{major}.{minor}")),
     ]
 }
 
-/// The line about a phase that does not fit.
 fn sentence(over: &Over) -> String {
     let place = match over.peak.pool {
         Pool::Device => "a card",

@@ -5,22 +5,16 @@ use super::ledger::{Item, Ledger};
 use super::limits::{self, Known, Limits};
 use super::model::ModelOf;
 use super::verdict::{self, Comparison, Verdict};
-use crate::options::Options;
-use crate::setting::Setting;
-use crate::stack::Stack;
+use crate::{options::Options, setting::Setting, stack::Stack};
 use plimsoll_base::{Error, Result};
 
-/// The plan of a run of another framework.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
-    /// Whose run it is.
     pub stack: &'static Stack,
     /// The framework's version whose rules were applied, and where it was found.
     pub version: Known<String>,
-    /// The machine that the run was held against.
     pub limits: Limits,
     pub verdict: Verdict,
-    /// Numbers of runs like this one that others reported.
     pub comparisons: Vec<Comparison>,
     pub(super) ledger: Ledger,
     pub(super) unknown: Vec<String>,

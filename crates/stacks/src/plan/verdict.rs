@@ -8,7 +8,6 @@ use plimsoll_base::{Bytes, Result};
 /// Remedies that are shown.
 const REMEDIES_MAX: usize = 6;
 
-/// What comes out of a plan.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// The most that a card of each group and a node hold in each phase.
@@ -26,14 +25,11 @@ pub struct Peak {
     pub pool: Pool,
     /// Index of the group, or of the node.
     pub place: u64,
-    /// How much, with its rows.
     pub sum: Sum,
 }
 
-/// More than a place has.
 #[derive(Clone, Debug)]
 pub struct Over {
-    /// What is needed there.
     pub peak: Peak,
     pub limit: Bytes,
     pub limit_source: String,
@@ -55,15 +51,12 @@ pub struct Remedy {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     pub what: String,
-    /// What this plan says.
     pub computed: Bytes,
-    /// What was seen, if it was.
     pub reported: Option<Bytes>,
     /// Who reported it, or how it is computed.
     pub source: &'static str,
 }
 
-/// Every place in every phase of the run.
 pub(crate) fn peaks(ledger: &Ledger) -> Result<Vec<Peak>> {
     let mut peaks = Vec::new();
     for &phase in &ledger.phases {
@@ -86,23 +79,12 @@ pub(crate) fn peaks(ledger: &Ledger) -> Result<Vec<Peak>> {
     Ok(peaks)
 }
 
-fn limit_of(pool: Pool, limits: &Limits) -> Option<(Bytes, String)> {
-    let known = match pool {
-        Pool::Device => &limits.gpu_bytes,
-        Pool::Host => &limits.host_bytes,
-        Pool::Shm => &limits.shm_bytes,
-    };
-    known.as_ref().map(|known| (known.value, known.source.clone()))
-}
-
 /// The first phase, in a run's order, that does not fit somewhere.
 pub(crate) fn first_over(ledger: &Ledger, limits: &Limits) -> Result<Option<Over>> {
     let over = |peak: Peak| {
-        let (limit, limit_source) = limit_of(peak.pool, limits)?;
-        (peak.sum.bytes > limit).then(|| {
-            let slug = slug_of(ledger, &peak);
-            Over { peak, limit, limit_source, slug }
-        })
+        let limit = limits.of(peak.pool).filter(|limit| peak.sum.bytes > limit.value)?;
+        let slug = slug_of(ledger, &peak);
+        Some(Over { peak, limit: limit.value, limit_source: limit.source.clone(), slug })
     };
     Ok(peaks(ledger)?.into_iter().find_map(over))
 }
@@ -133,8 +115,8 @@ pub(crate) fn remedies(
     limits: &Limits,
 ) -> Vec<Remedy> {
     let mut found: Vec<Remedy> = Vec::new();
-    for change in changes {
-        let Some(values) = (change.values)(options) else { continue };
+    for (words, values) in changes {
+        let Some(values) = values(options) else { continue };
         // A change that contradicts another setting is no remedy.
         let Ok(ledger) = again(&options.with(&values)) else { continue };
         let (Ok(peaks), Ok(left)) = (peaks(&ledger), first_over(&ledger, limits)) else { continue };
@@ -145,15 +127,13 @@ pub(crate) fn remedies(
         let needed = peaks.iter().filter(at).map(|peak| peak.sum.bytes).max().unwrap_or_default();
         let frees = over.peak.sum.bytes.0.saturating_sub(needed.0);
         if frees > 0 {
-            let shown: Vec<String> = values
-                .iter()
-                .map(|(name, value)| match value {
-                    Some(value) if value.is_empty() => (*name).to_string(),
-                    Some(value) => format!("{name} = {value}"),
-                    None => format!("without {name}"),
-                })
-                .collect();
-            let words = format!("{} ({})", change.words, shown.join(", "));
+            let shown = |(name, value): &(&str, Option<String>)| match value {
+                Some(value) if value.is_empty() => (*name).to_string(),
+                Some(value) => format!("{name} = {value}"),
+                None => format!("without {name}"),
+            };
+            let shown: Vec<String> = values.iter().map(shown).collect();
+            let words = format!("{words} ({})", shown.join(", "));
             found.push(Remedy { words, frees: Bytes(frees), is_enough: left.is_none() });
         }
     }

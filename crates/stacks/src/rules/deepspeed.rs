@@ -20,7 +20,6 @@ const STAGE_3: &str = "DeepSpeed 0.16.0 runtime/zero/stage3.py:509-555, 828-960,
 const CONFIG: &str = "DeepSpeed 0.16.0 runtime/zero/config.py:113-244";
 const OFFLOAD_STATES: &str = "DeepSpeed 0.16.0 runtime/zero/stage3.py:2830-2915, offload_states.py";
 
-/// How a model is trained.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zero {
     pub stage: u64,
@@ -31,7 +30,6 @@ pub(crate) struct Zero {
     pub pin: bool,
     /// Master weights are pinned too (DeepSpeed from 0.14.1 on).
     pub pin_master: bool,
-    /// Bytes of an accumulated gradient.
     pub grad_bytes: u64,
     /// More than one backward pass an update.
     pub accumulates: bool,
@@ -89,7 +87,6 @@ impl Zero {
         items
     }
 
-    /// Weights alone, of a model that is trained or only asked.
     pub fn weights(&self, holder: Holder, shape: &Shape) -> Vec<Item> {
         let (params, shard) = (u128::from(shape.params), self.shard(shape));
         if self.stage < 3 {
@@ -111,7 +108,6 @@ impl Zero {
         if self.stage == 3 { item.first() } else { item }
     }
 
-    /// Optimizer and gradients of CPU Adam.
     fn on_host(&self, holder: Holder, shape: &Shape, update: When) -> Vec<Item> {
         let (shard, source) = (self.shard(shape), self.source());
         let host = |name, bytes, formula| holder.host(name, bytes, Phase::RUNNING, formula, source);

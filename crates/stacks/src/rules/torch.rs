@@ -23,7 +23,6 @@ pub(crate) fn pinned(bytes: u128) -> u128 {
     if bytes == 0 { 0 } else { bytes.checked_next_power_of_two().unwrap_or(u128::MAX) }
 }
 
-/// What kind of process it is.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Process {
     Trainer,
@@ -104,7 +103,6 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Activations and logits.
     pub fn items(&self, shape: &Shape) -> Vec<Item> {
         let spec = &shape.spec;
         let (tokens, layers) = (u128::from(self.tokens), u128::from(spec.layers));
@@ -126,7 +124,6 @@ impl Pass {
         items
     }
 
-    /// Logits alone, if there are any.
     pub fn logits(&self, shape: &Shape) -> Option<Item> {
         let Logits { bytes, formula, source } = self.logits;
         let (tokens, vocab) = (u128::from(self.tokens), u128::from(shape.spec.vocab));

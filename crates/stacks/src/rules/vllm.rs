@@ -37,7 +37,6 @@ const ASLEEP: When = &[Phase::Experience, Phase::Critic, Phase::Update, Phase::S
 const SHARE_SOURCE: &str = "vLLM 0.7.2 worker/worker.py determine_num_available_blocks: a share of the whole card, weights within it";
 
 impl Engine {
-    /// Bytes of weights on a card.
     fn weights(&self, shape: &Shape) -> u128 {
         2 * u128::from(shape.params).div_ceil(u128::from(self.tensor_parallel))
     }

@@ -10,20 +10,14 @@ use crate::rules::torch::{CONTEXT_BYTES, Process, process};
 use plimsoll_base::{Bytes, Result};
 
 pub(super) const CHANGES: &[Change] = &[
-    Change {
-        words: "half the workers, each with two environments",
-        values: |options| {
-            let workers = workers(options).ok()?;
-            (workers > 1).then(|| set("num_workers", workers / 2))
-        },
-    },
-    Change {
-        words: "collectors on the CPU",
-        values: |options| {
-            let any = DEVICES.iter().any(|name| is_card(options, name) == Ok(true));
-            any.then(|| DEVICES.iter().map(|name| (*name, Some("cpu".to_string()))).collect())
-        },
-    },
+    ("half the workers, each with two environments", |options| {
+        let workers = workers(options).ok()?;
+        (workers > 1).then(|| set("num_workers", workers / 2))
+    }),
+    ("collectors on the CPU", |options| {
+        let any = DEVICES.iter().any(|name| is_card(options, name) == Ok(true));
+        any.then(|| DEVICES.iter().map(|name| (*name, Some("cpu".to_string()))).collect())
+    }),
 ];
 
 const DEVICES: [&str; 4] = ["device", "storing_device", "env_device", "policy_device"];

@@ -4,7 +4,7 @@
 
 use crate::options::{Change, Options, contradiction, set};
 use crate::plan::hazards;
-use crate::plan::ledger::{Holder, Item, Ledger, Phase};
+use crate::plan::ledger::{Holder, Ledger, Phase};
 use crate::plan::limits::{Limits, Version};
 use crate::plan::model::{ModelOf, Shape, named_model};
 use crate::rules::deepspeed::Zero;
@@ -13,65 +13,40 @@ use crate::rules::vllm::Engine;
 use plimsoll_base::Result;
 
 pub(super) const CHANGES: &[Change] = &[
-    Change {
-        words: "fewer sequences a pass, more accumulation",
-        values: |options| {
-            let rows = options.count_or("per_device_train_batch_size", 8).ok()?;
-            let steps = options.count_or("gradient_accumulation_steps", 1).ok()?;
-            (rows > 1).then(|| {
-                vec![
-                    ("per_device_train_batch_size", Some((rows / 2).to_string())),
-                    ("gradient_accumulation_steps", Some((steps * 2).to_string())),
-                ]
-            })
-        },
-    },
-    Change {
-        words: "a loss that never makes the logits whole",
-        values: |options| options.turn("use_liger_kernel", false, true),
-    },
-    Change {
-        words: "the engine asleep while the trainer works",
-        values: |options| {
-            let colocated = options.flag_or("use_vllm", false) == Ok(true)
-                && options.text_or("vllm_mode", "colocate") == Ok("colocate");
-            if colocated { options.turn("vllm_enable_sleep_mode", false, true) } else { None }
-        },
-    },
-    Change {
-        words: "recompute activations",
-        values: |options| options.turn("gradient_checkpointing", true, true),
-    },
-    Change {
-        words: "weights in bf16",
-        values: |options| {
-            (options.text_or("dtype", "float32") == Ok("float32")).then(|| set("dtype", "bfloat16"))
-        },
-    },
-    Change {
-        words: "states sharded by ZeRO-2",
-        values: |options| {
-            let shards = options.has("accelerate_config") || options.has("deepspeed") || options.has("fsdp");
-            (!shards).then(|| set("accelerate_config", "zero2"))
-        },
-    },
-    Change {
-        words: "weights sharded by ZeRO-3",
-        values: |options| {
-            let now = options.text("accelerate_config").ok()?.unwrap_or_default().contains("zero3");
-            (!now).then(|| set("accelerate_config", "zero3"))
-        },
-    },
-    Change {
-        words: "no reference model",
-        values: |options| (options.number_or("beta", 0.0).ok()? > 0.0).then(|| set("beta", 0)),
-    },
+    ("fewer sequences a pass, more accumulation", |options| {
+        let rows = options.count_or("per_device_train_batch_size", 8).ok()?;
+        let steps = options.count_or("gradient_accumulation_steps", 1).ok()?;
+        (rows > 1).then(|| {
+            vec![
+                ("per_device_train_batch_size", Some((rows / 2).to_string())),
+                ("gradient_accumulation_steps", Some((steps * 2).to_string())),
+            ]
+        })
+    }),
+    ("a loss that never makes the logits whole", |options| options.turn("use_liger_kernel", false, true)),
+    ("the engine asleep while the trainer works", |options| {
+        let colocated = options.flag_or("use_vllm", false) == Ok(true)
+            && options.text_or("vllm_mode", "colocate") == Ok("colocate");
+        if colocated { options.turn("vllm_enable_sleep_mode", false, true) } else { None }
+    }),
+    ("recompute activations", |options| options.turn("gradient_checkpointing", true, true)),
+    ("weights in bf16", |options| {
+        (options.text_or("dtype", "float32") == Ok("float32")).then(|| set("dtype", "bfloat16"))
+    }),
+    ("states sharded by ZeRO-2", |options| {
+        let shards = options.has("accelerate_config") || options.has("deepspeed") || options.has("fsdp");
+        (!shards).then(|| set("accelerate_config", "zero2"))
+    }),
+    ("weights sharded by ZeRO-3", |options| {
+        let now = options.text("accelerate_config").ok()?.unwrap_or_default().contains("zero3");
+        (!now).then(|| set("accelerate_config", "zero3"))
+    }),
+    ("no reference model", |options| (options.number_or("beta", 0.0).ok()? > 0.0).then(|| set("beta", 0))),
 ];
 
 const TRAINER: &str =
     "TRL f2cd57710 (1.10.0) trl/trainer/utils.py:1123-1152 (dtype float32 unless set), grpo_config.py";
 
-/// How states are shared.
 #[derive(Clone, Copy, PartialEq)]
 enum Sharding {
     None,
@@ -103,7 +78,6 @@ fn sharding(options: &Options, ledger: &mut Ledger) -> Result<Sharding> {
     Ok(Sharding::None)
 }
 
-/// One run, as its settings say.
 struct Run<'a> {
     options: &'a Options,
     limits: &'a Limits,
@@ -330,7 +304,7 @@ impl Run<'_> {
                 "transformers save_pretrained, max_shard_size 5GB",
             ),
         };
-        let item: Item = self.trainer.host(name, bytes, &[Phase::Save], formula, source).first();
+        let item = self.trainer.host(name, bytes, &[Phase::Save], formula, source).first();
         // Weights and states: a checkpoint of the Trainer holds both.
         self.ledger.add([item, file_pages(self.trainer, whole)]);
     }

@@ -6,7 +6,7 @@ mod options;
 
 use crate::launch::{config, python, shell};
 use crate::setting::Setting;
-use crate::stack::{Stack, none_reported};
+use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "trl",
@@ -17,7 +17,7 @@ pub(crate) static STACK: Stack = Stack {
     newest: |_| ("1.10.0", "the newest that was read"),
     rules: memory::rules,
     changes: memory::CHANGES,
-    comparisons: none_reported,
+    comparisons: |_, _| Vec::new(),
 };
 
 fn read(text: &str) -> Vec<Setting> {
@@ -33,7 +33,7 @@ fn read(text: &str) -> Vec<Setting> {
     }
     let names = |word: &str, name: &str| word == name || word.ends_with(&format!("{name}.py"));
     let mut is_script = false;
-    for words in shell::commands(text) {
+    for words in shell::script(text).commands {
         let at = words.iter().position(|word| names(&word.text, "grpo") || names(&word.text, "rloo"));
         is_script |= words.first().is_some_and(|word| matches!(word.text.as_str(), "trl" | "accelerate"));
         let Some(at) = at.filter(|&at| at > 0) else { continue };

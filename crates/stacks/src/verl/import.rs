@@ -183,13 +183,13 @@ fn rewards(draft: &mut Draft) {
         ("reward_model.overlong_buffer.len", "loss.overlong_buffer"),
         ("reward_model.overlong_buffer.penalty_factor", "loss.overlong_factor"),
     ] {
-        match (draft.take_number(name), is_on) {
-            (Some((value, taken)), true) if key == "loss.overlong_factor" => {
+        match draft.take_number(name) {
+            Some((_, taken)) if !is_on => draft.leave(&taken, "switched off there"),
+            Some((value, taken)) if key == "loss.overlong_factor" => {
                 draft.set_toml(key, format!("{value:?}"), &taken.from);
             }
-            (Some((value, taken)), true) => draft.set_toml(key, format!("{value:.0}"), &taken.from),
-            (Some((_, taken)), false) => draft.leave(&taken, "switched off there"),
-            (None, _) => {}
+            Some((value, taken)) => draft.set_toml(key, format!("{value:.0}"), &taken.from),
+            None => {}
         }
     }
     let function = draft.take("custom_reward_function.name");

@@ -25,35 +25,25 @@ const PARAMS: &str = "actor_rollout_ref.actor.fsdp_config.param_offload";
 const OPTIMIZER: &str = "actor_rollout_ref.actor.fsdp_config.optimizer_offload";
 
 pub(super) const CHANGES: &[Change] = &[
-    Change { words: "less swap space a card", values: |options| options.has(SWAP).then(|| set(SWAP, 4)) },
-    Change {
-        words: "no entropy over all logits at once",
-        values: |options| options.turn(CHUNKED, false, true),
-    },
-    Change { words: "logits that are never whole", values: |options| options.turn(FUSED, false, true) },
-    Change {
-        words: "fewer tokens a micro-batch",
-        values: |options| {
-            let dynamic = options.flag_or(DYNAMIC, false) == Ok(true);
-            let name = if dynamic { MAX_TOKENS } else { MICRO };
-            let now = options.count(name).ok()??;
-            (now > 1).then(|| set(name, now / 2))
-        },
-    },
-    Change {
-        words: "a smaller share of the card for the engine",
-        values: |options| options.smaller_share(UTIL, 0.5, 0.35),
-    },
-    Change { words: "optimizer on the host", values: |options| options.turn(OPTIMIZER, false, true) },
-    Change { words: "optimizer on the card", values: |options| options.turn(OPTIMIZER, false, false) },
-    Change { words: "weights on the card", values: |options| options.turn(PARAMS, false, false) },
+    ("less swap space a card", |options| options.has(SWAP).then(|| set(SWAP, 4))),
+    ("no entropy over all logits at once", |options| options.turn(CHUNKED, false, true)),
+    ("logits that are never whole", |options| options.turn(FUSED, false, true)),
+    ("fewer tokens a micro-batch", |options| {
+        let dynamic = options.flag_or(DYNAMIC, false) == Ok(true);
+        let name = if dynamic { MAX_TOKENS } else { MICRO };
+        let now = options.count(name).ok()??;
+        (now > 1).then(|| set(name, now / 2))
+    }),
+    ("a smaller share of the card for the engine", |options| options.smaller_share(UTIL, 0.5, 0.35)),
+    ("optimizer on the host", |options| options.turn(OPTIMIZER, false, true)),
+    ("optimizer on the card", |options| options.turn(OPTIMIZER, false, false)),
+    ("weights on the card", |options| options.turn(PARAMS, false, false)),
 ];
 
 const FSDP: &str =
     "verl b178a3cd5 (0.7.0) verl/workers/engine/fsdp/transformer_impl.py:196-350, config/engine/fsdp.yaml";
 const OFFLOAD: &str = "verl b178a3cd5 verl/utils/fsdp_utils.py:144-212";
 
-/// One run, as its settings say.
 struct Run<'a> {
     options: &'a Options,
     limits: &'a Limits,

@@ -95,7 +95,6 @@ struct Numbers {
     processes: Vec<u64>,
 }
 
-/// Classifies an out-of-memory error of a card.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     // Other allocators and NCCL have their own classes.
     if ["torch_memory_saver", "cumem_allocator", "NCCL WARN"].iter().any(|name| moment.text.contains(name)) {
@@ -110,20 +109,16 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     })
 }
 
-/// Decides by the numbers alone.
 fn by_numbers(numbers: &Numbers) -> Option<Verdict> {
     if numbers.wanted.is_some_and(|wanted| wanted >= REQUEST_MAX) {
-        return Some(
-            Verdict::of("bad-size-request")
-                .because("no card and no model is of that size: the number overflowed"),
-        );
+        let reason = "no card and no model is of that size: the number overflowed";
+        return Some(Verdict::of("bad-size-request").because(reason));
     }
     let small = numbers.processes.iter().filter(|&&held| held > 0 && held <= CONTEXT_MAX).count();
-    if small >= CONTEXTS_MIN {
+    (small >= CONTEXTS_MIN).then(|| {
         let reason = format!("{small} processes on the card hold no more than a context each");
-        return Some(Verdict::of("cuda-context-per-worker").because(reason));
-    }
-    None
+        Verdict::of("cuda-context-per-worker").because(reason)
+    })
 }
 
 /// Decides by the innermost frames, then by the numbers.
@@ -131,35 +126,30 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
     let all = format!("{}\n{}", moment.before().join("\n"), moment.near());
     let inner = moment.innermost(INNERMOST);
     let frames = &*FRAMES;
+    let named = |slug, reason: &str| Some(Verdict::of(slug).because(reason));
     if frames.contexts.is_match(&inner) {
-        return Some(
-            Verdict::of("cuda-context-per-worker").because("a synchronisation in a worker made a context"),
-        );
+        return named("cuda-context-per-worker", "a synchronisation in a worker made a context");
     }
     if frames.wake.is_match(&inner) {
-        return Some(
-            Verdict::of("vllm-wakeup-oom").because("the engine was waking up: its memory is mapped anew"),
-        );
+        return named("vllm-wakeup-oom", "the engine was waking up: its memory is mapped anew");
     }
     if frames.capture.is_match(&all) {
-        return Some(Verdict::of("cuda-graph-oom").because("a CUDA graph was being captured"));
+        return named("cuda-graph-oom", "a CUDA graph was being captured");
     }
     if let Some(reason) = numbers.fragmentation(FRAGMENTS_MIN) {
         return Some(fragmented(reason));
     }
     if let Some(reason) = numbers.other_processes() {
-        return Some(Verdict::of("cuda-oom-other-process").because(reason));
+        return named("cuda-oom-other-process", &reason);
     }
     if frames.optimizer.is_match(&inner) {
-        return Some(
-            Verdict::of("cuda-oom-optimizer-step").because("the innermost frames are the optimizer's"),
-        );
+        return named("cuda-oom-optimizer-step", "the innermost frames are the optimizer's");
     }
     if frames.logits.is_match(&inner) && !frames.body.is_match(&moment.innermost(4)) {
-        return Some(Verdict::of("cuda-oom-logits").because(logits_reason(numbers)));
+        return named("cuda-oom-logits", &logits_reason(numbers));
     }
     if frames.startup.is_match(&all) && !frames.serving.is_match(&inner) {
-        return Some(Verdict::of("vllm-startup-oom").because("the rollout engine was starting"));
+        return named("vllm-startup-oom", "the rollout engine was starting");
     }
     if frames.save.is_match(&all) {
         return Some(at_save(state));
@@ -175,13 +165,9 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
         return Some(fragmented(reason));
     }
     let pools = numbers.pools.filter(|&pools| numbers.wanted.is_some_and(|wanted| pools as f64 >= wanted))?;
-    let verdict = Verdict::of("cuda-graph-oom")
-        .because(format!("{} are in private pools, which only graphs use", Bytes(pools)));
-    Some(
-        verdict.not_shown(
-            "that the pools are graphs': an engine that can sleep keeps its own memory in one too",
-        ),
-    )
+    let unproven = "that the pools are graphs': an engine that can sleep keeps its own memory in one too";
+    let reason = format!("{} are in private pools, which only graphs use", Bytes(pools));
+    Some(Verdict::of("cuda-graph-oom").because(reason).not_shown(unproven))
 }
 
 fn fragmented(reason: String) -> Verdict {
@@ -237,7 +223,6 @@ impl Numbers {
         }
     }
 
-    /// Returns the numbers in words, if there are any.
     fn words(&self) -> Option<String> {
         let mut words = vec![format!("wanted {}", shown(self.wanted? as u64))];
         let named = [
@@ -280,17 +265,12 @@ impl Numbers {
         }
         let is_large = others >= slack && others >= wanted.min(capacity / 4) && tensors <= capacity;
         (is_large || hidden >= 2).then(|| {
-            let whose = if hidden >= 2 {
-                format!(", by {hidden} processes whose sizes are hidden")
-            } else {
-                String::new()
+            let whose = match hidden {
+                0 | 1 => String::new(),
+                _ => format!(", by {hidden} processes whose sizes are hidden"),
             };
-            format!(
-                "others hold {} of {}{whose}: capacity less free less this process's {}",
-                shown(others),
-                shown(capacity),
-                shown(this.unwrap_or(tensors))
-            )
+            let (others, capacity, own) = (shown(others), shown(capacity), shown(this.unwrap_or(tensors)));
+            format!("others hold {others} of {capacity}{whose}: capacity less free less this process's {own}")
         })
     }
 }
@@ -307,14 +287,7 @@ fn shown(bytes: u64) -> String {
 /// Reads a size as PyTorch writes it: powers of two, whatever the unit's name.
 fn bytes(number: &str, unit: &str) -> Option<f64> {
     let number: f64 = number.trim_end_matches('.').parse().ok()?;
-    let power = match unit.chars().next()?.to_ascii_uppercase() {
-        'K' => 10,
-        'M' => 20,
-        'G' => 30,
-        'T' => 40,
-        'P' => 50,
-        _ => 0,
-    };
+    let power = "KMGTP".find(unit.chars().next()?.to_ascii_uppercase()).map_or(0, |at| 10 * (at + 1));
     Some(number * (1u64 << power) as f64)
 }
 

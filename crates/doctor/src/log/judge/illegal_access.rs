@@ -20,7 +20,6 @@ static ROLLOUT: LazyLock<Regex> = LazyLock::new(|| {
 static SLEEP_CALL: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\.sleep\(|in sleep\b|release_memory_occupation"));
 
-/// Classifies a fault on the card.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let recent = |mark: Mark| state.mark(mark).filter(|line| moment.line - line <= LINES_AFTER_CHANGE);
     let (slept, woke) = (recent(Mark::Sleep), recent(Mark::Wake));
