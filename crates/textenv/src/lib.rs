@@ -21,7 +21,7 @@ use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// The built-in environments.
-pub const ENVIRONMENTS: [Row; 4] = [countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
+pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
 /// A parsed `environment.env`.
 #[derive(Clone, Debug)]
@@ -70,8 +70,9 @@ impl Kind {
 }
 
 fn unknown(name: &str, hint: String) -> Error {
+    let names: Vec<&str> = ENVIRONMENTS.iter().map(|row| row.name).collect();
     Error::usage("text-environment-unknown", format!("no text environment is called `{name}`"))
-        .fact(format!("environments: {}", ENVIRONMENTS.map(|row| row.name).join(", ")))
+        .fact(format!("environments: {}", names.join(", ")))
         .hint(hint)
 }
 

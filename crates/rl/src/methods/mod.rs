@@ -27,7 +27,7 @@ pub struct PairMethod {
 }
 
 /// The methods over pairs.
-pub const PAIR_METHODS: [PairMethod; 2] = [
+pub const PAIR_METHODS: &[PairMethod] = &[
     PairMethod { method: Method::Dpo, step: dpo::dpo_step, score: dpo::score_pairs },
     PairMethod {
         method: Method::RewardModel,
