@@ -5,7 +5,7 @@
 
 use super::errors::{MethodError, dpo_error, method_error, reward_model_error};
 use super::finish;
-use plimsoll_algo::method::{Method, SamplingSpec};
+use plimsoll_algo::method::{METHODS, Method, SamplingSpec};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
 use plimsoll_cpu::Isa;
@@ -25,7 +25,7 @@ struct Row {
     name: &'static str,
     /// In the folder of run files.
     run_file: &'static str,
-    sets: &'static [&'static str],
+    sets: Vec<String>,
     formulas: Formulas,
 }
 
@@ -58,55 +58,45 @@ fn row(method: Method) -> SamplingSpec {
 const FIRST: &str = "first.toml";
 const CLIP_HIGHER: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.28, dual_clip: None };
 
-const fn first(name: &'static str, sets: &'static [&'static str], method: Method) -> Row {
-    Row { name, run_file: FIRST, sets, formulas: Formulas::Sampling(method) }
+/// Returns the rows: the methods that sample, in the order of their table, with DAPO among them, and those over pairs.
+fn rows() -> Vec<Row> {
+    let run = |name, run_file, formulas| Row { name, run_file, sets: Vec::new(), formulas };
+    let sampling = METHODS.iter().filter(|spec| spec.sampling.is_some()).map(|spec| {
+        let (name, formulas) = (spec.method.name(), Formulas::Sampling(spec.method));
+        match spec.needs.critic {
+            true => run(name, "first-ppo.toml", formulas),
+            false => Row { sets: vec![format!("method={name}")], ..run(name, FIRST, formulas) },
+        }
+    });
+    let mut rows: Vec<Row> = sampling.collect();
+    let dapo = [
+        "method=grpo",
+        "loss.clip_high=0.28",
+        "loss.dynamic_sampling=true",
+        "rollout.max_new_tokens=8",
+        "loss.overlong_buffer=2",
+    ];
+    let formulas = Formulas::WithLoss(Method::Grpo, CLIP_HIGHER);
+    rows.insert(2, Row { sets: dapo.map(String::from).to_vec(), ..run("dapo", FIRST, formulas) });
+    rows.push(run("dpo", "first-dpo.toml", Formulas::Dpo));
+    rows.push(run("reward_model", "first-reward-model.toml", Formulas::RewardModel));
+    rows
 }
-
-const ROWS: [Row; 12] = [
-    first("grpo", &["method=grpo"], Method::Grpo),
-    first("dr_grpo", &["method=dr_grpo"], Method::DrGrpo),
-    Row {
-        name: "dapo",
-        run_file: FIRST,
-        sets: &[
-            "method=grpo",
-            "loss.clip_high=0.28",
-            "loss.dynamic_sampling=true",
-            "rollout.max_new_tokens=8",
-            "loss.overlong_buffer=2",
-        ],
-        formulas: Formulas::WithLoss(Method::Grpo, CLIP_HIGHER),
-    },
-    first("rloo", &["method=rloo"], Method::Rloo),
-    first("reinforce", &["method=reinforce"], Method::Reinforce),
-    first("reinforce_baseline", &["method=reinforce_baseline"], Method::ReinforceBaseline),
-    first("gspo", &["method=gspo"], Method::Gspo),
-    first("cispo", &["method=cispo"], Method::Cispo),
-    first("sapo", &["method=sapo"], Method::Sapo),
-    Row { name: "ppo", run_file: "first-ppo.toml", sets: &[], formulas: Formulas::Sampling(Method::Ppo) },
-    Row { name: "dpo", run_file: "first-dpo.toml", sets: &[], formulas: Formulas::Dpo },
-    Row {
-        name: "reward_model",
-        run_file: "first-reward-model.toml",
-        sets: &[],
-        formulas: Formulas::RewardModel,
-    },
-];
 
 /// Makes the table: `runs` is the folder with the run files, `only` restricts the methods, and `methods.json` and
 /// `methods.md` are written to `out`.
 ///
 /// Errors: `run-file-missing`, `unknown-method`, `bench-run-failed`, those of writing.
 pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value> {
-    let chosen: Vec<&Row> =
-        ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name)).collect();
-    if let Some(name) = only.iter().find(|name| ROWS.iter().all(|row| row.name != **name)) {
-        let names = ROWS.map(|row| row.name).join(", ");
+    let all = rows();
+    let chosen = all.iter().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name));
+    if let Some(name) = only.iter().find(|name| all.iter().all(|row| row.name != **name)) {
+        let names = all.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
         return Err(Error::usage("unknown-method", format!("`{name}` is not a row of the table"))
             .hint(format!("the rows are {names}")));
     }
     let work = std::env::temp_dir().join(format!("plimsoll-methods-{}", std::process::id()));
-    let rows: Result<Vec<Value>> = chosen.iter().map(|row| measure(row, runs, &work)).collect();
+    let rows: Result<Vec<Value>> = chosen.map(|row| measure(row, runs, &work)).collect();
     // The runs' directories are not needed any more, whatever happened.
     let _ = fs::remove_dir_all(&work);
     let mut result = json!({ "bench": "methods", "score": SCORE, "rows": rows? });
@@ -176,7 +166,7 @@ fn train(row: &Row, run_file: &Path, dir: &Path) -> Result<Value> {
     };
     let program = std::env::current_exe().map_err(|err| failed(err.to_string()))?;
     let dir = format!("run.dir={}", dir.display());
-    let sets = row.sets.iter().copied().chain([EVAL_EVERY, &dir]).flat_map(|set| ["--set", set]);
+    let sets = row.sets.iter().map(String::as_str).chain([EVAL_EVERY, &dir]).flat_map(|set| ["--set", set]);
     let output = Command::new(program)
         .arg("train")
         .arg(run_file)
@@ -248,10 +238,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_of_the_table_has_a_row() {
-        for spec in plimsoll_algo::method::METHODS.iter().filter(|spec| spec.sampling.is_some()) {
-            assert!(ROWS.iter().any(|row| row.name == spec.method.name()), "{}", spec.method);
+    fn every_method_but_sft_has_a_row() {
+        let names: Vec<&str> = rows().iter().map(|row| row.name).collect();
+        for method in Method::ALL.into_iter().filter(|&method| method != Method::Sft) {
+            assert!(names.contains(&method.name()), "{method}");
         }
+        assert_eq!(names[..4], ["grpo", "dr_grpo", "dapo", "rloo"]);
     }
 
     #[test]

@@ -4,39 +4,43 @@ use super::limits::{bad_value, contradiction};
 use super::provenance::Provenance;
 use super::sections::{Eval, Loss, Rollout, RunFile};
 use super::values::LossType;
-use plimsoll_algo::method::Method;
+use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_base::Result;
 use serde::Serialize;
 
-/// Keys of `[loss]` that `dpo` reads.
-const OF_DPO: [&str; 3] = ["dpo_beta", "loss_type", "label_smoothing"];
-/// Keys of `[rollout]` that `reward_model` reads, and those that the planner chooses.
-const OF_REWARD_MODEL: [&str; 3] = ["prompts_per_step", "sequences_max", "kv_blocks"];
+/// Keys of `[rollout]` that a method without tokens reads, and those that the planner chooses.
+const OF_SCORES: [&str; 3] = ["prompts_per_step", "sequences_max", "kv_blocks"];
 /// Keys of `[eval]` that an evaluation over pairs reads.
 const OF_PAIRS: [&str; 2] = ["every", "prompts_max"];
 
-/// Checks the keys of preference methods, and that no other method sets them.
+/// Returns the keys of `[loss]` that a method over pairs reads.
+fn loss_keys(method: Method) -> &'static [&'static str] {
+    match method {
+        Method::Dpo => &["dpo_beta", "loss_type", "label_smoothing"],
+        _ => &[],
+    }
+}
+
+/// Checks the keys of methods over pairs, and that no other method sets them.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
-    let loss = &run.loss;
-    match run.method {
-        Method::Dpo => dpo(run, at)?,
-        Method::RewardModel => {
-            without_meaning(run, at, "loss", loss, &Loss::default(), &[])?;
-            without_meaning(run, at, "rollout", &run.rollout, &Rollout::default(), &OF_REWARD_MODEL)?;
-            without_meaning(run, at, "eval", &run.eval, &Eval::default(), &OF_PAIRS)?;
-            if !run.reward.is_empty() {
-                return Err(no_meaning(run, at, "reward"));
-            }
+    let (loss, needs, default) = (&run.loss, run.method.needs(), Loss::default());
+    if needs.learns_from != LearnsFrom::Pairs {
+        let of_dpo = [loss.loss_type != default.loss_type, loss.label_smoothing != default.label_smoothing];
+        if let Some((name, _)) = ["loss_type", "label_smoothing"].iter().zip(of_dpo).find(|(_, set)| *set) {
+            return Err(no_meaning(run, at, &format!("loss.{name}")).hint("they are of method = \"dpo\""));
         }
-        _ => {
-            let default = Loss::default();
-            let of_dpo =
-                [loss.loss_type != default.loss_type, loss.label_smoothing != default.label_smoothing];
-            if let Some((name, _)) = ["loss_type", "label_smoothing"].iter().zip(of_dpo).find(|(_, set)| *set)
-            {
-                return Err(no_meaning(run, at, &format!("loss.{name}")).hint("they are of method = \"dpo\""));
-            }
-            return Ok(());
+        return Ok(());
+    }
+    let read = loss_keys(run.method);
+    if !read.is_empty() {
+        preference(loss, at)?;
+    }
+    without_meaning(run, at, "loss", loss, &default, read)?;
+    if needs.scores {
+        without_meaning(run, at, "rollout", &run.rollout, &Rollout::default(), &OF_SCORES)?;
+        without_meaning(run, at, "eval", &run.eval, &Eval::default(), &OF_PAIRS)?;
+        if !run.reward.is_empty() {
+            return Err(no_meaning(run, at, "reward"));
         }
     }
     if run.train.mini_batch.is_some() {
@@ -48,8 +52,8 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-fn dpo(run: &RunFile, at: &Provenance) -> Result<()> {
-    let loss = &run.loss;
+/// Checks the values of the keys of preference losses.
+fn preference(loss: &Loss, at: &Provenance) -> Result<()> {
     if !(loss.dpo_beta.is_finite() && loss.dpo_beta > 0.0) {
         return Err(bad_value(at, "loss.dpo_beta", loss.dpo_beta, "a number above 0, such as 0.1"));
     }
@@ -63,7 +67,7 @@ fn dpo(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(contradiction(at, "loss.label_smoothing", &message)
             .hint("remove it, or set loss.loss_type = \"sigmoid\""));
     }
-    without_meaning(run, at, "loss", loss, &Loss::default(), &OF_DPO)
+    Ok(())
 }
 
 /// Refuses the first key of a section that differs from its default and is not among those that the method reads.

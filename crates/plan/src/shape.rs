@@ -69,9 +69,10 @@ impl Training {
         if self.holds_samples { self.rollout_sequences() } else { 0 }
     }
 
-    /// True if log-probs are computed apart from the update: of a reference, or of the actor for older samples.
+    /// True if log-probs are computed apart from the update: of a reference, or of the actor for older samples and
+    /// held-out pairs.
     pub fn scores(&self) -> bool {
-        self.reference || self.policy_lag > 0
+        self.reference || self.policy_lag > 0 || self.packing.whole_groups
     }
 
     /// Returns the per-token arrays besides those that every step has.

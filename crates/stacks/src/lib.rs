@@ -27,8 +27,8 @@ pub use setting::Setting;
 pub use stack::Stack;
 
 /// Every stack, in the order of the help.
-pub static STACKS: [&Stack; 5] = [&openrlhf::STACK, &verl::STACK, &trl::STACK, &orz::STACK, &torchrl::STACK];
+pub static STACKS: &[&Stack] = &[&openrlhf::STACK, &verl::STACK, &trl::STACK, &orz::STACK, &torchrl::STACK];
 
 pub fn find(name: &str) -> Option<&'static Stack> {
-    STACKS.into_iter().find(|stack| stack.name == name)
+    STACKS.iter().copied().find(|stack| stack.name == name)
 }

@@ -20,7 +20,8 @@ pub use tally::EnvironmentTally;
 use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
-pub const ENVIRONMENTS: [Row; 4] = [countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
+/// The built-in environments.
+pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
 /// A parsed `environment.env`.
 #[derive(Clone, Debug)]
@@ -71,8 +72,9 @@ impl Kind {
 }
 
 fn unknown(name: &str, hint: String) -> Error {
+    let names: Vec<&str> = ENVIRONMENTS.iter().map(|row| row.name).collect();
     Error::usage("text-environment-unknown", format!("no text environment is called `{name}`"))
-        .fact(format!("environments: {}", ENVIRONMENTS.map(|row| row.name).join(", ")))
+        .fact(format!("environments: {}", names.join(", ")))
         .hint(hint)
 }
 

@@ -41,7 +41,7 @@ fn bytes_of(id: &str, threads: usize, settings: &Settings) -> Vec<Vec<u8>> {
 
 #[test]
 fn the_same_bytes_for_one_two_and_eight_threads() {
-    for id in native::IDS {
+    for &id in native::IDS {
         let once = bytes_of(id, 1, &SETTINGS);
         assert_ne!(once[0], once[1], "{id}");
         for threads in [2, 8] {

@@ -19,18 +19,50 @@ pub use table::{Options, TableEnvironment};
 
 use crate::Environment;
 use plimsoll_base::{Error, Result, slugs};
+use std::sync::Arc;
+use table::Table;
 
-/// Names of the native environments.
-pub const IDS: [&str; 8] = [
-    "CartPole-v1",
-    "Acrobot-v1",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Pendulum-v1",
-    "FrozenLake-v1",
-    "CliffWalking-v1",
-    "Taxi-v4",
-];
+/// Declares the environments: each is a type, or a table of transitions that may read options.
+macro_rules! environments {
+    ($($id:literal => $Type:ty,)* tables: $($table_id:literal => $read:expr,)*) => {
+        /// Names of the native environments.
+        pub const IDS: &[&str] = &[$($id,)* $($table_id),*];
+
+        /// Hands the maker of the environment called `id` to `visitor`.
+        ///
+        /// Errors: `unknown-environment`, `env-bad-option`.
+        pub fn visit<V: Visitor>(id: &str, options: &Options, visitor: V) -> Result<V::Output> {
+            let mut rest = options.clone();
+            let read: Option<fn(&mut Options) -> Result<Arc<Table>>> = match id {
+                $($table_id => Some($read),)*
+                id if IDS.contains(&id) => None,
+                id => return Err(unknown(id)),
+            };
+            let table = read.map(|read| read(&mut rest)).transpose()?;
+            if let Some(name) = rest.keys().next() {
+                return Err(Error::usage("env-bad-option", format!("{id} has no option `{name}`"))
+                    .hint("remove it from `env_options`; FrozenLake-v1 takes `is_slippery` and `map_name`"));
+            }
+            Ok(match (table, id) {
+                (Some(table), _) => visitor.visit(move || TableEnvironment::new(&table)),
+                $((None, $id) => visitor.visit(<$Type>::default),)*
+                (None, _) => return Err(unknown(id)),
+            })
+        }
+    };
+}
+
+environments! {
+    "CartPole-v1" => CartPole,
+    "Acrobot-v1" => Acrobot,
+    "MountainCar-v0" => MountainCar,
+    "MountainCarContinuous-v0" => MountainCarContinuous,
+    "Pendulum-v1" => Pendulum,
+    tables:
+    "FrozenLake-v1" => table::frozen_lake,
+    "CliffWalking-v1" => |_| Ok(table::cliff_walking()),
+    "Taxi-v4" => |_| Ok(table::taxi()),
+}
 
 /// Work on an environment whose type is known where it is compiled: its step is inlined into the caller's loop.
 pub trait Visitor {
@@ -39,33 +71,6 @@ pub trait Visitor {
 
     /// Takes the maker of an environment; each call of `make` makes one.
     fn visit<E: Environment + 'static>(self, make: impl Fn() -> E + Send + 'static) -> Self::Output;
-}
-
-/// Hands the maker of the environment called `id` to `visitor`.
-///
-/// Errors: `unknown-environment`, `env-bad-option`.
-pub fn visit<V: Visitor>(id: &str, options: &Options, visitor: V) -> Result<V::Output> {
-    let mut rest = options.clone();
-    let table = match id {
-        "FrozenLake-v1" => Some(table::frozen_lake(&mut rest)?),
-        "CliffWalking-v1" => Some(table::cliff_walking()),
-        "Taxi-v4" => Some(table::taxi()),
-        id if IDS.contains(&id) => None,
-        id => return Err(unknown(id)),
-    };
-    if let Some(name) = rest.keys().next() {
-        return Err(Error::usage("env-bad-option", format!("{id} has no option `{name}`"))
-            .hint("remove it from `env_options`; FrozenLake-v1 takes `is_slippery` and `map_name`"));
-    }
-    Ok(match (table, id) {
-        (Some(table), _) => visitor.visit(move || TableEnvironment::new(&table)),
-        (None, "CartPole-v1") => visitor.visit(CartPole::default),
-        (None, "Acrobot-v1") => visitor.visit(Acrobot::default),
-        (None, "MountainCar-v0") => visitor.visit(MountainCar::default),
-        (None, "MountainCarContinuous-v0") => visitor.visit(MountainCarContinuous::default),
-        (None, "Pendulum-v1") => visitor.visit(Pendulum::default),
-        (None, _) => return Err(unknown(id)),
-    })
 }
 
 fn unknown(id: &str) -> Error {

@@ -73,7 +73,7 @@ pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
 
 fn stack_named(name: &str) -> Result<&'static Stack> {
     find(name).ok_or_else(|| {
-        let names = STACKS.map(|stack| stack.name);
+        let names: Vec<&str> = STACKS.iter().map(|stack| stack.name).collect();
         let near = names.iter().min_by_key(|own| strsim::damerau_levenshtein(own, name));
         let near = near.filter(|own| strsim::damerau_levenshtein(own, name) <= 2);
         let error = Error::usage("bad-usage", format!("--run {name}: not a framework that is known"))

@@ -25,7 +25,7 @@ pub struct Args {
 
 /// The name of each stack that is imported, and what its file is.
 fn importable() -> impl Iterator<Item = (&'static str, &'static str)> {
-    STACKS.into_iter().filter_map(|stack| Some((stack.name, stack.imported_file()?)))
+    STACKS.iter().filter_map(|stack| Some((stack.name, stack.imported_file()?)))
 }
 
 fn after_help() -> String {

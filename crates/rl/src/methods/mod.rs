@@ -25,7 +25,7 @@ pub struct PairMethod {
     pub score: fn(&mut Trainer<'_>, &RunSpec, &[Item]) -> Result<PairScore>,
 }
 
-pub(crate) const PAIR_METHODS: [PairMethod; 2] = [
+pub(crate) const PAIR_METHODS: &[PairMethod] = &[
     PairMethod { method: Method::Dpo, step: dpo::dpo_step, score: dpo::score_pairs },
     PairMethod {
         method: Method::RewardModel,
