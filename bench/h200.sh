@@ -5,7 +5,7 @@
 #     bench/h200.sh BINARY PART --rehearse --results DIR       # tries the script where there is no GPU
 #
 # Each part ends within eight minutes, adds its rows to bench/results/h200.json (other parts' rows stay) and renders
-# h200.md beside it. Needs a python3 with PyTorch and transformers; TRL, Liger and datasets come from the wheels that
+# h200.md next to it. Needs a python3 with PyTorch and transformers; TRL, Liger and datasets come from the wheels that
 # bench/fetch_wheels.sh left in PLIMSOLL_WHEELS (default bench/.wheels) and are installed into a folder that is removed.
 # PYTHON names another interpreter, PLIMSOLL_COMMIT the commit of the binary where there is no checkout.
 set -euo pipefail

@@ -274,7 +274,7 @@ def faults_page(found):
         f"Other processes used at most {max(found['other_cores'], default=0.0)} cores, so seconds are rough. "
         f"Versions: {', '.join(versions(found)) or 'none'}.",
         "",
-        f"Ours has `step_timeout_ms = {setup['step_timeout_ms']}` (60,000 where nothing is said), `worker_memory` of "
+        f"Ours has `step_timeout_ms = {setup['step_timeout_ms']}` (60,000 by default), `worker_memory` of "
         f"{setup['worker_memory_mib']} MiB, and the usual pause before a restart (0.1 s at first). Its seconds are those "
         "of the longest step of all environments, which waits for the restart; where the run ends, from its start. Frames "
         "lost are steps that were in flight; frames of completed steps are kept. TorchRL has its defaults; its seconds are "

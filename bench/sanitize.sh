@@ -3,7 +3,7 @@
 #
 #     bench/sanitize.sh PLIMSOLL TESTS [--logs DIR]
 #
-# PLIMSOLL is the binary, TESTS the test binary `cuda` of crates/device (`cargo test -p plimsoll-device --test cuda --no-run`
+# PLIMSOLL is the binary, TESTS the test binary of crates/cuda (`cargo test -p plimsoll-cuda --test it --no-run`
 # prints its path). One line a tool and program; the exit code is 1 if any reported an error, 2 if it could not be tried.
 # SANITIZER names another compute-sanitizer, TEST_FILTER the tests to run (default: all).
 set -euo pipefail

@@ -39,7 +39,7 @@ for words in sys.argv[2:]:
     print(json.dumps({{**{ours!r}, "fault": fault, "where": where, "always": bool(always), "num_envs": 8}}))
 """
 
-# Leaves a process behind, as collectors do, and prints; raises where ours sleeps.
+# Leaves behind a process, as collectors do, and prints; raises where ours sleeps.
 PEER = """import json, os, subprocess, sys
 name, envs, folder, options = sys.argv[1:]
 child = subprocess.Popen(["sleep", "1000"], start_new_session=True)

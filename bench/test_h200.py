@@ -69,7 +69,7 @@ class Verdicts(unittest.TestCase):
             ((0, None, 0, None, "less"), (0, None, True)),
             ((1, None, 0, None, "less"), (0, None, False)),
             ((7.0, 3.0, None, None, "more"), (None, 7.0 / 3.0, None)),
-            ((7.0, None, None, 1.5, "more"), (None, None, None)),  # The peer failed: nobody knows.
+            ((7.0, None, None, 1.5, "more"), (None, None, None)),  # The peer failed: the ratio is unknown.
             ((None, 3.0, None, 1.5, "more"), (4.5, None, False)),  # We failed.
         ]
         for (ours, peer, floor, ratio_floor, better), expect in cases:

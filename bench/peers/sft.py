@@ -194,7 +194,7 @@ def page(result):
     cells = lambda s: [str(s["step"]), f"{s['ours']:.6f}", f"{s['theirs']:.6f}", f"{s['differs_by']:.1e}"]  # noqa: E731
     table = "\n".join(results.table(["step", "Plimsoll", "transformers", "relative difference"], map(cells, shown)))
     holds = "holds" if result["holds"] else "does not hold"
-    return f"""# The loss curve of `method = "sft"` beside transformers
+    return f"""# The loss curve of `method = "sft"` next to transformers
 
 Made by `{result["command"]}`; its head says what is done. torch {versions["torch"]}, transformers
 {versions["transformers"]}, both sides in f32. {len(steps)} steps from the same random weights. The largest relative difference of a step's

@@ -15,7 +15,7 @@ fn main() {
         // The list of the pages is no page.
         .filter(|path| path.file_name().is_some_and(|name| name != "README.md"))
         .collect();
-    // By slug, not by file name: `a.md` stands behind `a-b.md`, `a` before `a-b`.
+    // By slug, not by file name: `a.md` sorts after `a-b.md`, but `a` before `a-b`.
     files.sort_by(|a, b| a.file_stem().cmp(&b.file_stem()));
     let mut table = String::from("&[\n");
     for path in files {

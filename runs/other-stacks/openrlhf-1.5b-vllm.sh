@@ -1,7 +1,7 @@
 #!/bin/bash
 # Two cards train a 1.5B model, two run an engine each; nothing sleeps:
 #   plimsoll doctor --run openrlhf runs/other-stacks/openrlhf-1.5b-vllm.sh --gpus 4 --gpu-memory 80GiB --host-memory 500GB
-# An illegal memory access in the engine cannot be judged from settings; what to switch on is said.
+# An illegal memory access in the engine cannot be judged from settings; the doctor names what to switch on.
 pip install openrlhf==0.6.0
 ray job submit -- python3 -m openrlhf.cli.train_ppo_ray \
     --actor_num_nodes 1 --actor_num_gpus_per_node 2 \

@@ -1,5 +1,5 @@
 # torchrl==0.4.0
-# Sixty-four workers on the CPU beside a learner on one card of 24 GB:
+# Sixty-four workers on the CPU next to a learner on one card of 24 GB:
 #   plimsoll doctor --run torchrl runs/other-stacks/torchrl-64-workers.py --gpu-memory 24GiB --host-memory 64GiB
 # No worker needs the card, and each makes a context on it all the same.
 from torchrl.collectors import MultiaSyncDataCollector

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::finding::Finding;
 use crate::manifest;
-use crate::tidy::{Finding, Tree};
+use crate::tree::Tree;
 
 /// The table, in the notation of ARCHITECTURE.md: `left <- what it may depend on`.
 pub const ALLOWED: &str = "
@@ -46,10 +47,10 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for (path, text) in tree.texts("/Cargo.toml").filter(|(path, _)| ours(path)) {
         let owner = path.strip_suffix("/Cargo.toml").expect("the suffix was asked for");
         let owner = owner.strip_prefix("crates/").unwrap_or(owner);
-        for entry in manifest::entries(text).filter(|entry| entry.is_dependency()) {
-            let Some(target) = workspace_crate(&entry.key) else { continue };
+        for dependency in manifest::dependencies(text) {
+            let Some(target) = workspace_crate(&dependency.name) else { continue };
             if !table.get(owner).is_some_and(|allowed| allowed.contains(target)) {
-                findings.push(Finding::new(path, entry.line, new_edge(owner, target, &table)));
+                findings.push(Finding::new(path, dependency.line, new_edge(owner, target, &table)));
             }
         }
         if path.starts_with("crates/") && !table.contains_key(owner) && owner != "base" {
@@ -118,7 +119,7 @@ pub fn parse(text: &str) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     /// The promise itself: this workspace has no edge that the table lacks.
     #[test]
@@ -167,11 +168,14 @@ mod tests {
             for name in reached.clone() {
                 let text =
                     tree.text(&format!("crates/{name}/Cargo.toml")).expect("each crate has a manifest");
-                let entries = manifest::entries(text).filter(|entry| entry.is_dependency());
-                for entry in entries {
+                for dependency in manifest::dependencies(text) {
                     let outside = ["cudarc", "libloading"];
-                    assert!(!outside.contains(&entry.key.as_str()), "{name} depends on {}", entry.key);
-                    reached.extend(workspace_crate(&entry.key).map(str::to_string));
+                    assert!(
+                        !outside.contains(&dependency.name.as_str()),
+                        "{name} depends on {}",
+                        dependency.name
+                    );
+                    reached.extend(workspace_crate(&dependency.name).map(str::to_string));
                 }
             }
             if reached.len() == before {

@@ -1,68 +1,76 @@
-//! How long a file and a function may be. A function fits on a screen; a file of 800 lines is two subjects.
+//! How long a file and a function may be. A function fits on a screen; a file of 600 lines is two subjects.
 
-use crate::source::{Source, is_word};
-use crate::tidy::Finding;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use crate::finding::Finding;
+use crate::source::Source;
 
 /// Lines of a file.
-pub const FILE_LINES_MAX: usize = 800;
+pub const FILE_LINES_MAX: usize = 600;
+
+/// Files that are being split.
+const NOT_YET: [&str; 1] = ["crates/reward/src/math/parse.rs"];
 
 /// Lines of a function, from `fn` to its closing brace.
 pub const FUNCTION_LINES_MAX: usize = 70;
 
 /// Checks one source.
 pub fn check(source: &Source) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if source.num_lines() > FILE_LINES_MAX {
-        let message = format!("{} lines, and a file has at most {FILE_LINES_MAX}", source.num_lines());
-        findings.push(Finding::new(&source.path, 1, message));
+    let num_lines = source.text.lines().count();
+    let mut functions = Functions { path: &source.path, findings: Vec::new() };
+    if num_lines > FILE_LINES_MAX && !NOT_YET.contains(&source.path.as_str()) {
+        let message = format!("{num_lines} lines, and a file has at most {FILE_LINES_MAX}");
+        functions.findings.push(Finding::new(&source.path, 1, message));
     }
-    for start in source.find("fn") {
-        let Some((name, end)) = function(source, start) else { continue };
-        let (first, last) = (source.line_of(start), source.line_of(end));
-        let lines = last - first + 1;
-        if lines > FUNCTION_LINES_MAX {
-            let message =
-                format!("function {name} has {lines} lines, and a function has at most {FUNCTION_LINES_MAX}");
-            findings.push(Finding::new(&source.path, first, message));
-        }
-    }
-    findings
+    functions.visit_file(&source.file);
+    functions.findings
 }
 
-/// The name of the function whose `fn` stands at `start`, and its closing brace. `None` for types and declarations.
-fn function(source: &Source, start: usize) -> Option<(String, usize)> {
-    let code = &source.code;
-    let after = start + 2;
-    let begin = after + code[after..].iter().take_while(|c| c.is_whitespace()).count();
-    let name: String = code[begin..].iter().take_while(|c| is_word(**c)).collect();
-    if name.is_empty() {
-        return None;
-    }
-    let (mut nesting, mut braces) = (0i32, 0i32);
-    for (i, c) in code.iter().enumerate().skip(begin) {
-        match c {
-            '(' | '[' => nesting += 1,
-            ')' | ']' => nesting -= 1,
-            ';' if nesting == 0 && braces == 0 => return None,
-            '{' => braces += 1,
-            '}' => {
-                braces -= 1;
-                if braces == 0 && nesting == 0 {
-                    return Some((name, i));
-                }
-            }
-            _ => {}
+struct Functions<'s> {
+    path: &'s str,
+    findings: Vec<Finding>,
+}
+
+impl Functions<'_> {
+    fn measure(&mut self, signature: &syn::Signature, body: &syn::Block) {
+        let first = signature.fn_token.span().start().line;
+        let lines = body.span().end().line - first + 1;
+        if lines > FUNCTION_LINES_MAX {
+            let name = &signature.ident;
+            let message =
+                format!("function {name} has {lines} lines, and a function has at most {FUNCTION_LINES_MAX}");
+            self.findings.push(Finding::new(self.path, first, message));
         }
     }
-    None
+}
+
+impl<'s> Visit<'s> for Functions<'_> {
+    fn visit_item_fn(&mut self, item: &'s syn::ItemFn) {
+        self.measure(&item.sig, &item.block);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'s syn::ImplItemFn) {
+        self.measure(&item.sig, &item.block);
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'s syn::TraitItemFn) {
+        if let Some(body) = &item.default {
+            self.measure(&item.sig, body);
+        }
+        visit::visit_trait_item_fn(self, item);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::tests::source;
 
     fn findings(text: &str) -> Vec<String> {
-        check(&Source::new("a.rs", text)).iter().map(ToString::to_string).collect()
+        check(&source("a.rs", text)).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -70,16 +78,12 @@ mod tests {
         let function =
             |lines: usize| format!("\nfn long(a: [u8; 3]) {{\n{}}}\n", "    a();\n".repeat(lines - 2));
         assert_eq!(findings(&function(FUNCTION_LINES_MAX)), [""; 0]);
-        let found = findings(&function(FUNCTION_LINES_MAX + 1));
-        assert_eq!(found, ["a.rs:2: function long has 71 lines, and a function has at most 70"]);
-    }
-
-    #[test]
-    fn braces_in_strings_and_comments_do_not_count() {
-        let filler = "// line\n".repeat(100);
-        assert_eq!(findings(&format!("fn a() {{ f(\"{{\", '{{'); }} // {{\n{filler}")), [""; 0]);
-        assert_eq!(findings(&format!("trait T {{ fn a(&self) -> [u8; 2]; }}\n{filler}")), [""; 0]);
-        assert_eq!(findings(&format!("type F = fn(u8) -> u8;\n{filler}")), [""; 0]);
+        let text = function(FUNCTION_LINES_MAX + 1);
+        assert_eq!(findings(&text), ["a.rs:2: function long has 71 lines, and a function has at most 70"]);
+        for around in ["impl A", "trait A", "mod a", "fn a()"] {
+            let found = findings(&format!("{around} {{ {text} }}"));
+            assert!(found.iter().any(|found| found.contains("function long has 71")), "{around}");
+        }
     }
 
     #[test]

@@ -1,51 +1,48 @@
-//! What every published crate says of itself: a description and a licence. Reads as much of TOML as our own manifests use.
+//! What a crate's manifest says: its dependencies, and that it has a description and a licence.
 
-use crate::tidy::{Finding, Tree};
+use toml::de::{DeTable, DeValue};
 
-/// A `key = value` of a manifest.
-pub struct Entry {
-    /// The table it stands in.
-    pub table: String,
-    /// Its key, up to the first dot; for a table of its own (`[dependencies.x]`) the last part of that name.
-    pub key: String,
+use crate::finding::Finding;
+use crate::tree::Tree;
+
+/// Something that a crate is built with. Those of tests do not count.
+pub struct Dependency {
+    pub name: String,
     /// Line, from 1.
     pub line: usize,
 }
 
-impl Entry {
-    /// Whether it is something the crate is built with. Those of tests do not count.
-    pub fn is_dependency(&self) -> bool {
-        let kind = self.table.rsplit('.').next().unwrap_or("");
-        kind == "dependencies" || kind == "build-dependencies"
-    }
+/// Returns the dependencies of a manifest; none if it is not TOML, which cargo reports.
+pub fn dependencies(text: &str) -> Vec<Dependency> {
+    let manifest = DeTable::parse(text).map(toml::Spanned::into_inner).unwrap_or_default();
+    let targets = table(&manifest, "target").into_iter().flat_map(DeTable::values);
+    let platforms = targets.filter_map(|target| target.get_ref().as_table());
+    let parents: Vec<&DeTable> = std::iter::once(&manifest).chain(platforms).collect();
+    let tables = parents.iter().flat_map(|parent| {
+        ["dependencies", "build-dependencies"].into_iter().filter_map(|kind| table(parent, kind))
+    });
+    let mut found: Vec<Dependency> = tables
+        .flat_map(DeTable::keys)
+        .map(|key| Dependency {
+            name: key.get_ref().to_string(),
+            line: 1 + text[..key.span().start].matches('\n').count(),
+        })
+        .collect();
+    found.sort_by_key(|dependency| dependency.line);
+    found
 }
 
-/// The entries of a manifest, in order.
-pub fn entries(text: &str) -> impl Iterator<Item = Entry> {
-    let mut table = String::new();
-    text.lines().enumerate().filter_map(move |(index, line)| {
-        let line = line.trim();
-        let entry = |table: &str, key: &str| Entry {
-            table: table.to_string(),
-            key: key.trim().trim_matches('"').to_string(),
-            line: index + 1,
-        };
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            table = name.to_string();
-            let (parent, last) = name.rsplit_once('.')?;
-            return Some(entry(parent, last)).filter(Entry::is_dependency);
-        }
-        let (key, _) = line.split_once('=').filter(|_| !line.starts_with('#'))?;
-        Some(entry(&table, key.split('.').next().unwrap_or(key)))
-    })
+fn table<'t>(parent: &'t DeTable<'t>, key: &str) -> Option<&'t DeTable<'t>> {
+    parent.get(key).and_then(|value| DeValue::as_table(value.get_ref()))
 }
 
 /// Checks every crate's manifest.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts("/Cargo.toml").filter(|(path, _)| path.starts_with("crates/")) {
+        let manifest: toml::Table = text.parse().unwrap_or_default();
         for key in ["description", "license"] {
-            if !entries(text).any(|entry| entry.table == "package" && entry.key == key) {
+            if manifest.get("package").and_then(|package| package.get(key)).is_none() {
                 findings.push(Finding::new(path, 1, format!("the package has no {key}")));
             }
         }
@@ -56,7 +53,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     #[test]
     fn a_crate_needs_description_and_licence() {
@@ -71,7 +68,8 @@ mod tests {
     fn dependencies_in_all_their_forms() {
         let text = "[dependencies]\na.workspace = true\nb = \"1\"\n# c = \"1\"\n[dependencies.d]\npath = \"x\"\n\
                     [target.'cfg(unix)'.dependencies]\ne = \"1\"\n[dev-dependencies]\nf = \"1\"\n";
-        let keys: Vec<String> = entries(text).filter(Entry::is_dependency).map(|entry| entry.key).collect();
-        assert_eq!(keys, ["a", "b", "d", "e"]);
+        let found = dependencies(text);
+        let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.line)).collect();
+        assert_eq!(found, [("a", 2), ("b", 3), ("d", 5), ("e", 8)]);
     }
 }

@@ -1,28 +1,30 @@
 //! Every error slug has a page `docs/errors/<slug>.md`, and every page is the page of a slug.
 //!
 //! A slug is the string literal that the constructor of an `Error` or of a check gets first, the value of a field `slug`,
-//! or a class of the doctor's data. Tests of a file
-//! and files of tests make up slugs of their own, so they are not read.
+//! a constant of `base::slugs`, or a class of the doctor's data. Tests make up slugs, so they are not read.
 
 use std::collections::BTreeMap;
 
+use crate::finding::Finding;
 use crate::source::Source;
-use crate::tidy::{Finding, Tree};
+use crate::tree::Tree;
 
-/// What a slug follows: the constructors, and `error` of those that know the place in a run file.
+/// Tokens that a slug follows: the constructors, and `error` of those that know the place in a run file.
 const CONSTRUCTORS: [&str; 8] = [
-    "Error::new(",
-    "Error::usage(",
-    "Error::does_not_fit(",
-    "Error::io(",
-    "slug:",
-    ".error(",
+    "Error : : new (",
+    "Error : : usage (",
+    "Error : : does_not_fit (",
+    "Error : : io (",
+    "slug :",
+    ". error (",
     // A check of the doctor's, directly or by the constant that a file with one check has.
-    "Check::new(",
-    "const SLUG: &str =",
+    "Check : : new (",
+    "const SLUG : & str =",
 ];
 /// Classes that the doctor names, which are data.
 const SIGNATURES: &str = "crates/doctor/data/signatures.toml";
+/// Slugs that code matches, each a constant.
+const CONSTANTS: &str = "crates/base/src/slugs.rs";
 
 const PAGES: &str = "docs/errors/";
 
@@ -69,10 +71,13 @@ fn slugs(sources: &[Source]) -> BTreeMap<String, (String, usize)> {
     let is_library =
         |source: &&Source| source.path.starts_with("crates/") && !source.path.contains("/tests/");
     for source in sources.iter().filter(is_library) {
-        for constructor in CONSTRUCTORS {
-            for start in source.find(constructor).into_iter().filter(|&start| start < source.tests_start()) {
-                if let Some(slug) = source.literal_at(start + constructor.len()) {
-                    slugs.entry(slug).or_insert((source.path.clone(), source.line_of(start)));
+        let constants = (source.path == CONSTANTS).then_some(": & str =");
+        for constructor in CONSTRUCTORS.into_iter().chain(constants) {
+            for tokens in source.find(constructor) {
+                let literal = tokens.get(constructor.split(' ').count()).map_or("", |token| &token.text);
+                if let Some(slug) = literal.strip_prefix('"') {
+                    let slug = slug.trim_end_matches('"').to_string();
+                    slugs.entry(slug).or_insert((source.path.clone(), tokens[0].line));
                 }
             }
         }
@@ -89,15 +94,18 @@ fn is_kebab_case(slug: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::source::tests::source;
+    use crate::tree::tests::tree;
 
     fn findings(code: &str, pages: &[&str]) -> Vec<String> {
         let page = |slug: &&str| (format!("{PAGES}{slug}.md"), format!("# {slug}\n"));
         let pages: Vec<(String, String)> = pages.iter().map(page).collect();
         let files: Vec<(&str, &str)> =
             pages.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-        let sources =
-            [Source::new("crates/a/src/lib.rs", code), Source::new("crates/a/tests/t.rs", "slug: \"t-t\"")];
+        let sources = [
+            source("crates/a/src/lib.rs", code),
+            source("crates/a/tests/t.rs", "const A: A = A { slug: \"t-t\" };"),
+        ];
         check(&tree(&files), &sources).iter().map(ToString::to_string).collect()
     }
 
@@ -118,8 +126,21 @@ mod tests {
     #[test]
     fn tests_and_comments_make_no_slugs() {
         let code = "// Error::new(\"x\")\nfn f(slug: &str) { Error::new(slug, m) }\n\
-                    #[cfg(test)]\nmod tests { Error::new(\"made-up\", m); }";
+                    #[cfg(test)]\nmod tests { fn g() { Error::new(\"made-up\", m); } }";
         assert_eq!(findings(code, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn constants_that_code_matches_have_pages_too() {
+        let found = |path| {
+            let source = source(path, "pub const A_B: &str = \"a-b\";\npub const ALL: [&str; 1] = [A_B];");
+            check(&tree(&[]), &[source]).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            found(CONSTANTS),
+            ["crates/base/src/slugs.rs:1: slug `a-b` has no page docs/errors/a-b.md"]
+        );
+        assert_eq!(found("crates/a/src/lib.rs"), [""; 0]);
     }
 
     #[test]
@@ -129,7 +150,7 @@ mod tests {
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found, ["crates/doctor/data/signatures.toml:5: slug `c` has no page docs/errors/c.md"]);
         let source =
-            Source::new("crates/doctor/src/a.rs", "const SLUG: &str = \"d\";\nCheck::new(\"e\", x);");
+            source("crates/doctor/src/a.rs", "const SLUG: &str = \"d\";\nfn f() { Check::new(\"e\", x); }");
         assert_eq!(check(&tree(&[]), &[source]).len(), 2);
     }
 
@@ -142,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_page_opens_with_its_slug() {
-        let sources = [Source::new("crates/a/src/lib.rs", "Error::new(\"a\", m)")];
+        let sources = [source("crates/a/src/lib.rs", "fn f() { Error::new(\"a\", m) }")];
         let found = check(&tree(&[("docs/errors/a.md", "# b\n")]), &sources);
         assert_eq!(found.len(), 1);
     }

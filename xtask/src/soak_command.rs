@@ -4,7 +4,7 @@ use crate::soak::{self, Options};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Runs it with the arguments behind its name; none if they are not its own.
+/// Runs it with the arguments after its name; none if they are not its own.
 pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
     options(arguments, root).map(|options| make(&options, root))
 }

@@ -4,7 +4,7 @@ use crate::truth;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Runs it with the arguments behind its name; none if they are not its own.
+/// Runs it with the arguments after its name; none if they are not its own.
 pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
     options(arguments).map(|(runs, seed)| make(runs, seed, root))
 }

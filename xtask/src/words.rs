@@ -1,8 +1,8 @@
 //! What must not stand in the repository: unfinished work, paths of one machine, hosts of package registries. And what
 //! must: a Rust file opens with what it owns.
 
-use crate::source::{Source, is_word};
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 
 /// Files read for words. Data and lock files are not prose.
 const SUFFIXES: [&str; 8] = [".rs", ".md", ".toml", ".py", ".sh", ".cu", ".cuh", ".yml"];
@@ -20,8 +20,8 @@ const HOSTS: [&str; 4] = [
 /// The one place that may name a host: the default endpoint of the model hub.
 const ENDPOINT_FOLDER: &str = "crates/files/src/";
 
-/// Checks all text files, and the code of all sources.
-pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
+/// Checks all text files.
+pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_prose =
         |path: &str| path.starts_with(".ci/") || SUFFIXES.iter().any(|suffix| path.ends_with(suffix));
@@ -32,8 +32,8 @@ pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
             );
         }
     }
-    for source in sources {
-        findings.extend(check_source(source));
+    for (path, _) in tree.texts(".rs").filter(|(_, text)| !text.starts_with("//!")) {
+        findings.push(Finding::new(path, 1, "the file does not open with `//!` and what it owns"));
     }
     findings
 }
@@ -49,35 +49,25 @@ fn check_line(path: &str, line: &str) -> Option<String> {
     (!path.starts_with(ENDPOINT_FOLDER)).then(|| format!("names the registry host {host}"))
 }
 
+fn is_letter(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(start, _)| {
         let before = line[..start].chars().next_back();
         let after = line[start + word.len()..].chars().next();
-        !before.is_some_and(is_word) && !after.is_some_and(is_word)
+        !before.is_some_and(is_letter) && !after.is_some_and(is_letter)
     })
-}
-
-fn check_source(source: &Source) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for name in ["todo!", "unimplemented!", "dbg!"] {
-        for start in source.find(name) {
-            findings.push(Finding::new(&source.path, source.line_of(start), format!("{name} is for drafts")));
-        }
-    }
-    if !source.line(1).starts_with("//!") {
-        findings.push(Finding::new(&source.path, 1, "the file does not open with `//!` and what it owns"));
-    }
-    findings
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        let sources: Vec<Source> = if path.ends_with(".rs") { vec![Source::new(path, text)] } else { vec![] };
-        check(&tree(&[(path, text)]), &sources).into_iter().map(|finding| finding.message).collect()
+        check(&tree(&[(path, text)])).into_iter().map(|finding| finding.message).collect()
     }
 
     #[test]
@@ -91,18 +81,6 @@ mod tests {
             assert_eq!(found(".ci/run", &line(host)).len(), 1, "{host}");
             assert_eq!(found("Cargo.lock", &line(host)).len(), 0, "{host}");
             assert_eq!(found("crates/files/src/hub.rs", &format!("//! {host}\n")).len(), 0, "{host}");
-        }
-    }
-
-    #[test]
-    fn drafts_in_code() {
-        for name in ["todo!()", "unimplemented!()", "dbg!(x)"] {
-            assert_eq!(found("a.rs", &format!("//! a\nfn f() {{ {name} }}\n")).len(), 1, "{name}");
-            assert_eq!(
-                found("a.rs", &format!("//! {name}\nfn f() {{ g(\"{name}\") }}\n")).len(),
-                0,
-                "{name}"
-            );
         }
     }
 

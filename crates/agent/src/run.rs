@@ -15,7 +15,7 @@ use plimsoll_base::{Bytes, Error, PolicyVersion, Result};
 use plimsoll_collect::{Collector, Mode, OnAbort, Policy, Settings};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::Device;
+use plimsoll_device::Backend;
 use plimsoll_files::record_of;
 use plimsoll_memory::{Arena, ArenaMap, Limits};
 use plimsoll_run::checkpoint::RunState;
@@ -69,7 +69,7 @@ fn train_until_signal(
         .inspect_err(|_| opened.dir.discard())?;
     dev.bind_scratch(arena.split().0.buf("device.scratch"));
     let fingerprint = fingerprint(&run, &settings, &dev);
-    let opened = opened.take_up(opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
+    let opened = opened.take_up(*opening, &run_file, &plan.to_json(), &fingerprint, observer)?;
     let begun = Begun {
         run: &run,
         title: title(&run, &settings, &dev),

@@ -3,7 +3,7 @@
 //! Tolerance: 2e-5 relative, which is what f32 arithmetic of the references leaves, plus 2e-7 absolute where a value is
 //! the difference of numbers near 1 (3 units in the last place of f32).
 //!
-//! What is not covered stands in `SKIPPED`, each with its reason; a key that no test knows fails
+//! `SKIPPED` lists what is not covered, each with its reason; a key that no test knows fails
 //! `every_key_of_the_file_is_covered_or_skipped`.
 //! Whitened advantages are compared on trained tokens only: the references shift masked positions too, ours are 0.
 
@@ -340,7 +340,7 @@ fn policy_losses_and_gradients() {
         }
         check_policy(key, &loss, &inputs, &inputs.old, corrected.map(|_| &weights[..]), &agg, expect);
     }
-    // GSPO against the rollout's log-probs is GSPO with those in the place of the old ones. The reference still
+    // GSPO against the rollout's log-probs is GSPO with those instead of the old ones. The reference still
     // measures its KL to the old policy, so that is not compared.
     let mut expect = golden["policy_loss"]["gspo_is_token"].clone();
     expect["ppo_kl"] = Value::Null;
@@ -444,8 +444,8 @@ const SKIPPED: [(&str, &str); 13] = [
     ("policy_loss/binary_kl_token_0.003", "a trust region on a divergence, which is not built"),
     ("policy_loss/binary_kl_seq_0.003", "a trust region on a divergence, which is not built"),
     ("policy_loss/tv_token_0.05", "a trust region on a divergence, which is not built"),
-    ("advantage_pipeline/flash_reinforce", "an estimator that algorithms of ours do not have"),
-    ("advantage_pipeline/flash_reinforce_klcoef0.05", "an estimator that algorithms of ours do not have"),
+    ("advantage_pipeline/flash_reinforce", "an estimator that our algorithms do not have"),
+    ("advantage_pipeline/flash_reinforce_klcoef0.05", "an estimator that our algorithms do not have"),
     (
         "advantage_pipeline/dr_grpo_stop_0.3_trunc_rows_0_2",
         "ProRL's penalty of cut responses, which is not built",

@@ -1,5 +1,5 @@
 //! Properties that hold for any input: gradients do not depend on the cut into micro-batches, masked tokens contribute
-//! exactly nothing whatever stands there, and an on-policy batch has ratio exactly 1.
+//! exactly nothing whatever is there, and an on-policy batch has ratio exactly 1.
 
 use plimsoll_algo::advantage::{self, Gae, MaskHole, Whiten};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};

@@ -14,6 +14,8 @@ mod model_spec;
 mod names;
 mod phase;
 pub mod rng;
+#[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
+pub mod slugs;
 
 pub use architecture::{ARCHITECTURES, Architecture, Family};
 pub use bytes::Bytes;

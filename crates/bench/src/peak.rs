@@ -6,7 +6,7 @@ use plimsoll_base::{Bytes, DType, ModelSpec, PhaseSet, Result};
 use plimsoll_cpu::peak::{measure_bandwidth, measure_flops};
 use plimsoll_cpu::{self as cpu, Isa};
 use plimsoll_cuda::{CudaDevice, ScratchLimits};
-use plimsoll_device::{Device, DeviceKind, Matrix, MatrixLayout};
+use plimsoll_device::{Backend, Device, DeviceKind, Matrix, MatrixLayout};
 use plimsoll_memory::{Arena, ArenaMap, Layout, Limits, Pool};
 use plimsoll_plan::devices;
 use serde_json::{Value, json};

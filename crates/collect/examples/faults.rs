@@ -21,7 +21,7 @@ const WORKERS: u32 = 2;
 const BATCHES: usize = 12;
 /// Of one that always fails, which ends the run before.
 const BATCHES_MAX: usize = 1000;
-/// The limit on a step here, so that a table is made within a minute; 60 s where nothing is said.
+/// The limit on a step here, so that a table is made within a minute; 60 s by default.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 const WORKER_MEMORY_MIB: u64 = 300;
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/");
@@ -125,7 +125,7 @@ fn collect(envs: PythonEnvs, batches: usize, folder: &Path, seen: &mut Seen) -> 
     let mut ended = Ok(());
     for _ in 0..batches {
         let since = Instant::now();
-        ended = collector.next().map(|batch| drop(batch.expect("nobody stops it")));
+        ended = collector.next().map(|batch| drop(batch.expect("it is not stopped")));
         seen.seconds = seen.seconds.max(since.elapsed().as_secs_f64());
         seen.said.extend(collector.take_faults().iter().map(|fault| words(&fault.error, folder)));
         if ended.is_err() {
@@ -142,7 +142,7 @@ fn words(error: &Error, folder: &Path) -> Value {
     json!({ "slug": error.slug, "message": message })
 }
 
-/// Whether a process is there, and no zombie that nobody collects.
+/// Whether a process lives and is not a zombie.
 fn lives(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

@@ -1,4 +1,4 @@
-//! A batch as a learner sees it, and the pool of rows that it comes from and goes back to.
+//! A batch as a learner sees it, and the pool that its rows come from and return to.
 
 use crate::{Row, RowLayout};
 use plimsoll_worker::Stop;
@@ -6,18 +6,18 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How soon a thread that waits for rows sees that it is to stop.
+/// How soon a thread that waits for rows notices a stop.
 pub(crate) const STOP_POLL: Duration = Duration::from_millis(50);
 
-/// Rows of T frames, one an environment in the synchronous modes. Its memory goes back to the collector when it is
-/// dropped, and environments wait while all of it is held.
+/// Rows of T frames, one per environment in the synchronous modes. Its memory returns to the collector when it is
+/// dropped; environments wait while all batches are held.
 #[derive(Debug)]
 pub struct Batch {
     /// Counted from 0.
     pub index: u64,
     /// Where the columns of each row are.
     pub layout: Arc<RowLayout>,
-    /// The oldest and the newest version of the policy that chose a delivered frame; none without frames.
+    /// The oldest and the newest policy version of a delivered frame; `None` without frames.
     pub versions: Option<(u64, u64)>,
     /// Frames that are neither invalid nor resets.
     pub num_frames: u64,
@@ -33,8 +33,8 @@ impl Batch {
         batch
     }
 
-    /// The rows: by ascending environment in the synchronous modes, where row `e` lies `Piece::stride` bytes after row
-    /// `e - 1`; in the order in which they were full in `async`, where `Row::env_index` says whose each is.
+    /// Returns the rows: by environment in the synchronous modes, where row `e` is `Piece::stride` bytes after row
+    /// `e - 1`; in the order in which they filled in `async`, where `Row::env_index` names the environment.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
@@ -51,7 +51,7 @@ impl Drop for Batch {
     }
 }
 
-/// Rows that nobody fills or reads.
+/// Rows that are neither filled nor read.
 #[derive(Debug, Default)]
 pub(crate) struct RowPool {
     free: Mutex<VecDeque<Row>>,
@@ -64,13 +64,13 @@ impl RowPool {
         self.returned.notify_all();
     }
 
-    /// Exactly `count` rows in the order in which they came back; none if there are fewer.
+    /// Takes exactly `count` rows in the order in which they returned; `None` if there are fewer.
     pub fn take_all(&self, count: usize) -> Option<Vec<Row>> {
         let mut free = self.lock();
         (free.len() >= count).then(|| free.drain(..count).collect())
     }
 
-    /// Up to `count` rows, a multiple of `unit`; waits for the first `unit` if `waits`, until `stop` is set.
+    /// Takes up to `count` rows, a multiple of `unit`. If `waits`, waits for the first `unit` until `stop` is set.
     pub fn take(&self, count: usize, unit: usize, waits: bool, stop: &Stop) -> Vec<Row> {
         let mut free = self.lock();
         while waits && free.len() < unit && !stop.is_set() {
@@ -83,7 +83,7 @@ impl RowPool {
         free.drain(..count - count % unit).collect()
     }
 
-    /// Rows are whole at any instant, so a thread that panicked while it held them left them as they were.
+    /// Locks the rows. They are valid at any instant, even after a panic of the thread that held the lock.
     fn lock(&self) -> MutexGuard<'_, VecDeque<Row>> {
         self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -1,145 +1,27 @@
-//! The collector: its threads, its modes, and the account of every frame.
+//! The collector: its threads, and the account of every frame.
 //!
-//! produced = delivered + lagged + aborted + in flight, checked at every batch from what threads report and from the
-//! flags of the rows themselves.
+//! produced = delivered + lagged + aborted + in flight, checked at every batch from the reports of the threads and the
+//! flags of the rows.
 
 use crate::batch::{RowPool, STOP_POLL};
-use crate::group::{Rules, Tally, Underway};
-use crate::lane::{Lane, Order};
-use crate::{Batch, Beyond, Counters, Fault, OnAbort, Policy, Row, RowLayout, Stepper};
+use crate::group::Rules;
+use crate::lane::Lane;
+use crate::shared::{Kept, Message, Report, Shared};
+use crate::{Batch, Beyond, Fault, Mode, Policy, Row, RowLayout, Settings, Stats, Stepper, Underway};
 use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_memory::Piece;
 use plimsoll_worker::Stop;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-
-/// Failures whose words are kept until somebody asks for them.
-const FAULTS_KEPT: usize = 16;
-/// Warnings that nobody has taken: one a worker, and more workers than anybody has.
-const WARNINGS_KEPT: usize = 4096;
-
-/// When a batch ends, and how old its actions may be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Mode {
-    /// When every environment gave T frames. One version a batch.
-    Sync,
-    /// When this share of its frames is in; environments go on in the next batch. One version a batch.
-    SemiSync {
-        /// Above 0, at most 1.
-        preemptive_threshold: f64,
-    },
-    /// When as many rows are full as there are environments, first come. The newest version at each step.
-    Async {
-        /// Frames whose version is older by more than this are not delivered, but counted.
-        policy_lag_max: Option<u64>,
-    },
-}
-
-/// What a collector is started with.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Every seed follows from it.
-    pub run_seed: u64,
-    /// When a batch ends.
-    pub mode: Mode,
-    /// Batches in memory: those that are filled, and those that a learner holds.
-    pub batches_in_flight: usize,
-    /// What becomes of an episode whose environment failed.
-    pub on_abort: OnAbort,
-    /// So many steps of each environment are drawn at random first.
-    pub random_steps: u64,
-    /// Every batch begins with new episodes; those of the batch before are truncated.
-    pub reset_each_batch: bool,
-}
-
-/// The account of frames, and where time went; all since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stats {
-    /// Steps that were answered.
-    pub produced: u64,
-    /// Frames in batches that were handed out.
-    pub delivered: u64,
-    /// Frames that were too old to be.
-    pub lagged: u64,
-    /// Frames that are not in a batch yet.
-    pub in_flight: u64,
-    /// Rows that ended before their last frame, because no further end of an episode fit.
-    pub short_rows: u64,
-    /// Failures and episodes.
-    pub counters: Counters,
-    /// Seconds of all threads in the policy.
-    pub policy_seconds: f64,
-    /// Seconds of all threads in environments, or waiting for them.
-    pub env_seconds: f64,
-    /// Seconds of all threads waiting for a batch to fill.
-    pub stalled_seconds: f64,
-}
-
-/// What the threads share.
-pub(crate) struct Shared {
-    pub mode: Mode,
-    pub stop: Stop,
-    pub pool: Arc<RowPool>,
-    /// The environments are given clipped actions.
-    pub clips: bool,
-    /// Frames of the batch that are in, and how many end it.
-    frames_in: AtomicU64,
-    frames_wanted: u64,
-    faults: Mutex<Vec<Fault>>,
-    warnings: Mutex<Vec<Error>>,
-}
-
-impl Shared {
-    /// Counts frames of a batch; true once it has enough.
-    pub fn add_frames(&self, frames: u64) -> bool {
-        let before = self.frames_in.fetch_add(frames, Ordering::Relaxed);
-        matches!(self.mode, Mode::SemiSync { .. }) && before + frames >= self.frames_wanted
-    }
-
-    /// Keeps the words of a failure.
-    pub fn keep(&self, fault: Fault) {
-        let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if faults.len() < FAULTS_KEPT {
-            faults.push(fault);
-        }
-    }
-
-    /// Keeps a warning.
-    pub fn warn(&self, warning: Error) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if warnings.len() < WARNINGS_KEPT {
-            warnings.push(warning);
-        }
-    }
-}
-
-/// What a thread says with its rows.
-pub(crate) struct Message {
-    pub rows: Vec<Row>,
-    pub report: Report,
-    /// What ended the run.
-    pub ended: Option<Error>,
-}
-
-/// What a thread has done since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Report {
-    pub lane: usize,
-    pub tally: Tally,
-    /// Frames in rows that it is filling.
-    pub open_frames: u64,
-    pub policy_seconds: f64,
-    pub env_seconds: f64,
-    pub stalled_seconds: f64,
-}
 
 struct LaneHandle {
     num_envs: usize,
-    orders: Option<Sender<Order>>,
+    /// Rows to fill, one for each of its environments, in their order.
+    orders: Option<Sender<Vec<Row>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -150,7 +32,7 @@ pub struct Collector {
     lanes: Vec<LaneHandle>,
     messages: Receiver<Message>,
     reports: Vec<Report>,
-    /// Rows that are full and in no batch.
+    /// Full rows that are not in a batch yet.
     full: VecDeque<Row>,
     full_frames: u64,
     num_envs: usize,
@@ -163,8 +45,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Allocates the batches and starts one thread for each of `steppers`, whose environments follow on each other.
-    /// Each thread has its own policy from `make_policy`.
+    /// Allocates the batches and starts one thread for each of `steppers`, whose environments are consecutive. Each thread
+    /// has its own policy from `make_policy`.
     ///
     /// Errors: `policy-space-mismatch`, `host-allocation-failed`, `thread-not-started`.
     pub fn start(
@@ -176,9 +58,9 @@ impl Collector {
         Collector::start_from(settings, layout, steppers, make_policy, Vec::new())
     }
 
-    /// The same with the episodes that an earlier collector was in, one an environment.
+    /// As `start`, but continues the episodes that an earlier collector was in, one for each environment.
     ///
-    /// Errors: as `start`; `resume-differs` comes with the first batch.
+    /// Errors: as `start`; `resume-differs`, with the first batch.
     pub fn start_from(
         settings: &Settings,
         layout: RowLayout,
@@ -209,11 +91,11 @@ impl Collector {
             clips: policies.iter().any(|policy| policy.beyond() == Beyond::Clip),
             frames_in: AtomicU64::new(0),
             frames_wanted: (share * (num_envs * layout.frames) as f64).ceil() as u64,
-            faults: Mutex::default(),
-            warnings: Mutex::default(),
+            faults: Kept::default(),
+            warnings: Kept::default(),
         });
         let (layout, settings) = (Arc::new(layout), settings.clone());
-        let rules = Arc::new(Rules::new(&layout, &settings));
+        let rules = Arc::new(Rules { layout: RowLayout::clone(&layout), settings });
         let (send, messages) = channel();
         let reports = vec![Report::default(); steppers.len()];
         let mut collector = Collector {
@@ -234,9 +116,8 @@ impl Collector {
         };
         if let Some(stepper) = steppers.iter().find(|stepper| !underway.is_empty() && stepper.unit() > 1) {
             let message = format!("`{}` steps {} environments as one", stepper.spec().id, stepper.unit());
-            return Err(Error::new("resume-differs", message).hint(
-                "let the environments be single ones: then the episode of each is brought back by itself",
-            ));
+            return Err(Error::new("resume-differs", message)
+                .hint("use single environments: then each is brought back to its episode separately"));
         }
         let mut underway = underway.into_iter();
         for (index, (stepper, policy)) in steppers.into_iter().zip(policies).enumerate() {
@@ -263,7 +144,7 @@ impl Collector {
                 let ran = catch_unwind(AssertUnwindSafe(|| lane.run(&taken, &messages)));
                 if ran.is_err() {
                     let error = Error::new("internal", format!("collector thread {index} panicked"))
-                        .hint("its words are above; if the policy is not at fault, please report it");
+                        .hint("its message is above; if the policy is not at fault, please report it");
                     let report = Report { lane: index, ..Report::default() };
                     let _ = messages.send(Message { rows: Vec::new(), report, ended: Some(error) });
                 }
@@ -276,12 +157,12 @@ impl Collector {
         Ok(())
     }
 
-    /// Where the columns of each row are.
+    /// Returns the positions of the columns in each row.
     pub fn layout(&self) -> &Arc<RowLayout> {
         &self.layout
     }
 
-    /// Ends collection: batches that are under way end early, and `next` then says that there are no more.
+    /// Returns the flag that ends collection: batches under way end early, after which `next` returns `None`.
     pub fn stop(&self) -> Stop {
         self.shared.stop.clone()
     }
@@ -291,13 +172,13 @@ impl Collector {
         self.asked = Some(asked);
     }
 
-    /// Says which version of the policy is the newest, from which lag is counted.
+    /// Sets the newest version of the policy, from which lag is counted.
     pub fn published(&mut self, version: PolicyVersion) {
         self.newest = self.newest.max(version.0);
     }
 
-    /// In the synchronous modes, begins the next batch with the policy as it is now; `next` does it where nobody did.
-    /// A learner that calls it early computes while environments step, with weights that are older by one update.
+    /// In the synchronous modes, begins the next batch with the policy as it is now, unless it has begun; `next` calls it.
+    /// A learner that calls it earlier computes while environments step, with weights that are older by one update.
     ///
     /// Errors: `batches-held` if the learner holds all of them.
     pub fn request(&mut self) -> Result<()> {
@@ -312,17 +193,17 @@ impl Collector {
         for lane in &self.lanes {
             let rest = rows.split_off(lane.num_envs);
             let orders = lane.orders.as_ref().expect("lanes take orders until the collector is dropped");
-            // A lane that has ended said why in its last message.
-            let _ = orders.send(Order::Fill(std::mem::replace(&mut rows, rest)));
+            // A lane that has ended gave the reason in its last message.
+            let _ = orders.send(std::mem::replace(&mut rows, rest));
         }
         self.is_requested = true;
         Ok(())
     }
 
-    /// The next batch; none after `stop`.
+    /// Returns the next batch; `None` after `stop`.
     ///
-    /// Errors: what ended a thread (`action-out-of-range`, `env-failing-repeatedly`, ...); `batches-held`.
-    #[allow(clippy::should_implement_trait)] // An iterator could not return what ended the run.
+    /// Errors: the error that ended a thread (`action-out-of-range`, `env-failing-repeatedly`, ...); `batches-held`.
+    #[allow(clippy::should_implement_trait)] // An iterator could not return the error that ended the run.
     pub fn next(&mut self) -> Result<Option<Batch>> {
         let rows = match self.shared.mode {
             Mode::Async { .. } => self.first_come()?,
@@ -352,7 +233,7 @@ impl Collector {
         Ok(Some(batch))
     }
 
-    /// Every environment's row of the batch that was asked for.
+    /// Waits for every environment's row of the requested batch.
     fn one_each(&mut self) -> Result<Option<Vec<Row>>> {
         if !self.is_requested {
             if self.is_asked() || self.shared.stop.is_set() {
@@ -371,7 +252,7 @@ impl Collector {
         Ok(Some(by_lane.into_iter().flatten().collect()))
     }
 
-    /// What ended a thread while nobody waited for it: it says so before it stops the others.
+    /// Returns the error of a thread that ended while no batch was requested. It sends the error before it stops the others.
     fn last_words(&mut self) -> Result<()> {
         while let Ok(Message { rows, report, ended }) = self.messages.try_recv() {
             self.reports[report.lane] = report;
@@ -381,7 +262,7 @@ impl Collector {
         Ok(())
     }
 
-    /// As many full rows as there are environments; after `stop` what there is.
+    /// Waits for as many full rows as there are environments; after `stop`, takes those that are full.
     fn first_come(&mut self) -> Result<Option<Vec<Row>>> {
         while self.full.len() < self.num_envs {
             let Some((_, rows)) = self.receive()? else { break };
@@ -397,7 +278,7 @@ impl Collector {
         self.asked.as_ref().is_some_and(|asked| asked.load(Ordering::SeqCst) != 0)
     }
 
-    /// The next message of any thread; none once all have ended.
+    /// Waits for the next message of any thread; `None` once all have ended.
     fn receive(&mut self) -> Result<Option<(usize, Vec<Row>)>> {
         let message = loop {
             if self.is_asked() {
@@ -418,7 +299,7 @@ impl Collector {
         }
     }
 
-    /// The account of frames, and where time went.
+    /// Returns the account of frames and of time.
     pub fn stats(&self) -> Stats {
         let none = Stats {
             delivered: self.delivered,
@@ -438,14 +319,14 @@ impl Collector {
         })
     }
 
-    /// The words of failures since the last call, of which the first few are kept.
+    /// Takes the failures since the last call, of which the first few are kept.
     pub fn take_faults(&mut self) -> Vec<Fault> {
-        std::mem::take(&mut *self.shared.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        self.shared.faults.take()
     }
 
-    /// What environments did since the last call that is allowed and seldom meant.
+    /// Takes the warnings since the last call: what environments did that is allowed but rarely intended.
     pub fn take_warnings(&mut self) -> Vec<Error> {
-        std::mem::take(&mut *self.shared.warnings.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        self.shared.warnings.take()
     }
 }
 
@@ -456,17 +337,17 @@ impl Drop for Collector {
             lane.orders = None;
         }
         for thread in self.lanes.iter_mut().filter_map(|lane| lane.thread.take()) {
-            // A thread that panicked has said so on stderr.
+            // A thread that panicked has printed it on stderr.
             let _ = thread.join();
         }
     }
 }
 
-/// Seconds of CPU time that this process has used, all threads together.
+/// Returns the seconds of CPU time that this process has used, over all threads.
 pub fn process_cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Stack of a thread: environments of users may be deeper than ours.
+/// Stack of a thread: environments of users may recurse more deeply than the built-in ones.
 pub const LANE_STACK_BYTES: usize = 2 << 20;

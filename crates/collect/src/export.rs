@@ -1,9 +1,9 @@
-//! Batches as safetensors files that numpy and pandas open: a tensor a column, rows of several batches one after the
-//! other.
+//! Batches as safetensors files that numpy and pandas open: one tensor per column, with the rows of several batches one
+//! after the other.
 //!
 //! R rows (environments times batches), T frames, K ends of episodes. `observation` is [R, T + 1, ...]; `action`,
-//! `reward`, `flags`, `policy_version`, `episode_index` and `step` are [R, T, ...]; `env_index` is [R]; what belongs to the
-//! end of an episode is [K, ...], with its row and frame beside it. A space of several leaves has a tensor a leaf,
+//! `reward`, `flags`, `policy_version`, `episode_index` and `step` are [R, T, ...]; `env_index` is [R]; data of the
+//! end of an episode is [K, ...], with its row and frame. A space of several leaves has one tensor per leaf,
 //! `observation.NAME`.
 
 use crate::{Batch, Row, RowLayout};
@@ -13,10 +13,10 @@ use plimsoll_files::{ArrayDecl, ArrayElement, SafetensorsWriter};
 use std::ops::Range;
 use std::path::Path;
 
-/// What the bits of `flags` are, in the file's metadata.
+/// The meaning of the bits of `flags`, in the file's metadata.
 const FLAGS: &str = "1 terminated, 2 truncated, 4 cut, 8 reset_row, 16 aborted, 32 invalid";
 
-/// Writes the rows of some batches of one collector.
+/// Writes the rows of batches of one collector.
 ///
 /// Errors: `disk-full`, `write-failed`.
 pub fn write_batches(path: &Path, batches: &[Batch], metadata: &[(String, String)]) -> Result<()> {
@@ -41,19 +41,19 @@ struct Column<'a> {
     source: Source<'a>,
 }
 
-/// Where a row has the bytes of a column.
+/// The source of a column in a row.
 enum Source<'a> {
     /// The environment's number.
     EnvIndex,
     /// A range of the row.
     Range(Range<usize>),
-    /// The beginning of a range: one element of so many bytes for each end of an episode.
+    /// The beginning of a range: one element of this many bytes for each end of an episode.
     Ends(Range<usize>, usize),
-    /// The row's own number, for each end.
+    /// The row's number, for each end of an episode.
     EndRows,
     /// A leaf of the slots of a range.
     Leaf { range: Range<usize>, slot: &'a Slot, leaf: &'a Leaf },
-    /// The same of the first slots: one for each end.
+    /// A leaf of the first slots of a range: one for each end of an episode.
     EndLeaf { range: Range<usize>, slot: &'a Slot, leaf: &'a Leaf },
 }
 
@@ -93,7 +93,7 @@ fn columns(layout: &RowLayout, rows: u64, ends: u64) -> Vec<Column<'_>> {
         ("logprob", ArrayElement::F32, &layout.logprobs),
         ("value", ArrayElement::F32, &layout.values),
     ] {
-        // A column that the policy does not give is not there.
+        // Columns that the policy does not give are left out.
         if !range.is_empty() {
             columns.push(Column::new(name, element, &grid, Source::Range(range.clone())));
         }

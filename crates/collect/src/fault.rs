@@ -1,4 +1,4 @@
-//! What goes wrong in an environment, as values: kinds, counters, and how often an environment may be made again.
+//! Failures of environments, as values: kinds, counters, and the limit on failures.
 
 use plimsoll_base::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,16 +13,16 @@ pub enum FaultKind {
     Timeout,
     /// It raised an exception, or panicked.
     Exception,
-    /// It took more memory than it may.
+    /// It exceeded its memory limit.
     OverBudget,
-    /// It answered with what its spaces or the protocol do not hold, or with a reward that is not a number.
+    /// Its answer violated its spaces or the protocol, or its reward was not a number.
     BadOutput,
 }
 
 /// One failure of one environment, or of a worker with all of its environments.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// The environment; the first of a worker's.
+    /// The environment; for a worker, its first one.
     pub env_index: u32,
     /// How it failed.
     pub kind: FaultKind,
@@ -30,10 +30,10 @@ pub struct Fault {
     pub error: Error,
 }
 
-/// What a collector counts; all since its start.
+/// Counts of a collector since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Environments and workers that were made again.
+    /// Environments and workers made again.
     pub restarts: u64,
     /// Exceptions and panics.
     pub exceptions: u64,
@@ -41,14 +41,14 @@ pub struct Counters {
     pub timeouts: u64,
     /// Workers that took too much memory.
     pub over_budget: u64,
-    /// Frames that were made and given up: the step in flight of an environment that failed, and dropped ones.
+    /// Discarded frames: the step in flight of an environment that failed, and dropped ones.
     pub frames_aborted: u64,
-    /// Episodes that ended in their own terms or were truncated.
+    /// Episodes that terminated or were truncated.
     pub episodes: u64,
 }
 
 impl Counters {
-    /// Counts a fault, after which something was made again.
+    /// Counts a fault and the restart after it.
     pub fn add(&mut self, kind: FaultKind) {
         self.restarts += 1;
         match kind {
@@ -59,7 +59,7 @@ impl Counters {
         }
     }
 
-    /// The sum of two.
+    /// Returns the sum of both.
     pub fn plus(self, other: Counters) -> Counters {
         Counters {
             restarts: self.restarts + other.restarts,
@@ -72,28 +72,28 @@ impl Counters {
     }
 }
 
-/// How often an environment may fail within a time before the run stops.
+/// The limit on failures of one environment within a time.
 #[derive(Debug)]
 pub struct RestartLimit {
     restarts_max: u32,
     window: Duration,
-    /// Times of the last failures, at most `restarts_max + 1` an environment.
+    /// Times of the last failures, at most `restarts_max + 1` per environment.
     failures: BTreeMap<u32, VecDeque<Instant>>,
     first: Option<Error>,
 }
 
 impl RestartLimit {
-    /// The time over which failures are counted.
+    /// The default time over which failures are counted.
     pub const WINDOW: Duration = Duration::from_secs(600);
 
-    /// At most `restarts_max` failures of an environment within `window`.
+    /// Allows at most `restarts_max` failures of an environment within `window`.
     pub fn new(restarts_max: u32, window: Duration) -> RestartLimit {
         RestartLimit { restarts_max, window, failures: BTreeMap::new(), first: None }
     }
 
-    /// Notes that `env_index` failed at `now` and would be made again.
+    /// Records that `env_index` failed at `now`.
     ///
-    /// Errors: `env-failing-repeatedly`, with the first failure of the run, once it failed too often.
+    /// Errors: `env-failing-repeatedly`, with the first failure of the run, if it failed too often.
     pub fn note(&mut self, env_index: u32, now: Instant, error: &Error) -> Result<()> {
         let first = self.first.get_or_insert_with(|| error.clone());
         let times = self.failures.entry(env_index).or_default();

@@ -1,73 +1,40 @@
-//! What a collector keeps of one group of environments between its steps: episodes, seeds, actions and open rows.
+//! The state of one group of environments between steps: episodes, seeds, actions and open rows.
 
 use crate::row::{Frame, observation_of};
 use crate::{
-    ActionBatch, Ask, Beyond, Counters, ObservationBatch, Policy, Random, Request, Results, Row, RowLayout,
-    Settings,
+    ActionBatch, Ask, Beyond, Counters, ObservationBatch, OnAbort, Policy, Random, Request, Results, Row,
+    RowLayout, Settings, Underway,
 };
 use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_env::{flags, seed};
 use std::ops::Range;
 
-/// What becomes of an episode whose environment failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnAbort {
-    /// Its frames stay, the last of them cut.
-    #[default]
-    Keep,
-    /// Its frames of this batch are taken back.
-    Drop,
-}
-
-/// The episode that an environment was in when an earlier collector ended: its reset seed and these actions bring the
-/// environment to where it was.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Underway {
-    /// Its number, from which its seed follows.
-    pub episode: u32,
-    /// Action slots that the environment was given since its reset, end to end.
-    pub actions: Vec<u8>,
-}
-
-/// What all groups of a collector have in common.
+/// The settings of all groups of a collector.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub layout: RowLayout,
-    pub run_seed: u64,
-    pub on_abort: OnAbort,
-    /// So many steps of each environment are drawn at random first.
-    pub random_steps: u64,
-    /// Every batch begins with new episodes.
-    pub reset_each_batch: bool,
+    pub settings: Settings,
 }
 
-impl Rules {
-    pub fn new(layout: &RowLayout, settings: &Settings) -> Rules {
-        let Settings { run_seed, on_abort, random_steps, reset_each_batch, .. } = *settings;
-        Rules { layout: layout.clone(), run_seed, on_abort, random_steps, reset_each_batch }
-    }
-}
-
-/// What a group has made since the start.
+/// Counts of a group since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Steps that were answered.
+    /// Answered steps.
     pub produced: u64,
-    /// Rows that ended before their last frame, because no further end of an episode fit.
+    /// Rows that ended before their last frame because they had no room for another end of an episode.
     pub short_rows: u64,
-    /// Failures and episodes.
     pub counters: Counters,
 }
 
-/// A group and the rows that it fills; every list has one entry an environment.
+/// A group and the rows that it fills; every list has one entry per environment.
 pub(crate) struct Group {
     first_env: u32,
     /// Environments that step as one, whose rows therefore open and close together.
     unit: usize,
     asks: Vec<Ask>,
-    /// What the policy chose, [k, action bytes].
+    /// The policy's choice, [k, action bytes].
     actions: Vec<u8>,
-    /// What the environments are given where that differs.
+    /// The actions given to the environments, where they differ.
     sent: Vec<u8>,
     logprobs: Vec<f32>,
     values: Vec<f32>,
@@ -76,18 +43,18 @@ pub(crate) struct Group {
     episodes: Vec<u32>,
     steps: Vec<u32>,
     returns: Vec<f64>,
-    /// Frames of each environment in all, while some are still drawn at random.
+    /// Frames of each environment since the start, while some actions are still random.
     lifetimes: Vec<u64>,
     rows: Vec<Option<Row>>,
     num_open: usize,
-    /// Rows that are closed.
+    /// Closed rows.
     full: Vec<Row>,
-    /// A request has yet to be answered.
+    /// A request is unanswered.
     pub is_under_way: bool,
 }
 
 impl Group {
-    /// The group of `range`, asked to begin its first episodes.
+    /// Makes the group of `range`, with a request to begin its first episodes.
     pub fn new(range: &Range<u32>, unit: usize, rules: &Rules) -> Group {
         let k = range.len();
         let RowLayout { action, extras, .. } = &rules.layout;
@@ -101,8 +68,8 @@ impl Group {
             logprobs: optional(extras.logprobs),
             values: optional(extras.values),
             version: PolicyVersion::default(),
-            seeds: range.clone().map(|env| seed::reset_seed(rules.run_seed, env, 0)).collect(),
-            // One before the first, which the first reset begins.
+            seeds: range.clone().map(|env| seed::reset_seed(rules.settings.run_seed, env, 0)).collect(),
+            // One before the first, which begins with the first reset.
             episodes: vec![u32::MAX; k],
             steps: vec![0; k],
             returns: vec![0.0; k],
@@ -114,39 +81,38 @@ impl Group {
         }
     }
 
-    /// Bytes of a group of `k` environments.
+    /// Returns the bytes of a group of `k` environments.
     pub fn bytes(k: usize, layout: &RowLayout) -> u64 {
         let each = size_of::<Ask>() + 2 * layout.action.bytes + 2 * 4 + 8 + 4 + 4 + 8 + 8;
         (k * (each + 2 * size_of::<Option<Row>>())) as u64
     }
 
-    /// What the group is asked next, as it stands.
+    /// Returns the next request, as it is now.
     pub fn request(&self, clipped: bool) -> Request<'_> {
         let actions = if clipped { &self.sent } else { &self.actions };
         Request { asks: &self.asks, actions, seeds: &self.seeds }
     }
 
-    /// Environments.
     pub fn num_envs(&self) -> usize {
         self.rows.len()
     }
 
-    /// Environments with a row to fill.
+    /// Returns the number of environments with a row to fill.
     pub fn num_open(&self) -> usize {
         self.num_open
     }
 
-    /// Environments without one.
+    /// Returns the number of environments without a row.
     pub fn num_idle(&self) -> usize {
         self.rows.len() - self.num_open
     }
 
-    /// Frames in rows that are not full.
+    /// Counts frames in rows that are not full.
     pub fn open_frames(&self, layout: &RowLayout) -> u64 {
         self.rows.iter().flatten().map(|row| row.count_written(layout)).sum()
     }
 
-    /// Begins rows of environments that have none, in their order, with what they show now.
+    /// Begins rows of environments without one, in their order, with their current observations.
     pub fn open_rows(&mut self, rows: &mut impl Iterator<Item = Row>, results: &Results<'_>, rules: &Rules) {
         let idle = self.rows.iter_mut().enumerate().filter(|(_, row)| row.is_none());
         for ((index, place), mut row) in idle.zip(rows) {
@@ -157,15 +123,16 @@ impl Group {
         }
     }
 
-    /// Before the first resets: episodes are those of an earlier collector, one an environment.
+    /// Before the first resets: continues the episodes of an earlier collector, one per environment.
     pub fn take_up(&mut self, underway: &[Underway], rules: &Rules) {
         for (index, Underway { episode, .. }) in underway.iter().enumerate() {
             self.episodes[index] = episode.wrapping_sub(1);
-            self.seeds[index] = seed::reset_seed(rules.run_seed, self.first_env + index as u32, *episode);
+            self.seeds[index] =
+                seed::reset_seed(rules.settings.run_seed, self.first_env + index as u32, *episode);
         }
     }
 
-    /// Asks for step `t` of the episodes that are taken up; false where all have had theirs.
+    /// Asks for step `t` of the continued episodes. Returns false after the last step of all.
     pub fn ask_again(&mut self, underway: &[Underway], t: usize, rules: &Rules) -> bool {
         let bytes = rules.layout.action.bytes;
         for (index, Underway { actions, .. }) in underway.iter().enumerate() {
@@ -178,9 +145,9 @@ impl Group {
         self.asks.contains(&Ask::Step)
     }
 
-    /// Takes the answer to `ask_again`, of which nothing is stored.
+    /// Takes the answer to `ask_again`, without storing frames.
     ///
-    /// Errors: `resume-differs` where an episode ends that did not.
+    /// Errors: `resume-differs` if an episode ends that had not.
     pub fn after_again(&mut self, results: &Results<'_>) -> Result<()> {
         for index in 0..self.asks.len() {
             if self.asks[index] != Ask::Step {
@@ -202,7 +169,7 @@ impl Group {
         Ok(())
     }
 
-    /// Asks for new episodes of all environments that are within one, and of those that reset with them.
+    /// Asks for new episodes of all environments within one, and of those that reset with them.
     pub fn ask_resets(&mut self) -> bool {
         for (asks, steps) in self.asks.chunks_mut(self.unit).zip(self.steps.chunks(self.unit)) {
             let is_within = steps.iter().any(|&step| step > 0);
@@ -220,7 +187,7 @@ impl Group {
         }
     }
 
-    /// Chooses actions for all environments with an open row, from what the group shows.
+    /// Chooses actions for all environments with an open row, from the group's observations.
     ///
     /// Errors: `action-out-of-range`.
     pub fn act(&mut self, policy: &mut dyn Policy, results: &Results<'_>, rules: &Rules) -> Result<()> {
@@ -242,13 +209,15 @@ impl Group {
             values: &mut self.values,
         };
         self.version = policy.act(&seen, &mut chosen);
-        if rules.random_steps > 0 && self.lifetimes.iter().any(|&steps| steps < rules.random_steps) {
+        if rules.settings.random_steps > 0
+            && self.lifetimes.iter().any(|&steps| steps < rules.settings.random_steps)
+        {
             let mut drawn =
                 ActionBatch { actions: &mut self.sent, slot: action, logprobs: &mut [], values: &mut [] };
-            Random { run_seed: rules.run_seed }.act(&seen, &mut drawn);
+            Random { run_seed: rules.settings.run_seed }.act(&seen, &mut drawn);
             let pairs = self.actions.chunks_exact_mut(action.bytes).zip(self.sent.chunks_exact(action.bytes));
             for ((chosen, drawn), _) in
-                pairs.zip(&self.lifetimes).filter(|(_, steps)| **steps < rules.random_steps)
+                pairs.zip(&self.lifetimes).filter(|(_, steps)| **steps < rules.settings.random_steps)
             {
                 chosen.copy_from_slice(drawn);
             }
@@ -277,7 +246,7 @@ impl Group {
         Ok(())
     }
 
-    /// Stores the answer to a step, and says how many frames came in.
+    /// Stores the answer to a step. Returns the number of new frames.
     pub fn store(&mut self, results: &Results<'_>, tally: &mut Tally, rules: &Rules) -> u64 {
         let before = tally.produced - tally.counters.frames_aborted;
         for index in 0..self.asks.len() {
@@ -322,7 +291,7 @@ impl Group {
         tally.produced += 1;
         self.steps[index] += 1;
         self.returns[index] += results.rewards[index];
-        if rules.random_steps > 0 {
+        if rules.settings.random_steps > 0 {
             self.lifetimes[index] += 1;
         }
         if flag & flags::DONE != 0 {
@@ -333,13 +302,13 @@ impl Group {
         }
     }
 
-    /// The step in flight is discarded; what the row has of the episode is cut, or taken back.
+    /// Discards the step in flight; the episode's frames in the row are cut or removed.
     fn store_aborted(&mut self, index: usize, results: &Results<'_>, tally: &mut Tally, rules: &Rules) {
         let row = self.rows[index].as_mut().expect("only environments with a row are stepped");
         tally.produced += 1;
         tally.counters.frames_aborted += 1;
         let in_row = (self.steps[index] as usize).min(row.num_frames);
-        if in_row > 0 && rules.on_abort == OnAbort::Drop {
+        if in_row > 0 && rules.settings.on_abort == OnAbort::Drop {
             row.take_back(in_row);
             tally.counters.frames_aborted += in_row as u64;
         } else if in_row > 0 {
@@ -350,7 +319,7 @@ impl Group {
         self.begin_episode(index, rules);
     }
 
-    /// Closes what is left of units of which a row is closed: no environment of a unit steps without the others.
+    /// Closes the other rows of units with a closed row: no environment of a unit steps without the others.
     fn close_units(&mut self, tally: &mut Tally, rules: &Rules) {
         for first in (0..self.rows.len()).step_by(self.unit) {
             if self.rows[first..first + self.unit].iter().any(Option::is_none) {
@@ -359,12 +328,11 @@ impl Group {
         }
     }
 
-    /// Closes all rows, whether they are full or not.
+    /// Closes all rows, full or not.
     pub fn close_rows(&mut self, tally: &mut Tally, rules: &Rules) {
         (0..self.rows.len()).for_each(|index| self.close_row(index, tally, rules));
     }
 
-    /// The closed rows.
     pub fn take_closed(&mut self) -> std::vec::Drain<'_, Row> {
         self.full.drain(..)
     }
@@ -374,7 +342,7 @@ impl Group {
         let layout = &rules.layout;
         self.num_open -= 1;
         tally.short_rows += u64::from(row.num_frames < layout.frames && row.is_full(layout));
-        if rules.reset_each_batch
+        if rules.settings.reset_each_batch
             && self.steps[index] > 0
             && row.num_frames > 0
             && row.num_finals < layout.finals
@@ -391,6 +359,6 @@ impl Group {
         self.episodes[index] = self.episodes[index].wrapping_add(1);
         (self.steps[index], self.returns[index]) = (0, 0.0);
         let next = self.episodes[index].wrapping_add(1);
-        self.seeds[index] = seed::reset_seed(rules.run_seed, env, next);
+        self.seeds[index] = seed::reset_seed(rules.settings.run_seed, env, next);
     }
 }

@@ -1,19 +1,13 @@
-//! A collector's thread: it owns a stepper and a policy, and fills rows. Actions of one group are chosen while others
+//! A collector's thread: it owns a stepper and a policy, and fills rows. It chooses actions for one group while others
 //! step.
 
-use crate::collector::{Message, Mode, Report, Shared};
-use crate::group::{Group, Rules, Tally, Underway};
-use crate::{Policy, Row, Stepper};
+use crate::group::{Group, Rules, Tally};
+use crate::shared::{Message, Report, Shared};
+use crate::{Mode, Policy, Row, Stepper, Underway};
 use plimsoll_base::Result;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
-
-/// What a lane is told.
-pub(crate) enum Order {
-    /// To fill these rows, one an environment, in the order of its environments.
-    Fill(Vec<Row>),
-}
 
 /// One thread of a collector.
 pub(crate) struct Lane {
@@ -24,10 +18,10 @@ pub(crate) struct Lane {
     rules: Arc<Rules>,
     shared: Arc<Shared>,
     tally: Tally,
-    /// Seconds spent in the policy, in waiting for environments, and in waiting for rows.
+    /// Seconds in the policy, waiting for environments, and waiting for rows.
     seconds: [f64; 3],
     num_under_way: usize,
-    /// Episodes to go on with, one an environment of the lane; none begins new ones.
+    /// Episodes to continue, one for each environment of the lane; if empty, new ones begin.
     underway: Vec<Underway>,
 }
 
@@ -49,25 +43,25 @@ impl Lane {
         Lane { index, stepper, policy, groups, rules, shared, tally, seconds, num_under_way: 0, underway }
     }
 
-    /// Runs until nobody gives orders or takes rows any more, or something ends the run.
-    pub fn run(mut self, orders: &Receiver<Order>, messages: &Sender<Message>) {
+    /// Runs until the collector is dropped, or an error ends the run.
+    pub fn run(mut self, orders: &Receiver<Vec<Row>>, messages: &Sender<Message>) {
         let ended = self.start().and_then(|()| match self.shared.mode {
             Mode::Async { .. } => self.fill_forever(messages),
             Mode::Sync | Mode::SemiSync { .. } => self.fill_on_order(orders, messages),
         });
         if let Err(error) = ended {
-            // Whoever waits learns why; if nobody does, there is nobody to tell.
+            // Fails only if the collector is gone.
             let _ = messages.send(Message { rows: Vec::new(), report: self.report(), ended: Some(error) });
             self.shared.stop.set();
         }
     }
 
-    fn fill_on_order(&mut self, orders: &Receiver<Order>, messages: &Sender<Message>) -> Result<()> {
+    fn fill_on_order(&mut self, orders: &Receiver<Vec<Row>>, messages: &Sender<Message>) -> Result<()> {
         loop {
             let since = Instant::now();
-            let Ok(Order::Fill(rows)) = orders.recv() else { return Ok(()) };
+            let Ok(rows) = orders.recv() else { return Ok(()) };
             self.count(STALLED, since);
-            if self.rules.reset_each_batch {
+            if self.rules.settings.reset_each_batch {
                 self.reset(false)?;
             }
             self.open_rows(rows);
@@ -116,14 +110,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Begins the first episodes, or brings those of an earlier collector to where they were.
+    /// Begins the first episodes, or replays those of an earlier collector up to where they were.
     fn start(&mut self) -> Result<()> {
         let underway = std::mem::take(&mut self.underway);
         let mut rest = &underway[..];
         for group in &mut self.groups {
-            let (here, behind) = rest.split_at(group.num_envs().min(rest.len()));
+            let (here, after) = rest.split_at(group.num_envs().min(rest.len()));
             group.take_up(here, &self.rules);
-            rest = behind;
+            rest = after;
         }
         self.reset(true)?;
         let mut rest = &underway[..];
@@ -131,8 +125,8 @@ impl Lane {
             if self.shared.stop.is_set() {
                 return Ok(());
             }
-            let (here, behind) = rest.split_at(self.groups[index].num_envs().min(rest.len()));
-            rest = behind;
+            let (here, after) = rest.split_at(self.groups[index].num_envs().min(rest.len()));
+            rest = after;
             for t in 0.. {
                 if !self.groups[index].ask_again(here, t, &self.rules) {
                     break;
@@ -148,7 +142,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Begins episodes of all environments that are within one, or, at first, of all.
+    /// Begins new episodes of all environments that are within one; of all if `is_first`.
     fn reset(&mut self, is_first: bool) -> Result<()> {
         if self.shared.stop.is_set() {
             return Ok(());
@@ -166,7 +160,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Gives rows to environments that have none, in the order of the environments.
+    /// Gives rows to environments without one, in their order.
     fn open_rows(&mut self, rows: Vec<Row>) {
         let mut rows = rows.into_iter();
         for (index, group) in self.groups.iter_mut().enumerate().filter(|(_, group)| !group.is_under_way) {
@@ -177,10 +171,10 @@ impl Lane {
         assert!(rows.len() == 0, "{} rows more than environments without one", rows.len());
     }
 
-    /// Chooses actions for a group that has nothing under way, and asks it to step.
+    /// Chooses actions for a group with no request under way, and submits its step.
     fn begin(&mut self, index: usize) -> Result<()> {
         let group = &mut self.groups[index];
-        // After a stop nothing is asked: answers to what was asked before it are not waited for.
+        // After a stop nothing is submitted, and earlier requests are not waited for.
         if group.is_under_way || group.num_open() == 0 || self.shared.stop.is_set() {
             return Ok(());
         }
@@ -195,7 +189,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The next group that answers; none if no group was asked, or at the end.
+    /// Waits for the next group to answer; `None` if none has a request under way, or after a stop.
     fn next_answer(&mut self) -> Result<Option<usize>> {
         if self.num_under_way == 0 {
             return Ok(None);
@@ -212,9 +206,9 @@ impl Lane {
         }
         for fault in self.stepper.take_faults() {
             self.tally.counters.add(fault.kind);
-            self.shared.keep(fault);
+            self.shared.faults.add(fault);
         }
-        self.stepper.take_warnings().into_iter().for_each(|warning| self.shared.warn(warning));
+        self.stepper.take_warnings().into_iter().for_each(|warning| self.shared.warnings.add(warning));
         Ok(answer)
     }
 
@@ -223,7 +217,7 @@ impl Lane {
         self.groups[index].store(&results, &mut self.tally, &self.rules)
     }
 
-    /// All rows of a batch by environment, whether they are full or not.
+    /// Closes all rows, full or not, in the order of environments.
     fn close_rows(&mut self) -> Vec<Row> {
         let mut rows = Vec::new();
         for group in &mut self.groups {
@@ -234,7 +228,7 @@ impl Lane {
         rows
     }
 
-    /// False if nobody takes rows any more.
+    /// Returns false if the collector is gone.
     fn send(&self, rows: Vec<Row>, messages: &Sender<Message>) -> bool {
         messages.send(Message { rows, report: self.report(), ended: None }).is_ok()
     }

@@ -1,8 +1,8 @@
-//! Collectors: many environments stepped at once into batches that were allocated at start.
+//! Collectors: step many environments at once into batches allocated at start.
 //!
-//! Environments are stepped in groups by a `Stepper`: threads of this process for native ones, worker processes for
-//! Python. A thread (`lane.rs`) owns steppers, a policy and the rows that it fills, and hands rows over by value; nothing
-//! is shared but counters. This crate never reaches a device; a policy is a trait that others implement.
+//! A `Stepper` steps groups of environments: in threads of this process for native ones, in worker processes for
+//! Python. A thread (`lane.rs`) owns a stepper, a policy and the rows that it fills, and passes rows on by value; only
+//! counters are shared. This crate never uses a device; a policy is a trait that other crates implement.
 
 #![warn(missing_docs)]
 
@@ -18,14 +18,15 @@ mod policy;
 mod python;
 mod replay;
 mod row;
+mod settings;
+mod shared;
 mod stepper;
 mod trajectories;
 
 pub use batch::Batch;
-pub use collector::{Collector, LANE_STACK_BYTES, Mode, Settings, Stats, process_cpu_seconds};
+pub use collector::{Collector, LANE_STACK_BYTES, process_cpu_seconds};
 pub use export::write_batches;
 pub use fault::{Counters, Fault, FaultKind, RestartLimit};
-pub use group::{OnAbort, Underway};
 pub use native::{Autoreset, GroupOptions, NativeGroup, native_steppers};
 pub use plan::{Limits, layout, native_bytes};
 pub use policy::{ActionBatch, Beyond, Extras, ObservationBatch, Policy, Random};
@@ -34,5 +35,6 @@ pub use python::{
 };
 pub use replay::{NStep, Replay, Transition};
 pub use row::{Final, Row, RowLayout};
+pub use settings::{Mode, OnAbort, Settings, Stats, Underway};
 pub use stepper::{Ask, Request, Results, Stepper};
 pub use trajectories::{Episode, Trajectories};

@@ -1,4 +1,4 @@
-//! Native environments behind the seam: one group that its thread steps itself, one environment after the other in a
+//! The stepper of native environments: one group that its thread steps itself, one environment after the other in a
 //! loop that knows their type.
 
 use crate::{Ask, Fault, FaultKind, Request, RestartLimit, Results, Stepper};
@@ -12,10 +12,10 @@ use std::time::Instant;
 /// What happens after the last step of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Autoreset {
-    /// The same step resets: its observation is the new episode's, its last one the final observation.
+    /// The same step resets: its observation is of the new episode, and the last one becomes the final observation.
     #[default]
     SameStep,
-    /// The next step resets, ignores its action and is no frame (`flags::RESET_ROW`).
+    /// The next step resets, ignores its action and is not a frame (`flags::RESET_ROW`).
     NextStep,
     /// Nothing: the caller asks for a reset.
     Disabled,
@@ -26,13 +26,13 @@ pub enum Autoreset {
 pub struct GroupOptions {
     /// What happens after the last step of an episode.
     pub autoreset: Autoreset,
-    /// After so many steps an episode is truncated, if the environment's own limit is not less; none: only by its own.
+    /// Steps after which an episode is truncated, if the environment's own limit is not less; `None` leaves it to its own.
     pub episode_steps_max: Option<u32>,
     /// Failures of an environment within `RestartLimit::WINDOW` before the run stops.
     pub restarts_max: u32,
 }
 
-/// Native environments of one type, stepped in a loop by whoever asks.
+/// Native environments of one type, stepped in a loop by the calling thread.
 pub struct NativeGroup<E, F> {
     make: F,
     spec: Spec,
@@ -54,7 +54,7 @@ pub struct NativeGroup<E, F> {
 }
 
 impl<E: Environment, F: Fn() -> E + Send> NativeGroup<E, F> {
-    /// The environments `range`, each made by `make`.
+    /// Makes the environments `range`, each with `make`.
     ///
     /// Errors: `env-space-unsupported`.
     pub fn new(range: Range<u32>, make: F, options: GroupOptions) -> Result<NativeGroup<E, F>> {
@@ -83,13 +83,13 @@ impl<E: Environment, F: Fn() -> E + Send> NativeGroup<E, F> {
         })
     }
 
-    /// Bytes of `count` environments in a group, what they allocate themselves left out.
+    /// Returns the bytes of `count` environments in a group, without their own allocations.
     pub fn bytes(count: usize, observation_bytes: usize) -> u64 {
         let each = size_of::<E>() + 2 * observation_bytes + size_of::<u32>() + size_of::<f64>() + 1;
         (count * each) as u64
     }
 
-    /// One environment's part of a request. Inlined with its environment's step.
+    /// Steps or resets one environment. Inlined with its environment's step.
     #[inline]
     fn advance(&mut self, index: usize, ask: Ask, action: &[u8], seed: u64) {
         let bytes = self.observation_bytes;
@@ -118,7 +118,7 @@ impl<E: Environment, F: Fn() -> E + Send> NativeGroup<E, F> {
         }
     }
 
-    /// Steps all environments that are asked; the first that panics is named, those after it are yet to be stepped.
+    /// Runs a request from environment `from` on. Returns the first that panics; those after it have not run.
     fn run(&mut self, from: usize, request: Request<'_>) -> std::result::Result<(), (usize, String)> {
         let mut at = from;
         let all = catch_unwind(AssertUnwindSafe(|| {
@@ -163,7 +163,7 @@ impl<E: Environment, F: Fn() -> E + Send> NativeGroup<E, F> {
     }
 
     fn check_rewards(&mut self, request: Request<'_>) -> Result<()> {
-        // One pass over the sum finds that there is nothing to find.
+        // Usually one pass over the sum shows that all are finite.
         if !self.rewards.iter().sum::<f64>().is_nan() {
             return Ok(());
         }
@@ -221,7 +221,7 @@ impl<E: Environment, F: Fn() -> E + Send> Stepper for NativeGroup<E, F> {
     }
 }
 
-/// Environments of a native kind, one stepper a thread, whose shares differ by at most one.
+/// Makes environments of a native kind, one stepper per thread, whose shares differ by at most one environment.
 ///
 /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`.
 pub fn native_steppers(

@@ -1,4 +1,4 @@
-//! The rows that a collector adds to the plan: batches, groups, environments, and what keeps frames longer.
+//! The rows that a collector adds to the plan: batches, groups, environments, and buffers that keep frames longer.
 
 use crate::group::Group;
 use crate::{LANE_STACK_BYTES, NativeGroup, Replay, RowLayout, Trajectories};
@@ -6,27 +6,27 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_env::{Environment, native};
 use plimsoll_memory::{Layout, Piece, Place, Pool};
 
-/// The counts on which the bytes of a collector depend.
+/// The counts that determine the bytes of a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// E.
     pub num_envs: u64,
-    /// Batches in memory: those that are filled, held, or waiting to be written.
+    /// Batches in memory: filling, held by the learner, or waiting to be written.
     pub batches: u64,
     /// Threads that step environments.
     pub threads: u64,
     /// Bytes of the environments and their slots, in this process.
     pub environment_bytes: u64,
-    /// Episodes handed out at a time, and the frames of the longest; none hands out frames.
+    /// Episodes handed out at a time and the frames of the longest; `None` hands out frames.
     pub trajectories: Option<(u64, u64)>,
     /// Frames of each environment in the replay ring.
     pub replay_frames: Option<u64>,
 }
 
-/// Touched stack of a thread of ours: loops over slices, and a panic's backtrace.
+/// Touched stack of a thread: loops over slices, and the backtrace of a panic.
 const STACK_TOUCHED: u64 = 128 << 10;
 
-/// The rows of a collector over rows of `row`.
+/// Lays out a collector with rows of `row`.
 pub fn layout(limits: &Limits, row: &RowLayout) -> Layout {
     let mut layout = Layout::new();
     let mut add = |name: &str, place: Place, bytes: u64| {
@@ -36,7 +36,7 @@ pub fn layout(limits: &Limits, row: &RowLayout) -> Layout {
     };
     let rows = limits.num_envs.saturating_mul(limits.batches);
     add("collect.batches", Place::Heap, rows.saturating_mul(Piece::stride(row.bytes) as u64));
-    // The rows' own records, where they are queued and where they are filled.
+    // The records of the rows, both queued and filling.
     let records = rows.saturating_mul(2 * size_of::<crate::Row>() as u64);
     add("collect.groups", Place::Heap, Group::bytes(limits.num_envs as usize, row).saturating_add(records));
     add("collect.environments", Place::Heap, limits.environment_bytes);
@@ -52,7 +52,7 @@ pub fn layout(limits: &Limits, row: &RowLayout) -> Layout {
     layout
 }
 
-/// Bytes of `num_envs` native environments called `id`, their slots included.
+/// Returns the bytes of `num_envs` native environments called `id`, including their slots.
 ///
 /// Errors: `unknown-environment`, `env-bad-option`.
 pub fn native_bytes(

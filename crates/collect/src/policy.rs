@@ -1,29 +1,29 @@
-//! What chooses actions: the trait, and the random policy. Others implement it over models; this crate sees none.
+//! The trait for choosing actions, and the random policy. Policies over models are in other crates.
 
 use plimsoll_base::{PolicyVersion, Result, rng};
 use plimsoll_env::{Domain, ElementType, Leaf, Slot, Spec, seed};
 
-/// What the environments of a group show, and whose it is; every list has one entry an environment, k of them.
+/// The observations of a group of k environments; every list has one entry per environment.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservationBatch<'a> {
     /// Observation slots, [k, slot bytes].
     pub observations: &'a [u8],
-    /// Their leaves.
+    /// The leaves of a slot.
     pub slot: &'a Slot,
-    /// Number of the first environment over the whole run; the others follow.
+    /// Number of the first environment in the run; the others follow it.
     pub first_env: u32,
-    /// Their episodes.
+    /// The number of each one's episode.
     pub episodes: &'a [u32],
-    /// How many steps of its episode each has taken.
+    /// Steps that each has taken in its episode.
     pub steps: &'a [u32],
 }
 
-/// Where actions go; every list has one entry an environment.
+/// The output of a policy; every list has one entry per environment.
 #[derive(Debug)]
 pub struct ActionBatch<'a> {
     /// Action slots, [k, slot bytes].
     pub actions: &'a mut [u8],
-    /// Their leaves.
+    /// The leaves of a slot.
     pub slot: &'a Slot,
     /// Log-probability of each action, [k]; empty unless the policy gives them.
     pub logprobs: &'a mut [f32],
@@ -31,7 +31,7 @@ pub struct ActionBatch<'a> {
     pub values: &'a mut [f32],
 }
 
-/// What a batch stores of a policy beside its actions.
+/// Values of a policy that a batch stores in addition to actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// Log-probabilities.
@@ -40,19 +40,19 @@ pub struct Extras {
     pub values: bool,
 }
 
-/// What becomes of a number beyond the bounds of its action space.
+/// What to do with a number outside the bounds of its action space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Beyond {
     /// The run ends with `action-out-of-range`.
     #[default]
     Refuse,
-    /// The environment is given the bound; the batch stores what the policy chose. For Gaussians.
+    /// The environment gets the bound; the batch stores the policy's choice. For Gaussians.
     Clip,
 }
 
-/// Chooses actions for a group of environments. Each of a collector's threads has one of its own.
+/// Chooses actions for a group of environments. Each thread of a collector has its own.
 ///
-/// A row does not depend on the other rows of its batch. What is random is keyed by environment, episode and step
+/// A row does not depend on the other rows of its batch. Randomness is keyed by environment, episode and step
 /// (`plimsoll_env::seed::action_noise`), so that it does not depend on how environments are grouped either.
 pub trait Policy: Send {
     /// Requires that the policy can act on these spaces.
@@ -60,25 +60,25 @@ pub trait Policy: Send {
     /// Errors: `policy-space-mismatch`.
     fn check(&self, spec: &Spec) -> Result<()>;
 
-    /// What it gives beside actions.
+    /// Returns what it gives in addition to actions.
     fn extras(&self) -> Extras {
         Extras::default()
     }
 
-    /// What becomes of actions beyond their bounds.
+    /// Returns what to do with actions outside their bounds.
     fn beyond(&self) -> Beyond {
         Beyond::default()
     }
 
-    /// Fills `actions` and says with which version of its weights: the newest at this call.
+    /// Fills `actions`. Returns the version of the weights used: the newest at this call.
     fn act(&mut self, observations: &ObservationBatch<'_>, actions: &mut ActionBatch<'_>) -> PolicyVersion;
 }
 
-/// Draws each action uniformly from its space; where a bound is infinite, from a standard normal distribution beside
+/// Draws each action uniformly from its space; with an infinite bound, from a standard normal distribution next to
 /// the other bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
-    /// Every action follows from it.
+    /// Determines every action.
     pub run_seed: u64,
 }
 
@@ -114,7 +114,7 @@ impl Policy for Random {
     }
 }
 
-/// A number that element `index` of a leaf may be.
+/// Draws a number for element `index` of a leaf.
 fn draw(leaf: &Leaf, index: usize, bits: [u32; 4]) -> f64 {
     let below = |n: u64| rng::below(bits[0], bits[1], n) as f64;
     match &leaf.domain {

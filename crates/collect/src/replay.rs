@@ -1,8 +1,8 @@
 //! A ring of the last frames of each environment, for off-policy learners: sampled by key, with n-step returns.
 //!
-//! E environments, C frames each. The ring is allocated at start and has one writer, who copies batches into it. Frames
-//! of an environment stand in their order, so what follows a frame is the next one, and the observation after an
-//! episode's last frame lies beside it.
+//! E environments, C frames each. The ring is allocated at start and has one writer, which copies batches into it. Frames
+//! of an environment are in order, so the next entry is the next frame; the observation after an
+//! episode's last frame is stored separately.
 
 use crate::{Batch, RowLayout};
 use plimsoll_base::rng::{Stream, below, philox};
@@ -10,47 +10,47 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_env::flags;
 use plimsoll_memory::Piece;
 
-/// What an episode's end or a learner's bootstrap is about, of n steps from one frame.
+/// The return of n steps from one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NStep {
-    /// Sum of discounted rewards over the steps that were there.
+    /// Sum of discounted rewards over the available steps.
     pub n_step_return: f64,
-    /// What the value after them is multiplied by: the discount to the power of their number, 0 after a termination.
+    /// The factor of the value after them: the discount to the power of `steps`, 0 after a termination.
     pub bootstrap_discount: f64,
-    /// How many steps there were.
+    /// Number of available steps.
     pub num_steps: usize,
 }
 
-/// One frame of the ring.
+/// One sampled frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition<'a> {
     /// The environment.
     pub env_index: u32,
-    /// What was seen.
+    /// Observation.
     pub observation: &'a [u8],
-    /// What was done.
+    /// Action.
     pub action: &'a [u8],
-    /// What was seen after the last of the steps.
+    /// Observation after the last of the steps.
     pub next_observation: &'a [u8],
-    /// What came of it.
+    /// Rewards of the steps.
     pub steps: NStep,
 }
 
-/// The ring.
+/// A ring of frames for each environment.
 #[derive(Debug)]
 pub struct Replay {
     capacity: usize,
     observation_bytes: usize,
     action_bytes: usize,
-    /// Where the columns of an environment are in its row.
+    /// The byte ranges of the columns in an environment's row.
     columns: Columns,
-    /// One row an environment.
+    /// One row per environment.
     rows: Vec<Piece>,
-    /// Frames that each environment has put in since the start.
+    /// Frames added by each environment since the start.
     written: Vec<u64>,
     /// Frames in the ring.
     held: usize,
-    /// Episode and step that would go on from each environment's last frame.
+    /// The episode and step that would continue each environment's last frame.
     expected: Vec<(u32, u32)>,
 }
 
@@ -77,7 +77,7 @@ impl Columns {
 }
 
 impl Replay {
-    /// A ring for `num_envs` environments and the last `capacity` frames of each.
+    /// Allocates a ring for `num_envs` environments and the last `capacity` frames of each.
     ///
     /// Errors: `size-overflow`, `host-allocation-failed`.
     pub fn new(num_envs: usize, capacity: usize, layout: &RowLayout) -> Result<Replay> {
@@ -95,7 +95,7 @@ impl Replay {
         })
     }
 
-    /// Bytes of such a ring.
+    /// Returns the bytes of such a ring.
     pub fn bytes(num_envs: u64, capacity: u64, layout: &RowLayout) -> Bytes {
         let frame = (2 * layout.observation.bytes + layout.action.bytes + 4 + 1) as u64;
         let row = capacity.saturating_mul(frame).saturating_add(5 * 64);
@@ -107,12 +107,12 @@ impl Replay {
         self.held
     }
 
-    /// True before the first frame.
+    /// Whether the ring has no frame yet.
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }
 
-    /// Copies the frames of a batch; the oldest of their environments go.
+    /// Copies the frames of a batch over the oldest of their environments.
     pub fn push(&mut self, batch: &Batch) {
         let layout = &*batch.layout;
         for row in batch.rows() {
@@ -140,7 +140,7 @@ impl Replay {
                 put(self.columns.next, row.next_observation(layout, t));
                 put(self.columns.actions, row.action(layout, t));
                 put(self.columns.rewards, &rewards[t].to_ne_bytes());
-                // A cut at the end of a batch is no boundary here: the next batch goes on.
+                // A cut at the end of a batch is not a boundary here: the next batch continues the episode.
                 put(
                     self.columns.flags,
                     &[if flag & flags::ABORTED != 0 { flag } else { flag & !flags::CUT }],
@@ -151,7 +151,7 @@ impl Replay {
         }
     }
 
-    /// Frames of an environment are missing behind its last one: no sum of rewards goes on from there.
+    /// Marks a gap after the last frame of an environment: no sum of rewards continues past it.
     fn cut_last(&mut self, env: usize) {
         if let Some(last) = self.written[env].checked_sub(1) {
             let at = (last % self.capacity as u64) as usize;
@@ -159,8 +159,8 @@ impl Replay {
         }
     }
 
-    /// Frame number `index` of the draw `draw`: uniform over the ring, with the sum of up to `n` rewards from there.
-    /// None if the ring is empty.
+    /// Samples frame number `index` of draw `draw`: uniform over the ring, with the sum of up to `n` rewards from there.
+    /// `None` if the ring is empty.
     pub fn sample(
         &self,
         run_seed: u64,
@@ -187,7 +187,7 @@ impl Replay {
         None
     }
 
-    /// From frame `frame` of an environment, counted since the start.
+    /// Returns the transition from frame `frame` of an environment, counted since the start.
     fn transition(&self, env: usize, frame: u64, n: usize, discount: f64) -> Transition<'_> {
         let row = &self.rows[env];
         let at = |frame: u64| (frame % self.capacity as u64) as usize;

@@ -1,6 +1,6 @@
-//! A row of a batch: T frames of one environment in one piece of memory that one thread owns at a time.
+//! A row of a batch: T frames of one environment in one piece of memory, owned by one thread at a time.
 //!
-//! E environments, T frames each, F final observations. A row is its columns one after the other, so a batch is an array
+//! E environments, T frames each, F final observations. A row is a sequence of columns, so a batch is an array
 //! of rows, and a column `[E, T]` of it is strided along E and dense along T.
 
 use crate::{Extras, Results};
@@ -9,7 +9,7 @@ use plimsoll_env::{Slot, flags};
 use plimsoll_memory::{Piece, Plain};
 use std::ops::Range;
 
-/// Where the columns of a row are, in bytes from its beginning.
+/// The byte ranges of the columns in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowLayout {
     /// T.
@@ -20,7 +20,7 @@ pub struct RowLayout {
     pub observation: Slot,
     /// Leaves of an action.
     pub action: Slot,
-    /// What the policy gives beside actions.
+    /// What the policy gives in addition to actions.
     pub extras: Extras,
     /// Observation slots, [T + 1]: before each frame, and after the last.
     pub observations: Range<usize>,
@@ -30,7 +30,7 @@ pub struct RowLayout {
     pub actions: Range<usize>,
     /// Versions of the policy that chose each action, [T] u64.
     pub policy_versions: Range<usize>,
-    /// Sums of rewards of the episodes that ended, [F] f64; those of earlier batches included.
+    /// Sums of rewards of the episodes that ended, [F] f64, including frames of earlier batches.
     pub final_returns: Range<usize>,
     /// [T] f32.
     pub rewards: Range<usize>,
@@ -51,7 +51,7 @@ pub struct RowLayout {
 }
 
 impl RowLayout {
-    /// The columns of `frames` frames with at most `finals` ends of episodes; none if they overflow.
+    /// Lays out `frames` frames with at most `finals` ends of episodes; `None` on overflow.
     pub fn new(
         observation: &Slot,
         action: &Slot,
@@ -106,7 +106,7 @@ pub struct Row {
     pub num_finals: usize,
 }
 
-/// What is stored of one frame, beside its observation.
+/// The stored values of one frame, without its observation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub action: &'a [u8],
@@ -120,33 +120,33 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Row {
-    /// An empty row over a piece of `RowLayout::bytes`.
+    /// Makes an empty row in a piece of `RowLayout::bytes`.
     pub fn new(piece: Piece) -> Row {
         Row { piece, env_index: 0, num_frames: 0, num_finals: 0 }
     }
 
-    /// All of a row's bytes.
+    /// Returns all bytes of the row.
     pub fn bytes(&self) -> &[u8] {
         &self.piece
     }
 
-    /// A column as numbers; for observations and actions by leaf see `Slot`.
+    /// Returns a column as numbers; for leaves of observations and actions see `Slot`.
     pub fn column<T: Plain>(&self, column: &Range<usize>) -> &[T] {
         self.piece.numbers(column.clone())
     }
 
-    /// Bits of each frame.
+    /// Returns the flags of each frame.
     pub fn flags(&self, layout: &RowLayout) -> &[u8] {
         &self.piece[layout.flags.clone()]
     }
 
-    /// Frames that are one: neither invalid nor a reset.
+    /// Counts frames that are neither invalid nor resets.
     pub fn count_frames(&self, layout: &RowLayout) -> u64 {
         let none = flags::INVALID | flags::RESET_ROW;
         self.flags(layout).iter().filter(|&&flag| flag & none == 0).count() as u64
     }
 
-    /// The least and the largest version of its frames; none without frames.
+    /// Returns the least and the largest version of its frames; `None` without frames.
     pub(crate) fn version_range(&self, layout: &RowLayout) -> Option<(u64, u64)> {
         let none = flags::INVALID | flags::RESET_ROW;
         let versions = self.column::<u64>(&layout.policy_versions).iter().zip(self.flags(layout));
@@ -157,27 +157,27 @@ impl Row {
         })
     }
 
-    /// Frames of a row that is being written.
+    /// Counts the frames of a row that is being written.
     pub(crate) fn count_written(&self, layout: &RowLayout) -> u64 {
         let marks = &self.flags(layout)[..self.num_frames];
         marks.iter().filter(|&&flag| flag & flags::RESET_ROW == 0).count() as u64
     }
 
-    /// The observation before frame `t`, or after the last.
+    /// Returns the observation before frame `t`; for `t` = T the one after the last frame.
     pub fn observation(&self, layout: &RowLayout, t: usize) -> &[u8] {
         let bytes = layout.observation.bytes;
         let at = layout.observations.start + t * bytes;
         &self.piece[at..at + bytes]
     }
 
-    /// The action of frame `t`.
+    /// Returns the action of frame `t`.
     pub fn action(&self, layout: &RowLayout, t: usize) -> &[u8] {
         let bytes = layout.action.bytes;
         let at = layout.actions.start + t * bytes;
         &self.piece[at..at + bytes]
     }
 
-    /// The frames with a final observation, ascending, and what lies beside each.
+    /// Returns the ends of episodes, in ascending order of frames.
     pub fn finals<'a>(&'a self, layout: &'a RowLayout) -> impl Iterator<Item = Final<'a>> {
         let frames: &[u32] = self.column(&layout.final_frames);
         let returns: &[f64] = self.column(&layout.final_returns);
@@ -192,7 +192,7 @@ impl Row {
         })
     }
 
-    /// What came after frame `t`: the final observation of an episode that ended with it, else the next one.
+    /// Returns the observation after frame `t`: the final one if an episode ended with it, else the next one.
     pub fn next_observation<'a>(&'a self, layout: &RowLayout, t: usize) -> &'a [u8] {
         let frames: &[u32] = self.column(&layout.final_frames);
         match frames[..self.num_finals].binary_search(&(t as u32)) {
@@ -204,13 +204,13 @@ impl Row {
         }
     }
 
-    /// Begins a row: nothing is written but the first observation.
+    /// Begins a row with its first observation.
     pub(crate) fn begin(&mut self, layout: &RowLayout, env_index: u32, observation: &[u8]) {
         (self.env_index, self.num_frames, self.num_finals) = (env_index, 0, 0);
         self.write_observation(layout, 0, observation);
     }
 
-    /// True if no further frame fits: all are written, or no further end of an episode could be.
+    /// Whether no further frame fits: all are written, or there is no room for another end of an episode.
     pub(crate) fn is_full(&self, layout: &RowLayout) -> bool {
         self.num_frames == layout.frames || self.num_finals == layout.finals
     }
@@ -248,8 +248,8 @@ impl Row {
         self.num_finals = index + 1;
     }
 
-    /// Marks the last frame as the last of its slice, with further bits, and keeps the observation after it as final:
-    /// another one is about to take its place.
+    /// Marks the last frame as the last of its slice, with further flags, and keeps the observation after it as final,
+    /// because another one will replace it.
     pub(crate) fn end_slice(&mut self, layout: &RowLayout, bits: u8, episode_return: f64) {
         let t = self.num_frames;
         self.piece[layout.flags.start + t - 1] |= bits;
@@ -262,7 +262,7 @@ impl Row {
         self.num_finals += 1;
     }
 
-    /// Takes the last `count` frames back.
+    /// Removes the last `count` frames.
     pub(crate) fn take_back(&mut self, count: usize) {
         self.num_frames -= count;
     }
@@ -272,12 +272,12 @@ impl Row {
         self.write_observation(layout, self.num_frames, observation);
     }
 
-    /// Ends the row: the last frame of an episode that goes on is cut, and frames that did not come are invalid.
+    /// Ends the row: an episode that continues is cut at its last frame, and missing frames are invalid.
     pub(crate) fn close(&mut self, layout: &RowLayout) {
         let frames = self.num_frames;
         let marks = &mut self.piece[layout.flags.clone()];
         marks[frames..].fill(flags::INVALID);
-        // A reset that comes first in the next row is no frame of this one.
+        // A reset at the beginning of the next row belongs to that row.
         if let Some(last) = marks[..frames].iter_mut().rev().find(|flag| **flag & flags::RESET_ROW == 0)
             && *last & (flags::DONE | flags::CUT) == 0
         {
@@ -285,7 +285,7 @@ impl Row {
         }
     }
 
-    /// Flags frames that are not delivered, and says how many.
+    /// Flags frames that are not delivered. Returns their number.
     pub(crate) fn invalidate(&mut self, layout: &RowLayout, is_old: impl Fn(u64) -> bool) -> u64 {
         let versions: Vec<bool> =
             self.column::<u64>(&layout.policy_versions).iter().map(|&version| is_old(version)).collect();
@@ -317,7 +317,7 @@ pub struct Final<'a> {
     pub episode_return: f64,
 }
 
-/// The part of environment `index` in the results of a group.
+/// Returns the observation of environment `index` in the results of a group.
 pub(crate) fn observation_of<'a>(results: &Results<'a>, index: usize, bytes: usize) -> &'a [u8] {
     &results.observations[index * bytes..(index + 1) * bytes]
 }
@@ -328,7 +328,7 @@ fn put<const N: usize>(piece: &mut [u8], column: &Range<usize>, index: usize, va
     piece[at..at + N].copy_from_slice(&value);
 }
 
-/// A copy whose usual lengths are known where it is compiled.
+/// Copies bytes, with the common lengths known at compile time.
 #[inline]
 fn copy_small(to: &mut [u8], from: &[u8]) {
     match to.len() {

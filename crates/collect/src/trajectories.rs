@@ -1,8 +1,8 @@
-//! Whole episodes: frames of batches, kept until their episode has ended.
+//! Whole episodes, collected from the frames of batches.
 //!
-//! Partial episodes wait in memory that was allocated at start, F frames an environment; whole ones are handed out
-//! several at a time. An episode of which frames are missing, because its beginning or middle was not delivered, is not
-//! handed out, and counted.
+//! Partial episodes wait in memory allocated at start, F frames per environment; whole ones are handed out
+//! several at a time. An episode with missing frames, because its beginning or middle was not delivered, is counted
+//! instead.
 
 use crate::{Batch, RowLayout};
 use plimsoll_base::{Bytes, Result};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct Episode {
     /// The environment.
     pub env_index: u32,
-    /// Which of its episodes.
+    /// Its number in the environment.
     pub episode_index: u32,
     /// T.
     pub num_frames: usize,
@@ -25,13 +25,13 @@ pub struct Episode {
     pub actions: Vec<u8>,
     /// [T].
     pub rewards: Vec<f32>,
-    /// Bits of the last frame: which way it ended.
+    /// Flags of the last frame: how the episode ended.
     pub ended: u8,
     /// Versions of the policy, [T].
     pub policy_versions: Vec<u64>,
 }
 
-/// Makes episodes of frames.
+/// Assembles episodes from frames.
 #[derive(Debug)]
 pub struct Trajectories {
     layout: Arc<RowLayout>,
@@ -42,18 +42,18 @@ pub struct Trajectories {
     incomplete: u64,
 }
 
-/// The episode that an environment is in.
+/// The current episode of an environment.
 #[derive(Debug)]
 struct Partial {
     piece: Piece,
     episode_index: u32,
     num_frames: usize,
-    /// Its frames so far are all there.
+    /// No frame is missing so far.
     is_whole: bool,
 }
 
 impl Trajectories {
-    /// For `num_envs` environments whose episodes have at most `frames_max` frames.
+    /// Allocates for `num_envs` environments whose episodes have at most `frames_max` frames.
     ///
     /// Errors: `size-overflow`, `host-allocation-failed`.
     pub fn new(
@@ -74,25 +74,25 @@ impl Trajectories {
         })
     }
 
-    /// Bytes of partial episodes, and of whole ones that wait: fewer than are handed out at a time, and those that end
+    /// Returns the bytes of partial episodes and of waiting whole ones: fewer than are handed out at a time, and those that end
     /// within one batch.
     pub fn bytes(num_envs: u64, episodes_per_batch: u64, frames_max: u64, layout: &RowLayout) -> Bytes {
         let waiting = episodes_per_batch.saturating_mul(frames_max);
         let of_batch = num_envs.saturating_mul(frames_max.saturating_add(layout.frames as u64));
         let frames = num_envs.saturating_mul(frames_max).saturating_add(waiting).saturating_add(of_batch);
         let episodes = num_envs.saturating_mul(layout.finals as u64).saturating_add(episodes_per_batch);
-        // The last observation and the lists' own bytes come with each.
+        // Each also has its last observation and the lists' own bytes.
         let each = (size_of::<Episode>() + layout.observation.bytes + 64) as u64;
         let frame = frame_bytes(layout) as u64;
         Bytes(frames.saturating_mul(frame).saturating_add(episodes.saturating_mul(each)))
     }
 
-    /// Episodes that were not handed out because frames of them were missing.
+    /// Returns the number of episodes left out because of missing frames.
     pub fn incomplete(&self) -> u64 {
         self.incomplete
     }
 
-    /// As many whole episodes as are handed out at a time, once there are.
+    /// Takes the next set of whole episodes, once there are enough.
     pub fn take(&mut self) -> Option<Vec<Episode>> {
         (self.whole.len() >= self.episodes_per_batch).then(|| {
             let rest = self.whole.split_off(self.episodes_per_batch);
@@ -100,7 +100,7 @@ impl Trajectories {
         })
     }
 
-    /// Takes the frames of a batch; call `take` until it gives none before the next.
+    /// Adds the frames of a batch. Call `take` until it returns `None` before the next batch.
     pub fn push(&mut self, batch: &Batch) {
         let layout = self.layout.clone();
         for row in batch.rows() {

@@ -3,14 +3,14 @@
 //! `cargo run --release -p plimsoll-cpu --example cpu_speed [threads] [filter]`; the best of several runs counts,
 //! because other processes may share the cores.
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../../device/tests/both/rig.rs"]
+mod rig;
 
-use common::{Bench, matrix_len};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_cpu::{Isa, peak};
 use plimsoll_device::sizes::cpu::{head_tile_elements, pack_elements};
-use plimsoll_device::{Device, HEAD_TILE, HeadOut, Sampling};
+use plimsoll_device::{Device, HEAD_TILE, HeadBackward, HeadOut, Sample, Sampling};
+use rig::{Rig, matrix_len};
 use std::time::Instant;
 
 /// (name, N, K).
@@ -86,8 +86,8 @@ fn main() {
 }
 
 /// Normal numbers of a size that gives logits of about 2, over and over.
-fn fill(b: &Bench, name: &str) {
-    let numbers = common::normal(1, 4099, 0.3, F32);
+fn fill(b: &Rig, name: &str) {
+    let numbers = rig::normal(1, 4099, 0.3, F32);
     let len = b.buf(name).len();
     for start in (0..len).step_by(numbers.len()) {
         b.dev.write_f32(b.buf(name), start, &numbers[..numbers.len().min(len - start)]);
@@ -97,7 +97,7 @@ fn fill(b: &Bench, name: &str) {
 fn products(report: &Report, e: DType) {
     for (name, n, k) in SHAPES {
         for m in [1, 8, 32, 256, 1024] {
-            let b = Bench::new(
+            let b = Rig::new(
                 report.isa,
                 report.threads,
                 &[
@@ -128,7 +128,7 @@ fn products(report: &Report, e: DType) {
 fn head(report: &Report, e: DType) {
     for m in [1, 8, 32, 256, 1024] {
         let tile = head_tile_elements(report.threads, m, VOCAB, true) as usize;
-        let b = Bench::new(
+        let b = Rig::new(
             report.isa,
             report.threads,
             &[
@@ -161,31 +161,33 @@ fn head(report: &Report, e: DType) {
         let label = |op: &str| format!("{} {op} M={m}", e.name());
         report.line(&label("head"), flops, || b.dev.head(x, w, targets, 1.0, tile, out));
         let how = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
-        report.line(&label("sample"), flops, || b.dev.sample(x, w, b.buf("keys"), how, tile, targets, out));
+        report.line(&label("sample"), flops, || {
+            b.dev.sample(Sample { x, w, keys: b.buf("keys"), how, tile, tokens: targets, out })
+        });
         if m == 32 {
             let how = Sampling { top_k: 50, top_p: 0.9, ..how };
             report.line(&label("sample truncated"), flops, || {
-                b.dev.sample(x, w, b.buf("keys"), how, tile, targets, out)
+                b.dev.sample(Sample { x, w, keys: b.buf("keys"), how, tile, tokens: targets, out })
             });
         }
         if m == 1024 {
             let (d, grad) = (b.buf("dlogprobs"), b.matrix("grad", VOCAB, HIDDEN, e));
             report.line(&label("head backward"), 3.0 * flops, || {
-                b.dev.head_backward(
+                b.dev.head_backward(HeadBackward {
                     x,
                     w,
                     targets,
-                    1.0,
-                    out,
-                    d,
-                    d,
+                    inv_temperature: 1.0,
+                    head_out: out,
+                    dlogprobs: d,
+                    dentropy: d,
                     tile,
-                    b.buf("dtile"),
-                    b.buf("pack"),
-                    b.buf("dx"),
+                    dtile: b.buf("dtile"),
+                    pack: b.buf("pack"),
+                    dx: b.buf("dx"),
                     grad,
-                    true,
-                );
+                    add: true,
+                });
             });
         }
     }

@@ -83,7 +83,7 @@ simd_fn! {
                     }
                 }
             }
-            // SAFETY: as above.
+            // SAFETY: at + here <= n; what is read has been read before it is written.
             unsafe { dx.add(at).copy_from(d.as_ptr(), here) };
         }
     }

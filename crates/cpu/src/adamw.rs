@@ -77,11 +77,11 @@ pub(super) fn adamw(dev: &CpuDevice, how: AdamW, bufs: AdamWBufs<'_>) {
         split(dev, n.div_ceil(LANES), LANES, &|part| {
             let (start, end) = (part.start * LANES, (part.end * LANES).min(n));
             let (len, first) = (end - start, update.first_element + start as u64);
-            // SAFETY: parts are disjoint.
+            // SAFETY: parts are disjoint, and each is one task's.
             unsafe {
                 let (w, m, v) = (w.range(start, len), m.range(start, len), v.range(start, len));
                 let master = master.as_ref().map(|b| b.range(start, len));
-                update_part::<W, G, M>(dev.isa(), &update, first, w, &g[start..end], m, v, master);
+                update_part::<W, G, M>(dev.isa(), &update, first, w, &g[start..end], [m, v], master);
             }
         });
     })));
@@ -89,9 +89,9 @@ pub(super) fn adamw(dev: &CpuDevice, how: AdamW, bufs: AdamWBufs<'_>) {
 
 simd_fn! {
     fn update_part[W: Lanes, G: Lanes, M: Lanes](
-        s: S, how: &Update, first: u64, w: &mut [W], g: &[G], m: &mut [M], v: &mut [M], master: Option<&mut [f32]>,
+        s: S, how: &Update, first: u64, w: &mut [W], g: &[G], moments: [&mut [M]; 2], master: Option<&mut [f32]>,
     ) {
-        let mut master = master;
+        let ([m, v], mut master) = (moments, master);
         for at in (0..w.len()).step_by(LANES) {
             let here = at..(at + LANES).min(w.len());
             let old = match &master {

@@ -29,7 +29,7 @@ pub(super) fn adamw(dev: &CpuDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [B
             for block in part {
                 let start = block * CODE_BLOCK;
                 let len = CODE_BLOCK.min(n - start);
-                // SAFETY: tasks have their own blocks.
+                // SAFETY: blocks are disjoint, and each is one task's.
                 let (w, m, v, [m_scale, v_scale]) = unsafe {
                     let scales = [scales[0].range(block, 1), scales[1].range(block, 1)];
                     (w.range(start, len), m.range(start, len), v.range(start, len), scales)
@@ -125,7 +125,7 @@ pub(super) fn write_codes(dev: &CpuDevice, src: Buf<'_>, dst: Coded<'_>) {
                 for (value, x) in values.iter_mut().zip(&x[start..]) {
                     *value = crate::Real::to_f32(*x);
                 }
-                // SAFETY: tasks have their own blocks.
+                // SAFETY: blocks are disjoint, and each is one task's.
                 unsafe { encode_blocks(values, codes.range(start, values.len()), scales.range(block, 1)) };
             }
         });

@@ -1,6 +1,6 @@
 //! Causal attention over the paged cache: training, prefill and decode in one order of arithmetic.
 //!
-//! Keys stand in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
+//! Keys lie in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
 //! chunks are merged in ascending order, the first one as it is. A score is one chain over d, an output element one
 //! chain over the chunk's keys, a sum 16 chains over blocks and a tree. So a row's bits depend on its own keys only:
 //! not on the rows it is computed with, nor on whether it is decoded, prefilled or trained. Slots beyond a row's own
@@ -51,14 +51,10 @@ pub(super) fn segments(fields: &[u32]) -> impl Iterator<Item = Segment> + Clone 
     })
 }
 
-/// Head counts.
 #[derive(Clone, Copy)]
 pub(super) struct Dims {
-    /// Query heads.
     pub(super) a: usize,
-    /// Key-value heads.
     pub(super) k: usize,
-    /// Elements of a head.
     pub(super) d: usize,
 }
 
@@ -165,7 +161,6 @@ impl Cut {
     }
 }
 
-/// The buffers of a call.
 struct Call<'a, T> {
     dims: Dims,
     q: &'a [T],
@@ -213,7 +208,6 @@ struct Softmax {
 }
 
 simd_fn! {
-    /// Computes an item.
     fn attend[T: Lanes](s: S, call: &Call<'_, T>, segment: &Segment, table: &[u32], item: &Item) {
         let Dims { a, d, .. } = call.dims;
         let (heads, n) = (item.heads.len(), item.rows.len() * item.heads.len());
@@ -225,7 +219,7 @@ simd_fn! {
         // Query i is of row i / heads; its place in q and out, in heads of d elements.
         let place = |i: usize| (segment.first_row + item.rows.start + i / heads) * a + item.heads.start + i % heads;
         for i in 0..n {
-            // SAFETY: row i of the scratch.
+            // SAFETY: row i of the scratch, which this task borrows mutably.
             let to = unsafe { std::slice::from_raw_parts_mut(q.add(i * STRIDE), d) };
             convert_row(s, &call.q[place(i) * d..][..d], to);
         }
@@ -242,7 +236,7 @@ simd_fn! {
             }
             let seen = &seen[..n];
             let block = chunk / KV_BLOCK;
-            // SAFETY: the scratch has rows for n queries.
+            // SAFETY: the scratch has rows of queries and scores for n queries.
             unsafe {
                 chunk_scores(s, blocks, block, seen, q, scores);
                 let mut fresh = [Softmax::default(); QUERIES_MAX];
@@ -298,7 +292,7 @@ unsafe fn chunk_scores<S: Simd, T: Lanes>(
         // Queries ascend in position, so the last of a tile sees the most.
         let num_blocks = seen[at + size - 1].div_ceil(KV_BLOCK);
         let range = first_block..first_block + num_blocks;
-        // SAFETY: queries at..at + size.
+        // SAFETY: queries at..at + size are among those of `seen`, for which the caller promises rows.
         unsafe {
             let (q, scores) = (q.add(at * STRIDE), scores.add(at * SCORES_STRIDE));
             match (size, S::ACCUMULATORS >= 16) {
@@ -347,7 +341,7 @@ unsafe fn score_tile<S: Simd, T: Lanes, const Q: usize, const B: usize>(
         i += B;
     }
     while i < range.end {
-        // SAFETY: as above.
+        // SAFETY: the caller promises Q rows of scores; a chunk has at most ATTENTION_CHUNK keys.
         unsafe {
             let sums = dot_tile::<S, T, Q, 1>(s, d, q, [blocks.at(i)]);
             for (o, sums) in sums.iter().enumerate() {
@@ -410,7 +404,7 @@ unsafe fn chunk_values<S: Simd, T: Lanes>(
             let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[6, 4, 3, 2, 1] } else { &[2, 1] };
             let size = tile_of(sizes, seen.len() - at);
             let seen = &seen[at..at + size];
-            // SAFETY: queries at..at + size.
+            // SAFETY: queries at..at + size are among those of `seen`, for which the caller promises rows.
             unsafe {
                 let (w, o) = (weights.add(at * SCORES_STRIDE), out.add(at * STRIDE + column));
                 match (width, size) {
@@ -465,7 +459,7 @@ unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
         let rows = blocks.at(first_block + key / KV_BLOCK);
         for q in 0..Q {
             if key < seen[q] {
-                // SAFETY: as above.
+                // SAFETY: W vectors from `column` are inside a row of d elements, and the caller promises Q rows.
                 unsafe {
                     let x = s.splat(*weights.add(q * SCORES_STRIDE + key));
                     for w in 0..W {
@@ -478,7 +472,7 @@ unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
     }
     for q in 0..Q {
         for w in 0..W {
-            // SAFETY: row q of out.
+            // SAFETY: the caller promises Q rows of `out`, and q < Q.
             unsafe { s.store(out.add(q * STRIDE + w * LANES), sums[q][w]) };
         }
     }
@@ -505,7 +499,7 @@ unsafe fn merge<S: Simd>(
     let (old, new) = (factors[0], factors[1]);
     *soft = Softmax { max, sum: soft.sum * old + fresh.sum * new };
     for at in (0..d).step_by(LANES) {
-        // SAFETY: d is a multiple of 16.
+        // SAFETY: `total` and `out` have d elements as the caller promises, a multiple of 16.
         unsafe {
             let x = s.mul(s.load(total.add(at)), s.splat(old));
             s.store(total.add(at), s.fma(s.load(out.add(at)), s.splat(new), x));

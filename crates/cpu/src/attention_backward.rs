@@ -14,26 +14,15 @@ use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::dot;
 use super::rope::HEAD_DIM_MAX;
 use super::view::Shared;
-use plimsoll_device::{Batch, KV_BLOCK, Kv, NO_PARENT};
-use plimsoll_memory::Buf;
+use plimsoll_device::{AttentionBackward, KV_BLOCK, NO_PARENT};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Queries (rows times heads of one key-value head) that share a block of keys.
 const QUERIES_MAX: usize = 48;
 
-#[allow(clippy::too_many_arguments)] // As the operation.
-pub(super) fn backward(
-    dev: &CpuDevice,
-    q: Buf<'_>,
-    kv: Kv<'_>,
-    batch: Batch<'_>,
-    out: Buf<'_>,
-    lse: Buf<'_>,
-    dout: Buf<'_>,
-    dq: Buf<'_>,
-    dkv: Buf<'_>,
-) {
+pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
+    let AttentionBackward { q, kv, batch, out, lse, dout, dq, dkv } = args;
     let rows = batch.positions.len();
     if rows == 0 {
         return;
@@ -85,7 +74,6 @@ fn key_row(segment: &Segment, position: usize) -> usize {
     }
 }
 
-/// The buffers of a call.
 struct Call<'a, T> {
     dims: Dims,
     q: &'a [T],
@@ -211,7 +199,7 @@ fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], que
     for i in 0..n {
         let place = queries.place(i);
         let (q, dout) = (&call.q[place * d..][..d], &call.dout[place * d..][..d]);
-        // SAFETY: row i of the scratch.
+        // SAFETY: row i of the scratch, which this task borrows mutably.
         unsafe {
             convert_row(s, q, std::slice::from_raw_parts_mut(work.q.add(i * STRIDE), d));
             convert_row(s, dout, std::slice::from_raw_parts_mut(work.dout.add(i * STRIDE), d));
@@ -266,7 +254,7 @@ unsafe fn block_weights<S: Simd>(
             *seen = keys.saturating_sub(first_key).min(KV_BLOCK);
         }
         let (deltas, lses) = (&deltas[at..], &lses[at..]);
-        // SAFETY: queries at..at + size.
+        // SAFETY: queries at..at + size are among the n that the caller promises rows for.
         unsafe {
             let x = Work {
                 q: work.q.add(at * STRIDE),
@@ -307,18 +295,19 @@ unsafe fn add_gradients<S: Simd>(
         // SAFETY: inside the buffer by the assertion. No slice: other heads' columns lie between.
         *to = unsafe { dkv.as_ptr().add(at) };
     }
-    // SAFETY: the pointers above, and rows of the scratch.
+    // SAFETY: `to` points to rows that the assertion found in the buffer, and the caller promises n rows of the scratch.
     unsafe {
         let from = |key: usize| queries.first_seeing(first_key + key);
         for (shift, weights, rows) in [(k * d, work.weights, work.dout), (0, work.dscores, work.q)] {
-            accumulate(s, d, &to[..count], shift, weights, (1, KV_BLOCK), rows, n, from);
+            let weights = Weights { first: weights, strides: (1, KV_BLOCK) };
+            accumulate(s, d, &to[..count], shift, weights, Rows { first: rows, count: n }, from);
         }
         for (i, to) in to.iter_mut().enumerate().take(n) {
             *to = work.dq.add(i * STRIDE);
         }
         let (first, all) = (from(0), |_| 0);
-        let dscores = work.dscores.add(first * KV_BLOCK);
-        accumulate(s, d, &to[first..n], 0, dscores, (KV_BLOCK, 1), work.key_rows, count, all);
+        let weights = Weights { first: work.dscores.add(first * KV_BLOCK), strides: (KV_BLOCK, 1) };
+        accumulate(s, d, &to[first..n], 0, weights, Rows { first: work.key_rows, count }, all);
     }
 }
 
@@ -372,7 +361,7 @@ unsafe fn weight_tile<S: Simd, const Q: usize>(
     lses: &[f32],
 ) {
     let (none, scale) = (s.splat(0.0), s.splat(1.0 / (d as f32).sqrt()));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises Q rows of queries, gradients and weights, and a block of 16 keys.
     unsafe {
         let scores = dot_tile::<S, f32, Q, 1>(s, d, x.q, [x.keys.cast_const()]);
         let dweights = dot_tile::<S, f32, Q, 1>(s, d, x.dout, [x.values.cast_const()]);
@@ -386,21 +375,32 @@ unsafe fn weight_tile<S: Simd, const Q: usize>(
     }
 }
 
-/// outs[o][shift..shift + d] += sum over i of weights[o][i] rows[i], i from `first(o)` to `count`.
+/// Rows of scratch, `STRIDE` apart.
+#[derive(Clone, Copy)]
+struct Rows {
+    first: *const f32,
+    count: usize,
+}
+
+/// Weights of outputs and rows, and the distance of each.
+#[derive(Clone, Copy)]
+struct Weights {
+    first: *const f32,
+    strides: (usize, usize),
+}
+
+/// outs[o][shift..shift + d] += sum over i of weights[o][i] rows[i], i from `first(o)` to `rows.count`.
 ///
 /// # Safety
-/// `outs` are writable; `weights` and `rows` as `sum_tile` says, `rows` being `STRIDE` apart.
+/// `outs` are writable; `weights` and `rows` as `sum_tile` says.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // The operands of a product.
 unsafe fn accumulate<S: Simd>(
     s: S,
     d: usize,
     outs: &[*mut f32],
     shift: usize,
-    weights: *const f32,
-    strides: (usize, usize),
-    rows: *const f32,
-    count: usize,
+    weights: Weights,
+    rows: Rows,
     first: impl Fn(usize) -> usize,
 ) {
     let mut column = 0;
@@ -411,38 +411,32 @@ unsafe fn accumulate<S: Simd>(
         while at < outs.len() {
             let sizes: &[usize] = if S::ACCUMULATORS >= 16 { &[6, 4, 2, 1] } else { &[2, 1] };
             let size = tile_of(sizes, outs.len() - at);
-            let skip = first(at).min(count);
-            // SAFETY: outputs at..at + size, inputs skip..count.
+            let skip = first(at).min(rows.count);
+            // SAFETY: the caller promises outputs at..at + size and inputs skip..count.
             unsafe {
-                let w = weights.add(at * strides.0 + skip * strides.1);
-                let x = Rows { first: rows.add(skip * STRIDE + column), count: count - skip };
+                let (per_out, per_row) = weights.strides;
+                let w = Weights { first: weights.first.add(at * per_out + skip * per_row), ..weights };
+                let x = Rows { first: rows.first.add(skip * STRIDE + column), count: rows.count - skip };
                 let (outs, column) = (&outs[at..at + size], shift + column);
                 match (width, size) {
-                    (4, 6) => add_tile::<S, 6, 4>(s, outs, column, w, strides, x),
-                    (4, 4) => add_tile::<S, 4, 4>(s, outs, column, w, strides, x),
-                    (4, 2) => add_tile::<S, 2, 4>(s, outs, column, w, strides, x),
-                    (4, _) => add_tile::<S, 1, 4>(s, outs, column, w, strides, x),
-                    (2, 6) => add_tile::<S, 6, 2>(s, outs, column, w, strides, x),
-                    (2, 4) => add_tile::<S, 4, 2>(s, outs, column, w, strides, x),
-                    (2, 2) => add_tile::<S, 2, 2>(s, outs, column, w, strides, x),
-                    (2, _) => add_tile::<S, 1, 2>(s, outs, column, w, strides, x),
-                    (_, 6) => add_tile::<S, 6, 1>(s, outs, column, w, strides, x),
-                    (_, 4) => add_tile::<S, 4, 1>(s, outs, column, w, strides, x),
-                    (_, 2) => add_tile::<S, 2, 1>(s, outs, column, w, strides, x),
-                    _ => add_tile::<S, 1, 1>(s, outs, column, w, strides, x),
+                    (4, 6) => add_tile::<S, 6, 4>(s, outs, column, w, x),
+                    (4, 4) => add_tile::<S, 4, 4>(s, outs, column, w, x),
+                    (4, 2) => add_tile::<S, 2, 4>(s, outs, column, w, x),
+                    (4, _) => add_tile::<S, 1, 4>(s, outs, column, w, x),
+                    (2, 6) => add_tile::<S, 6, 2>(s, outs, column, w, x),
+                    (2, 4) => add_tile::<S, 4, 2>(s, outs, column, w, x),
+                    (2, 2) => add_tile::<S, 2, 2>(s, outs, column, w, x),
+                    (2, _) => add_tile::<S, 1, 2>(s, outs, column, w, x),
+                    (_, 6) => add_tile::<S, 6, 1>(s, outs, column, w, x),
+                    (_, 4) => add_tile::<S, 4, 1>(s, outs, column, w, x),
+                    (_, 2) => add_tile::<S, 2, 1>(s, outs, column, w, x),
+                    _ => add_tile::<S, 1, 1>(s, outs, column, w, x),
                 }
             }
             at += size;
         }
         column += width * LANES;
     }
-}
-
-/// Rows of scratch, `STRIDE` apart.
-#[derive(Clone, Copy)]
-struct Rows {
-    first: *const f32,
-    count: usize,
 }
 
 /// # Safety
@@ -452,19 +446,26 @@ unsafe fn add_tile<S: Simd, const O: usize, const W: usize>(
     s: S,
     outs: &[*mut f32],
     column: usize,
-    weights: *const f32,
-    strides: (usize, usize),
+    weights: Weights,
     rows: Rows,
 ) {
     let mut sums = [[s.splat(0.0); W]; O];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises writable `outs`, a weight for each output and row, and `rows.count` rows.
     unsafe {
         for o in 0..O {
             for w in 0..W {
                 sums[o][w] = s.load(outs[o].add(column + w * LANES));
             }
         }
-        sum_tile::<S, f32, O, W>(s, &mut sums, weights, strides, rows.first, STRIDE, rows.count);
+        sum_tile::<S, f32, O, W>(
+            s,
+            &mut sums,
+            weights.first,
+            weights.strides,
+            rows.first,
+            STRIDE,
+            rows.count,
+        );
         for o in 0..O {
             for w in 0..W {
                 s.store(outs[o].add(column + w * LANES), sums[o][w]);

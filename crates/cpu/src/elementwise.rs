@@ -37,32 +37,25 @@ pub(super) fn split(
 
 // ---- data in and out ---------------------------------------------------------------------------------------------
 
-pub(super) fn write_u32(dev: &CpuDevice, dst: Buf<'_>, start: usize, src: &[u32]) {
-    copy_in(&dev.write::<u32>(dst), start, src);
+pub(super) fn write_u32(dev: &CpuDevice, dst: Buf<'_>, src: &[u32]) {
+    let out = dev.write(dst);
+    // SAFETY: no other task runs, and the operation has claimed the buffer.
+    unsafe { out.range(0, src.len()) }.copy_from_slice(src);
 }
 
-pub(super) fn read_u32(dev: &CpuDevice, src: Buf<'_>, start: usize, dst: &mut [u32]) {
-    dst.copy_from_slice(&dev.read::<u32>(src)[start..start + dst.len()]);
-}
-
-pub(super) fn write_f32(dev: &CpuDevice, dst: Buf<'_>, start: usize, src: &[f32]) {
+pub(super) fn write_f32(dev: &CpuDevice, dst: Buf<'_>, src: &[f32]) {
     by_dtype!(dst, T => {
         let out = dev.write::<T>(dst);
         split(dev, src.len(), 1, &|part| {
-            // SAFETY: parts are disjoint.
-            let out = unsafe { out.range(start + part.start, part.len()) };
+            // SAFETY: parts are disjoint, and each is one task's.
+            let out = unsafe { out.range(part.start, part.len()) };
             convert::<f32, T>(dev.isa(), &src[part], out);
         });
     });
 }
 
-pub(super) fn read_f32(dev: &CpuDevice, src: Buf<'_>, start: usize, dst: &mut [f32]) {
-    by_dtype!(src, T => convert::<T, f32>(dev.isa(), &dev.read::<T>(src)[start..start + dst.len()], dst));
-}
-
-fn copy_in<T: Element>(out: &Shared<'_, T>, start: usize, src: &[T]) {
-    // SAFETY: the only task.
-    unsafe { out.range(start, src.len()) }.copy_from_slice(src);
+pub(super) fn read_f32(dev: &CpuDevice, src: Buf<'_>, dst: &mut [f32]) {
+    by_dtype!(src, T => convert::<T, f32>(dev.isa(), dev.read::<T>(src), dst));
 }
 
 /// dst = src, of one dtype.
@@ -71,7 +64,7 @@ pub(super) fn copy_bytes(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
         let (x, out) = (dev.read::<T>(src), dev.write::<T>(dst));
         assert_eq!(x.len(), out.len(), "lengths of a copy");
         split(dev, x.len(), 1, &|part| {
-            // SAFETY: parts are disjoint.
+            // SAFETY: parts are disjoint, and each is one task's.
             unsafe { out.range(part.start, part.len()) }.copy_from_slice(&x[part]);
         });
     }
@@ -85,7 +78,7 @@ pub(super) fn zero(dev: &CpuDevice, dst: Buf<'_>) {
     fn fill<T: Element + Default>(dev: &CpuDevice, dst: Buf<'_>) {
         let out = dev.write::<T>(dst);
         split(dev, out.len(), 1, &|part| {
-            // SAFETY: parts are disjoint.
+            // SAFETY: parts are disjoint, and each is one task's.
             unsafe { out.range(part.start, part.len()) }.fill(T::default());
         });
     }
@@ -121,14 +114,13 @@ pub(super) fn cast(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
     by_dtype!(dst, T => {
         let (x, out) = (dev.read::<f32>(src), dev.write::<T>(dst));
         split(dev, x.len(), 1, &|part| {
-            // SAFETY: parts are disjoint.
+            // SAFETY: parts are disjoint, and each is one task's.
             let out = unsafe { out.range(part.start, part.len()) };
             convert::<f32, T>(dev.isa(), &x[part], out);
         });
     });
 }
 
-/// See `Device::advance`.
 pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
     let rows = ids.len();
     assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
@@ -150,7 +142,7 @@ pub(super) fn advance(dev: &CpuDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: B
 
 // ---- rows of matrices --------------------------------------------------------------------------------------------
 
-/// Where a matrix row stands in its panel: element c is at `first + c / per * stride + c % per`.
+/// Where a matrix row lies in its panel: element c is at `first + c / per * stride + c % per`.
 struct RowIndex {
     first: usize,
     stride: usize,
@@ -189,7 +181,7 @@ pub(super) fn write_rows(dev: &CpuDevice, dst: Matrix<'_>, first_row: usize, src
         let (out, size) = (dev.write::<T>(dst.buf), panel_elements(dst));
         split(dev, panels.len(), PANEL * dst.k, &|part| {
             for panel in panels.start + part.start..panels.start + part.end {
-                // SAFETY: tasks have their own panels.
+                // SAFETY: panels are disjoint, and each is one task's.
                 let out = unsafe { out.range(panel * size, size) };
                 write_panel(dst, panel * PANEL, out, first_row, src);
             }
@@ -232,7 +224,7 @@ pub(super) fn embed(dev: &CpuDevice, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'
         let x = dev.read::<T>(table.buf);
         split(dev, ids.len(), h, &|part| {
             for m in part {
-                // SAFETY: rows are disjoint.
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
                 read_row(x, &row_index(table, ids[m] as usize), unsafe { out.range(m * h, h) });
             }
         });
@@ -279,7 +271,7 @@ pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Ma
     });
 }
 
-/// How often `id` stands in `ids`; without an early end, so that it runs on vectors.
+/// How often `ids` holds `id`; without an early end, so that it runs on vectors.
 fn num_equal(ids: &[u32], id: u32) -> u32 {
     ids.iter().map(|&x| u32::from(x == id)).sum()
 }
@@ -287,7 +279,7 @@ fn num_equal(ids: &[u32], id: u32) -> u32 {
 /// Adds `x` to the elements of a row from column `start`. The calling task alone writes these columns.
 fn add_to_row<T: Real>(out: &Shared<'_, T>, at: &RowIndex, start: usize, x: &[f32]) {
     for (c, x) in (start..).zip(x) {
-        // SAFETY: tasks have their own columns.
+        // SAFETY: ranges of columns are disjoint, and each is one task's.
         let to = unsafe { out.range(at.first + c / at.per * at.stride + c % at.per, 1) };
         to[0] = T::from_f32(to[0].to_f32() + x);
     }
@@ -302,7 +294,7 @@ pub(super) fn gather_rows(dev: &CpuDevice, x: Buf<'_>, rows: Buf<'_>, out: Buf<'
     assert_eq!(out.len(), rows.len() * h, "whole rows");
     split(dev, rows.len(), h, &|part| {
         for r in part {
-            // SAFETY: rows are disjoint.
+            // SAFETY: ranges of rows are disjoint, and each is one task's.
             unsafe { out.range(r * h, h) }.copy_from_slice(&x[rows[r] as usize * h..][..h]);
         }
     });
@@ -319,7 +311,7 @@ pub(super) fn scatter_add_rows(dev: &CpuDevice, src: Buf<'_>, rows: Buf<'_>, dst
         let columns = part.start * LANES..(part.end * LANES).min(h);
         for (r, &row) in rows.iter().enumerate() {
             let x = &src[r * h..][columns.clone()];
-            // SAFETY: tasks have their own columns.
+            // SAFETY: ranges of columns are disjoint, and each is one task's.
             let to = unsafe { dst.range(row as usize * h + columns.start, columns.len()) };
             for (to, x) in to.iter_mut().zip(x) {
                 *to += x;
@@ -338,7 +330,7 @@ pub(super) fn swiglu(dev: &CpuDevice, gate_up: Buf<'_>, f: usize, out: Buf<'_>) 
         split(dev, rows, 2 * f, &|part| {
             for m in part {
                 let (gate, up) = x[m * 2 * f..][..2 * f].split_at(f);
-                // SAFETY: rows are disjoint.
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
                 swiglu_row::<T>(dev.isa(), gate, up, unsafe { out.range(m * f, f) });
             }
         });
@@ -377,7 +369,7 @@ pub(super) fn swiglu_backward(
                 let (x, d, out) = unsafe {
                     (x.as_ptr().add(m * 2 * f), d.as_ptr().add(m * f), out.as_ptr().add(m * 2 * f))
                 };
-                // SAFETY: as above.
+                // SAFETY: row m of `out`, [rows, f], which only this task touches.
                 let again = again.map(|again| unsafe { again.as_ptr().add(m * f) });
                 swiglu_backward_row::<T>(dev.isa(), f, x, d, out, again);
             }
@@ -407,7 +399,7 @@ fn swiglu_slopes<S: Simd>(s: S, g: S::F, u: S::F, d: S::F) -> (S::F, S::F) {
 #[inline(always)]
 unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
     let mut part = [T::from_f32(0.0); LANES];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises n readable elements at `p`.
     unsafe {
         if n == LANES {
             return T::load_at(s, p);
@@ -424,7 +416,7 @@ unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
 #[inline(always)]
 unsafe fn store_few<S: Simd, T: Lanes>(s: S, p: *mut T, n: usize, x: S::F) {
     let mut part = [T::from_f32(0.0); LANES];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises n writable elements at `p`.
     unsafe {
         if n == LANES {
             return T::store_at(s, p, x);

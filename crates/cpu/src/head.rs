@@ -9,7 +9,7 @@ use super::matmul::{self, Operand, Packed, Panels};
 use super::{CpuDevice, Isa, Shared};
 use plimsoll_base::math;
 use plimsoll_device::sizes::cpu::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
-use plimsoll_device::{HEAD_TILE, HeadOut, Matrix, PANEL};
+use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, Matrix, PANEL};
 use plimsoll_memory::Buf;
 
 /// In place of logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
@@ -50,28 +50,28 @@ impl<'a> Work<'a> {
     #[allow(clippy::mut_from_ref)] // The caller's promise.
     pub(super) unsafe fn logits(&self, task: usize, num_tasks: usize, thread: usize) -> &mut [f32] {
         let slot = if num_tasks <= self.shape.slots { task } else { thread };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that this task alone uses the slot.
         unsafe { self.tile.range(slot * self.shape.slot_len(), self.shape.slot_len()) }
     }
 
     /// Statistics of a row of the wave: maxima [T], sums [T], weighted sums [T], the target's logit.
     ///
     /// # Safety
-    /// Nobody writes this row's statistics while the slice lives.
+    /// No task writes this row's statistics while the slice lives.
     pub(super) unsafe fn row(&self, row: usize) -> &[f32] {
         let len = 3 * self.shape.tiles + 1;
-        // SAFETY: the caller's promise.
-        unsafe { self.tile.range(self.stats_start + row * len, len) }
+        // SAFETY: the caller promises that no task writes this row's statistics meanwhile.
+        unsafe { self.tile.seen(self.stats_start + row * len, len) }
     }
 
     /// Writes a row's statistics of one tile.
     ///
     /// # Safety
-    /// Nobody else uses these statistics now.
+    /// No other task uses these statistics.
     pub(super) unsafe fn set_stats(&self, row: usize, tile: usize, stats: [f32; 3]) {
         let start = self.stats_start + row * (3 * self.shape.tiles + 1) + tile;
         for (i, x) in stats.into_iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that no other task uses these statistics.
             unsafe { self.tile.range(start + i * self.shape.tiles, 1)[0] = x };
         }
     }
@@ -79,10 +79,10 @@ impl<'a> Work<'a> {
     /// Writes the logit of a row's target.
     ///
     /// # Safety
-    /// Nobody else uses it now.
+    /// No other task uses it.
     unsafe fn set_target(&self, row: usize, logit: f32) {
         let at = self.stats_start + row * (3 * self.shape.tiles + 1) + 3 * self.shape.tiles;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that no other task uses the target's logit.
         unsafe { self.tile.range(at, 1)[0] = logit };
     }
 }
@@ -90,7 +90,6 @@ impl<'a> Work<'a> {
 /// What a row's tiles come to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowStats {
-    /// Largest logit.
     pub(super) max: f32,
     /// Sum of exp(x - max); NaN if any logit is.
     pub(super) sum: f32,
@@ -107,12 +106,10 @@ impl RowStats {
         self.sum.is_finite()
     }
 
-    /// Log-sum-exp.
     pub(super) fn lse(&self) -> f32 {
         (f64::from(self.max) + math::ln(f64::from(self.sum))) as f32
     }
 
-    /// Entropy in nats.
     pub(super) fn entropy(&self) -> f32 {
         (math::ln(f64::from(self.sum)) - f64::from(self.weighted) / f64::from(self.sum)) as f32
     }
@@ -154,7 +151,7 @@ fn forward_as<E: Operand>(
         let wave = &targets[first..first + rows];
         wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, inv_temperature, &work, Some(wave));
         each_row(dev, rows, |row| {
-            // SAFETY: this task alone uses the row now.
+            // SAFETY: one task a row: no other uses this row's statistics.
             let stats = unsafe { work.row(row) };
             out.set(first + row, &merge(dev.isa(), stats, work.shape.tiles), stats[3 * work.shape.tiles]);
         });
@@ -216,7 +213,7 @@ pub(super) fn tile_logits<E: Operand>(
     let first = tile * HEAD_TILE;
     let cols = HEAD_TILE.min(w.n() - first);
     let rows = x.len() / w.k();
-    // SAFETY: `logits` is borrowed mutably.
+    // SAFETY: `logits` is borrowed mutably, so no other task writes it.
     unsafe { matmul::rows_product(isa, x, &w.rows(first, cols), Shared::of(logits), 0, width) };
     for row in logits[..rows * width].chunks_exact_mut(width) {
         scale_and_pad(isa, row, cols, inv_temperature);
@@ -316,7 +313,7 @@ impl<'a> Outputs<'a> {
 
     /// Writes a row; each row is written by one task.
     pub(super) fn set(&self, row: usize, stats: &RowStats, target: f32) {
-        // SAFETY: the row is the calling task's own.
+        // SAFETY: one task a row, which alone writes its outputs.
         unsafe {
             self.logprobs.range(row, 1)[0] = stats.logprob(target);
             self.lse.range(row, 1)[0] = stats.lse();
@@ -325,47 +322,18 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Where the head's gradients come from and go.
-#[derive(Clone, Copy)]
-pub(crate) struct HeadGrads<'a> {
-    /// [R] f32.
-    pub dlogprobs: Buf<'a>,
-    /// [R] f32.
-    pub dentropy: Buf<'a>,
-    /// [R, min(HEAD_TILE, V)] e.
-    pub dtile: Buf<'a>,
-    /// `pack_elements(R, min(HEAD_TILE, V), K)` e.
-    pub pack: Buf<'a>,
-    /// [R, K] f32, written.
-    pub dx: Buf<'a>,
-    /// [V, K], added to.
-    pub grad: Matrix<'a>,
-}
-
 /// dx and grad, tile by tile of the vocabulary: logits are computed again.
-#[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
-pub(crate) fn backward(
-    dev: &CpuDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    targets: Buf<'_>,
-    inv_temperature: f32,
-    tile: Buf<'_>,
-    out: HeadOut<'_>,
-    d: HeadGrads<'_>,
-) {
-    assert_eq!(
-        (d.grad.n, d.grad.k, d.grad.layout),
-        (w.n, w.k, w.layout),
-        "the gradient's shape is the weights'"
-    );
+pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
+    let HeadBackward { x, w, grad, head_out, .. } = args;
+    assert_eq!((grad.n, grad.k, grad.layout), (w.n, w.k, w.layout), "the gradient's shape is the weights'");
     by_dtype!(x, E => {
         let rows = Rows {
-            targets: dev.read(targets), lse: dev.read(out.lse), entropy: dev.read(out.entropy),
-            dlogprobs: dev.read(d.dlogprobs), dentropy: dev.read(d.dentropy), inv_temperature,
+            targets: dev.read(args.targets), lse: dev.read(head_out.lse), entropy: dev.read(head_out.entropy),
+            dlogprobs: dev.read(args.dlogprobs), dentropy: dev.read(args.dentropy),
+            inv_temperature: args.inv_temperature,
         };
         let w = Panels::<E>::new(dev, w);
-        by_dtype!(d.grad.buf, G => backward_as::<E, G>(dev, dev.read::<E>(x), &w, &rows, tile, d))
+        by_dtype!(grad.buf, G => backward_as::<E, G>(dev, dev.read::<E>(x), &w, &rows, args))
     });
 }
 
@@ -384,12 +352,11 @@ fn backward_as<E: Operand, G: Lanes>(
     x: &[E],
     w: &Panels<'_, E>,
     rows: &Rows<'_>,
-    tile: Buf<'_>,
-    d: HeadGrads<'_>,
+    d: HeadBackward<'_>,
 ) {
     let num_rows = rows.targets.len();
     assert_eq!(x.len(), num_rows * w.k(), "{num_rows} rows of K = {}", w.k());
-    let work = Work::new(dev, tile, num_rows, w.n());
+    let work = Work::new(dev, d.tile, num_rows, w.n());
     let width = HEAD_TILE.min(w.n());
     assert!(d.dtile.len() >= num_rows * width, "dtile of {} elements for {num_rows} rows", d.dtile.len());
     let mut parts = Packed::<E>::new(dev.write(d.pack), num_rows, width, w.k());
@@ -435,7 +402,7 @@ fn tile_gradients<E: Operand>(
             width,
         );
         for r in 0..here {
-            // SAFETY: a task has its own rows.
+            // SAFETY: ranges of rows are disjoint, and each is one task's.
             let to = unsafe { dtile.range((row + r) * cols, cols) };
             let target = (rows.targets[row + r] as usize).wrapping_sub(tile * HEAD_TILE);
             logit_gradients::<E>(dev.isa(), &logits[r * width..][..width], rows, row + r, target, to);

@@ -10,7 +10,6 @@ pub enum Isa {
     Avx512Bf16,
     /// 256-bit vectors with fused multiply-add; bf16 is widened in registers.
     Avx2,
-    /// Portable code.
     Scalar,
 }
 
@@ -43,7 +42,6 @@ impl Isa {
         Ok(isa)
     }
 
-    /// Lower-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Avx512Bf16 => "avx512bf16",

@@ -131,13 +131,13 @@ pub(crate) trait Lanes: Real {
     /// Widens 16 elements.
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
-        // SAFETY: an array of 16.
+        // SAFETY: an array of 16 elements, borrowed.
         unsafe { Self::load_at(s, x.as_ptr()) }
     }
     /// Rounds into 16 elements.
     #[inline(always)]
     fn store<S: Simd>(s: S, to: &mut [Self; LANES], x: S::F) {
-        // SAFETY: an array of 16.
+        // SAFETY: an array of 16 elements, borrowed mutably.
         unsafe { Self::store_at(s, to.as_mut_ptr(), x) }
     }
     /// Widens up to 16 elements; the lanes beyond are 0.
@@ -159,12 +159,12 @@ pub(crate) trait Lanes: Real {
 impl Lanes for f32 {
     #[inline(always)]
     unsafe fn load_at<S: Simd>(s: S, p: *const f32) -> S::F {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         unsafe { s.load(p) }
     }
     #[inline(always)]
     unsafe fn store_at<S: Simd>(s: S, p: *mut f32, x: S::F) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { s.store(p, x) }
     }
 }
@@ -172,12 +172,12 @@ impl Lanes for f32 {
 impl Lanes for bf16 {
     #[inline(always)]
     unsafe fn load_at<S: Simd>(s: S, p: *const bf16) -> S::F {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         unsafe { s.load_bf16(p) }
     }
     #[inline(always)]
     unsafe fn store_at<S: Simd>(s: S, p: *mut bf16, x: S::F) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { s.store_bf16(p, x) }
     }
 }
@@ -187,22 +187,18 @@ impl Lanes for bf16 {
 macro_rules! simd_fn {
     ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident: $bound:path),*]($s:ident: $S:ident $(, $a:ident: $t:ty)* $(,)?) $(-> $r:ty)? $body:block) => {
         $(#[$meta])*
-        #[allow(clippy::too_many_arguments)]
         $vis fn $name<$($g: $bound),*>(isa: $crate::Isa $(, $a: $t)*) $(-> $r)? {
             #[inline(always)]
-            #[allow(clippy::too_many_arguments)]
             fn body<$S: $crate::lanes::Simd, $($g: $bound),*>($s: $S $(, $a: $t)*) $(-> $r)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-            #[allow(clippy::too_many_arguments)]
             fn avx512<$($g: $bound),*>($($a: $t),*) $(-> $r)? {
                 // SAFETY: this function runs only where its features are.
                 body::<_, $($g),*>(unsafe { $crate::lanes::Avx512::new() } $(, $a)*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            #[allow(clippy::too_many_arguments)]
             fn avx2<$($g: $bound),*>($($a: $t),*) $(-> $r)? {
                 // SAFETY: this function runs only where its features are.
                 body::<_, $($g),*>(unsafe { $crate::lanes::Avx2::new() } $(, $a)*)
@@ -211,7 +207,7 @@ macro_rules! simd_fn {
                 // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx512Bf16 => unsafe { avx512::<$($g),*>($($a),*) },
-                // SAFETY: as above.
+                // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 => unsafe { avx2::<$($g),*>($($a),*) },
                 _ => body::<_, $($g),*>($crate::lanes::Scalar $(, $a)*),
@@ -309,17 +305,17 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> [f32; LANES] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         unsafe { p.cast::<[f32; LANES]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, x: [f32; LANES]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(x) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> [f32; LANES] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 readable elements at `p`.
         let x = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
         let mut out = [0.0; LANES];
         for i in 0..LANES {
@@ -333,7 +329,7 @@ impl Simd for Scalar {
         for i in 0..LANES {
             out[i] = <bf16 as Real>::from_f32(x[i]);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 16 writable elements at `p`.
         unsafe { p.cast::<[bf16; LANES]>().write_unaligned(out) }
     }
     #[inline(always)]

@@ -18,7 +18,7 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, w: Buf<'_>, eps: f32, out: B
         let (x, w, out) = (dev.read::<f32>(x), dev.read::<W>(w), dev.write::<T>(out));
         split(dev, x.len() / h, h, &|part| {
             for m in part {
-                // SAFETY: rows are disjoint.
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let out = unsafe { out.range(m * h, h) };
                 match dev.perturbed.load(Ordering::Relaxed) {
                     false => rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, eps, out),
@@ -98,7 +98,7 @@ pub(super) fn rms_norm_backward(
         split(dev, rows, 2 * h, &|part| {
             for m in part {
                 let (x, dy) = (&x[m * h..][..h], &dy[m * h..][..h]);
-                // SAFETY: rows are disjoint.
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let (dx, rstd) = unsafe { (dx.range(m * h, h), rstd.range(m, 1)) };
                 rstd[0] = norm_backward_row::<W, G>(dev.isa(), x, w, eps, dy, dx);
             }
@@ -109,7 +109,7 @@ pub(super) fn rms_norm_backward(
         let (dy, dw) = (dev.read::<G>(dy), dev.write::<D>(dw));
         split(dev, h.div_ceil(LANES), rows * LANES, &|part| {
             let (start, end) = (part.start * LANES, (part.end * LANES).min(h));
-            // SAFETY: tasks have their own columns.
+            // SAFETY: ranges of columns are disjoint, and each is one task's.
             let dw = unsafe { dw.range(start, end - start) };
             scaled_column_sums::<G, D>(dev.isa(), dy, Some((x, rstd)), h, start, dw);
         });
@@ -167,7 +167,7 @@ pub(super) fn bias_backward(dev: &CpuDevice, dy: Buf<'_>, grad: Buf<'_>) {
         let (dy, grad) = (dev.read::<T>(dy), dev.write::<D>(grad));
         split(dev, n.div_ceil(LANES), dy.len() / n * LANES, &|part| {
             let (start, end) = (part.start * LANES, (part.end * LANES).min(n));
-            // SAFETY: tasks have their own columns.
+            // SAFETY: ranges of columns are disjoint, and each is one task's.
             let grad = unsafe { grad.range(start, end - start) };
             scaled_column_sums::<T, D>(dev.isa(), dy, None, n, start, grad);
         });

@@ -55,10 +55,10 @@ fn flops_per_round(isa: Isa) -> usize {
 
 fn rounds(isa: Isa) -> f32 {
     match isa {
-        // SAFETY: a path that the machine has: `CpuDevice::new` and `Isa::parse` see to it.
+        // SAFETY: `CpuDevice::new` and `Isa::parse` refuse a path that the machine does not have.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => unsafe { rounds_avx512() },
-        // SAFETY: as above.
+        // SAFETY: `CpuDevice::new` and `Isa::parse` refuse a path that the machine does not have.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { rounds_avx2() },
         _ => rounds_scalar(),

@@ -1,14 +1,10 @@
 //! The CPU's twin of running ahead: operations run at once, and their results are handed out a pass late, so that what is
 //! written for a device with a pipeline can be tested without one.
 
-use super::CpuDevice;
+use super::cpu_device::{CpuDevice, Slots};
 use plimsoll_base::DType;
-use plimsoll_device::{Device, Pipeline};
+use plimsoll_device::Pipeline;
 use plimsoll_memory::Buf;
-use std::sync::Mutex;
-
-/// The two slots of results.
-pub(super) type Slots = [Mutex<Vec<u32>>; 2];
 
 impl CpuDevice {
     /// Makes the device one with a pipeline; it is slower so, and gives the same bits.
@@ -28,15 +24,13 @@ impl Pipeline for CpuDevice {
     }
 
     fn fetch(&self, slot: usize, bufs: &[Buf<'_>]) {
+        let _claim = self.claims.fetch(bufs);
         let mut words = self.slot(slot);
         words.clear();
         for &buf in bufs {
-            let start = words.len();
-            words.resize(start + buf.len(), 0);
-            if buf.dtype() == DType::U32 {
-                self.read_u32(buf, 0, &mut words[start..]);
-            } else {
-                words.splice(start.., self.read::<f32>(buf).iter().map(|x| x.to_bits()));
+            match buf.dtype() {
+                DType::U32 => words.extend(self.read::<u32>(buf)),
+                _ => words.extend(self.read::<f32>(buf).iter().map(|x| x.to_bits())),
             }
         }
     }

@@ -45,7 +45,7 @@ struct Job {
     caller: Option<Thread>,
 }
 
-// SAFETY: `job` is written only by the caller that holds the gate while the state is closed and nobody is inside,
+// SAFETY: `job` is written only by the caller that holds the gate while the state is closed and no thread is inside,
 // and read only by threads inside; the state word orders the two.
 unsafe impl Sync for Shared {}
 // SAFETY: the parts are Send; the task reference is Sync and used only while its caller waits.
@@ -81,7 +81,6 @@ impl Pool {
         Pool { workers: (1..threads).map(start).collect(), shared, gate: Mutex::new(()) }
     }
 
-    /// Number of threads, the caller's among them.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -91,14 +90,16 @@ impl Pool {
     /// A panic in a task goes on in the caller, after the running tasks have ended; tasks not begun are dropped.
     pub fn run(&self, num_tasks: usize, task: &Task<'_>) {
         let (pool, thread) = INSIDE_OF.get();
-        if pool == self.id() || self.workers.is_empty() || num_tasks <= 1 {
-            let thread = if pool == self.id() { thread } else { 0 };
+        let is_nested = pool == self.id();
+        // Held for a single task too: thread 0 is one caller at a time, so what belongs to a thread has one user.
+        let _gate = (!is_nested).then(|| lock(&self.gate));
+        if is_nested || self.workers.is_empty() || num_tasks <= 1 {
+            let thread = if is_nested { thread } else { 0 };
             let outer = INSIDE_OF.replace((self.id(), thread));
             let result = catch_unwind(AssertUnwindSafe(|| (0..num_tasks).for_each(|i| task(i, thread))));
             INSIDE_OF.set(outer);
             return result.unwrap_or_else(|payload| resume_unwind(payload));
         }
-        let _gate = lock(&self.gate);
         self.shared.open(num_tasks, task);
         self.workers.iter().take(num_tasks - 1).for_each(|w| w.thread().unpark());
         self.shared.take_tasks(num_tasks, task, 0);
@@ -127,23 +128,23 @@ impl Drop for Pool {
 impl Shared {
     /// Publishes a job. The caller holds the gate.
     fn open(&self, num_tasks: usize, task: &Task<'_>) {
-        // SAFETY: the reference is used only by threads inside the job, and `close` waits until nobody is.
+        // SAFETY: the reference is used only by threads inside the job, and `close` waits until none is.
         let task: &'static Task<'static> =
             unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
-        // SAFETY: the state is closed and nobody is inside: no thread reads `job`.
+        // SAFETY: the state is closed and no thread is inside, so none reads `job`.
         unsafe { *self.job.get() = Job { task: Some(task), num_tasks, caller: Some(thread::current()) } };
         self.next.store(0, Ordering::Relaxed);
         let epoch = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         self.state.store(epoch << 32 | OPEN, Ordering::Release);
     }
 
-    /// Lets nobody else in and waits until all are out.
+    /// Admits no further thread and waits until all are out.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::AcqRel);
         self.wait(|| self.state.load(Ordering::Acquire) & INSIDE == 0);
     }
 
-    /// Spins for a while, then sleeps until `done`; whoever makes it true unparks this thread.
+    /// Spins for a while, then sleeps until `done`; the thread that makes it true unparks this one.
     fn wait(&self, done: impl Fn() -> bool) {
         let mut start = None;
         loop {

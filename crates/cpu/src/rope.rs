@@ -7,7 +7,7 @@ use super::elementwise::split;
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::norm::{load_any, reciprocal_rms, store_any};
 use super::{CpuDevice, Real, Shared};
-use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward};
+use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward};
 use plimsoll_memory::Buf;
 
 /// Largest head dimension: the size of arrays on the stack.
@@ -46,7 +46,7 @@ pub(super) fn forward(
             for m in part {
                 let x = &x[m * (a + 2 * k) * d..][..(a + 2 * k) * d];
                 let table = &rope[positions[m] as usize * d..][..d];
-                // SAFETY: rows are disjoint.
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let q = unsafe { q_out.range(m * a * d, a * d) };
                 rotate_heads::<T>(dev.isa(), &x[..a * d], q_norm.as_ref(), eps, table, q);
                 let mut rotated = [T::from_f32(0.0); HEAD_DIM_MAX];
@@ -67,7 +67,7 @@ type HeadWeights = [f32; HEAD_DIM_MAX];
 fn norm_weights(dev: &CpuDevice, norms: Option<QkNorm<'_>>) -> (Option<HeadWeights>, Option<HeadWeights>) {
     let widen = |w: Buf<'_>| {
         let mut out = [0.0; HEAD_DIM_MAX];
-        super::elementwise::read_f32(dev, w, 0, &mut out[..w.len()]);
+        super::elementwise::read_f32(dev, w, &mut out[..w.len()]);
         out
     };
     (norms.map(|n| widen(n.q)), norms.map(|n| widen(n.k)))
@@ -90,7 +90,7 @@ fn write_slot<T: Copy>(
         // SAFETY: inside the cache by the assertion; each row has its own slot, so no other task writes this element.
         unsafe { keys.as_ptr().add(block + i * KV_BLOCK + lane).write(x) };
     }
-    // SAFETY: each row has its own slot.
+    // SAFETY: each row has its own slot, so no other task writes these elements.
     unsafe { values.range(block + lane * d, d) }.copy_from_slice(value);
 }
 
@@ -134,18 +134,15 @@ pub(super) fn copy_kv(dev: &CpuDevice, kv: Kv<'_>, copies: Buf<'_>) {
                 }
                 assert!(n as usize <= KV_BLOCK, "{n} slots of a block of {KV_BLOCK}");
                 for at in (0..size).step_by(KV_BLOCK) {
+                    let (src, dst, len) = (src as usize * size + at, dst as usize * size + at, n as usize);
                     // SAFETY: a record's destination is its own, and no record's source.
-                    let (from, to) = unsafe {
-                        (keys.range(src as usize * size + at, n as usize), keys.range(dst as usize * size + at, n as usize))
-                    };
+                    let (from, to) = unsafe { (keys.seen(src, len), keys.range(dst, len)) };
                     to.copy_from_slice(from);
                 }
                 for at in (0..size).step_by(KV_BLOCK * d) {
-                    let len = n as usize * d;
-                    // SAFETY: as above.
-                    let (from, to) = unsafe {
-                        (values.range(src as usize * size + at, len), values.range(dst as usize * size + at, len))
-                    };
+                    let (src, dst, len) = (src as usize * size + at, dst as usize * size + at, n as usize * d);
+                    // SAFETY: a record's destination is its own, and no record's source.
+                    let (from, to) = unsafe { (values.seen(src, len), values.range(dst, len)) };
                     to.copy_from_slice(from);
                 }
             }
@@ -153,17 +150,8 @@ pub(super) fn copy_kv(dev: &CpuDevice, kv: Kv<'_>, copies: Buf<'_>) {
     });
 }
 
-#[allow(clippy::too_many_arguments)] // As the operation.
-pub(super) fn backward(
-    dev: &CpuDevice,
-    dq: Buf<'_>,
-    dkv: Buf<'_>,
-    rope: Buf<'_>,
-    positions: Buf<'_>,
-    heads: Heads,
-    norms: Option<QkNormBackward<'_>>,
-    dqkv: Buf<'_>,
-) {
+pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
+    let RopeBackward { dq, dkv, rope, positions, heads, norms, dqkv } = args;
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
     let (rows, width) = (positions.len(), (a + 2 * k) * d);
     assert!(d.is_multiple_of(2) && d <= HEAD_DIM_MAX, "head dimension {d}: even, at most {HEAD_DIM_MAX}");
@@ -183,7 +171,7 @@ pub(super) fn backward(
         split(dev, rows, 2 * width, &|part| {
             for m in part {
                 let table = &rope[positions[m] as usize * d..][..d];
-                // SAFETY: rows are disjoint.
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let (q, kv) = unsafe { out.range(m * width, width) }.split_at_mut(a * d);
                 let (key, value) = kv.split_at_mut(k * d);
                 let (dk, dv) = dkv[m * 2 * k * d..][..2 * k * d].split_at(k * d);
@@ -196,14 +184,15 @@ pub(super) fn backward(
         });
         if let Some(n) = norms {
             let x = dev.read::<T>(n.qkv);
-            let q = HeadRows { d, count: a, x_offset: 0, x_width: width };
-            let key = HeadRows { d, count: k, x_offset: a * d, x_width: width };
-            for (grads, width, weight, heads) in [(dq, a * d, n.dq_weight, q), (dkv, 2 * k * d, n.dk_weight, key)] {
+            let (x_width, eps) = (width, n.norm.eps);
+            let q = HeadRows { d, count: a, x_offset: 0, x_width, dy_width: a * d, eps };
+            let key = HeadRows { count: k, x_offset: a * d, dy_width: 2 * k * d, ..q };
+            for (grads, weight, heads) in [(dq, n.dq_weight, q), (dkv, n.dk_weight, key)] {
                 by_dtype!(weight, D => {
                     let weight = dev.write::<D>(weight);
-                    // SAFETY: the only task.
+                    // SAFETY: no other task runs, and the operation has claimed the buffer.
                     let weight = unsafe { weight.range(0, d) };
-                    weight_gradient::<T, D>(dev.isa(), grads, width, x, heads, positions, rope, eps, weight);
+                    weight_gradient::<T, D>(dev.isa(), grads, x, heads, positions, rope, weight);
                 });
             }
         }
@@ -276,23 +265,26 @@ struct HeadRows {
     count: usize,
     x_offset: usize,
     x_width: usize,
+    /// Elements from row to row of the gradients, which have the heads at the start of a row.
+    dy_width: usize,
+    /// Of the norm.
+    eps: f32,
 }
 
 simd_fn! {
-    /// weight += sum over rows, then heads, of dy xhat; `dy` has `count` heads at the start of rows of `width`.
+    /// weight += sum over rows, then heads, of dy xhat.
     fn weight_gradient[T: Lanes, D: Lanes](
-        s: S, dy: &[f32], width: usize, x: &[T], heads: HeadRows, positions: &[u32], rope: &[f32], eps: f32,
-        weight: &mut [D],
+        s: S, dy: &[f32], x: &[T], heads: HeadRows, positions: &[u32], rope: &[f32], weight: &mut [D],
     ) {
         let d = heads.d;
         let (mut sums, mut grad) = ([0.0; HEAD_DIM_MAX], [0.0; HEAD_DIM_MAX]);
         for (m, &position) in positions.iter().enumerate() {
             let (cos, sin) = deinterleave(&rope[position as usize * d..][..d]);
             for head in 0..heads.count {
-                let dy = &dy[m * width + head * d..][..d];
+                let dy = &dy[m * heads.dy_width + head * d..][..d];
                 let x = &x[m * heads.x_width + heads.x_offset + head * d..][..d];
                 unrotate(s, dy, &cos[..d / 2], &sin[..d / 2], &mut grad[..d]);
-                let r = s.splat(reciprocal_rms(s, x, eps));
+                let r = s.splat(reciprocal_rms(s, x, heads.eps));
                 for at in (0..d).step_by(LANES) {
                     let end = (at + LANES).min(d);
                     let xhat = s.mul(load_any(s, &x[at..end]), r);

@@ -10,23 +10,14 @@ use super::matmul::{self, Operand, Panels};
 use super::{CpuDevice, Isa};
 use plimsoll_base::rng::{self, Stream};
 use plimsoll_device::sizes::cpu::FULL_ROWS;
-use plimsoll_device::{HEAD_TILE, HeadOut, Matrix, PANEL, Sampling};
+use plimsoll_device::{HEAD_TILE, PANEL, Sample, Sampling};
 use plimsoll_memory::Buf;
 
 /// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position.
 ///
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN.
-#[allow(clippy::too_many_arguments)] // The head's arguments, and what is drawn by.
-pub(crate) fn sample(
-    dev: &CpuDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    keys: Buf<'_>,
-    how: Sampling,
-    tile: Buf<'_>,
-    tokens: Buf<'_>,
-    out: HeadOut<'_>,
-) {
+pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
+    let Sample { x, w, keys, how, tile, tokens, out } = args;
     let rows = tokens.len();
     assert_eq!((x.len(), keys.len()), (rows * w.k, rows * 3), "{rows} rows of K = {}", w.k);
     by_dtype!(x, E => {
@@ -60,14 +51,14 @@ impl Draws<'_> {
 
     /// Writes a row; each row is written by one task.
     fn set(&self, row: usize, token: usize, stats: &RowStats, logit: f32) {
-        // SAFETY: the row is the calling task's own.
+        // SAFETY: a row is drawn by one task, which alone writes its outputs.
         unsafe { self.tokens.range(row, 1)[0] = token as u32 };
         self.out.set(row, stats, logit);
     }
 
     /// Writes a row whose logits are not finite.
     fn set_not_finite(&self, row: usize) {
-        // SAFETY: the row is the calling task's own.
+        // SAFETY: a row is drawn by one task, which alone writes its outputs.
         unsafe { self.tokens.range(row, 1)[0] = u32::MAX };
         self.out.set(row, &RowStats::NOT_FINITE, f32::NAN);
     }
@@ -196,7 +187,7 @@ fn truncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<
             }
         });
         dev.pool().run(rows, &|row, _| {
-            // SAFETY: a task has its own row.
+            // SAFETY: one task a row: no other uses the row's logits.
             let (stats, logits) = unsafe { (work.row(row), work.tile.range(row * stride, stride)) };
             draw_truncated(dev.isa(), &x[row * k..][..k], w, stats, logits, draws, first + row);
         });

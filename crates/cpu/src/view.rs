@@ -9,7 +9,6 @@ use std::marker::PhantomData;
 
 /// An element that is stored in the arena.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
-    /// Its dtype.
     const DTYPE: DType;
 }
 
@@ -71,10 +70,10 @@ pub(crate) struct Shared<'a, T> {
     lives: PhantomData<&'a T>,
 }
 
-// SAFETY: `Shared` only hands out parts through unsafe methods whose callers promise disjointness.
+// SAFETY: elements are reached through unsafe methods only, whose callers promise that no task writes what another uses.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
+// SAFETY: elements are reached through unsafe methods only, whose callers promise that no task writes what another uses.
+unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
     /// A slice, to write by parts.
@@ -82,14 +81,23 @@ impl<'a, T> Shared<'a, T> {
         Shared { ptr: slice.as_mut_ptr(), len: slice.len(), lives: PhantomData }
     }
 
-    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// First element.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.ptr
+    }
+
+    /// Elements start..start+len, to read.
+    ///
+    /// # Safety
+    /// While the slice lives, no task writes any of these elements.
+    #[inline(always)]
+    pub(crate) unsafe fn seen(&self, start: usize, len: usize) -> &[T] {
+        assert!(start + len <= self.len, "elements {start}+{len} of {}", self.len);
+        // SAFETY: inside the buffer by the assertion; the caller promises that no task writes it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.ptr.add(start), len) }
     }
 
     /// Elements start..start+len, to write.
@@ -100,17 +108,30 @@ impl<'a, T> Shared<'a, T> {
     #[allow(clippy::mut_from_ref)] // Disjointness is the caller's promise.
     pub(crate) unsafe fn range(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start + len <= self.len, "elements {start}+{len} of {}", self.len);
-        // SAFETY: inside the buffer by the assertion; exclusive by the caller's promise.
+        // SAFETY: inside the buffer by the assertion; the caller promises that no other task uses it meanwhile.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
     }
 }
 
 impl CpuDevice {
-    /// A buffer to read. Operations never read what they write, but where they say so.
+    #[allow(clippy::mut_from_ref)] // A thread has one part and runs one task.
+    pub(crate) fn thread_scratch<T: Element>(&self, thread: usize) -> &mut [T] {
+        let scratch = self.scratch.expect("`bind_scratch` comes before the backward operations");
+        assert_eq!(scratch.dtype, T::DTYPE, "scratch of {}", scratch.dtype.name());
+        let part = scratch.len / self.pool.threads();
+        let start = scratch.offset + (thread * part) as u64 * T::DTYPE.bytes();
+        let end = start + part as u64 * T::DTYPE.bytes();
+        assert!(thread < self.pool.threads() && end <= self.arena.len() as u64, "scratch of thread {thread}");
+        // SAFETY: inside the mapping by the assertion, aligned as every region is; the part belongs to this thread,
+        // and a thread runs one task at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.base().add(start as usize).cast(), part) }
+    }
+
+    /// A buffer that the operation reads and does not write: one that is written in place is reached by `write` alone.
     pub(crate) fn read<T: Element>(&self, buf: Buf<'_>) -> &[T] {
         let ptr = self.checked_ptr::<T>(buf);
-        // SAFETY: inside the mapping and aligned (checked); operations run one at a time, and one that also writes
-        // this buffer says so and does it through the same task.
+        // SAFETY: inside the mapping and aligned (checked). The operation has claimed the buffer to read it, so no other
+        // writes it, nor does this one through another operand.
         unsafe { std::slice::from_raw_parts(ptr, buf.len()) }
     }
 

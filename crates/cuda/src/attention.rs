@@ -16,9 +16,7 @@ const TILE: usize = 16;
 pub(super) const UNIT: usize = 64;
 /// Panels of Hopper's operands begin at multiples of it in shared memory.
 const PANEL_ALIGN: usize = 1024;
-/// Threads of a block.
 pub(super) const THREADS: usize = 128;
-/// Rows of a block.
 const BLOCK_ROWS: usize = THREADS / 32 * TILE;
 /// Blocks of a decode pass up to which chunks of keys get blocks of their own; more fill a card by themselves.
 const CHUNKED_BLOCKS_MAX: usize = 1024;
@@ -27,22 +25,18 @@ const SHARED_MAX: usize = 99 << 10;
 /// Largest head dimension of the plain kernels.
 const HEAD_DIM_MAX: usize = 256;
 
-/// What all attention kernels are told.
+/// The arguments of all attention kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Rows of the pass.
     pub(super) rows: usize,
-    /// Segments.
     pub(super) segments: usize,
     table_entries: usize,
     blocks: usize,
     /// Keys of any row, at most.
     pub(super) keys_max: usize,
-    /// Query heads.
     pub(super) a: usize,
-    /// Key-value heads.
     pub(super) k: usize,
-    /// Elements of a head.
     pub(super) d: usize,
     /// Of queries, cache and outputs.
     pub(super) dtype: DType,
@@ -134,7 +128,7 @@ fn head_blocks(heads: usize, kv_heads: usize) -> usize {
     kv_heads * (heads / kv_heads).div_ceil(TILE)
 }
 
-/// Bytes of scratch that decoding `rows` rows with up to `keys_max` keys each wants, or any smaller pass.
+/// Bytes of scratch that decoding `rows` rows with up to `keys_max` keys each needs, or any smaller pass.
 pub fn attention_scratch_bytes(rows: u64, heads: u64, kv_heads: u64, head_dim: u64, keys_max: u64) -> u64 {
     let chunks = keys_max.div_ceil(ATTENTION_CHUNK as u64);
     let row_blocks = head_blocks(heads as usize, kv_heads as usize) as u64;

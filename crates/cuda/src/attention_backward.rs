@@ -7,14 +7,13 @@
 use super::attention::{Shape, THREADS, UNIT, panel_bytes, scale};
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{Batch, Kv};
-use plimsoll_memory::Buf;
+use plimsoll_device::AttentionBackward;
 
-/// Rows of pieces' results that a pass of fewer rows may have, up to so many times its own.
+/// Rows of pieces' results that a pass of fewer rows may have, up to `PARTS_OF_ROW` times its own.
 const PART_ROWS: usize = 12288;
 const PARTS_OF_ROW: usize = 8;
-/// Blocks that an H200 runs at a time of the keys' kernels with head dimensions 64 and 128. Pieces are cut for so many on
-/// every card: their number decides the order of sums.
+/// Blocks that an H200 runs at a time of the keys' kernels with head dimensions 64 and 128. Pieces are cut for this number on
+/// every card, because it decides the order of sums.
 const BLOCKS_AT_ONCE: [usize; 2] = [132 * 3, 132 * 2];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
@@ -33,7 +32,7 @@ struct Scratch {
     end: u64,
 }
 
-/// Rows of pieces' results at most: so many make the plan's pieces as long as they are.
+/// Largest number of rows of pieces' results; it decides how long the plan's pieces are.
 fn part_rows(rows: usize) -> usize {
     rows.max(PART_ROWS.min(PARTS_OF_ROW * rows)).next_multiple_of(UNIT)
 }
@@ -43,7 +42,7 @@ fn tiles_max(rows: usize, segments: usize) -> usize {
     rows.div_ceil(UNIT) + segments
 }
 
-/// Items at most: each tile's first piece, and those whose results stand in the scratch.
+/// Items at most: each tile's first piece, and those whose results are in the scratch.
 fn items_max(rows: usize, segments: usize) -> usize {
     tiles_max(rows, segments) + part_rows(rows) / UNIT
 }
@@ -69,7 +68,7 @@ impl Scratch {
     }
 }
 
-/// Bytes of scratch that `attention_backward` wants for passes up to these sizes.
+/// Bytes of scratch that `attention_backward` needs for passes up to these sizes.
 pub fn attention_backward_scratch_bytes(
     rows: u64,
     segments: u64,
@@ -97,18 +96,8 @@ fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
 }
 
 /// Gradient of attention; see `Device::attention_backward`.
-#[allow(clippy::too_many_arguments)] // As the operation.
-pub(crate) fn backward(
-    dev: &CudaDevice,
-    q: Buf<'_>,
-    kv: Kv<'_>,
-    batch: Batch<'_>,
-    out: Buf<'_>,
-    lse: Buf<'_>,
-    dout: Buf<'_>,
-    dq: Buf<'_>,
-    dkv: Buf<'_>,
-) {
+pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
+    let AttentionBackward { q, kv, batch, out, lse, dout, dq, dkv } = args;
     if batch.positions.is_empty() {
         return;
     }

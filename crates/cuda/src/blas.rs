@@ -9,7 +9,7 @@ use super::driver::{Gpu, Mark};
 use super::library::{self, Lib};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::result as cuda;
-use plimsoll_base::{DType, Error, Result};
+use plimsoll_base::{DType, Error, Result, slugs};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -83,7 +83,7 @@ pub(crate) struct Blas {
 
 // SAFETY: a handle may be used from any thread whose context is current.
 unsafe impl Send for Blas {}
-// SAFETY: as above; cuBLASLt's functions are thread-safe, and the map is behind a lock.
+// SAFETY: cuBLASLt's functions are thread-safe, and a lock guards the map.
 unsafe impl Sync for Blas {}
 
 /// A description of a product and its matrices, destroyed together.
@@ -156,7 +156,7 @@ impl Blas {
         library::open(Lib::CublasLt)?;
         gpu.bind();
         let handle = result::create_handle().map_err(|err| failed("making a handle", err))?;
-        // SAFETY: the library is open.
+        // SAFETY: the library is open, and the signature is that of its header.
         let version = unsafe { sys::cublasLtGetVersion() };
         Ok(Blas { handle, algorithms: Mutex::default(), tunes, version })
     }
@@ -463,5 +463,5 @@ impl Drop for Blas {
 }
 
 fn failed(what: &str, err: result::CublasError) -> Error {
-    Error::new("cuda-failed", format!("cuBLASLt, {what}: {:?}", err.0))
+    Error::new(slugs::CUDA_FAILED, format!("cuBLASLt, {what}: {:?}", err.0))
 }

@@ -1,6 +1,7 @@
-//! What a checked build does beside launching: after every operation it looks for values that are not numbers, and names
+//! What a checked build does in addition: after every operation it looks for values that are not numbers, and names
 //! the region; between phases it makes what the last one left unusable, and it names handles that outlived theirs.
 
+use super::cuda_device::Named;
 use super::{Arg, CudaDevice, Launch, memory};
 use plimsoll_base::{DType, Error, Phase};
 use plimsoll_memory::{ArenaMap, Binding, Buf};
@@ -9,17 +10,6 @@ use std::panic::Location;
 /// What the bytes of an ended phase are overwritten with: a NaN in f32 and in bf16, and no index that is in use.
 const FREED: u8 = 0xff;
 
-/// A region's place, for messages.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    name: String,
-    /// `None` of a resident region.
-    phase: Option<Phase>,
-    start: u64,
-    end: u64,
-}
-
-/// See `Device::begin_phase`.
 pub(crate) fn begin_phase(dev: &CudaDevice, phase: Phase, shared: Buf<'_>) {
     if dev.checked {
         *dev.phase.lock().unwrap_or_else(|e| e.into_inner()) = Some(phase);
@@ -39,7 +29,6 @@ impl CudaDevice {
         self.regions.extend(Phase::ALL.into_iter().flat_map(|phase| of(Some(phase), map.phase(phase))));
     }
 
-    /// The region that a buffer lies in.
     fn region_of(&self, buf: Buf<'_>) -> String {
         let mut here = self.regions.iter().filter(|r| r.start <= buf.offset() && buf.offset() < r.end);
         let found = here.find(|r| r.phase == buf.phase());
@@ -48,7 +37,7 @@ impl CudaDevice {
 
     /// In a checked build: the handle's phase, if it has one, is under way.
     ///
-    /// Lifetimes see to it that no handle outlives its phase; this is for code that got round them.
+    /// Lifetimes keep handles from outliving their phase; this finds code that circumvents them.
     #[track_caller]
     pub(crate) fn check_phase(&self, buf: Buf<'_>) {
         let Some(of) = buf.phase().filter(|_| self.checked) else { return };
@@ -63,37 +52,32 @@ impl CudaDevice {
             );
             self.fail(
                 Error::new("cuda-freed-region", message)
-                    .hint("this is an error of Plimsoll's own: please report it with the run file"),
+                    .hint("this is a bug in Plimsoll: please report it with the run file"),
             );
         }
     }
 
-    /// In a checked build: every element of an operation's outputs is a number.
-    pub(crate) fn inspect(&self, operation: &str, outputs: &[Buf<'_>]) {
-        if !self.checked {
-            return;
-        }
-        for &buf in outputs {
-            let kernel = match buf.dtype() {
-                DType::F32 => "find_not_finite_f32",
-                DType::Bf16 => "find_not_finite_bf16",
-                _ => continue,
-            };
-            let how = Launch { grid: [4 * self.multiprocessors(), 1, 1], block: 256, shared: 0 };
-            self.launch("checks", kernel, how, &[self.arg(buf), Arg::U64(buf.len() as u64)]);
-            if let Some([_, low, high, _]) = self.kernels.take_fault("checks") {
-                let index = u64::from(high) << 32 | u64::from(low);
-                let message = format!(
-                    "operation {operation}: element {index} of {} ({} elements of {}) is not finite",
-                    self.region_of(buf),
-                    buf.len(),
-                    buf.dtype().name()
-                );
-                return self.fail(
-                    Error::new("cuda-not-finite", message)
-                        .hint("lower train.learning_rate, or start from the last good checkpoint"),
-                );
-            }
+    /// Requires every element of an operation's output to be finite.
+    pub(crate) fn inspect(&self, operation: &str, buf: Buf<'_>) {
+        let kernel = match buf.dtype() {
+            DType::F32 => "find_not_finite_f32",
+            DType::Bf16 => "find_not_finite_bf16",
+            _ => return,
+        };
+        let how = Launch { grid: [4 * self.multiprocessors(), 1, 1], block: 256, shared: 0 };
+        self.launch("checks", kernel, how, &[self.arg(buf), Arg::U64(buf.len() as u64)]);
+        if let Some([_, low, high, _]) = self.kernels.take_fault("checks") {
+            let index = u64::from(high) << 32 | u64::from(low);
+            let message = format!(
+                "operation {operation}: element {index} of {} ({} elements of {}) is not finite",
+                self.region_of(buf),
+                buf.len(),
+                buf.dtype().name()
+            );
+            self.fail(
+                Error::new("cuda-not-finite", message)
+                    .hint("lower train.learning_rate, or start from the last good checkpoint"),
+            );
         }
     }
 }

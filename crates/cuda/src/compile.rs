@@ -30,7 +30,6 @@ macro_rules! sources {
     };
 }
 
-/// All kernel files.
 pub const SOURCES: &[Source] = sources![
     "attention" with "attention_tile.cuh" "hopper.cuh" "attention_hopper.cuh",
     "attention_backward" with "attention_tile.cuh" "attention_plan.cuh",
@@ -94,7 +93,7 @@ pub fn compile(source: &Source, architecture: &str, checked: bool) -> Result<Vec
         Ok(()) => cubin(program).map_err(|err| failed(format!("{err:?}"))),
         Err(err) => Err(failed(format!("{err:?}\n{}", log(program)))),
     };
-    // SAFETY: nobody holds the program any more.
+    // SAFETY: the program was made above, and nothing holds it any more.
     let _ = unsafe { result::destroy_program(program) };
     cubin
 }
@@ -103,7 +102,7 @@ fn options(architecture: &str, checked: bool) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         "--std=c++17".to_string(),
-        // Bits must not depend on which products the compiler fuses; where one rounding is wanted, the source says so.
+        // Bits must not depend on which products the compiler fuses; where it needs one rounding, the source says `fma`.
         "--fmad=false".to_string(),
         "-diag-suppress=177".to_string(),
     ];
@@ -124,7 +123,7 @@ fn cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, result::Nvr
 }
 
 fn log(program: sys::nvrtcProgram) -> String {
-    // SAFETY: the program is alive.
+    // SAFETY: the program was made by the caller, which destroys it afterwards.
     let words = unsafe { result::get_program_log(program) }.unwrap_or_default();
     let bytes: Vec<u8> = words.into_iter().map(|c| c as u8).take_while(|&c| c != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()

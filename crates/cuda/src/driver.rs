@@ -3,7 +3,7 @@
 use super::library::{self, Lib};
 use super::nvml::Monitor;
 use cudarc::driver::{result, sys};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use std::ffi::CStr;
 
 /// CUDA version that the kernels and bindings are written for, as the driver counts it.
@@ -14,15 +14,12 @@ const CAPABILITY_MIN: (u32, u32) = (8, 0);
 /// What is known of a card without using it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuInfo {
-    /// The product's name.
     pub name: String,
     /// Compute capability: (9, 0) is Hopper.
     pub capability: (u32, u32),
-    /// Multiprocessors.
     pub multiprocessors: u32,
     /// Highest clock of the multiprocessors, Hz.
     pub clock_hz: f64,
-    /// All memory of the card.
     pub total: Bytes,
     /// CUDA version that the driver speaks, such as 13000.
     pub driver: i32,
@@ -30,7 +27,7 @@ pub struct GpuInfo {
     pub driver_library: String,
 }
 
-/// A card with a context of ours.
+/// A card and a context on it.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) info: GpuInfo,
@@ -42,7 +39,7 @@ pub(crate) struct Gpu {
 
 // SAFETY: a context may be used from any thread that makes it current, which `Gpu::bind` does.
 unsafe impl Send for Gpu {}
-// SAFETY: as above; the driver serialises calls on one stream.
+// SAFETY: a context may be current on several threads; the driver serialises calls on one stream.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
@@ -57,7 +54,7 @@ impl Gpu {
         // SAFETY: the device was given by the driver; the context is released on drop.
         let context =
             unsafe { result::primary_ctx::retain(device) }.map_err(|e| failed("making a context", e))?;
-        // SAFETY: the context was retained above.
+        // SAFETY: the context was retained above and is released once, here.
         unsafe { result::ctx::set_current(context) }.map_err(|e| failed("making a context", e))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|e| failed("making a stream", e))?;
@@ -75,7 +72,7 @@ impl Gpu {
     /// Waits for everything on the stream.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         self.bind();
-        // SAFETY: the stream lives as long as `self`.
+        // SAFETY: the stream was made in `open` and lives as long as `self`.
         unsafe { result::stream::synchronize(self.stream) }
     }
 
@@ -89,7 +86,7 @@ impl Gpu {
         (Bytes(free as u64), Bytes(total as u64))
     }
 
-    /// Plain device memory; what it is for and what is free now stand in the message if there is not as much.
+    /// Allocates device memory. If too little is free, the message says how much, and what the memory is for.
     ///
     /// Errors: `cuda-out-of-memory`.
     pub(crate) fn allocate(&self, what: &str, bytes: u64) -> Result<sys::CUdeviceptr> {
@@ -137,7 +134,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
         .hint("nvidia-smi shows whether the driver sees a card; or set run.device = \"cpu\"")
     })?;
     let mut driver = 0;
-    // SAFETY: a valid place for an int.
+    // SAFETY: `version` is a valid place for an int.
     unsafe { sys::cuDriverGetVersion(&mut driver) }
         .result()
         .map_err(|e| failed("the driver's version", e))?;
@@ -148,7 +145,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     }
     let device = result::device::get(0).map_err(|e| failed("the first card", e))?;
     let attribute = |which| {
-        // SAFETY: the device is the driver's own.
+        // SAFETY: the driver enumerated this device itself.
         unsafe { result::device::get_attribute(device, which) }.unwrap_or(0) as u32
     };
     use sys::CUdevice_attribute as A;
@@ -158,7 +155,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     );
     let name = result::device::get_name(device).unwrap_or_default();
     check_capability(&name, capability)?;
-    // SAFETY: the device is the driver's own.
+    // SAFETY: the driver enumerated this device itself.
     let total = unsafe { result::device::total_mem(device) }.unwrap_or(0);
     let info = GpuInfo {
         name,
@@ -204,14 +201,14 @@ pub(crate) fn words(err: result::DriverError) -> String {
 /// The error of a call that has no better name.
 pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
     let message = format!("{what}: {}", words(err));
-    let error = Error::new("cuda-failed", message.clone());
+    let error = Error::new(slugs::CUDA_FAILED, message.clone());
     match err.0 {
         // The context, modules and graphs need memory of their own, which a full card does not have.
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => out_of_memory(message),
         sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED => error
-            .fact("kernels run behind the program's back: the one that failed may be any since the last wait")
+            .fact("kernels run asynchronously: the one that failed may be any since the last wait")
             .hint("run again with --checked, which waits after every kernel and names it"),
         _ => error,
     }
@@ -239,7 +236,7 @@ impl Pinned {
     /// Errors: `host-allocation-failed`.
     pub(crate) fn new(gpu: &Gpu, len: usize) -> Result<Pinned> {
         gpu.bind();
-        // SAFETY: freed on drop.
+        // SAFETY: the driver owns the memory until `drop` frees it, and nothing reads it before `write_bytes` below.
         let base = unsafe { result::malloc_host(len, 0) }.map_err(|err| {
             Error::new(
                 "host-allocation-failed",
@@ -247,7 +244,7 @@ impl Pinned {
             )
             .hint("raise the limit on locked memory (ulimit -l), or take an entry out of memory.offload")
         })?;
-        // SAFETY: the driver gave `len` bytes.
+        // SAFETY: the driver allocated `len` bytes at `base`, which nothing else uses yet.
         unsafe { std::ptr::write_bytes(base.cast::<u8>(), 0, len) };
         Ok(Pinned { base: base.cast(), len })
     }
@@ -262,7 +259,7 @@ impl Pinned {
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes, initialised in `new`; `&mut self` excludes other slices of ours. What the card writes
+        // SAFETY: `len` bytes, initialised in `new`; `&mut self` excludes other slices of it. What the card writes
         // there is waited for before it is read.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
     }
@@ -281,7 +278,7 @@ pub(crate) struct Mark(pub(crate) sys::CUevent);
 
 // SAFETY: an event handle may be used from any thread whose context is current.
 unsafe impl Send for Mark {}
-// SAFETY: as above.
+// SAFETY: an event handle may be used from any thread whose context is current.
 unsafe impl Sync for Mark {}
 
 impl Mark {

@@ -108,7 +108,7 @@ fn bytes_of(hex: &str) -> Option<[u8; HANDLE_BYTES]> {
 fn offer_plain(address: u64) -> std::result::Result<[u8; HANDLE_BYTES], String> {
     mark(address)?;
     let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
-    // SAFETY: the address is of an allocation of ours, the handle a valid place.
+    // SAFETY: the address is of an allocation by this process, the handle a valid place.
     let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, address) };
     called("cuIpcGetMemHandle", got.result())?;
     Ok(handle.reserved.map(|byte| byte as u8))
@@ -146,7 +146,7 @@ fn offer_mapped() -> std::result::Result<(Mapped, OwnedFd), String> {
     // SAFETY: valid places, and properties that are complete.
     let asked = unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, &properties, least) };
     called("cuMemGetAllocationGranularity", asked.result())?;
-    // SAFETY: as above; what is made is released by `Mapped`.
+    // SAFETY: a valid place, and properties that are complete; `Mapped` releases what is made.
     let made = unsafe { sys::cuMemCreate(&mut handle, bytes, &properties, 0) };
     called("cuMemCreate", made.result())?;
     let mapped = Mapped::new(handle, bytes)?;
@@ -166,7 +166,7 @@ fn take_mapped(pid: Pid, fd: i32, bytes: usize) -> Way {
     let kind = sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let mut handle = 0;
     let name = ours.as_raw_fd() as usize as *mut std::ffi::c_void;
-    // SAFETY: the driver takes the descriptor as the number in the pointer, and reads nothing behind it.
+    // SAFETY: the driver takes the descriptor as the number in the pointer, and dereferences nothing.
     let imported = unsafe { sys::cuMemImportFromShareableHandle(&mut handle, name, kind) };
     called("cuMemImportFromShareableHandle", imported.result())?;
     is_marked(Mapped::new(handle, bytes)?.address)
@@ -228,7 +228,7 @@ fn mark(address: u64) -> Way {
 
 fn is_marked(address: u64) -> Way {
     let mut read = [0u8; MARK.len()];
-    // SAFETY: as above.
+    // SAFETY: both regions are larger than the mark.
     called("reading", unsafe { result::memcpy_dtoh_sync(&mut read, address) })?;
     if read == MARK { Ok(()) } else { Err("other bytes were read than were written".into()) }
 }
@@ -245,7 +245,7 @@ pub fn cards() -> Vec<(String, u64, Option<u64>)> {
     let count = result::device::get_count().unwrap_or(0);
     let card = |index| {
         let device = result::device::get(index).ok()?;
-        // SAFETY: the device is the driver's own.
+        // SAFETY: the driver enumerated this device itself.
         let total = unsafe { result::device::total_mem(device) }.ok()? as u64;
         let free = super::nvml::Monitor::open(device).and_then(|monitor| monitor.memory());
         Some((result::device::get_name(device).unwrap_or_default(), total, free.map(|(free, _)| free.0)))

@@ -2,7 +2,7 @@
 //!
 //! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed for
 //! some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns; so a row's
-//! bits are the same however many rows stand beside it, and whether it is scored or sampled. On Hopper bf16 logits of rows
+//! bits do not depend on how many rows are computed with it, nor on whether it is scored or sampled. On Hopper bf16 logits of rows
 //! that are not truncated are never written: `head_hopper.cu` reduces a product's tile where it was made.
 
 use super::rows::count;
@@ -11,7 +11,7 @@ use plimsoll_base::DType;
 use plimsoll_device::sizes::cuda::{
     GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width,
 };
-use plimsoll_device::{HeadOut, Matrix, MatrixLayout};
+use plimsoll_device::{HeadBackward, HeadOut, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 /// Rows of a tile of the largest product that the library has.
@@ -49,6 +49,16 @@ pub(super) enum Pick<'a> {
     Draw(Buf<'a>, u64),
 }
 
+/// What logits are made from.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    /// [R, K] e.
+    pub(super) x: Buf<'a>,
+    pub(super) w: Matrix<'a>,
+    pub(super) rows: usize,
+    pub(super) inv_temperature: f32,
+}
+
 /// The head over rows that are taken in chunks.
 #[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
@@ -59,11 +69,10 @@ pub(super) struct Head<'a> {
     pub(super) inv_temperature: f32,
     tile: Buf<'a>,
     out: HeadOut<'a>,
-    /// All logits of a chunk stand in `tile`, instead of a tile's.
+    /// All logits of a chunk are in `tile`, instead of a tile's.
     full: bool,
     /// Logits are reduced where they are made.
     at_once: bool,
-    /// Rows of a chunk.
     chunk: usize,
 }
 
@@ -82,17 +91,14 @@ impl Chunk {
 }
 
 impl<'a> Head<'a> {
-    #[allow(clippy::too_many_arguments)] // The head's arguments, and how they are cut.
     pub(super) fn new(
         dev: &'a CudaDevice,
-        x: Buf<'a>,
-        w: Matrix<'a>,
-        rows: usize,
-        inv_temperature: f32,
+        inputs: Inputs<'a>,
         tile: Buf<'a>,
         out: HeadOut<'a>,
         full: bool,
     ) -> Head<'a> {
+        let Inputs { x, w, rows, inv_temperature } = inputs;
         assert_eq!(w.layout, MatrixLayout::Rows);
         assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
         let lens = [out.logprobs, out.lse, out.entropy].map(Buf::len);
@@ -111,17 +117,14 @@ impl<'a> Head<'a> {
         Head { dev, x, w, inv_temperature, tile, out, full, at_once, chunk }
     }
 
-    /// Columns of a part.
     fn part(&self) -> usize {
         if self.at_once { hopper::PART } else { PART }
     }
 
-    /// Parts of a row.
     fn parts(&self) -> usize {
         self.w.n.div_ceil(self.part())
     }
 
-    /// V.
     pub(super) fn vocab(&self) -> usize {
         self.w.n
     }
@@ -131,19 +134,19 @@ impl<'a> Head<'a> {
         (0..rows).step_by(chunk.max(1)).map(move |first| Chunk { first, rows: chunk.min(rows - first) })
     }
 
-    /// Logits of a tile of a chunk, [rows, columns]: all tiles one after the other, or one in the place of another.
+    /// Logits of a tile of a chunk, [rows, columns]: all tiles one after the other, or each in the same place.
     pub(super) fn logits(&self, chunk: Chunk, first: usize, cols: usize) -> Buf<'a> {
         let start = if self.full { first * chunk.rows } else { 0 };
         self.tile.slice(start, chunk.rows * cols)
     }
 
-    /// Behind the logits, or in their place where they are not needed any more.
+    /// After the logits, or in their place where they are no longer needed.
     fn stats(&self, chunk: Chunk) -> Buf<'a> {
         let start = if self.at_once { 0 } else { chunk.rows * width(self.w.n, self.full) };
         self.tile.slice(start, chunk.rows * self.parts() * PART_WORDS)
     }
 
-    /// The statistics of all parts of a chunk. Where all its logits stand in `tile`, they may be overwritten.
+    /// The statistics of all parts of a chunk. Where all its logits are in `tile`, they may be overwritten.
     pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
         if self.at_once {
             let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
@@ -157,7 +160,6 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Computes a tile's logits.
     pub(super) fn compute(&self, chunk: Chunk, first: usize, cols: usize) {
         let (x, w) = (chunk.of(self.x, self.w.k), matrix_rows(self.w, first, cols));
         matmul::forward(self.dev, x, w, None, self.logits(chunk, first, cols), false);
@@ -228,95 +230,65 @@ pub(crate) fn forward(
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
-    let head = Head::new(dev, x, w, targets.len(), inv_temperature, tile, out, false);
+    let head = Head::new(dev, Inputs { x, w, rows: targets.len(), inv_temperature }, tile, out, false);
     for chunk in head.chunks() {
         head.fill_stats(chunk, Pick::Targets(targets));
         head.finish_targets(chunk, targets);
     }
 }
 
-/// Where the head's gradients come from and go.
-#[derive(Clone, Copy)]
-pub(crate) struct HeadGrads<'a> {
-    /// [R] f32.
-    pub dlogprobs: Buf<'a>,
-    /// [R] f32.
-    pub dentropy: Buf<'a>,
-    /// `head_dtile_elements` e.
-    pub dtile: Buf<'a>,
-    /// [R, K] f32, written.
-    pub dx: Buf<'a>,
-    /// [V, K], written or added to.
-    pub grad: Matrix<'a>,
-    /// Whether `grad` is added to.
-    pub add: bool,
-}
-
 /// dx and grad, tile by tile of the vocabulary: logits are computed again.
-#[allow(clippy::too_many_arguments)] // The inputs of the forward pass and its gradients.
-pub(crate) fn backward(
-    dev: &CudaDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    targets: Buf<'_>,
-    inv_temperature: f32,
-    tile: Buf<'_>,
-    out: HeadOut<'_>,
-    d: HeadGrads<'_>,
-) {
+pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
+    let HeadBackward { x, w, targets, head_out, tile, dx, grad, .. } = args;
     let rows = targets.len();
     assert_eq!(w.layout, MatrixLayout::Rows);
-    assert_eq!(
-        (d.grad.n, d.grad.k, d.grad.layout),
-        (w.n, w.k, w.layout),
-        "the gradient's shape is the weights'"
-    );
-    assert_eq!((x.len(), d.dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
-    let lens = [out.lse, out.entropy, d.dlogprobs, d.dentropy].map(Buf::len);
+    assert_eq!((grad.n, grad.k, grad.layout), (w.n, w.k, w.layout), "the gradient's shape is the weights'");
+    assert_eq!((x.len(), dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
+    let lens = [head_out.lse, head_out.entropy, args.dlogprobs, args.dentropy].map(Buf::len);
     assert_eq!(lens, [rows; 4], "a number for each of {rows} rows");
     let width = w.n.min(GRADIENT_TILE);
-    assert!(d.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", d.dtile.len());
-    assert_eq!(d.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
+    assert!(args.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", args.dtile.len());
+    assert_eq!(args.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
     let chunk = product_rows(rows, tile.len() / width);
     assert!(rows == 0 || chunk > 0, "a head tile of {} elements", tile.len());
     let at_once = (rows > 0 && hopper::takes(dev, x, w) && w.n.is_multiple_of(8))
         .then(|| hopper::HeadProduct::new(dev, x, w));
     for (first, cols) in tiles(w.n, GRADIENT_TILE) {
         let part = matrix_rows(w, first, cols);
-        let dtile = d.dtile.slice(0, rows * cols);
+        let dtile = args.dtile.slice(0, rows * cols);
         if let Some(at_once) = &at_once {
-            at_once.gradients(first, cols, inv_temperature, targets, out, &d, dtile);
+            at_once.gradients(first, cols, &args, dtile);
         } else {
             for row in (0..rows).step_by(chunk.max(1)) {
                 let here = Chunk { first: row, rows: chunk.min(rows - row) };
                 let logits = tile.slice(0, here.rows * cols);
                 matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
-                gradients(dev, here, logits, first, inv_temperature, targets, out, d, here.of(dtile, cols));
+                gradients(dev, here, logits, first, &args, here.of(dtile, cols));
             }
         }
-        matmul::backward_x(dev, dtile, part, d.dx, first > 0);
-        matmul::backward_w(dev, dtile, x, matrix_rows(d.grad, first, cols), d.add);
+        matmul::backward_x(dev, dtile, part, dx, first > 0);
+        matmul::backward_w(dev, dtile, x, matrix_rows(grad, first, cols), args.add);
     }
 }
 
-/// Gradients of a tile's logits, [rows, columns] e.
-#[allow(clippy::too_many_arguments)] // A tile's place, and what its rows need.
+/// Numbers of each row that the gradients of its logits are made from.
+pub(super) fn row_inputs<'a>(args: &HeadBackward<'a>) -> [Buf<'a>; 5] {
+    let HeadOut { lse, entropy, .. } = args.head_out;
+    [args.targets, lse, entropy, args.dlogprobs, args.dentropy]
+}
+
+/// Gradients of a tile's logits, [rows, columns] e; `first`: the tile's first column.
 fn gradients(
     dev: &CudaDevice,
     chunk: Chunk,
     logits: Buf<'_>,
     first: usize,
-    inv_temperature: f32,
-    targets: Buf<'_>,
-    out: HeadOut<'_>,
-    d: HeadGrads<'_>,
+    of: &HeadBackward<'_>,
     dlogits: Buf<'_>,
 ) {
     let cols = logits.len() / chunk.rows;
-    let mut args = vec![dev.arg(logits), count(cols), count(first), Arg::F32(inv_temperature)];
-    args.extend(
-        [targets, out.lse, out.entropy, d.dlogprobs, d.dentropy].map(|row| dev.arg(chunk.of(row, 1))),
-    );
+    let mut args = vec![dev.arg(logits), count(cols), count(first), Arg::F32(of.inv_temperature)];
+    args.extend(row_inputs(of).map(|row| dev.arg(chunk.of(row, 1))));
     args.push(dev.arg(dlogits));
     let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };
     let grid = [cols.div_ceil(GRADIENT_PART) as u32, chunk.rows as u32, 1];

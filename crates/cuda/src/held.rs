@@ -1,4 +1,4 @@
-//! What the driver and its libraries hold beside the arena. Every run measures it before its first step and notes it in
+//! What the driver and its libraries hold besides the arena. Every run measures it before its first step and notes it in
 //! the folder of compiled kernels; a plan takes what was noted, or a table where there is no card.
 
 use super::{compile, driver};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What driver and libraries hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Of the card, beside the arena: context, modules, cuBLASLt, recorded passes.
+    /// Of the card, besides the arena: context, modules, cuBLASLt, recorded passes.
     pub card: Bytes,
     /// Of the host, anonymous memory.
     pub host: Bytes,
@@ -23,9 +23,9 @@ pub struct Held {
 const TABLE: Held =
     Held { card: Bytes::mib(640), host: Bytes::mib(448), files: Bytes::mib(232), shared: Bytes::mib(12) };
 const TABLE_SOURCE: &str = "from a table, measured on an H200 with driver 580";
-/// Runs differ in shapes: a plan takes so much more than the most that was noted.
+/// Runs differ in shapes: a plan takes this much more than the most that was noted.
 const MARGIN: u64 = 16 << 20;
-/// Nobody's driver holds as much; a number above it was not noted by us.
+/// No driver holds as much: a larger number was not written by Plimsoll.
 const BYTES_MAX: u64 = 1 << 36;
 
 impl Held {

@@ -1,11 +1,12 @@
-//! Launchers of `head_hopper.cu`, and the descriptions of matrices that Hopper's copy engine wants.
+//! Launchers of `head_hopper.cu`, and the descriptions of matrices that Hopper's copy engine takes.
 
-use super::head::{Chunk, HeadGrads, Pick};
+use super::head::{Chunk, Pick, row_inputs};
+use super::launch::TensorMap;
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch, driver};
 use cudarc::driver::sys;
 use plimsoll_base::DType;
-use plimsoll_device::{HeadOut, Matrix};
+use plimsoll_device::{HeadBackward, Matrix};
 use plimsoll_memory::Buf;
 use std::ffi::c_void;
 
@@ -18,39 +19,33 @@ const SHARED: u32 = (4 * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 + 1024) as u32;
 /// One warp group that copies, two that multiply.
 const THREADS: u32 = 384;
 
-/// A matrix as the copy engine takes it: the driver's CUtensorMap, a kernel's parameter.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TensorMap(pub(crate) [u64; 16]);
-
-impl TensorMap {
-    /// `rows` rows of `width` bf16, fetched in boxes of `box_rows` rows and `BLOCK_K` elements. A failure is kept for
-    /// `check`.
-    fn new(dev: &CudaDevice, address: u64, rows: usize, width: usize, box_rows: usize) -> TensorMap {
-        let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        let (dims, stride) = ([width as u64, rows as u64], width as u64 * 2);
-        let (boxes, steps) = ([BLOCK_K as u32, box_rows as u32], [1u32, 1]);
-        // SAFETY: all pointers are to values of two dimensions, alive during the call, which only writes `map`.
-        let status = unsafe {
-            sys::cuTensorMapEncodeTiled(
-                &mut map,
-                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                2,
-                address as *mut c_void,
-                dims.as_ptr(),
-                &stride,
-                boxes.as_ptr(),
-                steps.as_ptr(),
-                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            )
-        };
-        if let Err(err) = status.result() {
-            dev.fail(driver::failed(&format!("describing a matrix [{rows}, {width}]"), err));
-        }
-        TensorMap(map.opaque)
+/// `rows` rows of `width` bf16, fetched in boxes of `box_rows` rows and `BLOCK_K` elements. A failure is kept for
+/// `check`.
+fn tensor_map(dev: &CudaDevice, address: u64, rows: usize, width: usize, box_rows: usize) -> TensorMap {
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
+    let (dims, stride) = ([width as u64, rows as u64], width as u64 * 2);
+    let (boxes, steps) = ([BLOCK_K as u32, box_rows as u32], [1u32, 1]);
+    // SAFETY: all pointers are to values of two dimensions, alive during the call, which only writes `map`.
+    let status = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &mut map,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            2,
+            address as *mut c_void,
+            dims.as_ptr(),
+            &stride,
+            boxes.as_ptr(),
+            steps.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    if let Err(err) = status.result() {
+        dev.fail(driver::failed(&format!("describing a matrix [{rows}, {width}]"), err));
     }
+    TensorMap(map.opaque)
 }
 
 /// Columns of a part of a row's statistics.
@@ -77,8 +72,8 @@ impl<'a> HeadProduct<'a> {
     pub(super) fn new(dev: &'a CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> HeadProduct<'a> {
         let rows = x.len() / w.k;
         let maps = [
-            TensorMap::new(dev, dev.address(x), rows, w.k, BLOCK_M),
-            TensorMap::new(dev, dev.address(w.buf), w.n, w.k, BLOCK_N),
+            tensor_map(dev, dev.address(x), rows, w.k, BLOCK_M),
+            tensor_map(dev, dev.address(w.buf), w.n, w.k, BLOCK_N),
         ];
         HeadProduct { dev, rows, vocab: w.n, k: w.k, maps }
     }
@@ -97,21 +92,12 @@ impl<'a> HeadProduct<'a> {
 
     /// Gradients of the logits of vocabulary columns `first..first + cols`, [R, cols] bf16, into `to`; `cols` is a multiple
     /// of eight.
-    #[allow(clippy::too_many_arguments)] // A tile's place, and what its rows need.
-    pub(super) fn gradients(
-        &self,
-        first: usize,
-        cols: usize,
-        inv_temperature: f32,
-        targets: Buf<'_>,
-        out: HeadOut<'_>,
-        d: &HeadGrads<'_>,
-        to: Buf<'_>,
-    ) {
+    pub(super) fn gradients(&self, first: usize, cols: usize, args: &HeadBackward<'_>, to: Buf<'_>) {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
-        let mut own = vec![count(first), Arg::F32(inv_temperature)];
-        own.extend([targets, out.lse, out.entropy, d.dlogprobs, d.dentropy, to].map(|b| self.dev.arg(b)));
+        let mut own = vec![count(first), Arg::F32(args.inv_temperature)];
+        own.extend(row_inputs(args).map(|b| self.dev.arg(b)));
+        own.push(self.dev.arg(to));
         self.launch("head_gradients", cols, &own);
     }
 

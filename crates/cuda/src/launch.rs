@@ -1,17 +1,12 @@
-//! Launching kernels: modules, functions, arguments, and what is checked after a launch of a checked build.
+//! Launching kernels: arguments, and what is checked after a launch of a checked build.
 
 use super::CudaDevice;
-use super::compile::{self, SOURCES};
-use super::driver::{self, Gpu};
-use super::hopper::TensorMap;
-use cudarc::driver::{result, sys};
-use plimsoll_base::{Error, Result};
+use super::driver::{self};
+use cudarc::driver::result;
+use plimsoll_base::{Error, slugs};
 use plimsoll_memory::Buf;
-use std::collections::HashMap;
-use std::ffi::{CString, c_void};
-use std::sync::RwLock;
+use std::ffi::c_void;
 
-/// A kernel's parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arg {
     /// An address on the device; 0 for none.
@@ -23,114 +18,16 @@ pub(crate) enum Arg {
     Map(TensorMap),
 }
 
-/// Shape of a launch.
+/// A matrix as the copy engine takes it: the driver's CUtensorMap, a kernel's parameter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TensorMap(pub(crate) [u64; 16]);
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
-    /// Blocks.
     pub grid: [u32; 3],
-    /// Threads of a block.
     pub block: u32,
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-}
-
-/// Bytes of dynamic shared memory that a function may have without asking.
-const SHARED_DEFAULT: u32 = 48 << 10;
-
-/// All kernels, compiled for this card and loaded.
-#[derive(Debug)]
-pub(crate) struct Kernels {
-    modules: HashMap<&'static str, sys::CUmodule>,
-    functions: RwLock<HashMap<(&'static str, &'static str), Function>>,
-    /// Files that were compiled at this start, and not found in the cache.
-    pub(crate) compiled: usize,
-    /// NVRTC's version.
-    pub(crate) compiler: String,
-}
-
-// SAFETY: module and function handles are valid on every thread whose context is current.
-unsafe impl Send for Kernels {}
-// SAFETY: as above; the map of functions is behind a lock.
-unsafe impl Sync for Kernels {}
-
-#[derive(Clone, Copy, Debug)]
-struct Function {
-    handle: sys::CUfunction,
-    shared: u32,
-}
-
-impl Kernels {
-    /// Compiles what the cache does not hold, on all cores, and loads it.
-    ///
-    /// Errors: `cuda-library-missing`, `cuda-compile-failed`, `cuda-failed`.
-    pub(crate) fn load(gpu: &Gpu, checked: bool) -> Result<Kernels> {
-        let compiler = compile::compiler_version()?;
-        let architecture = compile::architecture(gpu.info.capability);
-        let cache = compile::cache_folder();
-        let made: Vec<Result<(Vec<u8>, bool)>> = std::thread::scope(|scope| {
-            let jobs: Vec<_> = SOURCES
-                .iter()
-                .map(|source| {
-                    let (architecture, cache, compiler) = (&architecture, cache.as_deref(), &compiler);
-                    scope.spawn(move || {
-                        compile::load_or_compile(source, architecture, checked, cache, compiler)
-                    })
-                })
-                .collect();
-            jobs.into_iter().map(|job| job.join().expect("the compiler's thread")).collect()
-        });
-        gpu.bind();
-        let (mut modules, mut compiled) = (HashMap::new(), 0);
-        for (source, made) in SOURCES.iter().zip(made) {
-            let (image, fresh) = made?;
-            compiled += usize::from(fresh);
-            // SAFETY: a whole cubin of NVRTC's making, kept with its hash.
-            let module = unsafe { result::module::load_data(image.as_ptr().cast()) }
-                .map_err(|e| driver::failed(&format!("loading {}.cu", source.name), e))?;
-            modules.insert(source.name, module);
-        }
-        Ok(Kernels { modules, functions: RwLock::default(), compiled, compiler })
-    }
-
-    /// The function of a kernel, with room for its shared memory.
-    fn function(&self, module: &'static str, kernel: &'static str, shared: u32) -> Result<sys::CUfunction> {
-        let key = (module, kernel);
-        if let Some(f) = self.functions.read().unwrap_or_else(|e| e.into_inner()).get(&key)
-            && f.shared >= shared
-        {
-            return Ok(f.handle);
-        }
-        let loaded = *self.modules.get(module).unwrap_or_else(|| panic!("no module {module}"));
-        let name = CString::new(kernel).expect("kernel names hold no zero byte");
-        // SAFETY: the module is loaded and stays so.
-        let handle = unsafe { result::module::get_function(loaded, name) }
-            .map_err(|e| driver::failed(&format!("finding {module}/{kernel}"), e))?;
-        if shared > SHARED_DEFAULT {
-            use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SIZE;
-            // SAFETY: the function was found above.
-            unsafe { result::function::set_function_attribute(handle, SIZE, shared as i32) }
-                .map_err(|e| driver::failed(&format!("{shared} bytes of shared memory for {kernel}"), e))?;
-        }
-        let function = Function { handle, shared: shared.max(SHARED_DEFAULT) };
-        self.functions.write().unwrap_or_else(|e| e.into_inner()).insert(key, function);
-        Ok(handle)
-    }
-
-    /// Reads and clears a module's record of the first bad index: code, value, limit, block.
-    pub(crate) fn take_fault(&self, module: &'static str) -> Option<[u32; 4]> {
-        let name = CString::new("plimsoll_fault").expect("no zero byte");
-        // SAFETY: the module is loaded; every kernel file defines the symbol.
-        let (address, _) = unsafe { result::module::get_global(self.modules[module], name) }.ok()?;
-        let mut fault = [0u32; 4];
-        // SAFETY: four words, as common.cuh defines it.
-        unsafe { result::memcpy_dtoh_sync(&mut fault, address) }.ok()?;
-        if fault[0] == 0 {
-            return None;
-        }
-        // SAFETY: as above.
-        let _ = unsafe { result::memcpy_htod_sync(address, &[0u32; 4]) };
-        Some(fault)
-    }
 }
 
 impl CudaDevice {
@@ -162,7 +59,7 @@ impl CudaDevice {
             Ok(function) => function,
             Err(error) => return self.fail(error),
         };
-        // Each parameter at an address of its own, as the driver wants it.
+        // The driver takes an address for each parameter.
         let mut words: [u64; 32] = [0; 32];
         let mut params: [*mut c_void; 32] = [std::ptr::null_mut(); 32];
         assert!(args.len() <= words.len(), "{kernel} has {} parameters", args.len());
@@ -204,8 +101,9 @@ impl CudaDevice {
         let what = shape_words(module, kernel, how);
         if let Err(err) = self.gpu.wait() {
             let message = format!("{what}: {}", driver::words(err));
-            return self
-                .fail(Error::new("cuda-failed", message).fact("found by --checked, right after the launch"));
+            return self.fail(
+                Error::new(slugs::CUDA_FAILED, message).fact("found by --checked, right after the launch"),
+            );
         }
         if module == "checks" {
             return; // Its finding is the caller's.
@@ -215,7 +113,7 @@ impl CudaDevice {
                 format!("{what}, block {block}: {} {value}, the limit is {limit}", index_words(code));
             self.fail(
                 Error::new("cuda-bad-index", message)
-                    .hint("this is an error of Plimsoll's own: please report it with the run file"),
+                    .hint("this is a bug in Plimsoll: please report it with the run file"),
             );
         }
     }
@@ -229,7 +127,6 @@ fn shape_words(module: &str, kernel: &str, how: Launch) -> String {
     )
 }
 
-/// Words for the codes of common.cuh.
 fn index_words(code: u32) -> &'static str {
     match code {
         1 => "token id",

@@ -99,14 +99,14 @@ fn find(lib: Lib) -> Result<PathBuf> {
         match keep_open(&file) {
             Ok(()) => return Ok(file),
             Err(err) => {
-                // The loader's own words, where the error has them behind its own.
+                // The source of the error, if there is one: the loader's own words.
                 let words =
                     std::error::Error::source(&err).map_or_else(|| err.to_string(), |e| e.to_string());
                 reason = format!("{} does not open: {words}", file.display());
             }
         }
     }
-    // Last for a library with a companion: the loader's own paths, where the companion stands beside it.
+    // Last for a library with a companion: the loader's own paths, where the companion is next to it.
     for name in lib.names() {
         if keep_open(Path::new(name)).is_ok() {
             return Ok(PathBuf::from(name));

@@ -6,9 +6,6 @@ use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
-/// Bytes of scratch that cuBLASLt may use at most.
-pub(crate) const WORKSPACE_BYTES: u64 = 8 << 20;
-
 fn rows(x: Buf<'_>, width: usize) -> usize {
     assert!(x.len().is_multiple_of(width), "{} elements in rows of {width}", x.len());
     x.len() / width
@@ -20,7 +17,6 @@ fn by_library(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool 
     whole && operands.iter().all(|b| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16))
 }
 
-/// out = x W^T + bias, or out += .
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
@@ -51,7 +47,6 @@ pub(crate) fn forward(
     product(dev, shape, w.buf, x, out, out, bias);
 }
 
-/// out = resid + x W^T.
 pub(crate) fn forward_add(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
     assert_eq!(w.layout, MatrixLayout::Rows);
     let m = rows(x, w.k);
@@ -70,7 +65,6 @@ pub(crate) fn forward_add(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>, resid: Bu
     product(dev, shape, w.buf, x, resid, out, None);
 }
 
-/// out = dy W, or out += .
 pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
     assert_eq!(w.layout, MatrixLayout::Rows);
     let m = rows(dy, w.n);
@@ -86,7 +80,6 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<
     product(dev, shape, w.buf, dy, out, out, None);
 }
 
-/// grad = dy^T x, or grad += .
 pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>, add: bool) {
     assert_eq!(grad.layout, MatrixLayout::Rows);
     let m = rows(dy, grad.n);
@@ -107,7 +100,6 @@ pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix
 }
 
 /// `added` is what an `add` adds to: the output itself, or another of its shape.
-#[allow(clippy::too_many_arguments)] // A product's operands.
 fn product(
     dev: &CudaDevice,
     shape: Shape,

@@ -10,7 +10,15 @@ use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 impl CudaDevice {
-    /// Copies bytes to an address of the arena.
+    /// Fills the whole arena with a byte; for tests that show which bytes are used.
+    pub fn fill_raw(&mut self, byte: u8) {
+        self.gpu.bind();
+        let bytes = self.arena_bytes as usize;
+        // SAFETY: the arena is `arena_bytes` long.
+        let done = unsafe { sys::cuMemsetD8Async(self.arena, byte, bytes, self.gpu.stream) }.result();
+        self.keep(done, "filling the arena");
+    }
+
     pub(crate) fn send<T: Copy>(&self, address: u64, src: &[T]) {
         if src.is_empty() || self.has_failed() {
             return;
@@ -28,7 +36,7 @@ impl CudaDevice {
             return;
         }
         self.gpu.bind();
-        // SAFETY: as in `send`; the wait comes before `dst` is used.
+        // SAFETY: `dst` outlives the copy, whose source the caller keeps in the arena; the wait comes before `dst` is used.
         let received = unsafe { result::memcpy_dtoh_async(dst, address, self.gpu.stream) };
         self.keep(received, "copying from the device");
         self.keep(self.gpu.wait(), "copying from the device");
@@ -48,7 +56,7 @@ impl CudaDevice {
     /// The region `device.scratch`, at least `bytes` long; operations use it one after the other.
     pub(crate) fn scratch(&self, bytes: u64) -> u64 {
         let (address, len) = self.scratch.expect("`bind_scratch` comes before the operations");
-        assert!(bytes <= len, "an operation wants {bytes} bytes of a scratch of {len}");
+        assert!(bytes <= len, "an operation needs {bytes} bytes of a scratch of {len}");
         address
     }
 }
@@ -57,18 +65,18 @@ fn element(buf: Buf<'_>, dev: &CudaDevice, start: usize, len: usize) -> u64 {
     dev.address(buf.slice(start, len))
 }
 
-pub(crate) fn write_u32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[u32]) {
+pub(crate) fn write_u32(dev: &CudaDevice, dst: Buf<'_>, src: &[u32]) {
     assert_eq!(dst.dtype(), DType::U32);
-    dev.send(element(dst, dev, start, src.len()), src);
+    dev.send(dev.address(dst), src);
 }
 
-pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, start: usize, dst: &mut [u32]) {
+pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [u32]) {
     assert_eq!(src.dtype(), DType::U32);
-    dev.receive(element(src, dev, start, dst.len()), dst);
+    dev.receive(dev.address(src), dst);
 }
 
-pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[f32]) {
-    let address = element(dst, dev, start, src.len());
+pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, src: &[f32]) {
+    let address = dev.address(dst);
     match dst.dtype() {
         DType::F32 => dev.send(address, src),
         DType::Bf16 => {
@@ -84,8 +92,8 @@ pub(crate) fn write_f32(dev: &CudaDevice, dst: Buf<'_>, start: usize, src: &[f32
     }
 }
 
-pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, start: usize, dst: &mut [f32]) {
-    let address = element(src, dev, start, dst.len());
+pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [f32]) {
+    let address = dev.address(src);
     match src.dtype() {
         DType::F32 => dev.receive(address, dst),
         DType::Bf16 => {
@@ -116,14 +124,10 @@ fn widen(words: &mut [u16]) {
     }
 }
 
-pub(crate) fn write_rows(dev: &CudaDevice, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
-    assert_eq!((dst.layout, src.len() % dst.k), (MatrixLayout::Rows, 0));
-    write_f32(dev, dst.buf, first_row * dst.k, src);
-}
-
-pub(crate) fn read_rows(dev: &CudaDevice, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
-    assert_eq!((src.layout, dst.len() % src.k), (MatrixLayout::Rows, 0));
-    read_f32(dev, src.buf, first_row * src.k, dst);
+/// The buffer of `elements` elements of whole rows from `first_row`.
+pub(crate) fn rows(of: Matrix<'_>, first_row: usize, elements: usize) -> Buf<'_> {
+    assert_eq!((of.layout, elements % of.k), (MatrixLayout::Rows, 0));
+    of.buf.slice(first_row * of.k, elements)
 }
 
 /// Elements that are converted at a time.
@@ -153,7 +157,7 @@ pub(crate) fn write_codes(dev: &CudaDevice, src: Buf<'_>, dst: Coded<'_>) {
         for start in (0..src.len()).step_by(PART) {
             let n = PART.min(src.len() - start);
             let (codes, scales) = (&mut codes[..n], &mut scales[..n.div_ceil(CODE_BLOCK)]);
-            read_f32(dev, src, start, &mut values[..n]);
+            read_f32(dev, src.slice(start, n), &mut values[..n]);
             encode_blocks(&values[..n], codes, scales);
             dev.send(element(dst.codes, dev, start, n), codes);
             dev.send(element(dst.scales, dev, start / CODE_BLOCK, scales.len()), scales);
@@ -165,7 +169,6 @@ pub(crate) fn zero(dev: &CudaDevice, dst: Buf<'_>) {
     fill(dev, dst, 0);
 }
 
-/// Sets all bytes.
 pub(crate) fn fill(dev: &CudaDevice, dst: Buf<'_>, byte: u8) {
     if dst.is_empty() || dev.has_failed() {
         return;
@@ -175,15 +178,6 @@ pub(crate) fn fill(dev: &CudaDevice, dst: Buf<'_>, byte: u8) {
     // SAFETY: the bytes lie in the arena, as `address` checks.
     let done = unsafe { sys::cuMemsetD8Async(dev.address(dst), byte, bytes, dev.gpu.stream) }.result();
     dev.keep(done, "filling a region");
-}
-
-/// Fills the whole arena.
-pub(crate) fn fill_raw(dev: &CudaDevice, byte: u8) {
-    dev.gpu.bind();
-    // SAFETY: the arena is `arena_bytes` long.
-    let done =
-        unsafe { sys::cuMemsetD8Async(dev.arena, byte, dev.arena_bytes as usize, dev.gpu.stream) }.result();
-    dev.keep(done, "filling the arena");
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(crate) struct Monitor {
 
 // SAFETY: NVML may be used from any thread, and a handle is a name, not a place that is written.
 unsafe impl Send for Monitor {}
-// SAFETY: as above.
+// SAFETY: NVML may be used from any thread, and a handle names a card: it is never written through.
 unsafe impl Sync for Monitor {}
 
 impl Monitor {
@@ -44,7 +44,7 @@ impl Monitor {
     pub(crate) fn open(device: sys::CUdevice) -> Option<Monitor> {
         let uuid = result::device::get_uuid(device).ok()?.bytes.map(|b| b as u8);
         let name = CString::new(uuid_text(&uuid)).ok()?;
-        // SAFETY: NVML is made to be opened so; each function has the signature of its header, and pointers are to
+        // SAFETY: NVML may be loaded at run time; each function has the signature of its header, and pointers are to
         // values of the sizes that it writes.
         unsafe {
             let library = Library::new("libnvidia-ml.so.1").ok()?;
@@ -63,7 +63,7 @@ impl Monitor {
     /// (free, total) bytes of the card now.
     pub(crate) fn memory(&self) -> Option<(Bytes, Bytes)> {
         let mut found = Memory::default();
-        // SAFETY: as in `open`; the handle is NVML's own.
+        // SAFETY: the function has the signature of NVML's header, and writes one `Memory`; NVML gave the handle.
         unsafe {
             let memory: Symbol<unsafe extern "C" fn(*mut c_void, *mut Memory) -> i32> =
                 self.library.get(b"nvmlDeviceGetMemoryInfo\0").ok()?;
@@ -74,7 +74,7 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // SAFETY: as in `open`, which started it.
+        // SAFETY: the function has the signature of NVML's header; `open` started the library once for this value.
         unsafe {
             let stop: Result<Symbol<unsafe extern "C" fn() -> i32>, _> = self.library.get(b"nvmlShutdown\0");
             if let Ok(stop) = stop {

@@ -10,7 +10,7 @@ use plimsoll_memory::Buf;
 const BLOCKS_MAX: usize = 1024;
 /// Elements of a block of `sum_squares`, at least; larger blocks are multiples of it.
 const BLOCK_ELEMENTS: usize = 4096;
-/// Bytes of scratch that `sum_squares` wants: a sum for each block, and the whole.
+/// Bytes of scratch that `sum_squares` needs: a sum for each block, and the whole.
 pub(crate) const SQUARES_SCRATCH_BYTES: u64 = (BLOCKS_MAX as u64 + 1) * 8;
 
 /// Sum of squares, in fixed blocks, in f64.
@@ -35,7 +35,6 @@ pub(crate) fn sum_squares(dev: &CudaDevice, x: Buf<'_>) -> f64 {
     f64::from_le_bytes(bytes)
 }
 
-/// One AdamW update.
 pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
     let AdamWBufs { weights, grad, m, v, master, scales: _ } = bufs;
     assert!(how.step >= 1, "steps count from 1");

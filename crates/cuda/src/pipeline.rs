@@ -1,55 +1,12 @@
-//! Running ahead of the host: CUDA graphs of recorded passes, and results that come back behind them.
+//! Running ahead of the host: CUDA graphs of recorded passes, and results that come back after them.
 
-use super::driver::{self, Gpu, Mark, Pinned};
+use super::driver;
+use super::queue::{Graph, Slot};
 use super::{Arg, CudaDevice, Launch};
 use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
 use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
-use std::collections::HashMap;
-use std::sync::Mutex;
-
-/// Bytes of one slot of results: three words for each of 4,096 rows.
-const SLOT_BYTES: usize = 3 * 4 * 4096;
-
-/// Recorded graphs and the slots of results.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    /// `None` after a pass that only ran.
-    graphs: Mutex<HashMap<u64, Option<Graph>>>,
-    slots: [Mutex<Slot>; 2],
-}
-
-#[derive(Debug)]
-struct Slot {
-    host: Pinned,
-    words: usize,
-    done: Mark,
-}
-
-/// A graph that can be launched.
-#[derive(Debug)]
-struct Graph(sys::CUgraphExec);
-
-// SAFETY: a handle may be used from any thread whose context is current.
-unsafe impl Send for Graph {}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: instantiated in `record`, destroyed once, after the stream was waited for.
-        let _ = unsafe { result::graph::exec_destroy(self.0) };
-    }
-}
-
-impl Queue {
-    /// Errors: `host-allocation-failed`, `cuda-failed`.
-    pub(crate) fn new(gpu: &Gpu) -> Result<Queue> {
-        let slot = || -> Result<Mutex<Slot>> {
-            Ok(Mutex::new(Slot { host: Pinned::new(gpu, SLOT_BYTES)?, words: 0, done: Mark::new(gpu)? }))
-        };
-        Ok(Queue { graphs: Mutex::default(), slots: [slot()?, slot()?] })
-    }
-}
 
 /// Records what `ops` puts on the stream.
 fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {
@@ -58,7 +15,7 @@ fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {
     // SAFETY: the stream is ours, and nothing else records on it.
     unsafe { result::stream::begin_capture(dev.gpu.stream, mode) }.map_err(failed("recording a pass"))?;
     ops();
-    // SAFETY: capture began above.
+    // SAFETY: the capture began above, on this stream.
     let graph = unsafe { result::stream::end_capture(dev.gpu.stream) }.map_err(failed("recording a pass"))?;
     // SAFETY: the graph was just captured, and is not needed once it is instantiated.
     unsafe {
@@ -91,7 +48,7 @@ impl Pipeline for CudaDevice {
         if self.has_failed() {
             return;
         }
-        // SAFETY: the graph and the stream are alive.
+        // SAFETY: the graph is in the map, and the stream lives as long as the device.
         if let Err(err) = unsafe { result::graph::launch(graph.0, self.gpu.stream) } {
             self.fail(driver::failed("replaying a pass", err));
         }
@@ -101,6 +58,7 @@ impl Pipeline for CudaDevice {
         if self.has_failed() {
             return;
         }
+        let _claim = self.claims.fetch(bufs);
         self.gpu.bind();
         let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
         let Slot { host, words, done } = &mut *guard;
@@ -116,7 +74,7 @@ impl Pipeline for CudaDevice {
             }
             *words += buf.len();
         }
-        // SAFETY: event and stream are alive.
+        // SAFETY: the event and the stream live as long as the device.
         if let Err(err) = unsafe { result::event::record(done.0, self.gpu.stream) } {
             self.fail(driver::failed("fetching results", err));
         }
@@ -127,7 +85,7 @@ impl Pipeline for CudaDevice {
         let mut guard = self.pipeline.slots[slot].lock().unwrap_or_else(|e| e.into_inner());
         let Slot { host, words, done } = &mut *guard;
         if !self.has_failed() {
-            // SAFETY: the event is alive.
+            // SAFETY: the event lives as long as the device.
             let waited = unsafe { result::event::synchronize(done.0) };
             if let Err(err) = waited {
                 self.fail(driver::failed("waiting for results", err));
@@ -141,7 +99,6 @@ impl Pipeline for CudaDevice {
     }
 }
 
-/// See `Device::advance`.
 pub(crate) fn advance(dev: &CudaDevice, batch: Batch<'_>, ids: Buf<'_>, tokens: Buf<'_>, keys: Buf<'_>) {
     let rows = ids.len();
     assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));

@@ -3,7 +3,7 @@
 use super::rows::{add_partials, blocks, count, sum_scratch_bytes, typed, wide};
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward};
+use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward};
 use plimsoll_memory::Buf;
 
 /// Largest head dimension: the size of arrays in the kernels.
@@ -117,17 +117,8 @@ pub(crate) fn copy_kv(dev: &CudaDevice, kv: Kv<'_>, copies: Buf<'_>) {
 }
 
 /// dqkv = gradient through rotation and head norms; with `norms` also their weights' gradients.
-#[allow(clippy::too_many_arguments)] // As the operation.
-pub(crate) fn backward(
-    dev: &CudaDevice,
-    dq: Buf<'_>,
-    dkv: Buf<'_>,
-    rope: Buf<'_>,
-    positions: Buf<'_>,
-    heads: Heads,
-    norms: Option<QkNormBackward<'_>>,
-    dqkv: Buf<'_>,
-) {
+pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
+    let RopeBackward { dq, dkv, rope, positions, heads, norms, dqkv } = args;
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
     let (rows, width) = (positions.len(), (a + 2 * k) * d);
     assert_eq!(

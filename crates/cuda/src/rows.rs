@@ -49,26 +49,24 @@ pub(super) fn wide(dev: &CudaDevice, width: usize, group: usize, bufs: &[Buf<'_>
     width.is_multiple_of(group) && bufs.iter().all(aligned)
 }
 
-/// Bytes of scratch that sums over `rows` rows of `width` want: norms, biases, and (width 2 d) norms of heads.
+/// Bytes of scratch that sums over `rows` rows of `width` need: norms, biases, and (width 2 d) norms of heads.
 pub(crate) fn sum_scratch_bytes(rows: u64, width: u64) -> u64 {
     rows.min(CHUNKS_MAX as u64) * width * 4
 }
 
-/// Bytes of scratch that `embed_backward` and `scatter_add_rows` want for `rows` rows.
+/// Bytes of scratch that `embed_backward` and `scatter_add_rows` need for `rows` rows.
 pub(crate) fn add_scratch_bytes(rows: u64) -> u64 {
     rows * 2 * 4
 }
 
 // ---- rows in and out ---------------------------------------------------------------------------------------------
 
-/// out[m] = table row ids[m].
 pub(crate) fn embed(dev: &CudaDevice, table: Matrix<'_>, ids: Buf<'_>, out: Buf<'_>) {
     assert_eq!(table.layout, MatrixLayout::Rows);
     assert_eq!(out.len(), ids.len() * table.k, "[{}, {}] of embeddings", ids.len(), table.k);
     gather(dev, table.buf, table.n, ids, out, BAD_TOKEN);
 }
 
-/// out[r] = x[rows[r]].
 pub(crate) fn gather_rows(dev: &CudaDevice, x: Buf<'_>, rows: Buf<'_>, out: Buf<'_>) {
     assert_eq!(x.dtype(), DType::F32);
     if rows.is_empty() {
@@ -103,7 +101,6 @@ fn gather(dev: &CudaDevice, table: Buf<'_>, limit: usize, ids: Buf<'_>, out: Buf
     );
 }
 
-/// dst = src in dst's dtype.
 pub(crate) fn cast(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>) {
     assert_eq!((src.len(), src.dtype()), (dst.len(), DType::F32), "lengths of a cast, from f32");
     let wide = wide(dev, 8, 8, &[src, dst]);
@@ -113,7 +110,6 @@ pub(crate) fn cast(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>) {
 
 // ---- SwiGLU ------------------------------------------------------------------------------------------------------
 
-/// out = silu(gate) * up.
 pub(crate) fn swiglu(dev: &CudaDevice, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
     let rows = out.len() / f;
     assert_eq!((out.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
@@ -323,14 +319,12 @@ pub(super) fn add_partials(
     dev.launch("rows", typed!("add_partials", grad), blocks(grad.len(), 32, 1024), &args);
 }
 
-/// grad row ids[m] += d[m], m ascending.
 pub(crate) fn embed_backward(dev: &CudaDevice, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>) {
     assert_eq!(grad.layout, MatrixLayout::Rows);
     assert_eq!(d.len(), ids.len() * grad.k, "[{}, {}] of embedding gradients", ids.len(), grad.k);
     add_rows(dev, d, ids, grad.buf, grad.n, BAD_TOKEN);
 }
 
-/// dst[rows[r]] += src[r], r ascending.
 pub(crate) fn scatter_add_rows(dev: &CudaDevice, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
     assert_eq!(dst.dtype(), DType::F32);
     if rows.is_empty() {

@@ -5,11 +5,11 @@
 //! by the second, so that logits need not be looked at twice. The distribution is the same, the tokens are not: the
 //! fingerprint of a run names its kind of machine.
 
-use super::head::{Head, Pick, tiles};
+use super::head::{Head, Inputs, Pick, tiles};
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_device::sizes::cuda::TILE;
-use plimsoll_device::{HeadOut, Matrix, Sampling};
+use plimsoll_device::{Sample, Sampling};
 use plimsoll_memory::Buf;
 
 /// Ids that a block of `sampler.cu` passes at once: tiles hold a whole number of them.
@@ -20,21 +20,12 @@ const _: () = assert!(TILE.is_multiple_of(STRIDE));
 ///
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN. Panics of parameters that
 /// mean nothing: callers refuse them with the run file.
-#[allow(clippy::too_many_arguments)] // The head's arguments, and what is drawn by.
-pub(crate) fn sample(
-    dev: &CudaDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    keys: Buf<'_>,
-    how: Sampling,
-    tile: Buf<'_>,
-    tokens: Buf<'_>,
-    out: HeadOut<'_>,
-) {
+pub(crate) fn sample(dev: &CudaDevice, args: Sample<'_>) {
+    let Sample { x, w, keys, how, tile, tokens, out } = args;
     check(&how);
-    let rows = tokens.len();
-    assert_eq!(keys.len(), rows * 3, "keys of {rows} rows");
-    let head = Head::new(dev, x, w, rows, how.inv_temperature(), tile, out, how.truncates());
+    assert_eq!(keys.len(), tokens.len() * 3, "keys of {} rows", tokens.len());
+    let inputs = Inputs { x, w, rows: tokens.len(), inv_temperature: how.inv_temperature() };
+    let head = Head::new(dev, inputs, tile, out, how.truncates());
     if how.truncates() {
         return truncated(&head, keys, how, tokens);
     }

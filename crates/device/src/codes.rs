@@ -3,7 +3,7 @@
 //! A code is (sign,) exponent E and mantissa M of three bits: (8 + M) 2^(E-1) scales, or M scales where E is 0: gradual
 //! underflow. There is no infinity and no NaN. The scale is the least power of two under which the block's largest
 //! number does not exceed the largest code, 15 2^14 or 15 2^30 scales, and at least 2^-126. So every number has at most
-//! four significant bits and an exponent of f32, and bf16 holds it exactly; and what a code stands for is exact under
+//! four significant bits and an exponent of f32, and bf16 holds it exactly; and a value is exact under
 //! each smaller scale that holds the block, so a number that does not move is stored as it was, whatever its block does.
 
 pub use plimsoll_base::DType;
@@ -16,7 +16,6 @@ const CUT: u32 = 20;
 /// "Half" for `Code::encode`, whose `random` has 16 bits.
 pub const NEAREST: u32 = 1 << 15;
 
-/// Codes and their scales.
 #[derive(Clone, Copy, Debug)]
 pub struct Coded<'a> {
     /// [n] e4m3 or e5m3.
@@ -43,7 +42,6 @@ impl<'a> Coded<'a> {
     }
 }
 
-/// A number of 8 bits.
 pub trait Code: Copy + Default {
     /// Its sign bit, if it has one.
     const SIGN: u32;
@@ -53,7 +51,7 @@ pub trait Code: Copy + Default {
     fn of_bits(bits: u8) -> Self;
     fn bits(self) -> u8;
 
-    /// What it stands for.
+    /// Returns its value.
     #[inline(always)]
     fn decode(self, scale: f32) -> f32 {
         let bits = u32::from(self.bits());

@@ -4,7 +4,7 @@
 //! input element: `Single` is `[N/16][K][16]`; `Pairs`, for bf16, is `[N/16][K/2][16][2]`, the operand of a
 //! dot-product instruction. Gradients and optimizer states use the order of their weights, whatever their dtype,
 //! so the optimizer is element-wise. N is padded to 16 and K to 2; padding is zero and stays zero. On a GPU matrices are
-//! row-major, as cuBLASLt wants them.
+//! row-major, as cuBLASLt takes them.
 
 use plimsoll_base::DType;
 use plimsoll_memory::Buf;
@@ -15,9 +15,7 @@ pub const PANEL: usize = 16;
 /// Kinds of device, as far as layouts depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// The host's processor.
     Cpu,
-    /// An NVIDIA GPU.
     Cuda,
 }
 
@@ -58,11 +56,8 @@ impl MatrixLayout {
 pub struct Matrix<'a> {
     /// `matrix_elements` elements.
     pub buf: Buf<'a>,
-    /// Rows: outputs.
     pub n: usize,
-    /// Columns: inputs.
     pub k: usize,
-    /// Element order.
     pub layout: MatrixLayout,
 }
 
@@ -97,9 +92,7 @@ pub struct Kv<'a> {
     pub keys: Buf<'a>,
     /// [blocks, k, 16, d].
     pub values: Buf<'a>,
-    /// k.
     pub kv_heads: usize,
-    /// d.
     pub head_dim: usize,
 }
 

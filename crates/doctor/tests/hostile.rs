@@ -1,5 +1,5 @@
 //! Logs as they come: nothing, junk, other encodings, lines without an end, several processes and clocks at once.
-//! It is a process of its own because it measures its memory.
+//! It has its own process because it measures its memory.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;

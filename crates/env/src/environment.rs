@@ -11,11 +11,11 @@ pub struct Spec {
     pub observation: Space,
     /// What it takes.
     pub action: Space,
-    /// After so many steps its episodes are truncated by whoever steps it; none: never.
+    /// Steps after which the caller truncates its episodes; none: never.
     pub episode_steps_max: Option<u32>,
 }
 
-/// What one step gave, beside the observation.
+/// What one step gave in addition to the observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
     /// The reward of the step. Not a number is `env-bad-output`.

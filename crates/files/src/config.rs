@@ -22,7 +22,7 @@ pub struct TokenIds {
     pub pad: Option<u32>,
 }
 
-/// What stands on a decoder's body.
+/// The head on a decoder's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Head {
     /// Logits over the vocabulary: a causal language model.
@@ -48,11 +48,8 @@ pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
 /// The same for either kind of head.
 pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec, Head)> {
     let map = config.as_object().ok_or_else(|| {
-        Error::new(
-            "model-config-invalid",
-            format!("{file}: a JSON object is wanted, this is {}", kind_of(config)),
-        )
-        .hint("fetch the model again")
+        Error::new("model-config-invalid", format!("{file}: expected a JSON object, got {}", kind_of(config)))
+            .hint("fetch the model again")
     })?;
     let config = Config { map, file };
     let (architecture, head) = config.architecture()?;
@@ -203,7 +200,7 @@ impl Config<'_> {
     fn architecture(&self) -> Result<(&'static Architecture, Head)> {
         let built = either(ARCHITECTURES.iter().map(|row| row.family.name()));
         let key = if self.present("model_type").is_some() { "model_type" } else { "architectures" };
-        let absent = || self.invalid(format!("`model_type` is absent; {built} is wanted"));
+        let absent = || self.invalid(format!("`model_type` is absent; expected {built}"));
         let value = self.present(key).ok_or_else(absent)?;
         let name = value.as_str().or_else(|| value.get(0).and_then(Value::as_str)).unwrap_or_default();
         let is_named =
@@ -327,7 +324,7 @@ impl Config<'_> {
         match value.as_u64() {
             Some(n) if n > 0 && n <= limit => Ok(n as u32), // every limit is below 2^32
             Some(n) => Err(out_of_range(self.file, key, n, limit)),
-            None => Err(self.invalid(format!("{key} = {}, a positive integer is wanted", brief(value)))),
+            None => Err(self.invalid(format!("{key} = {}, expected a positive integer", brief(value)))),
         }
     }
 
@@ -350,14 +347,14 @@ impl Config<'_> {
         let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
         // The number must survive as f32: kernels see no other.
         let number = value.as_f64().filter(|n| *n > 0.0 && (*n as f32).is_finite() && *n as f32 > 0.0);
-        number.ok_or_else(|| self.invalid(format!("{key} = {}, a positive number is wanted", brief(value))))
+        number.ok_or_else(|| self.invalid(format!("{key} = {}, expected a positive number", brief(value))))
     }
 
     fn flag(&self, key: &str) -> Result<bool> {
         match self.present(key) {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(value) => Err(self.invalid(format!("{key} = {}, true or false is wanted", brief(value)))),
+            Some(value) => Err(self.invalid(format!("{key} = {}, expected true or false", brief(value)))),
         }
     }
 

@@ -28,7 +28,7 @@ pub struct GgufTokenizer {
     pub bos: Option<u32>,
     /// Ends a text.
     pub eos: Option<u32>,
-    /// Stands for what is not in the vocabulary.
+    /// Token for what is not in the vocabulary.
     pub unknown: Option<u32>,
     /// Fills a batch.
     pub pad: Option<u32>,
@@ -201,7 +201,7 @@ impl Meta<'_> {
                 Err(unsupported(&self.gguf.file, &self.key(key), &json!(list), "one number for all layers"))
             }
             Some(other) => {
-                Err(self.invalid(format!("{} = {other}, an integer from 1 to 2^31 is wanted", self.key(key))))
+                Err(self.invalid(format!("{} = {other}, expected an integer from 1 to 2^31", self.key(key))))
             }
             None => Err(self.invalid(format!("`{}` is absent", self.key(key)))),
         }
@@ -212,7 +212,7 @@ impl Meta<'_> {
             None => Ok(None),
             Some(GgufValue::Float(x)) if *x > 0.0 && (*x as f32).is_finite() => Ok(Some(*x)),
             Some(other) => {
-                Err(self.invalid(format!("{} = {other}, a positive number is wanted", self.key(key))))
+                Err(self.invalid(format!("{} = {other}, expected a positive number", self.key(key))))
             }
         }
     }

@@ -20,7 +20,7 @@ const COPY_BYTES: usize = 1 << 20;
 const ATTEMPTS_MAX: u32 = 5;
 const REDIRECTS_MAX: u32 = 5;
 
-/// Files beside the weights that are fetched where the repository has them.
+/// Files that are fetched as well as the weights, where the repository has them.
 const SMALL_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -102,7 +102,7 @@ impl Hub {
         }
         let has = |name: &str| files.iter().any(|f| f == name);
         if !has("config.json") || !(has("model.safetensors") || has(INDEX)) {
-            let message = format!("hf:{repo}: the repository has no config.json with safetensors beside it");
+            let message = format!("hf:{repo}: the repository has no config.json with safetensors next to it");
             return Err(Error::new("model-file-missing", message).hint(
                 "a GGUF repository is read by fetching its file and naming it: model = \"file.gguf\"",
             ));

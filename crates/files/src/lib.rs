@@ -5,6 +5,7 @@
 //! This crate turns stored rows into f32 through the caller's buffer; it never holds a whole tensor.
 
 mod builtin;
+mod check;
 mod config;
 mod dequant;
 mod gguf;
@@ -20,6 +21,7 @@ mod tensor_file;
 mod tensors;
 mod writer;
 
+pub use check::check_against;
 pub use config::{
     Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,
 };
@@ -27,7 +29,7 @@ pub use gguf_model::GgufTokenizer;
 pub use open::{OpenModel, TokenizerFiles};
 pub use source::{Local, Source, resolve};
 pub use tensor_file::TensorFile;
-pub use tensors::{Encoding, RowOrder, TensorInfo, check_against, expected_tensors};
+pub use tensors::{Encoding, RowOrder, TensorInfo, expected_tensors};
 pub use writer::{
     ArrayDecl, ArrayElement, FileRecord, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of,
     write_atomic, write_error, write_new, write_new_lines,

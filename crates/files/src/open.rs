@@ -85,7 +85,7 @@ impl OpenModel {
 
     /// Reads rows of a tensor as f32 into `out`, which has exactly their elements.
     ///
-    /// A row is everything behind the first axis; of a tensor with one axis, one element. `staging` holds stored bytes
+    /// A row is everything after the first axis; of a tensor with one axis, one element. `staging` holds stored bytes
     /// on their way and may be of any size from one block up (210 bytes suffice). NaN and infinity pass unchecked.
     pub fn read_rows(&self, name: &str, rows: Range<u64>, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
         let tensor = self.tensor(name).ok_or_else(|| {

@@ -48,7 +48,7 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
     }
     let (mut files, mut tensors) = (Vec::new(), Vec::new());
     for name in names {
-        // A shard lies beside its index: a path that climbs out is not followed.
+        // A shard lies next to its index: a path that climbs out is not followed.
         if !matches!(Path::new(name).components().collect::<Vec<_>>().as_slice(), [Component::Normal(_)]) {
             return Err(corrupt(index, format!("shard `{name}` is not a plain file name")));
         }

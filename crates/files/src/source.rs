@@ -68,7 +68,7 @@ impl Source {
             Some(("pypi", _)) => {
                 return Err(invalid("a package is named by letters, digits, `.`, `_` and `-`"));
             }
-            _ if text.is_empty() => return Err(invalid("a model is wanted")),
+            _ if text.is_empty() => return Err(invalid("expected the name of a model")),
             Some((scheme, _)) if is_scheme(scheme) && !Path::new(text).exists() => {
                 return Err(invalid(&format!("no source is called `{scheme}`")));
             }

@@ -247,7 +247,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<FileRecord> {
     Ok(FileRecord { bytes: bytes.len() as u64, sha256: digest(bytes) })
 }
 
-/// The same of a file that is made line by line, of which one is held at a time.
+/// As above, for a file that is made line by line, of which one is held at a time.
 ///
 /// Errors: as `write_new`.
 pub fn write_new_lines(path: &Path, lines: impl Iterator<Item = String>) -> Result<FileRecord> {
@@ -309,7 +309,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     fsync_dir(folder)
 }
 
-/// A temporary name beside `name` that no other thread or process uses.
+/// A temporary name next to `name` that no other thread or process uses.
 pub(crate) fn part_path(folder: &Path, name: &str) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     folder.join(format!(".{name}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))

@@ -207,7 +207,7 @@ fn the_table_of_llama_3_becomes_its_rule_and_another_table_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Random bytes behind the magic are refused; they never panic.
+    /// Random bytes after the magic are refused; they never panic.
     #[test]
     fn random_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut file = b"GGUF\x03\0\0\0".to_vec();

@@ -1,6 +1,6 @@
-//! The arena's bookkeeping: which region has which offset, and which handles may be used when.
+//! The arena's bookkeeping: the offset of each region, and which handles may be used when.
 //!
-//! It owns offsets, not memory. Resident regions come first; the regions of each phase start behind them and
+//! It owns offsets, not memory. Resident regions come first; the regions of each phase start after them and
 //! overlay those of the other phases. `Overlay::enter` borrows the overlay mutably, so handles of two phases
 //! cannot be alive together:
 //!
@@ -17,8 +17,8 @@
 //! let _ = (rollout.buf("kv"), update.buf("act"));
 //! ```
 //!
-//! Resident regions change in `Update` only, so a `ReadLease` on them may go on beside the other phases:
-//! `enter(Phase::Update)` waits until every lease is given back.
+//! Resident regions change only in `Update`, so a `ReadLease` on them may be held during the other phases:
+//! `enter(Phase::Update)` waits until every lease is dropped.
 
 use crate::{Layout, Place, REGION_ALIGN, Turn};
 use plimsoll_base::{DType, Phase};
@@ -37,43 +37,40 @@ pub struct Buf<'a> {
 }
 
 impl<'a> Buf<'a> {
-    /// Byte offset from the arena's base; of an offloaded region from the base of the device's host memory.
+    /// Byte offset from the arena's base; for an offloaded region, from the base of the device's host memory.
     pub fn offset(self) -> u64 {
         self.offset
     }
 
-    /// Number of elements.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// True if it has no elements.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Storage type.
     pub fn dtype(self) -> DType {
         self.dtype
     }
 
-    /// The phase that it is a handle of; `None` of a resident region.
+    /// The phase of the handle; `None` for a resident region.
     pub fn phase(self) -> Option<Phase> {
         self.phase
     }
 
-    /// True of a region in the device's host memory: it is copied from and to, and no operation takes it.
+    /// Whether the region is in the device's host memory: it can be copied, but not used by operations.
     pub fn is_offloaded(self) -> bool {
         self.is_offloaded
     }
 
-    /// `len` elements from `start`; panics outside the region, which is an error of ours.
+    /// Returns `len` elements from `start`. Panics if out of bounds (a bug in Plimsoll).
     pub fn slice(self, start: usize, len: usize) -> Buf<'a> {
         assert!(start + len <= self.len, "elements {start}..{} of a buffer of {}", start + len, self.len);
         Buf { offset: self.offset + start as u64 * self.dtype.bytes(), len, ..self }
     }
 
-    /// The `index`th of equal parts of `len` elements: a layer of a `[layers, ...]` region.
+    /// Returns the `index`th of equal parts of `len` elements: a layer of a `[layers, ...]` region.
     pub fn part(self, index: usize, len: usize) -> Buf<'a> {
         self.slice(index * len, len)
     }
@@ -82,7 +79,6 @@ impl<'a> Buf<'a> {
 /// A region's place in the arena.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binding {
-    /// The region's name.
     pub name: String,
     /// Byte offset from the arena's base.
     pub offset: u64,
@@ -90,7 +86,6 @@ pub struct Binding {
     pub bytes: u64,
     /// Elements, without the padding to `REGION_ALIGN`.
     pub elements: usize,
-    /// Storage type.
     pub dtype: DType,
 }
 
@@ -98,7 +93,7 @@ pub struct Binding {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArenaMap {
     resident: Vec<Binding>,
-    /// In the device's host memory.
+    /// Regions in the device's host memory.
     offloaded: Vec<Binding>,
     offloaded_end: u64,
     phases: [Vec<Binding>; Phase::ALL.len()],
@@ -108,7 +103,7 @@ pub struct ArenaMap {
 }
 
 impl ArenaMap {
-    /// Binds the arena regions of `layout`. `guard_bytes` lie after each region, untouched; 0 outside tests. With them
+    /// Binds the arena regions of `layout`. `guard_bytes` follow each region, untouched; 0 outside tests. With them
     /// regions that take turns share no bytes.
     pub fn new(layout: &Layout, guard_bytes: u64) -> ArenaMap {
         assert_eq!(guard_bytes % REGION_ALIGN, 0, "guard bands keep the regions aligned");
@@ -126,7 +121,7 @@ impl ArenaMap {
             let turns_base = next;
             end = end.max(next);
             for turn in Turn::EXCLUSIVE {
-                // With guard bands the turns lie apart, so that what a region's user writes behind it shows.
+                // With guard bands the turns are apart, so that writes past a region's end are detected.
                 next = if guard_bytes == 0 { turns_base } else { next };
                 bound.extend(bind(layout, &mut next, guard_bytes, |r| here(r) && r.turn == turn));
                 end = end.max(next);
@@ -144,27 +139,26 @@ impl ArenaMap {
         }
     }
 
-    /// Highest address bound less the base.
+    /// Returns the highest bound offset.
     pub fn used_bytes(&self) -> u64 {
         self.end
     }
 
-    /// Bytes of the device's host memory.
+    /// Returns the bytes of the device's host memory.
     pub fn offloaded_bytes(&self) -> u64 {
         self.offloaded_end
     }
 
-    /// Regions that live always.
+    /// Returns the resident regions.
     pub fn resident(&self) -> &[Binding] {
         &self.resident
     }
 
-    /// Regions of one phase, resident ones left out.
+    /// Returns the regions of one phase, without resident ones.
     pub fn phase(&self, phase: Phase) -> &[Binding] {
         &self.phases[phase as usize]
     }
 
-    /// Bytes between regions.
     pub fn guard_bytes(&self) -> u64 {
         self.guard
     }
@@ -194,17 +188,15 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena over bound regions.
     pub fn new(map: ArenaMap) -> Arena {
         Arena { map, readers: Readers::default() }
     }
 
-    /// The bindings.
     pub fn map(&self) -> &ArenaMap {
         &self.map
     }
 
-    /// The resident handles, which live as long as the arena, and the overlay, which is entered phase by phase.
+    /// Returns the resident handles, which live as long as the arena, and the overlay, which is entered phase by phase.
     pub fn split(&mut self) -> (Resident<'_>, Overlay<'_>) {
         let (map, readers) = (&self.map, &self.readers);
         (Resident { map, readers }, Overlay { map, readers })
@@ -219,25 +211,25 @@ pub struct Resident<'a> {
 }
 
 impl<'a> Resident<'a> {
-    /// The region of that name; panics if the layout has none, which is an error of ours.
+    /// Returns the region of that name. Panics if the layout has none (a bug in Plimsoll).
     pub fn buf(&self, name: &str) -> Buf<'a> {
         self.get(name).unwrap_or_else(|| panic!("no resident region {name}"))
     }
 
-    /// The region of that name, if the layout has it.
+    /// Returns the region of that name, if the layout has it.
     pub fn get(&self, name: &str) -> Option<Buf<'a>> {
         let offloaded = || find(&self.map.offloaded, name, None).map(|buf| Buf { is_offloaded: true, ..buf });
         find(&self.map.resident, name, None).or_else(offloaded)
     }
 
-    /// The right to read resident regions beside Rollout and Score, from another thread too.
+    /// Returns the right to read resident regions during Rollout and Score, also from another thread.
     pub fn lease(&self) -> ReadLease<'a> {
         *self.readers.lock() += 1;
         ReadLease { readers: self.readers }
     }
 }
 
-/// Leases that are out.
+/// The number of current leases.
 #[derive(Debug, Default)]
 struct Readers {
     count: Mutex<u32>,
@@ -245,13 +237,13 @@ struct Readers {
 }
 
 impl Readers {
-    /// A count is whole whatever happened to the thread that held it.
+    /// Locks the count, which is valid even after a panic of the thread that held the lock.
     fn lock(&self) -> std::sync::MutexGuard<'_, u32> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// While it lives, resident regions do not change. It is given back by dropping it.
+/// While it lives, resident regions do not change.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is given back"]
 pub struct ReadLease<'a> {
@@ -273,8 +265,8 @@ pub struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    /// Begins a phase. Its handles end when the returned guard does. `Critic` and `Update` write resident regions, so
-    /// they wait until all leases on them are given back.
+    /// Begins a phase. Its handles end with the returned guard. `Critic` and `Update` write resident regions, so
+    /// they wait until all leases on them are dropped.
     pub fn enter(&mut self, phase: Phase) -> InPhase<'_> {
         if matches!(phase, Phase::Critic | Phase::Update) {
             self.take_back();
@@ -282,14 +274,14 @@ impl Overlay<'_> {
         InPhase { map: self.map, phase }
     }
 
-    /// All bytes that phases share, between phases.
+    /// Returns all bytes that phases share, between phases.
     pub fn bytes(&mut self) -> Buf<'_> {
         let (offset, len) = (self.map.overlay, (self.map.end - self.map.overlay) as usize);
         Buf { offset, len, dtype: DType::U8, phase: None, is_offloaded: false, lives: PhantomData }
     }
 
-    /// Waits until nobody reads resident regions under a lease. `&mut self` keeps the next one from being asked for
-    /// by whoever enters phases.
+    /// Waits until all leases on resident regions are dropped. `&mut self` keeps new ones from being taken
+    /// by the thread that enters phases.
     pub fn take_back(&mut self) {
         let mut count = self.readers.lock();
         while *count > 0 {
@@ -306,17 +298,16 @@ pub struct InPhase<'p> {
 }
 
 impl<'p> InPhase<'p> {
-    /// The phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The region of that name in this phase; panics if there is none, which is an error of ours.
+    /// Returns the region of that name in this phase. Panics if there is none (a bug in Plimsoll).
     pub fn buf(&self, name: &str) -> Buf<'p> {
         self.get(name).unwrap_or_else(|| panic!("no region {name} in phase {}", self.phase.name()))
     }
 
-    /// The region of that name in this phase, if the layout has it.
+    /// Returns the region of that name in this phase, if the layout has it.
     pub fn get(&self, name: &str) -> Option<Buf<'p>> {
         find(&self.map.phases[self.phase as usize], name, Some(self.phase))
     }
@@ -366,7 +357,7 @@ mod tests {
         let act = overlay.enter(Phase::Update).buf("act").offset();
         assert_eq!((kv, act), (512 + 1280, 512 + 1280));
         let shared = overlay.bytes();
-        // What the largest phase holds: 4,000 bytes of `kv`, then 40 of `tile`, each rounded up.
+        // The largest phase: 4,000 bytes of `kv`, then 40 of `tile`, each rounded up.
         assert_eq!((shared.offset(), shared.len()), (512 + 1280, 4096 + 256));
         assert_eq!(b.part(2, 100).offset(), 512 + 800);
         let part = overlay.enter(Phase::Update).buf("act").slice(1, 2);

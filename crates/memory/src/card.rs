@@ -1,22 +1,20 @@
-//! The memory of a card, by who holds it.
+//! The memory of a card, by holder.
 
 use plimsoll_base::Bytes;
 
-/// Bytes of the card, by who took them.
+/// Bytes of a card, by holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CardMemory {
-    /// Taken by others before this process opened the card.
+    /// Used by other processes before this one opened the card.
     pub others: Bytes,
-    /// Context, modules and libraries of this process: what is taken beside the arena.
+    /// Context, modules and libraries of this process: everything except the arena.
     pub libraries: Bytes,
-    /// Free now.
     pub free: Bytes,
-    /// All of the card.
     pub total: Bytes,
 }
 
 impl CardMemory {
-    /// What this process took: the arena and what libraries hold.
+    /// Returns what this process holds: the arena and libraries.
     pub fn ours(&self) -> Bytes {
         Bytes((self.total.0 - self.free.0).saturating_sub(self.others.0))
     }

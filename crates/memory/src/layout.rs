@@ -1,4 +1,4 @@
-//! Regions and layouts: what a component needs, as plain data.
+//! Regions and layouts: the memory that a component needs, as plain data.
 
 use plimsoll_base::{Bytes, DType, PhaseSet, Result};
 use serde::Serialize;
@@ -10,7 +10,6 @@ pub const REGION_ALIGN: u64 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pool {
-    /// Memory of an accelerator.
     Device,
     /// Page-locked host memory.
     Pinned,
@@ -18,15 +17,13 @@ pub enum Pool {
     Host,
     /// /dev/shm and memfds.
     Shm,
-    /// Files that the run writes.
     Disk,
 }
 
 impl Pool {
-    /// All pools, in the order of `plan --json`.
+    /// In the order of `plan --json`.
     pub const ALL: [Pool; 5] = [Pool::Host, Pool::Device, Pool::Pinned, Pool::Shm, Pool::Disk];
 
-    /// Lower-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Pool::Device => "device",
@@ -38,7 +35,7 @@ impl Pool {
     }
 }
 
-/// Who gives a region its address.
+/// How a region gets its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -48,22 +45,22 @@ pub enum Place {
     Offloaded,
     /// An ordinary allocation of a size fixed at start.
     Heap,
-    /// The process itself: code, stacks, the tokenizer; an upper bound, measured.
+    /// The process itself: code, stacks, the tokenizer; a measured upper bound.
     Process,
     /// Other processes of the run: its supervisor, and workers up to their own limits.
     Workers,
-    /// The kernel, for the run: page tables, stacks, files. A container is charged for it; no process shows it.
+    /// The kernel, for the run: page tables, stacks, files. A container is charged for it, but no process shows it.
     Kernel,
     /// A file.
     File,
 }
 
-/// When within its phases a region is in use. The layers' and the head's work of a training pass take turns, so their
+/// When a region is in use within its phases. In a training pass the layers and the head take turns, so their
 /// regions share bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Turn {
-    /// All of the phase.
+    /// The whole phase.
     #[default]
     Whole,
     /// While layers run.
@@ -75,7 +72,7 @@ pub enum Turn {
 }
 
 impl Turn {
-    /// The turns that exclude each other.
+    /// Turns that exclude each other.
     pub const EXCLUSIVE: [Turn; 3] = [Turn::Layers, Turn::Head, Turn::Optimizer];
 
     fn is_whole(&self) -> bool {
@@ -88,34 +85,27 @@ impl Turn {
 pub struct Region {
     /// `owner.what`, unique in a layout.
     pub name: String,
-    /// The component that asked for it.
+    /// The component that needs it.
     pub owner: &'static str,
-    /// Which pool it counts against.
     pub pool: Pool,
-    /// When it lives.
     pub phases: PhaseSet,
     /// Elements, outermost first.
     pub shape: Vec<u64>,
-    /// Storage type.
     pub dtype: DType,
     /// Size, rounded up to `REGION_ALIGN` for arena regions.
     pub bytes: Bytes,
-    /// Who gives it its address.
     pub place: Place,
-    /// When within its phases it is in use.
     #[serde(skip_serializing_if = "Turn::is_whole")]
     pub turn: Turn,
 }
 
-/// What a component needs: regions in the order in which they are bound.
+/// The regions of a component, in the order in which they are bound.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layout {
-    /// The regions.
     pub regions: Vec<Region>,
 }
 
 impl Layout {
-    /// An empty layout.
     pub fn new() -> Layout {
         Layout::default()
     }
@@ -137,7 +127,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Adds an arena region of some phases that is in use in one turn only.
+    /// Adds an arena region of some phases that is in use in only one turn.
     ///
     /// Errors: `size-overflow`.
     #[allow(clippy::too_many_arguments)] // An arena region, and its turn.
@@ -166,7 +156,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Bytes of some regions together: of those that take turns, the larger turn counts.
+    /// Sums the bytes of some regions: of those that take turns, the larger turn counts.
     pub fn sum(&self, keep: impl Fn(&Region) -> bool) -> Bytes {
         let of = |turn: Turn| -> Bytes {
             self.regions.iter().filter(|r| r.turn == turn && keep(r)).map(|r| r.bytes).sum()
@@ -191,7 +181,7 @@ impl Layout {
         bytes: Bytes,
         place: Place,
     ) {
-        debug_assert!(self.find(name).is_none(), "region {name} stands twice in a layout");
+        debug_assert!(self.find(name).is_none(), "region {name} is twice in a layout");
         let (name, shape) = (name.to_string(), shape.to_vec());
         let turn = Turn::Whole;
         self.regions.push(Region { name, owner, pool, phases, shape, dtype, bytes, place, turn });
@@ -202,7 +192,7 @@ impl Layout {
         self.regions.extend(other.regions);
     }
 
-    /// The region of that name.
+    /// Returns the region of that name.
     pub fn find(&self, name: &str) -> Option<&Region> {
         self.regions.iter().find(|r| r.name == name)
     }

@@ -1,8 +1,8 @@
-//! Memory decided before the run: named regions, the plan that sums them, the bookkeeping of the arena that binds
+//! Memory, decided before the run: named regions, the plan that sums them, the arena's bookkeeping that binds
 //! them to addresses, what the host allows, and whether its memory grows.
 //!
 //! The same `Layout` is summed by the planner and bound by the arena, so the plan cannot drift from the run.
-//! This crate never touches a GPU; it knows offsets, not pointers, except for host mappings.
+//! This crate never uses a GPU; it knows offsets, not pointers, except for host mappings.
 
 mod arena;
 mod card;

@@ -1,4 +1,4 @@
-//! Anonymous host mappings: large buffers that go back to the system when dropped.
+//! Anonymous host mappings: large buffers that are unmapped when dropped.
 
 use plimsoll_base::{Bytes, Error, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -15,9 +15,9 @@ pub struct Mapping {
     raw_len: usize,
 }
 
-// SAFETY: a mapping is plain memory that this value alone owns; the pointer is valid on every thread.
+// SAFETY: only this value owns the mapping, which is plain memory; the pointer is valid on every thread.
 unsafe impl Send for Mapping {}
-// SAFETY: sharing a `Mapping` shares its address only; whoever dereferences it answers for the access.
+// SAFETY: sharing a `Mapping` only shares its address; the code that dereferences it must ensure exclusive access.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -28,7 +28,7 @@ impl Mapping {
     pub fn touched(bytes: Bytes) -> Result<Mapping> {
         let len = (bytes.0 as usize).next_multiple_of(4096).max(4096);
         let raw_len = len + HUGE_PAGE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing of ours.
+        // SAFETY: the kernel chooses the address of a new anonymous mapping, which overlaps no other.
         let mapped = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -43,31 +43,30 @@ impl Mapping {
         })?;
         let base = (raw as usize).next_multiple_of(HUGE_PAGE) as *mut u8;
         let mapping = Mapping { base, len, raw, raw_len };
-        // SAFETY: base..base+len lies inside the mapping made above; advice never changes its contents.
+        // SAFETY: base..base+len is inside the mapping made above; advice never changes its contents.
         // Advice is best effort: without huge pages the run is slower, not wrong.
         let _ = unsafe { madvise(base.cast(), len, Advice::LinuxHugepage) };
         mapping.touch();
         Ok(mapping)
     }
 
-    /// First byte, aligned to 2 MiB.
+    /// Returns the first byte, aligned to 2 MiB.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Usable bytes: the request rounded up to a page.
+    /// Returns the usable bytes: the request rounded up to a page.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// A mapping is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
 
     fn touch(&self) {
         for offset in (0..self.len).step_by(4096) {
-            // SAFETY: offset is below len; nobody else has the address yet. Volatile, so that it is not left out.
+            // SAFETY: offset is below len, and the address is not shared yet. Volatile, so that the write is not optimised away.
             unsafe { self.base.add(offset).write_volatile(0) };
         }
     }
@@ -75,7 +74,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: raw and raw_len are what mmap returned; no handle outlives the device that owns this value.
+        // SAFETY: mmap returned raw and raw_len; no handle outlives the device that owns this value.
         let _ = unsafe { munmap(self.raw, self.raw_len) };
     }
 }
@@ -89,7 +88,7 @@ mod tests {
         let mapping = Mapping::touched(Bytes::mib(8)).unwrap();
         assert_eq!(mapping.base() as usize % HUGE_PAGE, 0);
         assert_eq!(mapping.len(), 8 << 20);
-        // SAFETY: the mapping is len bytes long and this test alone uses it.
+        // SAFETY: the mapping is len bytes long and only this test uses it.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.base(), mapping.len()) };
         assert!(bytes.iter().all(|&b| b == 0));
     }

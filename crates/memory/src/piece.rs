@@ -1,5 +1,5 @@
-//! A host mapping handed out in rows, each owned by one value: threads fill their own rows without locks, and whoever
-//! holds all of them has one array.
+//! A host mapping divided into rows, each owned by one value: threads fill their own rows without locks, and the owner
+//! of all rows has one array.
 
 use crate::Mapping;
 use plimsoll_base::{Bytes, Result};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Rows start on multiples of this: a cache line, so that two threads never share one.
 pub const PIECE_ALIGN: usize = 64;
 
-/// One row of a mapping, which this value alone owns. The mapping goes back to the system with its last row.
+/// One row of a mapping, with a single owner. The mapping is unmapped with its last row.
 #[derive(Debug)]
 pub struct Piece {
     mapping: Arc<Mapping>,
@@ -17,7 +17,7 @@ pub struct Piece {
     len: usize,
 }
 
-/// Types whose every bit pattern is a value, so that bytes may be read as them.
+/// Types for which every bit pattern is valid, so that bytes may be read as them.
 pub trait Plain: Copy + sealed::Sealed {}
 
 mod sealed {
@@ -31,7 +31,7 @@ macro_rules! plain {
 plain!(u8, i8, u32, i32, u64, i64, f32, f64);
 
 impl Piece {
-    /// `count` rows of `bytes` bytes of zeros, one after the other at multiples of `stride(bytes)`.
+    /// Allocates `count` rows of `bytes` zeros, at multiples of `stride(bytes)`.
     ///
     /// Errors: `size-overflow`, `host-allocation-failed`.
     pub fn rows(count: usize, bytes: usize) -> Result<Vec<Piece>> {
@@ -42,12 +42,12 @@ impl Piece {
         Ok((0..count).map(row).collect())
     }
 
-    /// From one row to the next.
+    /// Returns the distance between rows.
     pub fn stride(bytes: usize) -> usize {
         bytes.next_multiple_of(PIECE_ALIGN)
     }
 
-    /// The bytes of `range` as numbers. Panics if the range does not lie in the row, aligned and whole.
+    /// Returns the bytes of `range` as numbers. Panics unless the range is inside the row, aligned and whole.
     pub fn numbers<T: Plain>(&self, range: Range<usize>) -> &[T] {
         let bytes = &self[range];
         let (at, size) = (bytes.as_ptr(), size_of::<T>());
@@ -56,12 +56,12 @@ impl Piece {
             "{} bytes of {size}",
             bytes.len()
         );
-        // SAFETY: the bytes are initialised, borrowed for as long as the result, aligned and a multiple of T's size
-        // (asserted), and T has no bit pattern that is not a value (`Plain` is sealed).
+        // SAFETY: the bytes are initialised, borrowed as long as the result, aligned and a multiple of T's size
+        // (asserted), and every bit pattern of T is valid (`Plain` is sealed).
         unsafe { std::slice::from_raw_parts(at.cast(), bytes.len() / size) }
     }
 
-    /// The same, to be written.
+    /// As `numbers`, mutable.
     pub fn numbers_mut<T: Plain>(&mut self, range: Range<usize>) -> &mut [T] {
         let bytes = &mut self[range];
         let (at, size) = (bytes.as_mut_ptr(), size_of::<T>());
@@ -70,7 +70,7 @@ impl Piece {
             "{} bytes of {size}",
             bytes.len()
         );
-        // SAFETY: as in `numbers`; the bytes are borrowed mutably, and every value of T is bytes.
+        // SAFETY: as in `numbers`, and the bytes are borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(at.cast(), bytes.len() / size) }
     }
 }
@@ -79,15 +79,15 @@ impl Deref for Piece {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: offset..offset + len lies in the mapping, which lives as long as the Arc and began as zeros; only this
-        // value refers to these bytes, because `rows` makes disjoint ones and nothing else makes any.
+        // SAFETY: offset..offset + len is inside the mapping, which lives as long as the Arc and began as zeros; only this
+        // value refers to these bytes, because only `rows` makes pieces, and they are disjoint.
         unsafe { std::slice::from_raw_parts(self.mapping.base().add(self.offset), self.len) }
     }
 }
 
 impl DerefMut for Piece {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the value that alone refers to these bytes is borrowed mutably.
+        // SAFETY: as in `deref`, and the only value that refers to these bytes is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.base().add(self.offset), self.len) }
     }
 }

@@ -3,21 +3,19 @@
 use crate::{Layout, Place, Pool};
 use plimsoll_base::{Bytes, Error, Phase, PhaseSet, Result};
 
-/// A limit and where it was read.
+/// A limit and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     /// Bytes that the run may use.
     pub bytes: Bytes,
-    /// For people: `cgroup v1 memory.limit_in_bytes`, `run file`, `free memory`.
+    /// For messages: `cgroup v1 memory.limit_in_bytes`, `run file`, `free memory`.
     pub source: String,
 }
 
-/// The limit of each pool; `None` means not limited or not there.
+/// The limit of each pool; `None` if it has none or does not exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// Host memory.
     pub host: Option<Limit>,
-    /// Accelerator memory.
     pub device: Option<Limit>,
     /// Disk at the run directory.
     pub disk: Option<Limit>,
@@ -26,7 +24,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limit of `pool`. Pinned memory counts against the host's limit.
+    /// Returns the limit of `pool`. Pinned memory counts against the host's limit.
     pub fn of(&self, pool: Pool) -> Option<&Limit> {
         match pool {
             Pool::Host | Pool::Pinned => self.host.as_ref(),
@@ -37,41 +35,37 @@ impl Limits {
     }
 }
 
-/// The highest use of a pool and when it happens.
+/// The highest use of a pool, and its phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolPeak {
-    /// The pool.
     pub pool: Pool,
-    /// Resident bytes.
     pub resident: Bytes,
-    /// Resident and the largest phase.
+    /// Resident bytes and those of the largest phase.
     pub peak: Bytes,
-    /// The largest phase.
     pub phase: Phase,
 }
 
 /// All regions of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The regions.
     pub layout: Layout,
-    /// What the machine or the user allows.
+    /// Limits of the machine or the user.
     pub limits: Limits,
 }
 
 impl Plan {
-    /// Bytes of `pool` in use during `phase`, resident ones included.
+    /// Returns the bytes of `pool` in use during `phase`, including resident ones.
     pub fn in_phase(&self, pool: Pool, phase: Phase) -> Bytes {
         self.sum(|r| r.pool == pool && r.phases.contains(phase))
     }
 
-    /// The phases of a step; the critic's only where there is one.
+    /// Returns the phases of a step; the critic's only if there is a critic.
     pub fn phases(&self) -> impl Iterator<Item = Phase> {
         let has_critic = self.layout.regions.iter().any(|r| r.phases == PhaseSet::CRITIC);
         Phase::ALL.into_iter().filter(move |&phase| has_critic || phase != Phase::Critic)
     }
 
-    /// The peak of one pool.
+    /// Returns the peak of one pool.
     pub fn peak(&self, pool: Pool) -> PoolPeak {
         let resident = self.sum(|r| r.pool == pool && r.phases.is_resident());
         let mut best = (self.in_phase(pool, Phase::Rollout), Phase::Rollout);
@@ -84,13 +78,13 @@ impl Plan {
         PoolPeak { pool, resident, peak: best.0, phase: best.1 }
     }
 
-    /// Bytes that the arena takes: resident regions and the largest phase.
+    /// Returns the bytes of the arena: resident regions and the largest phase.
     pub fn arena_bytes(&self) -> Bytes {
         let in_arena = |phase: Phase| self.sum(|r| r.place == Place::Arena && r.phases.contains(phase));
         Phase::ALL.into_iter().map(in_arena).max().unwrap_or_default()
     }
 
-    /// The highest resident memory of the process itself, which is what its RSS is held against: the host pool without
+    /// Returns the highest resident memory of the process itself, to compare with its RSS: the host pool without
     /// other processes and the kernel.
     pub fn process_peak(&self) -> Bytes {
         let ours = |r: &crate::Region| {
@@ -101,7 +95,7 @@ impl Plan {
         Phase::ALL.into_iter().map(in_phase).max().unwrap_or_default()
     }
 
-    /// Requires that all regions together have a size that can be told.
+    /// Requires that the sum of all regions does not overflow.
     ///
     /// Errors: `size-overflow`.
     pub fn check_sum(&self) -> Result<()> {
@@ -113,12 +107,12 @@ impl Plan {
         }
     }
 
-    /// True if every pool's peak is within its limit.
+    /// Whether every pool's peak is within its limit.
     pub fn fits(&self) -> bool {
         Pool::ALL.into_iter().all(|pool| self.excess(pool) == Bytes(0))
     }
 
-    /// Bytes by which a pool's peak exceeds its limit. Pinned memory is counted with the host's.
+    /// Returns the bytes by which a pool's peak exceeds its limit. Pinned memory is counted with the host's.
     pub fn excess(&self, pool: Pool) -> Bytes {
         let Some(limit) = self.limits.of(pool) else { return Bytes(0) };
         let mut peak = self.peak(pool).peak;
@@ -128,17 +122,11 @@ impl Plan {
         Bytes(peak.0.saturating_sub(limit.bytes.0))
     }
 
-    /// The error of a plan that does not fit: pool, phase, the region that crosses the limit, and the largest others.
+    /// Returns the error of a plan that does not fit: pool, phase, limit and the largest regions.
     pub fn refusal(&self) -> Result<()> {
         let Some(pool) = Pool::ALL.into_iter().find(|&p| self.excess(p) > Bytes(0)) else { return Ok(()) };
         let limit = self.limits.of(pool).expect("only a limited pool has an excess");
         let peak = self.peak(pool);
-        let slug = match pool {
-            Pool::Device => "device-pool-exceeded",
-            Pool::Disk => "disk-pool-exceeded",
-            Pool::Shm => "shm-pool-exceeded",
-            Pool::Host | Pool::Pinned => "host-pool-exceeded",
-        };
         let message = format!(
             "phase {}: the run needs {} of {} memory, the limit is {} ({})",
             peak.phase.name(),
@@ -151,14 +139,13 @@ impl Plan {
             self.layout.regions.iter().filter(|r| r.pool == pool && r.phases.contains(peak.phase)).collect();
         rows.sort_by_key(|r| std::cmp::Reverse(r.bytes));
         let largest: Vec<String> = rows.iter().take(5).map(|r| format!("{} {}", r.name, r.bytes)).collect();
-        let mut error = match slug {
-            "device-pool-exceeded" => Error::does_not_fit("device-pool-exceeded", message),
-            "disk-pool-exceeded" => Error::does_not_fit("disk-pool-exceeded", message),
-            "shm-pool-exceeded" => Error::does_not_fit("shm-pool-exceeded", message),
-            _ => Error::does_not_fit("host-pool-exceeded", message),
+        let error = match pool {
+            Pool::Device => Error::does_not_fit("device-pool-exceeded", message),
+            Pool::Disk => Error::does_not_fit("disk-pool-exceeded", message),
+            Pool::Shm => Error::does_not_fit("shm-pool-exceeded", message),
+            Pool::Host | Pool::Pinned => Error::does_not_fit("host-pool-exceeded", message),
         };
-        error = error.fact(format!("resident {}; largest rows: {}", peak.resident, largest.join(", ")));
-        Err(error)
+        Err(error.fact(format!("resident {}; largest rows: {}", peak.resident, largest.join(", "))))
     }
 
     fn sum(&self, keep: impl Fn(&crate::Region) -> bool) -> Bytes {

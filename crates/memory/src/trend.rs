@@ -1,34 +1,34 @@
-//! Does host memory grow? A trend test over one reading a step: bounded memory, no alarm on noise, the slope and the
+//! Tests whether host memory grows, with one reading per step: bounded memory, no alarm on noise, the slope, and the
 //! step at which a limit would be reached.
 //!
-//! Readings of neighbouring steps resemble each other, which makes the plain test cry wolf 15 to 55 times too often. So
+//! Readings of neighbouring steps are correlated, which makes the plain test raise 15 to 55 times too many alarms. So
 //! the series is pre-whitened first: x[t] - r x[t-1], with r the autocorrelation of what is left after the trend
-//! (Wang and Swail 2001), corrected for the bias of short series. Then Mann-Kendall says whether it grows, and
-//! Theil-Sen's median of pairwise slopes says how fast; neither minds outliers.
+//! (Wang and Swail 2001), corrected for the bias of short series. Then Mann-Kendall decides whether it grows, and
+//! Theil-Sen's median of pairwise slopes how fast; both are robust to outliers.
 
 use serde::Serialize;
 
-/// Points that a series keeps. When it is full, neighbours are averaged and each point stands for twice the steps.
+/// Points that a series keeps. When it is full, neighbours are averaged and each point covers twice the steps.
 const POINTS_MAX: usize = 256;
-/// Points below which nothing is said.
+/// Least points for a verdict.
 const POINTS_MIN: usize = 30;
-/// Normal quantile of p = 0.001, one-sided: growth alone is asked for.
+/// Normal quantile of p = 0.001, one-sided: only growth matters.
 const Z_ALARM: f64 = 3.0902;
-/// Slopes below this are called flat, however sure: a page of 4 KiB in four steps. Bytes a step.
+/// Slopes below this count as flat, even if significant: a page of 4 KiB in four steps. Bytes per step.
 pub const FLAT_BYTES_PER_STEP: f64 = 1024.0;
-/// Largest autocorrelation that is believed; at 1 nothing would be left to test.
+/// Upper bound of the autocorrelation; at 1 nothing would be left to test.
 const AUTOCORRELATION_MAX: f64 = 0.95;
 
-/// What a series says.
+/// The verdict on a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Median slope, bytes a step.
+    /// Median slope, bytes per step.
     pub slope_bytes_per_step: f64,
     /// Mann-Kendall's statistic in standard deviations; above 3.09 is p < 0.001.
     pub z: f64,
-    /// True if it grows: sure, and not flat.
+    /// Significant and not flat.
     pub grows: bool,
-    /// Points that were tested.
+    /// Points tested.
     pub points: usize,
 }
 
@@ -36,12 +36,12 @@ pub struct Verdict {
 #[derive(Clone, Debug)]
 pub struct Series {
     points: Vec<f64>,
-    /// Steps that a point stands for.
+    /// Steps per point.
     stride: u32,
-    /// Sum and number of the readings of the point under way.
+    /// Sum and number of the readings of the current point.
     sum: f64,
     count: u32,
-    /// Readings still to be dropped: caches and pools fill in the first steps.
+    /// Readings still to drop: caches and pools fill in the first steps.
     warm_up: u32,
 }
 
@@ -54,7 +54,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Room for the largest series.
+    /// Allocates for the largest series.
     pub fn new() -> Scratch {
         Scratch {
             slopes: Vec::with_capacity(pairs(POINTS_MAX)),
@@ -70,13 +70,13 @@ impl Default for Scratch {
     }
 }
 
-/// Bytes of `series` series and the buffers that they share: a row of the plan.
+/// Returns the bytes of `series` series and their shared buffers: a row of the plan.
 pub const fn bytes(series: u64) -> u64 {
     8 * (series * POINTS_MAX as u64 + pairs(POINTS_MAX) as u64 + 2 * POINTS_MAX as u64)
 }
 
 impl Series {
-    /// An empty series that drops its first `warm_up` readings.
+    /// Makes an empty series that drops its first `warm_up` readings.
     pub fn new(warm_up: u32) -> Series {
         Series { points: Vec::with_capacity(POINTS_MAX), stride: 1, sum: 0.0, count: 0, warm_up }
     }
@@ -103,7 +103,7 @@ impl Series {
         }
     }
 
-    /// What the readings say; `None` while there are too few.
+    /// Returns the verdict; `None` while there are too few readings.
     pub fn verdict(&self, scratch: &mut Scratch) -> Option<Verdict> {
         let x = &self.points;
         if x.len() < POINTS_MIN {
@@ -121,7 +121,7 @@ impl Series {
 }
 
 impl Verdict {
-    /// Steps until `now` bytes reach `limit` at this slope; `None` if it does not grow.
+    /// Returns the steps until `now` bytes reach `limit` at this slope; `None` if it does not grow.
     pub fn steps_to(&self, now: u64, limit: u64) -> Option<u64> {
         let left = limit.saturating_sub(now) as f64;
         self.grows.then(|| (left / self.slope_bytes_per_step) as u64)
@@ -132,7 +132,7 @@ const fn pairs(n: usize) -> usize {
     n * (n - 1) / 2
 }
 
-/// Median of the slopes of all pairs, a point.
+/// Returns the median of the slopes of all pairs, per point.
 fn median_slope(x: &[f64], slopes: &mut Vec<f64>) -> f64 {
     slopes.clear();
     for (i, a) in x.iter().enumerate() {
@@ -142,7 +142,7 @@ fn median_slope(x: &[f64], slopes: &mut Vec<f64>) -> f64 {
     *slopes.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// Autocorrelation of neighbours once the trend is taken out, corrected for the bias of a short series,
+/// Returns the autocorrelation of neighbours without the trend, corrected for the bias of a short series,
 /// E[r] = rho - (1 + 4 rho) / n; never below 0.
 fn autocorrelation(x: &[f64], slope: f64) -> f64 {
     let n = x.len() as f64;
@@ -156,7 +156,7 @@ fn autocorrelation(x: &[f64], slope: f64) -> f64 {
     ((n * covariance / variance + 1.0) / (n - 4.0)).clamp(0.0, AUTOCORRELATION_MAX)
 }
 
-/// Mann-Kendall's S in standard deviations, with the correction for ties.
+/// Returns Mann-Kendall's S in standard deviations, corrected for ties.
 fn mann_kendall(x: &[f64], sorted: &mut Vec<f64>) -> f64 {
     let mut s = 0i64;
     for (i, a) in x.iter().enumerate() {
@@ -178,7 +178,7 @@ mod tests {
 
     const MIB: f64 = 1048576.0;
 
-    /// Noise of standard deviation 1 whose neighbours are correlated by `rho`.
+    /// Makes noise of standard deviation 1 with correlation `rho` between neighbours.
     fn noise(seed: u64, rho: f64, n: usize) -> Vec<f64> {
         let mut last = 0.0;
         (0..n as u64)
@@ -200,14 +200,14 @@ mod tests {
     #[test]
     fn noise_that_remembers_is_no_leak() {
         let mut scratch = Scratch::new();
-        // Noise of a MiB: the slope of 30 points is far above what is called flat, so the test itself must be silent.
+        // Noise of a MiB: the slope of 30 points is far above flat, so the test itself must reject it.
         for (rho, n) in [(0.0, 60), (0.5, 60), (0.5, 200), (0.5, 1000), (0.8, 200)] {
             let seeds = 400;
             let alarms = (0..seeds).filter(|&seed| {
                 let test = series(noise(seed, rho, n).into_iter().map(|e| 100.0 * MIB + MIB * e));
                 test.verdict(&mut scratch).is_some_and(|verdict| verdict.grows)
             });
-            // p = 0.001 gives 0.4 of 400; 4 or more are a matter of one in a thousand.
+            // p = 0.001 gives 0.4 of 400; 4 or more have a probability of one in a thousand.
             let alarms = alarms.count();
             assert!(alarms <= 3, "rho {rho}, {n} steps: {alarms} of {seeds} are false");
         }

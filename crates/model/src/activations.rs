@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
-    /// Everything is kept.
     None,
     /// Norms, the SwiGLU product and the residual after attention are computed again.
     Cheap,
@@ -38,7 +37,7 @@ pub enum Mode {
     Critic(Recompute),
     /// Forward and backward.
     Update(Recompute),
-    /// The same of a model whose head gives a score.
+    /// Forward and backward of a model whose head gives a score.
     UpdateScore(Recompute),
 }
 
@@ -62,7 +61,7 @@ impl Mode {
         }
     }
 
-    /// True if the head is one column, in the place of the vocabulary's.
+    /// True if the head is one column instead of the vocabulary's.
     fn has_values(self) -> bool {
         matches!(self, Mode::Reward | Mode::Critic(_) | Mode::UpdateScore(_))
     }
@@ -88,7 +87,6 @@ pub struct PassLimits {
 /// The device that a layout is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Kind of device.
     pub kind: DeviceKind,
     /// Pool of its arena.
     pub pool: Pool,

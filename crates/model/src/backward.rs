@@ -4,84 +4,29 @@ use crate::activations::{Backward, HeadGradBufs, LayerBufs, Recompute};
 use crate::forward::{self, Decoder, Pass, qk_norm};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::ModelSpec;
-use plimsoll_device::{Device, Heads, NormGrads, QkNormBackward, sizes};
+use plimsoll_device::{
+    AttentionBackward, Device, HeadBackward, Heads, NormGrads, QkNormBackward, RopeBackward, sizes,
+};
 use plimsoll_memory::Buf;
 
-/// Adds the gradients of a pass to `grads`, after `layers` and `head` of the same pass; or writes them, unless `add`: the
+/// Derivatives of the loss by the numbers of each head row, [R] each.
+#[derive(Clone, Copy, Debug)]
+pub enum Derivatives<'d> {
+    /// By log-probabilities and entropies, after `head`.
+    Vocabulary { inv_temperature: f32, logprobs: &'d [f32], entropy: &'d [f32] },
+    /// By the values of a critic or a reward model, after `values`.
+    Values(&'d [f32]),
+}
+
+/// Adds the gradients of a pass to `grads`, after `layers` and the head of the same pass; or writes them, unless `add`: the
 /// first pass of a step need not find zeros. The bits are the same.
-///
-/// `d_logprobs`, `d_entropy`: [R], derivative of the loss by each head row's log-probability and entropy.
-#[allow(clippy::too_many_arguments)] // A pass, its derivatives, and where gradients go.
 pub fn backward(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
     grads: &Params<'_>,
     add: bool,
     pass: &Pass<'_>,
-    inv_temperature: f32,
-    d_logprobs: &[f32],
-    d_entropy: &[f32],
-) {
-    let r = pass.head_rows;
-    assert!(d_logprobs.len() == r && d_entropy.len() == r, "one derivative a head row");
-    through_decoder(dev, decoder, grads, add, pass, &|back, norm, d_norm| {
-        let HeadGradBufs::Vocabulary { d_logprobs: dl, d_entropy: de, d_tile } = back.head else {
-            panic!("this pass ends in values");
-        };
-        dev.write_f32(dl, 0, d_logprobs);
-        dev.write_f32(de, 0, d_entropy);
-        let targets = pass.acts.targets.expect("the update has targets").slice(0, r);
-        let dtile = sizes::head_gradient_tile(dev.kind(), r, decoder.spec.vocab as usize) as usize;
-        dev.head_backward(
-            norm,
-            decoder.params.head,
-            targets,
-            inv_temperature,
-            pass.head_out(),
-            dl.slice(0, r),
-            de.slice(0, r),
-            pass.vocabulary().1,
-            d_tile.slice(0, dtile),
-            back.pack,
-            d_norm,
-            grads.head,
-            add,
-        );
-    });
-}
-
-/// The same for a critic or a reward model, after `layers` and `values`. `d_values`: [R], derivative of the loss by each head row's value.
-pub fn backward_values(
-    dev: &dyn Device,
-    critic: &Decoder<'_>,
-    grads: &Params<'_>,
-    add: bool,
-    pass: &Pass<'_>,
-    d_values: &[f32],
-) {
-    let r = pass.head_rows;
-    assert_eq!(d_values.len(), r, "one derivative a head row");
-    through_decoder(dev, critic, grads, add, pass, &|back, norm, d_norm| {
-        let HeadGradBufs::Values { d_values: dv, d_out } = back.head else {
-            panic!("this pass ends in a vocabulary");
-        };
-        let (dv, d_out) = (dv.slice(0, r), d_out.slice(0, r));
-        dev.write_f32(dv, 0, d_values);
-        dev.cast(dv, d_out);
-        dev.matmul_dw(d_out, norm, grads.head, add, back.pack);
-        dev.matmul_dx(d_out, critic.params.head, d_norm, false);
-    });
-}
-
-/// The backward pass behind the head's own product, which `head` is: given the normalised head rows, it writes their
-/// gradient and that of its weights.
-fn through_decoder(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    grads: &Params<'_>,
-    add: bool,
-    pass: &Pass<'_>,
-    head: &dyn Fn(&Backward<'_>, Buf<'_>, Buf<'_>),
+    of: Derivatives<'_>,
 ) {
     let spec = &decoder.spec;
     let (m, h) = (pass.rows, spec.hidden as usize);
@@ -92,7 +37,8 @@ fn through_decoder(
         // Rows of tokens are added to; a tied embedding has been written as the head.
         dev.zero(grads.embed.buf);
     }
-    head_backward(dev, decoder, grads, add, pass, &back, d_resid, head);
+    let head = HeadPass { dev, decoder, grads, add, pass, back: &back };
+    head.run(of, d_resid);
     let d_out = back.d_out.slice(0, m * h);
     dev.cast(d_resid, d_out);
     for l in (0..spec.layers as usize).rev() {
@@ -109,34 +55,85 @@ fn through_decoder(
     dev.embed_backward(d_resid, pass.ids, grads.embed);
 }
 
-#[allow(clippy::too_many_arguments)] // The arguments of `through_decoder` and what it resolved.
-fn head_backward(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    grads: &Params<'_>,
+/// The backward pass of the head and of the last norm.
+struct HeadPass<'x, 'a, 'p> {
+    dev: &'x dyn Device,
+    decoder: &'x Decoder<'a>,
+    grads: &'x Params<'a>,
     add: bool,
-    pass: &Pass<'_>,
-    back: &Backward<'_>,
-    d_resid: Buf<'_>,
-    head: &dyn Fn(&Backward<'_>, Buf<'_>, Buf<'_>),
-) {
-    let (r, h) = (pass.head_rows, decoder.spec.hidden as usize);
-    if r == 0 {
-        if !add {
-            dev.zero(grads.head.buf);
-            dev.zero(grads.final_norm);
+    pass: &'x Pass<'p>,
+    back: &'x Backward<'p>,
+}
+
+impl HeadPass<'_, '_, '_> {
+    /// Adds the gradient of the head rows' inputs to `d_resid`.
+    fn run(&self, of: Derivatives<'_>, d_resid: Buf<'_>) {
+        let Self { dev, decoder, grads, add, pass, back } = *self;
+        let (r, h) = (pass.head_rows, decoder.spec.hidden as usize);
+        if r == 0 {
+            if !add {
+                dev.zero(grads.head.buf);
+                dev.zero(grads.final_norm);
+            }
+            return;
         }
-        return;
+        let acts = &pass.acts;
+        let (input, norm) = (acts.head_input.slice(0, r * h), acts.head_norm.slice(0, r * h));
+        let (d_norm, dx) = (back.head_d_norm.slice(0, r * h), back.head_d_input.slice(0, r * h));
+        match of {
+            Derivatives::Vocabulary { inv_temperature, logprobs, entropy } => {
+                self.vocabulary(norm, d_norm, inv_temperature, [logprobs, entropy]);
+            }
+            Derivatives::Values(values) => self.values(norm, d_norm, values),
+        }
+        dev.zero(dx);
+        let to = NormGrads { dx, rounded: None, dw: grads.final_norm, add, rstd: back.head_rstd.slice(0, r) };
+        dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, to);
+        dev.scatter_add_rows(dx, acts.head_rows.slice(0, r), d_resid);
     }
-    let acts = &pass.acts;
-    let (input, norm) = (acts.head_input.slice(0, r * h), acts.head_norm.slice(0, r * h));
-    let (d_norm, d_input) = (back.head_d_norm.slice(0, r * h), back.head_d_input.slice(0, r * h));
-    head(back, norm, d_norm);
-    dev.zero(d_input);
-    let to =
-        NormGrads { dx: d_input, rounded: None, dw: grads.final_norm, add, rstd: back.head_rstd.slice(0, r) };
-    dev.rms_norm_backward(input, decoder.params.final_norm, decoder.spec.rms_eps, d_norm, to);
-    dev.scatter_add_rows(d_input, acts.head_rows.slice(0, r), d_resid);
+
+    fn vocabulary(&self, x: Buf<'_>, dx: Buf<'_>, inv_temperature: f32, derivatives: [&[f32]; 2]) {
+        let Self { dev, decoder, grads, add, pass, back } = *self;
+        let r = pass.head_rows;
+        let HeadGradBufs::Vocabulary { d_logprobs, d_entropy, d_tile } = back.head else {
+            panic!("this pass ends in values");
+        };
+        let [dlogprobs, dentropy] = [d_logprobs, d_entropy].map(|b| b.slice(0, r));
+        for (to, from) in [dlogprobs, dentropy].into_iter().zip(derivatives) {
+            assert_eq!(from.len(), r, "one derivative a head row");
+            dev.write_f32(to, 0, from);
+        }
+        let dtile = sizes::head_gradient_tile(dev.kind(), r, decoder.spec.vocab as usize) as usize;
+        dev.head_backward(HeadBackward {
+            x,
+            w: decoder.params.head,
+            targets: pass.acts.targets.expect("the update has targets").slice(0, r),
+            inv_temperature,
+            head_out: pass.head_out(),
+            dlogprobs,
+            dentropy,
+            tile: pass.vocabulary().1,
+            dtile: d_tile.slice(0, dtile),
+            pack: back.pack,
+            dx,
+            grad: grads.head,
+            add,
+        });
+    }
+
+    fn values(&self, x: Buf<'_>, dx: Buf<'_>, derivatives: &[f32]) {
+        let Self { dev, decoder, grads, add, pass, back } = *self;
+        let r = pass.head_rows;
+        assert_eq!(derivatives.len(), r, "one derivative a head row");
+        let HeadGradBufs::Values { d_values, d_out } = back.head else {
+            panic!("this pass ends in a vocabulary");
+        };
+        let (d_values, d_out) = (d_values.slice(0, r), d_out.slice(0, r));
+        dev.write_f32(d_values, 0, derivatives);
+        dev.cast(d_values, d_out);
+        dev.matmul_dw(d_out, x, grads.head, add, back.pack);
+        dev.matmul_dx(d_out, decoder.params.head, dx, false);
+    }
 }
 
 /// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input, and `d_out` the same as
@@ -194,16 +191,11 @@ impl LayerBackward<'_, '_, '_> {
         dev.matmul_dw(d_out, bufs.attn, g.output, add, back.pack);
         dev.matmul_dx(d_out, w.output, d_attn, false);
         let lse = bufs.lse.expect("the update keeps log-sum-exps");
-        dev.attention_backward(bufs.q, bufs.kv, self.pass.batch, bufs.attn, lse, d_attn, d_q, d_kv);
-        dev.rope_backward(
-            d_q,
-            d_kv,
-            self.decoder.rope,
-            self.pass.batch.positions,
-            heads(spec),
-            self.qk_norm(),
-            d_qkv,
-        );
+        let (out, batch) = (bufs.attn, self.pass.batch);
+        let (dout, dq, dkv) = (d_attn, d_q, d_kv);
+        dev.attention_backward(AttentionBackward { q: bufs.q, kv: bufs.kv, batch, out, lse, dout, dq, dkv });
+        let (rope, positions, norms) = (self.decoder.rope, batch.positions, self.qk_norm());
+        dev.rope_backward(RopeBackward { dq, dkv, rope, positions, heads: heads(spec), norms, dqkv: d_qkv });
         if let Some(bias) = g.qkv_bias {
             dev.bias_backward(d_qkv, bias, add);
         }

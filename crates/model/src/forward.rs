@@ -3,17 +3,17 @@
 use crate::activations::{Activations, HeadBufs, LayerBufs, Mode, Recompute};
 use crate::weights::{LayerParams, Params};
 use plimsoll_base::{DType, ModelSpec};
-use plimsoll_device::{Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sampling};
+use plimsoll_device::{
+    Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, QkNorm, SEGMENT_FIELDS, Sample, Sampling,
+};
 use plimsoll_memory::Buf;
 
 /// A decoder: its shape, one role's weights, and the rotary table.
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
-    /// The shape.
     pub spec: ModelSpec,
     /// Storage of weights and of the activations that products read.
     pub dtype: DType,
-    /// The weights.
     pub params: Params<'a>,
     /// [positions, d/2, 2] f32.
     pub rope: Buf<'a>,
@@ -24,9 +24,7 @@ pub struct Decoder<'a> {
 /// A row at position p of segment s attends to keys 0..=p of the segment's block table.
 #[derive(Clone, Debug, Default)]
 pub struct PassIndex {
-    /// [M] token ids.
     pub ids: Vec<u32>,
-    /// [M] positions.
     pub positions: Vec<u32>,
     /// [M] block * 16 + slot.
     pub slots: Vec<u32>,
@@ -40,7 +38,7 @@ pub struct PassIndex {
     pub head_rows: Vec<u32>,
     /// [R] what they predict; not used by the sampler.
     pub targets: Vec<u32>,
-    /// Rows will come to stand before this position as passes follow without the host; 0 where they do not.
+    /// Positions stay below it while passes follow without the host; 0 where none do.
     pub keys_max: usize,
 }
 
@@ -77,7 +75,7 @@ impl PassIndex {
         self.keys_max = 0;
     }
 
-    /// A pass of `rows` rows that stands for real ones of that number: sequences of up to `length` tokens, all in one
+    /// Fills in a pass of `rows` rows like real ones of that size: sequences of up to `length` tokens, all in one
     /// block, the first `heads` rows through the head. For running every shape once before it is needed. No pass has more
     /// than `limits.segments` times `length` rows.
     pub fn rehearse(
@@ -106,7 +104,6 @@ impl PassIndex {
         self.targets.resize(heads, 0);
     }
 
-    /// Number of segments.
     pub fn num_segments(&self) -> usize {
         self.segments.len() / SEGMENT_FIELDS
     }
@@ -122,7 +119,7 @@ impl PassIndex {
     }
 }
 
-/// Numbers of rows that stand for all of a pass of sequences of up to `length` tokens: products choose their algorithms by
+/// Sizes that cover every pass of sequences of up to `length` tokens: products choose their algorithms by
 /// powers of two.
 pub fn rehearsal_sizes(limits: &crate::PassLimits, length: usize) -> impl Iterator<Item = usize> {
     let most = limits.rows.min(limits.segments.saturating_mul(length));
@@ -314,7 +311,8 @@ pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: S
     }
     let norm = head_input(dev, decoder, pass);
     let keys = keys.slice(0, pass.head_rows * 3);
-    dev.sample(norm, decoder.params.head, keys, how, pass.vocabulary().1, tokens, pass.head_out());
+    let (w, tile, out) = (decoder.params.head, pass.vocabulary().1, pass.head_out());
+    dev.sample(Sample { x: norm, w, keys, how, tile, tokens, out });
     tokens
 }
 

@@ -3,7 +3,7 @@
 use crate::params::{Param, ParamKind, ParamTable};
 use crate::weights::Params;
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::OpenModel;
 
@@ -139,7 +139,7 @@ fn check_finite(name: &str, values: &[f32]) -> Result<()> {
     match values.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
         Some(i) => Err(Error::new(
-            "model-weight-not-finite",
+            slugs::MODEL_WEIGHT_NOT_FINITE,
             format!("tensor `{name}` holds {} at element {i}", values[i]),
         )
         .hint("the file is damaged or was saved from a run that diverged; fetch it again")),

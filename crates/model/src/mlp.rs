@@ -22,7 +22,7 @@ use plimsoll_memory::{Buf, Layout, Pool};
 pub enum MlpHead {
     /// A choice for each size: one for `Discrete`, several for `MultiDiscrete`; the logits lie end to end.
     Categorical(Vec<u32>),
-    /// So many independent normals, whose standard deviations are parameters of their own: `Box`.
+    /// This many independent normals, whose standard deviations are separate parameters: `Box`.
     Gaussian(u32),
 }
 
@@ -157,7 +157,6 @@ struct Linear<'a> {
 /// All parameters of an actor-critic over one flat buffer; also the shape of its gradients.
 #[derive(Clone, Debug)]
 pub struct MlpParams<'a> {
-    /// The flat buffer.
     pub all: Buf<'a>,
     /// Logarithms of the standard deviations, [A], of a Gaussian actor.
     pub log_std: Option<Buf<'a>>,
@@ -195,7 +194,7 @@ pub struct MlpPass<'p> {
 
 #[derive(Clone, Debug)]
 struct StackPass<'p> {
-    /// Of each map, behind its activation.
+    /// Of each map, after its activation.
     outputs: Vec<Buf<'p>>,
     gradients: Option<StackGradients<'p>>,
 }
@@ -290,7 +289,7 @@ fn forward_stack(
 }
 
 /// Gradients of weights and biases for the gradients in `d_outputs` and `d_values`, after `forward` of the same rows.
-/// They are written, not added. The gradient of `log_std` is the caller's: no network stands before it.
+/// They are written, not added. The gradient of `log_std` is the caller's: no network computes it.
 pub fn backward(
     dev: &dyn Device,
     params: &MlpParams<'_>,

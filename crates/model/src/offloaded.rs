@@ -11,7 +11,7 @@ use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use std::ops::Range;
 
-/// Slots of layers; behind them comes the slot of the two ends.
+/// Slots of layers; after them comes the slot of the two ends.
 const LAYER_SLOTS: usize = 2;
 
 /// The weights of `role`, as `offload.ROLE.weights`, and what they pass through in the phase Score.
@@ -39,7 +39,7 @@ fn layer(table: &ParamTable, index: u32) -> Range<u64> {
     start(index)..start(index + 1)
 }
 
-/// Elements before the first layer and behind the last.
+/// Elements before the first layer and after the last.
 fn ends(table: &ParamTable) -> [Range<u64>; 2] {
     let last = table.find(ParamKind::FinalNorm, 0).expect("every decoder has one").offset;
     [0..layer(table, 0).start, last..table.elements]
@@ -57,7 +57,7 @@ pub struct Streamed<'p> {
 }
 
 impl<'p> Streamed<'p> {
-    /// Begins to copy the two ends; the operations from here on come behind their arrival.
+    /// Begins to copy the two ends; the operations from here on wait for them.
     pub fn begin(
         dev: &dyn Device,
         spec: ModelSpec,
@@ -93,7 +93,7 @@ impl<'p> Streamed<'p> {
         self.bring(dev, 0);
         layers_of(dev, &self.ends, pass, &mut |index| {
             if index > 0 {
-                // The operations of the layer before are all under way: behind them its slot is free.
+                // The operations of the layer before are all under way: after them its slot is free.
                 dev.offload_out((index - 1) % LAYER_SLOTS, &mut std::iter::empty());
             }
             if index + 1 < num_layers {

@@ -60,10 +60,8 @@ pub struct Part {
     pub rows: u32,
 }
 
-/// One parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
-    /// Which one.
     pub kind: ParamKind,
     /// Layer, 0 for the ones outside layers.
     pub layer: u32,
@@ -108,8 +106,8 @@ impl ParamTable {
         table
     }
 
-    /// The table of a critic or a reward model: the decoder's body, and one linear map to a number in the place of its head. The map has the
-    /// name that transformers gives it in models for sequence classification.
+    /// The table of a critic or a reward model: the decoder's body, and one linear map to a number instead
+    /// of its head. The map has the name that transformers gives it in models for sequence classification.
     pub fn critic(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
         let mut table = ParamTable::body(spec, kind, weights);
         let parts = vec![("score.weight".into(), 1)];
@@ -117,7 +115,6 @@ impl ParamTable {
         table
     }
 
-    /// Everything but the head.
     fn body(spec: &ModelSpec, kind: DeviceKind, weights: DType) -> ParamTable {
         let mut table = ParamTable { device: kind, params: Vec::new(), elements: 0 };
         let (v, h, d, f) = (spec.vocab, spec.hidden, spec.head_dim, spec.ffn);

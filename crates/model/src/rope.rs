@@ -27,7 +27,6 @@ pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> 
     Ok(layout)
 }
 
-/// Fills the table.
 pub fn fill(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
     let half = spec.head_dim as usize / 2;
     let frequencies: Vec<f64> = (0..half).map(|i| frequency(spec, i)).collect();

@@ -109,7 +109,7 @@ pub fn save(
     writer.finish()
 }
 
-/// Fills the buffers from a file that `save` wrote, bit for bit: numbers that codes stand for, whatever the codes were.
+/// Fills the buffers from a file that `save` wrote, bit for bit: the values of codes, however they were coded.
 ///
 /// `through`: a flat buffer of f32 or bf16 that codes are gathered in, because a block may hold parts of many rows; what
 /// it held is lost. Errors: `checkpoint-damaged` where a tensor is missing or of another shape or dtype; those of reading.

@@ -30,7 +30,6 @@ pub struct LayerParams<'a> {
 /// All parameters of a decoder over one flat buffer; also the shape of its gradients.
 #[derive(Clone, Debug)]
 pub struct Params<'a> {
-    /// The flat buffer.
     pub all: Buf<'a>,
     /// [V, h]
     pub embed: Matrix<'a>,

@@ -1,11 +1,11 @@
-//! A curve as a chart of a few lines, drawn in Braille dots: two by four to a letter.
+//! Draws a curve as a chart of a few lines in Braille dots, two by four in each character.
 
-/// Bits of a Braille letter by column and row of its dots.
+/// Bits of a Braille character by column and row of its dots.
 const DOTS: [[u32; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
 const BLANK: u32 = 0x2800;
 
-/// `points` in `width` by `height` letters, with the highest and the lowest value at the left; steps of one column are
-/// averaged. Empty without a point.
+/// Draws `points` in `width` by `height` characters, with the highest and the lowest value at the left. Steps of one column
+/// are averaged; without points the chart is empty.
 pub fn chart(points: &[(u32, f64)], width: usize, height: usize) -> Vec<String> {
     let points: Vec<(u32, f64)> = points.iter().copied().filter(|(_, value)| value.is_finite()).collect();
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
@@ -49,7 +49,7 @@ pub fn chart(points: &[(u32, f64)], width: usize, height: usize) -> Vec<String> 
     cells.chunks(width).enumerate().map(|(i, cells)| format!("{} {}", label(i), letters(cells))).collect()
 }
 
-/// Columns between two that have values lie on the line between them.
+/// Fills columns between two values by interpolation.
 fn joined(means: &[Option<f64>]) -> Vec<Option<f64>> {
     let mut out = means.to_vec();
     let known: Vec<(usize, f64)> =

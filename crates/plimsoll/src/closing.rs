@@ -1,5 +1,5 @@
-//! What a finished run shows on a terminal: a table of before and after, the curves, and the same prompts before and
-//! after beside each other. It is read from the run directory, so it is whole for a run that was taken up.
+//! The summary of a finished run on a terminal: a table of before and after, the curves, and the same prompts before and
+//! after side by side. It is read from the run directory, so it is complete for a resumed run.
 
 use crate::chart::chart;
 use plimsoll_base::Result;
@@ -9,16 +9,16 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Lines of a chart.
+/// Lines in a chart.
 const CHART_LINES: usize = 6;
-/// Letters of a chart; the values stand before it.
+/// Characters in a line of a chart, without the values at its left.
 const CHART_WIDTH: usize = 60;
-/// Widest text; longer lines are hard to read.
+/// Longest line; longer ones are hard to read.
 const COLUMNS_MAX: usize = 120;
-/// Lines of a text that are shown of a sample.
+/// Lines shown of a sample's text.
 const SAMPLE_LINES: usize = 6;
 
-/// The closing words of the run in `dir`, `columns` wide.
+/// Formats the summary of the run in `dir`, `columns` wide.
 pub fn words(dir: &Path, summary: &Value, columns: usize) -> Result<String> {
     let steps = summary["steps"].as_u64().and_then(|steps| u32::try_from(steps).ok()).unwrap_or(0);
     let report = Report::read(dir, steps)?;
@@ -35,12 +35,12 @@ pub fn words(dir: &Path, summary: &Value, columns: usize) -> Result<String> {
             lines.iter().for_each(|line| text += &format!("{line}\n"));
         }
     }
-    report.pairs.iter().for_each(|pair| text += &beside(pair, columns));
+    report.pairs.iter().for_each(|pair| text += &pair_lines(pair, columns));
     text += &format!("\nwritten   {}\n", dir.display());
     Ok(text)
 }
 
-/// A line a set and a curve: before, after, and the difference.
+/// Formats one line for each set and curve: before, after, and the difference.
 fn table(report: &Report, summary: &Value) -> String {
     let mut rows: Vec<(String, f64, f64)> = Vec::new();
     for (name, set) in summary["sets"].as_object().into_iter().flatten() {
@@ -67,7 +67,7 @@ fn table(report: &Report, summary: &Value) -> String {
     let pass =
         |key: &str| serde_json::from_value::<BTreeMap<u32, f64>>(summary[key].clone()).unwrap_or_default();
     let (before, after) = (pass("pass_at_k_before"), pass("pass_at_k_after"));
-    // With one sample pass@1 says no more than the score.
+    // With one sample pass@1 equals the score.
     if before.len() > 1 && after.len() > 1 {
         text += &format!("before  {}\nafter   {}\n", pass_words(&before, 3), pass_words(&after, 3));
     }
@@ -81,8 +81,8 @@ fn table(report: &Report, summary: &Value) -> String {
     text
 }
 
-/// Two responses in two columns.
-fn beside(pair: &Pair, columns: usize) -> String {
+/// Formats two responses in two columns.
+fn pair_lines(pair: &Pair, columns: usize) -> String {
     let width = (columns - 3) / 2;
     let head = |one: &Shown| match one.reward {
         Some(reward) => format!("after step {}, reward {reward:.3}", one.step),
@@ -105,7 +105,7 @@ fn beside(pair: &Pair, columns: usize) -> String {
     text
 }
 
-/// Text in lines of `width` letters, cut between words where there are any.
+/// Wraps text to lines of `width` characters, between words if possible.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_stand_beside_each_other() {
+    fn samples_are_next_to_each_other() {
         let shown = |step, response: &str| Shown {
             step,
             prompt: "1+1=".into(),
@@ -156,7 +156,7 @@ mod tests {
             reward: Some(0.5),
         };
         let pair = Pair { before: shown(0, "aaa bbb ccc ddd eee fff ggg hhh iii"), after: shown(60, "2\n3") };
-        let text = beside(&pair, 63);
+        let text = pair_lines(&pair, 63);
         let expect = "\nafter step 0, reward 0.500     | after step 60, reward 0.500\n\
                       1+1=                           | 1+1=\n\
                       ------------------------------ | ------------------------------\n\

@@ -1,11 +1,11 @@
-//! The limits of the machine as `plan` shows them: each with the place where it was read.
+//! The machine's limits as `plan` shows them, each with its source.
 
 use plimsoll_memory::host::{Host, Reading};
 use plimsoll_plan::devices::device_limit;
 use serde_json::Value;
 use std::path::Path;
 
-/// The limits that a run below `dir` meets on this machine, read now.
+/// Reads the limits of this machine for a run in `dir`.
 pub fn read(dir: &Path) -> Vec<Reading> {
     let mut readings = Host::this().readings(dir);
     if let Some(card) = device_limit() {
@@ -14,14 +14,14 @@ pub fn read(dir: &Path) -> Vec<Reading> {
     readings
 }
 
-/// A line a limit, for people.
+/// Formats one line for each limit.
 pub fn table(readings: &[Reading]) -> String {
     let name_width = readings.iter().map(|r| r.name.len()).max().unwrap_or(0);
     let line = |r: &Reading| format!("{:name_width$} {:>11}  {}\n", r.name, r.shown(), r.source);
     format!("limits of this machine\n{}\n", readings.iter().map(line).collect::<String>())
 }
 
-/// `limits[]` of `plan --json`.
+/// Returns `limits[]` of `plan --json`.
 pub fn to_json(readings: &[Reading]) -> Value {
     readings.iter().map(Reading::to_json).collect()
 }

@@ -1,19 +1,19 @@
-//! The binary owns the command line: what is asked, what is shown, and the exit code. The work is in `plimsoll-rl`.
+//! The binary owns the command line, the output and the exit code. The other crates do the work.
 
 mod chart;
 mod closing;
 mod commands;
+mod errors;
 mod limits;
 mod output;
 mod pages;
 mod progress;
-mod report;
 mod signals;
 mod sparkline;
 mod terminal;
 mod watch;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
 /// Reinforcement-learning post-training for language models: memory decided before the run, every failure named.
@@ -39,14 +39,14 @@ Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|verb| verb == plimsoll_collect::ENV_WORKER) {
-        // Before anything else: this process becomes the keeper of a user's interpreter.
+        // Before anything else, because this process becomes the keeper of a user's interpreter.
         return plimsoll_collect::become_env_worker(&args.collect::<Vec<_>>());
     }
-    report::install_panic_hook();
+    errors::install_panic_hook();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(err) => return report::usage(&err),
+        Err(err) => return errors::usage(&err),
     };
     let quiet = cli.quiet;
-    report::guard(move || cli.command.run(quiet))
+    errors::guard(move || cli.command.run(quiet, Cli::command))
 }

@@ -1,10 +1,10 @@
-//! Stdout: data only. A reader that went away ends the program quietly; every other failure is named.
+//! Stdout, which carries data only. If its reader is gone the program ends quietly; other failures are named.
 
 use plimsoll_base::{Error, Result};
 use serde_json::Value;
 use std::io::{self, ErrorKind, Write};
 
-/// Stdout, locked and buffered by line as the system does it.
+/// Stdout, buffered by line.
 pub struct Out;
 
 impl Write for Out {
@@ -17,7 +17,7 @@ impl Write for Out {
     }
 }
 
-/// Prints `text` and shows it now.
+/// Prints `text` and flushes.
 pub fn text(text: &str) -> Result<()> {
     Out.write_all(text.as_bytes()).and_then(|()| Out.flush()).map_err(|err| failed(&err))
 }
@@ -27,10 +27,10 @@ pub fn json(value: &Value) -> Result<()> {
     text(&format!("{value}\n"))
 }
 
-/// Words for people, on stderr, unless `quiet`.
+/// Prints a note on stderr, unless `quiet`.
 pub fn note(quiet: bool, words: &str) {
     if !quiet {
-        // Stderr may be closed; then there is nobody to tell.
+        // Ignored, because stderr may be closed.
         let _ = writeln!(io::stderr(), "{words}");
     }
 }
@@ -39,7 +39,7 @@ fn quiet_on_broken_pipe<T>(result: io::Result<T>) -> io::Result<T> {
     if let Err(err) = &result
         && err.kind() == ErrorKind::BrokenPipe
     {
-        // `plimsoll ... | head` has read what it wanted.
+        // As in `plimsoll ... | head`.
         std::process::exit(0);
     }
     result

@@ -5,10 +5,9 @@ use plimsoll_doctor::log;
 /// (slug, page).
 pub const PAGES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.in"));
 
-/// What a page is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// An error of ours.
+    /// An error of Plimsoll.
     Error,
     /// A class that `doctor --log` names.
     Log,
@@ -17,10 +16,10 @@ pub enum Group {
 }
 
 impl Group {
-    /// In the order in which they are listed.
+    /// In listing order.
     pub const ALL: [Group; 3] = [Group::Error, Group::Log, Group::Machine];
 
-    /// The group of a page. `disk-full` is an error of ours and a class; it stands with the errors.
+    /// Returns the group of a page. `disk-full` is both an error and a class; it is listed with the errors.
     pub fn of(slug: &str) -> Group {
         match slug {
             "disk-full" => Group::Error,
@@ -30,7 +29,7 @@ impl Group {
         }
     }
 
-    /// In one word, for JSON.
+    /// Returns the name for JSON.
     pub fn name(self) -> &'static str {
         match self {
             Group::Error => "error",
@@ -39,7 +38,6 @@ impl Group {
         }
     }
 
-    /// As a heading.
     pub fn title(self) -> &'static str {
         match self {
             Group::Error => "errors of plimsoll",
@@ -49,12 +47,11 @@ impl Group {
     }
 }
 
-/// The page of `slug`.
 pub fn page(slug: &str) -> Option<&'static str> {
     PAGES.binary_search_by_key(&slug, |(name, _)| name).ok().map(|at| PAGES[at].1)
 }
 
-/// The sentence that says what `page` is about: its first paragraph, up to the first full stop.
+/// Returns the first sentence of a page.
 pub fn summary(page: &str) -> String {
     let paragraph = page.lines().skip_while(|line| line.starts_with('#') || line.trim().is_empty());
     let text: Vec<&str> = paragraph.take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
@@ -88,14 +85,14 @@ pub fn remedies(page: &str) -> Vec<String> {
     steps
 }
 
-/// The lines below the heading that begins with `heading`, up to the next heading of the same level.
+/// Returns the lines below the heading that begins with `heading`, up to the next heading of the same level.
 fn section<'p>(page: &'p str, heading: &str) -> impl Iterator<Item = &'p str> {
     let lines = page.lines().skip_while(move |line| !line.starts_with(heading)).skip(1);
     lines.take_while(|line| !line.starts_with("## "))
 }
 
-/// Pages that hold all words, whatever their case, with a line that holds the first: those with words in the name first,
-/// then those with the most.
+/// Finds pages with all words, ignoring case, each with a line that has the first word. Pages with words in their names
+/// come first, then those with the most matches.
 pub fn search(words: &[String]) -> Vec<(&'static str, &'static str)> {
     let words: Vec<String> =
         words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();

@@ -1,21 +1,20 @@
-//! What a run shows: one live line on a terminal, a short line every so often in a pipe, and what it came to at the end.
+//! Shows the progress of a run: one live line on a terminal, a few lines in a pipe, and a summary at the end.
 
 use crate::sparkline::sparkline;
-use crate::terminal;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::{output, terminal};
+use indicatif::ProgressBar;
 use plimsoll_base::Bytes;
 use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
 use plimsoll_run::scores::PairScore;
 use plimsoll_run::scores::pass_words;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 /// Bars of the curve at the end.
 const CURVE_WIDTH: usize = 60;
-/// Values of a curve that are kept.
+/// Values kept of a curve.
 const CURVE_POINTS_MAX: usize = 1024;
-/// Lines that a run of many steps prints in a pipe, besides the first and the last.
+/// Lines that a long run prints in a pipe, between the first and the last.
 const PIPE_LINES: u32 = 10;
 
 /// Shows a run on stderr.
@@ -25,22 +24,15 @@ pub struct Progress {
     resumed: bool,
     rewards: Vec<f64>,
     losses: Vec<f64>,
-    /// By set.
+    /// (step, score) by set.
     evals: BTreeMap<String, Vec<(u32, f64)>>,
     dir: String,
 }
 
 impl Progress {
-    /// A live line if stderr is a terminal, lines otherwise, nothing if `quiet`.
     pub fn new(quiet: bool) -> Progress {
-        let live = !quiet && terminal::is_stderr();
-        let bar = live.then(|| {
-            let bar = ProgressBar::with_draw_target(None, terminal::target());
-            bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
-            bar
-        });
         Progress {
-            live: bar,
+            live: terminal::live_line(quiet),
             quiet,
             resumed: false,
             rewards: Vec::new(),
@@ -50,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// Before and after, and the curve, for people; empty if nothing was measured.
+    /// Formats values before and after, with curves; empty if nothing was measured.
     pub fn closing(&self) -> String {
         let mut text = String::new();
         let curve = |values: &[f64]| sparkline(values, CURVE_WIDTH);
@@ -72,7 +64,6 @@ impl Progress {
         text
     }
 
-    /// The directory of the run that was watched.
     pub fn dir(&self) -> Option<&Path> {
         (!self.dir.is_empty()).then(|| Path::new(&self.dir))
     }
@@ -80,9 +71,7 @@ impl Progress {
     fn say(&self, line: &str) {
         match &self.live {
             Some(bar) => bar.println(line),
-            None if self.quiet => {}
-            // Stderr may be closed; then there is nobody to tell.
-            None => drop(writeln!(std::io::stderr(), "{line}")),
+            None => output::note(self.quiet, line),
         }
     }
 
@@ -123,7 +112,7 @@ impl Observer for Progress {
         match event {
             Event::Started(started) => self.started(started),
             Event::Note { text } => self.say(text),
-            // Its words were said as they were found.
+            // Its notes were printed as they came.
             Event::Resumed { .. } => self.resumed = true,
             Event::Eval(eval) => self.eval(eval),
             Event::Step(step) => self.step(step),
@@ -135,7 +124,7 @@ impl Observer for Progress {
                 }
             }
             Event::Finished { summary } => {
-                // A run that was taken up has its beginning in another process.
+                // A resumed run began in another process.
                 for (name, evals) in &mut self.evals {
                     if let (Some(before), true) =
                         (summary["sets"][name]["before"].as_f64(), evals.first().is_some_and(|e| e.0 > 0))
@@ -162,7 +151,7 @@ impl Drop for Progress {
     }
 }
 
-/// Drops every second value of a curve that is longer than can be shown; the first and the last stay.
+/// Drops every second value of a curve that is too long to show, except the first and the last.
 fn bound<T: Copy>(curve: &mut Vec<T>) {
     if curve.len() > CURVE_POINTS_MAX {
         let last = curve.len() - 1;
@@ -174,13 +163,13 @@ fn bound<T: Copy>(curve: &mut Vec<T>) {
     }
 }
 
-/// The first step, the last, and about every tenth part between them.
+/// Selects the first step, the last, and about ten between them.
 fn is_shown(step: u32, steps: u32) -> bool {
     let part = |step: u32| u64::from(step) * u64::from(PIPE_LINES) / u64::from(steps.max(1));
     step <= 1 || step >= steps || part(step) > part(step - 1)
 }
 
-/// With one sample a prompt, pass@1 says no more than the score.
+/// Leaves out pass@1 if there is one sample per prompt: it equals the score.
 fn eval_line(eval: &EvalResult) -> String {
     let EvalResult { step, set, score, pass_at_k, pairs, num_samples, seconds } = eval;
     let of_pairs = pairs.as_ref().map(|pairs| {
@@ -220,7 +209,7 @@ fn step_line(step: &StepResult) -> String {
     parts.join("  ")
 }
 
-/// The same in about 80 columns; a narrower terminal shows its beginning.
+/// As `step_line`, in about 80 columns; a narrower terminal cuts it.
 fn live_line(step: &StepResult) -> String {
     let mut parts = vec![format!("{}/{}", step.step, step.steps)];
     let mut add = |name: &str, value: Option<f64>, digits: usize, unit: &str| {

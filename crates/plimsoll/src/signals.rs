@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP ask a run to stop after its step; a second one ends it at once. In the supervisor they
-//! become bytes in pipes, for its one loop to pass on.
+//! SIGINT, SIGTERM and SIGHUP ask a run to stop after its step; a second one ends it at once. In the supervisor
+//! they become bytes in pipes, which its loop passes on.
 
 use plimsoll_base::{Error, Exit, Result};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Stack of the thread that waits for signals: it sleeps, stores a number, exits.
 const STACK_BYTES: usize = 64 << 10;
-/// A terminal, a service manager and the supervisor may each send the same request: within this time it is one.
+/// A terminal, a service manager and the supervisor may each send the same request; within this time they count as one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Takes the signals from now on; the number of the first one appears in what is returned.
+/// Handles the signals from now on. The result will hold the number of the first one.
 pub fn install() -> Result<Arc<AtomicI32>> {
     let asked = Arc::new(AtomicI32::new(0));
     let mut signals = Signals::new(wanted()).map_err(|err| refused(&err))?;
@@ -30,7 +30,7 @@ pub fn install() -> Result<Arc<AtomicI32>> {
                     stop.store(signal, Ordering::SeqCst);
                 }
                 Some(first) if first.elapsed() < ONE_REQUEST => {}
-                // The user does not want to wait for the step. Every file of the run is whole at any moment.
+                // The user does not want to wait for the step. Every file of the run is complete at any moment.
                 Some(_) => {
                     std::process::exit(
                         if signal == SIGINT { Exit::Interrupted } else { Exit::Terminated } as i32
@@ -43,15 +43,14 @@ pub fn install() -> Result<Arc<AtomicI32>> {
     thread.spawn(wait).map(|_| asked).map_err(|err| refused(&err))
 }
 
-/// A signal and the end of a pipe that holds a byte each time that it came.
+/// A signal, and the end of a pipe that receives a byte for each one.
 pub struct Pipe {
-    /// The signal's number.
     pub signal: i32,
-    /// Does not block.
+    /// Non-blocking.
     pub read: UnixStream,
 }
 
-/// Pipes for the signals that a supervisor passes on, and one for SIGCHLD.
+/// Opens pipes for the signals that a supervisor passes on, and one for SIGCHLD.
 pub fn pipes() -> Result<(Vec<Pipe>, Pipe)> {
     let open = |signal: i32| -> std::io::Result<Pipe> {
         let (read, write) = UnixStream::pair()?;
@@ -64,13 +63,12 @@ pub fn pipes() -> Result<(Vec<Pipe>, Pipe)> {
 }
 
 impl Pipe {
-    /// As the supervisor takes it.
     pub fn as_signal(&self) -> plimsoll_run::supervise::SignalPipe<'_> {
         plimsoll_run::supervise::SignalPipe { signal: self.signal, pipe: self.read.as_fd() }
     }
 }
 
-/// SIGHUP stays ignored where it is: `nohup` means that the run outlives its terminal.
+/// Keeps SIGHUP ignored if it already is: with `nohup` the run outlives its terminal.
 fn wanted() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,8 @@
-//! A curve in one line of text.
+//! Draws a curve in one line of text.
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// `values` as at most `width` bars between their smallest and their largest; several values a bar are averaged.
+/// Draws `values` as at most `width` bars between their least and greatest. Values that share a bar are averaged.
 pub fn sparkline(values: &[f64], width: usize) -> String {
     let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let bars = values.len().min(width.max(1));

@@ -1,50 +1,56 @@
-//! Whether people watch stderr. A trainer's stderr is a pipe to its supervisor, which passes every byte on, so what
-//! counts is where the supervisor's stderr goes; it tells by a variable.
+//! Whether stderr is a terminal. A trainer's stderr is a pipe to its supervisor, which forwards every byte, so the
+//! supervisor's stderr decides; an environment variable passes this on.
 
-use indicatif::{ProgressDrawTarget, TermLike};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 
-/// Set for the trainer where the supervisor's stderr is a terminal.
+/// "1" for the trainer if the supervisor's stderr is a terminal.
 const VARIABLE: &str = "PLIMSOLL_TERMINAL";
-/// Drawings a second.
+/// Redraws per second.
 const HZ: u8 = 8;
-/// Columns of a terminal that does not say.
+/// Columns of a terminal of unknown width.
 const COLUMNS: u16 = 80;
 
-/// What the supervisor tells the trainer about its terminal.
+/// Returns the environment variables that tell the trainer about the supervisor's terminal.
 pub fn for_child() -> Vec<(String, String)> {
     vec![(VARIABLE.into(), if io::stderr().is_terminal() { "1".into() } else { String::new() })]
 }
 
-/// True if what goes to stderr ends on a terminal.
+/// Returns true if stderr reaches a terminal.
 pub fn is_stderr() -> bool {
     io::stderr().is_terminal() || is_piped_to_one()
 }
 
-/// Width of the terminal that stdout is; none if it is a file or a pipe.
+/// Returns the width of stdout's terminal; `None` if it is a file or a pipe.
 pub fn stdout_columns() -> Option<usize> {
     let stdout = io::stdout();
     let columns = || plimsoll_run::supervise::terminal_columns(&File::open("/dev/stdout").ok()?);
     stdout.is_terminal().then(|| usize::from(columns().unwrap_or(COLUMNS)))
 }
 
-/// Where a live line is drawn.
-pub fn target() -> ProgressDrawTarget {
-    match is_piped_to_one() {
+/// Returns a live line on stderr; `None` if `quiet` or without a terminal.
+pub fn live_line(quiet: bool) -> Option<ProgressBar> {
+    if quiet || !is_stderr() {
+        return None;
+    }
+    let target = match is_piped_to_one() {
         true => {
             let tty = File::options().read(true).open("/dev/tty").ok();
             ProgressDrawTarget::term_like_with_hz(Box::new(PipedTerminal { tty }), HZ)
         }
         false => ProgressDrawTarget::stderr_with_hz(HZ),
-    }
+    };
+    let bar = ProgressBar::with_draw_target(None, target);
+    bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
+    Some(bar)
 }
 
 fn is_piped_to_one() -> bool {
     plimsoll_run::supervise::is_supervised() && std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
 }
 
-/// A terminal behind a pipe: ANSI sequences go to stderr, the width comes from the terminal itself.
+/// A terminal at the far end of a pipe: ANSI sequences go to stderr, the width comes from the terminal itself.
 #[derive(Debug)]
 struct PipedTerminal {
     tty: Option<File>,

@@ -1,9 +1,9 @@
-//! A collector and its batches: the collector's own, with the interpreter let go while it waits.
+//! A collector and its batches, for Python. It detaches from the interpreter while it waits.
 
 use crate::dlpack::Memory;
 use crate::environments::{Asked, spaces};
+use crate::errors::raised;
 use crate::policy::{self, Shared};
-use crate::raised;
 use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_collect::{Batch, Beyond, Collector, Extras, Mode, OnAbort, RowLayout, Settings};
 use plimsoll_env::Slot;
@@ -22,7 +22,7 @@ pub struct PyCollector {
     collector: Mutex<Option<Collector>>,
 }
 
-/// How Python asks to collect, beside the environments.
+/// The settings from Python, without the environments.
 struct Plan {
     settings: Settings,
     frames_per_batch: u64,
@@ -80,13 +80,13 @@ impl PyCollector {
         py.detach(|| PyCollector::start(asked, plan, policy.map(Arc::new))).map_err(|err| raised(&err))
     }
 
-    /// Spaces, leaves and the columns of a row, as JSON.
+    /// Returns spaces, leaves and the columns of a row, as JSON.
     #[getter]
     fn description(&self) -> &str {
         &self.description
     }
 
-    /// The next batch; none once the collector was closed.
+    /// Returns the next batch; `None` once the collector is closed.
     fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         let taken = py.detach(|| match &mut *self.lock() {
             Some(collector) => collector.next(),
@@ -101,7 +101,7 @@ impl PyCollector {
         }
     }
 
-    /// Says that the policy's weights are now of `version`.
+    /// Sets the current version of the policy's weights.
     fn publish(&self, py: Python<'_>, version: u64) {
         self.shared.version.store(version, Ordering::Release);
         py.detach(|| {
@@ -111,7 +111,7 @@ impl PyCollector {
         });
     }
 
-    /// The account of frames and the counters, as JSON.
+    /// Returns the account of frames and the counters, as JSON.
     fn stats(&self, py: Python<'_>) -> String {
         let stats = py.detach(|| self.lock().as_ref().map(Collector::stats)).unwrap_or_default();
         let counters = stats.counters;
@@ -133,7 +133,7 @@ impl PyCollector {
         .to_string()
     }
 
-    /// What has failed since the last call.
+    /// Takes the failures since the last call.
     fn take_faults(&self, py: Python<'_>) -> Vec<String> {
         let faults = py.detach(|| self.lock().as_mut().map(Collector::take_faults)).unwrap_or_default();
         faults.iter().map(|fault| format!("{}: {}", fault.error.slug, fault.error.message)).collect()
@@ -141,7 +141,7 @@ impl PyCollector {
 
     /// Ends threads and workers.
     fn close(&self, py: Python<'_>) {
-        // Threads that wait for the interpreter have to get it before they end.
+        // Threads that wait for the interpreter must get it before they can end.
         py.detach(|| drop(self.lock().take()));
     }
 }
@@ -207,7 +207,7 @@ fn describe(spaces: &str, layout: &RowLayout) -> String {
     value.to_string()
 }
 
-/// A batch, whose memory goes back to the collector once nobody holds it or an array of it.
+/// A batch, whose memory returns to the collector once it and its arrays are dropped.
 #[pyclass(frozen, name = "Batch")]
 pub struct PyBatch {
     batch: Arc<Batch>,
@@ -230,24 +230,24 @@ impl PyBatch {
         self.batch.versions
     }
 
-    /// Which environment each row is of, [E] u32 as bytes.
+    /// Returns the environment of each row, [E] u32 as bytes.
     fn env_indices<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let indices = self.batch.rows().iter().flat_map(|row| row.env_index.to_ne_bytes());
         PyBytes::new(py, &indices.collect::<Vec<u8>>())
     }
 
-    /// How many final observations each row has, [E] u32 as bytes.
+    /// Returns the number of final observations of each row, [E] u32 as bytes.
     fn num_finals<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let counts = self.batch.rows().iter().flat_map(|row| (row.num_finals as u32).to_ne_bytes());
         PyBytes::new(py, &counts.collect::<Vec<u8>>())
     }
 
-    /// The rows as they lie; none if they are not evenly spaced.
+    /// Returns the rows in place; `None` if they are not evenly spaced.
     fn memory(&self) -> Option<Memory> {
         Memory::of(&self.batch)
     }
 
-    /// A copy of the rows, [E, bytes of a row].
+    /// Returns a copy of the rows, [E, bytes of a row].
     fn copied<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let rows: Vec<u8> = self.batch.rows().iter().flat_map(|row| row.bytes().iter().copied()).collect();
         PyBytes::new(py, &rows)
@@ -255,7 +255,7 @@ impl PyBatch {
 }
 
 impl PyBatch {
-    /// The batch itself.
+    /// Returns the batch.
     pub fn shared(&self) -> &Arc<Batch> {
         &self.batch
     }

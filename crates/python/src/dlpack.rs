@@ -54,7 +54,7 @@ struct Unversioned {
 const CPU: i32 = 1;
 const UINT: u8 = 1;
 
-/// What a tensor points into: the batch, whose rows go back to the collector once nobody holds it, and the extents.
+/// What a tensor points into: the batch, whose rows return to the collector when it is dropped, and the extents.
 struct Context {
     _batch: Arc<Batch>,
     shape: [i64; 2],
@@ -68,7 +68,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The rows of `batch` as they lie; none if they are not evenly spaced, as in `async`.
+    /// Returns the rows of `batch` in place; `None` if they are not evenly spaced, as in `async`.
     pub fn of(batch: &Arc<Batch>) -> Option<Memory> {
         let stride = Piece::stride(batch.layout.bytes);
         let addresses = || batch.rows().iter().map(|row| row.bytes().as_ptr() as usize);
@@ -76,7 +76,7 @@ impl Memory {
         is_even.then(|| Memory { batch: batch.clone() })
     }
 
-    /// The tensor, and what it keeps alive.
+    /// Returns the tensor and the context that it keeps alive.
     fn tensor(&self) -> (Tensor, *mut Context) {
         let rows = self.batch.rows();
         let data = rows.first().map_or(std::ptr::null(), |row| row.bytes().as_ptr());
@@ -85,7 +85,7 @@ impl Memory {
             shape: [rows.len() as i64, self.batch.layout.bytes as i64],
             strides: [Piece::stride(self.batch.layout.bytes) as i64, 1],
         }));
-        // SAFETY: the context was just made, and lives until the tensor's deleter takes it back.
+        // SAFETY: the context was just made, and lives until the tensor's deleter frees it.
         let (shape, strides) = unsafe { (&raw mut (*context).shape, &raw mut (*context).strides) };
         let tensor = Tensor {
             data: data.cast_mut().cast(),
@@ -102,12 +102,12 @@ impl Memory {
 
 #[pymethods]
 impl Memory {
-    /// (kDLCPU, 0).
+    /// Returns (kDLCPU, 0).
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CPU, 0)
     }
 
-    /// A capsule that whoever asks takes over. `max_version` from (1, 0) on gives an array that may be written; older
+    /// Returns a capsule that the consumer takes over. `max_version` from (1, 0) on gives a writable array; older
     /// consumers treat it as read-only.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
@@ -147,46 +147,46 @@ fn capsule<'py>(
     name: &'static CStr,
     destructor: Destructor,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the interpreter is attached, `managed` is not null, the name lives for ever, and a new capsule is owned.
+    // SAFETY: the interpreter is attached, `managed` is not null, the name is static, and a new capsule is owned.
     unsafe {
         let capsule = pyo3::ffi::PyCapsule_New(managed, name.as_ptr(), Some(destructor));
         Bound::from_owned_ptr_or_err(py, capsule)
     }
 }
 
-/// Frees a tensor and lets go of its batch.
+/// Frees a tensor and drops its batch.
 ///
 /// # Safety
 ///
 /// `managed` is from `__dlpack__`, and this is called once.
 unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
-    // SAFETY: a deleter is called once, with what `__dlpack__` made of two boxes.
+    // SAFETY: the caller passes a tensor from `__dlpack__`, which leaked these two boxes, and calls this once.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Box::from_raw(managed.context.cast::<Context>()));
     }
 }
 
-/// The same for older consumers.
+/// As the versioned form, for older consumers.
 ///
 /// # Safety
 ///
 /// As `delete_versioned`.
 unsafe extern "C" fn delete_unversioned(managed: *mut Unversioned) {
-    // SAFETY: as above.
+    // SAFETY: as in the versioned form, by the same promise of the caller.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Box::from_raw(managed.context.cast::<Context>()));
     }
 }
 
-/// Frees what a capsule that nobody consumed points to.
+/// Frees the tensor of a capsule that was not consumed.
 ///
 /// # Safety
 ///
 /// `capsule` is from `__dlpack__`; the interpreter calls this as it frees it.
 unsafe extern "C" fn drop_versioned(capsule: *mut pyo3::ffi::PyObject) {
-    // SAFETY: a capsule that was consumed has another name; one that was not still owns what it points to.
+    // SAFETY: the caller passes a capsule from `__dlpack__`. A consumed one has another name; others still own their tensor.
     unsafe {
         if pyo3::ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
             delete_versioned(pyo3::ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
@@ -194,13 +194,13 @@ unsafe extern "C" fn drop_versioned(capsule: *mut pyo3::ffi::PyObject) {
     }
 }
 
-/// The same for older consumers.
+/// As the versioned form, for older consumers.
 ///
 /// # Safety
 ///
 /// As `drop_versioned`.
 unsafe extern "C" fn drop_unversioned(capsule: *mut pyo3::ffi::PyObject) {
-    // SAFETY: as above.
+    // SAFETY: as in the versioned form, by the same promise of the caller.
     unsafe {
         if pyo3::ffi::PyCapsule_IsValid(capsule, UNVERSIONED.as_ptr()) == 1 {
             delete_unversioned(pyo3::ffi::PyCapsule_GetPointer(capsule, UNVERSIONED.as_ptr()).cast());

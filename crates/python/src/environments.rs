@@ -1,4 +1,4 @@
-//! Which environments: native ones by their id, Python's in worker processes.
+//! Environments for Python: native ones by id, Python's in worker processes.
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_collect::{GroupOptions, PythonEnvs, PythonStepper, Stepper, native_steppers};
@@ -7,7 +7,7 @@ use plimsoll_worker::{Gpu, Stop};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-/// What Python asks for, as JSON; a key that is not here is refused.
+/// The request from Python, as JSON; unknown keys are refused.
 pub struct Asked {
     env: String,
     num_envs: u32,
@@ -79,14 +79,14 @@ impl Asked {
         self.num_envs as usize
     }
 
-    /// Native environments in one share, for a caller that steps them itself.
+    /// Makes native environments in one group, for a caller that steps them itself.
     pub fn on_this_thread(mut self) -> Asked {
         self.threads = 1;
         self
     }
 
-    /// Those who step the environments: threads that share native ones, and workers where these threads are `ours`, a
-    /// collector's that runs nothing of Python's; otherwise one thread for all workers, which is left as it is.
+    /// Makes the steppers: threads that share native environments; for workers several threads if these are `ours`, a
+    /// collector's that run no Python; otherwise one thread for all workers, with its processors unchanged.
     ///
     /// Errors: those of `native_steppers` and `PythonStepper::start`.
     pub fn steppers(&self, ours: bool) -> Result<Vec<Box<dyn Stepper>>> {
@@ -117,7 +117,7 @@ impl Asked {
     }
 }
 
-/// The spaces of `spec`, and where their leaves are, as JSON.
+/// Returns the spaces of `spec` and the places of their leaves, as JSON.
 pub fn spaces(spec: &Spec) -> Result<String> {
     let part = |space: &Space| -> Result<Value> {
         let slot = Slot::of(space)?;

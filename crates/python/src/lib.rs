@@ -1,36 +1,22 @@
-//! The wheel `plimsoll-rl`: collectors and a vector of environments for learners in Python.
+//! The wheel `plimsoll-rl`: collectors and vector environments for learners in Python.
 //!
-//! This side hands bytes over: slots of observations and actions, and the memory of a batch. The Python side
-//! (`python/plimsoll_rl`) gives them shapes with numpy, from the spaces that it is told as JSON.
+//! This side passes bytes: slots of observations and actions, and the memory of a batch. The Python side
+//! (`python/plimsoll_rl`) shapes them with numpy, from spaces described in JSON.
 
 #![warn(missing_docs)]
 
 mod collector;
 mod dlpack;
 mod environments;
+mod errors;
 mod policy;
 mod replay;
 mod vector;
 
-use plimsoll_base::Error;
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
-pyo3::create_exception!(plimsoll_rl, PlimsollError, PyRuntimeError, "A named error; `slug` is its name.");
-
-/// What went wrong, as Python's: the message with facts and hints, and `slug` to act on.
-fn raised(error: &Error) -> PyErr {
-    Python::attach(|py| {
-        let raised = PlimsollError::new_err(error.to_string());
-        match raised.value(py).setattr("slug", error.slug) {
-            Ok(()) => raised,
-            Err(other) => other,
-        }
-    })
-}
-
-/// Becomes a worker of Python environments; returns only if it could not.
+/// Becomes a worker of Python environments; returns only on errors.
 #[pyfunction]
 fn become_env_worker(arguments: Vec<OsString>) {
     plimsoll_collect::exec_env_worker(&arguments);
@@ -38,7 +24,7 @@ fn become_env_worker(arguments: Vec<OsString>) {
 
 #[pymodule]
 fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("PlimsollError", py.get_type::<PlimsollError>())?;
+    module.add("PlimsollError", py.get_type::<errors::PlimsollError>())?;
     module.add("NATIVE_IDS", plimsoll_env::native::IDS.to_vec())?;
     module.add_function(wrap_pyfunction!(become_env_worker, module)?)?;
     module.add_class::<vector::Vector>()?;

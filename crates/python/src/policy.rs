@@ -1,4 +1,4 @@
-//! A policy in Python: called with the slots of a group, it answers with action slots.
+//! A policy in Python: called with the slots of a group, it returns action slots.
 
 use plimsoll_base::{PolicyVersion, Result};
 use plimsoll_collect::{ActionBatch, Beyond, ObservationBatch, Policy, Random};
@@ -8,12 +8,12 @@ use pyo3::types::PyBytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What the collector's threads and its owner share of a policy.
+/// The state of a policy shared by the collector's threads and its owner.
 #[derive(Clone, Default)]
 pub struct Shared {
-    /// The version of the weights that it acts with.
+    /// The version of the current weights.
     pub version: Arc<AtomicU64>,
-    /// What it raised, which ends the collection.
+    /// Its exception, which ends the collection.
     pub raised: Arc<Mutex<Option<PyErr>>>,
 }
 
@@ -25,7 +25,7 @@ pub struct Called {
     pub beyond: Beyond,
 }
 
-/// Actions at random where there is no policy, else those of Python.
+/// Draws random actions without a policy, otherwise calls Python.
 pub fn make(
     call: Option<&Arc<Py<PyAny>>>,
     shared: &Shared,
@@ -53,7 +53,7 @@ impl Policy for Called {
         if let Err(err) = answered {
             let mut raised = self.shared.raised.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             raised.get_or_insert(err);
-            // No action is in space: the collector ends, and its owner raises what was raised here.
+            // NaN is outside every space: the collector ends, and its owner raises the exception.
             actions.actions.fill(0xff);
         }
         version

@@ -1,7 +1,7 @@
 //! The replay ring for off-policy learners: batches are copied in, transitions come out by key.
 
 use crate::collector::PyBatch;
-use crate::raised;
+use crate::errors::raised;
 use plimsoll_collect::Replay;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ pub struct PyReplay {
     /// Frames of each environment.
     capacity: usize,
     seed: u64,
-    /// Made with the first batch, which brings the layout.
+    /// Made with the first batch, which determines the layout.
     ring: Mutex<Option<Replay>>,
 }
 
@@ -31,12 +31,12 @@ impl PyReplay {
         Ok(PyReplay { num_envs, capacity, seed, ring: Mutex::default() })
     }
 
-    /// Frames in the ring.
+    /// Returns the number of frames in the ring.
     fn len(&self) -> usize {
         self.ring().as_ref().map_or(0, Replay::len)
     }
 
-    /// Copies the frames of a batch in; the oldest of their environments go.
+    /// Copies the frames of a batch over the oldest of their environments.
     fn push(&self, py: Python<'_>, batch: &PyBatch) -> PyResult<()> {
         let batch = batch.shared();
         if let Some(row) = batch.rows().iter().find(|row| row.env_index as usize >= self.num_envs) {
@@ -54,8 +54,8 @@ impl PyReplay {
         .map_err(|err| raised(&err))
     }
 
-    /// `count` transitions of up to `n` steps, the same for the same seed and draw: observations, actions, next
-    /// observations, returns f32, bootstrap discounts f32, environments u32, each as bytes. Empty while the ring is.
+    /// Samples `count` transitions of up to `n` steps, determined by seed and draw: observations, actions, next
+    /// observations, returns f32, bootstrap discounts f32, environments u32, each as bytes. Empty if the ring is.
     #[allow(clippy::type_complexity)] // Six arrays, named above.
     fn sample<'py>(
         &self,

@@ -1,7 +1,7 @@
-//! Environments stepped together, one call a step, for `gymnasium.vector.VectorEnv`.
+//! Environments stepped together, one call per step, for `gymnasium.vector.VectorEnv`.
 
 use crate::environments::{Asked, spaces};
-use crate::raised;
+use crate::errors::raised;
 use plimsoll_base::Result;
 use plimsoll_collect::{Ask, Request, Stepper};
 use plimsoll_env::{Slot, flags, seed::reset_seed};
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 type Owned<'py> = Bound<'py, PyByteArray>;
 
-/// E environments; every call answers for all of them.
+/// E environments; every call returns results for all of them.
 #[pyclass(frozen)]
 pub struct Vector {
     spaces: String,
@@ -23,9 +23,9 @@ struct Inner {
     steppers: Vec<Box<dyn Stepper>>,
     action_bytes: usize,
     run_seed: u64,
-    /// [E]: the episode that each is in.
+    /// [E]: the current episode of each.
     episodes: Vec<u32>,
-    /// [E]: with what its next episode begins.
+    /// [E]: the seed of each one's next episode.
     seeds: Vec<u64>,
     asks: Vec<Ask>,
     no_action: Vec<u8>,
@@ -57,7 +57,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The seeds of the episodes after those that began.
+    /// Sets the seeds of the episodes after the current ones.
     fn begin_next(&mut self, has_begun: impl Fn(usize) -> bool) {
         for env in (0..self.seeds.len()).filter(|&env| has_begun(env)) {
             self.episodes[env] += 1;
@@ -65,7 +65,7 @@ impl Inner {
         }
     }
 
-    /// Asks all groups, then waits for all.
+    /// Submits requests to all groups, then waits for all.
     fn ask(&mut self, actions: &[u8]) -> Result<()> {
         self.observations.clear();
         self.finals.clear();
@@ -111,13 +111,13 @@ impl Vector {
         py.detach(|| Vector::start(asked, seed)).map_err(|err| raised(&err))
     }
 
-    /// Spaces and leaves as JSON.
+    /// Returns spaces and leaves as JSON.
     #[getter]
     fn spaces(&self) -> &str {
         &self.spaces
     }
 
-    /// Begins an episode of each; with a seed, those that follow from it.
+    /// Begins an episode of each; a seed determines all of them.
     #[pyo3(signature = (seed=None))]
     fn reset<'py>(&self, py: Python<'py>, seed: Option<u64>) -> PyResult<Owned<'py>> {
         py.detach(|| {
@@ -132,7 +132,7 @@ impl Vector {
         Ok(PyByteArray::new(py, &self.inner().observations))
     }
 
-    /// Steps all with their action slots: observations, final observations, rewards f64 and flags, as bytes.
+    /// Steps all with their action slots. Returns observations, final observations, rewards f64 and flags, as bytes.
     fn step<'py>(
         &self,
         py: Python<'py>,
@@ -153,7 +153,7 @@ impl Vector {
         ))
     }
 
-    /// What has failed since the last call; an environment that failed was made again.
+    /// Takes the failures since the last call; failed environments were made again.
     fn take_faults(&self) -> Vec<String> {
         std::mem::take(&mut self.inner().errors)
     }

@@ -47,7 +47,7 @@ ENVIRONMENT = textwrap.dedent(
 
 
 class InAFolder(unittest.TestCase):
-    """Each test in a folder of its own, with an environment in Python."""
+    """Runs each test in its own folder, with an environment in Python."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -2,7 +2,7 @@
 //!
 //! Every verifier that reads a model's words is under test, each in its grader's thread with its stack. A panic, a crash, a
 //! verdict that takes more processor time than `VERDICT_MAX`, or memory beyond `GROWTH_BYTES_MAX` ends it with exit code 1. Input
-//! number N of a seed is always the same, so `--seed S --from N --show` repeats what a crash left behind.
+//! number N of a seed is always the same, so `--seed S --from N --show` repeats the input of a crash.
 
 use plimsoll_reward::{Case, OnError, Prompt, RewardSpec, Rewards};
 use serde_json::{Map, Value, json};
@@ -181,7 +181,7 @@ fn watch(at: Arc<AtomicU64>, seed: u64) {
 
 fn case(response: String, truth: String) -> Case {
     let mut columns = Map::new();
-    // A schema or a puzzle stands in the column as JSON where the text is some.
+    // A schema or a puzzle is JSON in the column where the text is some.
     columns.insert("ground_truth".into(), json!(truth));
     let prompt = Prompt { columns, ..Prompt::default() };
     Case { prompt: Arc::new(prompt), response, response_ids: Vec::new(), max_new_tokens: 8, ended: true }
@@ -190,7 +190,7 @@ fn case(response: String, truth: String) -> Case {
 /// Processor time of all threads, in steps of 10 ms.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold spaces: fields 14 and 15 of all, user and system time in ticks.
+    // After the name, which may hold spaces: fields 14 and 15 of all, user and system time in ticks.
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
     let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 10)

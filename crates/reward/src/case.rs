@@ -55,7 +55,7 @@ pub(crate) fn text_of(value: &Value) -> String {
     }
 }
 
-/// What stands in the last `<answer>…</answer>`, if that is there.
+/// The text in the last `<answer>…</answer>`, if that is there.
 pub(crate) fn tagged_answer(response: &str) -> Option<&str> {
     let (before, _) = response.rsplit_once("</answer>")?;
     before.rsplit_once("<answer>").map(|(_, answer)| answer.trim())
@@ -77,7 +77,7 @@ fn fenced_blocks(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (_, opened) = rest.split_once("```")?;
-        // The word behind the marks names a language.
+        // The word after the marks names a language.
         let (_, body) = opened.split_once('\n')?;
         let (body, after) = body.split_once("```")?;
         rest = after;

@@ -3,12 +3,15 @@
 //! Each test is a fresh interpreter with a limit on time, address space, output and the size of files, in a folder of its
 //! own, without network and GPU. What the program does wrong is a wrong answer and never an error of the run.
 
-use crate::case::last_block;
+use crate::case::{Case, last_block};
+use crate::hash::simple_hash;
+use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_worker::{Launch, Ran, RunEnd, Stop, run_once};
+use plimsoll_worker::{Columns, Launch, Ran, RunEnd, Scores, Stop, run_once};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -25,7 +28,7 @@ const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 pub(crate) enum Tests {
     /// What is put in and must come out: (standard input, standard output).
     Streams(Vec<(String, String)>),
-    /// Statements that run behind the program and must not fail.
+    /// Statements that run after the program and must not fail.
     Statements(String),
 }
 
@@ -165,7 +168,7 @@ impl Code {
     }
 }
 
-/// The program with its tests behind it, and the token that they turn round at the end: that they did is known by an
+/// The program with its tests after it, and the token that they turn round at the end: that they did is known by an
 /// answer which the program can give neither by accident nor by printing what it reads.
 fn with_statements(program: &str, statements: &str) -> (String, String) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -173,12 +176,6 @@ fn with_statements(program: &str, statements: &str) -> (String, String) {
     let token = format!("{:x}", simple_hash(format!("{seed:?}").as_bytes()));
     let end = "import os as _os\n_os.write(1, b'\\n' + _os.read(0, 64).strip()[::-1] + b'\\n')\n";
     (format!("{program}\n{statements}\n{end}"), token)
-}
-
-/// FNV-1a, 64 bits.
-pub(crate) fn simple_hash(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// Why a program did not come to its end.
@@ -206,7 +203,7 @@ fn differs(output: &[u8], expect: &str) -> Option<String> {
     }
 }
 
-/// A new folder for a program, removed behind it.
+/// A new folder for a program, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -228,6 +225,47 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // A folder that cannot be removed costs disk and no result.
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The reward: programs held against the tests of the answer column.
+struct Graded {
+    code: Code,
+    name: String,
+    answer_column: String,
+}
+
+impl Graded {
+    fn tests(&self, columns: &Columns) -> Result<Tests> {
+        Tests::read(answer(columns, &self.answer_column)).map_err(|why| bad_answer(&self.name, &why))
+    }
+
+    fn grade(&self, case: &Case) -> Result<std::result::Result<(), String>> {
+        self.code.grade(&case.response, &self.tests(&case.prompt.columns)?)
+    }
+}
+
+/// Reads `code`.
+pub(crate) fn read() -> Reading {
+    Reading::starts("code", |Start { name, spec, limits, stop, .. }| {
+        let launch = Code::launch(name, spec.python.as_deref(), spec.worker_memory);
+        let code = Code { launch, timeout: limits.timeout, stop };
+        Ok(Box::new(Graded { code, name: name.to_string(), answer_column: spec.answer_column.clone() }))
+    })
+}
+
+impl Scorer for Graded {
+    fn check(&mut self, columns: &Columns) -> Result<()> {
+        self.tests(columns).map(drop)
+    }
+
+    fn score(&mut self, cases: &[Arc<Case>], _: [u32; 2]) -> Result<Scores> {
+        let one = |case: &Arc<Case>| Ok(Some(f64::from(self.grade(case)?.is_ok())));
+        cases.iter().map(one).collect::<Result<_>>().map(plain)
+    }
+
+    fn why(&self, case: &Case) -> String {
+        self.grade(case).map_or_else(|error| error.message, crate::scorer::verdict)
     }
 }
 

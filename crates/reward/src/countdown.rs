@@ -2,7 +2,8 @@
 //!
 //! The rule of the countdown game as TinyZero trains it. Values are exact fractions, so that nothing is right by rounding.
 
-use crate::case::tagged_answer;
+use crate::case::{Case, tagged_answer};
+use crate::scorer::{Row, Verifier, bad_answer, verdict};
 use serde_json::{Map, Value};
 
 /// Longest expression in bytes, most numbers of a puzzle, and deepest brackets.
@@ -12,16 +13,16 @@ const DEPTH_MAX: usize = 64;
 
 /// A puzzle of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Puzzle {
+struct Puzzle {
     target: i64,
     numbers: Vec<i64>,
 }
 
 impl Puzzle {
-    /// Reads the answer column: `{"target", "numbers"}`, or a target beside a column `numbers` or `nums`.
+    /// Reads the answer column: `{"target", "numbers"}`, or a target with a column `numbers` or `nums`.
     ///
     /// Errors: what is missing, in words.
-    pub(crate) fn read(answer: &Value, columns: &Map<String, Value>) -> Result<Puzzle, String> {
+    fn read(answer: &Value, columns: &Map<String, Value>) -> Result<Puzzle, String> {
         let parsed: Value;
         let answer = match answer {
             Value::String(text) => {
@@ -45,13 +46,38 @@ impl Puzzle {
     }
 }
 
+pub(crate) struct Countdown;
+
+impl Countdown {
+    fn puzzle(row: &Row) -> plimsoll_base::Result<Puzzle> {
+        Puzzle::read(row.answer, row.columns).map_err(|why| bad_answer(row.name, &why))
+    }
+}
+
+impl Verifier for Countdown {
+    fn check(&self, row: &Row) -> plimsoll_base::Result<()> {
+        Countdown::puzzle(row).map(drop)
+    }
+
+    fn score(&self, row: &Row, case: &Case) -> plimsoll_base::Result<f64> {
+        Ok(f64::from(grade_countdown(&case.response, &Countdown::puzzle(row)?).is_ok()))
+    }
+
+    fn why(&self, row: &Row, case: &Case) -> String {
+        match Countdown::puzzle(row) {
+            Ok(puzzle) => verdict(grade_countdown(&case.response, &puzzle)),
+            Err(error) => error.message,
+        }
+    }
+}
+
 /// Whether the response's last `<answer>` makes `target` of all `numbers`; if not, why.
 pub fn solves_countdown(response: &str, numbers: &[i64], target: i64) -> Result<(), String> {
     grade_countdown(response, &Puzzle { target, numbers: numbers.to_vec() })
 }
 
 /// Whether the response's last `<answer>` solves the puzzle; if not, why.
-pub(crate) fn grade_countdown(response: &str, puzzle: &Puzzle) -> Result<(), String> {
+fn grade_countdown(response: &str, puzzle: &Puzzle) -> Result<(), String> {
     let answer = tagged_answer(response).ok_or("no <answer>…</answer>")?;
     if answer.len() > EXPRESSION_BYTES_MAX {
         return Err(format!("an expression of {} bytes, above {EXPRESSION_BYTES_MAX}", answer.len()));

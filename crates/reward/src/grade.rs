@@ -1,6 +1,7 @@
 //! `grade`: a verifier over given responses, a JSON object a line in and out.
 
 use crate::case::{Case, Prompt};
+use crate::kinds;
 use crate::scorer::Scorer;
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
@@ -84,23 +85,24 @@ pub fn grade_jsonl(reader: impl BufRead, default_kind: &str, out: &mut impl Writ
 }
 
 /// The scorers of a file, each started at its first use.
-struct Graders(Vec<(String, Scorer, bool)>);
+struct Graders(Vec<(String, Box<dyn Scorer>, bool)>);
 
 impl Graders {
     /// The scorer of a kind, and whether it reads the answer.
-    fn of_kind(&mut self, kind: &str) -> Result<(&mut Scorer, bool)> {
+    fn of_kind(&mut self, kind: &str) -> Result<(&mut dyn Scorer, bool)> {
         let at = match self.0.iter().position(|(known, ..)| known == kind) {
             Some(at) => at,
             None => {
                 let spec = RewardSpec::of_kind(kind);
-                let needs_answer = crate::spec::Kind::parse(&spec)?.needs_answer();
-                let scorer = Scorer::start(kind, &spec, &Stop::default())?;
+                let read = kinds::read(&spec)?;
+                let needs_answer = read.needs_answer;
+                let scorer = read.start(kind, &spec, &Stop::default())?;
                 self.0.push((kind.to_string(), scorer, needs_answer));
                 self.0.len() - 1
             }
         };
         let (_, scorer, needs_answer) = &mut self.0[at];
-        Ok((scorer, *needs_answer))
+        Ok((scorer.as_mut(), *needs_answer))
     }
 }
 

@@ -5,10 +5,11 @@
 
 use crate::case::Case;
 use crate::http::pause_before;
+use crate::kinds::{self, STACK_BYTES};
 use crate::scorer::Scorer;
-use crate::spec::{RewardSpec, STACK_BYTES};
+use crate::spec::RewardSpec;
 use crate::tally::Tally;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_worker::{Columns, Scores, Stop};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +38,7 @@ pub(crate) struct Graded {
 pub(crate) struct Grader {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// A request that is under way at a server cannot be called back, and there is nothing to clean up behind it.
+    /// A request that is under way at a server cannot be called back, and there is nothing to clean up after it.
     is_remote: bool,
 }
 
@@ -59,13 +60,12 @@ impl Grader {
         let (jobs, inbox) = channel();
         let (say, started) = channel();
         let (name, spec, stop, done) = (name.to_string(), spec.clone(), stop.clone(), done.clone());
-        let work = move || {
-            let scorer = match Scorer::start(&name, &spec, &stop) {
-                Ok(scorer) => scorer,
-                Err(error) => return say.send(Err(error)).unwrap_or(()),
-            };
-            let _ = say.send(Ok(scorer.is_remote()));
-            Worker { reward, name, spec, stop, scorer }.serve(&inbox, &done);
+        let work = move || match Worker::start(reward, name, spec, stop) {
+            Ok(worker) => {
+                let _ = say.send(Ok(worker.is_remote));
+                worker.serve(&inbox, &done);
+            }
+            Err(error) => say.send(Err(error)).unwrap_or(()),
         };
         let builder = std::thread::Builder::new().name("grader".into()).stack_size(STACK_BYTES);
         let thread = builder.spawn(work).map_err(|err| {
@@ -118,10 +118,20 @@ struct Worker {
     name: String,
     spec: RewardSpec,
     stop: Stop,
-    scorer: Scorer,
+    scorer: Box<dyn Scorer>,
+    tries: u32,
+    is_remote: bool,
 }
 
 impl Worker {
+    fn start(reward: usize, name: String, spec: RewardSpec, stop: Stop) -> Result<Worker> {
+        let kind = kinds::read(&spec)?;
+        let tries = 1 + if kind.may_retry() { spec.retries } else { 0 };
+        let is_remote = kind.is_remote();
+        let scorer = kind.start(&name, &spec, &stop)?;
+        Ok(Worker { reward, name, spec, stop, scorer, tries, is_remote })
+    }
+
     fn serve(mut self, inbox: &Receiver<Job>, done: &Sender<Graded>) {
         for job in inbox {
             match job {
@@ -131,7 +141,7 @@ impl Worker {
                     let mut tally = Tally::default();
                     let outcome =
                         catch_unwind(AssertUnwindSafe(|| self.grade(batch, &cases, steps, &mut tally)));
-                    // Nobody listens any more where the run has ended.
+                    // The receiver is gone where the run has ended.
                     let _ = done.send(Graded { reward: self.reward, batch, outcome, tally });
                 }
             }
@@ -145,7 +155,6 @@ impl Worker {
         steps: [u32; 2],
         tally: &mut Tally,
     ) -> Result<Scores> {
-        let tries = 1 + if self.scorer.may_retry() { self.spec.retries } else { 0 };
         let mut attempt = 1;
         loop {
             let scored = self.scorer.score(cases, steps);
@@ -157,10 +166,13 @@ impl Worker {
                 return Err(error);
             }
             tally.count(&error);
-            if attempt == tries {
-                return Err(if tries > 1 { error.fact(format!("tried {tries} times")) } else { error });
+            if attempt == self.tries {
+                return Err(match self.tries {
+                    1 => error,
+                    tries => error.fact(format!("tried {tries} times")),
+                });
             }
-            if self.scorer.is_remote() {
+            if self.is_remote {
                 std::thread::sleep(pause_before(attempt));
             }
             tally.retries += 1;
@@ -177,7 +189,7 @@ impl Worker {
                 continue;
             };
             return Err(Error::new(
-                "reward-not-finite",
+                slugs::REWARD_NOT_FINITE,
                 format!("reward `{}` gave {score} for sample {sample} of batch {batch}", self.name),
             )
             .fact(format!("the response begins {:.80?}", case.response))

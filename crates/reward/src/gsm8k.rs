@@ -1,5 +1,9 @@
 //! The grader of grade-school word problems: the number after the last `####`, else the last number.
 
+use crate::case::{Case, text_of};
+use crate::scorer::{Row, Verifier};
+use plimsoll_base::Result;
+
 /// Longest number that is read, in characters; more is no answer.
 const NUMBER_CHARS_MAX: usize = 200;
 /// Most signs, currency marks, asterisks and spaces between the start of a number and its digits.
@@ -16,8 +20,20 @@ pub fn grade_gsm8k(response: &str, ground_truth: &str) -> bool {
     }
 }
 
+pub(crate) struct Gsm8k;
+
+impl Verifier for Gsm8k {
+    fn score(&self, row: &Row, case: &Case) -> Result<f64> {
+        Ok(f64::from(grade_gsm8k(&case.response, &text_of(row.answer))))
+    }
+
+    fn why(&self, row: &Row, case: &Case) -> String {
+        why(&case.response, &text_of(row.answer))
+    }
+}
+
 /// What was read of both, in words.
-pub(crate) fn why(response: &str, ground_truth: &str) -> String {
+fn why(response: &str, ground_truth: &str) -> String {
     let said = |text| match answer_number(text) {
         Some(Decimal { negative, whole, fraction }) => {
             let sign = if negative { "-" } else { "" };

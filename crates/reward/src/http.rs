@@ -1,22 +1,40 @@
-//! `http://…` and `https://…`: a reward behind an address, in the form that OpenRLHF's remote reward models have.
+//! `http://…` and `https://…`: a reward served at an address, in the form that OpenRLHF's remote reward models have.
 //!
 //! `POST {"query": […], "prompts": […], "labels": […]}`, answered by `{"rewards": […]}`; a query is prompt and response.
 
 use crate::case::Case;
-use plimsoll_base::{Error, Result};
+use crate::scorer::{Reading, Scorer, Start, answer, plain};
+use crate::spec::RewardSpec;
+use plimsoll_base::{Error, Result, slugs};
+use plimsoll_worker::Scores;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::Agent;
 
-/// Most bytes of an answer: a score takes about 25, and a reply may log more beside them.
+/// Most bytes of an answer: a score takes about 25, and a reply may log more with them.
 pub(crate) const REPLY_BYTES_MAX: u64 = 4 << 20;
 /// First pause before a request is repeated; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// Reads `http://ADDRESS` and `https://ADDRESS`.
+pub(crate) fn read(spec: &RewardSpec, argument: Option<&str>) -> Option<Reading> {
+    let address = argument?.strip_prefix("//")?;
+    let url = spec.kind.clone();
+    let starts = Reading::starts("http", |start| Ok(Box::new(Http::new(url, start))));
+    (!address.is_empty() && !address.starts_with('/')).then_some(starts)
+}
+
+impl Scorer for Http {
+    fn score(&mut self, cases: &[Arc<Case>], _: [u32; 2]) -> Result<Scores> {
+        self.ask(cases).map(plain)
+    }
+}
+
 /// A connection to a reward.
-pub(crate) struct Http {
+struct Http {
+    answer_column: String,
     agent: Agent,
     url: String,
     name: String,
@@ -25,18 +43,22 @@ pub(crate) struct Http {
 
 impl Http {
     /// Makes no connection yet.
-    pub(crate) fn new(url: &str, name: &str, timeout: Duration) -> Http {
+    fn new(url: String, Start { name, spec, limits, .. }: Start) -> Http {
+        let timeout = limits.timeout;
         let config = Agent::config_builder()
             .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
             .max_redirects(0)
             .build();
-        Http { agent: config.into(), url: url.to_string(), name: name.to_string(), timeout }
+        let answer_column = spec.answer_column.clone();
+        Http { answer_column, agent: config.into(), url, name: name.to_string(), timeout }
     }
 
-    /// Asks for the scores of a batch; `answers` has its answer columns.
-    pub(crate) fn score(&self, cases: &[Arc<Case>], answers: &[Value]) -> Result<Vec<Option<f64>>> {
+    /// Asks for the scores of a batch.
+    fn ask(&self, cases: &[Arc<Case>]) -> Result<Vec<Option<f64>>> {
+        let answers: Vec<&Value> =
+            cases.iter().map(|case| answer(&case.prompt.columns, &self.answer_column)).collect();
         let queries: Vec<String> =
             cases.iter().map(|case| format!("{}{}", case.prompt.rendered, case.response)).collect();
         let prompts: Vec<&str> = cases.iter().map(|case| case.prompt.rendered.as_str()).collect();
@@ -54,8 +76,11 @@ impl Http {
 
     fn read(&self, reply: &[u8], samples: usize) -> Result<Vec<Option<f64>>> {
         let bad = |what: &str| {
-            Error::new("reward-bad-reply", format!("reward `{}`: {} answered {what}", self.name, self.url))
-                .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
+            Error::new(
+                slugs::REWARD_BAD_REPLY,
+                format!("reward `{}`: {} answered {what}", self.name, self.url),
+            )
+            .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
         };
         let reply: Value = serde_json::from_slice(reply).map_err(|_| bad("no JSON"))?;
         let Some(list) = reply.get("rewards").and_then(Value::as_array) else {
@@ -76,18 +101,18 @@ impl Http {
         if matches!(err, ureq::Error::Timeout(_)) {
             let (name, url, limit) = (&self.name, &self.url, self.timeout.as_millis());
             return Error::new(
-                "reward-http-timeout",
+                slugs::REWARD_HTTP_TIMEOUT,
                 format!("reward `{name}`: {url} did not answer within {limit} ms"),
             )
             .hint("raise `timeout_ms` in the [[reward]] table, or give the server less at a time with more `workers`");
         }
-        Error::new("reward-http-failed", format!("reward `{}`: {}: {err}", self.name, self.url))
+        Error::new(slugs::REWARD_HTTP_FAILED, format!("reward `{}`: {}: {err}", self.name, self.url))
             .hint("check that the server runs and that the address is right")
     }
 
     fn refused(&self, status: u16) -> Error {
         Error::new(
-            "reward-http-failed",
+            slugs::REWARD_HTTP_FAILED,
             format!("reward `{}`: {} answered with status {status}", self.name, self.url),
         )
         .hint("look into the server's own log")

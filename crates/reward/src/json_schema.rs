@@ -4,7 +4,9 @@
 //! their combinations, with references inside the schema. A keyword outside that part is refused when the schema is read,
 //! because a rule that is passed over would let wrong answers through.
 
-use crate::case::last_block;
+use crate::case::{Case, last_block};
+use crate::scorer::{Reading, Row, Verifier, verdict};
+use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
 use regex::Regex;
 use serde_json::{Map, Value};
@@ -34,9 +36,61 @@ const NOTES: [&str; 13] = [
     "writeOnly",
 ];
 
+/// The schema of all rows; without one, each row's answer is its schema.
+struct JsonSchema(Option<Schema>);
+
+/// Reads `json-schema`, with the file of the key `schema` if it is set.
+pub(crate) fn read(spec: &RewardSpec) -> Result<Reading> {
+    let schema = spec.schema.as_deref().map(schema_in).transpose()?;
+    Ok(Reading::verifier("json-schema", JsonSchema(schema)))
+}
+
+impl JsonSchema {
+    fn grade(&self, row: &Row, case: &Case) -> Result<std::result::Result<(), String>> {
+        Ok(match &self.0 {
+            Some(schema) => schema.grade(&case.response),
+            None => schema_of(row.answer)?.grade(&case.response),
+        })
+    }
+}
+
+impl Verifier for JsonSchema {
+    fn check(&self, row: &Row) -> Result<()> {
+        match &self.0 {
+            Some(_) => Ok(()),
+            None => schema_of(row.answer).map(drop),
+        }
+    }
+
+    fn score(&self, row: &Row, case: &Case) -> Result<f64> {
+        Ok(f64::from(self.grade(row, case)?.is_ok()))
+    }
+
+    fn why(&self, row: &Row, case: &Case) -> String {
+        self.grade(row, case).map_or_else(|error| error.message, verdict)
+    }
+}
+
+fn schema_in(path: &str) -> Result<Schema> {
+    let named = |why: String| {
+        Error::usage("reward-bad-schema", format!("the schema of `json-schema`: {path}: {why}"))
+            .hint("set `schema` in the [[reward]] table to a file with a JSON Schema")
+    };
+    let text = std::fs::read_to_string(path).map_err(|err| named(err.to_string()))?;
+    let root: Value = serde_json::from_str(&text).map_err(|err| named(format!("no JSON: {err}")))?;
+    Schema::new(root)
+}
+
+fn schema_of(answer: &Value) -> Result<Schema> {
+    match answer {
+        Value::String(text) => Schema::new(serde_json::from_str(text).unwrap_or(Value::Null)),
+        other => Schema::new(other.clone()),
+    }
+}
+
 /// A schema that was checked when it was read.
 #[derive(Clone, Debug)]
-pub(crate) struct Schema {
+struct Schema {
     root: Value,
     /// The patterns in it, compiled once, by their text.
     patterns: Vec<(String, Regex)>,
@@ -44,7 +98,7 @@ pub(crate) struct Schema {
 
 impl Schema {
     /// Reads a schema; one that this verifier cannot hold a value against is `reward-bad-schema`.
-    pub(crate) fn new(root: Value) -> Result<Schema> {
+    fn new(root: Value) -> Result<Schema> {
         let mut schema = Schema { root: Value::Null, patterns: Vec::new() };
         schema.read(&root, &root, "#", 0).map_err(|why| {
             Error::usage("reward-bad-schema", format!("the schema of `json-schema`: {why}"))
@@ -55,7 +109,7 @@ impl Schema {
     }
 
     /// Whether a response is valid; if not, where and why.
-    pub(crate) fn grade(&self, response: &str) -> std::result::Result<(), String> {
+    fn grade(&self, response: &str) -> std::result::Result<(), String> {
         let text = last_block(response);
         if text.len() > TEXT_BYTES_MAX {
             return Err(format!("{} bytes, above {TEXT_BYTES_MAX}", text.len()));
@@ -163,7 +217,7 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    /// Holds `value`, which stands at `at`, against a part of the schema.
+    /// Holds `value`, which is at `at`, against a part of the schema.
     fn value(&self, part: &Value, value: &Value, at: &str, depth: u32) -> Verdict {
         self.fuel.set(self.fuel.get().checked_sub(1).ok_or("the check took too many steps")?);
         if depth >= DEPTH_MAX {

@@ -8,26 +8,34 @@
 
 mod case;
 mod code;
+mod command;
 mod countdown;
+mod exact;
+mod format;
 mod grade;
 mod grader;
 mod gsm8k;
+mod hash;
 mod http;
 mod json_schema;
+mod kinds;
+mod length;
 pub mod math;
+mod pattern;
+mod python;
 mod rewards;
 mod scorer;
-mod shape;
 mod spec;
 mod tally;
 
 pub use case::{Case, Prompt, column, fenced_block};
 pub use code::Programs;
 pub use countdown::solves_countdown;
+pub use exact::grade_exact;
 pub use grade::{Agreement, Disagreement, GraderAgreement, grade_jsonl};
 pub use gsm8k::grade_gsm8k;
+pub use kinds::{KINDS, RewardKind, RewardMemory};
 pub use plimsoll_worker::{Network, Signature};
 pub use rewards::{Rewards, Scored};
-pub use shape::grade_exact;
-pub use spec::{KINDS, OnError, RewardMemory, RewardSpec};
+pub use spec::{OnError, RewardSpec};
 pub use tally::Tally;

@@ -5,10 +5,10 @@
 
 use crate::case::{Case, column};
 use crate::grader::{Graded, Grader};
+use crate::kinds;
 use crate::scorer::column_missing;
-use crate::spec::Kind;
+use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
-use crate::{OnError, RewardSpec};
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Scores, Stop};
 use serde_json::{Map, Value};
@@ -83,22 +83,22 @@ impl Rewards {
                 )
                 .hint("set `weight` in the [[reward]] table to a finite number"));
             }
-            let kind = Kind::parse(spec)?;
-            let base = kind.name();
-            let same =
-                specs[..index].iter().filter(|other| Kind::parse(other).is_ok_and(|k| k.name() == base));
+            let kind = kinds::read(spec)?;
+            let base = kind.label();
+            let is_same = |other: &&RewardSpec| kinds::read(other).is_ok_and(|kind| kind.label() == base);
+            let same = specs[..index].iter().filter(is_same);
             let name = match same.count() {
-                0 => base,
+                0 => base.to_string(),
                 same => format!("{base}_{}", same + 1),
             };
-            for _ in 0..spec.graders(&kind) {
+            for _ in 0..kind.graders(spec) {
                 starting.push((index, Grader::begin(index, &name, spec, &stop, &say)?));
             }
             rewards.push(Reward {
                 name,
                 spec: spec.clone(),
-                needs_answer: kind.needs_answer(),
-                has_tally: matches!(kind, Kind::Python { .. } | Kind::Command { .. } | Kind::Http { .. }),
+                needs_answer: kind.needs_answer,
+                has_tally: kind.may_retry(),
                 graders: Vec::new(),
                 batches: Batches::default(),
                 tally: Tally::default(),
@@ -208,7 +208,7 @@ impl Rewards {
             .map(|reward| (reward.name.as_str(), reward.tally))
     }
 
-    /// Means of what functions logged in the last round beside their scores, under `NAME/METRIC`.
+    /// Means of what functions logged in the last round with their scores, under `NAME/METRIC`.
     pub fn logged(&self) -> impl Iterator<Item = (String, f64)> {
         self.rewards.iter().flat_map(|reward| {
             let mean = |(name, (sum, count)): (&String, &(f64, u64))| {

@@ -1,6 +1,6 @@
 //! What went wrong with a reward and what became of it, counted by cause.
 
-use plimsoll_base::Error;
+use plimsoll_base::{Error, slugs};
 
 /// Counters of one reward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,11 +27,11 @@ impl Tally {
     /// Counts a failure by its slug.
     pub(crate) fn count(&mut self, error: &Error) {
         *match error.slug {
-            "reward-worker-timeout" | "reward-http-timeout" => &mut self.timeouts,
-            "reward-function-raised" => &mut self.exceptions,
-            "reward-worker-over-budget" => &mut self.over_budget,
-            "reward-bad-reply" | "reward-not-finite" => &mut self.bad_replies,
-            "reward-http-failed" => &mut self.http_errors,
+            slugs::REWARD_WORKER_TIMEOUT | slugs::REWARD_HTTP_TIMEOUT => &mut self.timeouts,
+            slugs::REWARD_FUNCTION_RAISED => &mut self.exceptions,
+            slugs::REWARD_WORKER_OVER_BUDGET => &mut self.over_budget,
+            slugs::REWARD_BAD_REPLY | slugs::REWARD_NOT_FINITE => &mut self.bad_replies,
+            slugs::REWARD_HTTP_FAILED => &mut self.http_errors,
             _ => &mut self.crashes,
         } += 1;
     }

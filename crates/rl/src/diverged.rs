@@ -1,7 +1,7 @@
 //! The check that weights are usable: they are finite, and so are the numbers that they give.
 
 use crate::roles::Trainer;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Sampling;
 use plimsoll_files::Head;
 use plimsoll_rollout::{NeverStop, Request};
@@ -17,9 +17,8 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
         if !trainer.dev.sum_squares(role.decoder().params.all).is_finite() {
             let name = role.shape.name.name();
             let message = format!("the {name}'s weights are not finite after an update");
-            return Err(
-                Error::new("model-weight-not-finite", message).hint(format!("lower {name}.learning_rate"))
-            );
+            return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message)
+                .hint(format!("lower {name}.learning_rate")));
         }
     }
     if trainer.shape.head == Head::Score {
@@ -42,7 +41,7 @@ fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
     let scores = trainer.reward_scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }])?;
     match scores[0].is_finite() {
         true => Ok(()),
-        false => Err(Error::new("loss-not-finite", format!("the score of a token is {}", scores[0]))
+        false => Err(Error::new(slugs::LOSS_NOT_FINITE, format!("the score of a token is {}", scores[0]))
             .hint("lower train.learning_rate")),
     }
 }

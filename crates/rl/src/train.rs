@@ -59,7 +59,7 @@ pub fn train(
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
     let fingerprint =
         fingerprint.inspect_err(|_| opened.dir.discard())?.with_critic(&run, session.critic.as_ref());
-    let opened = opened.take_up(opening, &run_file, &report.to_json(), &fingerprint, observer)?;
+    let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
     opened.dir.write_plan(&measured.to_json())?;

@@ -1,6 +1,5 @@
 //! The block pool owns which KV blocks are free. It never touches their contents.
 
-/// Free KV blocks.
 #[derive(Debug)]
 pub struct BlockPool {
     free: Vec<u32>,
@@ -14,12 +13,10 @@ impl BlockPool {
         BlockPool { free: (0..total as u32).rev().collect(), total }
     }
 
-    /// Free blocks.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// All blocks.
     pub fn total(&self) -> usize {
         self.total
     }

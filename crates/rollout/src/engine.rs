@@ -4,11 +4,11 @@ use crate::ahead;
 use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, PassIndex, layers, sample};
 
-/// Decides when a response ends, beside end-of-text and length; implemented where there is text.
+/// Decides when a response ends, besides end-of-text and length; implemented where there is text.
 pub trait StopCondition {
     /// A token was drawn for `sample`; `turn`, the response so far or its last turn, ends with it. True ends the turn,
     /// which keeps the token.
@@ -17,7 +17,7 @@ pub trait StopCondition {
     /// `sample` has ended with `response`, while others may still run. `finish` is `Length` where an answer had no room.
     fn ended(&mut self, _sample: usize, _response: &[u32], _finish: Finish) {}
 
-    /// True if the end of a turn is not the end of its response: `turn_ended` is told of it, and `answer` says what
+    /// True if the end of a turn is not the end of its response: `turn_ended` is then called, and `answer` says what
     /// follows. Decode passes then do not run ahead of the host.
     fn has_turns(&self) -> bool {
         false
@@ -26,7 +26,7 @@ pub trait StopCondition {
     /// A turn of `sample` has ended; its keys and values are kept until the answer. `turn`: its tokens.
     fn turn_ended(&mut self, _sample: usize, _turn: &[u32], _finish: Finish) {}
 
-    /// Takes the answer to one turn that has ended: its sample, and in `tokens`, which is empty, what stands behind the
+    /// Takes the answer to one turn that has ended: its sample, and in `tokens`, which is empty, what follows the
     /// turn. No token ends the response. With `wait` nothing else can run, and an answer must come; without, `None` if
     /// none has come yet. Which answer comes first moves no bit of a response.
     ///
@@ -36,7 +36,6 @@ pub trait StopCondition {
     }
 }
 
-/// No stop condition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NeverStop;
 
@@ -46,7 +45,6 @@ impl StopCondition for NeverStop {
     }
 }
 
-/// One rollout.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Token ids of each prompt; none is empty.
@@ -63,10 +61,8 @@ pub struct Request<'a> {
     pub first_sample_id: u64,
 }
 
-/// What a rollout cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RolloutStats {
-    /// Passes of the model.
     pub passes: u64,
     /// Rows computed, prompts and recomputation included.
     pub rows: u64,
@@ -278,7 +274,7 @@ impl Engine {
 
 fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {
     Error::new(
-        "rollout-not-finite",
+        slugs::ROLLOUT_NOT_FINITE,
         format!("sample {sample}, token {position}: the logits are not finite (log-probability {logprob})"),
     )
     .hint("the weights have diverged: lower train.learning_rate, or start from the last good checkpoint")

@@ -16,7 +16,6 @@ pub enum OnFull {
     Preempt,
 }
 
-/// Limits of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
     /// Sequences that run together.
@@ -27,9 +26,7 @@ pub struct EngineLimits {
     pub blocks: usize,
     /// Samples of one request.
     pub samples: usize,
-    /// Longest prompt.
     pub prompt_tokens: usize,
-    /// Longest response.
     pub new_tokens: usize,
     /// True if decode passes run ahead of the host, in buckets of rows: where the device has a pipeline.
     pub ahead: bool,
@@ -53,12 +50,12 @@ impl EngineLimits {
         groups.min(sequences) * prompt_tokens.div_ceil(KV_BLOCK) + sequences * own
     }
 
-    /// Keys of a row, at most, as passes that run ahead are told.
+    /// Bound on the keys of a row in passes that run ahead.
     pub fn keys_max(&self) -> usize {
         crate::schedule::keys_bucket(self.prompt_tokens + self.new_tokens + 1)
     }
 
-    /// Entries of a sequence's table in passes that run ahead: one more than it can own, so that the position behind
+    /// Entries of a sequence's table in passes that run ahead: one more than it can own, so that the position after
     /// its last has an entry.
     pub(crate) fn table_stride(&self) -> usize {
         self.blocks_per_sequence() + 1
@@ -95,7 +92,7 @@ pub(crate) fn bucket(sequences: usize) -> usize {
     }
 }
 
-/// Blocks that a response of `new_tokens` owns beside its prompt's: the copied slots and every token but the last.
+/// Blocks that a response of `new_tokens` owns besides its prompt's: the copied slots and every token but the last.
 pub(crate) fn own_blocks(prompt_tokens: usize, new_tokens: usize) -> usize {
     (prompt_tokens % KV_BLOCK + new_tokens - 1).div_ceil(KV_BLOCK)
 }

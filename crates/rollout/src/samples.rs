@@ -14,7 +14,7 @@ pub enum Finish {
     Length,
 }
 
-/// Tokens of a response that were drawn one after the other; what stands between two turns an environment said.
+/// Tokens of a response that were drawn one after the other; the tokens between two turns are an environment's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// First token, an index into the response.
@@ -56,7 +56,7 @@ impl Samples {
         Samples::with_turns(samples, new_tokens, 1)
     }
 
-    /// Room for `samples` responses of up to `turns_max` turns, with what stands between them `new_tokens` tokens.
+    /// Room for `samples` responses of up to `turns_max` turns, with the tokens between them `new_tokens` tokens.
     pub fn with_turns(samples: usize, new_tokens: usize, turns_max: usize) -> Samples {
         Samples {
             new_tokens,
@@ -102,11 +102,11 @@ impl Samples {
         self.lens[sample] += 1;
     }
 
-    /// Puts an environment's words behind a turn. They were not drawn, so they have no log-probability: NaN, which must
+    /// Appends an environment's words to a turn. They were not drawn, so they have no log-probability: NaN, which must
     /// not reach a number.
     pub(crate) fn append(&mut self, sample: usize, tokens: &[u32]) {
         let len = self.lens[sample] as usize;
-        assert!(len + tokens.len() < self.new_tokens, "no room for a turn behind {} tokens", tokens.len());
+        assert!(len + tokens.len() < self.new_tokens, "no room for a turn after {} tokens", tokens.len());
         let at = sample * self.new_tokens + len;
         self.ids[at..at + tokens.len()].copy_from_slice(tokens);
         self.logprobs[at..at + tokens.len()].fill(f32::NAN);
@@ -129,7 +129,6 @@ impl Samples {
         &self.ids(sample)[self.turn_start[sample] as usize..]
     }
 
-    /// Forgets all responses.
     pub fn clear(&mut self) {
         self.reset(0);
     }
@@ -154,7 +153,6 @@ impl Samples {
         self.end_turn(sample, finish);
     }
 
-    /// Number of responses.
     pub fn len(&self) -> usize {
         self.lens.len()
     }
@@ -164,7 +162,6 @@ impl Samples {
         self.lens.is_empty()
     }
 
-    /// Tokens of a response.
     pub fn ids(&self, sample: usize) -> &[u32] {
         &self.ids[sample * self.new_tokens..][..self.lens[sample] as usize]
     }

@@ -1,11 +1,11 @@
 //! The schedule: which sequences run, which rows the next pass computes, and who gives blocks back.
 //!
-//! A sequence shares the full blocks of its group's prompt and owns the blocks behind them; the prompt's last,
+//! A sequence shares the full blocks of its group's prompt and owns the blocks after them; the prompt's last,
 //! partial block is copied into the first own one. A preempted sequence keeps its tokens and computes their keys
 //! again. Nothing here depends on time, so a request schedules alike on every machine.
 //!
 //! A sequence whose turn has ended is paused: it leaves the passes and keeps its blocks until it goes on with the
-//! answer, whose rows are computed behind them like those of a prompt. It may be preempted as others may.
+//! answer, whose rows are computed after them like those of a prompt. It may be preempted as others may.
 
 use crate::limits::own_blocks;
 use crate::{BlockPool, EngineLimits, OnFull, Samples};
@@ -39,7 +39,6 @@ enum State {
 /// What `next_pass` found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// A pass.
     Pass,
     /// Everyone who has not ended waits for an answer.
     Answer,
@@ -47,7 +46,6 @@ pub(crate) enum Next {
     Nothing,
 }
 
-/// A response under way.
 #[derive(Debug)]
 struct Sequence {
     state: State,
@@ -58,7 +56,6 @@ struct Sequence {
     has_tail: bool,
 }
 
-/// The state of one request.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     limits: EngineLimits,
@@ -121,7 +118,7 @@ impl Schedule {
         (self.promised, self.preemptions) = (0, 0);
         (self.num_paused, self.num_ready) = (0, 0);
         self.running.clear();
-        // A request that ended with an error may have left blocks behind.
+        // A request that ended with an error may have left blocks in use.
         for group in &mut self.groups {
             self.pool.give_back(&mut group.blocks);
         }
@@ -322,9 +319,9 @@ impl Schedule {
                 continue;
             }
             while !self.has_room_for(s, samples) {
-                // With nobody running, prompts of idle groups and paused sequences may hold the blocks.
-                let nobody = self.running.is_empty();
-                if !nobody || !(self.give_up_idle_prompt(s / self.group_size) || self.give_up_paused(s)) {
+                // With no sequence running, prompts of idle groups and paused sequences may hold the blocks.
+                let none = self.running.is_empty();
+                if !none || !(self.give_up_idle_prompt(s / self.group_size) || self.give_up_paused(s)) {
                     return false;
                 }
             }
@@ -451,7 +448,7 @@ impl Schedule {
     }
 
     fn stop_running(&mut self, s: usize) {
-        let place = self.running.binary_search(&s).expect("a running sequence stands among them");
+        let place = self.running.binary_search(&s).expect("a running sequence is among them");
         self.running.remove(place);
         self.groups[s / self.group_size].running -= 1;
     }
@@ -475,7 +472,7 @@ impl Schedule {
         (sequence.computed, sequence.has_tail) = (0, false);
     }
 
-    /// Rows of a group's prompt for its sequences without a token, which stand together from `running[at]` on: they
+    /// Rows of a group's prompt for its sequences without a token, which are together from `running[at]` on: they
     /// are the youngest of their group. When the prompt's last row is reached, each of them draws its first token.
     ///
     /// Returns how many they are.
@@ -549,7 +546,7 @@ struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Adds the rows and the segment's record; the caller adds the block table behind it.
+    /// Adds the rows and the segment's record; the caller adds the block table after it.
     fn push(&self, index: &mut PassIndex, block_of: impl Fn(usize) -> u32) {
         let first_row = index.ids.len() as u32;
         for (i, &token) in self.tokens.iter().enumerate() {

@@ -7,7 +7,7 @@ mod common;
 use common::harness::{Numbers, Setup};
 use common::{World, sampling};
 use plimsoll_base::{DType, Phase};
-use plimsoll_model::{Activations, Mode, Pass, Recompute, backward, head, layers};
+use plimsoll_model::{Activations, Derivatives, Mode, Pass, Recompute, backward, head, layers};
 use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples};
 use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, UpdateOptions};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -103,16 +103,9 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
                 layers(parts.dev, &parts.decoder, &pass);
                 head(parts.dev, &parts.decoder, &pass, 1.0);
                 parts.dev.read_f32(pass.head_out().logprobs, 0, &mut logprobs[..rows]);
-                backward(
-                    parts.dev,
-                    &parts.decoder,
-                    &optimizer.grads,
-                    true,
-                    &pass,
-                    1.0,
-                    &d[..rows],
-                    &d[..rows],
-                );
+                let d = &d[..rows];
+                let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: d, entropy: d };
+                backward(parts.dev, &parts.decoder, &optimizer.grads, true, &pass, of);
                 first = batch.sequences.end;
             }
             let norm = optimizer.grad_norm(parts.dev);

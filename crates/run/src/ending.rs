@@ -1,6 +1,6 @@
 //! How a run ends: finished, interrupted by a signal, or diverged.
 
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Error, Exit, Result, slugs};
 use plimsoll_config::Loaded;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ pub type Summary = Value;
 /// Gives an error of an interrupted wait the exit code of the signal that ended it; returns other errors unchanged.
 pub fn ended_by(error: Error, signal: &AtomicI32) -> Error {
     let exit = match (error.slug, signal.load(Ordering::Relaxed)) {
-        ("interrupted", 1 | 15) => Exit::Terminated,
-        ("interrupted", 2) => Exit::Interrupted,
+        (slugs::INTERRUPTED, 1 | 15) => Exit::Terminated,
+        (slugs::INTERRUPTED, 2) => Exit::Interrupted,
         _ => return error,
     };
     Error { exit, ..error }
@@ -34,13 +34,13 @@ pub fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
         _ => ("SIGINT", Exit::Interrupted),
     };
     let message = format!("{name} after step {step}; everything is saved in {}", dir.display());
-    Error { exit, ..Error::new("interrupted", message) }.hint("--resume continues from there, bit for bit")
+    Error { exit, ..Error::new(slugs::INTERRUPTED, message) }
+        .hint("--resume continues from there, bit for bit")
 }
 
 /// True for an error which means that the weights no longer give finite numbers.
 pub(crate) fn is_divergence(error: &Error) -> bool {
-    let slugs = ["loss-not-finite", "gradient-not-finite", "rollout-not-finite", "model-weight-not-finite"];
-    slugs.contains(&error.slug)
+    slugs::DIVERGENCE.contains(&error.slug)
 }
 
 /// Requires a finite loss.
@@ -49,7 +49,7 @@ pub(crate) fn is_divergence(error: &Error) -> bool {
 pub fn finite_loss(step: u32, loss: f64) -> Result<()> {
     match loss.is_finite() {
         true => Ok(()),
-        false => Err(Error::new("loss-not-finite", format!("step {step}: the loss is {loss}"))
+        false => Err(Error::new(slugs::LOSS_NOT_FINITE, format!("step {step}: the loss is {loss}"))
             .hint("lower train.learning_rate")),
     }
 }

@@ -30,7 +30,7 @@ pub struct Opened {
 pub enum Origins {
     /// A run to be started or resumed, with its run file: the given one, or the one that an earlier process resolved,
     /// with the allowed changes.
-    Open(Box<RunFile>, Opening),
+    Open(Box<RunFile>, Box<Opening>),
     /// All steps are done: the content of `summary.json`.
     Finished(Summary),
 }
@@ -47,7 +47,7 @@ pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Resul
         Origin::New => (loaded.run.clone(), None),
         Origin::Earlier(earlier) => (earlier.run.clone(), Some(earlier)),
     };
-    Ok(Origins::Open(Box::new(run), Opening { path, earlier, notes }))
+    Ok(Origins::Open(Box::new(run), Box::new(Opening { path, earlier, notes })))
 }
 
 fn note<'x>(observer: &'x mut dyn Observer, notes: &'x mut Vec<String>) -> impl FnMut(String) + 'x {

@@ -1,5 +1,35 @@
-//! Launch files of other frameworks: read as text, turned into a run file (`import`), and planned by those frameworks' own
-//! rules (`run`). Nothing is run and nothing is fetched.
+//! Launch files of other frameworks: read as text, turned into a run file, and planned by those frameworks' own rules.
+//!
+//! A stack is a folder (`openrlhf`, `verl`, ...) and a row of [`STACKS`]. What is known of its options is in one table that
+//! `import` and the plan both read. Nothing is run, nothing is fetched, and no type of a run file is known here: it leaves as text.
 
-pub mod import;
-pub mod run;
+mod import;
+mod launch;
+mod openrlhf;
+mod options;
+mod orz;
+mod plan;
+mod rules;
+mod setting;
+mod stack;
+mod table;
+mod torchrl;
+mod trl;
+mod verl;
+
+pub use import::{Imported, import, translate};
+pub use launch::settings;
+pub use plan::ledger::{Item, Per, Phase, Pool};
+pub use plan::limits::{Known, Limits};
+pub use plan::model::preset_of;
+pub use plan::run::{RunPlan, plan};
+pub use setting::Setting;
+pub use stack::Stack;
+
+/// Every stack, in the order of the help.
+pub static STACKS: [&Stack; 5] = [&openrlhf::STACK, &verl::STACK, &trl::STACK, &orz::STACK, &torchrl::STACK];
+
+/// Returns the stack of this name.
+pub fn find(name: &str) -> Option<&'static Stack> {
+    STACKS.into_iter().find(|stack| stack.name == name)
+}

@@ -127,7 +127,7 @@ pub fn load_sft(path: &Path) -> Result<Vec<SftRow>> {
         if object.contains_key("messages") {
             let value = take(&mut object, "messages", place)?;
             let Prompt::Messages(mut messages) = prompt_of(value, "messages", place)? else {
-                return Err(bad_prompt(place, "messages", "a list of messages is wanted"));
+                return Err(bad_prompt(place, "messages", "expected a list of messages"));
             };
             let last = messages.pop().filter(|m| m.role == "assistant" && !messages.is_empty());
             let last = last.ok_or_else(|| {
@@ -141,7 +141,7 @@ pub fn load_sft(path: &Path) -> Result<Vec<SftRow>> {
             // TRL writes the completion of a conversation as a list of one message.
             list => match prompt_of(list, "completion", place)? {
                 Prompt::Messages(mut list) if list.len() == 1 => list.remove(0).content,
-                _ => return Err(bad_prompt(place, "completion", "a string or one message is wanted")),
+                _ => return Err(bad_prompt(place, "completion", "expected a string or one message")),
             },
         };
         Ok(SftRow { prompt, completion })
@@ -348,7 +348,7 @@ pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prom
                 .map(Prompt::Messages)
                 .map_err(|e| bad_prompt(place, column, &format!("a message is wrong: {e}")))
         }
-        _ => Err(bad_prompt(place, column, "a string or a list of messages is wanted")),
+        _ => Err(bad_prompt(place, column, "a string or expected a list of messages")),
     }
 }
 

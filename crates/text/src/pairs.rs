@@ -93,7 +93,7 @@ fn row_of(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> 
             .as_f64()
             .map(|m| m as f32)
             .filter(|m| m.is_finite())
-            .ok_or_else(|| bad_prompt(place, "margin", "a finite number is wanted"))?,
+            .ok_or_else(|| bad_prompt(place, "margin", "expected a finite number"))?,
     };
     let (prompt, chosen, rejected) = match (said, chosen, rejected) {
         (Some(prompt), Prompt::Text(chosen), Prompt::Text(rejected)) => (prompt, chosen, rejected),
@@ -128,7 +128,11 @@ fn conversations(
     let shared = chosen.iter().zip(rejected).take_while(|(a, b)| a == b).count();
     let answer = |messages: &[Message], column: &str| match &messages[shared..] {
         [one] if one.role == "assistant" => Ok(one.content.clone()),
-        _ => Err(bad_prompt(place, column, "behind what both share comes one message of the assistant")),
+        _ => Err(bad_prompt(
+            place,
+            column,
+            "after their common part each must have one message of the assistant",
+        )),
     };
     let (better, worse) = (answer(chosen, "chosen")?, answer(rejected, "rejected")?);
     let prompt = match (shared, said) {

@@ -1,5 +1,5 @@
 //! Parquet: the rows that pyarrow wrote, and files that are cut off or changed, which cost an error and no memory.
-//! `parquet/make.py` makes the files. It is a process of its own because it counts all allocations of the process.
+//! `parquet/make.py` makes the files. It has its own process because it counts all allocations of the process.
 
 use plimsoll_base::Result;
 use plimsoll_text::{Message, PARQUET_THREAD, Prompt, Row, each_prompt, file_size, load_sft};
@@ -94,7 +94,7 @@ fn what_cannot_be_used_is_named() {
         assert!(error.slug == slug && error.message.contains(words), "{error}");
     }
     assert_eq!(load_sft(&fixture("numbers.parquet")).unwrap_err().slug, "data-bad-prompt");
-    // An error of whoever takes the rows ends the reading.
+    // An error of the caller's `visit` ends the reading.
     let error = each_prompt(&fixture("verl-zstd.parquet"), "prompt", |index, _| match index {
         2 => Err(plimsoll_base::Error::new("prompt-empty", "enough")),
         _ => Ok(()),

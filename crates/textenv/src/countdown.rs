@@ -1,6 +1,6 @@
-//! `text:countdown`: an expression over given numbers that makes a target, and words on what is wrong with it.
+//! `text:countdown`: an expression over given numbers that makes a target; a reply says what is wrong with it.
 
-use super::{Row, Said, Start, TextEnvironment};
+use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_reward::solves_countdown;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Numbers of a puzzle, and the largest of them.
 const NUMBERS: [u64; 2] = [3, 4];
 const LARGEST: u64 = 50;
-/// Draws after which a puzzle is made of a sum, whatever it comes to.
+/// Draws after which any sum becomes the puzzle's target.
 const DRAWS_MAX: u32 = 64;
 
 /// The row of this environment.
@@ -47,7 +47,7 @@ impl TextEnvironment for Countdown {
     }
 }
 
-/// Numbers, and a target from 1 to 100 that they make by + - * from left to right in an order of their own.
+/// Draws numbers and a target from 1 to 100 that they make by + - * from left to right in some order.
 fn puzzle(start: &Start) -> (Vec<i64>, i64) {
     let count = NUMBERS[start.draw(0)[0] as usize % 2] as u32;
     for draw in 0..DRAWS_MAX {
@@ -77,7 +77,7 @@ fn puzzle(start: &Start) -> (Vec<i64>, i64) {
 mod tests {
     use super::*;
 
-    /// Every value that numbers make with + - * in some order, from left to right.
+    /// Lists every value that numbers make with + - * in some order, from left to right.
     fn values(numbers: &[i64]) -> Vec<(i64, String)> {
         if numbers.len() == 1 {
             return vec![(numbers[0], numbers[0].to_string())];

@@ -1,6 +1,6 @@
-//! `text:guess-number`: a number from 1 to 100, and higher or lower until it is found.
+//! `text:guess-number`: guess a number from 1 to 100; replies are "higher" or "lower".
 
-use super::{Row, Said, Start, TextEnvironment};
+use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_text::Message;
@@ -16,7 +16,6 @@ pub(crate) const ROW: Row = Row {
     open: |_, _| Ok(Arc::new(|| Box::new(GuessNumber::default()))),
 };
 
-/// The game.
 #[derive(Debug, Default)]
 struct GuessNumber {
     secret: i64,
@@ -39,12 +38,12 @@ impl TextEnvironment for GuessNumber {
     }
 }
 
-/// The last whole number in a text, however it is wrapped.
+/// Returns the last whole number in a text.
 pub(crate) fn last_number(text: &str) -> Option<i64> {
     let is_digit = |c: char| c.is_ascii_digit();
     let last = text.rsplit(|c: char| !is_digit(c)).find(|part| !part.is_empty())?;
     let before = &text[..text.rfind(last)?];
-    // A minus belongs to the number unless it stands between two.
+    // A minus is a sign unless it is between two numbers.
     let rest = before.strip_suffix('-').filter(|rest| !rest.trim_end().ends_with(is_digit));
     let value: i64 = last.parse().ok()?;
     Some(if rest.is_some() { -value } else { value })

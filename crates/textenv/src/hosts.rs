@@ -1,9 +1,10 @@
-//! Steps environments: on the caller's thread where a step costs next to nothing, on separate threads where other people's
-//! code runs, so that a slow environment delays only the episodes of its own worker.
+//! Steps environments: on the caller's thread if a step costs almost nothing, on separate threads if user
+//! code runs, so that a slow environment delays only the episodes of its worker.
 //!
-//! Slot i belongs to thread i modulo their number, whatever the timing, and a thread takes its jobs in order.
+//! Slot i always belongs to thread i modulo their number, and a thread takes its jobs in order.
 
-use super::{Kind, Make, Said, Settings, Start, TextEnvironment};
+use super::Kind;
+use super::environment::{Make, Said, Settings, Start, TextEnvironment};
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
 use plimsoll_worker::{EpisodesSpec, PythonEpisodes, Stop};
@@ -35,13 +36,12 @@ enum Host {
     Python(PythonEpisodes),
 }
 
-/// A thread and its queue. A round sends at most one job a slot, which bounds the queue.
+/// A thread and its queue. A round sends at most one job per slot, which bounds the queue.
 struct HostThread {
     jobs: Option<Sender<(usize, Job)>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// All hosts of a run.
 pub struct Hosts {
     here: Option<(Host, VecDeque<(usize, Job)>)>,
     threads: Vec<HostThread>,
@@ -52,7 +52,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts what an environment needs and waits until it is ready.
+    /// Starts the workers of an environment and waits until they are ready.
     ///
     /// Errors: `thread-not-started`; those of starting a worker.
     pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
@@ -87,7 +87,7 @@ impl Hosts {
         }
     }
 
-    /// The next reply; with `wait` there is one to come.
+    /// Returns the next reply; with `wait`, one must be under way.
     pub fn take(&mut self, wait: bool) -> Option<Reply> {
         let reply = match &mut self.here {
             Some((host, queue)) => {
@@ -101,14 +101,14 @@ impl Hosts {
         Some(reply)
     }
 
-    /// Waits for what a round that ended with an error has left under way.
+    /// Waits for the jobs that a failed round left under way.
     pub fn drain(&mut self) {
         while self.asked > 0 {
             self.take(true);
         }
     }
 
-    /// The messages that the environments which need no worker begin some episodes with; none of another.
+    /// Returns the first messages of some episodes of an environment without workers; `None` for others.
     pub fn first_messages(kind: &Kind, settings: &Settings, starts: &[Start]) -> Result<Vec<Vec<Message>>> {
         if kind.is_python() {
             return Ok(Vec::new());
@@ -123,14 +123,14 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // Who waits for a worker stops waiting, and the worker dies with its thread.
+        // Threads stop waiting for their workers, which die with them.
         self.stop.set();
         for host in &mut self.threads {
             host.jobs = None;
         }
         for host in &mut self.threads {
             if let Some(thread) = host.thread.take() {
-                // A panic there was this program's fault and has been printed.
+                // A panic there is a bug and has been printed.
                 let _ = thread.join();
             }
         }
@@ -158,7 +158,7 @@ impl HostThread {
                 if stop.is_set() {
                     return;
                 }
-                // Nobody listens any more where the run has ended.
+                // Fails only if the run has ended.
                 let _ = say.send(Reply { slot, outcome: host.work(slot, job) });
             }
         };
@@ -208,7 +208,7 @@ impl Host {
                     said.into_iter().map(|(role, content)| Message { role, content }).collect()
                 };
                 match job {
-                    // 31 bits, as other environments in Python take them.
+                    // 31 bits, as for other environments in Python.
                     Job::Reset(start) => episodes
                         .reset(slot, start.draw(0)[0] >> 1)
                         .map(|said| Some(Said { messages: messages(said), ..Said::default() })),

@@ -1,9 +1,10 @@
 //! Text environments: tasks of several turns. A model answers messages, the environment replies, until the episode ends.
 //!
-//! An environment that ships with the program is a file here and a row of `ENVIRONMENTS`; a user's own is a class in a Python
-//! file, stepped in a worker process (`hosts.rs`). What an episode becomes as tokens is the business of the crate that trains.
+//! A built-in environment is a file here and a row of `ENVIRONMENTS`; a user's environment is a class in a Python
+//! file, stepped in a worker process (`hosts.rs`). The training crate turns episodes into tokens.
 
 mod countdown;
+mod environment;
 mod guess;
 mod hosts;
 mod memory;
@@ -11,127 +12,24 @@ mod second_try;
 mod tally;
 mod tool;
 
+pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
 pub use tally::EnvironmentTally;
 
-use plimsoll_base::rng::{Stream, philox};
-use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_text::Message;
-use plimsoll_worker::{Network, Stop};
+use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-/// Names an episode. Everything random in it follows from these three values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// The run's seed, or `environment.seed`.
-    pub seed: u64,
-    /// Counts episodes; the episodes of a group share it.
-    pub index: u64,
-    /// True for evaluation, whose episodes do not depend on the run's seed.
-    pub held_out: bool,
-}
-
-/// The seed of evaluation episodes.
-const EVAL_SEED: u64 = 0x504C_494D_534F_4C4C;
-
-impl Start {
-    /// An episode of training.
-    pub fn train(seed: u64, index: u64) -> Start {
-        Start { seed, index, held_out: false }
-    }
-
-    /// An episode of evaluation.
-    pub fn eval(index: u64) -> Start {
-        Start { seed: EVAL_SEED, index, held_out: true }
-    }
-
-    /// Four random numbers of the episode.
-    pub fn draw(&self, draw: u32) -> [u32; 4] {
-        philox(self.seed, Stream::Episode, self.index, u64::from(self.held_out) << 32 | u64::from(draw))
-    }
-}
-
-/// An environment's reply to a turn.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Said {
-    /// Its messages; none when the episode is over.
-    pub messages: Vec<Message>,
-    /// Reward of the turn.
-    pub reward: f64,
-    /// True if the episode is over.
-    pub done: bool,
-}
-
-impl Said {
-    /// The end of an episode.
-    pub fn end(reward: f64) -> Said {
-        Said { messages: Vec::new(), reward, done: true }
-    }
-
-    /// Words without a reward.
-    pub fn words(text: impl Into<String>) -> Said {
-        Said { messages: vec![Message::new("user", text)], reward: 0.0, done: false }
-    }
-}
-
-/// A text task played in turns, one episode at a time.
-pub trait TextEnvironment: Send {
-    /// Begins the episode of `start` and returns the messages that the model answers. Equal starts give equal messages.
-    fn reset(&mut self, start: &Start) -> Vec<Message>;
-
-    /// Takes the model's turn, without special tokens and stop string. An error ends the episode and is counted.
-    fn step(&mut self, response: &str) -> Result<Said>;
-}
-
-/// How the workers and programs of an environment are run.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The Python interpreter; `python3` if absent.
-    pub python: Option<String>,
-    /// Worker processes of an environment that needs them.
-    pub num_workers: u32,
-    /// Limit on the address space of one worker.
-    pub worker_memory: Bytes,
-    /// Whether a worker may reach a network.
-    pub network: Network,
-    /// Longest time for the answer to one turn.
-    pub step_timeout: Duration,
-    /// Longest time to begin an episode, and for a worker to start.
-    pub reset_timeout: Duration,
-}
-
-/// Makes the episodes of one environment.
-type Make = Arc<dyn Fn() -> Box<dyn TextEnvironment> + Send + Sync>;
-
-/// An environment that ships with the program.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    /// For example `text:countdown`.
-    pub name: &'static str,
-    /// True if a turn is answered by a process, so that the rollout does not wait for it.
-    pub has_workers: bool,
-    /// Prepares what its episodes share, and returns what makes one.
-    open: fn(&Settings, &Stop) -> Result<Make>,
-}
-
-/// The environments that ship with the program.
+/// The built-in environments.
 pub const ENVIRONMENTS: [Row; 4] = [countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
-/// What `environment.env` names.
+/// A parsed `environment.env`.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// An environment that ships with the program.
+    /// A built-in environment.
     Native(Row),
     /// A class in the user's file.
-    Python {
-        /// The file.
-        file: PathBuf,
-        /// The class.
-        class: String,
-    },
+    Python { file: PathBuf, class: String },
 }
 
 impl Kind {
@@ -158,12 +56,11 @@ impl Kind {
         Err(unknown(name, hint))
     }
 
-    /// True for a user's own.
     pub fn is_python(&self) -> bool {
         matches!(self, Kind::Python { .. })
     }
 
-    /// True if a turn is answered by a process, so that the rollout does not wait for it.
+    /// A process answers turns, so that the rollout does not wait for them.
     pub fn has_workers(&self) -> bool {
         match self {
             Kind::Native(row) => row.has_workers,
@@ -200,14 +97,5 @@ mod tests {
             let error = Kind::parse(name).unwrap_err();
             assert!(error.slug == "text-environment-unknown" && error.hints[0].contains(hint), "{error}");
         }
-    }
-
-    #[test]
-    fn episodes_differ_by_seed_index_and_purpose() {
-        let all =
-            [Start::train(0, 0), Start::train(0, 1), Start::train(1, 0), Start::eval(0), Start::eval(1)];
-        let drawn: std::collections::HashSet<[u32; 4]> = all.iter().map(|start| start.draw(0)).collect();
-        assert_eq!(drawn.len(), all.len());
-        assert_ne!(all[0].draw(0), all[0].draw(1));
     }
 }

@@ -5,22 +5,21 @@ use plimsoll_base::Bytes;
 
 /// Bytes of a token as text, and the copies of an episode's text: as messages, rendered, and as a request.
 const TEXT_BYTES_PER_TOKEN: u64 = 6 * 4;
-/// An episode without its texts: its record, its turns' records, and the state of an environment of ours.
+/// An episode without its texts: its record, its turns' records, and the state of a built-in environment.
 const EPISODE_BYTES: u64 = 1024;
 const TURN_BYTES: u64 = 256;
-/// Most that a thread holds for one turn: its stack, 1 MiB of reply, and the same as values.
+/// The most that a thread holds for one turn: its stack, 1 MiB of reply, and the same parsed.
 const THREAD_BYTES: u64 = STACK_BYTES as u64 + (3 << 20);
 
-/// What episodes take beside the engine and the step.
+/// The counts that determine the host memory of episodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpisodeMemory {
-    /// Turns of a response, at most; 1 without an environment.
+    /// Most turns of a response; 1 without an environment.
     pub turns_max: usize,
     /// All worker processes together.
     pub workers: Bytes,
     /// Threads that step environments.
     pub threads: usize,
-    /// True if there is an environment.
     pub is_there: bool,
 }
 
@@ -31,7 +30,7 @@ impl Default for EpisodeMemory {
 }
 
 impl EpisodeMemory {
-    /// Host bytes of `samples` episodes of up to `tokens` tokens, prompts included.
+    /// Returns the host bytes of `samples` episodes of up to `tokens` tokens, including prompts.
     pub fn host_bytes(&self, samples: usize, tokens: usize) -> u64 {
         if !self.is_there {
             return 0;

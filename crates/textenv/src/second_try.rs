@@ -1,13 +1,13 @@
 //! `text:second-try`: the sum of `builtin:addition`, and after a wrong one the same sum once more. It is spelled in
 //! the fifteen characters of `builtin:nano`.
 
-use super::{Row, Said, Start, TextEnvironment};
+use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_text::{Message, Prompt, Task};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The task whose sums are asked for: none of its test set is ever trained on.
+/// The task of the sums, whose test set is never trained on.
 const TASK: &str = "builtin:addition";
 
 /// The row of this environment.
@@ -82,7 +82,7 @@ mod tests {
         environment.reset(&start);
         environment.step("no").unwrap();
         assert_eq!(environment.step("1").unwrap(), Said::end(0.0));
-        // Evaluation asks for the held-out sums, whose number bounds no index.
+        // Evaluation uses the held-out sums, which repeat for larger indices.
         let rows = task.test_rows();
         let Prompt::Text(first) = &rows[0].prompt else { panic!("a text") };
         for index in [0, rows.len() as u64] {

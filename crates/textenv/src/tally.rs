@@ -1,6 +1,6 @@
 //! Counters of what environments did.
 
-use plimsoll_base::Error;
+use plimsoll_base::{Error, slugs};
 
 /// Counters of a round, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,13 +15,13 @@ pub struct EnvironmentTally {
     pub cut: u64,
     /// Workers that died.
     pub crashes: u64,
-    /// Turns that were not answered in time.
+    /// Turns not answered in time.
     pub timeouts: u64,
-    /// Environments that raised.
+    /// Exceptions of environments.
     pub exceptions: u64,
-    /// Workers that ran out of their memory.
+    /// Workers that exceeded their memory.
     pub over_budget: u64,
-    /// Replies that could not be read.
+    /// Invalid replies.
     pub bad_replies: u64,
 }
 
@@ -29,20 +29,20 @@ impl EnvironmentTally {
     /// Counts a fault by its slug.
     pub fn count(&mut self, error: &Error) {
         *match error.slug {
-            "text-environment-timeout" => &mut self.timeouts,
-            "text-environment-raised" => &mut self.exceptions,
-            "text-environment-over-budget" => &mut self.over_budget,
-            "text-environment-bad-reply" => &mut self.bad_replies,
+            slugs::TEXT_ENVIRONMENT_TIMEOUT => &mut self.timeouts,
+            slugs::TEXT_ENVIRONMENT_RAISED => &mut self.exceptions,
+            slugs::TEXT_ENVIRONMENT_OVER_BUDGET => &mut self.over_budget,
+            slugs::TEXT_ENVIRONMENT_BAD_REPLY => &mut self.bad_replies,
             _ => &mut self.crashes,
         } += 1;
     }
 
-    /// Faults of all kinds.
+    /// Returns the number of all faults.
     pub fn faults(&self) -> u64 {
         self.crashes + self.timeouts + self.exceptions + self.over_budget + self.bad_replies
     }
 
-    /// Every counter with its name in metrics.
+    /// Returns every counter with its name in metrics.
     pub fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("episodes", self.episodes),

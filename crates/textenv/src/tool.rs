@@ -1,15 +1,15 @@
-//! `text:python-tool`: a problem that is easier with a computer. A fenced block in a turn is run, and what it printed is
-//! the answer to the turn; a turn without one is the model's answer to the problem.
+//! `text:python-tool`: a problem that is easier with a computer. A fenced block in a turn is run, and its output is
+//! the reply; a turn without one is the model's answer to the problem.
 
+use super::environment::{Row, Said, Start, TextEnvironment};
 use super::guess::last_number;
-use super::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;
 use plimsoll_base::rng::below;
 use plimsoll_reward::{Programs, fenced_block};
 use plimsoll_text::Message;
 use std::sync::Arc;
 
-/// Characters of a program's output that the model is shown.
+/// Characters of a program's output shown to the model.
 const OUTPUT_CHARS_MAX: usize = 2000;
 
 /// The row of this environment.

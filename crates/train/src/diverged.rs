@@ -1,6 +1,6 @@
 //! Numbers that stop being finite: names the tensor at fault. It repairs nothing: a run that diverged ends.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Device;
 use plimsoll_memory::Buf;
 use plimsoll_model::{Param, ParamTable};
@@ -26,13 +26,13 @@ pub fn finite_weights(dev: &dyn Device, table: &ParamTable, weights: Buf<'_>) ->
         return Ok(());
     };
     let message = format!("tensor `{}` is not finite after an update", param.parts[0].name);
-    Err(Error::new("model-weight-not-finite", message).hint("lower train.learning_rate"))
+    Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"))
 }
 
 /// Returns the error that names the first tensor whose gradient is not finite.
 pub fn gradient_not_finite(dev: &dyn Device, table: &ParamTable, grads: Buf<'_>) -> Error {
     let broken = table.params.iter().find(|p| !sum_squares(dev, grads, p).is_finite());
     let name = broken.map_or("their sum", |p| p.parts[0].name.as_str());
-    Error::new("gradient-not-finite", format!("the gradient of `{name}` is not finite"))
+    Error::new(slugs::GRADIENT_NOT_FINITE, format!("the gradient of `{name}` is not finite"))
         .hint("lower train.learning_rate, or set train.grad_clip")
 }

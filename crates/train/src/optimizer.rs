@@ -22,9 +22,7 @@ pub enum OptimizerDType {
 /// Storage of everything that one parameter has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateDTypes {
-    /// Weights and activations.
     pub weights: DType,
-    /// Gradients.
     pub grads: DType,
     /// AdamW's moments.
     pub optimizer: OptimizerDType,
@@ -149,7 +147,6 @@ pub struct Optimizer<'a> {
     /// Gradients, in the shape of the parameters.
     pub grads: Params<'a>,
     states: States<'a>,
-    /// Updates made.
     pub step: u64,
 }
 

@@ -13,7 +13,6 @@ use plimsoll_model::{PassIndex, PassLimits};
 /// A prompt with one response. Neighbours of the same `group` share the prompt's rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
-    /// Which prompt.
     pub group: usize,
     /// Its tokens, at least one.
     pub prompt: &'a [u32],
@@ -21,7 +20,7 @@ pub struct Sequence<'a> {
     pub response: &'a [u32],
 }
 
-/// Which token a head row predicts; with `Heads::End`, the last one, which it stands on.
+/// Which token a head row predicts; with `Heads::End`, the last one, in its own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRow {
     /// Index into the sequences.
@@ -30,7 +29,6 @@ pub struct HeadRow {
     pub token: u32,
 }
 
-/// Which rows go through the head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Heads {
     /// One for each response token: the row that predicts it.
@@ -43,9 +41,8 @@ pub enum Heads {
 /// How sequences become micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
-    /// Which rows go through the head.
     pub heads: Heads,
-    /// True if the sequences of a group stand in one micro-batch, because their loss needs all of them.
+    /// True if the sequences of a group are in one micro-batch, because their loss needs all of them.
     pub whole_groups: bool,
 }
 
@@ -54,7 +51,6 @@ pub struct Packing {
 pub struct PackLimits {
     /// Rows of a pass, and rows through its head.
     pub micro_batch_tokens: usize,
-    /// Longest prompt.
     pub prompt_tokens: usize,
     /// Segments of a pass: prompts and responses together.
     pub segments: usize,
@@ -63,7 +59,7 @@ pub struct PackLimits {
 impl PackLimits {
     /// The limits of a pass.
     ///
-    /// A prompt stands in every pass, so at most `segments - 1` responses do. A response copies up to 15 slots of its
+    /// Every pass holds a prompt, so at most `segments - 1` responses do. A response copies up to 15 slots of its
     /// prompt; the blocks hold every row and all of these copies, which is enough for one sequence of any shape. Where
     /// more is lost at the ends of blocks, a micro-batch ends before its rows do.
     pub fn pass(&self) -> PassLimits {
@@ -80,7 +76,7 @@ impl PackLimits {
         }
     }
 
-    /// The same of a pass with these heads: one a sequence needs no more rows than there are responses.
+    /// The limits of a pass with these heads: one a sequence needs no more rows than there are responses.
     pub fn pass_of(&self, heads: Heads) -> PassLimits {
         let pass = self.pass();
         match heads {
@@ -95,14 +91,12 @@ impl PackLimits {
     }
 }
 
-/// One forward and backward pass.
 #[derive(Debug)]
 pub struct MicroBatch<'a> {
     /// Index arrays for the device.
     pub index: &'a PassIndex,
     /// What each head row predicts, sequences ascending, tokens ascending.
     pub head: &'a [HeadRow],
-    /// The sequences in it.
     pub sequences: std::ops::Range<usize>,
 }
 
@@ -157,7 +151,7 @@ impl Packer {
         self.index.clear();
         self.head.clear();
         self.next_block = 0;
-        // (group, first row, first block) of the prompt that stands in this micro-batch.
+        // (group, first row, first block) of the prompt in this micro-batch.
         let mut root: Option<(usize, usize, usize)> = None;
         let mut end = first;
         while end < sequences.len() {
@@ -410,7 +404,7 @@ mod tests {
                 rows += batch.index.ids.len();
                 first = batch.sequences.end;
             }
-            // Each prompt stands once.
+            // Each prompt occurs once.
             let unread = if heads == Heads::Tokens { all.len() } else { 0 };
             let total = prompts.iter().chain(&responses).map(Vec::len).sum::<usize>();
             assert_eq!(rows, total - unread, "{tokens} {heads:?}");

@@ -1,15 +1,14 @@
-//! Wakes a thread that sleeps in a poll over descriptors.
+//! Wakes a thread that sleeps in a poll.
 
 use rustix::event::EventfdFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// A descriptor that is readable from `ring` to `quiet`; clones are one and the same.
+/// A descriptor that is readable from `ring` to `quiet`; clones share it.
 #[derive(Clone, Debug)]
 pub struct Bell(Arc<OwnedFd>);
 
 impl Bell {
-    /// A quiet bell.
     pub fn new() -> std::io::Result<Bell> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Bell(Arc::new(rustix::event::eventfd(0, flags)?)))
@@ -17,11 +16,11 @@ impl Bell {
 
     /// Makes it readable.
     pub fn ring(&self) {
-        // It fails only where it rang 2^64 times unheard.
+        // Fails only after 2^64 unheard rings.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable until it is rung again; true if it was rung.
+    /// Makes it unreadable until the next ring. Returns true if it was rung.
     pub fn quiet(&self) -> bool {
         rustix::io::read(&*self.0, &mut [0u8; 8]).is_ok()
     }

@@ -1,7 +1,7 @@
-//! The hidden verb `env-worker`: what a process does to itself before it starts the user's interpreter.
+//! The hidden verb `env-worker`: how a process limits itself before it starts the user's interpreter.
 //!
-//! The parent spawns this program without code between fork and exec, which a process with threads could not run safely.
-//! Here, alone and with one thread, it opens a session, joins its memory group, shuts the GPU out, starts the interpreter
+//! The parent spawns this program without code between fork and exec, which would be unsafe in a process with threads.
+//! Here, with a single thread, it opens a session, joins its memory group, blocks the GPU, starts the interpreter
 //! on a script in a memfd, and stays as its keeper (`keeper.rs`).
 
 use crate::groups::Joined;
@@ -16,22 +16,21 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-/// The verb by which our binary becomes a worker.
+/// The verb with which a binary becomes a worker.
 pub const ENV_WORKER: &str = "env-worker";
 
-/// Number of the descriptor on which the script speaks with its parent.
+/// The descriptor of the socket between script and parent.
 const SOCKET: i32 = 3;
-/// Workers are killed for lack of memory before whoever started them.
+/// Workers are killed for lack of memory before their parent.
 const OOM_POINTS: i32 = 500;
-/// Exit code of a process that did not become its program, as shells have it.
+/// Exit code of a process that could not start its program, as in shells.
 const NOT_STARTED: u8 = 126;
 
-/// What a worker is to become, and within which limits.
+/// The program and the limits of a worker.
 #[derive(Clone, Debug)]
 pub struct Confined {
-    /// The interpreter.
     pub python: PathBuf,
-    /// Limit on its private memory (RLIMIT_DATA), which Python sees as MemoryError.
+    /// Limit on private memory (RLIMIT_DATA), which Python reports as MemoryError.
     pub memory: Bytes,
     /// Whether it may reach a network.
     pub network: Network,
@@ -40,7 +39,7 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// The arguments of our binary, verb first, for a child of process `parent` in the group of these paths.
+    /// Returns the arguments of the binary, verb first, for a child of process `parent` in the group of these paths.
     pub(crate) fn arguments(&self, parent: u32, group: Option<[PathBuf; 2]>) -> Vec<OsString> {
         let network = if self.network == Network::Allow { "network" } else { "" };
         let gpu = if self.gpu == Gpu::Allow { "gpu" } else { "" };
@@ -50,16 +49,16 @@ impl Confined {
     }
 }
 
-/// What the arguments say.
+/// The parsed arguments.
 struct Place {
     confined: Confined,
     parent: i32,
-    /// The worker's memory group, and the one to go back to.
+    /// The worker's memory group, and the one to return to.
     group: Option<[PathBuf; 2]>,
 }
 
 impl Place {
-    /// Reads what `arguments` wrote behind the verb.
+    /// Parses the output of `arguments` after the verb.
     fn read(arguments: &[OsString]) -> Option<Place> {
         let [parent, memory, network, gpu, group, own, python] = arguments else { return None };
         let number = |text: &OsString| text.to_str()?.parse::<u64>().ok();
@@ -73,7 +72,7 @@ impl Place {
         Some(Place { confined, parent: i32::try_from(number(parent)?).ok()?, group })
     }
 
-    /// Joins the worker's group. Its other limits hold without it all the same.
+    /// Joins the worker's group. The other limits hold without it.
     fn join(&self) -> Option<Joined> {
         let [dir, own] = self.group.as_ref()?;
         let joined = Joined::join(dir, own);
@@ -87,12 +86,12 @@ impl Place {
 }
 
 /// Becomes the keeper of a worker that runs `script`, and ends when the worker does. `arguments` are those of the process
-/// behind the verb. What kept it from starting is said on standard error.
+/// after the verb. Errors go to stderr.
 pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
     let group = place.join();
     let started = stay(place.parent).and_then(|()| prepare(&place.confined, script)).and_then(|ready| {
-        // The socket and the script are closed here once they are open there.
+        // The interpreter has its own copies of the socket and the script.
         keeper::start(ready.command, place.confined.memory.0)
     });
     match started {
@@ -101,14 +100,14 @@ pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     }
 }
 
-/// Becomes the worker itself, without a keeper: for a program that is a large one, as an interpreter with this library
-/// is. What the worker starts in sessions of its own may then outlive a parent that is killed, until groups are swept.
+/// Becomes the worker itself, without a keeper, for large programs such as an interpreter with this library
+/// loaded. Processes in other sessions may then outlive a killed parent, until groups are swept.
 pub fn exec_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
     place.join();
     let prepared = prepare(&place.confined, script).and_then(|mut ready| {
         keeper::bind(Pid::from_raw(place.parent), place.confined.memory.0)?;
-        // `exec` comes back with what kept it.
+        // `exec` only returns on errors.
         Err::<(), _>(ready.command.exec())
     });
     place.not_started(&prepared.expect_err("a process that became another one is not here"))
@@ -119,7 +118,7 @@ fn not_by_hand() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What a keeper does to itself.
+/// Limits the keeper itself.
 fn stay(parent: i32) -> std::io::Result<()> {
     rustix::process::setsid()?;
     if rustix::process::getppid() != Pid::from_raw(parent) {
@@ -128,19 +127,19 @@ fn stay(parent: i32) -> std::io::Result<()> {
     keeper::adopt()
 }
 
-/// The interpreter's command, and what it inherits.
+/// Returns the interpreter's command with its inherited descriptors.
 struct Ready {
     command: Command,
     _socket: OwnedFd,
     _script: OwnedFd,
 }
 
-/// Everything that a worker inherits from whoever becomes it or starts it.
+/// Sets everything that a worker inherits.
 fn prepare(confined: &Confined, script: &str) -> std::io::Result<Ready> {
-    // A core file of a worker is of no use and may be gigabytes.
+    // A worker's core file is useless and may be gigabytes.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     raise_oom_score();
-    // The socket came as standard input, for that is what a spawn can hand over.
+    // The socket came as stdin, because a spawn can pass that.
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), SOCKET)?;
     if socket.as_raw_fd() != SOCKET {
         return Err(std::io::Error::other(format!("descriptor {SOCKET} is taken")));
@@ -153,7 +152,7 @@ fn prepare(confined: &Confined, script: &str) -> std::io::Result<Ready> {
         let written = rustix::io::write(&memfd, rest)?;
         rest = &rest[written..];
     }
-    // Last, so that it cannot refuse what stands above. A kernel without filters is told by the parent's scans.
+    // Last, so that it cannot refuse the calls above. On a kernel without filters the parent's scans replace it.
     if (confined.network, confined.gpu) != (Network::Allow, Gpu::Allow) && sandbox::is_there() {
         sandbox::enter(confined.network, confined.gpu)?;
     }

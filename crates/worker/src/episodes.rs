@@ -1,31 +1,29 @@
-//! A text environment in a Python file, behind one interpreter that holds several episodes.
+//! A text environment in a Python file, in one interpreter that holds several episodes.
 //!
-//! What the environment does wrong is told apart: it raised, it hung, it died, it went over its memory, or what it
-//! returned is no turn. An episode whose worker has ended since its reset is lost, which is nobody's second fault.
+//! Failures are distinguished: it raised, hung, died, exceeded its memory, or returned something that is not a turn. An
+//! episode whose worker has ended since its reset is lost, which is not counted as a second failure.
 
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Serves the class; embedded, so that nothing has to be installed.
+/// Serves the class; embedded, so that nothing needs to be installed.
 const SERVE: &str = include_str!("serve_episodes.py");
 
-/// What to load and how.
+/// The class to load, and its limits.
 #[derive(Clone, Debug)]
 pub struct EpisodesSpec {
-    /// The file.
     pub file: PathBuf,
     /// The class in it, or a function that makes an environment.
     pub class: String,
-    /// The interpreter; `python3` if none.
+    /// The interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Limit on the address space of the interpreter.
     pub memory: Bytes,
-    /// Whether it may reach a network.
     pub network: Network,
     /// Longest time for the environment to answer one turn.
     pub step_timeout: Duration,
@@ -33,17 +31,16 @@ pub struct EpisodesSpec {
     pub reset_timeout: Duration,
 }
 
-/// What an environment said: roles with contents.
+/// Messages of an environment: roles with contents.
 pub type Messages = Vec<(String, String)>;
 
 /// The answer to a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// What it said.
     pub messages: Messages,
-    /// Reward of the turn; finite.
+    /// Finite.
     pub reward: f64,
-    /// True if the episode is over.
+    /// The episode is over.
     pub done: bool,
 }
 
@@ -69,13 +66,13 @@ impl PythonEpisodes {
         let python = spec.python.as_deref();
         let launch = Launch::of_python(python, SERVE, (file, class), spec.memory, spec.network, check_loaded);
         let (step_timeout, reset_timeout) = (spec.step_timeout, spec.reset_timeout);
-        // A turn is not asked for twice: the environment may have taken it already.
+        // No retries: the environment may already have taken the turn.
         let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };
         let pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
         Ok(PythonEpisodes { pool, name: class.clone(), step_timeout, reset_timeout })
     }
 
-    /// Begins an episode in a slot: what the environment says first.
+    /// Begins an episode in a slot. Returns the environment's first messages.
     ///
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
     pub fn reset(&mut self, slot: usize, seed: u32) -> Result<Messages> {
@@ -86,7 +83,7 @@ impl PythonEpisodes {
         messages(&reply).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
     }
 
-    /// Gives the model's turn to the episode in a slot; `None` if the worker that held it has ended since.
+    /// Passes the model's turn to the episode in a slot. Returns `None` if the worker that held it has ended.
     ///
     /// Errors: as `reset`.
     pub fn step(&mut self, slot: usize, response: &str) -> Result<Option<Turn>> {
@@ -101,7 +98,7 @@ impl PythonEpisodes {
         }
     }
 
-    /// Times that the worker was started again.
+    /// Returns how often the worker was restarted.
     pub fn restarts(&self) -> u64 {
         self.pool.restarts()
     }
@@ -116,7 +113,7 @@ impl PythonEpisodes {
             let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
             let what = lines.last().copied().unwrap_or("an exception");
             let message = format!("environment `{}` raised {what}", self.name);
-            let error = Error::new("text-environment-raised", message);
+            let error = Error::new(slugs::TEXT_ENVIRONMENT_RAISED, message);
             let tail = &lines[lines.len().saturating_sub(7)..];
             return Err(tail.iter().fold(error, |error, line| error.fact(*line)).hint("fix the environment"));
         }
@@ -131,7 +128,7 @@ impl PythonEpisodes {
 
     fn bad_reply(&self, what: &str) -> Error {
         let message = format!("environment `{}`: {what}", self.name);
-        Error::new("text-environment-bad-reply", message)
+        Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
             .hint("reset(seed) returns messages, step(response) returns (messages, reward, done); messages are a string, a dict with `role` and `content`, or a list of these")
     }
 }
@@ -158,36 +155,36 @@ fn check_loaded(name: &str, line: &str) -> Result<()> {
         .hint("import the file with the same interpreter to see why; `environment.python` names another"))
 }
 
-/// What is said of an environment's worker.
+/// The slug and the hint of a failed environment.
 struct Words {
     slug: &'static str,
     hint: &'static str,
 }
 
-/// What a pool says of the worker of a reward, said of that of an environment.
+/// Turns a pool's error about a reward into one about an environment.
 fn of_environment(error: Error) -> Error {
     let Words { slug, hint } = match error.slug {
-        "reward-worker-timeout" => Words {
-            slug: "text-environment-timeout",
+        slugs::REWARD_WORKER_TIMEOUT => Words {
+            slug: slugs::TEXT_ENVIRONMENT_TIMEOUT,
             hint: "raise environment.step_timeout_ms, or make the environment return in time",
         },
-        "reward-worker-over-budget" => Words {
-            slug: "text-environment-over-budget",
+        slugs::REWARD_WORKER_OVER_BUDGET => Words {
+            slug: slugs::TEXT_ENVIRONMENT_OVER_BUDGET,
             hint: "raise environment.worker_memory, or lower environment.num_workers",
         },
-        "reward-worker-crashed" | "reward-worker-oom-killed" => Words {
+        slugs::REWARD_WORKER_CRASHED | slugs::REWARD_WORKER_OOM_KILLED => Words {
             slug: "text-environment-crashed",
             hint: "run the environment alone to see why; a crash in native code may also be the limit environment.worker_memory",
         },
-        "reward-bad-reply" => Words {
-            slug: "text-environment-bad-reply",
+        slugs::REWARD_BAD_REPLY => Words {
+            slug: slugs::TEXT_ENVIRONMENT_BAD_REPLY,
             hint: "what an environment says to one turn is bounded by 1 MiB",
         },
-        "reward-worker-not-started" => Words {
+        slugs::REWARD_WORKER_NOT_STARTED => Words {
             slug: "text-environment-missing",
             hint: "environment.python names the interpreter; `python3` if absent",
         },
-        "reward-sandbox-missing" => Words {
+        slugs::REWARD_SANDBOX_MISSING => Words {
             slug: "text-environment-missing",
             hint: "set environment.network = \"allow\" if the environment may reach the network",
         },

@@ -1,8 +1,8 @@
-//! Memory groups of workers: where the kernel lets us make groups below ours, each worker has one, and its limit is the
-//! kernel's to hold. It needs no privilege; where groups cannot be made there are none, and readings hold the limit.
+//! Memory cgroups of workers: where groups can be made below this process's, each worker has one and the kernel enforces
+//! its limit. It needs no privilege; where groups cannot be made, readings enforce the limit.
 //!
-//! A group is removed when its worker has ended. If whoever made it was killed, the worker's keeper removes it; what even
-//! that left is removed by the next who makes groups in the same place.
+//! A group is removed when its worker has ended. If its maker was killed, the worker's keeper removes it; the rest
+//! is removed by the next process that makes groups in the same place.
 
 use crate::procs;
 use plimsoll_base::Bytes;
@@ -14,21 +14,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where we go, in a group that was left to us, so that it can have others beside us.
+/// The child group that this process moves to in a delegated group, so that it can have siblings.
 const OWN: &str = "plimsoll";
-/// Names of our groups begin so; process namespace, process and its start follow, then a number.
+/// Prefix of group names; process namespace, process and its start follow, then a number.
 const PREFIX: &str = "plimsoll-env-";
-/// Charges are made in batches: a group that is full may have a peak a little below its limit.
+/// Charges are made in batches: the peak of a full group may be slightly below its limit.
 const PEAK_SLACK: u64 = 1 << 20;
-/// A group is empty a moment after its last process has ended.
+/// How long a group may take to be empty after its last process has ended.
 const REMOVE_TIME: Duration = Duration::from_millis(500);
 const REMOVE_TICK: Duration = Duration::from_millis(1);
 
-/// Where groups of workers are made.
 #[derive(Clone, Debug)]
 pub struct GroupHome {
     dir: PathBuf,
-    /// Our own group, to which a keeper goes back before it removes its group.
+    /// This process's group, to which a keeper returns before it removes its group.
     own: PathBuf,
     version: u8,
 }
@@ -40,29 +39,29 @@ pub struct WorkerGroup {
     own: PathBuf,
 }
 
-/// That the kernel killed processes of a group.
+/// Kills of processes of a group by the kernel.
 #[derive(Clone, Debug)]
 pub struct GroupKill {
     /// The group's numbers, in words.
     pub fact: String,
-    /// Whether the limit of the group itself was hit, and not one above it.
+    /// Whether the limit of the group itself was hit, not one above it.
     pub by_own_limit: bool,
 }
 
-/// A group as the keeper in it sees it.
+/// A group, for the keeper in it.
 pub(crate) struct Joined {
     dir: PathBuf,
     own: PathBuf,
 }
 
 impl GroupHome {
-    /// The place for groups on this machine, if a group with a limit can be made there. Removes what processes that
-    /// have died left there. In a group of version 2 that systemd has left to this process alone (`Delegate=yes`), this
-    /// process moves into a group of its own below.
+    /// Finds the place for groups on this machine, if a group with a limit can be made there. Removes groups of processes
+    /// that have died. In a version 2 group that systemd delegates to this process alone (`Delegate=yes`), this
+    /// process moves into a child group.
     pub fn find(host: &Host) -> Option<GroupHome> {
         let own = host.memory_groups().into_iter().next()?;
         if own.version == 2 && is_delegated(&own.dir) && processes(&own.dir) == [std::process::id()] {
-            // As far as it goes: what cannot be done here leaves the groups as they were.
+            // Best effort: failures leave the groups unchanged.
             let _ = make_room(&own.dir);
         }
         let home = candidates(&host.memory_groups())?;
@@ -70,17 +69,17 @@ impl GroupHome {
             return None;
         }
         home.sweep();
-        // The first group shows whether the kernel takes one, with a limit.
+        // The first group shows whether the kernel accepts one with a limit.
         home.make(Bytes::mib(64)).ok()?;
         Some(home)
     }
 
-    /// In words, with the place.
+    /// Describes it, with its path.
     pub fn describe(&self) -> String {
         format!("memory group (cgroup v{}) below {}", self.version, self.dir.display())
     }
 
-    /// A new group whose processes hold at most `memory` together.
+    /// Makes a group whose processes hold at most `memory` together.
     pub fn make(&self, memory: Bytes) -> std::io::Result<WorkerGroup> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (identity(std::process::id())?, NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -91,8 +90,8 @@ impl GroupHome {
         let set = |file: &str, value: String| write_to(&made.group.dir.join(file), &value);
         if self.version == 2 {
             set("memory.max", memory.0.to_string())?;
-            // Without swap the limit is on what is held; a kernel or a machine without swap has no such file. And of a
-            // worker whose processes are killed one by one nothing useful is left.
+            // Without swap the limit is on all memory held; a kernel or a machine without swap lacks this file. And a
+            // worker cannot continue after one of its processes is killed.
             let _ = set("memory.swap.max", "0".into());
             let _ = set("memory.oom.group", "1".into());
         } else {
@@ -108,7 +107,7 @@ impl GroupHome {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let Some(maker) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
-            // Processes of another namespace have numbers that mean nothing here.
+            // Process ids of another namespace mean nothing here.
             let Some((maker, _)) = maker.rsplit_once('-') else { continue };
             let is_ours = namespace().is_ok_and(|own| maker.split('-').next() == Some(&own.to_string()));
             let pid = maker.split('-').nth(1).and_then(|pid| pid.parse().ok());
@@ -123,12 +122,12 @@ impl GroupHome {
 }
 
 impl WorkerGroup {
-    /// The words by which a keeper joins.
+    /// Returns the arguments with which a keeper joins.
     pub(crate) fn arguments(&self) -> [PathBuf; 2] {
         [self.group.dir.clone(), self.own.clone()]
     }
 
-    /// What the kernel says of it, if it killed processes in it.
+    /// Returns the kernel's counts, if it killed processes in the group.
     pub fn killed(&self) -> Option<GroupKill> {
         let kills = self.group.oom_kills()?;
         if kills == 0 {
@@ -141,14 +140,14 @@ impl WorkerGroup {
         words.extend(self.group.peak().map(|bytes| format!("peak {}", Bytes(bytes))));
         words.push(format!("{kills} processes killed by the kernel"));
         let fact = format!("{}: {}", self.group.dir.display(), words.join(", "));
-        // Not every kernel of version 1 counts hits of a limit that is on memory and swap together: the peak shows them.
+        // Not every version 1 kernel counts hits of the limit on memory with swap: the peak shows them.
         let is_full =
             limit.zip(self.group.peak()).is_some_and(|((_, limit), peak)| peak + PEAK_SLACK >= limit.0);
         let by_own_limit = self.group.limit_hits().is_none_or(|hits| hits > 0) || is_full;
         Some(GroupKill { fact, by_own_limit })
     }
 
-    /// Its processes.
+    /// Returns its processes.
     pub fn processes(&self) -> Vec<u32> {
         processes(&self.group.dir)
     }
@@ -162,13 +161,13 @@ impl Drop for WorkerGroup {
 }
 
 impl Joined {
-    /// Moves this process into the group; from there on it and all that it starts are counted and limited in it.
+    /// Moves this process into the group, which then counts and limits it and all its children.
     pub(crate) fn join(dir: &Path, own: &Path) -> std::io::Result<Joined> {
         write_to(&dir.join("cgroup.procs"), "0")?;
         Ok(Joined { dir: dir.to_path_buf(), own: own.to_path_buf() })
     }
 
-    /// Moves back and removes the group. Best effort: who makes groups next removes what is left.
+    /// Moves back and removes the group. Best effort: the next process that makes groups removes what is left.
     pub(crate) fn leave(&self) {
         if write_to(&self.own.join("cgroup.procs"), "0").is_ok() {
             remove(&self.dir);
@@ -176,7 +175,7 @@ impl Joined {
     }
 }
 
-/// Where groups might be made: `groups` are ours and those above, our own first.
+/// Returns where groups might be made: `groups` are this process's and those above it, its own first.
 fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
     let own = groups.first()?;
     let home =
@@ -184,8 +183,8 @@ fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
     if own.version == 1 || hands_memory_on(&own.dir) {
         return home(&own.dir);
     }
-    // A group of version 2 with processes in it hands nothing on, so ours can only have siblings. They would not be bound
-    // by a limit of ours, so there must be none.
+    // A version 2 group with processes cannot pass controllers on, so new groups can only be siblings. Limits of this
+    // process's group would not bind them, so it must have none.
     let is_unlimited = own.limits().iter().all(|(_, value)| value.bytes().is_none());
     let above = groups.get(1).filter(|_| is_unlimited)?;
     if !hands_memory_on(&above.dir) && is_delegated(&above.dir) {
@@ -194,7 +193,7 @@ fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
     hands_memory_on(&above.dir).then(|| home(&above.dir)).flatten()
 }
 
-/// Makes a group whose only process this is one that hands memory on: it may have no process then, so this one goes
+/// Lets a group whose only process is this one pass the memory controller on: it may have no process then, so this one moves
 /// below it.
 fn make_room(dir: &Path) -> std::io::Result<()> {
     let below = dir.join(OWN);
@@ -203,13 +202,13 @@ fn make_room(dir: &Path) -> std::io::Result<()> {
     write_to(&dir.join("cgroup.subtree_control"), "+memory")
 }
 
-/// Whether groups below this one of version 2 may limit memory.
+/// Whether groups below this version 2 group may limit memory.
 fn hands_memory_on(dir: &Path) -> bool {
     let control = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap_or_default();
     control.split_ascii_whitespace().any(|name| name == "memory")
 }
 
-/// Whether systemd has left this group to us.
+/// Whether systemd has delegated this group.
 fn is_delegated(dir: &Path) -> bool {
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0u8; 8];
@@ -217,15 +216,15 @@ fn is_delegated(dir: &Path) -> bool {
     })
 }
 
-/// The number of our process namespace.
+/// Returns the number of this process's namespace.
 fn namespace() -> std::io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// A process, told from those that had its number before: namespace, number and start.
+/// Identifies a process even if its pid is reused: namespace, pid and start.
 fn identity(pid: u32) -> std::io::Result<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The 22nd field of the line, counted behind the name.
+    // The 22nd field of the line, counted after the name.
     let start = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19));
     let start = start.ok_or_else(|| std::io::Error::other("a process without a start"))?;
     Ok(format!("{}-{pid}-{start}", namespace()?))
@@ -240,7 +239,7 @@ fn may_write(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Writes to a file of the kernel's, which is there or is not.
+/// Writes to an existing kernel file.
 fn write_to(path: &Path, value: &str) -> std::io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
@@ -284,14 +283,14 @@ mod tests {
         assert_eq!(place(&[&free]), None);
         assert_eq!(place(&[&above]), Some(above.dir.clone()));
         assert_eq!(place(&[&MemoryGroup { version: 1, ..bound.clone() }]), Some(bound.dir));
-        // A tree of plain files takes no group with a limit.
+        // A tree of plain files accepts no group with a limit.
         assert!(GroupHome { dir: above.dir.clone(), own: above.dir, version: 2 }.make(Bytes(1)).is_err());
     }
 
     #[test]
     fn a_group_is_removed_with_its_owner_and_after_it() {
         let Some(home) = GroupHome::find(&Host::this()) else {
-            eprintln!("skipped: this machine lets nobody make memory groups here");
+            eprintln!("skipped: memory groups cannot be made here");
             return;
         };
         let made = home.make(Bytes::mib(64)).unwrap();
@@ -300,7 +299,7 @@ mod tests {
         assert_eq!(made.group.limits()[0].1.bytes(), Some(64 << 20));
         drop(made);
         assert!(!dir.is_dir());
-        // One of a process that is gone: the number of this process with the start of another.
+        // A group of a dead process: this pid with another start.
         let left = home.dir.join(format!("{PREFIX}{}-{}-1-0", namespace().unwrap(), std::process::id()));
         fs::create_dir(&left).unwrap();
         home.sweep();

@@ -1,9 +1,9 @@
-//! The process between us and an interpreter: it owns whatever the interpreter starts, and leaves none of it behind.
+//! The process between this program and an interpreter: it owns all processes that the interpreter starts, and ends them.
 //!
-//! A signal at the parent's death reaches a child and no grandchild. So the keeper stays: it takes up orphans of the
-//! worker, ends when the interpreter ends, or when its own parent is gone, and by then has killed everything below itself,
-//! processes that opened a session of their own included. It ends as the interpreter did, so that whoever started it sees
-//! that end. It has no part in the worker's socket, and lets go of this program's pages once the interpreter runs: it costs
+//! The signal at a parent's death reaches children but not grandchildren. So the keeper stays: it adopts orphans of the
+//! worker, ends when the interpreter or its own parent has ended, and before that kills everything below itself,
+//! including processes in other sessions. It ends as the interpreter did, so that its parent sees
+//! that end. It does not hold the worker's socket, and releases this program's pages once the interpreter runs: it costs
 //! a megabyte.
 
 use crate::groups::Joined;
@@ -18,28 +18,28 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// How soon orphans are collected, and the parent's end is seen where its pipe does not tell.
+/// How soon orphans are collected, and the parent's end is noticed if its pipe does not show it.
 const TICK: Duration = Duration::from_millis(200);
-/// The same where the kernel has no descriptors of processes.
+/// As `TICK`, on kernels without process descriptors.
 const SHORT_TICK: Duration = Duration::from_millis(20);
-/// How long killed processes may take to be gone; one in the middle of a disk's answer is left to the kernel.
+/// How long killed processes may take to end; one that waits for a disk is left to the kernel.
 const KILL_TIME: Duration = Duration::from_secs(5);
-/// Between two looks at what is left.
+/// Between two checks of what is left.
 const KILL_TICK: Duration = Duration::from_millis(1);
-/// What shells add to a signal's number.
+/// What shells add to a signal's number in exit codes.
 const SIGNALLED: i32 = 128;
 
-/// Takes up orphans from here on.
+/// Adopts orphans from now on.
 pub(crate) fn adopt() -> std::io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Opens a session that dies with `parent`, its private memory limited. Makes system calls only: it may run between fork
+/// Opens a session that dies with `parent`, with limited private memory. Only makes system calls: it may run between fork
 /// and exec.
 pub(crate) fn bind(parent: Option<Pid>, memory: u64) -> std::io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the signal was armed; then nobody would ever send it.
+    // The parent may have died before the signal was armed; then it would never be sent.
     if rustix::process::getppid() != parent {
         return Err(rustix::io::Errno::SRCH.into());
     }
@@ -51,13 +51,13 @@ pub(crate) fn bind(parent: Option<Pid>, memory: u64) -> std::io::Result<()> {
 /// Starts the interpreter, bound to this process.
 pub(crate) fn start(mut python: Command, memory: u64) -> std::io::Result<Pid> {
     let keeper = rustix::process::getpid();
-    // SAFETY: `bind` neither allocates nor takes a lock, as the gap between fork and exec demands.
+    // SAFETY: `bind` neither allocates nor takes a lock, as required between fork and exec.
     unsafe { python.pre_exec(move || bind(Some(keeper), memory)) };
     let child = python.spawn()?;
     Ok(Pid::from_child(&child))
 }
 
-/// Stays until the interpreter has ended or `parent` has, kills what is left, and ends as the interpreter did.
+/// Waits until the interpreter or `parent` has ended, kills what is left, and ends as the interpreter did.
 pub(crate) fn keep(python: Pid, parent: i32, group: Option<Joined>) -> ExitCode {
     let handle = rustix::process::pidfd_open(python, PidfdFlags::empty()).ok();
     let mut end = None;
@@ -67,7 +67,7 @@ pub(crate) fn keep(python: Pid, parent: i32, group: Option<Joined>) -> ExitCode 
         wait(handle.as_ref());
         reap(python, &mut end);
     }
-    // The worker first, which may be in the middle of starting others.
+    // The worker first, because it may be starting others.
     if end.is_none() {
         let _ = rustix::process::kill_process(python, Signal::KILL);
     }
@@ -77,20 +77,20 @@ pub(crate) fn keep(python: Pid, parent: i32, group: Option<Joined>) -> ExitCode 
         procs::kill_all(procs::below(&[own]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != own));
         std::thread::sleep(KILL_TICK);
     }
-    // Who started us removes the group; if nobody is left to, we do.
+    // The parent removes the group; without a parent, this process does.
     if let Some(group) = group.filter(|_| rustix::process::getppid() != parent) {
         group.leave();
     }
     end_as(end)
 }
 
-/// Lets go of what is mapped of files and was never written here, by the text of /proc/self/smaps. A page that is needed
-/// again is read from the file, which stays.
+/// Releases mapped file pages that were never written here, by the text of /proc/self/smaps. A page that is needed
+/// again is read from the file.
 fn forget_pages(smaps: &str) {
     for (range, is_clean) in clean_ranges(smaps) {
         if is_clean {
-            // SAFETY: the range holds pages of a file alone (none is anonymous, so none was written), cannot be written, and
-            // is mapped until this process ends: whoever reads it afterwards reads the same bytes.
+            // SAFETY: the range only has unwritten pages of a file (none is anonymous), is not writable, and stays mapped until
+            // this process ends, so later reads see the same bytes.
             let _ = unsafe {
                 rustix::mm::madvise(range.start as *mut c_void, range.len(), Advice::LinuxDontNeed)
             };
@@ -98,7 +98,7 @@ fn forget_pages(smaps: &str) {
     }
 }
 
-/// The mappings of files that cannot be written, and whether none of their pages differs from the file.
+/// Returns the read-only mappings of files, and whether none of their pages differs from the file.
 fn clean_ranges(smaps: &str) -> Vec<(Range<usize>, bool)> {
     let mut found: Vec<(Range<usize>, bool)> = Vec::new();
     let mut is_open = false;
@@ -119,22 +119,22 @@ fn clean_ranges(smaps: &str) -> Vec<(Range<usize>, bool)> {
     found
 }
 
-/// Sleeps until the interpreter ends, nobody reads our words any more, or a tick has passed.
+/// Sleeps until the interpreter ends, the reader of stderr is gone, or a tick has passed.
 fn wait(handle: Option<&OwnedFd>) {
     let words = rustix::stdio::stderr();
     let mut fds = vec![PollFd::from_borrowed_fd(words, PollFlags::empty())];
     fds.extend(handle.map(|handle| PollFd::new(handle, PollFlags::IN)));
     let tick = if handle.is_some() { TICK } else { SHORT_TICK };
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) };
-    // An interrupted poll is a poll that found nothing.
+    // An interrupted poll found nothing.
     let _ = rustix::event::poll(&mut fds, Some(&timeout));
     if !fds[0].revents().is_empty() {
-        // The pipe closes a moment before its reader is gone; a reader that lives on without it is waited for gently.
+        // The pipe closes a moment before its reader ends; sleep, in case the reader lives on.
         std::thread::sleep(KILL_TICK);
     }
 }
 
-/// Collects children that have ended; false once there are none at all.
+/// Collects children that have ended. Returns false once there are none at all.
 fn reap(python: Pid, end: &mut Option<WaitStatus>) -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -151,7 +151,7 @@ fn end_as(end: Option<WaitStatus>) -> ExitCode {
         (Some(code), _) => code,
         (None, Some(signal)) => {
             if let Some(signal) = Signal::from_named_raw(signal) {
-                // Twice, for the first call of a signal of a fault ends in a handler that only takes itself away.
+                // Twice, because the first signal of a fault only runs a handler that removes itself.
                 for _ in 0..2 {
                     let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
                 }

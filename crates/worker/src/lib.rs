@@ -1,13 +1,13 @@
 //! Processes that run other people's code: spawned, limited, supervised.
 //!
-//! A worker has a limit on its address space, a session of its own, neither network nor GPU (`sandbox.rs`), and dies
-//! with the thread that started it. It answers lines of text on its standard output. What it does wrong becomes a named failure with the
-//! last words of its standard error; it is killed with its whole group, and started again a bounded number of times.
-//! The supervisor of a run is here too: it starts the trainer, passes signals on and says how it ended.
-//! Workers of environments are sessions (`session.rs`): a socket of whole messages, shared memory, and a verb of our own binary
-//! (`enter.rs`) that starts the user's interpreter and keeps it (`keeper.rs`), in a memory group of its own where that can be
+//! A worker has a limit on its address space, its own session, neither network nor GPU (`sandbox.rs`), and dies
+//! with the thread that started it. It answers with lines on stdout. A failure has a name and the last
+//! words of its stderr; a failed worker is killed with its process group and restarted a bounded number of times.
+//! The supervisor of a run is here too: it starts the trainer, passes signals on and reports how it ended.
+//! Workers of environments are sessions (`session.rs`): a message socket, shared memory, and a verb of this binary
+//! (`enter.rs`) that starts the user's interpreter and keeps it (`keeper.rs`), in its own memory cgroup where one can be
 //! made (`groups.rs`).
-//! Nothing here waits without a deadline, and nothing here knows what the lines mean, `python.rs` and `episodes.rs` excepted.
+//! Every wait has a deadline. Only `python.rs` and `episodes.rs` know what the lines mean.
 
 mod bell;
 mod enter;

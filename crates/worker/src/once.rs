@@ -12,28 +12,27 @@ use std::time::{Duration, Instant};
 pub enum RunEnd {
     /// By itself, with an exit code.
     Code(i32),
-    /// By a signal: a crash, or the limit on files.
+    /// By a signal: a crash, or the limit on file sizes.
     Signal(i32),
-    /// It did not end in time and was killed.
+    /// Killed because it did not end in time.
     Late,
-    /// It wrote more than may be read and was killed.
+    /// Killed because it wrote too much.
     TooLong,
 }
 
-/// What a program did.
+/// The result of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// How it ended.
     pub end: RunEnd,
-    /// What it wrote to standard output.
+    /// Its stdout.
     pub output: Vec<u8>,
-    /// The last lines of its standard error.
+    /// The last lines of its stderr.
     pub last_words: Vec<String>,
 }
 
-/// Runs a program to its end with `input` on its standard input, which is closed behind it.
+/// Runs a program to its end with `input` as its stdin.
 ///
-/// `output_bytes_max`: more output ends the program. Errors: those of starting it; what it does wrong is no error.
+/// `output_bytes_max`: more output ends the program. Errors: those of starting it; its failures are results.
 pub fn run_once(
     launch: &Launch,
     input: &[u8],
@@ -50,7 +49,7 @@ pub fn run_once(
         let flow = process.read();
         if sent < input.len() {
             let (now, written) = process.write(&input[sent..]);
-            // A program need not read what it is given: its input may be closed while it still writes.
+            // A program need not read its input, which may be closed while it still writes.
             sent = if written == Flow::Closed { input.len() } else { sent + now };
         }
         if sent == input.len() {
@@ -68,7 +67,7 @@ pub fn run_once(
     Ok(Ran { end, output: process.take_output(), last_words: process.last_lines(4) })
 }
 
-/// Output closes before the process ends, and a program may close it long before.
+/// Output closes before the process ends, possibly long before.
 fn ended(process: &mut Process, deadline: Instant) -> RunEnd {
     use std::os::unix::process::ExitStatusExt;
     loop {
@@ -89,6 +88,6 @@ fn wait(process: &Process, deadline: Instant) {
     fds.extend(process.open_input().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
     let next = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(50));
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(next.subsec_nanos()) };
-    // An interrupted poll is a poll that found nothing: the caller looks at every pipe anyway.
+    // An interrupted poll is fine: the caller checks every pipe anyway.
     let _ = rustix::event::poll(&mut fds, Some(&timeout));
 }

@@ -1,20 +1,20 @@
 //! A pool of equal workers: one request each, all in flight at once, one poll loop over all pipes.
 //!
-//! Request `i` goes to worker `i`, whatever the timing, so results do not depend on which worker is fast.
+//! Request `i` always goes to worker `i`, so results do not depend on timing.
 
 use crate::launch::{Launch, Limits};
 use crate::process::{Flow, Process};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_memory::host::{Host, OomWatch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How soon a pool that waits for its workers sees that it is to stop.
+/// How soon a waiting pool notices a stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
-/// Ends the calls of pools in other threads; clones are one and the same.
+/// Ends the calls of pools in other threads; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     is_set: Arc<AtomicBool>,
@@ -22,29 +22,28 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// One that is also set once `signal`, the number of a signal that came, is not 0.
+    /// Returns one that is also set once `signal`, the number of an arrived signal, is not 0.
     pub fn on(signal: &Arc<AtomicI32>) -> Stop {
         Stop { is_set: Arc::default(), signal: Some(signal.clone()) }
     }
 
-    /// From here on every call ends at once with an error, and its workers are killed.
+    /// Ends every call at once with an error, now and later, and kills its workers.
     pub fn set(&self) {
         self.is_set.store(true, Ordering::Relaxed);
     }
 
-    /// True after `set`, or a signal.
     pub fn is_set(&self) -> bool {
         let came = self.signal.as_ref().is_some_and(|signal| signal.load(Ordering::Relaxed) != 0);
         came || self.is_set.load(Ordering::Relaxed)
     }
 }
 
-/// What one worker is asked.
+/// A request to one worker.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Whole lines, each ended by a line feed.
     pub bytes: Vec<u8>,
-    /// How many lines the answer has; at least 1.
+    /// Lines of the answer; at least 1.
     pub reply_lines: usize,
 }
 
@@ -54,24 +53,23 @@ pub struct Pool {
     limits: Limits,
     workers: Vec<Option<Process>>,
     restarts: u64,
-    /// Who was killed for lack of memory since the last death.
+    /// Watches kills for lack of memory since the last death.
     oom: OomWatch,
     stop: Stop,
 }
 
-/// A request under way at one worker.
 struct Call {
     /// Index of worker and request.
     index: usize,
     sent: usize,
     deadline: Instant,
-    /// True while the worker has yet to say its first line.
+    /// True until the worker has sent its first line.
     starting: bool,
     attempts_left: u32,
 }
 
 impl Pool {
-    /// Starts all workers and waits for the line that each says first, if the launch has one.
+    /// Starts all workers and waits for the first line of each, if the launch has one.
     pub fn start(launch: Launch, limits: Limits, stop: Stop) -> Result<Pool> {
         let oom = OomWatch::begin(&Host::this());
         let mut pool = Pool { launch, limits, workers: Vec::new(), restarts: 0, oom, stop };
@@ -79,7 +77,7 @@ impl Pool {
             pool.workers.push(Some(Process::start(&pool.launch)?));
         }
         if pool.launch.ready.is_some() {
-            // No bytes and no reply: a worker that becomes ready is done. A failing start is not tried again.
+            // No bytes and no reply: a worker is done once it is ready. A failed start is not tried again.
             let none: Vec<Request> = Vec::new();
             let outcomes = pool.drive(&none, true);
             outcomes.into_iter().collect::<Result<Vec<_>>>()?;
@@ -87,29 +85,29 @@ impl Pool {
         Ok(pool)
     }
 
-    /// How many requests one call takes.
+    /// Returns the number of requests that one call takes.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Changes the time for one request, from the next one on.
+    /// Sets the time for one request, from the next one on.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.limits.timeout = timeout;
     }
 
-    /// Times that a worker was started again.
+    /// Returns how often a worker was restarted.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// Process ids of the workers that run.
+    /// Returns the process ids of the running workers.
     pub fn pids(&self) -> Vec<u32> {
         self.workers.iter().flatten().map(Process::pid).collect()
     }
 
-    /// Sends request `i` to worker `i` and waits for all answers; at most one request a worker.
+    /// Sends request `i` to worker `i` and waits for all answers; at most one request per worker.
     ///
-    /// Each request has its own outcome. After a failure the worker is gone; the next call starts a fresh one.
+    /// Each request has its own result. A failed worker is gone; the next call starts another.
     pub fn call(&mut self, requests: &[Request]) -> Vec<Result<Vec<String>>> {
         assert!(
             requests.len() <= self.workers.len(),
@@ -120,7 +118,7 @@ impl Pool {
         self.drive(requests, false)
     }
 
-    /// The error of a worker that said that it ran out of memory. It is discarded: its heap is of no more use.
+    /// Discards a worker that reported running out of memory: its heap is unusable. Returns the error.
     pub fn over_budget(&mut self, worker: usize) -> Error {
         let mut process = self.workers[worker].take().expect("a worker that just answered runs");
         process.over_budget("raised MemoryError")
@@ -194,14 +192,14 @@ impl Pool {
             }
         }
         let next = next.min(STOP_POLL);
-        // One millisecond more, so that the deadline has passed when a quiet poll returns.
+        // One millisecond more, so that the deadline has passed when the poll times out.
         let next = next + Duration::from_millis(1);
         let timeout = Timespec { tv_sec: next.as_secs() as i64, tv_nsec: i64::from(next.subsec_nanos()) };
-        // An interrupted poll is a poll that found nothing: the caller looks at every pipe anyway.
+        // An interrupted poll is fine: the caller checks every pipe anyway.
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
     }
 
-    /// Moves bytes for one call; the reply's lines once they are whole.
+    /// Moves bytes for one call. Returns the reply's lines once they are complete.
     fn advance(&mut self, call: &mut Call, request: Option<&Request>) -> Result<Option<Vec<String>>> {
         let timeout = self.limits.timeout;
         let start_timeout = self.limits.start_timeout;
@@ -234,13 +232,14 @@ impl Pool {
                 Err(error)
             }
             Flow::TooLong => Err(Error::new(
-                "reward-bad-reply",
+                slugs::REWARD_BAD_REPLY,
                 format!("reward `{}`: a reply above {reply_bytes_max} bytes", self.launch.name),
             )),
-            // Nobody waits for the answer any more, so nobody reads these words.
-            Flow::Later if self.stop.is_set() => {
-                Err(Error::new("interrupted", format!("reward `{}`: the run has ended", self.launch.name)))
-            }
+            // The caller no longer waits for the answer and ignores this error.
+            Flow::Later if self.stop.is_set() => Err(Error::new(
+                slugs::INTERRUPTED,
+                format!("reward `{}`: the run has ended", self.launch.name),
+            )),
             Flow::Later if Instant::now() >= call.deadline => Err(match call.starting {
                 true => process.timeout(start_timeout, "took to start"),
                 false => process.timeout(timeout, "took for one batch"),

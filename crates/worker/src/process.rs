@@ -2,7 +2,7 @@
 
 use crate::launch::Launch;
 use crate::ring::Ring;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_memory::host::{OomEvidence, OomWatch};
 use rustix::fs::OFlags;
 use std::io::{ErrorKind, Read, Write};
@@ -11,18 +11,18 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Bytes of standard error that are kept for messages.
+/// Bytes kept of stderr for messages.
 const STDERR_BYTES_MAX: usize = 8 << 10;
-/// How much longer than its request a reply may be; more is a runaway, not scores: a score takes about 25 bytes.
+/// How much longer than its request a reply may be: a score takes about 25 bytes, so more is a runaway.
 const REPLY_BYTES_OVER: usize = 1 << 20;
 const SIGKILL: i32 = 9;
-/// Bytes moved a system call.
+/// Bytes moved per system call.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A running worker. Dropping it kills its whole group.
+/// A running worker. Dropping it kills its process group.
 pub(crate) struct Process {
     child: Child,
-    /// None once it was closed.
+    /// `None` once closed.
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
     stderr: ChildStderr,
@@ -30,7 +30,7 @@ pub(crate) struct Process {
     replies: Vec<u8>,
     /// Longest reply to the request under way.
     reply_bytes_max: usize,
-    /// Line feeds in `replies`, counted once as they come.
+    /// Line feeds in `replies`, counted on arrival.
     whole_lines: usize,
     last_words: Ring,
     name: String,
@@ -39,14 +39,14 @@ pub(crate) struct Process {
     memory: Bytes,
 }
 
-/// What reading or writing found.
+/// The result of reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// The pipe would block now.
     Later,
-    /// The other end is gone.
+    /// The other end is closed.
     Closed,
-    /// More was said than any reply may hold.
+    /// More was written than a reply may hold.
     TooLong,
 }
 
@@ -61,7 +61,10 @@ impl Process {
             let set = rustix::fs::fcntl_getfl(fd)
                 .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
             set.map_err(|err| {
-                Error::new("reward-worker-not-started", format!("reward `{}`: its pipes: {err}", launch.name))
+                Error::new(
+                    slugs::REWARD_WORKER_NOT_STARTED,
+                    format!("reward `{}`: its pipes: {err}", launch.name),
+                )
             })?;
         }
         Ok(Process {
@@ -84,12 +87,12 @@ impl Process {
         self.child.id()
     }
 
-    /// Standard input while it is open.
+    /// Returns stdin while it is open.
     pub(crate) fn open_input(&self) -> Option<BorrowedFd<'_>> {
         self.stdin.as_ref().map(AsFd::as_fd)
     }
 
-    /// The end of what there is to read.
+    /// Returns stdout.
     pub(crate) fn close_input(&mut self) {
         self.stdin = None;
     }
@@ -98,12 +101,12 @@ impl Process {
         self.stdout.as_fd()
     }
 
-    /// Standard error while it is open.
+    /// Returns stderr while it is open.
     pub(crate) fn errors(&self) -> Option<BorrowedFd<'_>> {
         self.stderr_open.then(|| self.stderr.as_fd())
     }
 
-    /// Writes what the pipe takes of `bytes`; returns how many bytes went.
+    /// Writes as much of `bytes` as the pipe takes. Returns the number of bytes written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> (usize, Flow) {
         let mut sent = 0;
         let Some(stdin) = &mut self.stdin else { return (0, Flow::Closed) };
@@ -119,34 +122,34 @@ impl Process {
         (sent, Flow::Later)
     }
 
-    /// Bounds the reply to a request of so many bytes; returns the bound.
+    /// Bounds the reply to a request of this many bytes. Returns the bound.
     pub(crate) fn expect_reply_to(&mut self, request_bytes: usize) -> usize {
         self.reply_bytes_max = request_bytes + REPLY_BYTES_OVER;
         self.reply_bytes_max
     }
 
-    /// Bounds what may be read.
+    /// Bounds the bytes to read.
     pub(crate) fn bound_reply(&mut self, bytes: usize) {
         self.reply_bytes_max = bytes;
     }
 
-    /// Takes all that was read.
+    /// Takes all bytes read.
     pub(crate) fn take_output(&mut self) -> Vec<u8> {
         self.whole_lines = 0;
         std::mem::take(&mut self.replies)
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     pub(crate) fn status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// The last lines of its standard error.
+    /// Returns the last lines of its stderr.
     pub(crate) fn last_lines(&self, lines: usize) -> Vec<String> {
         self.last_words.last_lines(lines)
     }
 
-    /// Reads what standard output holds.
+    /// Reads stdout up to now.
     pub(crate) fn read(&mut self) -> Flow {
         let mut chunk = [0u8; CHUNK_BYTES];
         loop {
@@ -166,7 +169,7 @@ impl Process {
         }
     }
 
-    /// Reads a bounded part of what standard error holds, so that a flood of words cannot hold the caller.
+    /// Reads a bounded part of stderr, so that a flood of output cannot hold the caller.
     pub(crate) fn listen(&mut self) {
         let mut chunk = [0u8; CHUNK_BYTES];
         for _ in 0..16 {
@@ -182,7 +185,7 @@ impl Process {
         }
     }
 
-    /// Takes `count` whole lines if they are there.
+    /// Takes `count` whole lines, if there are as many.
     pub(crate) fn take_lines(&mut self, count: usize) -> Option<Vec<String>> {
         if self.whole_lines < count {
             return None;
@@ -202,18 +205,18 @@ impl Process {
             return Some(status);
         }
         self.kill_group();
-        // A killed process ends at once; its parent only has to collect it.
+        // A killed process ends at once; this only collects it.
         self.child.wait().ok()
     }
 
     fn kill_group(&self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // The group is the session that the child opened; an empty group is an error we have no use for.
+            // The group is the session that the child opened. Killing an empty group fails, which is fine.
             let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
         }
     }
 
-    /// Says what a worker died of, after its output closed. `oom` was begun before the worker died.
+    /// Returns why a worker died, after its output closed. `oom` was begun before the worker died.
     pub(crate) fn death(&mut self, oom: &mut OomWatch) -> Error {
         let status = self.wait_briefly().or_else(|| self.kill());
         self.listen();
@@ -238,7 +241,7 @@ impl Process {
             return self.over_budget(&how);
         }
         let error = Error::new(
-            "reward-worker-crashed",
+            slugs::REWARD_WORKER_CRASHED,
             format!("reward `{}`: worker {} {how}", self.name, self.pid()),
         );
         self.with_last_words(error).hint(format!(
@@ -247,8 +250,8 @@ impl Process {
         ))
     }
 
-    /// The error of a worker that the kernel killed, if it did. A worker cannot hold more than its own limit, so what
-    /// is to blame is a limit that does not cover everybody, or whoever else used it up.
+    /// Returns the error of a worker that the kernel killed, if it did. A worker cannot exceed its own limit, so the cause
+    /// is a shared limit that does not cover all processes, or another process.
     fn oom_kill(&self, seen: &OomEvidence) -> Option<Error> {
         let line = seen.line_about(self.pid(), &self.program);
         if line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
@@ -264,7 +267,7 @@ impl Process {
         let message = format!(
             "reward `{name}`: {reason} and the kernel killed worker {pid}, which was within its {budget}"
         );
-        let error = line.iter().fold(Error::new("reward-worker-oom-killed", message), |error, line| {
+        let error = line.iter().fold(Error::new(slugs::REWARD_WORKER_OOM_KILLED, message), |error, line| {
             let held = line.anon.map_or(String::new(), |anon| format!("it held {anon}; "));
             error.fact(format!("{held}kernel: {}", line.text))
         });
@@ -275,11 +278,11 @@ impl Process {
         )
     }
 
-    /// The error of a worker that went over its memory limit.
+    /// Returns the error of a worker that exceeded its memory limit.
     pub(crate) fn over_budget(&mut self, how: &str) -> Error {
         self.listen();
         let error = Error::new(
-            "reward-worker-over-budget",
+            slugs::REWARD_WORKER_OVER_BUDGET,
             format!(
                 "reward `{}`: worker {} ran out of its {} of address space and {how}",
                 self.name,
@@ -290,12 +293,12 @@ impl Process {
         self.with_last_words(error).hint("raise `worker_memory` in the [[reward]] table, or lower `workers`")
     }
 
-    /// The error of a worker that did not answer in time; kills it.
+    /// Kills a worker that did not answer in time. Returns its error.
     pub(crate) fn timeout(&mut self, limit: Duration, doing: &str) -> Error {
         self.kill();
         self.listen();
         let error = Error::new(
-            "reward-worker-timeout",
+            slugs::REWARD_WORKER_TIMEOUT,
             format!(
                 "reward `{}`: worker {} {doing} longer than {} ms and was killed",
                 self.name,
@@ -315,7 +318,7 @@ impl Process {
             .fold(error, |error, line| error.fact(format!("stderr: {line}")))
     }
 
-    /// Output closes a moment before the process is a zombie; waits at most 200 ms for its status.
+    /// Waits at most 200 ms for the exit status: output closes a moment before the process is a zombie.
     fn wait_briefly(&mut self) -> Option<ExitStatus> {
         let until = Instant::now() + Duration::from_millis(200);
         loop {

@@ -1,4 +1,4 @@
-//! What the processes of a worker's session hold: memory, and the GPU if they got to it. Reads /proc; judges nothing.
+//! What the processes of a worker's session hold: memory, and GPU devices. Reads /proc and judges nothing.
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::Host;
@@ -6,19 +6,19 @@ use rustix::process::{Pid, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Paths of GPU devices begin so.
+/// Prefixes of the paths of GPU devices.
 pub const GPU_DEVICES: [&str; 2] = ["/dev/nvidia", "/dev/kfd"];
 
-/// What a process has of a GPU.
+/// What a process holds of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuUse {
-    /// The device file that it has open or mapped, if one.
+    /// A device file that it has open or mapped.
     pub device: Option<String>,
-    /// The driver's library that it has mapped, if so; without a device it holds no context.
+    /// The driver's library, if mapped; without a device it holds no context.
     pub library: Option<String>,
 }
 
-/// The processes of sessions: (session, process).
+/// Lists the processes of sessions: (session, process).
 pub fn of_sessions(sessions: &[u32]) -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -30,8 +30,7 @@ pub fn of_sessions(sessions: &[u32]) -> Vec<(u32, u32)> {
     .collect()
 }
 
-/// The processes that descend from `roots`, themselves included: (root, process). One that has ended and was not waited
-/// for is none.
+/// Lists the living processes that descend from `roots`, including these: (root, process).
 pub fn below(roots: &[u32]) -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -45,7 +44,7 @@ pub fn below(roots: &[u32]) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
     for &root in roots {
         let mut next = vec![root];
-        // A tree of processes changes while it is read; each number is taken from it once, so the walk ends.
+        // The process tree changes while it is read; each pid is visited once, so the walk ends.
         while let Some(pid) = next.pop() {
             next.extend(children.remove(&pid).unwrap_or_default());
             found.extend(living.contains(&pid).then_some((root, pid)));
@@ -54,14 +53,14 @@ pub fn below(roots: &[u32]) -> Vec<(u32, u32)> {
     found
 }
 
-/// The threads of process `pid` and of all that descend from it, as far as they can be read.
+/// Lists the threads of process `pid` and of its descendants, as far as they can be read.
 pub fn tasks_below(pid: u32) -> Vec<u32> {
     let number = |name: &str| name.parse::<u32>().ok();
     let (mut found, mut next) = (Vec::new(), vec![pid]);
     while let Some(pid) = next.pop() {
         for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             found.extend(task.file_name().to_str().and_then(number));
-            // A kernel without this file is one without checkpoints of processes, which none of today's is.
+            // Only kernels built without process checkpoints lack this file.
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
             next.extend(children.split_ascii_whitespace().filter_map(number));
         }
@@ -69,7 +68,7 @@ pub fn tasks_below(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The parent of a process, and whether that lives.
+/// Returns the parent of a process, and whether the process lives.
 fn parent_of(pid: u32) -> Option<(u32, bool)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -77,14 +76,14 @@ fn parent_of(pid: u32) -> Option<(u32, bool)> {
     Some((fields.next()?.parse().ok()?, state != "Z" && state != "X"))
 }
 
-/// Kills processes. One that is gone is no error.
+/// Kills processes, ignoring those that are gone.
 pub fn kill_all(pids: impl IntoIterator<Item = u32>) {
     for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
 }
 
-/// The session of a living process, from its /proc/PID/stat; its name may hold spaces and brackets.
+/// Returns the session of a living process, from its /proc/PID/stat; its name may have spaces and brackets.
 fn session_of(stat: &str) -> Option<u32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -92,12 +91,12 @@ fn session_of(stat: &str) -> Option<u32> {
     (state != "Z" && state != "X").then_some(session)
 }
 
-/// Anonymous memory of processes, together.
+/// Sums the anonymous memory of processes.
 pub fn anonymous_bytes(pids: &[u32]) -> Bytes {
     resident_bytes(pids).0
 }
 
-/// Resident memory of processes, together: (anonymous, of files). Pages of files that they share count once each.
+/// Sums the resident memory of processes: (anonymous, file). Shared file pages count once for each process.
 pub fn resident_bytes(pids: &[u32]) -> (Bytes, Bytes) {
     let host = Host::this();
     let all = pids.iter().filter_map(|&pid| host.rss_of(pid));
@@ -105,7 +104,7 @@ pub fn resident_bytes(pids: &[u32]) -> (Bytes, Bytes) {
     (Bytes(anon), Bytes(file))
 }
 
-/// What a process has of devices whose paths begin with one of `devices`.
+/// Returns what a process holds of devices whose paths begin with one of `devices`.
 pub fn gpu_use(pid: u32, devices: &[impl AsRef<str>]) -> GpuUse {
     let is_device = |path: &str| devices.iter().any(|device| path.starts_with(device.as_ref()));
     let mut found = GpuUse::default();
@@ -159,7 +158,7 @@ mod tests {
         assert!(below(&[std::process::id()]).contains(&(std::process::id(), grandchild)));
         assert_eq!(parent_of(grandchild), Some((root, true)));
         kill_all([grandchild, root]);
-        // Killed and not waited for: no living process any more.
+        // Killed and not waited for: no longer alive.
         child.wait().unwrap();
         assert_eq!((below(&[root]), parent_of(root)), (Vec::new(), None));
     }

@@ -1,21 +1,20 @@
-//! A reward function in a Python file, behind a pool of interpreters.
+//! A reward function in a Python file, in a pool of interpreters.
 //!
-//! Three ways to call it, so that functions written for other stacks work as they are: see [`Signature`].
+//! Three ways to call it, so that functions written for other stacks work unchanged: see [`Signature`].
 
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-/// Serves the function; embedded, so that nothing has to be installed.
+/// Serves the function; embedded, so that nothing needs to be installed.
 const SERVE: &str = include_str!("serve.py");
 
-/// The columns of a row.
 pub type Columns = Map<String, Value>;
 
-/// How a Python function is called, and what it returns.
+/// How to call a Python function, and what it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signature {
     /// `f(prompts, completions, completion_ids, **columns)` for a batch: a list of numbers and None (TRL).
@@ -27,46 +26,39 @@ pub enum Signature {
     OpenRlhf,
 }
 
-/// A batch for a reward function: every list has one entry a sample.
+/// A batch for a reward function: every list has one entry per sample.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Prompts as text, or as messages where the data had messages.
+    /// Prompts as text, or as messages if the data has messages.
     pub prompts: Vec<Value>,
     /// Prompts as the model read them, with the template's tokens.
     pub rendered: Vec<String>,
-    /// Responses as text.
     pub responses: Vec<String>,
-    /// Tokens of the responses.
     pub response_ids: Vec<Vec<u32>>,
     /// The answer column.
     pub answers: Vec<Value>,
-    /// The columns of each row.
     pub columns: Vec<Columns>,
-    /// The step and how many there will be; 0 outside a run.
+    /// The step and the number of steps; 0 outside a run.
     pub steps: [u32; 2],
 }
 
-/// What to load and how.
+/// The function to load, and its limits.
 #[derive(Clone, Debug)]
 pub struct PythonSpec {
-    /// The file.
     pub file: PathBuf,
-    /// The function in it.
     pub function: String,
-    /// How it is called.
     pub signature: Signature,
-    /// The interpreter; `python3` if none.
+    /// The interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Limit on the address space of one interpreter.
     pub memory: Bytes,
-    /// Whether it may reach a network.
     pub network: Network,
 }
 
-/// Scores of a batch and what the function logged beside them.
+/// Scores of a batch and the values that the function logged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// One entry a sample; `None` where the function gave none, NaN and infinities as they are.
+    /// One entry per sample; `None` where the function gave none, NaN and infinities unchanged.
     pub scores: Vec<Option<f64>>,
     /// Name, sum and count.
     pub logged: Vec<(String, f64, u64)>,
@@ -99,9 +91,9 @@ impl PythonFunction {
         Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature })
     }
 
-    /// Holds the function's parameters against what it will be called with.
+    /// Checks the function's parameters against the arguments of its call.
     ///
-    /// `columns`: the data's. Errors: `reward-function-signature`; those of a worker.
+    /// `columns`: those of the data. Errors: `reward-function-signature`; those of a worker.
     pub fn check(&mut self, columns: &Columns) -> Result<()> {
         let mut names: Vec<&str> = self.signature.keywords().to_vec();
         if self.signature == Signature::Trl {
@@ -130,17 +122,17 @@ impl PythonFunction {
         scores
     }
 
-    /// How many slices one call takes.
+    /// Returns the number of slices that one call takes.
     pub fn workers(&self) -> usize {
         self.pool.workers()
     }
 
-    /// Times that a worker was started again.
+    /// Returns how often a worker was restarted.
     pub fn restarts(&self) -> u64 {
         self.pool.restarts()
     }
 
-    /// Process ids of the workers.
+    /// Returns the process ids of the workers.
     pub fn pids(&self) -> Vec<u32> {
         self.pool.pids()
     }
@@ -149,7 +141,7 @@ impl PythonFunction {
         let request = match self.signature {
             Signature::Trl => {
                 let mut keywords = columns_by_name(&batch.columns);
-                // Names that the call itself uses keep the call's meaning.
+                // Arguments of the call take precedence over columns.
                 keywords.insert("prompts".into(), json!(batch.prompts));
                 keywords.insert("completions".into(), completions(batch));
                 keywords.insert("completion_ids".into(), json!(batch.response_ids));
@@ -175,7 +167,7 @@ impl PythonFunction {
         if let Some(trace) = reply.get("raised").and_then(Value::as_str) {
             let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
             let what = lines.last().copied().unwrap_or("an exception");
-            let error = Error::new("reward-function-raised", format!("reward `{name}` raised {what}"));
+            let error = Error::new(slugs::REWARD_FUNCTION_RAISED, format!("reward `{name}` raised {what}"));
             let tail = &lines[lines.len().saturating_sub(7)..];
             return Err(tail
                 .iter()
@@ -206,12 +198,12 @@ impl PythonFunction {
             Signature::Verl => "return a number, or a dict with the number `score`",
             _ => "return a list with one float or None a completion",
         };
-        Error::new("reward-bad-reply", format!("reward `{}` returned {what}", self.name)).hint(hint)
+        Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{}` returned {what}", self.name)).hint(hint)
     }
 }
 
 impl Signature {
-    /// The keywords that a call always has.
+    /// Returns the keywords that every call has.
     fn keywords(self) -> &'static [&'static str] {
         match self {
             Signature::Trl => {
@@ -223,7 +215,7 @@ impl Signature {
     }
 }
 
-/// One list a column, with null where a row lacks it.
+/// Returns one list per column, with null where a row lacks it.
 fn columns_by_name(rows: &[Columns]) -> Columns {
     let mut columns = Columns::new();
     for name in rows.iter().flat_map(Map::keys) {
@@ -235,7 +227,7 @@ fn columns_by_name(rows: &[Columns]) -> Columns {
     columns
 }
 
-/// Responses in the form of their prompts: text to text, messages to a list of one message.
+/// Returns responses in the form of their prompts: text, or a list of one message.
 fn completions(batch: &Batch) -> Value {
     let both = batch.prompts.iter().zip(&batch.responses);
     both.map(|(prompt, response)| match prompt {
@@ -248,7 +240,7 @@ fn completions(batch: &Batch) -> Value {
 fn verl_calls(batch: &Batch) -> Vec<Value> {
     let rows = batch.responses.iter().zip(&batch.columns).zip(&batch.answers);
     rows.map(|((response, columns), answer)| {
-        // verl keeps the answer in a column of its own shape; a plain answer column is taken as it is.
+        // verl has a special form for the answer column; a plain answer column is passed unchanged.
         let nested = columns.get("reward_model").and_then(|column| column.get("ground_truth"));
         json!({
             "data_source": columns.get("data_source"), "solution_str": response,

@@ -1,6 +1,6 @@
-//! The last bytes of a stream: what a worker said before it died.
+//! The last bytes of a stream: a worker's last words.
 
-/// Keeps the last `capacity` bytes that were pushed.
+/// Keeps the last `capacity` bytes pushed.
 #[derive(Debug)]
 pub(crate) struct Ring {
     bytes: Vec<u8>,
@@ -19,7 +19,7 @@ impl Ring {
         self.bytes.extend_from_slice(new);
     }
 
-    /// The last `lines` lines that are not blank, oldest first.
+    /// Returns the last `lines` lines that are not blank, oldest first.
     pub(crate) fn last_lines(&self, lines: usize) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.bytes);
         let mut last: Vec<String> = text

@@ -58,7 +58,7 @@ def number(value):
 
 
 class Metrics:
-    """Sums of what a function logs beside its scores; what is no number is left out."""
+    """Sums of the values that a function logs in addition to its scores; non-numbers are left out."""
 
     def __init__(self):
         self.sums = {}

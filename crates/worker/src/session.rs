@@ -1,7 +1,7 @@
-//! One worker: an interpreter with its keeper, spoken with over a socket of whole messages.
+//! One worker: an interpreter with its keeper, connected by a socket of whole messages.
 //!
-//! It is started from the verb `env-worker`, says its words to a ring that keeps their end, and is killed with every
-//! process that it started. What the messages mean is not known here.
+//! It is started by the verb `env-worker`; a ring keeps the end of its stderr, and it is killed with every
+//! process that it started. The meaning of messages is unknown here.
 
 use crate::enter::Confined;
 use crate::groups::{GroupKill, WorkerGroup};
@@ -24,15 +24,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bytes of standard error that are kept.
+/// Bytes kept of stderr.
 pub const LAST_WORDS_BYTES: usize = 64 << 10;
 /// Longest message; the kernel's default for a socket is larger.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Bytes moved a system call.
+/// Bytes moved per system call.
 const CHUNK_BYTES: usize = 16 << 10;
-/// How long processes that are killed may take to be gone, before their keeper is killed too.
+/// How long killed processes may take to end before their keeper is killed too.
 const KILL_TIME: Duration = Duration::from_secs(2);
-/// Between two looks at what is left of them.
+/// Between two checks of what is left of them.
 const KILL_TICK: Duration = Duration::from_millis(1);
 
 /// A running worker. Dropping it kills all of its processes.
@@ -44,27 +44,27 @@ pub struct Session {
     errors_open: bool,
     words: Ring,
     status: Option<ExitStatus>,
-    /// The interpreter, once it has said who it is.
+    /// The interpreter, once it has introduced itself.
     interpreter: Option<u32>,
     group: Option<WorkerGroup>,
     is_grouped: bool,
 }
 
-/// What a socket gave.
+/// The result of receiving.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A message of so many bytes.
+    /// A message of this many bytes.
     Message(usize),
-    /// None now.
+    /// No message now.
     Later,
-    /// The other end is gone.
+    /// The other end is closed.
     Closed,
 }
 
 impl Session {
-    /// Starts `program`, our binary, as the keeper of a worker, in a memory group if one is given.
+    /// Starts `program`, a binary with the verb, as the keeper of a worker, in `group` if given.
     ///
-    /// `env`: variables beside those that every worker gets. Errors: `env-worker-not-started`.
+    /// `env`: variables in addition to those of every worker. Errors: `env-worker-not-started`.
     pub fn start(
         program: &Path,
         confined: &Confined,
@@ -83,7 +83,7 @@ impl Session {
         let mut command = Command::new(program);
         let arguments = confined.arguments(std::process::id(), group.as_ref().map(WorkerGroup::arguments));
         command.args(arguments).stdin(Stdio::from(theirs));
-        // What it prints belongs to its words, not to our standard output.
+        // Its stdout goes to its stderr, not to this program's stdout.
         command.stdout(Stdio::from(words.try_clone().map_err(|err| not_started(&err))?));
         command.stderr(Stdio::from(words));
         if confined.gpu == Gpu::Deny {
@@ -93,7 +93,7 @@ impl Session {
         let threads = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
         command.envs(threads.map(|name| (name, "1"))).env("PYTHONFAULTHANDLER", "1");
         command.env("PYTHONUNBUFFERED", "1").env("PYTHONIOENCODING", "utf-8:backslashreplace");
-        // What the worker may start in turn is no trainer of ours.
+        // Processes of the worker are not trainers under this supervisor.
         command.env_remove(crate::status::VARIABLE).envs(env.iter().map(|(key, value)| (key, value)));
         let child = command.spawn().map_err(|err| not_started(&err))?;
         let words = Ring::new(LAST_WORDS_BYTES);
@@ -110,28 +110,27 @@ impl Session {
         })
     }
 
-    /// The keeper's process id: every process of the worker descends from it.
+    /// Returns the keeper's process id, the ancestor of every process of the worker.
     pub fn keeper(&self) -> u32 {
         self.child.id()
     }
 
-    /// The interpreter's process id; the keeper's until that is known.
+    /// Returns the interpreter's process id; the keeper's until it is known.
     pub fn pid(&self) -> u32 {
         self.interpreter.unwrap_or(self.child.id())
     }
 
-    /// Notes which process the interpreter says it is. It is believed if it is below the keeper.
+    /// Records the process id that the interpreter sent, if that process is below the keeper.
     pub fn introduce(&mut self, pid: u32) {
         self.interpreter = Some(pid).filter(|&pid| self.is_ours(pid));
         self.is_grouped = self.group.as_ref().is_some_and(|group| group.processes().contains(&pid));
     }
 
-    /// Whether the interpreter is in the worker's group, so that the kernel holds it and all that it starts.
+    /// Whether the interpreter is in the worker's group, so that the kernel limits it and its children.
     pub fn is_grouped(&self) -> bool {
         self.is_grouped
     }
 
-    /// Whether the interpreter lives, as far as is known.
     pub fn is_alive(&mut self) -> bool {
         self.ended().is_none() && self.interpreter.is_none_or(|pid| self.is_ours(pid))
     }
@@ -140,27 +139,27 @@ impl Session {
         procs::below(&[self.keeper()]).contains(&(self.keeper(), pid))
     }
 
-    /// What the kernel says if it killed processes of the worker for lack of memory, where it has a group.
+    /// Returns the kernel's counts if it killed processes in the worker's group for lack of memory.
     pub fn killed_in_group(&self) -> Option<GroupKill> {
         self.group.as_ref()?.killed()
     }
 
-    /// Our end of the socket.
+    /// Returns the parent's end of the socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// A second descriptor of our end, for a thread that speaks while another watches.
+    /// Duplicates the parent's end, for a thread that sends while another watches.
     pub fn socket_clone(&self) -> std::io::Result<OwnedFd> {
         self.socket.try_clone()
     }
 
-    /// Its standard error while it is open.
+    /// Returns stderr while it is open.
     pub fn errors(&self) -> Option<BorrowedFd<'_>> {
         self.errors_open.then(|| self.errors.as_fd())
     }
 
-    /// Keeps what standard error holds, a bounded part a call.
+    /// Keeps a bounded part of stderr per call.
     pub fn listen(&mut self) {
         let mut chunk = [0u8; CHUNK_BYTES];
         for _ in 0..16 {
@@ -176,12 +175,12 @@ impl Session {
         }
     }
 
-    /// The last lines of its standard error.
+    /// Returns the last lines of its stderr.
     pub fn last_words(&self, lines: usize) -> Vec<String> {
         self.words.last_lines(lines)
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
@@ -189,9 +188,9 @@ impl Session {
         self.status
     }
 
-    /// Asks it for the stack of its threads, which Python's fault handler writes to standard error.
+    /// Asks it for the stacks of its threads, which Python's fault handler writes to stderr.
     pub fn ask_for_stack(&self) {
-        // What is below the keeper is surely still the interpreter, and not another process of its number.
+        // Below the keeper the pid is surely still the interpreter's, not reused.
         let interpreter = self.interpreter.filter(|&pid| self.is_ours(pid));
         if let Some(pid) = interpreter.and_then(|pid| Pid::from_raw(pid as i32)) {
             let _ = rustix::process::kill_process(pid, Signal::USR1);
@@ -201,11 +200,11 @@ impl Session {
     /// Kills every process of the worker and waits for its keeper.
     pub fn kill(&mut self) -> Option<ExitStatus> {
         let (keeper, until) = (self.keeper(), Instant::now() + KILL_TIME);
-        // The keeper last: while it lives it takes up what loses its parent, and counts what they used.
+        // The keeper last: while it lives it adopts orphans and counts their time.
         while self.ended().is_none() && Instant::now() < until {
             let below = procs::below(&[keeper]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != keeper);
             let below: Vec<u32> = below.collect();
-            // Without a keeper the interpreter is in its place, and dies below.
+            // Without a keeper the interpreter itself is the child, which is killed below.
             if below.is_empty() {
                 break;
             }
@@ -214,19 +213,19 @@ impl Session {
         }
         if self.ended().is_none() {
             let _ = self.child.kill();
-            // A killed process ends at once; its parent only has to collect it.
+            // A killed process ends at once; this only collects it.
             self.status = self.child.wait().ok();
         }
-        // If somebody else killed the keeper, its worker died with it, and what that had started may live.
+        // If another process killed the keeper, its worker died with it, but the worker's children may live.
         if let Some(interpreter) = self.interpreter {
             procs::kill_all(procs::of_sessions(&[interpreter]).into_iter().map(|(_, pid)| pid));
         }
-        // Whatever is left of its group dies with it.
+        // The rest of its group dies with it.
         self.group = None;
         self.status
     }
 
-    /// Waits for it to end by itself, at most until `deadline`.
+    /// Waits for it to end, at most until `deadline`.
     pub fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
         while self.ended().is_none() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -241,7 +240,7 @@ impl Drop for Session {
     }
 }
 
-/// An end in words: `exit code 1`, `signal 9`.
+/// Describes an end: `exit code 1`, `signal 9`.
 pub fn ending(status: Option<ExitStatus>) -> String {
     match status.map(|status| (status.code(), status.signal())) {
         Some((Some(code), _)) => format!("ended with exit code {code}"),
@@ -250,9 +249,9 @@ pub fn ending(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// Sends one message. Errors: the other end is gone, or takes none now.
+/// Sends one message. Errors: the other end is closed, or its buffer is full.
 pub fn send(socket: BorrowedFd<'_>, message: &[u8]) -> std::io::Result<()> {
-    // Without a signal if nobody reads any more: a dead worker is a value, not an end.
+    // Without SIGPIPE: a dead worker is a value and must not end this process.
     rustix::net::send(socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }
@@ -268,17 +267,17 @@ pub fn send_with(socket: BorrowedFd<'_>, message: &[u8], fd: BorrowedFd<'_>) -> 
     Ok(())
 }
 
-/// Takes one message if there is one; a longer one than `buffer` counts as closed, for its rest is lost.
+/// Takes one message if there is one; a longer one than `buffer` counts as closed, because its rest is lost.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
     receive_with(socket, buffer, RecvFlags::DONTWAIT)
 }
 
-/// The same, after waiting for one as long as `limit_waits` said.
+/// As `receive`, but waits as long as `limit_waits` set.
 pub fn receive_waiting(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
     receive_with(socket, buffer, RecvFlags::empty())
 }
 
-/// Limits the time that `receive_waiting` waits.
+/// Limits how long `receive_waiting` waits.
 pub fn limit_waits(socket: BorrowedFd<'_>, limit: Duration) -> std::io::Result<()> {
     Ok(rustix::net::sockopt::set_socket_timeout(socket, Timeout::Recv, Some(limit))?)
 }
@@ -296,10 +295,10 @@ fn receive_with(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> 
     }
 }
 
-/// The interpreter that `python` names: an executable, a name in PATH, or the folder of a virtual environment. Without
-/// one that of `$VIRTUAL_ENV`, else `python3` of PATH.
+/// Finds the interpreter `python`: an executable, a name in PATH, or the folder of a virtual environment. `None` means
+/// that of `$VIRTUAL_ENV`, else `python3` in PATH.
 ///
-/// Errors: `env-python-missing`, with where it was looked for.
+/// Errors: `env-python-missing`, with the places searched.
 pub fn find_python(python: Option<&str>) -> Result<PathBuf> {
     let active = std::env::var("VIRTUAL_ENV").ok().filter(|folder| !folder.is_empty());
     let wanted = match (python, &active) {

@@ -1,7 +1,7 @@
-//! Memory that a worker and its parent both hold: a sealed memfd, mapped.
+//! Memory shared by a worker and its parent: a sealed memfd, mapped.
 //!
-//! The other side may write at any time, also out of turn. So nothing here lends a reference into it: bytes are copied
-//! out and judged in the copy.
+//! The other side may write at any time, even out of turn. So no reference into it is lent: bytes are copied
+//! out, and the copy is validated.
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::Host;
@@ -10,26 +10,26 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 
-/// A mapping that is shared with one worker.
+/// A mapping shared with one worker.
 #[derive(Debug)]
 pub struct SharedMemory {
     base: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: a mapping is plain memory at an address that is valid on every thread; this value alone unmaps it.
+// SAFETY: a mapping is plain memory at an address that is valid on every thread; only this value unmaps it.
 unsafe impl Send for SharedMemory {}
 
 impl SharedMemory {
-    /// Takes `bytes` bytes of zeros, all of them at once, and maps them; the descriptor is for the worker.
-    /// Neither side can change the size, so that no access can fall behind the end.
+    /// Allocates `bytes` bytes of zeros at once and maps them. The returned descriptor is for the worker.
+    /// Neither side can change the size, so no access can fall past the end.
     ///
-    /// Errors: `env-shared-memory-full` if the system has no room. The room is looked up before: a kernel that has none
-    /// does not refuse pages that are asked for one by one, it kills somebody for them.
+    /// Errors: `env-shared-memory-full` if the system has no room. The room is checked first: a kernel without room
+    /// does not refuse single pages but kills a process for them.
     pub fn new(bytes: Bytes) -> Result<(SharedMemory, OwnedFd)> {
         let full = |why: String| {
             Error::new("env-shared-memory-full", format!("{bytes} of shared memory for one worker: {why}"))
-                .hint("lower `num_envs`, or observations may be smaller: fewer elements, or uint8 in the place of float32")
+                .hint("lower `num_envs`, or observations may be smaller: fewer elements, or uint8 instead of float32")
         };
         let no_room = |err: rustix::io::Errno| full(err.to_string());
         if let Some(limit) = Host::this().memory_limit().filter(|limit| bytes > limit.bytes) {
@@ -42,7 +42,7 @@ impl SharedMemory {
             .map_err(no_room)?;
         let length = bytes.0 as usize;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        // SAFETY: the kernel chooses the address of a new mapping, which overlaps no other.
         let mapped = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &fd, 0) };
         Ok((SharedMemory { base: mapped.map_err(no_room)?.cast(), bytes: length }, fd))
     }
@@ -50,14 +50,14 @@ impl SharedMemory {
     /// Copies `from` to `offset`.
     pub fn write(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
-        // SAFETY: the range is inside the mapping, which cannot shrink; `from` is ours and not shared.
+        // SAFETY: the range is inside the mapping (asserted), which cannot shrink; `from` is not shared, so they do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(offset), from.len()) };
     }
 
-    /// Fills `to` with what stands at `offset` now.
+    /// Copies the current bytes at `offset` to `to`.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
-        // SAFETY: as above. Bytes that the worker changes meanwhile come as one of their values: every byte is valid.
+        // SAFETY: the range is inside the mapping (asserted), which cannot shrink, and every byte value is valid.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(offset), to.as_mut_ptr(), to.len()) };
     }
 
@@ -69,7 +69,7 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: base and bytes are what mmap returned, and no reference into it was ever lent.
+        // SAFETY: mmap returned base and bytes, and no reference into the mapping was ever lent.
         let _ = unsafe { munmap(self.base.cast::<c_void>(), self.bytes) };
     }
 }

@@ -1,6 +1,6 @@
-//! One page that the trainer writes and its supervisor reads: what was under way when the trainer died.
+//! A page that the trainer writes and its supervisor reads: the activity during which the trainer died.
 //!
-//! The page is a memfd. A write replaces it in one system call within one page, which a kill cannot tear.
+//! The page is a memfd, replaced by one system call within one page, which a kill cannot tear.
 
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, getppid};
@@ -9,19 +9,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Bytes of the page; a longer note is not written.
+/// Bytes of the page; longer notes are not written.
 pub const STATUS_BYTES: usize = 4096;
 
-/// Set for the trainer: the supervisor's pid and the number of the page's descriptor.
+/// The variable for the trainer: the supervisor's pid and the page's descriptor.
 pub(crate) const VARIABLE: &str = "PLIMSOLL_SUPERVISED";
 
-/// The supervisor's side.
 pub(crate) struct StatusPage {
     fd: OwnedFd,
 }
 
 impl StatusPage {
-    /// An empty page. It does not outlive both processes and is in no folder.
+    /// Makes an empty page. It is in no folder and ends with both processes.
     pub(crate) fn new() -> io::Result<StatusPage> {
         let fd = rustix::fs::memfd_create("plimsoll-status", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&fd, STATUS_BYTES as u64)?;
@@ -32,17 +31,17 @@ impl StatusPage {
         self.fd.as_fd()
     }
 
-    /// What `VARIABLE` is set to where there is no page.
+    /// Returns the value of `VARIABLE` without a page.
     pub(crate) fn none() -> String {
         format!("{}:0", std::process::id())
     }
 
-    /// What `VARIABLE` is set to.
+    /// Returns the value of `VARIABLE`.
     pub(crate) fn variable(&self) -> String {
         format!("{}:{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// The last note.
+    /// Returns the last note.
     pub(crate) fn read(&self) -> Option<String> {
         let mut page = [0; STATUS_BYTES];
         let length = rustix::io::pread(&self.fd, &mut page, 0).ok()?;
@@ -51,7 +50,6 @@ impl StatusPage {
     }
 }
 
-/// The trainer's side.
 #[derive(Debug)]
 pub struct StatusNote {
     file: File,
@@ -59,18 +57,18 @@ pub struct StatusNote {
 }
 
 impl StatusNote {
-    /// The page of this process's supervisor; `None` without one.
+    /// Opens the page of this process's supervisor; `None` without one.
     pub fn inherited() -> Option<StatusNote> {
         let (_, number) = supervised_by().filter(|&(_, number)| number > 2)?;
         let file = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}")).ok()?;
-        // SAFETY: the descriptor is open, for it was just opened a second time by its number, and nothing closes it.
+        // SAFETY: the descriptor is open: it was just reopened by its number, and nothing closes it.
         let inherited = unsafe { BorrowedFd::borrow_raw(number) };
-        // Workers have no business with it. If it stays open in them, nothing is lost but a descriptor.
+        // Workers should not inherit it. If they do, only a descriptor is wasted.
         let _ = rustix::io::fcntl_setfd(inherited, rustix::io::FdFlags::CLOEXEC);
         Some(StatusNote { file, page: Box::new([0; STATUS_BYTES]) })
     }
 
-    /// Replaces the note. A supervisor that cannot be told learns nothing; the run goes on.
+    /// Replaces the note. Best effort: the run does not depend on it.
     pub fn write(&mut self, text: &str) {
         if text.len() >= STATUS_BYTES {
             return;
@@ -81,17 +79,17 @@ impl StatusNote {
     }
 }
 
-/// Pid of the supervisor of this process, if it is a trainer under one.
+/// Returns the pid of this process's supervisor, if it has one.
 pub fn supervisor_pid() -> Option<u32> {
     supervised_by().map(|(pid, _)| pid)
 }
 
-/// The pid that the user started and signals go to: the supervisor's, else our own.
+/// Returns the pid that the user started and signals go to: the supervisor's, else this process's.
 pub fn run_pid() -> u32 {
     supervisor_pid().unwrap_or_else(std::process::id)
 }
 
-/// (pid, descriptor). A variable that came from another process further up is not ours.
+/// Returns (pid, descriptor). A variable inherited from a process other than the parent is ignored.
 fn supervised_by() -> Option<(u32, i32)> {
     let value = std::env::var(VARIABLE).ok()?;
     let (pid, number) = value.split_once(':')?;

@@ -1,5 +1,5 @@
-//! The supervisor of a run: starts the trainer as its child, passes signals on, keeps its last words, and says how it
-//! ended. It holds no model and no thread; one poll loop waits for all of it. It judges nothing: `rl` does.
+//! The supervisor of a run: starts the trainer as its child, passes signals on, keeps its last words, and reports how it
+//! ended. It holds no model and no thread; one poll loop waits for everything. The crate `run` judges the end.
 
 use crate::ring::Ring;
 use crate::status::{StatusPage, VARIABLE};
@@ -14,49 +14,45 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
-/// Bytes of standard error that are kept.
+/// Bytes kept of stderr.
 const LAST_WORDS_BYTES: usize = 8 << 10;
-/// Lines of them that are quoted.
+/// Lines quoted of it.
 const LAST_WORDS_LINES: usize = 20;
-/// Bytes moved a system call.
+/// Bytes moved per system call.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Longest sleep: a child whose end was signalled to nobody is noticed after this.
+/// Longest sleep, after which a child is noticed even if the signal of its end was lost.
 const POLL_SECONDS: i64 = 1;
-/// The trainer's own readiness to be killed for lack of memory, above the supervisor's old one: of two processes of one
-/// size the trainer goes first. One thousandth of the memory a point.
+/// The trainer's out-of-memory score, added to the supervisor's old one: of two processes of one
+/// size the trainer is killed first. One point is a thousandth of the memory.
 const TRAINER_OOM_POINTS: i32 = 10;
-/// The supervisor is never chosen, also where a container kills all of its processes together.
+/// The supervisor is never chosen, even if a container kills all of its processes together.
 const NEVER_KILLED: i32 = -1000;
 const OOM_SCORE_ADJ: &std::ffi::CStr = c"/proc/self/oom_score_adj";
 
-/// A descriptor that becomes readable when a signal came to the supervisor.
+/// A descriptor that becomes readable when the supervisor gets a signal.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalPipe<'a> {
-    /// The signal's number.
     pub signal: i32,
-    /// Holds a byte for each time that it came; does not block.
+    /// Has one byte for each signal; non-blocking.
     pub pipe: BorrowedFd<'a>,
 }
 
-/// How a trainer ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Its process id.
     pub pid: u32,
-    /// Exit code or signal.
     pub status: ExitStatus,
-    /// The last signal that was passed on to it.
+    /// The last signal passed on to it.
     pub forwarded: Option<i32>,
-    /// What it noted last on the status page.
+    /// Its last note on the status page.
     pub note: Option<String>,
-    /// The last lines of its standard error, without what moves a cursor.
+    /// The last lines of its stderr, without cursor movements.
     pub last_words: Vec<String>,
 }
 
 /// Runs this program again with `args` and `env` as the trainer, and waits for its end.
 ///
 /// `forward` are signals to pass on; `child_ended` becomes readable on SIGCHLD. Standard input and output are the
-/// supervisor's own; standard error comes through a pipe. The trainer dies with the supervisor.
+/// supervisor's; stderr comes through a pipe. The trainer dies with the supervisor.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
@@ -76,7 +72,7 @@ pub fn supervise(
         open = open && pump(&mut stderr, &mut words);
         for one in forward.iter().filter(|one| drain(one.pipe)) {
             forwarded = Some(one.signal);
-            // The child is not waited for yet, so its number cannot be another's. One that is gone needs no signal.
+            // The child is not waited for yet, so its pid cannot be reused. A dead child needs no signal.
             if let Some(signal) = Signal::from_named_raw(one.signal) {
                 let _ = rustix::process::kill_process(pid, signal);
             }
@@ -86,7 +82,7 @@ pub fn supervise(
             break status;
         }
     };
-    // What it said before it died is still in the pipe.
+    // Its last words are still in the pipe.
     pump(&mut stderr, &mut words);
     let note = page.and_then(|page| page.read());
     Ok(Ended {
@@ -99,7 +95,7 @@ pub fn supervise(
 }
 
 impl Ended {
-    /// The signal that it died of.
+    /// Returns the signal that killed it.
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
     }
@@ -110,59 +106,59 @@ fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>)
         fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok());
     let own_points: i32 = own_points.unwrap_or(0);
     let trainer_points = (own_points + TRAINER_OOM_POINTS).min(1000).to_string();
-    // Needs a privilege that a container may not have; the trainer is the larger one in any case.
+    // Needs a privilege that a container may lack; the trainer is the larger one in any case.
     let _ = fs::write("/proc/self/oom_score_adj", NEVER_KILLED.to_string());
-    // By its path, for the kernel names a process after the file; a file that was replaced meanwhile is not there.
+    // By its path, because the kernel names a process after the file; a replaced file is missing.
     let program = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(args).stderr(Stdio::piped());
     command.envs(env.iter().map(|(key, value)| (key, value)));
-    // Without a page it is still told whose child it is; there is no descriptor 0 to write to.
+    // Without a page it still learns its parent's pid; descriptor 0 is never a page.
     command.env(VARIABLE, page.map_or_else(StatusPage::none, StatusPage::variable));
     let keep = page.map(|page| page.fd().as_raw_fd());
     let parent = rustix::process::getpid();
-    // SAFETY: `become_trainer` makes system calls only; it neither allocates nor takes a lock, as the gap between fork
-    // and exec demands.
+    // SAFETY: `become_trainer` only makes system calls; it neither allocates nor takes a lock, as required between fork
+    // and exec.
     unsafe { command.pre_exec(move || become_trainer(parent, keep, trainer_points.as_bytes())) };
     command.spawn().map_err(|err| not_started(&err))
 }
 
-/// In the child, before it becomes the program: it dies with its parent, keeps the status page, and is the one to be
+/// Runs in the child before exec: it dies with its parent, keeps the status page, and is the first to be
 /// killed for lack of memory.
 fn become_trainer(parent: Pid, keep: Option<i32>, oom_points: &[u8]) -> std::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the signal was armed; then nobody would ever send it.
+    // The parent may have died before the signal was armed; then it would never be sent.
     if rustix::process::getppid() != Some(parent) {
         return Err(std::io::Error::from(rustix::io::Errno::SRCH));
     }
     if let Some(number) = keep {
-        // SAFETY: the parent holds the page open until the child has ended, so its copy here is open.
+        // SAFETY: the descriptor is open: the parent holds the page open until the child has ended.
         let page = unsafe { BorrowedFd::borrow_raw(number) };
         rustix::io::fcntl_setfd(page, rustix::io::FdFlags::empty())?;
     }
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     if let Ok(file) = rustix::fs::open(OOM_SCORE_ADJ, flags, rustix::fs::Mode::empty()) {
-        // Where it cannot be set, the kernel chooses by size alone.
+        // If it cannot be set, the kernel chooses by size alone.
         let _ = rustix::io::write(&file, oom_points);
     }
     Ok(())
 }
 
-/// Columns of a terminal; `None` if it is none or does not say.
+/// Returns the columns of a terminal; `None` if it is not one or does not report them.
 pub fn terminal_columns(terminal: &fs::File) -> Option<u16> {
     rustix::termios::tcgetwinsize(terminal).ok().map(|size| size.ws_col).filter(|&columns| columns > 0)
 }
 
-/// Sleeps until a signal came, the trainer spoke, or a second has passed.
+/// Sleeps until a signal or output arrives, or a second has passed.
 fn wait(forward: &[SignalPipe<'_>], child_ended: SignalPipe<'_>, stderr: Option<&ChildStderr>) {
     let pipes = forward.iter().chain([&child_ended]).map(|one| one.pipe);
     let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
     let mut fds: Vec<PollFd<'_>> = pipes.chain(stderr.map(|stderr| stderr.as_fd())).map(readable).collect();
-    // An interrupted poll is a poll that found nothing: the caller looks at everything anyway.
+    // An interrupted poll is fine: the caller checks everything anyway.
     let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: POLL_SECONDS, tv_nsec: 0 }));
 }
 
-/// Passes standard error on and keeps its end; false once it is closed.
+/// Passes stderr on and keeps its end. Returns false once it is closed.
 fn pump(stderr: &mut ChildStderr, words: &mut Ring) -> bool {
     let mut chunk = [0u8; CHUNK_BYTES];
     loop {
@@ -170,7 +166,7 @@ fn pump(stderr: &mut ChildStderr, words: &mut Ring) -> bool {
             Ok(0) => return false,
             Ok(length) => {
                 words.push(&chunk[..length]);
-                // The terminal may be gone; then there is nobody to tell, and the run goes on.
+                // The terminal may be gone; the run continues.
                 let _ = std::io::stderr().write_all(&chunk[..length]);
             }
             Err(err) if err.kind() == ErrorKind::Interrupted => {}
@@ -179,7 +175,7 @@ fn pump(stderr: &mut ChildStderr, words: &mut Ring) -> bool {
     }
 }
 
-/// Empties a signal's pipe; true if the signal came.
+/// Empties a signal's pipe. Returns true if the signal came.
 fn drain(pipe: BorrowedFd<'_>) -> bool {
     let mut bytes = [0u8; 64];
     let mut came = false;
@@ -189,7 +185,7 @@ fn drain(pipe: BorrowedFd<'_>) -> bool {
     came
 }
 
-/// The last lines without escape sequences; of a line that was drawn over and over, the last drawing.
+/// Returns the last lines without escape sequences; of a line that was redrawn, the last drawing.
 fn plain_lines(words: &Ring) -> Vec<String> {
     let lines = words.last_lines(LAST_WORDS_LINES).into_iter();
     lines.map(|line| plain(&line)).filter(|line| !line.trim().is_empty()).collect()
@@ -200,7 +196,7 @@ fn plain(line: &str) -> String {
     plain_part(drawn)
 }
 
-/// Leaves out `ESC [ ... letter`.
+/// Removes `ESC [ ... letter`.
 fn plain_part(text: &str) -> String {
     let (mut out, mut chars) = (String::with_capacity(text.len()), text.chars());
     while let Some(c) = chars.next() {

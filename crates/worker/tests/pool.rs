@@ -49,7 +49,7 @@ fn one_failure_leaves_the_others_their_answers() {
     assert_eq!(error.slug, "reward-worker-crashed");
     assert!(error.message.contains("exit code 7"), "{error}");
     assert_eq!(replies[1].as_ref().unwrap(), &["ok"]);
-    // The retry was a restart; the next call starts a fresh worker again.
+    // The retry was a restart; the next call starts another worker.
     assert_eq!(pool.restarts(), 1);
     assert!(pool.call(&[request("live\n"), request("live\n")]).iter().all(Result::is_ok));
     assert_eq!(pool.restarts(), 2);
@@ -64,7 +64,7 @@ fn a_silent_worker_is_killed_with_its_children() {
     assert!(start.elapsed() < Duration::from_secs(10));
     let child: i32 =
         error.facts[0].trim_start_matches("stderr: ").trim().parse().expect("the script said its child's id");
-    // A killed orphan is collected by init or stays a zombie; either way it runs no more. On a busy machine the
+    // A killed orphan is collected by init or stays a zombie; either way it no longer runs. On a busy machine the
     // signal that ends it may take a moment.
     let state = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
     let ended = |state: &str| state.is_empty() || state.contains(") Z");
@@ -124,7 +124,7 @@ fn a_program_runs_once_and_each_end_is_told() {
     assert_eq!(run(&launch("sh", "yes"), "", 20_000).end, RunEnd::TooLong);
     let words = run(&launch("sh", "echo why >&2; exit 1"), "", 20_000).last_words;
     assert_eq!(words, ["why"]);
-    // Input that nobody reads ends with the program.
+    // Unread input ends with the program.
     assert_eq!(run(&launch("sh", "exit 0"), &"x".repeat(1 << 20), 20_000).end, RunEnd::Code(0));
     let folder = tempfile::tempdir().unwrap();
     let bounded =
@@ -145,7 +145,7 @@ fn a_program_in_a_folder_of_its_own_writes_nowhere_else() {
     );
     let confined = Launch { folder: Some(inside.path().into()), ..launch("sh", &script) };
     let ran = run(&confined, "", 20_000);
-    // The kernel's own word: the version of Landlock, or -1.
+    // From the kernel: the version of Landlock, or -1.
     let version = kernel_says("import ctypes; print(ctypes.CDLL(None).syscall(444, 0, 0, 1))", Network::Deny);
     if !version.is_some_and(|version| version.parse::<i32>().is_ok_and(|version| version > 0)) {
         eprintln!("SKIPPED: this kernel has no Landlock");
@@ -155,7 +155,7 @@ fn a_program_in_a_folder_of_its_own_writes_nowhere_else() {
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept");
 }
 
-/// What a Python program says that the kernel answered.
+/// Returns the kernel's answer, as a Python program prints it.
 fn kernel_says(program: &str, network: Network) -> Option<String> {
     let asked = Launch { network, ..launch("python3", program) };
     let ran = run_once(&asked, b"", Duration::from_secs(60), 1 << 16, &Stop::default()).ok()?;

@@ -4,7 +4,7 @@
 //! in the book such a link becomes one to the repository's host. It refuses pages that would load anything from elsewhere.
 
 use super::links::joined;
-use crate::tidy::Tree;
+use crate::tree::Tree;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -174,7 +174,7 @@ impl Sites {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     fn sites() -> Sites {
         let set = |paths: &[&str]| paths.iter().map(|path| path.to_string()).collect();

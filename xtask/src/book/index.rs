@@ -1,12 +1,19 @@
 //! The list of error pages, in `docs/errors/README.md` and in the table of contents. `cargo xtask index` writes both;
 //! tidy compares them with what it would write.
 
+use super::themes::PAGES;
 use super::themes::themes;
-use super::{INDEX, PAGES, SUMMARY};
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+/// The table of contents that mdBook reads.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// The list of error pages.
+pub const INDEX: &str = "docs/errors/README.md";
 
 /// The line of the table of contents below which all error pages stand.
 const ERRORS: &str = "- [Errors](errors/README.md)";
@@ -98,7 +105,7 @@ fn sentence(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     const PAGE: (&str, &str) = ("docs/errors/a-b.md", "# a-b\n\nIt is full. And more.\n");
 
@@ -113,7 +120,7 @@ mod tests {
         let files = [PAGE, ("docs/README.md", ""), ("docs/end.md", ""), (INDEX, &index), (SUMMARY, &summary)];
         assert_eq!(check(&tree(&files)), []);
         let stale = [PAGE, ("docs/README.md", ""), ("docs/end.md", ""), (INDEX, &index), (SUMMARY, old)];
-        assert_eq!(check(&tree(&stale)).len(), 2, "the list, and a page that nobody reaches");
+        assert_eq!(check(&tree(&stale)).len(), 2, "the list, and a page that no link reaches");
     }
 
     #[test]

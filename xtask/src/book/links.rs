@@ -1,9 +1,10 @@
 //! Links of Markdown files: a relative one points to a file or folder of the repository, an anchor to a heading.
 
-use crate::tidy::{Finding, Tree};
+use crate::finding::Finding;
+use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Folders whose pages are checked, beside those at the root.
+/// Folders whose pages are checked, as well as those at the root.
 const FOLDERS: [&str; 4] = ["docs/", "bench/", "crates/", "examples/"];
 
 /// What an included file is named by.
@@ -164,7 +165,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     fn found(page: &str) -> Vec<String> {
         let files = [

@@ -6,14 +6,8 @@ pub mod links;
 mod skeleton;
 pub mod themes;
 
-use crate::tidy::{Finding, Tree};
-
-/// The table of contents, as mdBook wants it.
-pub const SUMMARY: &str = "docs/SUMMARY.md";
-/// The list of error pages.
-pub const INDEX: &str = "docs/errors/README.md";
-/// Where the pages are.
-pub const PAGES: &str = "docs/errors/";
+use crate::finding::Finding;
+use crate::tree::Tree;
 
 /// Links, that the table of contents holds every page once, and the parts of error pages.
 pub fn check(tree: &Tree) -> Vec<Finding> {

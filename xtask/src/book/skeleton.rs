@@ -1,8 +1,10 @@
 //! The parts of an error page, in their order: what happened, Example, Why it happens, What to do, and, where they help,
 //! What the fix costs and See also. It refuses any other heading, and a part without content.
 
-use super::{INDEX, PAGES};
-use crate::tidy::{Finding, Tree};
+use super::index::INDEX;
+use super::themes::PAGES;
+use crate::finding::Finding;
+use crate::tree::Tree;
 
 /// (heading, must it be there).
 const PARTS: [(&str, bool); 5] = [

@@ -1,7 +1,10 @@
-//! Which theme an error page stands under. A theme is a list of beginnings of slugs; the longest one that fits decides.
+//! Which theme an error page is under. A theme is a list of beginnings of slugs; the longest one that fits decides.
 
 use crate::slugs;
-use crate::tidy::Tree;
+use crate::tree::Tree;
+
+/// The folder of the error pages.
+pub const PAGES: &str = "docs/errors/";
 
 /// A title with what it holds.
 pub struct Theme {
@@ -14,7 +17,7 @@ const fn theme(title: &'static str, starts: &'static [&'static str]) -> Theme {
     Theme { title, starts }
 }
 
-/// Errors of ours. The last one takes what no other does.
+/// Errors of Plimsoll. The last one takes what no other does.
 const ERRORS: [Theme; 9] = [
     theme(
         "Memory: the plan and the load line",
@@ -138,7 +141,7 @@ pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
     let titles = ERRORS.iter().chain(&LOGS).chain([&MACHINE]).map(|theme| theme.title);
     let mut themes: Vec<(&'static str, Vec<String>)> = titles.map(|title| (title, Vec::new())).collect();
     for slug in pages(tree) {
-        // `disk-full` is an error of ours and a class.
+        // `disk-full` is an error of Plimsoll and a class.
         let is_class = classes.contains(&slug) && slug != "disk-full";
         let title = match (slug.starts_with("machine-"), is_class) {
             (true, _) => MACHINE.title,
@@ -154,7 +157,7 @@ pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
 
 /// The slugs of all pages.
 pub fn pages(tree: &Tree) -> Vec<String> {
-    let name = |path: &str| path.strip_prefix(super::PAGES)?.strip_suffix(".md").map(str::to_string);
+    let name = |path: &str| path.strip_prefix(PAGES)?.strip_suffix(".md").map(str::to_string);
     tree.texts(".md").filter_map(|(path, _)| name(path)).filter(|slug| slug != "README").collect()
 }
 
@@ -170,7 +173,7 @@ fn nearest(themes: &[Theme], slug: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::tree;
+    use crate::tree::tests::tree;
 
     #[test]
     fn a_slug_has_the_nearest_theme() {

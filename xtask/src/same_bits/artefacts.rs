@@ -7,7 +7,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::readings;
-use crate::leaves::leaves;
+use crate::soak::leaves::leaves;
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +43,9 @@ impl Artefacts {
     }
 
     /// Leaves out what a name contains of these.
-    pub fn without(mut self, texts: &[String]) -> Artefacts {
-        for values in &mut self.0 {
-            values.retain(|name, _| !texts.iter().any(|text| name.contains(text)));
+    pub fn without<'t>(mut self, texts: impl Iterator<Item = &'t str>) -> Artefacts {
+        for text in texts {
+            self.0.iter_mut().for_each(|values| values.retain(|name, _| !name.contains(text)));
         }
         self
     }

@@ -13,6 +13,8 @@ pub struct Case {
     /// `@llm` and `@agent` are the settings below, `DIR` is the case's folder and `DIR/out` what is compared. A command
     /// that begins with `old:` is run by the old binary on both sides.
     pub commands: &'static [&'static str],
+    /// Leaves that a race decides in this case: what the name of one contains.
+    pub except: &'static [&'static str],
 }
 
 /// Settings of the cases with language models: few steps, with checkpoints and evaluations between them.
@@ -23,7 +25,7 @@ pub const LANGUAGE: &str = "--json -q --set memory.host=4GiB --set eval.every=2 
 pub const AGENT: &str = "--json -q --set memory.host=4GiB --set run.dir=DIR/out/run";
 
 const fn case(name: &'static str, what: &'static str, commands: &'static [&'static str]) -> Case {
-    Case { name, what, files: &[], commands }
+    Case { name, what, files: &[], commands, except: &[] }
 }
 
 /// All cases.
@@ -169,6 +171,18 @@ pub const CASES: &[Case] = &[
            --set train.mini_batch=64 --set rollout.prompts_per_step=16 --set run.threads=1",
         ],
     ),
+    Case {
+        name: "text-python",
+        what: "a text environment in Python, three turns",
+        // A copy: Python leaves a folder next to what it reads.
+        files: &[("three_tries.py", include_str!("../../../examples/three_tries.py"))],
+        commands: &[
+            "train examples/three_tries.toml @llm --set train.steps=3 --set rollout.prompts_per_step=16 \
+             --set environment.env=python:DIR/three_tries.py:ThreeTries",
+        ],
+        // Which turns share a pass depends on when the interpreter answers.
+        except: &["metrics.rollout/passes"],
+    },
     case(
         "agent-cartpole",
         "a small policy by PPO, resumed",
@@ -235,6 +249,7 @@ pub const CASES: &[Case] = &[
             "generate --model builtin:nano --prompt 77+5= --json -q --set rollout.temperature=0.7 --seed 3",
             "grade --reward math DIR/answers.jsonl -q",
         ],
+        except: &[],
     },
     case(
         "plans",

@@ -93,7 +93,8 @@ fn sides(case: &Case, options: &Options, root: &Path) -> Result<[Artefacts; 2], 
         let result =
             play::play(case, old, binary, &folder, root).map_err(|err| format!("{name} binary: {err}"));
         let _ = std::fs::remove_dir_all(&folder);
-        result.map(|artefacts| artefacts.without(&options.except))
+        let except = case.except.iter().copied().chain(options.except.iter().map(String::as_str));
+        result.map(|artefacts| artefacts.without(except))
     };
     Ok([side(old, "old")?, side(new, "new")?])
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::json;
+use super::leaves::leaves;
 
 /// Events that tell of what was learned. Others tell of processes: a run that is stopped saves once more.
 const EVENTS: [&str; 4] = ["\"started\"", "\"eval\"", "\"step\"", "\"finished\""];
@@ -95,7 +95,7 @@ fn events(dir: &Path) -> Result<Vec<Vec<(String, String)>>, String> {
     let text = fs::read_to_string(&path).map_err(|err| format!("{}: {err}", path.display()))?;
     let mut events = Vec::new();
     for line in text.lines() {
-        let leaves = json::leaves(line).ok_or_else(|| format!("{}: not JSON: {line}", path.display()))?;
+        let leaves = leaves(line).ok_or_else(|| format!("{}: not JSON: {line}", path.display()))?;
         let kind = leaves.iter().find(|(key, _)| key == "event").map_or("", |(_, kind)| kind);
         if EVENTS.contains(&kind) {
             events.push(leaves.into_iter().filter(|(key, _)| !is_reading(key)).collect());

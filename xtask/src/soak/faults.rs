@@ -9,14 +9,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::process::{self, End, Life, Training, run_file, send};
-use super::{Options, Rng, Row, compare, newest_step};
+use super::compare;
+use super::process::{self, End, Life, Options, Training, newest_step, run_file, send};
+use super::random::Rng;
 
-const SECONDS_MAX: u64 = super::LIFE_SECONDS_MAX;
+const SECONDS_MAX: u64 = process::LIFE_SECONDS_MAX;
 /// What is promised.
 pub const NOTHING: &str = "nothing";
 
-/// A fault by its name; `None` where it needs rights that are missing, which is said.
+/// One line of the table.
+pub struct Row {
+    /// What was done to the run.
+    pub fault: String,
+    /// What it said.
+    pub seen: String,
+    /// What is lost; `nothing` is what is promised.
+    pub lost: String,
+}
+
+/// A fault by its name; `None` where it needs rights that are missing, which is reported.
 type Fault<'b> = (&'static str, fn(&mut Bench<'b>) -> Result<Option<String>, String>);
 
 /// What the faults work with.

@@ -2,52 +2,26 @@
 //! it comes to with a run that was left alone: weights, metrics and samples, bit for bit. Then it breaks what a run
 //! stands on (disk, files, directories, memory, the model) and says what the user sees and what is lost.
 //!
-//! It knows the binary from outside only, and uses nothing but the standard library.
+//! It knows the binary from outside only.
 
 mod compare;
 mod faults;
-mod json;
+pub mod leaves;
 mod process;
+mod random;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use process::{Life, Training};
+use faults::Row;
+pub use process::Options;
+use process::{LIFE_SECONDS_MAX, Life, Training, newest_step};
+use random::Rng;
 
-/// A life that makes no progress for so long hangs.
-const LIFE_SECONDS_MAX: u64 = 300;
 /// Kills in a row without a new checkpoint, after which a run is left alone until it has one: a machine under load may
 /// need longer to start than a kill waits.
 const BARREN_LIVES_MAX: u32 = 5;
-
-/// What to do.
-pub struct Options {
-    /// The binary `plimsoll`.
-    pub binary: PathBuf,
-    /// An empty folder to work in.
-    pub folder: PathBuf,
-    /// SIGKILLs in all.
-    pub kills: u32,
-    /// Steps of a run.
-    pub steps: u32,
-    /// Seed of the instants.
-    pub seed: u64,
-    /// Whether the other faults follow.
-    pub faults: bool,
-    /// Only those faults that any user may cause, and each once: the form of a test.
-    pub short: bool,
-}
-
-/// One line of the table.
-pub struct Row {
-    /// What was done to the run.
-    pub fault: String,
-    /// What it said.
-    pub seen: String,
-    /// What is lost; `nothing` is what is promised.
-    pub lost: String,
-}
 
 /// What a soak came to.
 #[derive(Default)]
@@ -62,20 +36,6 @@ pub struct Report {
     pub last_words: String,
     /// The faults.
     pub rows: Vec<Row>,
-}
-
-/// Random numbers of the soak itself (splitmix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n.max(1)
-    }
 }
 
 /// Runs the soak; `say` gets a line now and then. An error is the first difference, with where to look.
@@ -176,13 +136,6 @@ fn has_part(dir: &Path) -> bool {
     entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .any(|name| name.starts_with(".step-"))
-}
-
-/// The newest checkpoint of a run directory.
-fn newest_step(dir: &Path) -> Option<String> {
-    let entries = fs::read_dir(dir.join("checkpoints")).into_iter().flatten().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with("step-") && !name.ends_with(".damaged")).max()
 }
 
 /// The table, as a Markdown page.

@@ -7,7 +7,26 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::Options;
+/// A life that makes no progress for so long hangs.
+pub const LIFE_SECONDS_MAX: u64 = 300;
+
+/// What to do.
+pub struct Options {
+    /// The binary `plimsoll`.
+    pub binary: PathBuf,
+    /// An empty folder to work in.
+    pub folder: PathBuf,
+    /// SIGKILLs in all.
+    pub kills: u32,
+    /// Steps of a run.
+    pub steps: u32,
+    /// Seed of the instants.
+    pub seed: u64,
+    /// Whether the other faults follow.
+    pub faults: bool,
+    /// Only those faults that any user may cause, and each once: the form of a test.
+    pub short: bool,
+}
 
 /// How often a condition is looked at: a small checkpoint takes some milliseconds.
 const LOOK: Duration = Duration::from_micros(200);
@@ -143,7 +162,7 @@ impl Life {
         self.started.elapsed()
     }
 
-    /// Waits until `is_so`, its end, or so many seconds.
+    /// Waits until `is_so`, its end, or `seconds` seconds.
     pub fn wait_until(&mut self, seconds: u64, mut is_so: impl FnMut(&Life) -> bool) -> bool {
         let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end && !self.is_over() {
@@ -239,4 +258,11 @@ fn is_below(pid: u32, above: u32) -> bool {
 fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The newest checkpoint of a run directory.
+pub fn newest_step(dir: &Path) -> Option<String> {
+    let entries = fs::read_dir(dir.join("checkpoints")).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("step-") && !name.ends_with(".damaged")).max()
 }

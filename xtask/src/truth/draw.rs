@@ -7,7 +7,7 @@ use std::fmt::Write;
 pub struct Drawn {
     /// For people, and for the table.
     pub what: String,
-    /// The run file; `model` and `data.jsonl` lie beside it.
+    /// The run file; `model` and `data.jsonl` lie next to it.
     pub run_file: String,
     /// Rows of prompts with answers.
     pub data: String,

@@ -12,7 +12,7 @@ pub use plan::{EnvPlan, plan_env};
 pub use python::PythonSetup;
 pub use run::{CollectEnd, CollectProgress, News, collect, stalled_share};
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_collect::{
     Extras, GroupOptions, Mode, OnAbort, Policy, PythonStepper, Random, RowLayout, Settings, Stepper,
     native_steppers,
@@ -153,7 +153,7 @@ fn spec_of(file: &EnvFile, at: &Provenance) -> Result<Spec> {
 
 /// Adds the place of the key to an error.
 fn pointed(error: Error, at: &Provenance) -> Error {
-    let key = if error.slug == "unknown-environment" { "env" } else { "env_options" };
+    let key = if error.slug == slugs::UNKNOWN_ENVIRONMENT { "env" } else { "env_options" };
     let place = at.error(error.slug, key, &error.message);
     Error { facts: [place.facts, error.facts].concat(), hints: error.hints, ..place }
 }

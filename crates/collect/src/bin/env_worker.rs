@@ -1,4 +1,4 @@
-//! The verb `env-worker` alone: becomes a worker of Python environments. It is started by a collector, never by hand.
+//! Only the verb `env-worker`: becomes a worker of Python environments. A collector starts it.
 
 use std::process::ExitCode;
 

@@ -1,16 +1,19 @@
-//! The thread that watches workers: it starts them, listens to them, holds them to their limits, and says how they end.
+//! The thread that watches workers: it starts them, enforces their limits, and reports how they end.
 //!
-//! It never touches a step: those go between the collector's thread and the workers. What ends a worker is told once;
-//! whether it is started again is decided by who is told.
+//! Steps bypass it: they go between the collector's thread and the workers. It reports the end of a worker once;
+//! the receiver decides whether to start it again.
 
-use super::slots::SlotMap;
-use super::words::{Failed, Known, Word, bad};
-use super::{PythonEnvs, Share, share};
+use super::ends::{
+    by_kernel, container_limit, oom_killed, out_of_memory, over_budget, over_group, with_words,
+};
+use super::run::{Link, News, Order, Route, Shape, Why};
+use super::words::{Known, Word, bad};
+use super::{PythonEnvs, TICK, share};
 use crate::FaultKind;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_memory::host::{Host, OomEvidence, OomWatch};
+use plimsoll_memory::host::{Host, OomWatch};
 use plimsoll_worker::session::{self, MESSAGE_BYTES_MAX, Received};
-use plimsoll_worker::{Bell, Confined, GroupHome, GroupKill, Session, SharedMemory, procs};
+use plimsoll_worker::{Bell, Confined, GroupHome, Session, SharedMemory, procs};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::json;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,98 +21,28 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// How soon a death is seen that closed nothing.
-const TICK: Duration = Duration::from_millis(50);
-/// How often memory is looked at.
+/// How often memory is read.
 const MEMORY_EVERY: Duration = Duration::from_millis(250);
-/// How often the processes of all workers are listed anew: a look at every process of the machine.
+/// How often the processes of all workers are listed, which reads every process of the machine.
 const LIST_EVERY: Duration = Duration::from_secs(2);
-/// How often a worker is held against the promise that it has no GPU.
+/// How often workers are checked for GPU use.
 const GPU_EVERY: Duration = Duration::from_secs(10);
-/// From the question for its stack to the end of a worker that hangs.
+/// From asking a hanging worker for its stack to ending it.
 const STACK_TIME: Duration = Duration::from_millis(200);
-/// From a closed socket to the end of a process that is about to end by itself.
+/// How long a process may take to end after it closed its socket.
 const CLOSED_TIME: Duration = Duration::from_secs(1);
-/// From the end of an interpreter to that of its keeper.
+/// How long a keeper may outlive its interpreter.
 const KEEPER_TIME: Duration = Duration::from_secs(10);
 /// Time for environments to close.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
-/// Lines of standard error in a message.
+/// Lines of stderr in a message.
 const LAST_LINES: usize = 16;
-/// What the launcher ends with where it could not become the interpreter.
+/// Exit code of the launcher if it could not start the interpreter.
 const NOT_STARTED: i32 = 126;
 const SIGKILL: i32 = 9;
-
-/// What all workers have in common once the first has said what its environment is.
-#[derive(Debug)]
-pub(super) struct Shape {
-    pub known: Known,
-    pub shares: Vec<Share>,
-    /// Who holds workers to `worker_memory`, in words.
-    pub memory_held_by: String,
-}
-
-/// A worker that is ready: by these it is asked and answers.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub socket: OwnedFd,
-    pub memory: SharedMemory,
-    pub pid: u32,
-    /// The process above it, from which all of the worker's descend.
-    pub keeper: u32,
-}
-
-/// What the crew is told. Orders for a worker that is gone already do nothing.
-pub(super) enum Order {
-    /// Starts a worker.
-    Start { worker: usize, at: Instant },
-    /// Ends a worker because of what it did.
-    End { worker: usize, life: u64, why: Why },
-    /// A worker has made its first step.
-    Stepped { worker: usize },
-    /// From now on these are told, each of the workers from its first to the next one's.
-    Share(Vec<Route>),
-    /// Ends all workers, and the thread.
-    Close,
-}
-
-/// Why a worker is ended.
-pub(super) enum Why {
-    /// It was in `doing` for longer than `limit`.
-    Late { doing: &'static str, limit: Duration },
-    /// Its socket is closed: it died, or soon will.
-    Closed,
-    /// As the error says.
-    Fault(FaultKind, Error),
-}
-
-/// What the crew tells.
-pub(super) enum News {
-    /// A worker can be asked. `life` counts the starts of all workers.
-    Ready { worker: usize, life: u64, link: Link, shape: Arc<Shape> },
-    /// A worker is gone.
-    Lost { worker: usize, kind: FaultKind, error: Error },
-    /// A worker did what is allowed and seldom meant.
-    Warning { worker: usize, warning: Error },
-}
-
-impl News {
-    pub fn worker(&self) -> usize {
-        match self {
-            News::Ready { worker, .. } | News::Lost { worker, .. } | News::Warning { worker, .. } => *worker,
-        }
-    }
-}
-
-/// Who is told of a range of workers.
-pub(super) struct Route {
-    pub first_worker: usize,
-    pub news: Sender<News>,
-    pub told: Bell,
-}
 
 enum Stage {
     Gone,
@@ -119,16 +52,16 @@ enum Stage {
     Ready,
 }
 
-/// The place of one worker.
+/// The state of one worker.
 struct Post {
     session: Option<Session>,
     stage: Stage,
     life: u64,
     start_at: Option<Instant>,
-    /// Until then it must be ready.
+    /// When it must be ready.
     deadline: Instant,
     dying: Option<(Instant, Why)>,
-    /// Its processes when they were last listed.
+    /// Its processes, as last listed.
     pids: Vec<u32>,
     look_at_gpu: bool,
     warned: bool,
@@ -140,7 +73,7 @@ pub(super) struct Crew {
     program: PathBuf,
     orders: Receiver<Order>,
     ordered: Bell,
-    /// By their first worker.
+    /// Ascending by first worker.
     routes: Vec<Route>,
     posts: Vec<Post>,
     shape: Option<Arc<Shape>>,
@@ -192,7 +125,7 @@ impl Crew {
         }
     }
 
-    /// Until it is told to close, or nobody is left who could.
+    /// Runs until `Order::Close`, or until all senders of orders are dropped.
     pub fn run(mut self) {
         loop {
             self.ordered.quiet();
@@ -232,7 +165,7 @@ impl Crew {
         }
     }
 
-    /// One look at one worker.
+    /// Starts, hears or ends one worker, as needed.
     fn attend(&mut self, worker: usize) {
         let now = Instant::now();
         if self.posts[worker].start_at.is_some_and(|at| now >= at) {
@@ -244,7 +177,7 @@ impl Crew {
         if self.posts[worker].session.is_none() {
             return;
         }
-        // In this order: what it said before it died is heard before it is buried.
+        // In this order, so that its last messages are read before it is reported as dead.
         let end = self.posts[worker].session.as_mut().and_then(Session::ended);
         if let Some(session) = &mut self.posts[worker].session {
             session.listen();
@@ -282,7 +215,7 @@ impl Crew {
             network: self.envs.network,
             gpu: self.envs.gpu,
         };
-        // A group that cannot be made, where one could before, leaves the worker to the readings.
+        // If a group cannot be made, readings limit the worker instead.
         let group = self.groups.as_ref().and_then(|home| home.make(self.envs.worker_memory).ok());
         let session = Session::start(&self.program, &confined, &[], group)?;
         self.lives += 1;
@@ -295,8 +228,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes the words of a worker until it is ready: from there on its socket belongs to the stepper alone, who may have
-    /// asked for a step already.
+    /// Takes the words of a worker until it is ready. From then on only the stepper reads its socket, and may already have
+    /// sent a step.
     fn handshake(&mut self, worker: usize) -> std::result::Result<(), (FaultKind, Error)> {
         let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
         while !matches!(self.posts[worker].stage, Stage::Ready) {
@@ -317,11 +250,10 @@ impl Crew {
                     bad(&format!("worker {worker} said `{said}` before it was ready")),
                 ));
             };
-            self.hear(worker, word).map_err(|error| match error.slug {
-                "env-worker-over-budget" => (FaultKind::OverBudget, error),
-                "env-exception" | "env-not-made" => (FaultKind::Exception, error),
-                _ => (FaultKind::BadOutput, error),
-            })?;
+            if let Word::Failed(failed) = &word {
+                return Err(failed.error(&self.envs.env, &self.python.display().to_string()));
+            }
+            self.hear(worker, word).map_err(|error| (FaultKind::BadOutput, error))?;
         }
         Ok(())
     }
@@ -354,15 +286,10 @@ impl Crew {
                 self.ready(worker, memory, envs as usize)?;
                 Stage::Ready
             }
-            (_, Word::Failed(failed)) => return Err(self.failed(&failed)),
             (_, word) => return Err(bad(&format!("worker {worker} said {word:?} out of turn"))),
         };
         self.posts[worker].stage = next;
         Ok(())
-    }
-
-    fn failed(&self, failed: &Failed) -> Error {
-        failed.error(&self.envs.env, &self.python.display().to_string())
     }
 
     fn say(&self, worker: usize, word: &[u8], fd: Option<OwnedFd>) -> Result<()> {
@@ -379,7 +306,7 @@ impl Crew {
         })
     }
 
-    /// The shape that the first worker sets and all others keep.
+    /// Returns the shape, which the first worker sets and all others must share.
     fn shape_of(&mut self, known: Known) -> Result<Arc<Shape>> {
         if let Some(shape) = &self.shape {
             if known.said != shape.known.said {
@@ -395,9 +322,9 @@ impl Crew {
         let mut shares = share(num_envs, num_workers, known.said.vector, overlap)?;
         let largest = shares.iter().map(|share| share.map(&known).bytes as u64).sum();
         super::check_room(Bytes(largest), self.envs.num_envs)?;
-        // Where one worker is started to be measured, the others are not.
+        // To measure, only one worker is started.
         shares.truncate(self.posts.len());
-        // Vector environments are not split: there may be fewer of them than workers, and the others have nothing to say.
+        // Vector environments are not split: there may be fewer of them than workers, and the other workers are dropped.
         for post in &mut self.posts[shares.len()..] {
             (post.session, post.start_at, post.stage, post.dying) = (None, None, Stage::Gone, None);
         }
@@ -434,17 +361,17 @@ impl Crew {
         Ok(())
     }
 
-    /// Ends a worker for a reason and says so.
+    /// Ends a worker and reports the reason.
     fn bury(&mut self, worker: usize, why: Why) {
         let session = self.posts[worker].session.as_mut().expect("who is buried was there");
         session.listen();
         if let Why::Closed = why {
-            // A socket closes a moment before its process can be waited for.
+            // A process closes its socket shortly before it can be waited for.
             let until = Instant::now() + CLOSED_TIME;
             while session.is_alive() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Its keeper ends once it has collected it and what it left.
+            // Its keeper ends after it has collected the worker and its descendants.
             let time = if session.is_alive() { Duration::ZERO } else { KEEPER_TIME };
             if let Some(status) = session.wait_until(Instant::now() + time) {
                 return self.died(worker, Some(status));
@@ -475,7 +402,7 @@ impl Crew {
         self.lost(worker, kind, error);
     }
 
-    /// Says what a worker died of by itself.
+    /// Reports why a worker died by itself.
     fn died(&mut self, worker: usize, status: Option<ExitStatus>) {
         let session = self.posts[worker].session.as_mut().expect("who died was there");
         let in_group = session.killed_in_group();
@@ -486,7 +413,7 @@ impl Crew {
         let name =
             self.python.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let mut kind = FaultKind::Death;
-        // A worker with a group is counted there: where that counts nothing, nobody was killed for lack of memory.
+        // The group counts kills for lack of memory: if it has none, that was not the reason.
         let may_be = in_group.is_some() || !session.is_grouped();
         let oom_line = (may_be && status.and_then(|status| status.signal()) == Some(SIGKILL))
             .then(|| self.oom.evidence())
@@ -530,13 +457,13 @@ impl Crew {
     }
 
     fn tell(&self, news: News) {
-        // Nobody who listens is somebody who closes; the loop ends with the next look at the orders.
+        // Fails only if the receiver is gone: then the next look at the orders ends the loop.
         let at = self.routes.partition_point(|route| route.first_worker <= news.worker()) - 1;
         let _ = self.routes[at].news.send(news);
         self.routes[at].told.ring();
     }
 
-    /// What is looked at by the clock: memory, processes, the GPU.
+    /// Checks memory, processes and the GPU when due.
     fn look_around(&mut self) {
         let now = Instant::now();
         if now >= self.list_at {
@@ -557,7 +484,7 @@ impl Crew {
         }
     }
 
-    /// Lists the processes of each worker anew.
+    /// Lists the processes of each worker.
     fn list(&mut self) {
         let sessions: Vec<u32> =
             self.posts.iter().filter_map(|post| post.session.as_ref()).map(Session::keeper).collect();
@@ -573,7 +500,7 @@ impl Crew {
         let post = &mut self.posts[worker];
         let (Some(session), None) = (&post.session, &post.dying) else { return };
         if let Some(kill) = session.killed_in_group() {
-            // One of its processes is gone, and what the others are without it nobody knows.
+            // One of its processes is gone, so the others cannot be relied on.
             let pid = session.pid();
             let error = if kill.by_own_limit {
                 over_group(worker, pid, self.envs.worker_memory, &kill)
@@ -585,7 +512,7 @@ impl Crew {
             return;
         }
         if session.is_grouped() {
-            // Pages that processes share are counted once there, and once each here.
+            // The group counts shared pages once; the readings below count them once for each process.
             return;
         }
         let held = procs::anonymous_bytes(&post.pids);
@@ -625,7 +552,7 @@ impl Crew {
         }
     }
 
-    /// Sleeps until somebody speaks, a start is due or a tick has passed.
+    /// Sleeps until a worker or an order arrives, or a tick has passed.
     fn sleep(&self) {
         let mut fds = vec![PollFd::new(&self.ordered, PollFlags::IN)];
         for post in &self.posts {
@@ -636,11 +563,11 @@ impl Crew {
             }
         }
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
-        // An interrupted poll is a poll that found nothing: everything is looked at anyway.
+        // An interrupted poll is fine: everything is checked after it anyway.
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
     }
 
-    /// Lets environments close for a moment, then ends what is left.
+    /// Gives environments a moment to close, then ends the rest.
     fn close(mut self) {
         let ready = |post: &&mut Post| matches!(post.stage, Stage::Ready);
         let deadline = Instant::now() + CLOSE_TIME;
@@ -651,56 +578,4 @@ impl Crew {
             session.wait_until(deadline);
         }
     }
-}
-
-impl Share {
-    pub(super) fn map(&self, known: &Known) -> SlotMap {
-        SlotMap::new(self.envs.len(), known.action.bytes, known.observation.bytes)
-    }
-}
-
-fn with_words(error: Error, session: &Session, lines: usize) -> Error {
-    session.last_words(lines).into_iter().fold(error, |error, line| error.fact(format!("stderr: {line}")))
-}
-
-fn over_budget(worker: usize, pid: u32, limit: Bytes, how: &str) -> Error {
-    Error::new(
-        "env-worker-over-budget",
-        format!("worker {worker} (pid {pid}) {how}; `worker_memory` is {limit}"),
-    )
-    .hint("raise `worker_memory`, or let a worker step fewer environments: raise `num_workers`")
-}
-
-fn over_group(worker: usize, pid: u32, limit: Bytes, kill: &GroupKill) -> Error {
-    let how = "reached the limit of its memory group, and the kernel killed in it";
-    over_budget(worker, pid, limit, how).fact(kill.fact.clone())
-}
-
-fn by_kernel(worker: usize, pid: u32, reason: &str) -> Error {
-    let message = format!("{reason} and the kernel killed worker {worker} (pid {pid})");
-    Error::new("env-worker-oom-killed", message)
-        .hint("lower `num_workers` or `worker_memory`, or raise the container's limit")
-}
-
-/// The reason, if the kernel killed process `pid` for lack of memory, as its group says or lines and counters do.
-fn oom_killed(seen: &OomEvidence, by_group: bool, pid: u32, name: &str) -> Option<String> {
-    let line = seen.line_about(pid, name);
-    if !by_group && line.is_none() && seen.group_kills().is_none_or(|kills| kills == 0) {
-        return None;
-    }
-    match line {
-        Some(line) if !line.container => Some(out_of_memory()),
-        Some(_) => Some(container_limit(seen).unwrap_or_else(|| "the container's limit was reached".into())),
-        None => Some(container_limit(seen).unwrap_or_else(out_of_memory)),
-    }
-}
-
-/// That the limit of a group of ours was reached, if one was.
-fn container_limit(seen: &OomEvidence) -> Option<String> {
-    let limit = seen.hit_group()?.limit?;
-    Some(format!("the container's limit of {limit} was reached"))
-}
-
-fn out_of_memory() -> String {
-    "the machine ran out of memory".into()
 }

@@ -1,16 +1,16 @@
-//! What is looked at in an observation of a process that nobody trusts: whether it is a number, and a choice that there is.
+//! Validates observations of untrusted processes: numbers must be finite and choices must exist.
 
 use plimsoll_env::{Domain, ElementType, Slot};
 use std::ops::Range;
 
-/// A leaf whose values are looked at, for a policy would fall over them.
+/// A leaf to validate: NaN would crash the policy.
 pub(super) enum Check {
     F32(Range<usize>),
     F64(Range<usize>),
     Domain(usize),
 }
 
-/// The leaves of a slot that are looked at.
+/// Returns the leaves of a slot to validate.
 pub(super) fn checks(slot: &Slot) -> Vec<Check> {
     let leaves = slot.leaves.iter().enumerate();
     leaves
@@ -19,7 +19,7 @@ pub(super) fn checks(slot: &Slot) -> Vec<Check> {
             match (leaf.element, &leaf.domain) {
                 (ElementType::Float32, _) => Some(Check::F32(range)),
                 (ElementType::Float64, _) => Some(Check::F64(range)),
-                // The bounds of a box are advice, as Gymnasium has them; a choice is an index into something.
+                // The bounds of a box are only advice in Gymnasium; a choice is an index.
                 (_, Domain::Bounds { .. }) => None,
                 _ => Some(Check::Domain(index)),
             }
@@ -27,7 +27,7 @@ pub(super) fn checks(slot: &Slot) -> Vec<Check> {
         .collect()
 }
 
-/// What is wrong with an observation, if something is: not a number, or a choice that its space does not have.
+/// Returns what is wrong with an observation: NaN, or a choice that its space lacks.
 pub(super) fn judge(checks: &[Check], slot: &Slot, bytes: &[u8]) -> Option<String> {
     let nan = || "its observation holds NaN".to_string();
     checks.iter().find_map(|check| match check {

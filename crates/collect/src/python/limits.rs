@@ -1,19 +1,19 @@
-//! Limits on counts that workers would run into in the middle of their start, held against their number before it.
+//! Limits on descriptors and processes, checked before workers would hit them in the middle of their start.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_memory::host::Host;
 use rustix::process::Resource;
 
-/// Descriptors that a worker takes of ours: two of its socket, its words, and its memory while it starts.
+/// Descriptors of this process for a worker: two of its socket, its stderr, and its memory while it starts.
 const FDS_OF_A_WORKER: u64 = 4;
 /// Descriptors that the rest of a run may take.
 const FDS_OF_A_RUN: u64 = 64;
-/// A worker is an interpreter and its keeper; what the environment starts comes on top, and nobody knows it.
+/// A worker is an interpreter and its keeper; processes that the environment starts are unknown and come on top.
 const TASKS_OF_A_WORKER: u64 = 2;
 /// Threads that the rest of a run may start.
 const TASKS_OF_A_RUN: u64 = 16;
 
-/// Errors: `env-ulimit-too-low`, for the first limit that is too low for so many workers.
+/// Errors: `env-ulimit-too-low`, for the first limit that is too low for this many workers.
 pub(super) fn check(workers: u64) -> Result<()> {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
     check_open_files(workers, open, rustix::process::getrlimit(Resource::Nofile).current)?;

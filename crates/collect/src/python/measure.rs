@@ -1,4 +1,4 @@
-//! What Python environments take of the host, known before they start: one worker is started, measured and ended.
+//! The host memory of Python environments, known before they start: one worker is started, measured and ended.
 
 use super::{PythonEnvs, PythonStepper};
 use crate::{Ask, Request, Stepper};
@@ -7,11 +7,11 @@ use plimsoll_env::{Slot, Spec};
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_worker::{Stop, procs};
 
-/// What a worker may come to hold beyond what it held after its first resets: one part in so many, and a constant.
+/// Growth of a worker after its first resets: one part in `GROWTH_PART`, and a constant.
 const GROWTH_PART: u64 = 4;
 const GROWTH: Bytes = Bytes::mib(4);
 
-/// One worker with its whole share of the environments, after their first resets.
+/// The readings of one worker with its full share of environments, after their first resets.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// What the environments are.
@@ -20,22 +20,22 @@ pub struct Measured {
     pub episode_steps_max: Option<u32>,
     /// Whether several environments step as one.
     pub is_vector: bool,
-    /// Environments that do: 1 where each steps alone.
+    /// Environments that step as one: 1 if each steps alone.
     pub unit: u32,
-    /// Workers that will be started: vector environments may be fewer than workers were asked for.
+    /// Workers that will be started; fewer than requested if there are fewer vector environments.
     pub workers: u32,
-    /// Environments of the worker that was measured.
+    /// Environments of the measured worker.
     pub worker_envs: u32,
     /// Anonymous memory of a worker's processes.
     pub anonymous: Bytes,
-    /// Pages of files that it has mapped; all workers share them.
+    /// File pages mapped by it; all workers share them.
     pub files: Bytes,
-    /// Who holds a worker to its `worker_memory`, in words.
+    /// Describes what enforces `worker_memory`.
     pub memory_held_by: String,
 }
 
 impl Measured {
-    /// Starts one worker of `envs`, resets its environments, and reads what it holds.
+    /// Starts one worker of `envs`, resets its environments, and reads its memory.
     ///
     /// Errors: those of `PythonStepper::start`; `env-failing-repeatedly`.
     pub fn of(envs: &PythonEnvs, stop: &Stop) -> Result<Measured> {
@@ -69,18 +69,18 @@ impl Measured {
         })
     }
 
-    /// Threads that ask the workers, of at most `threads`: each has workers of its own.
+    /// Returns the number of threads, at most `threads`: each has its own workers.
     pub fn lanes(&self, threads: usize) -> usize {
         threads.clamp(1, self.workers.max(1) as usize)
     }
 
-    /// Environments of the largest worker of `num_envs`, and so of the largest group that is acted on at once.
+    /// Returns the environments of the largest of the workers of `num_envs`, which bounds the largest group.
     pub fn group_envs_max(&self, num_envs: u32) -> u32 {
         let units = num_envs.div_ceil(self.unit);
         units.div_ceil(self.workers.clamp(1, units.max(1))) * self.unit
     }
 
-    /// The rows of `num_envs` environments in their workers, under `name`: slots that both sides hold, our own buffers,
+    /// Returns the plan rows of `num_envs` environments, under `name`: shared slots, buffers of this process,
     /// and the workers themselves.
     ///
     /// Errors: `env-space-unsupported`.
@@ -102,7 +102,7 @@ impl Measured {
     }
 }
 
-/// Seconds of CPU time of processes that were started by this one and have ended, their starts included.
+/// Returns the CPU seconds of ended child processes, including their start.
 pub fn children_cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_ascii_whitespace();

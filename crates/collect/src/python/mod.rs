@@ -1,14 +1,18 @@
-//! Python environments: any of Gymnasium's, or a function of the user's that makes one, in worker processes.
+//! Python environments in worker processes: Gymnasium's, or those that a function of the user returns.
 //!
-//! A worker is the user's interpreter on a script that this binary carries (`worker.py`), several environments each.
-//! Words go over a socket, data lies in memory that both hold (`slots.rs`), a thread watches (`crew.rs`), and each
-//! `PythonStepper` asks and answers for a range of them (`start.rs`), in turns that may share a processor (`pairing.rs`). A worker that fails is a value, never the end of the run.
+//! A worker is the user's interpreter running an embedded script (`worker.py`), with several environments. Messages go over
+//! a socket, data through shared memory (`slots.rs`), and a thread watches the workers (`crew.rs`). Each `PythonStepper`
+//! steps a range of them, and may share a processor with its worker (`pairing.rs`). A failing worker is a value and does
+//! not end the run.
 
 mod crew;
+mod ends;
+mod group;
 mod judge;
 mod limits;
 mod measure;
 mod pairing;
+mod run;
 mod slots;
 mod start;
 mod stepper;
@@ -18,7 +22,7 @@ pub use measure::{Measured, children_cpu_seconds};
 pub use plimsoll_worker::ENV_WORKER;
 pub use stepper::PythonStepper;
 
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_memory::host::Host;
 use plimsoll_worker::{Gpu, Network, procs};
 use serde_json::{Map, Value};
@@ -28,57 +32,59 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The script, embedded so that nothing has to be installed.
+/// The script, embedded so that nothing needs to be installed.
 const SCRIPT: &str = include_str!("worker.py");
-/// A group below this size is not worth a message of its own.
+/// How soon a stop, a late worker and a silent death are noticed.
+const TICK: Duration = Duration::from_millis(50);
+/// Smallest group that is worth a message.
 const GROUP_ENVS_MIN: usize = 4;
 
-/// What to make, how many, and within which limits.
+/// Which environments to make, how many, and within which limits.
 #[derive(Clone, Debug)]
 pub struct PythonEnvs {
     /// `gym:ID`, or `python:FILE.py:FUNCTION` where the function returns an environment.
     pub env: String,
-    /// Arguments by name.
+    /// Keyword arguments.
     pub kwargs: Map<String, Value>,
-    /// Environments.
+    /// Number of environments.
     pub num_envs: u32,
-    /// Processes.
+    /// Number of processes.
     pub num_workers: u32,
-    /// The interpreter, or the folder of a virtual environment; `$VIRTUAL_ENV` or `python3` if none.
+    /// The interpreter, or the folder of a virtual environment; `None` for `$VIRTUAL_ENV` or `python3`.
     pub python: Option<String>,
-    /// A binary with the verb `env-worker`; this one if none.
+    /// A binary with the verb `env-worker`; `None` for this one.
     pub program: Option<PathBuf>,
-    /// Most memory of a worker.
+    /// Memory limit of a worker.
     pub worker_memory: Bytes,
-    /// Most time in which nothing of a worker's steps goes on.
+    /// Longest time without progress while a worker steps.
     pub step_timeout: Duration,
-    /// The same while it makes or resets an environment.
+    /// Longest time to make or reset an environment.
     pub reset_timeout: Duration,
-    /// Failures of one environment within ten minutes, above which the run stops.
+    /// Failures of one environment within ten minutes before the run stops.
     pub restarts_max: u32,
-    /// The share of workers that must not be in a loop of crashes.
+    /// The share of workers that must not be in a crash loop.
     pub workers_alive_min: f64,
-    /// Wait before something is made again, which doubles up to the second.
+    /// First and longest wait before a failed environment or worker is made again; it doubles in between.
     pub backoff: [Duration; 2],
     /// Whether workers may reach a network.
     pub network: Network,
     /// Whether workers may reach a GPU.
     pub gpu: Gpu,
-    /// Paths of GPU devices begin so.
+    /// Prefixes of the paths of GPU devices.
     pub gpu_devices: Vec<String>,
-    /// Whether each worker has a memory group of its own, where groups can be made.
+    /// Whether each worker gets its own memory cgroup, if groups can be made.
     pub memory_groups: bool,
-    /// After so many steps an episode is truncated; none: only by the environment itself.
+    /// Steps after which an episode is truncated; `None` leaves it to the environment.
     pub episode_steps_max: Option<u32>,
-    /// Whether each episode has a seed of its own; otherwise the first of an environment alone.
+    /// Whether each episode has its own seed; otherwise only the first one of an environment has.
     pub reseed: bool,
-    /// Whether a worker steps one half of its environments while the policy acts on the other. Each hand-over costs both
-    /// processes a wake-up: it pays where a policy takes time, and processors are left for it.
+    /// Whether a worker steps one half of its environments while the policy acts on the other. Each switch costs both
+    /// processes a wake-up: it pays if the policy takes time and there are free processors.
     pub overlap: bool,
 }
 
 impl PythonEnvs {
-    /// `num_envs` of `env` in `num_workers` processes, with the limits that hold where nothing else is said.
+    /// Returns `num_envs` of `env` in `num_workers` processes, with the default limits.
     pub fn new(env: &str, num_envs: u32, num_workers: u32) -> PythonEnvs {
         PythonEnvs {
             env: env.to_string(),
@@ -103,19 +109,19 @@ impl PythonEnvs {
         }
     }
 
-    /// Errors: `unknown-environment` for a name that is neither form, or a file that is not there; `env-ulimit-too-low`.
+    /// Errors: `unknown-environment` for a name in neither form, or a missing file; `env-ulimit-too-low`.
     pub fn check(&self) -> Result<()> {
         check_name(&self.env)?;
         limits::check(u64::from(self.num_workers))
     }
 }
 
-/// What the verb `env-worker` of a binary does: it becomes a worker's keeper. `arguments` are those behind the verb.
+/// Runs the verb `env-worker` of a binary: becomes a worker's keeper. `arguments` are those after the verb.
 pub fn become_env_worker(arguments: &[OsString]) -> ExitCode {
     plimsoll_worker::become_env_worker(arguments, SCRIPT)
 }
 
-/// The same without a keeper, for a program that would be too large a one: it becomes the worker.
+/// As `become_env_worker`, without a keeper, for programs too large to be one: becomes the worker.
 pub fn exec_env_worker(arguments: &[OsString]) -> ExitCode {
     plimsoll_worker::exec_env_worker(arguments, SCRIPT)
 }
@@ -125,22 +131,22 @@ pub fn exec_env_worker(arguments: &[OsString]) -> ExitCode {
 struct Share {
     /// Counted over the run.
     envs: Range<u32>,
-    /// The same, group by group.
+    /// The ranges of its groups.
     groups: Vec<Range<u32>>,
 }
 
 impl Share {
-    /// The groups, counted within the worker.
+    /// Returns the groups, counted within the worker.
     fn local_groups(&self) -> Vec<Range<usize>> {
         let local = |env: u32| (env - self.envs.start) as usize;
         self.groups.iter().map(|group| local(group.start)..local(group.end)).collect()
     }
 }
 
-/// Shares environments out: static ranges, ascending, a vector environment of `vector` never split, two groups a
-/// worker if they `overlap` and each has enough to do.
+/// Divides environments into ascending ranges, never splitting a vector environment of `vector`; two groups per
+/// worker if they `overlap` and each is large enough.
 ///
-/// Errors: `env-vector-size` if the environments are no multiple of a vector environment's.
+/// Errors: `env-vector-size` if the number of environments is not a multiple of `vector`.
 fn share(num_envs: u32, num_workers: u32, vector: u32, overlap: bool) -> Result<Vec<Share>> {
     let unit = vector.max(1);
     if !num_envs.is_multiple_of(unit) || num_envs == 0 {
@@ -151,7 +157,7 @@ fn share(num_envs: u32, num_workers: u32, vector: u32, overlap: bool) -> Result<
     }
     let units = num_envs / unit;
     let workers = num_workers.clamp(1, units);
-    // Widened: the product of two numbers of 32 bits.
+    // Widened, because the product of two 32-bit numbers may overflow.
     let start = |worker: u32| (u64::from(worker) * u64::from(units) / u64::from(workers)) as u32;
     let of = |worker: u32| {
         let (first, last) = (start(worker), start(worker + 1));
@@ -166,7 +172,7 @@ fn share(num_envs: u32, num_workers: u32, vector: u32, overlap: bool) -> Result<
 
 fn check_name(env: &str) -> Result<()> {
     let not_found = |message: String| {
-        Error::usage("unknown-environment", message)
+        Error::usage(slugs::UNKNOWN_ENVIRONMENT, message)
             .hint("a Python environment is \"gym:ID\" or \"python:FILE.py:FUNCTION\", with a path from where the command runs")
     };
     if let Some(id) = env.strip_prefix("gym:") {
@@ -183,8 +189,8 @@ fn check_name(env: &str) -> Result<()> {
     }
 }
 
-/// Room for the memory that workers share with us, before any of it is taken. It is counted against the container's
-/// memory, and not against /dev/shm: it lies in no file system.
+/// Refuses shared memory that does not fit, before any is allocated. It counts against the container's
+/// memory, not against /dev/shm, because it is in no file system.
 fn check_room(bytes: Bytes, num_envs: u32) -> Result<()> {
     let Some(limit) = Host::this().memory_limit() else { return Ok(()) };
     if bytes <= limit.bytes {
@@ -195,7 +201,7 @@ fn check_room(bytes: Bytes, num_envs: u32) -> Result<()> {
         limit.bytes, limit.source
     );
     Err(Error::does_not_fit("env-shared-memory-full", message)
-        .hint("lower `num_envs`, or observe less: fewer elements, or uint8 in the place of float32"))
+        .hint("lower `num_envs`, or observe less: fewer elements, or uint8 instead of float32"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Whether a thread and the only worker that it asks take turns on one processor.
+//! Decides whether a thread and its only worker take turns on one processor.
 //!
-//! While one of them computes, the other waits. On two processors each hand-over wakes one that has gone idle: tens of
-//! microseconds in a virtual machine, and caches that have gone cold. Where turns are short that is more than two
-//! processors can win, and nobody knows beforehand: both ways are tried, the faster is kept, and asked again after a while.
+//! While one of them computes, the other waits. On two processors each switch wakes an idle one: tens of
+//! microseconds in a virtual machine, with cold caches. With short turns that is more than two
+//! processors can gain. Both ways are tried, the faster is kept, and the choice is repeated after a while.
 
 use plimsoll_worker::procs;
 use rustix::process::Pid;
@@ -10,17 +10,17 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Turns that are measured, after those in which caches and the scheduler settle.
+/// Turns measured, after those in which caches and the scheduler settle.
 const TURNS: usize = 32;
 const SETTLE: usize = 8;
-/// Turns this long are worth no hand-over's time.
+/// For turns this long the time of a switch does not matter.
 const LONG: Duration = Duration::from_millis(1);
-/// How long a choice holds. What a worker starts meanwhile stays on its processor for no longer.
+/// How long a choice holds. Processes that a worker starts meanwhile stay on its processor no longer than this.
 const REST: Duration = Duration::from_secs(2);
-/// Together is kept if its turns are no longer than so many hundredths of those apart: it takes less of the machine.
+/// Together is kept if its turns take at most this percentage of those apart: it uses less of the machine.
 const KEPT: u32 = 105;
 
-/// What is to be done after a turn.
+/// What to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Join,
@@ -30,7 +30,7 @@ enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Apart,
-    /// With the median turn that they had apart.
+    /// Holds the median turn apart.
     Trial(Duration),
     Rest {
         until: Instant,
@@ -38,7 +38,7 @@ enum State {
     },
 }
 
-/// The choice alone: told when turns end, it says what to change.
+/// The choice: takes the ends of turns and returns what to change.
 #[derive(Debug)]
 struct Choice {
     state: State,
@@ -70,7 +70,7 @@ impl Choice {
         if self.turns.len() < TURNS {
             return None;
         }
-        // The median: a turn in which the learner had its own is one of many.
+        // The median, so that single turns in which the learner ran do not count.
         let (_, &mut median, _) = self.turns.select_nth_unstable(TURNS / 2);
         let until = now + REST;
         match self.state {
@@ -89,7 +89,7 @@ impl Choice {
         None
     }
 
-    /// Whether what was joined is to be parted within a turn: no choice holds longer than a rest.
+    /// Whether to part within a turn: no choice holds longer than `REST`.
     fn is_over(&self, now: Instant) -> bool {
         match self.state {
             State::Rest { until, together } => together && now >= until,
@@ -104,15 +104,15 @@ impl Choice {
     }
 }
 
-/// Processors that are taken by pairs of one run.
+/// Processors taken by pairs of one run.
 pub(super) type Taken = Arc<Mutex<Vec<usize>>>;
 
-/// A thread and its worker. Made on any thread; what is joined is the one that calls `turn`.
+/// A thread and its worker. May be made on any thread; the one that calls `turn` is joined.
 #[derive(Debug)]
 pub(super) struct Pairing {
     choice: Choice,
     taken: Taken,
-    /// The processors that the thread may use when it is alone, and the one that it shares.
+    /// The processors that the thread may use alone, and the shared one.
     joined: Option<(CpuSet, usize)>,
 }
 
@@ -121,7 +121,7 @@ impl Pairing {
         Pairing { choice: Choice::new(), taken, joined: None }
     }
 
-    /// A turn with worker `pid` below `keeper` has ended.
+    /// Records the end of a turn with worker `pid` below `keeper`.
     pub fn turn(&mut self, pid: u32, keeper: u32, now: Instant) {
         match self.choice.turn(now) {
             Some(Change::Join) if !self.join(pid) => {
@@ -132,7 +132,7 @@ impl Pairing {
         }
     }
 
-    /// A turn goes on: what the worker has started meanwhile is not to wait for its end.
+    /// Parts within a long turn, so that processes started by the worker need not wait for its end.
     pub fn look(&mut self, keeper: u32, now: Instant) {
         if self.joined.is_some() && self.choice.is_over(now) {
             self.part(Some(keeper));
@@ -140,19 +140,19 @@ impl Pairing {
         }
     }
 
-    /// The worker is gone, and the next is measured anew.
+    /// Forgets the worker; the next one is measured anew.
     pub fn lost(&mut self) {
         self.part(None);
         self.choice = Choice::new();
     }
 
-    /// Whether thread and worker are on one processor now.
+    /// Puts thread and worker on one processor. Returns whether it could.
     fn join(&mut self, pid: u32) -> bool {
         let Some(worker) = Pid::from_raw(pid as i32) else { return false };
         let (Ok(all), Ok(theirs)) = (sched_getaffinity(None), sched_getaffinity(Some(worker))) else {
             return false;
         };
-        // One that chose its processors, or is more than one thread, has its reasons.
+        // A worker that chose its processors, or has several threads, is left alone.
         if all != theirs || procs::tasks_below(pid).len() != 1 {
             return false;
         }
@@ -167,7 +167,7 @@ impl Pairing {
         joined
     }
 
-    /// A processor that no other pair has: the one that this thread is on, if it may be.
+    /// Takes a processor that no other pair has: this thread's current one, if free.
     fn take(&self, all: &CpuSet) -> Option<usize> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let here = sched_getcpu();
@@ -177,12 +177,12 @@ impl Pairing {
         Some(free)
     }
 
-    /// Gives both, and whatever is bound as they are below `keeper`, all processors again: children of the worker, and
-    /// those that it left to its keeper. Who has chosen other processors since keeps them.
+    /// Gives both, and every process below `keeper` that is bound in the same way, all processors again: children of the
+    /// worker, and those it left to its keeper. Processes that chose other processors since keep them.
     fn part(&mut self, keeper: Option<u32>) {
         let Some((all, processor)) = self.joined.take() else { return };
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).retain(|&one| one != processor);
-        // Who is gone needs none.
+        // Fails only if the process has ended.
         let _ = sched_setaffinity(None, &all);
         for task in keeper.map(procs::tasks_below).unwrap_or_default() {
             let task = Pid::from_raw(task as i32);
@@ -197,7 +197,7 @@ impl Pairing {
 mod tests {
     use super::*;
 
-    /// What a choice came to after `seconds` of turns: its changes, and whether they are together.
+    /// Returns the changes of a choice after `seconds` of turns, and whether they are together.
     fn follow(seconds: f64, apart: Duration, together: Duration) -> (Vec<Change>, bool) {
         let (mut choice, mut now) = (Choice::new(), Instant::now());
         let (end, mut changes, mut joined) = (now + Duration::from_secs_f64(seconds), Vec::new(), false);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!((&changes[..], joined), (&[Change::Join, Change::Part, Change::Join][..], true));
         let (changes, joined) = follow(1.0, us(100), us(180));
         assert_eq!((&changes[..], joined), (&[Change::Join, Change::Part][..], false));
-        // As fast is kept: it takes one processor in the place of two.
+        // Equally fast is kept: it uses one processor instead of two.
         assert!(follow(1.0, us(100), us(104)).1);
     }
 
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_pair_shares_one_processor_and_gets_all_of_them_back() {
-        // A thread of its own: what is joined and parted is the one that asks.
+        // In another thread, because the calling one is joined and parted.
         let pair = std::thread::spawn(|| {
             let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
             let (pid, all) = (child.id(), sched_getaffinity(None).unwrap());
@@ -261,7 +261,7 @@ mod tests {
             pairing.part(Some(pid));
             assert_eq!((sched_getaffinity(None).unwrap(), of_child()), (all, all));
             assert!(taken.lock().unwrap().is_empty());
-            // Who chooses another processor meanwhile keeps it.
+            // A process that chooses another processor meanwhile keeps it.
             if all.count() > 1 {
                 assert!(pairing.join(pid));
                 let here = (0..CpuSet::MAX_CPU).find(|&one| of_child().is_set(one)).unwrap();
@@ -273,12 +273,12 @@ mod tests {
                 assert_eq!((sched_getaffinity(None).unwrap(), of_child()), (all, chosen));
                 assert!(!pairing.join(pid), "one that has chosen is left alone");
             }
-            // Where every processor is taken there is none to share.
+            // If every processor is taken there is none to share.
             *taken.lock().unwrap() = (0..CpuSet::MAX_CPU).collect();
             assert!(!pairing.join(pid));
             child.kill().unwrap();
             child.wait().unwrap();
-            assert!(!pairing.join(pid), "nobody is there");
+            assert!(!pairing.join(pid), "there is no such process");
         });
         pair.join().unwrap();
     }

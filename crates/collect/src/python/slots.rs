@@ -1,6 +1,6 @@
-//! Where the data of a worker's environments lies in the memory that it shares with us.
+//! The layout of the memory shared with a worker.
 //!
-//! Every part is aligned to a cache line, so that parts that one side writes do not share one with the other's.
+//! Every part is aligned to a cache line, so that parts written by different sides never share one.
 
 use super::PythonEnvs;
 use plimsoll_env::{Leaf, Slot};
@@ -13,7 +13,7 @@ const LINE: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotMap {
     pub envs: usize,
-    /// i32: the environment under way and what it does.
+    /// Two i32: the environment under way and its activity.
     pub cursor: usize,
     /// u8 each.
     pub asks: usize,
@@ -28,7 +28,6 @@ pub(super) struct SlotMap {
     pub finals: usize,
     pub action_bytes: usize,
     pub observation_bytes: usize,
-    /// All of it.
     pub bytes: usize,
 }
 
@@ -60,7 +59,7 @@ impl SlotMap {
         }
     }
 
-    /// The word `attach`. `groups`: environments of each group, counted within the worker.
+    /// Returns the word `attach`. `groups`: environments of each group, counted within the worker.
     pub fn attach(
         &self,
         observation: &Slot,

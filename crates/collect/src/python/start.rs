@@ -1,182 +1,115 @@
-//! How workers start, and who asks which: all of them are ready before the first step, and each thread gets a range.
+//! Starts workers and divides them among threads: all are ready before the first step, and each thread gets a range.
 
-use super::PythonEnvs;
-use super::crew::{Crew, Link, News, Order, Route, Shape};
+use super::crew::Crew;
 use super::pairing::{Pairing, Taken};
-use super::stepper::{PythonStepper, TICK};
-use plimsoll_base::{Error, Result};
+use super::run::{CrewThread, News, Order, Ready, Route, Run, Shape};
+use super::stepper::PythonStepper;
+use super::{PythonEnvs, TICK};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_worker::{Bell, Stop, find_python};
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-
-/// What all steppers of a run share. Workers end with the last of them.
-pub(super) struct Run {
-    pub envs: Arc<PythonEnvs>,
-    pub shape: Arc<Shape>,
-    /// Workers that do nothing but end.
-    pub looping: AtomicUsize,
-    crew: CrewThread,
-}
-
-/// What one stepper is made of.
-pub(super) struct Part {
-    /// Its workers, with the count of their start.
-    pub ready: Vec<(usize, u64, Link)>,
-    pub news: Receiver<News>,
-    pub told: Bell,
-    pub pairing: Option<Pairing>,
-}
-
-/// The thread that watches workers; dropped, it ends them.
-struct CrewThread {
-    orders: Sender<Order>,
-    ordered: Bell,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl CrewThread {
-    fn order(&self, order: Order) {
-        // The crew ends with us, not before.
-        let _ = self.orders.send(order);
-        self.ordered.ring();
-    }
-}
-
-impl Drop for CrewThread {
-    fn drop(&mut self) {
-        self.order(Order::Close);
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // A crew that panicked has said so; its workers died with it.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Run {
-    pub fn order(&self, order: Order) {
-        self.crew.order(order);
-    }
-}
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 
 impl PythonStepper {
-    /// Starts the workers and makes all environments, for a thread of the caller's.
+    /// Starts the workers and makes all environments, for one thread of the caller.
     ///
     /// Errors: `env-python-missing`, `env-numpy-missing`, `env-gymnasium-missing`, `unknown-environment`, `env-import-failed`,
     /// `env-not-made`, `env-space-unsupported`, `env-spaces-changed`, `env-vector-size`, `env-shared-memory-full`,
-    /// `env-ulimit-too-low`, and whatever else keeps a worker from its first step; `interrupted` once `stop` is set.
+    /// `env-ulimit-too-low`, and those that keep a worker from its first step; `interrupted` once `stop` is set.
     pub fn start(envs: PythonEnvs, stop: &Stop) -> Result<PythonStepper> {
         let workers = envs.num_workers.clamp(1, envs.num_envs.max(1));
         Self::start_some(envs, workers as usize, stop)
     }
 
-    /// The same, shared out to at most `lanes` threads of a collector: each has workers of its own, in the order of their
-    /// environments. A thread that asks a single worker may take turns with it on one processor.
+    /// As `start`, for at most `lanes` threads of a collector: each has its own workers, in the order of their
+    /// environments. A thread with a single worker may take turns with it on one processor.
     ///
     /// Errors: as `start`.
     pub fn start_lanes(envs: PythonEnvs, lanes: usize, stop: &Stop) -> Result<Vec<PythonStepper>> {
         let workers = envs.num_workers.clamp(1, envs.num_envs.max(1));
-        Started::new(envs, workers as usize)?.wait(stop)?.share_out(lanes, true)
+        start_on(envs, workers as usize, stop, lanes, true)
     }
 
-    /// Starts the first `workers` of them alone, each with its own share of the environments.
+    /// Starts only the first `workers`, each with its share of the environments.
     pub(super) fn start_some(envs: PythonEnvs, workers: usize, stop: &Stop) -> Result<PythonStepper> {
-        let mut one = Started::new(envs, workers)?.wait(stop)?.share_out(1, false)?;
-        Ok(one.remove(0))
+        Ok(start_on(envs, workers, stop, 1, false)?.remove(0))
     }
 }
 
-/// A crew under way whose first workers are not ready yet.
-struct Started {
-    envs: Arc<PythonEnvs>,
-    crew: CrewThread,
-    news: Receiver<News>,
-}
-
-/// All workers, once they are.
-struct Ready {
-    started: Started,
-    shape: Arc<Shape>,
-    workers: Vec<(usize, u64, Link)>,
-    warnings: Vec<Error>,
-}
-
-impl Started {
-    fn new(envs: PythonEnvs, workers: usize) -> Result<Started> {
-        envs.check()?;
-        let python = find_python(envs.python.as_deref())?;
-        let program = match &envs.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().map_err(not_started)?,
-        };
-        let envs = Arc::new(envs);
-        let (orders, taken) = channel();
+/// Makes the steppers of at most `lanes` threads. `pairs`: the threads belong to a collector and may be bound to processors.
+fn start_on(
+    envs: PythonEnvs,
+    workers: usize,
+    stop: &Stop,
+    lanes: usize,
+    pairs: bool,
+) -> Result<Vec<PythonStepper>> {
+    let (envs, crew, news) = start_crew(envs, workers)?;
+    let (shape, workers, warnings) = wait_for_all(&news, stop)?;
+    let lanes = lanes.clamp(1, workers.len());
+    let (count, taken) = (workers.len(), Taken::default());
+    let run = Arc::new(Run { envs, shape, looping: AtomicUsize::new(0), crew });
+    let mut workers = workers.into_iter();
+    let (mut routes, mut steppers) = (Vec::new(), Vec::new());
+    for lane in 0..lanes {
+        let [first, last] = [lane, lane + 1].map(|lane| lane * count / lanes);
         let (send, news) = channel();
-        let (ordered, told) = (Bell::new().map_err(not_started)?, Bell::new().map_err(not_started)?);
-        let route = Route { first_worker: 0, news: send, told };
-        let crew = Crew::new(envs.clone(), python, program, workers, (taken, ordered.clone()), route);
-        let thread = std::thread::Builder::new()
-            .name("env-crew".into())
-            .spawn(move || crew.run())
-            .map_err(not_started)?;
-        let crew = CrewThread { orders, ordered, thread: Mutex::new(Some(thread)) };
-        Ok(Started { envs, crew, news })
+        let told = Bell::new().map_err(not_started)?;
+        routes.push(Route { first_worker: first, news: send, told: told.clone() });
+        let pairing = (pairs && lanes == count).then(|| Pairing::new(taken.clone()));
+        let ready = workers.by_ref().take(last - first).collect();
+        steppers.push(PythonStepper::new(run.clone(), ready, (news, told), pairing));
     }
-
-    /// Waits for all workers; the first that fails ends it.
-    fn wait(self, stop: &Stop) -> Result<Ready> {
-        let mut workers: Vec<(usize, u64, Link)> = Vec::new();
-        let mut warnings = Vec::new();
-        let shape = loop {
-            match self.news.recv_timeout(TICK) {
-                Ok(News::Ready { worker, life, link, shape }) => {
-                    workers.push((worker, life, link));
-                    if workers.len() == shape.shares.len() {
-                        break shape;
-                    }
-                }
-                Ok(News::Lost { error, .. }) => return Err(error),
-                Ok(News::Warning { warning, .. }) => warnings.push(warning),
-                Err(_) if stop.is_set() => {
-                    return Err(Error::new("interrupted", "the run ended while environments were made"));
-                }
-                Err(_) => {}
-            }
-        };
-        workers.sort_by_key(|(worker, ..)| *worker);
-        Ok(Ready { started: self, shape, workers, warnings })
+    run.order(Order::Share(routes));
+    // Passes on the news that arrived before the crew knew the new routes; ends when the crew drops the old one.
+    let early = warnings.into_iter().map(|warning| News::Warning { worker: 0, warning });
+    for news in early.chain(news.iter()) {
+        let lane = steppers.partition_point(|stepper| stepper.first_worker() <= news.worker()) - 1;
+        steppers[lane].hear(news)?;
     }
+    Ok(steppers)
 }
 
-impl Ready {
-    /// The steppers of at most `lanes` threads. `pairs`: these are threads of ours, which may be bound to processors.
-    fn share_out(self, lanes: usize, pairs: bool) -> Result<Vec<PythonStepper>> {
-        let Ready { started: Started { envs, crew, news }, shape, workers, warnings } = self;
-        let lanes = lanes.clamp(1, workers.len());
-        let (count, taken) = (workers.len(), Taken::default());
-        let run = Arc::new(Run { envs, shape, looping: AtomicUsize::new(0), crew });
-        let mut workers = workers.into_iter();
-        let (mut routes, mut parts) = (Vec::new(), Vec::new());
-        for lane in 0..lanes {
-            let [first, last] = [lane, lane + 1].map(|lane| lane * count / lanes);
-            let (send, news) = channel();
-            let told = Bell::new().map_err(not_started)?;
-            routes.push(Route { first_worker: first, news: send, told: told.clone() });
-            let pairing = (pairs && lanes == count).then(|| Pairing::new(taken.clone()));
-            parts.push(Part { ready: workers.by_ref().take(last - first).collect(), news, told, pairing });
+fn start_crew(envs: PythonEnvs, workers: usize) -> Result<(Arc<PythonEnvs>, CrewThread, Receiver<News>)> {
+    envs.check()?;
+    let python = find_python(envs.python.as_deref())?;
+    let program = match &envs.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().map_err(not_started)?,
+    };
+    let envs = Arc::new(envs);
+    let (orders, taken) = channel();
+    let (send, news) = channel();
+    let (ordered, told) = (Bell::new().map_err(not_started)?, Bell::new().map_err(not_started)?);
+    let route = Route { first_worker: 0, news: send, told };
+    let crew = Crew::new(envs.clone(), python, program, workers, (taken, ordered.clone()), route);
+    let thread =
+        std::thread::Builder::new().name("env-crew".into()).spawn(move || crew.run()).map_err(not_started)?;
+    Ok((envs, CrewThread { orders, ordered, thread: Mutex::new(Some(thread)) }, news))
+}
+
+/// Waits for all workers; the first failure is returned.
+fn wait_for_all(news: &Receiver<News>, stop: &Stop) -> Result<(Arc<Shape>, Vec<Ready>, Vec<Error>)> {
+    let (mut workers, mut warnings) = (Vec::<Ready>::new(), Vec::new());
+    let shape = loop {
+        match news.recv_timeout(TICK) {
+            Ok(News::Ready { worker, life, link, shape }) => {
+                workers.push((worker, life, link));
+                if workers.len() == shape.shares.len() {
+                    break shape;
+                }
+            }
+            Ok(News::Lost { error, .. }) => return Err(error),
+            Ok(News::Warning { warning, .. }) => warnings.push(warning),
+            Err(_) if stop.is_set() => {
+                return Err(Error::new(slugs::INTERRUPTED, "the run ended while environments were made"));
+            }
+            Err(_) => {}
         }
-        run.order(Order::Share(routes));
-        let mut steppers: Vec<PythonStepper> =
-            parts.into_iter().map(|part| PythonStepper::new(run.clone(), part)).collect();
-        // What was told to us before the crew knew of them is told to them now; it ends when the crew lets go of us.
-        let early = warnings.into_iter().map(|warning| News::Warning { worker: 0, warning });
-        for news in early.chain(news.iter()) {
-            let lane = steppers.partition_point(|stepper| stepper.first_worker() <= news.worker()) - 1;
-            steppers[lane].hear(news)?;
-        }
-        Ok(steppers)
-    }
+    };
+    workers.sort_by_key(|(worker, ..)| *worker);
+    Ok((shape, workers, warnings))
 }
 
 fn not_started(err: std::io::Error) -> Error {

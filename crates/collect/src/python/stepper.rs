@@ -1,15 +1,14 @@
-//! The stepper over worker processes: asks groups through their slots, judges what comes back, and makes again what failed.
+//! The stepper over worker processes: sends requests of groups, takes their answers, and makes failed environments again.
 
-use super::Share;
-use super::crew::{Link, News, Order, Why};
-use super::judge::{Check, checks, judge};
+use super::TICK;
+use super::group::{Group, PER_ENV_BYTES, REMAKE, State};
+use super::judge::{Check, checks};
 use super::pairing::Pairing;
+use super::run::{Link, News, Order, Ready, Run, Why};
 use super::slots::SlotMap;
-use super::start::{Part, Run};
 use super::words::{Word, bad};
-use crate::{Ask, Fault, FaultKind, Request, RestartLimit, Results, Stepper};
+use crate::{Fault, FaultKind, Request, RestartLimit, Results, Stepper};
 use plimsoll_base::{Error, Result};
-use plimsoll_env::flags::{ABORTED, DONE, RESET_ROW, TERMINATED, TRUNCATED};
 use plimsoll_env::{Slot, Spec};
 use plimsoll_worker::session::{self, LAST_WORDS_BYTES, MESSAGE_BYTES_MAX, Received};
 use plimsoll_worker::{Bell, Stop};
@@ -22,73 +21,22 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// How soon a stop and a late worker are seen.
-pub(super) const TICK: Duration = Duration::from_millis(50);
-/// A failure this long after the last one is a first failure again, and waits as short.
+/// A failure this long after the last one counts, and waits, as a first one.
 const CALM: Duration = Duration::from_secs(60);
-/// What a group is asked beside the asks of a collector: to make an environment anew, then to reset it.
-const REMAKE: u8 = 3;
-/// The flag by which the script says that an environment failed.
-const FAILED: u8 = 128;
-/// The operation in the eight bytes of a step: each environment as its ask says, or all of them a step.
-const GO: u8 = 1;
-const STEP: u8 = 2;
-/// What a worker does, by the number in its slots.
+/// Activities of a worker, by the number in its slots.
 const DOING: [&str; 3] = ["step", "reset", "make"];
-/// What a group keeps of an environment beside its slots, rounded up.
-const PER_ENV_BYTES: usize = 128;
-/// Ends of a worker without a step in between that count as a loop.
+/// Ends of a worker without a step in between that count as a crash loop.
 const LOOP: u32 = 2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Nothing is under way.
-    Idle,
-    /// The worker has it.
-    Asked,
-    /// To be asked again from then on, once the worker is there.
-    Waiting(Instant),
-}
-
-/// One group: what it was asked, and what it answered last.
-struct Group {
-    /// Its worker's seat.
-    worker: usize,
-    /// Counted over the run.
-    envs: Range<u32>,
-    /// Counted within the worker.
-    local: Range<usize>,
-    /// Its place among the worker's groups.
-    place: u8,
-    state: State,
-    /// Of what was asked last.
-    operation: u8,
-    number: u32,
-    /// What each was asked by the collector.
-    asks: Vec<Ask>,
-    /// What each is yet to do: an `Ask` or `REMAKE`.
-    codes: Vec<u8>,
-    /// Environments that lost their episode since they answered last.
-    lost: Vec<bool>,
-    seeds: Vec<u64>,
-    actions: Vec<u8>,
-    observations: Vec<u8>,
-    finals: Vec<u8>,
-    rewards: Vec<f64>,
-    flags: Vec<u8>,
-    /// What environments raised in the round under way, by their place in the group.
-    raised: Vec<(usize, FaultKind, Error)>,
-}
 
 /// A worker as the stepper sees it.
 struct Seat {
-    /// None while it is not ready.
+    /// `None` unless it is ready.
     link: Option<Link>,
     life: u64,
-    /// Told to end, so that nothing it says counts.
+    /// Being ended: its messages no longer count.
     ending: bool,
     groups: Range<usize>,
-    /// The cursor when it was last seen, and when it moved.
+    /// The last cursor seen, and when it moved.
     cursor: [i32; 2],
     moved_at: Instant,
     stepped: bool,
@@ -97,18 +45,19 @@ struct Seat {
     fruitless: u32,
 }
 
-/// Failures that follow each other.
+/// Consecutive failures.
 #[derive(Clone, Copy, Default)]
 struct Failures {
     count: u32,
     last: Option<Instant>,
 }
 
-/// Environments in Python, stepped by worker processes: all of a run's, or those that one thread asks.
+/// Environments in Python, stepped by worker processes: all of a run, or those of one thread.
 pub struct PythonStepper {
     run: Arc<Run>,
-    /// Numbers of the first worker and of the first environment here.
+    /// Number of the first worker.
     first_worker: usize,
+    /// Number of the first environment.
     first_env: u32,
     maps: Vec<SlotMap>,
     ranges: Vec<Range<u32>>,
@@ -125,14 +74,18 @@ pub struct PythonStepper {
     told: Bell,
     buffer: Vec<u8>,
     tick_at: Instant,
-    /// With the only worker, on a thread that is ours.
+    /// Shares a processor with the only worker, on a thread of the collector.
     pairing: Option<Pairing>,
 }
 
 impl PythonStepper {
-    /// Of workers that are ready.
-    pub(super) fn new(run: Arc<Run>, part: Part) -> PythonStepper {
-        let Part { ready, news, told, pairing } = part;
+    /// Takes workers that are ready.
+    pub(super) fn new(
+        run: Arc<Run>,
+        ready: Vec<Ready>,
+        (news, told): (Receiver<News>, Bell),
+        pairing: Option<Pairing>,
+    ) -> PythonStepper {
         let now = Instant::now();
         let first_worker = ready.first().map_or(0, |(worker, ..)| *worker);
         let (mut groups, mut seats, mut maps) = (Vec::new(), Vec::new(), Vec::new());
@@ -177,85 +130,47 @@ impl PythonStepper {
         }
     }
 
-    /// The number of the first worker here.
+    /// Returns the number of the first worker.
     pub(super) fn first_worker(&self) -> usize {
         self.first_worker
     }
 
-    /// Process ids of the workers that run.
+    /// Returns the process ids of the running workers.
     pub fn pids(&self) -> Vec<u32> {
         self.seats.iter().filter_map(|seat| seat.link.as_ref()).map(|link| link.pid).collect()
     }
 
-    /// Process ids of their keepers, from which all processes of the workers descend.
+    /// Returns the process ids of their keepers, the ancestors of all processes of the workers.
     pub(super) fn keepers(&self) -> Vec<u32> {
         self.seats.iter().filter_map(|seat| seat.link.as_ref()).map(|link| link.keeper).collect()
     }
 
-    /// Who holds workers to their `worker_memory`, in words.
+    /// Describes what enforces `worker_memory`.
     pub fn memory_held_by(&self) -> &str {
         &self.run.shape.memory_held_by
     }
 
-    /// Bytes of our own buffers for a worker of `envs` environments, and of what it shares with us.
+    /// Returns the bytes of the buffers for a worker of `envs` environments, and of the memory shared with it.
     pub(super) fn bytes(envs: u64, observation: &Slot, action: &Slot) -> (u64, u64) {
         let map = SlotMap::new(envs as usize, action.bytes, observation.bytes);
         let buffers = envs * (2 * observation.bytes + action.bytes + PER_ENV_BYTES) as u64;
         (buffers + LAST_WORDS_BYTES as u64, (map.bytes as u64).next_multiple_of(4096))
     }
 
-    /// Environments that step as one, 0 where each does alone, and the limit on steps that one was registered with.
+    /// Returns the environments that step as one, 0 for single ones, and the step limit that they were registered with.
     pub(super) fn said(&self) -> (u32, Option<u32>) {
         let said = &self.run.shape.known.said;
         (said.vector, said.steps_max)
     }
 
-    /// Workers that are ready.
+    /// Returns the number of workers that are ready.
     pub fn workers_alive(&self) -> usize {
         self.seats.iter().filter(|seat| seat.link.is_some()).count()
     }
 
-    /// Workers in all.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.seats.len()
-    }
-}
-
-impl Group {
-    fn of(worker: usize, share: &Share, shape: &super::crew::Shape) -> Vec<Group> {
-        let (observation, action) = (shape.known.observation.bytes, shape.known.action.bytes);
-        let both = share.groups.iter().zip(share.local_groups()).enumerate();
-        both.map(|(place, (envs, local))| {
-            let k = local.len();
-            Group {
-                worker,
-                envs: envs.clone(),
-                local,
-                place: place as u8,
-                state: State::Idle,
-                operation: GO,
-                number: 0,
-                asks: vec![Ask::Skip; k],
-                codes: vec![0; k],
-                lost: vec![false; k],
-                seeds: vec![0; k],
-                actions: vec![0; k * action],
-                observations: vec![0; k * observation],
-                finals: vec![0; k * observation],
-                rewards: vec![0.0; k],
-                flags: vec![0; k],
-                raised: Vec::new(),
-            }
-        })
-        .collect()
-    }
-
-    /// What an environment is yet to do after it failed, and how its answer is marked.
-    fn again(&mut self, index: usize, code: u8) {
-        self.codes[index] = code;
-        // A step that was under way is given up; a reset only takes longer.
-        self.flags[index] = if self.asks[index] == Ask::Step { ABORTED } else { 0 };
-        self.rewards[index] = 0.0;
     }
 }
 
@@ -275,24 +190,14 @@ impl Stepper for PythonStepper {
         }
         let one = &mut self.groups[group];
         assert_eq!(one.state, State::Idle, "group {group} has a request under way");
-        one.asks.copy_from_slice(request.asks);
-        one.seeds.copy_from_slice(request.seeds);
-        one.actions.copy_from_slice(request.actions);
-        for index in 0..one.asks.len() {
-            match one.asks[index] {
-                Ask::Skip => one.codes[index] = Ask::Skip as u8,
-                Ask::Step if !one.lost[index] => one.codes[index] = Ask::Step as u8,
-                // Its episode ended with its worker: whatever it is asked, it begins another.
-                _ => one.again(index, Ask::Reset as u8),
-            }
-        }
+        one.take(&request);
         one.state = State::Waiting(now);
         self.send(group, now);
         Ok(())
     }
 
     fn wait(&mut self, stop: &Stop) -> Result<Option<usize>> {
-        // Whoever asked may have been away for long; what workers did meanwhile is not held against them.
+        // The caller may have been away for long; workers are not late for that.
         let now = Instant::now();
         if now.duration_since(self.tick_at) > 2 * TICK {
             self.seats.iter_mut().for_each(|seat| seat.moved_at = now);
@@ -312,13 +217,7 @@ impl Stepper for PythonStepper {
     }
 
     fn results(&self, group: usize) -> Results<'_> {
-        let group = &self.groups[group];
-        Results {
-            observations: &group.observations,
-            final_observations: &group.finals,
-            rewards: &group.rewards,
-            flags: &group.flags,
-        }
+        self.groups[group].results()
     }
 
     fn unit(&self) -> usize {
@@ -335,38 +234,24 @@ impl Stepper for PythonStepper {
 }
 
 impl PythonStepper {
-    /// Gives a waiting group to its worker, if that is there and it is time.
+    /// Sends the request of a waiting group, if its worker is ready and it is time.
     fn send(&mut self, group: usize, now: Instant) {
         let one = &mut self.groups[group];
         let seat = &mut self.seats[one.worker];
         let State::Waiting(at) = one.state else { return };
         let (Some(link), false, true) = (&seat.link, seat.ending, at <= now) else { return };
-        let (map, first) = (&self.maps[one.worker], one.local.start);
-        one.operation = if one.codes.iter().all(|&code| code == Ask::Step as u8) { STEP } else { GO };
-        if one.operation == GO {
-            link.memory.write(map.asks + first, &one.codes);
-        }
-        link.memory.write(map.actions + first * map.action_bytes, &one.actions);
-        for (index, &seed) in one.seeds.iter().enumerate() {
-            let seed = u64::from(plimsoll_env::seed::to_31_bits(seed));
-            link.memory.write(map.seeds + 8 * (first + index), &seed.to_ne_bytes());
-        }
-        one.number = one.number.wrapping_add(1);
-        one.raised.clear();
-        let [a, b, c, d] = one.number.to_ne_bytes();
+        let message = one.write(&link.memory, &self.maps[one.worker]);
         let idle = !self.groups[seat.groups.clone()].iter().any(|group| group.state == State::Asked);
         if idle {
             seat.moved_at = now;
         }
         self.groups[group].state = State::Asked;
-        let Group { place, operation, .. } = self.groups[group];
-        if session::send(link.socket.as_fd(), &[operation, place, 0, 0, a, b, c, d]).is_err() {
-            let worker = self.groups[group].worker;
-            self.end(worker, Why::Closed);
+        if session::send(link.socket.as_fd(), &message).is_err() {
+            self.end(self.groups[group].worker, Why::Closed);
         }
     }
 
-    /// Tells the crew to end a worker, whose groups wait from now on.
+    /// Orders the crew to end a worker, whose groups wait from now on.
     fn end(&mut self, worker: usize, why: Why) {
         let seat = &mut self.seats[worker];
         if !std::mem::replace(&mut seat.ending, true) {
@@ -375,10 +260,10 @@ impl PythonStepper {
         }
     }
 
-    /// Sleeps until a worker, the crew or the clock has something, and takes one message of each who has.
+    /// Sleeps until a worker, the crew or the clock has something, and takes one message of each worker.
     fn listen(&mut self) -> Result<()> {
         if self.has_only_one_to_hear() {
-            // A single call in the place of two: nearly all of a short turn is calls.
+            // One system call instead of two: they take nearly all of a short turn.
             self.take(0, session::receive_waiting)?;
             return self.hear_all();
         }
@@ -391,11 +276,11 @@ impl PythonStepper {
         let mut fds = Vec::with_capacity(waiting.len() + 1);
         fds.push(PollFd::new(&self.told, PollFlags::IN));
         for &worker in &waiting {
-            let link = self.seats[worker].link.as_ref().expect("it was just seen");
+            let link = self.seats[worker].link.as_ref().expect("it was filtered by this");
             fds.push(PollFd::new(&link.socket, PollFlags::IN));
         }
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
-        // An interrupted poll is a poll that found nothing.
+        // An interrupted poll found nothing.
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
         let rang = !fds[0].revents().is_empty();
         let spoke: Vec<usize> = waiting
@@ -414,7 +299,7 @@ impl PythonStepper {
         Ok(())
     }
 
-    /// Whether a single worker is all that can be heard: nothing waits for the crew, whose words come after the worker's.
+    /// Whether only one worker can send anything: no group waits for the crew, whose news come after the worker's answer.
     fn has_only_one_to_hear(&self) -> bool {
         let [Seat { link: Some(_), ending: false, .. }] = self.seats[..] else { return false };
         let mut states = self.groups.iter().map(|group| group.state);
@@ -446,23 +331,20 @@ impl PythonStepper {
         }
     }
 
-    /// A group has answered, if the eight bytes say so.
+    /// Takes the eight bytes with which a group answers.
     fn done(&mut self, worker: usize) -> Result<()> {
-        let [operation, place, _, _, number @ ..] = *self.buffer.first_chunk::<8>().expect("it has 8 bytes");
+        let said = self.buffer.first_chunk::<8>().expect("it has 8 bytes");
         let seat = &mut self.seats[worker];
-        let group = seat.groups.start + usize::from(place);
-        let expected = seat.groups.contains(&group)
-            && self.groups[group].state == State::Asked
-            && self.groups[group].operation == operation
-            && self.groups[group].number == u32::from_ne_bytes(number);
-        if !expected {
-            let said = &self.buffer[..8];
-            let error =
-                bad(&format!("worker {} answered {said:?}, which nobody asked", self.first_worker + worker));
+        let group = seat.groups.start + usize::from(said[1]);
+        if !(seat.groups.contains(&group) && self.groups[group].is_answered_by(said)) {
+            let error = bad(&format!(
+                "worker {} answered {said:?}, which was not asked for",
+                self.first_worker + worker
+            ));
             self.end(worker, Why::Fault(FaultKind::BadOutput, error));
             return Ok(());
         }
-        // Between two groups it has no time of its own to account for.
+        // Its time for the next group begins now.
         seat.moved_at = Instant::now();
         if !std::mem::replace(&mut seat.stepped, true) {
             self.run.order(Order::Stepped { worker: self.first_worker + worker });
@@ -470,7 +352,7 @@ impl PythonStepper {
         self.complete(group)
     }
 
-    /// A worker said a word: what an environment raised.
+    /// Takes a word of a worker: an exception of an environment.
     fn word(&mut self, worker: usize, length: usize) {
         let message = &self.buffer[..length];
         let Ok(Word::Exception(exception)) = serde_json::from_slice(message) else {
@@ -489,7 +371,7 @@ impl PythonStepper {
         let env_index = share.start + exception.env;
         let (kind, error) = exception.error(env_index);
         if kind == FaultKind::OverBudget {
-            // Its heap is full; another environment would be the next to find out.
+            // Its heap is full: the next environment would fail too.
             return self.end(worker, Why::Fault(kind, error));
         }
         let groups = &mut self.groups[self.seats[worker].groups.clone()];
@@ -499,58 +381,12 @@ impl PythonStepper {
         }
     }
 
-    /// Copies what a group wrote, judges the copy, and has made again what failed.
+    /// Takes the answer of a group, and has failed environments made again.
     fn complete(&mut self, group: usize) -> Result<()> {
         let one = &mut self.groups[group];
-        let seat = &self.seats[one.worker];
-        let link = seat.link.as_ref().expect("who answered is there");
-        let (map, first) = (&self.maps[one.worker], one.local.start);
-        let width = map.observation_bytes;
-        let mut flags = vec![0u8; one.codes.len()];
-        link.memory.read(map.flags + first, &mut flags);
-        let (mut failed, mut stepped) = (Vec::new(), false);
-        for (index, &flag) in flags.iter().enumerate() {
-            if one.codes[index] == Ask::Skip as u8 {
-                continue;
-            }
-            let (slot, place) = (first + index, index * width..(index + 1) * width);
-            if flag & FAILED != 0 {
-                failed.push(index);
-                continue;
-            }
-            link.memory.read(map.observations + slot * width, &mut one.observations[place.clone()]);
-            let mut wrong =
-                judge(&self.checks, &self.run.shape.known.observation, &one.observations[place.clone()]);
-            if one.codes[index] == Ask::Step as u8 {
-                let mut reward = [0; 8];
-                link.memory.read(map.rewards + 8 * slot, &mut reward);
-                let reward = f64::from_ne_bytes(reward);
-                one.rewards[index] = reward;
-                one.flags[index] = flag & (TERMINATED | TRUNCATED | RESET_ROW);
-                if reward.is_nan() {
-                    wrong = Some("its reward is NaN".into());
-                } else if !(reward as f32).is_finite() {
-                    wrong = Some(format!("its reward is {reward:e}, which 32 bits do not hold"));
-                }
-                if flag & DONE != 0 {
-                    link.memory.read(map.finals + slot * width, &mut one.finals[place.clone()]);
-                    let last = judge(&self.checks, &self.run.shape.known.observation, &one.finals[place]);
-                    wrong = wrong.or(last);
-                }
-            }
-            match wrong {
-                None => {
-                    stepped |= one.codes[index] == Ask::Step as u8;
-                    one.lost[index] = false;
-                    one.codes[index] = Ask::Skip as u8;
-                }
-                Some(what) => {
-                    let error = bad(&format!("environment {}: {what}", one.envs.start + index as u32));
-                    one.raised.push((index, FaultKind::BadOutput, error));
-                    failed.push(index);
-                }
-            }
-        }
+        let link = self.seats[one.worker].link.as_ref().expect("its worker answered");
+        let (failed, stepped) =
+            one.read(&link.memory, &self.maps[one.worker], &self.checks, &self.run.shape.known);
         if stepped {
             let fruitless = std::mem::take(&mut self.seats[one.worker].fruitless);
             if fruitless >= LOOP {
@@ -565,7 +401,7 @@ impl PythonStepper {
         self.make_again(group, failed)
     }
 
-    /// Notes failures of environments and has them made again after a while.
+    /// Records failures of environments and has them made again after a wait.
     fn make_again(&mut self, group: usize, failed: Vec<usize>) -> Result<()> {
         let now = Instant::now();
         let vector = self.unit();
@@ -580,7 +416,7 @@ impl PythonStepper {
             self.faults.push(Fault { env_index, kind, error });
         }
         for index in failed {
-            // A vector environment is one: its others fail with it.
+            // The environments of a vector environment fail together.
             let unit = index - index % vector;
             for index in unit..unit + vector {
                 one.again(index, REMAKE);
@@ -614,7 +450,7 @@ impl PythonStepper {
         }
     }
 
-    /// A worker is gone: its episodes are lost, and it is started again if it may.
+    /// Records the end of a worker: its episodes are lost, and it is started again within the limit.
     fn lost(&mut self, worker: usize, kind: FaultKind, mut error: Error) -> Result<()> {
         let now = Instant::now();
         if let Some(pairing) = &mut self.pairing {
@@ -636,18 +472,7 @@ impl PythonStepper {
             self.run.looping.fetch_add(1, Ordering::Relaxed);
         }
         seat.ending = false;
-        for group in &mut self.groups[seat.groups.clone()] {
-            for index in 0..group.codes.len() {
-                if group.state == State::Idle || group.codes[index] == Ask::Skip as u8 {
-                    group.lost[index] = true;
-                } else {
-                    group.again(index, Ask::Reset as u8);
-                }
-            }
-            if group.state != State::Idle {
-                group.state = State::Waiting(now);
-            }
-        }
+        self.groups[seat.groups.clone()].iter_mut().for_each(|group| group.lose(now));
         self.limit.note(env_index, now, &error)?;
         let wait = self.seats[worker].failures.wait(now, self.run.envs.backoff);
         self.check_alive(&error)?;
@@ -656,7 +481,7 @@ impl PythonStepper {
         Ok(())
     }
 
-    /// Errors: `env-failing-repeatedly` once too many workers do nothing but end.
+    /// Errors: `env-failing-repeatedly` once too many workers are in a crash loop.
     fn check_alive(&self, error: &Error) -> Result<()> {
         let workers = self.run.shape.shares.len();
         let looping = self.run.looping.load(Ordering::Relaxed);
@@ -673,7 +498,7 @@ impl PythonStepper {
         Err(stop.hint("mend the environment, or lower `workers_alive_min`"))
     }
 
-    /// By the clock: groups whose time has come, and workers whose time is over.
+    /// Sends requests that are due, and ends workers that are late.
     fn tick(&mut self) {
         let now = Instant::now();
         self.tick_at = now + TICK;
@@ -703,7 +528,7 @@ impl PythonStepper {
 }
 
 impl Failures {
-    /// Counts one, and says how long to wait before the next attempt.
+    /// Counts a failure. Returns the wait before the next attempt.
     fn wait(&mut self, now: Instant, [first, most]: [Duration; 2]) -> Duration {
         if self.last.is_some_and(|last| now.duration_since(last) > CALM) {
             self.count = 0;
@@ -715,7 +540,7 @@ impl Failures {
     }
 }
 
-/// The environment under way at a worker, and what it does.
+/// Reads the environment under way at a worker, and its activity.
 fn cursor(link: &Link, map: &SlotMap) -> [i32; 2] {
     let mut bytes = [0; 8];
     link.memory.read(map.cursor, &mut bytes);

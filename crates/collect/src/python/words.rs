@@ -1,16 +1,15 @@
-//! The words between us and a worker, and the errors that they become.
+//! The words of a worker, and the errors that they become.
 
 use crate::FaultKind;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_env::{Slot, Space, Spec};
 use serde::Deserialize;
 
-/// The version of the protocol that the script in this binary speaks.
+/// The protocol version of the embedded script.
 const PROTOCOL: u32 = 1;
-/// Lines of a traceback that are shown.
+/// Lines shown of a traceback.
 const TRACE_LINES: usize = 14;
 
-/// What a worker says.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Word {
@@ -21,30 +20,29 @@ pub(super) enum Word {
     Exception(Exception),
 }
 
-/// The interpreter.
+/// The introduction of an interpreter.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Hello {
     pub protocol: u32,
-    /// Its process.
     #[serde(default)]
     pub pid: u32,
 }
 
-/// What an environment is.
+/// The description of an environment.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Said {
     pub id: String,
     pub observation: Space,
     pub action: Space,
-    /// Environments that step as one; 0 if it is a single one.
+    /// Environments that step as one; 0 for a single environment.
     pub vector: u32,
     pub autoreset: String,
-    /// The limit on the steps of an episode that it was registered with.
+    /// The step limit of an episode that it was registered with.
     #[serde(default)]
     pub steps_max: Option<u32>,
 }
 
-/// Why a worker did not come to step.
+/// Why a worker did not start.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Failed {
     pub doing: String,
@@ -54,7 +52,7 @@ pub(super) struct Failed {
     pub python: String,
 }
 
-/// What an environment raised.
+/// An exception of an environment.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Exception {
     /// Counted within the worker.
@@ -65,7 +63,7 @@ pub(super) struct Exception {
     pub trace: String,
 }
 
-/// An environment as all workers have it, and its slots.
+/// The environment of all workers, and its slots.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub said: Said,
@@ -94,7 +92,7 @@ impl Known {
                 said.id, said.autoreset
             )));
         }
-        // Its limit of steps is a wrapper of its own, so that nobody else truncates it.
+        // The worker's wrapper applies the step limit, so the collector must not.
         let spec = Spec {
             id: said.id.clone(),
             observation: said.observation.clone(),
@@ -104,14 +102,14 @@ impl Known {
         Ok(Known { said, spec, observation, action })
     }
 
-    /// Whether an episode of these environments can be truncated after `limit` steps.
+    /// Checks that an episode of these environments can be truncated after `limit` steps.
     ///
-    /// Errors: `env-vector-autoreset` for vector environments that cannot end one of their episodes alone.
+    /// Errors: `env-vector-autoreset` for vector environments that cannot end a single episode.
     pub fn check_limit(&self, limit: Option<u32>) -> Result<()> {
         let Said { id, vector, autoreset, .. } = &self.said;
         let Some(limit) = limit.filter(|_| *vector > 0 && autoreset != "Disabled") else { return Ok(()) };
         let message = format!(
-            "vector environment `{id}` ({vector} at once) begins episodes in autoreset mode `{autoreset}`, in which nobody else can end one of them; episodes are to be truncated after {limit} frames"
+            "vector environment `{id}` ({vector} at once) begins episodes in autoreset mode `{autoreset}`, in which the collector cannot end a single one; episodes are to be truncated after {limit} frames"
         );
         Err(Error::usage("env-vector-autoreset", message)
             .hint("make it with vector_kwargs={\"autoreset_mode\": AutoresetMode.DISABLED}, where resets take a mask")
@@ -120,12 +118,13 @@ impl Known {
 }
 
 impl Failed {
-    /// The error; `env` is what the user wrote, `python` the interpreter.
-    pub fn error(&self, env: &str, python: &str) -> Error {
+    /// Returns the failure; `env` is the name that the user wrote, `python` the interpreter.
+    pub fn error(&self, env: &str, python: &str) -> (FaultKind, Error) {
         let Failed { what, python: version, .. } = self;
         let install = |package: &str| {
             format!("`{python} -m pip install {package}`, or set `python` to an interpreter that has it")
         };
+        let mut kind = FaultKind::BadOutput;
         let error = match (self.kind.as_str(), self.doing.as_str()) {
             ("missing", "numpy") => Error::usage(
                 "env-numpy-missing",
@@ -140,23 +139,29 @@ impl Failed {
             ("unsupported", _) => Error::usage("env-space-unsupported", what.clone())
                 .hint("Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of fixed sizes are supported; wrap others"),
             ("changed", _) => spaces_changed(what),
-            ("memory", _) => Error::new("env-worker-over-budget", format!("`{env}` raised MemoryError while it was made"))
-                .hint("raise `worker_memory`, or lower `num_envs`"),
+            ("memory", _) => {
+                kind = FaultKind::OverBudget;
+                Error::new("env-worker-over-budget", format!("`{env}` raised MemoryError while it was made"))
+                    .hint("raise `worker_memory`, or lower `num_envs`")
+            }
             (_, "make") if what.starts_with("gymnasium.error.") && what.contains("NotFound") => {
-                Error::usage("unknown-environment", format!("gymnasium knows no `{env}`: {what}"))
+                Error::usage(slugs::UNKNOWN_ENVIRONMENT, format!("gymnasium knows no `{env}`: {what}"))
                     .hint("a package that registers it is named before the id: \"gym:ale_py:ALE/Pong-v5\"")
             }
             (_, "import") => Error::usage("env-import-failed", format!("`{env}` does not load: {what}"))
                 .hint("import the file with the same interpreter to see why; `python` names another interpreter"),
-            _ => Error::usage("env-not-made", format!("`{env}` could not be made: {what}"))
-                .hint("make it with the same interpreter to see why; `env_options` are passed by name"),
+            _ => {
+                kind = FaultKind::Exception;
+                Error::usage("env-not-made", format!("`{env}` could not be made: {what}"))
+                    .hint("make it with the same interpreter to see why; `env_options` are passed by name")
+            }
         };
-        with_trace(error, &self.trace)
+        (kind, with_trace(error, &self.trace))
     }
 }
 
 impl Exception {
-    /// The failure of environment `env_index`.
+    /// Returns the failure of environment `env_index`.
     pub fn error(&self, env_index: u32) -> (FaultKind, Error) {
         let (doing, what) = (&self.doing, &self.what);
         let (kind, error) = match self.kind.as_str() {
@@ -181,7 +186,7 @@ impl Exception {
     }
 }
 
-/// The error of an answer that no space and no protocol holds.
+/// Returns the error of an answer that violates its space or the protocol.
 pub(super) fn bad(what: &str) -> Error {
     Error::new("env-bad-output", what)
         .hint("check the environment alone: gymnasium.utils.env_checker.check_env(env) finds most of it")
@@ -221,16 +226,17 @@ mod tests {
             let text = |text: &str| text.to_string();
             let (trace, python) = (text("Traceback\n  their line\n"), text("3.11"));
             let failed = Failed { doing: text(doing), kind: text(kind), what: text("why"), trace, python };
-            let error = failed.error("gym:X-v0", "/usr/bin/python3");
+            let (kind, error) = failed.error("gym:X-v0", "/usr/bin/python3");
             assert_eq!(error.facts[1], "  their line");
-            error.slug
+            (error.slug, kind)
         };
-        assert_eq!(failed("numpy", "missing"), "env-numpy-missing");
-        assert_eq!(failed("import", "missing"), "env-gymnasium-missing");
-        assert_eq!(failed("import", "exception"), "env-import-failed");
-        assert_eq!(failed("make", "exception"), "env-not-made");
-        assert_eq!(failed("spaces", "unsupported"), "env-space-unsupported");
-        assert_eq!(failed("make", "changed"), "env-spaces-changed");
-        assert_eq!(failed("make", "memory"), "env-worker-over-budget");
+        let bad = FaultKind::BadOutput;
+        assert_eq!(failed("numpy", "missing"), ("env-numpy-missing", bad));
+        assert_eq!(failed("import", "missing"), ("env-gymnasium-missing", bad));
+        assert_eq!(failed("import", "exception"), ("env-import-failed", bad));
+        assert_eq!(failed("make", "exception"), ("env-not-made", FaultKind::Exception));
+        assert_eq!(failed("spaces", "unsupported"), ("env-space-unsupported", bad));
+        assert_eq!(failed("make", "changed"), ("env-spaces-changed", bad));
+        assert_eq!(failed("make", "memory"), ("env-worker-over-budget", FaultKind::OverBudget));
     }
 }

@@ -15,12 +15,12 @@ import socket
 import sys
 import traceback
 
-# What an environment of a group is asked, and the flags of its answer.
+# Requests to an environment of a group, and the flags of its answer.
 SKIP, STEP, RESET, REMAKE = 0, 1, 2, 3
 TERMINATED, TRUNCATED, RESET_ROW, FAILED = 1, 2, 8, 128
-# The operation of a step: each environment as its ask says, or all of them a step.
+# The operation of a step: each environment by its ask, or a step of all.
 GO, ALL_STEP = 1, 2
-# What is under way, so that the parent knows which time limit holds.
+# The activity under way, so that the parent knows which time limit applies.
 IN_STEP, IN_RESET, IN_MAKE = 0, 1, 2
 DOING = ["step", "reset", "make"]
 
@@ -34,7 +34,7 @@ np = None
 
 
 class Bad(Exception):
-    """The environment answered with what its spaces or Gymnasium's interface do not hold."""
+    """The environment's answer violates its spaces or Gymnasium's interface."""
 
 
 class Unsupported(Exception):
@@ -42,11 +42,11 @@ class Unsupported(Exception):
 
 
 class Changed(Exception):
-    """The spaces are not those that were said at first."""
+    """The spaces differ from those of the first environment."""
 
 
 def encoded(word):
-    # Names of files may hold bytes that are no characters.
+    # File names may have bytes that are not characters.
     return json.dumps(word, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -55,7 +55,7 @@ def say(word):
 
 
 def say_error(kind, body):
-    """Says what failed. Of a text too long for a message the end is kept: the line that says why."""
+    """Sends what failed. Of a text too long for a message the end is kept: the line with the reason."""
     while len(message := encoded({kind: body})) > MESSAGE_BYTES:
         longest = max(("trace", "what"), key=lambda key: len(body[key]))
         body[longest] = body[longest][len(body[longest]) // 2 + 1 :]
@@ -63,14 +63,14 @@ def say_error(kind, body):
 
 
 def theirs(trace):
-    """A traceback without our own frames; None if there are no others."""
+    """Returns a traceback without the frames of this script; None if there are no others."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace
 
 
 def about(error):
-    """(kind, last line, traceback without our own frames) of an exception that was caught."""
+    """Returns (kind, last line, traceback without this script's frames) of a caught exception."""
     kinds = {MemoryError: "memory", Bad: "bad", Unsupported: "unsupported", Changed: "changed"}
     kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "exception")
     if kind != "exception":
@@ -89,7 +89,7 @@ def kind_of(space):
 
 
 def bounds(values):
-    """The bounds of a box: one number if all are equal or there are many, null for an infinite one."""
+    """Returns the bounds of a box: one number if all are equal or there are many, null for an infinite one."""
     values = np.asarray(values)
     if values.size == 0:
         return []
@@ -108,7 +108,7 @@ def describe(space, path=""):
             raise Unsupported(f"space `{path}`: elements of {dtype.name}")
         low = bounds(space.low)
         high = bounds(space.high)
-        # Of a large box with a bound an element, the widest: its bounds go in one message.
+        # For a large box with a bound per element, the widest bounds, so that they fit in one message.
         low = bounds(np.min(space.low)) if low is None else low
         high = bounds(np.max(space.high)) if high is None else high
         return {"kind": "box", "dtype": dtype.name, "shape": shape, "low": low, "high": high}
@@ -133,7 +133,7 @@ def describe(space, path=""):
 
 
 def leaves_of(space, path=()):
-    """(path, shape, kind) of each leaf, in the order of the slots."""
+    """Returns (path, shape, kind) of each leaf, in the order of the slots."""
     kind = kind_of(space)
     if kind == "Dict":
         return [leaf for name in sorted(space.spaces) for leaf in leaves_of(space.spaces[name], path + (name,))]
@@ -144,7 +144,7 @@ def leaves_of(space, path=()):
 
 
 def build(space, values):
-    """A value of `space` from the values of its leaves, taken in order."""
+    """Builds a value of `space` from the values of its leaves, in order."""
     kind = kind_of(space)
     if kind == "Dict":
         return {name: build(space.spaces[name], values) for name in sorted(space.spaces)}
@@ -183,7 +183,7 @@ class Slots:
         both = zip(leaves, leaves_of(space))
         self.columns = [Column(memory, base, slot_bytes, count, leaf, of) for leaf, of in both]
         first = self.columns[0]
-        # A row of a memoryview takes an array of its own type and shape and refuses all others, faster than numpy does.
+        # A row of a memoryview accepts only arrays of the same type and shape, and is faster than numpy.
         flat = len(self.columns) == 1 and not first.path and len(first.shape) == 1
         self.rows = [memoryview(first.array[i]) if flat else None for i in range(count)]
         self.plain = first.array if len(self.columns) == 1 and not first.path and not flat else None
@@ -204,7 +204,7 @@ class Slots:
             raise Bad(f"an observation that its space does not hold: {type(error).__name__}: {error}") from None
 
     def put_all(self, first, n, value, where=None):
-        """Observations of a vector environment, of those in `where` if given."""
+        """Writes observations of a vector environment, of those in `where` if given."""
         try:
             for column in self.columns:
                 new = column.fitting(value, (n,) + column.shape)
@@ -217,7 +217,7 @@ class Slots:
 
 
 class Actions:
-    """Actions of all environments, as their space has them; copies, for an environment may keep what it gets."""
+    """Actions of all environments in their space; copies, because an environment may keep them."""
 
     def __init__(self, memory, base, slot_bytes, count, leaves, space):
         self.space = space
@@ -243,7 +243,7 @@ class Actions:
 
 
 def load(spec):
-    """The function that makes an environment: (whether it was found, what it needs)."""
+    """Returns the function that makes an environment: (whether it was found, what it needs)."""
     kind, _, rest = spec["env"].partition(":")
     kwargs = spec.get("kwargs") or {}
     if kind == "gym":
@@ -281,7 +281,7 @@ def spaces_of(env):
 
 
 def said_of(env):
-    """What the word `spec` says of an environment."""
+    """Returns the word `spec` of an environment."""
     observation, action = spaces_of(env)
     registered = getattr(env, "spec", None)
     steps_max = getattr(registered, "max_episode_steps", None)
@@ -296,7 +296,7 @@ def said_of(env):
 
 
 class Worker:
-    """The environments of this process, by their place in the slots."""
+    """The environments of this process, by slot."""
 
     def __init__(self, make, said, env, attach, memory):
         count = attach["envs"]
@@ -315,7 +315,7 @@ class Worker:
         self.observations, self.finals = slots("observations"), slots("finals")
         self.actions = Actions(memory, attach["actions"], attach["action_bytes"], count, attach["action_leaves"], action)
         self.vector = said["vector"]
-        # Whether a vector environment takes one seed for all of it, as those do that compute in arrays.
+        # Whether a vector environment takes a single seed, as those that compute in arrays do.
         self.one_seed = False
         self.envs, self.spaces = [None] * count, [None] * count
         self.steps, self.fresh, self.ended = [None] * count, [True] * count, [False] * count
@@ -329,7 +329,7 @@ class Worker:
         if any(new[key] != self.said[key] for key in ("observation", "action", "vector", "autoreset")):
             raise Changed(f"environment {i} of the worker has other spaces than the first: {differing(self.said, new)}")
         self.envs[i], self.spaces[i] = env, spaces_of(env)[0]
-        # Counted in a call of its own, so that steps without a limit pay nothing for it.
+        # Counted in a separate call, so that steps without a limit have no overhead.
         self.steps[i] = Limited(env.step, self.steps_max) if self.steps_max and not self.vector else env.step
         for at in range(i, i + (self.vector or 1)):
             self.fresh[at], self.ended[at] = True, False
@@ -349,7 +349,7 @@ class Worker:
         return self.seeds[i] if fresh or self.reseed else None
 
     def begin(self, i):
-        """Begins an episode of environment `i`; its first observation."""
+        """Begins an episode of environment `i`. Returns its first observation."""
         self.cursor[1] = IN_RESET
         env = self.envs[i]
         if self.steps_max:
@@ -379,7 +379,7 @@ class Worker:
         say_error("exception", {"env": i, "doing": doing, "kind": kind, "what": what, "trace": trace})
 
     def step_all(self, first, last):
-        """One step of each environment of a group: the hot path."""
+        """Steps each environment of a group: the hot path."""
         cursor, rewards, flags, slots = self.cursor, self.rewards, self.flags, self.observations
         rows = slots.rows
         for i, step, action in zip(range(first, last), self.steps[first:last], self.actions.list(first, last)):
@@ -400,7 +400,7 @@ class Worker:
                 try:
                     row[:] = observation
                 except (TypeError, ValueError):
-                    # Not an array of exactly this type; from here on this environment's observations are looked at.
+                    # Not an array of exactly this type: from now on this environment's observations are checked.
                     row = rows[i] = None
             if row is None:
                 try:
@@ -444,7 +444,7 @@ class Worker:
                 self.one(i, ask)
 
     def vector_group(self, i, asks):
-        """A vector environment steps or resets as one."""
+        """Steps or resets a vector environment as one."""
         n, env = self.vector, self.envs[i]
         if REMAKE in asks:
             self.remake(i)
@@ -484,7 +484,7 @@ class Worker:
         else:
             self.finals.put_all(i, n, observation, done)
         if mode == "NextStep":
-            # The step after an end ignores its action: what came is the first observation of the next episode.
+            # The step after an end ignores its action and returns the first observation of the next episode.
             reset_rows = np.asarray(self.ended[i : i + n])
             new[reset_rows], rewards = RESET_ROW, np.where(reset_rows, 0.0, rewards)
             self.ended[i : i + n] = (done & ~reset_rows).tolist()
@@ -498,7 +498,7 @@ class Worker:
         flags[i : i + n] = new.astype(np.uint8).tobytes()
 
     def reset_vector(self, env, seeds, **more):
-        """Resets with a seed each, or with the first one alone where the environment takes no list."""
+        """Resets with one seed each, or with only the first one if the environment takes no list."""
         given = [seed for seed in seeds if seed is not None]
         if not given:
             return env.reset(**more)
@@ -512,7 +512,7 @@ class Worker:
         return env.reset(seed=given[0], **more)
 
     def reset_some(self, i, mask):
-        """Begins episodes of those in `mask`, as the autoreset mode Disabled lets its caller do."""
+        """Begins episodes of those in `mask`, as the autoreset mode Disabled allows."""
         n = self.vector
         self.cursor[1] = IN_RESET
         seeds = [self.seed(i + at) if mask[at] else None for at in range(n)]
@@ -528,14 +528,14 @@ class Worker:
 
 
 def as_bad(error):
-    """An interface of another age shows as values that cannot be unpacked in our own frames."""
+    """Detects an older interface: values that cannot be unpacked in frames of this script."""
     if theirs(error.__traceback__) is None and isinstance(error, (TypeError, ValueError)) and not isinstance(error, Bad):
         return Bad(f"step did not return (observation, reward, terminated, truncated, info): {error}")
     return error
 
 
 class Limited:
-    """A step that truncates an episode after so many."""
+    """A step function that truncates an episode after `most` steps."""
 
     def __init__(self, step, most):
         self.step, self.most, self.taken = step, most, 0
@@ -547,7 +547,7 @@ class Limited:
 
 
 def final_of(infos, at):
-    """The last observation of an episode that a vector environment ended and began anew in one step."""
+    """Returns the last observation of an episode that a vector environment ended and restarted in one step."""
     finals = infos.get("final_obs", infos.get("final_observation"))
     if finals is None:
         raise Bad("autoreset mode SameStep, and `infos` has no `final_obs`")
@@ -577,7 +577,7 @@ def receive_word():
 
 
 def start():
-    """Says hello, makes the environments and takes the shared memory; None if that failed, which was said."""
+    """Sends `hello`, makes the environments and takes the shared memory; None after a failure, which was sent."""
     global np
     version = ".".join(map(str, sys.version_info[:3]))
     try:

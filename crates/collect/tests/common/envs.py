@@ -334,7 +334,7 @@ class Torch(Count):
 
 
 class Family(Count):
-    """Starts a process in a session of its own, which knows nothing of its parent, and writes down who it is."""
+    """Starts a process in a new session, independent of its parent, and writes down its id."""
 
     def __init__(self, folder):
         super().__init__()

@@ -1,7 +1,6 @@
-//! What tests of Python environments share: the interpreter, options that point at `envs.py`, and a driver.
+//! Shared by tests of Python environments: the interpreter, options that point at `envs.py`, and a driver.
 
-// Not every test program uses all of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses only a part")]
 
 use plimsoll_base::Result;
 use plimsoll_collect::{Ask, Fault, PythonEnvs, PythonStepper, Request, Stepper};
@@ -12,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The interpreter for tests, if it has numpy; otherwise says what is missing.
+/// Returns the interpreter for tests, if it has numpy; otherwise prints what is missing.
 pub fn python() -> Option<String> {
     let python = std::env::var("PLIMSOLL_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let found =
@@ -25,7 +24,7 @@ pub fn python() -> Option<String> {
     found.then_some(python)
 }
 
-/// `class` of envs.py; a pause before something is made again is short, so that a test of it is.
+/// Makes `class` of envs.py, with short waits before restarts, so that tests are short.
 pub fn envs(python: &str, class: &str, kwargs: Value, num_envs: u32, num_workers: u32) -> PythonEnvs {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/envs.py");
     let mut envs = PythonEnvs::new(&format!("python:{file}:{class}"), num_envs, num_workers);
@@ -53,7 +52,7 @@ impl Frame {
     }
 }
 
-/// Steps all environments of a stepper by turns, with actions that follow from environment and step alone.
+/// Steps all environments of a stepper in turn, with actions determined by environment and step.
 pub struct Driver {
     pub stepper: PythonStepper,
     pub frames: Vec<Vec<Frame>>,
@@ -78,7 +77,7 @@ impl Driver {
         (0..steps).try_for_each(|_| self.all(Ask::Step))
     }
 
-    /// Asks every group and waits for all.
+    /// Submits a request to every group and waits for all.
     pub fn all(&mut self, ask: Ask) -> Result<()> {
         let groups = self.stepper.groups().to_vec();
         let bytes = plimsoll_env::Slot::of(&self.stepper.spec().action)?.bytes;
@@ -96,7 +95,7 @@ impl Driver {
         }
         self.asked += 1;
         for _ in &groups {
-            let group = self.stepper.wait(&Stop::default())?.expect("nobody stops it");
+            let group = self.stepper.wait(&Stop::default())?.expect("it is not stopped");
             let results = self.stepper.results(group);
             let width = results.observations.len() / results.flags.len();
             for (index, env) in groups[group].clone().enumerate() {
@@ -119,7 +118,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Steps that were given up.
+    /// Returns the number of aborted steps.
     pub fn aborted(&self) -> usize {
         self.frames.iter().flatten().filter(|frame| frame.flags & flags::ABORTED != 0).count()
     }
@@ -130,7 +129,7 @@ pub fn faulty(folder: &Path, fault: &str, place: &str) -> Value {
     json!({ "folder": folder, "fault": fault, "where": place })
 }
 
-/// A killed process is gone, or a zombie that nobody collects.
+/// Whether a killed process is gone, or a zombie.
 pub fn is_gone(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.is_empty() || stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))

@@ -27,11 +27,11 @@ pub(crate) unsafe fn dot_tile<S: Simd, T: Lanes, const Q: usize, const B: usize>
     for t in 0..d {
         let mut keys = [s.splat(0.0); B];
         for b in 0..B {
-            // SAFETY: t < d.
+            // SAFETY: the caller promises `d` vectors at each `k`, and t < d.
             keys[b] = unsafe { T::load_at(s, k[b].add(t * LANES)) };
         }
         for q in 0..Q {
-            // SAFETY: row q, t < d.
+            // SAFETY: the caller promises Q rows of `d` elements at `a`; q < Q and t < d.
             let x = s.splat(unsafe { *a.add(q * STRIDE + t) });
             for b in 0..B {
                 sums[q][b] = s.fma(keys[b], x, sums[q][b]);
@@ -58,11 +58,11 @@ pub(crate) unsafe fn sum_tile<S: Simd, T: Lanes, const O: usize, const W: usize>
     for i in 0..count {
         let mut row = [s.splat(0.0); W];
         for w in 0..W {
-            // SAFETY: i < count.
+            // SAFETY: the caller promises `count` rows at `rows`, and i < count.
             row[w] = unsafe { T::load_at(s, rows.add(i * stride + w * LANES)) };
         }
         for o in 0..O {
-            // SAFETY: o < O, i < count.
+            // SAFETY: the caller promises a weight for each output and row; o < O and i < count.
             let x = s.splat(unsafe { *weight.add(o * weight_out + i * weight_in) });
             for w in 0..W {
                 sums[o][w] = s.fma(x, row[w], sums[o][w]);

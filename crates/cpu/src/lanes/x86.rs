@@ -1,9 +1,29 @@
-//! The lanes of x86-64: AVX-512, and AVX2 with fused multiply-add. Whoever makes one promises that the machine has
-//! the instructions (`new`); whoever hands in a pointer promises what the trait asks for.
+//! The lanes of x86-64: AVX-512, and AVX2 with fused multiply-add. A value of either type proves that the machine has the
+//! instructions: `new` is unsafe.
 
 use super::{LANES, Simd};
 use half::bf16;
 use std::arch::x86_64::*;
+
+/// Methods of a type that proves that instructions are available: of `values`, and of `pointers` that the caller vouches for.
+macro_rules! intrinsics {
+    (values $(fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {$(
+        #[inline(always)]
+        fn $name($self $(, $arg: $ty)*) -> $out {
+            // SAFETY: `self` exists, so its maker promised in `new` that the machine has the instructions.
+            unsafe { $body }
+        }
+    )*};
+    (pointers $(fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) $(-> $out:ty)? $body:block)*) => {$(
+        /// # Safety
+        /// The pointer is valid for 16 elements, as in `Simd`.
+        #[inline(always)]
+        unsafe fn $name($self $(, $arg: $ty)*) $(-> $out)? {
+            // SAFETY: the instructions are there as `self` exists; the caller promises that `p` is valid for 16 elements.
+            unsafe { $body }
+        }
+    )*};
+}
 
 /// AVX-512 F, BW, VL, DQ.
 #[derive(Clone, Copy)]
@@ -23,33 +43,14 @@ impl Simd for Avx512 {
     type U = __m512i;
     const ACCUMULATORS: usize = 24;
 
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f32) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32, x: __m512) {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_storeu_ps(p, x) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const bf16) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+    intrinsics! { pointers
+        fn load(self, p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
+        fn store(self, p: *mut f32, x: __m512) { _mm512_storeu_ps(p, x) }
+        fn load_bf16(self, p: *const bf16) -> __m512 {
             let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x))
         }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(self, p: *mut bf16, x: __m512) {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn store_bf16(self, p: *mut bf16, x: __m512) {
             let bits = _mm512_castps_si512(x);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -58,63 +59,24 @@ impl Simd for Avx512 {
             _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(out)));
         }
     }
-    #[inline(always)]
-    fn add(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    fn sub(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    fn div(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-    #[inline(always)]
-    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn max(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
-    fn min(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_min_ps(a, b) }
-    }
-    #[inline(always)]
-    fn sqrt(self, a: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_sqrt_ps(a) }
-    }
-    #[inline(always)]
-    fn first(self, n: usize, x: __m512, other: __m512) -> __m512 {
-        let mask = ((1u32 << n.min(LANES)) - 1) as u16;
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_mask_blend_ps(mask, other, x) }
-    }
-    #[inline(always)]
-    fn scale(self, x: __m512, n: __m512) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_scalef_ps(x, n) }
-    }
-    #[inline(always)]
-    fn transpose(self, x: [__m512; LANES]) -> [__m512; LANES] {
-        // Pairs, then fours inside the 128-bit quarters, then the quarters in two steps.
-        let (mut a, mut b) = (x, x);
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+    intrinsics! { values
+        fn splat(self, x: f32) -> __m512 { _mm512_set1_ps(x) }
+        fn add(self, a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        fn sub(self, a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
+        fn mul(self, a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        fn div(self, a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
+        fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        fn max(self, a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        fn min(self, a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
+        fn sqrt(self, a: __m512) -> __m512 { _mm512_sqrt_ps(a) }
+        fn first(self, n: usize, x: __m512, other: __m512) -> __m512 {
+            let mask = ((1u32 << n.min(LANES)) - 1) as u16;
+            _mm512_mask_blend_ps(mask, other, x)
+        }
+        fn scale(self, x: __m512, n: __m512) -> __m512 { _mm512_scalef_ps(x, n) }
+        fn transpose(self, x: [__m512; LANES]) -> [__m512; LANES] {
+            // Pairs, then fours inside the 128-bit quarters, then the quarters in two steps.
+            let (mut a, mut b) = (x, x);
             for i in 0..8 {
                 a[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]);
                 a[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
@@ -137,67 +99,29 @@ impl Simd for Avx512 {
                 b[i] = _mm512_shuffle_f32x4::<0x88>(a[i], a[8 + i]);
                 b[8 + i] = _mm512_shuffle_f32x4::<0xdd>(a[i], a[8 + i]);
             }
+            b
         }
-        b
-    }
-    #[inline(always)]
-    fn sum(self, x: __m512) -> f32 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn sum(self, x: __m512) -> f32 {
             let x = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
             sum_256(x)
         }
-    }
-    #[inline(always)]
-    fn largest(self, x: __m512) -> f32 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn largest(self, x: __m512) -> f32 {
             let x = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
             largest_256(x)
         }
-    }
-    #[inline(always)]
-    fn bits(self, x: __m512) -> __m512i {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_castps_si512(x) }
-    }
-    #[inline(always)]
-    fn splat_u32(self, x: u32) -> __m512i {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_set1_epi32(x as i32) }
-    }
-    #[inline(always)]
-    fn count_u32(self, first: u32) -> __m512i {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn bits(self, x: __m512) -> __m512i { _mm512_castps_si512(x) }
+        fn splat_u32(self, x: u32) -> __m512i { _mm512_set1_epi32(x as i32) }
+        fn count_u32(self, first: u32) -> __m512i {
             let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             _mm512_add_epi32(_mm512_set1_epi32(first as i32), lanes)
         }
-    }
-    #[inline(always)]
-    fn add_u32(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-    #[inline(always)]
-    fn xor_u32(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_xor_si512(a, b) }
-    }
-    #[inline(always)]
-    fn mul_u32(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_mullo_epi32(a, b) }
-    }
-    #[inline(always)]
-    fn shift_right_u32(self, a: __m512i, n: u32) -> __m512i {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { _mm512_srl_epi32(a, _mm_cvtsi32_si128(n as i32)) }
-    }
-    #[inline(always)]
-    fn round_stochastically(self, x: __m512, random: __m512i) -> __m512 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn add_u32(self, a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn xor_u32(self, a: __m512i, b: __m512i) -> __m512i { _mm512_xor_si512(a, b) }
+        fn mul_u32(self, a: __m512i, b: __m512i) -> __m512i { _mm512_mullo_epi32(a, b) }
+        fn shift_right_u32(self, a: __m512i, n: u32) -> __m512i {
+            _mm512_srl_epi32(a, _mm_cvtsi32_si128(n as i32))
+        }
+        fn round_stochastically(self, x: __m512, random: __m512i) -> __m512 {
             let bits = _mm512_castps_si512(x);
             let up = _mm512_add_epi32(bits, _mm512_and_si512(random, _mm512_set1_epi32(0xffff)));
             let exponent = _mm512_set1_epi32(0x7f80_0000);
@@ -227,7 +151,7 @@ impl Avx2 {
 /// The machine has AVX.
 #[inline(always)]
 unsafe fn sum_256(x: __m256) -> f32 {
-    // SAFETY: the promises of `new` and of the caller.
+    // SAFETY: the caller promises that the machine has AVX.
     unsafe {
         let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
         let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
@@ -239,7 +163,7 @@ unsafe fn sum_256(x: __m256) -> f32 {
 /// The machine has AVX.
 #[inline(always)]
 unsafe fn largest_256(x: __m256) -> f32 {
-    // SAFETY: the promises of `new` and of the caller.
+    // SAFETY: the caller promises that the machine has AVX.
     unsafe {
         let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
         let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
@@ -252,28 +176,13 @@ impl Simd for Avx2 {
     type U = [__m256i; 2];
     const ACCUMULATORS: usize = 6;
 
-    #[inline(always)]
-    fn splat(self, x: f32) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_set1_ps(x); 2] }
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f32) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32, x: [__m256; 2]) {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+    intrinsics! { pointers
+        fn load(self, p: *const f32) -> [__m256; 2] { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+        fn store(self, p: *mut f32, x: [__m256; 2]) {
             _mm256_storeu_ps(p, x[0]);
             _mm256_storeu_ps(p.add(8), x[1]);
         }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const bf16) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn load_bf16(self, p: *const bf16) -> [__m256; 2] {
             let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8).cast()));
             [
@@ -281,11 +190,7 @@ impl Simd for Avx2 {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
             ]
         }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(self, p: *mut bf16, x: [__m256; 2]) {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn store_bf16(self, p: *mut bf16, x: [__m256; 2]) {
             let mut half = [_mm256_setzero_si256(); 2];
             for i in 0..2 {
                 let bits = _mm256_castps_si256(x[i]);
@@ -299,61 +204,38 @@ impl Simd for Avx2 {
             _mm256_storeu_si256(p.cast(), packed);
         }
     }
-    #[inline(always)]
-    fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn sub(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn fma(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
-    }
-    #[inline(always)]
-    fn max(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn min(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn sqrt(self, a: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_sqrt_ps(a[0]), _mm256_sqrt_ps(a[1])] }
-    }
-    #[inline(always)]
-    fn first(self, n: usize, x: [__m256; 2], other: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+    intrinsics! { values
+        fn splat(self, x: f32) -> [__m256; 2] { [_mm256_set1_ps(x); 2] }
+        fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+            [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])]
+        }
+        fn sub(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+            [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])]
+        }
+        fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+            [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])]
+        }
+        fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+            [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])]
+        }
+        fn fma(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+            [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
+        }
+        fn max(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+            [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])]
+        }
+        fn min(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+            [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])]
+        }
+        fn sqrt(self, a: [__m256; 2]) -> [__m256; 2] { [_mm256_sqrt_ps(a[0]), _mm256_sqrt_ps(a[1])] }
+        fn first(self, n: usize, x: [__m256; 2], other: [__m256; 2]) -> [__m256; 2] {
             let n = _mm256_set1_epi32(n.min(LANES) as i32);
             let low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let high = _mm256_add_epi32(low, _mm256_set1_epi32(8));
             let keep = |lane| _mm256_castsi256_ps(_mm256_cmpgt_epi32(n, lane));
             [_mm256_blendv_ps(other[0], x[0], keep(low)), _mm256_blendv_ps(other[1], x[1], keep(high))]
         }
-    }
-    #[inline(always)]
-    fn scale(self, x: [__m256; 2], n: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn scale(self, x: [__m256; 2], n: [__m256; 2]) -> [__m256; 2] {
             let mut out = x;
             for i in 0..2 {
                 let n = _mm256_cvtps_epi32(n[i]);
@@ -366,64 +248,32 @@ impl Simd for Avx2 {
             }
             out
         }
-    }
-    #[inline(always)]
-    fn sum(self, x: [__m256; 2]) -> f32 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { sum_256(_mm256_add_ps(x[0], x[1])) }
-    }
-    #[inline(always)]
-    fn largest(self, x: [__m256; 2]) -> f32 {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { largest_256(_mm256_max_ps(x[0], x[1])) }
-    }
-    #[inline(always)]
-    fn bits(self, x: [__m256; 2]) -> [__m256i; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_castps_si256(x[0]), _mm256_castps_si256(x[1])] }
-    }
-    #[inline(always)]
-    fn splat_u32(self, x: u32) -> [__m256i; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_set1_epi32(x as i32); 2] }
-    }
-    #[inline(always)]
-    fn count_u32(self, first: u32) -> [__m256i; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn sum(self, x: [__m256; 2]) -> f32 { sum_256(_mm256_add_ps(x[0], x[1])) }
+        fn largest(self, x: [__m256; 2]) -> f32 { largest_256(_mm256_max_ps(x[0], x[1])) }
+        fn bits(self, x: [__m256; 2]) -> [__m256i; 2] {
+            [_mm256_castps_si256(x[0]), _mm256_castps_si256(x[1])]
+        }
+        fn splat_u32(self, x: u32) -> [__m256i; 2] { [_mm256_set1_epi32(x as i32); 2] }
+        fn count_u32(self, first: u32) -> [__m256i; 2] {
             let low =
                 _mm256_add_epi32(_mm256_set1_epi32(first as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
             [low, _mm256_add_epi32(low, _mm256_set1_epi32(8))]
         }
-    }
-    #[inline(always)]
-    fn add_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn xor_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn mul_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe { [_mm256_mullo_epi32(a[0], b[0]), _mm256_mullo_epi32(a[1], b[1])] }
-    }
-    #[inline(always)]
-    fn shift_right_u32(self, a: [__m256i; 2], n: u32) -> [__m256i; 2] {
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn add_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+            [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])]
+        }
+        fn xor_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+            [_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])]
+        }
+        fn mul_u32(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+            [_mm256_mullo_epi32(a[0], b[0]), _mm256_mullo_epi32(a[1], b[1])]
+        }
+        fn shift_right_u32(self, a: [__m256i; 2], n: u32) -> [__m256i; 2] {
             let n = _mm_cvtsi32_si128(n as i32);
             [_mm256_srl_epi32(a[0], n), _mm256_srl_epi32(a[1], n)]
         }
-    }
-    #[inline(always)]
-    fn round_stochastically(self, x: [__m256; 2], random: [__m256i; 2]) -> [__m256; 2] {
-        let mut out = x;
-        // SAFETY: the promises of `new` and of the caller.
-        unsafe {
+        fn round_stochastically(self, x: [__m256; 2], random: [__m256i; 2]) -> [__m256; 2] {
+            let mut out = x;
             let exponent = _mm256_set1_epi32(0x7f80_0000);
             let kept = _mm256_set1_epi32(0xffff_0000_u32 as i32);
             for i in 0..2 {
@@ -434,7 +284,7 @@ impl Simd for Avx2 {
                 let rounded = _mm256_and_si256(_mm256_blendv_epi8(up, bits, overflows), kept);
                 out[i] = _mm256_castsi256_ps(_mm256_blendv_epi8(rounded, bits, infinite));
             }
+            out
         }
-        out
     }
 }

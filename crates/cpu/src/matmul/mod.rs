@@ -3,13 +3,14 @@
 //! Legend: M rows, N outputs, K inputs, e the storage of activations and weights.
 //! Every output is one chain over the whole reduced dimension, so no bit depends on M, on threads or on cuts.
 
+mod operand;
 mod pack;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use operand::{Operand, Panels};
 pub(crate) use pack::Packed;
-pub(crate) use tile::Operand;
 
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::{CpuDevice, Isa, Real, Shared};
@@ -26,49 +27,6 @@ const TASKS_PER_THREAD: usize = 8;
 pub(crate) fn transpose_elements(n: u64, k: u64, weights: DType) -> u64 {
     let steps = if weights == DType::Bf16 { n.next_multiple_of(2) } else { n };
     k.next_multiple_of(PANEL as u64).min(TILE_WIDTH as u64) * steps
-}
-
-/// Panels of weights as they are stored.
-#[derive(Clone, Copy)]
-pub(crate) struct Panels<'a, E> {
-    data: &'a [E],
-    n: usize,
-    k: usize,
-}
-
-impl<'a, E: Operand> Panels<'a, E> {
-    /// The panels of a matrix whose layout is that of weights of type `E`.
-    pub(crate) fn new(dev: &'a CpuDevice, w: Matrix<'a>) -> Panels<'a, E> {
-        assert_eq!(
-            w.layout,
-            MatrixLayout::of_weights(plimsoll_device::DeviceKind::Cpu, E::DTYPE),
-            "the layout of weights of {}",
-            E::DTYPE.name()
-        );
-        Panels { data: dev.read::<E>(w.buf), n: w.n, k: w.k }
-    }
-
-    /// Elements of a panel.
-    fn panel(&self) -> usize {
-        self.k.next_multiple_of(E::STEP) * PANEL
-    }
-
-    /// Rows `first..first + n`; `first` begins a panel.
-    pub(crate) fn rows(&self, first: usize, n: usize) -> Panels<'a, E> {
-        assert!(first.is_multiple_of(PANEL) && first + n <= self.n, "rows {first}+{n} of {}", self.n);
-        let len = n.div_ceil(PANEL) * self.panel();
-        Panels { data: &self.data[first / PANEL * self.panel()..][..len], n, k: self.k }
-    }
-
-    /// Rows.
-    pub(crate) fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Columns.
-    pub(crate) fn k(&self) -> usize {
-        self.k
-    }
 }
 
 /// out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `out`: [M, N] e or f32.
@@ -98,7 +56,7 @@ fn forward_as<E: Operand, O: Lanes>(
 ) {
     let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
     let bias = Bias::of(dev, bias);
-    let to = Target { out: dev.write::<O>(out), start: 0, stride: w.n, bias, add };
+    let to = Target { out: dev.write::<O>(out), start: 0, stride: w.n, cols: w.n, bias, add };
     let num_rows = x.len() / w.k;
     let groups = w.n.div_ceil(TILE_WIDTH);
     // Blocks of rows outside, groups of panels inside: a thread that goes on has its rows in cache.
@@ -106,14 +64,16 @@ fn forward_as<E: Operand, O: Lanes>(
         let (row, group) = (task / groups * BLOCK_ROWS, task % groups);
         let rows = BLOCK_ROWS.min(num_rows - row);
         // SAFETY: a task writes its own rows and columns.
-        unsafe { group_of_rows(dev.isa(), &x[row * w.k..][..rows * w.k], rows, &w, group, &to, row) };
+        unsafe {
+            rows_by_group(dev.isa(), &x[row * w.k..][..rows * w.k], w.k, w.group(group), &to, row, group)
+        };
     });
 }
 
 /// All columns of `w` for a few rows, by the calling thread alone: row r goes to `start + r * stride`.
 ///
 /// # Safety
-/// Nobody else uses these elements of `out` now.
+/// No other task uses these elements of `out`.
 pub(crate) unsafe fn rows_product<E: Operand>(
     isa: Isa,
     x: &[E],
@@ -122,39 +82,38 @@ pub(crate) unsafe fn rows_product<E: Operand>(
     start: usize,
     stride: usize,
 ) {
-    let rows = x.len() / w.k;
-    let to = Target { out, start, stride, bias: Bias::None, add: false };
+    let to = Target { out, start, stride, cols: w.n, bias: Bias::None, add: false };
     for group in 0..w.n.div_ceil(TILE_WIDTH) {
-        // SAFETY: the caller's promise.
-        unsafe { group_of_rows(isa, x, rows, w, group, &to, 0) };
+        // SAFETY: the caller promises that no other task uses these rows of the target.
+        unsafe { rows_by_group(isa, x, w.k, w.group(group), &to, 0, group) };
     }
 }
 
-/// Rows of x times a group of panels.
+/// Writes rows `a` of `len` elements times a group of panels `b`, to the target's rows from `row` and the group's columns.
 ///
 /// # Safety
-/// Nobody else uses these rows and columns of the target.
-unsafe fn group_of_rows<E: Operand, O: Lanes>(
+/// No other task uses these rows and columns of the target.
+unsafe fn rows_by_group<E: Operand, O: Lanes>(
     isa: Isa,
-    x: &[E],
-    rows: usize,
-    w: &Panels<'_, E>,
-    group: usize,
+    a: &[E],
+    len: usize,
+    b: &[E],
     to: &Target<'_, O>,
-    out_row: usize,
+    row: usize,
+    group: usize,
 ) {
     let col = group * TILE_WIDTH;
-    let cols = TILE_WIDTH.min(w.n - col);
-    let b = &w.data[group * TILE_PANELS * w.panel()..];
-    assert!(x.len() >= rows * w.k && b.len() >= cols.div_ceil(PANEL) * w.panel(), "operands of a tile");
+    let (rows, panels) = (a.len() / len, to.cols_from(col).div_ceil(PANEL));
+    let b_panel = len.next_multiple_of(E::STEP) * PANEL;
+    assert!(b.len() >= panels * b_panel, "operands of a tile");
     let mut tile = Tile::new();
-    for row in (0..rows).step_by(TILE_ROWS) {
-        let here = TILE_ROWS.min(rows - row);
-        let a = x[row * w.k..].as_ptr();
-        let ops = Operands { a, a_layout: ALayout::Rows(w.k), b: b.as_ptr(), b_panel: w.panel(), len: w.k };
-        // SAFETY: the operands reach that far by the assertion; the device checked the path.
-        unsafe { E::tile(isa, here, cols.div_ceil(PANEL), &ops, &mut tile) };
-        store_rows::<O>(isa, &tile, here, to, out_row + row, col, cols);
+    for first in (0..rows).step_by(TILE_ROWS) {
+        let here = TILE_ROWS.min(rows - first);
+        let a = a[first * len..].as_ptr();
+        let ops = Operands { a, a_layout: ALayout::Rows(len), b: b.as_ptr(), b_panel, len };
+        // SAFETY: the operands reach that far by the assertion; `CpuDevice::new` checked the path.
+        unsafe { E::tile(isa, here, panels, &ops, &mut tile) };
+        store_rows::<O>(isa, &tile, here, to, row + first, col);
     }
 }
 
@@ -179,7 +138,7 @@ pub(crate) fn backward_x_as<E: Operand, O: Lanes>(
 ) {
     let num_rows = dy.len() / w.n;
     assert_eq!(out.len(), num_rows * w.k, "out of {} elements for {num_rows} rows of K = {}", out.len(), w.k);
-    let to = Target { out, start: 0, stride: w.k, bias: Bias::None, add };
+    let to = Target { out, start: 0, stride: w.k, cols: w.k, bias: Bias::None, add };
     let groups = w.k.div_ceil(TILE_WIDTH);
     // A task transposes its panels first; with 256 rows or more that costs a few per cent.
     let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
@@ -191,37 +150,8 @@ pub(crate) fn backward_x_as<E: Operand, O: Lanes>(
         let b = pack::transpose(dev.isa(), w, group * TILE_PANELS, scratch);
         let dy = &dy[row * w.n..][..rows * w.n];
         // SAFETY: a task writes its own rows and columns.
-        unsafe { transposed_rows(dev.isa(), dy, rows, w.n, b, &to, row, group * TILE_WIDTH) };
+        unsafe { rows_by_group(dev.isa(), dy, w.n, b, &to, row, group) };
     });
-}
-
-/// Rows of dy times transposed panels.
-///
-/// # Safety
-/// Nobody else uses these rows and columns of the target.
-#[allow(clippy::too_many_arguments)] // Two operands, their sizes, and the place of the result.
-unsafe fn transposed_rows<E: Operand, O: Lanes>(
-    isa: Isa,
-    dy: &[E],
-    rows: usize,
-    n: usize,
-    b: &[E],
-    to: &Target<'_, O>,
-    out_row: usize,
-    col: usize,
-) {
-    let cols = TILE_WIDTH.min(to.stride - col);
-    let b_panel = n.next_multiple_of(E::STEP) * PANEL;
-    assert!(dy.len() >= rows * n && b.len() >= cols.div_ceil(PANEL) * b_panel, "operands of a tile");
-    let mut tile = Tile::new();
-    for row in (0..rows).step_by(TILE_ROWS) {
-        let here = TILE_ROWS.min(rows - row);
-        let a = dy[row * n..].as_ptr();
-        let ops = Operands { a, a_layout: ALayout::Rows(n), b: b.as_ptr(), b_panel, len: n };
-        // SAFETY: the operands reach that far by the assertion; the device checked the path.
-        unsafe { E::tile(isa, here, cols.div_ceil(PANEL), &ops, &mut tile) };
-        store_rows::<O>(isa, &tile, here, to, out_row + row, col, cols);
-    }
 }
 
 /// grad += dy^T x. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16 in the order of its weights; `pack`: e.
@@ -350,15 +280,24 @@ struct Target<'a, O> {
     out: Shared<'a, O>,
     /// Where the first row begins.
     start: usize,
-    /// Elements of an output row.
+    /// Elements from row to row.
     stride: usize,
+    cols: usize,
     bias: Bias<'a>,
     add: bool,
 }
 
+impl<O> Target<'_, O> {
+    /// Columns of a group that begins at `col`.
+    fn cols_from(&self, col: usize) -> usize {
+        TILE_WIDTH.min(self.cols - col)
+    }
+}
+
 simd_fn! {
     /// Bias, addition and rounding of a tile's rows.
-    fn store_rows[O: Lanes](s: S, tile: &Tile, rows: usize, to: &Target<'_, O>, row: usize, col: usize, cols: usize) {
+    fn store_rows[O: Lanes](s: S, tile: &Tile, rows: usize, to: &Target<'_, O>, row: usize, col: usize) {
+        let cols = to.cols_from(col);
         let mut bias = [0.0f32; TILE_WIDTH];
         let biased = to.bias.widen(col, &mut bias[..cols]);
         for r in 0..rows {

@@ -1,10 +1,9 @@
 //! Operands in the order of the kernel: pairs of rows interleaved in panels of 16 columns, and transposed panels.
 
+use super::operand::{Operand, Panels};
 use super::tile::TILE_PANELS;
-use super::{Operand, Panels};
-use crate::lanes::{LANES, Lanes, simd_fn};
+use crate::lanes::simd_fn;
 use crate::{CpuDevice, Isa, Shared};
-use half::bf16;
 use plimsoll_device::PANEL;
 
 /// Rows that a task packs: 32 rows of a panel are 1 KiB of bf16, written in one go.
@@ -26,17 +25,14 @@ impl<'a, E: Operand> Packed<'a, E> {
         Packed { pack, rows, n, k }
     }
 
-    /// Outputs packed now.
     pub(crate) fn n(&self) -> usize {
         self.n
     }
 
-    /// Inputs.
     pub(crate) fn k(&self) -> usize {
         self.k
     }
 
-    /// Rows, padded to whole steps.
     pub(super) fn steps(&self) -> usize {
         self.rows.next_multiple_of(E::STEP)
     }
@@ -59,11 +55,11 @@ impl<'a, E: Operand> Packed<'a, E> {
     /// `panels` panels of dy from `first`, and the elements of one.
     pub(super) fn dy_panel(&self, first: usize, panels: usize) -> (&[E], usize) {
         let panel = PANEL * self.steps();
-        // SAFETY: packing has ended; nobody writes the region until `pack_x` or `pack_dy` borrow it mutably.
-        (unsafe { self.pack.range(self.dy_start() + first * panel, panels * panel) }, panel)
+        // SAFETY: packing has ended; nothing is written until `pack_x` or `pack_dy` borrow the region mutably.
+        (unsafe { self.pack.seen(self.dy_start() + first * panel, panels * panel) }, panel)
     }
 
-    /// The first element of column `col` of x; `cols` columns lie beside it.
+    /// The first element of column `col` of x; the next `cols - 1` columns follow it.
     pub(super) fn x_column(&self, col: usize, cols: usize) -> *const E {
         assert!(
             col % PANEL + cols <= PANEL && col < self.k.next_multiple_of(E::STEP),
@@ -143,70 +139,4 @@ pub(super) fn transpose<'s, E: Operand>(
         }
     }
     to
-}
-
-/// `[8][16][2]` to `[8][16][2]` with rows and columns exchanged, by any path.
-pub(super) fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
-    #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx512Bf16 {
-        // SAFETY: the machine has the path.
-        return unsafe { transpose_pairs_avx512(from, to) };
-    }
-    let _ = isa;
-    for (i, to) in to.iter_mut().enumerate() {
-        let (row, col) = (i / 32 * 2 + i % 2, i / 2 % 16);
-        *to = from[(col / 2 * 16 + row) * 2 + col % 2];
-    }
-}
-
-/// Quadruples (two rows, two columns) are turned in place, then exchanged as 64-bit elements of an 8 x 8 matrix.
-///
-/// # Safety
-/// The machine has the features.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
-    use std::arch::x86_64::*;
-    let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-    // SAFETY: both are 8 vectors long.
-    let v: [__m512i; 8] = std::array::from_fn(|i| unsafe {
-        _mm512_shuffle_epi8(_mm512_loadu_si512(from.as_ptr().add(32 * i).cast()), turn)
-    });
-    for odd in 0..2 {
-        let a: [__m512i; 4] = std::array::from_fn(|i| {
-            if odd == 0 {
-                _mm512_unpacklo_epi64(v[2 * i], v[2 * i + 1])
-            } else {
-                _mm512_unpackhi_epi64(v[2 * i], v[2 * i + 1])
-            }
-        });
-        let even_quarters =
-            [_mm512_shuffle_i64x2::<0x88>(a[0], a[1]), _mm512_shuffle_i64x2::<0x88>(a[2], a[3])];
-        let odd_quarters =
-            [_mm512_shuffle_i64x2::<0xdd>(a[0], a[1]), _mm512_shuffle_i64x2::<0xdd>(a[2], a[3])];
-        let out = [
-            _mm512_shuffle_i64x2::<0x88>(even_quarters[0], even_quarters[1]),
-            _mm512_shuffle_i64x2::<0x88>(odd_quarters[0], odd_quarters[1]),
-            _mm512_shuffle_i64x2::<0xdd>(even_quarters[0], even_quarters[1]),
-            _mm512_shuffle_i64x2::<0xdd>(odd_quarters[0], odd_quarters[1]),
-        ];
-        for (i, x) in out.into_iter().enumerate() {
-            // SAFETY: vector 2 i + odd of 8.
-            unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(32 * (2 * i + odd)).cast(), x) };
-        }
-    }
-}
-
-simd_fn! {
-    /// `[16][16]` with rows and columns exchanged.
-    pub(super) fn transpose_single[](s: S, from: &[f32; 256], to: &mut [f32; 256]) {
-        let from = from.as_chunks::<LANES>().0;
-        let mut rows = [s.splat(0.0); LANES];
-        for (row, from) in rows.iter_mut().zip(from) {
-            *row = f32::load(s, from);
-        }
-        for (to, x) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(s.transpose(rows)) {
-            f32::store(s, to, x);
-        }
-    }
 }

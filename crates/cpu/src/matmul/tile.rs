@@ -1,28 +1,22 @@
 //! The kernel: a tile of 8 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
 //!
 //! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16. So the bits of
-//! an output depend on its row of A, its lane of B and the instruction path, not on the tile it stands in.
+//! an output depend on its row of A, its lane of B and the instruction path, not on the tile that computes it.
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
-use super::pack;
-#[cfg(target_arch = "x86_64")]
-use super::x86;
-use crate::lanes::{LANES, Lanes, Scalar, Simd};
-use crate::{Isa, Real};
+use crate::Real;
+use crate::lanes::{LANES, Scalar, Simd};
 use half::bf16;
 use plimsoll_device::PANEL;
 
-/// Rows of a tile.
 pub(super) const TILE_ROWS: usize = 8;
 /// Panels of a tile: 24 accumulators of 32 registers.
 pub(super) const TILE_PANELS: usize = 3;
-/// Columns of a tile.
 pub(super) const TILE_WIDTH: usize = TILE_PANELS * PANEL;
 /// Bytes between a load of B and its prefetch: measured on Zen 4, where weights come from memory.
 pub(super) const PREFETCH_BYTES: usize = 1536;
 
-/// The outputs of a tile.
 #[repr(align(64))]
 pub(crate) struct Tile(pub(super) [[f32; TILE_WIDTH]; TILE_ROWS]);
 
@@ -53,91 +47,16 @@ pub(crate) struct Operands<E> {
     pub(super) len: usize,
 }
 
-/// Storage that products are computed from.
-pub(crate) trait Operand: Lanes {
-    /// Elements of the reduced dimension that one step takes.
-    const STEP: usize;
-
-    /// Fills the first `rows` x `panels` of `out`.
-    ///
-    /// # Safety
-    /// The machine has `isa`; the operands reach over `rows` rows, `panels` panels and `len` elements.
-    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<Self>, out: &mut Tile);
-
-    /// `STEP` rows of at least 16 elements, `cols` apart, as `[16][STEP]`.
-    fn interleave_rows(from: &[Self], cols: usize, to: &mut [Self]);
-
-    /// A 16 x 16 block of a panel, `[16/STEP][16][STEP]`, with rows and columns exchanged.
-    fn transpose_block(isa: Isa, from: &[Self; PANEL * PANEL], to: &mut [Self; PANEL * PANEL]);
-}
-
-impl Operand for bf16 {
-    const STEP: usize = 2;
-
-    #[inline(always)]
-    fn interleave_rows(from: &[bf16], cols: usize, to: &mut [bf16]) {
-        let (first, second) = (&from[..PANEL], &from[cols..cols + PANEL]);
-        for ((to, a), b) in to.as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
-            *to = [*a, *b];
-        }
-    }
-
-    fn transpose_block(isa: Isa, from: &[bf16; PANEL * PANEL], to: &mut [bf16; PANEL * PANEL]) {
-        pack::transpose_pairs(isa, from, to);
-    }
-
-    #[inline]
-    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Bf16 => x86::pairs_avx512(rows, panels, ops, out),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => x86::widened_avx2(rows, panels, ops, out),
-                _ => widened(Scalar, rows, panels, ops, out),
-            }
-        }
-    }
-}
-
-impl Operand for f32 {
-    const STEP: usize = 1;
-
-    #[inline(always)]
-    fn interleave_rows(from: &[f32], _cols: usize, to: &mut [f32]) {
-        to.copy_from_slice(&from[..PANEL]);
-    }
-
-    fn transpose_block(isa: Isa, from: &[f32; PANEL * PANEL], to: &mut [f32; PANEL * PANEL]) {
-        pack::transpose_single(isa, from, to);
-    }
-
-    #[inline]
-    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Bf16 => x86::single_avx512(rows, panels, ops, out),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => x86::single_avx2(rows, panels, ops, out),
-                _ => single(Scalar, rows, panels, ops, out),
-            }
-        }
-    }
-}
-
 /// Distance of rows of A, in elements, and of steps.
 #[inline(always)]
-pub(super) fn strides<E: Operand, const PACKED: bool>(ops: &Operands<E>) -> (usize, usize) {
+pub(super) fn strides<E, const STEP: usize, const PACKED: bool>(ops: &Operands<E>) -> (usize, usize) {
     match ops.a_layout {
-        ALayout::Rows(stride) if !PACKED => (stride, E::STEP),
-        _ => (E::STEP, PANEL * E::STEP),
+        ALayout::Rows(stride) if !PACKED => (stride, STEP),
+        _ => (STEP, PANEL * STEP),
     }
 }
 
-/// Asks for what stands `PREFETCH_BYTES` behind `p`, which may point anywhere.
+/// Prefetches the cache line `PREFETCH_BYTES` after `p`, which may point anywhere.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {
     // SAFETY: a prefetch reads nothing that the program sees.
@@ -159,7 +78,7 @@ pub(super) unsafe fn single<S: Simd>(s: S, rows: usize, panels: usize, ops: &Ope
     let packed = ops.a_layout == ALayout::Packed;
     for p in 0..panels {
         let mut r = 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises operands that reach over `rows` and `panels`; r and p stay below.
         unsafe {
             while r < rows {
                 match (rows - r >= 4, packed) {
@@ -184,10 +103,10 @@ pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const
     r0: usize,
     p0: usize,
 ) {
-    let (row, step) = strides::<f32, PACKED>(ops);
+    let (row, step) = strides::<f32, 1, PACKED>(ops);
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p0 * ops.b_panel));
     let mut acc = [[s.splat(0.0); P]; R];
-    // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
+    // SAFETY: the caller promises operands that reach over the tile's rows, panels and `len`; a prefetch may point anywhere.
     unsafe {
         for _ in 0..ops.len {
             let mut w = [s.splat(0.0); P];
@@ -223,7 +142,7 @@ pub(super) trait Pairs: Simd {
 impl Pairs for Scalar {
     #[inline(always)]
     unsafe fn load_pairs(self, p: *const bf16) -> ([f32; LANES], [f32; LANES]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises 32 readable bf16 at `p`.
         let x = unsafe { p.cast::<[[bf16; 2]; LANES]>().read_unaligned() };
         let (mut even, mut odd) = ([0.0; LANES], [0.0; LANES]);
         for i in 0..LANES {
@@ -246,7 +165,7 @@ pub(super) unsafe fn widened<S: Pairs>(
     let packed = ops.a_layout == ALayout::Packed;
     for p in 0..panels {
         let mut r = 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises operands that reach over `rows` and `panels`; r and p stay below.
         unsafe {
             while r < rows {
                 match (rows - r >= 4, packed) {
@@ -271,10 +190,10 @@ unsafe fn block_widened<S: Pairs, const R: usize, const PACKED: bool>(
     r0: usize,
     p: usize,
 ) {
-    let (row, step) = strides::<bf16, PACKED>(ops);
+    let (row, step) = strides::<bf16, 2, PACKED>(ops);
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p * ops.b_panel));
     let mut acc = [s.splat(0.0); R];
-    // SAFETY: the operands reach that far by the caller's promise.
+    // SAFETY: the caller promises operands that reach over the tile's rows, panels and `len`.
     unsafe {
         for _ in 0..ops.len / 2 {
             let (even, odd) = s.load_pairs(b);

@@ -31,7 +31,7 @@ macro_rules! by_shape {
 /// As `Operand::tile`, with AVX512-BF16.
 #[inline]
 pub(super) unsafe fn pairs_avx512(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises the instructions and operands that reach over rows and panels.
     unsafe {
         match ops.a_layout {
             ALayout::Rows(_) => by_shape!(dot_avx512::<false>, rows, panels, (ops, out)),
@@ -46,7 +46,7 @@ pub(super) unsafe fn pairs_avx512(rows: usize, panels: usize, ops: &Operands<bf1
 /// As `Operand::tile`, with AVX-512.
 #[inline]
 pub(super) unsafe fn single_avx512(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises the instructions and operands that reach over rows and panels.
     unsafe {
         match ops.a_layout {
             ALayout::Rows(_) => by_shape!(fma_avx512::<false>, rows, panels, (ops, out)),
@@ -62,10 +62,10 @@ unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
     ops: &Operands<bf16>,
     out: &mut Tile,
 ) {
-    let (row, step) = strides::<bf16, PACKED>(ops);
+    let (row, step) = strides::<bf16, 2, PACKED>(ops);
     let (mut a, mut b) = (ops.a, ops.b);
     let mut acc = [[_mm512_setzero_ps(); P]; R];
-    // SAFETY: the operands reach that far by the caller's promise; a prefetch may point anywhere.
+    // SAFETY: the caller promises operands that reach over R rows, P panels and `len`; a prefetch may point anywhere.
     unsafe {
         for _ in 0..ops.len / 2 {
             let w: [__m512bh; P] =
@@ -103,7 +103,7 @@ unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn load_pairs_avx512(p: *const bf16) -> __m512bh {
-    // SAFETY: the caller's promise; a prefetch may point anywhere; both types are 64 bytes of any bits.
+    // SAFETY: the caller promises 32 readable bf16; a prefetch may point anywhere; both types are 64 bytes of any bits.
     unsafe {
         _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(PREFETCH_BYTES));
         std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(p.cast()))
@@ -125,7 +125,7 @@ unsafe fn fma_avx512<const R: usize, const P: usize, const PACKED: bool>(
     ops: &Operands<f32>,
     out: &mut Tile,
 ) {
-    // SAFETY: this function runs only where its features are; the rest is the caller's promise.
+    // SAFETY: this function runs only where its features are; the caller promises operands that reach over the tile.
     unsafe { block_single::<_, R, P, PACKED>(Avx512::new(), ops, out, 0, 0) }
 }
 
@@ -133,7 +133,7 @@ unsafe fn fma_avx512<const R: usize, const P: usize, const PACKED: bool>(
 /// As `Operand::tile`.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn single_avx2(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
-    // SAFETY: this function runs only where its features are; the rest is the caller's promise.
+    // SAFETY: this function runs only where its features are; the caller promises operands that reach over the tile.
     unsafe { single(Avx2::new(), rows, panels, ops, out) }
 }
 
@@ -141,14 +141,14 @@ pub(super) unsafe fn single_avx2(rows: usize, panels: usize, ops: &Operands<f32>
 /// As `Operand::tile`.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn widened_avx2(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
-    // SAFETY: this function runs only where its features are; the rest is the caller's promise.
+    // SAFETY: this function runs only where its features are; the caller promises operands that reach over the tile.
     unsafe { widened(Avx2::new(), rows, panels, ops, out) }
 }
 
 impl Pairs for Avx2 {
     #[inline(always)]
     unsafe fn load_pairs(self, p: *const bf16) -> ([__m256; 2], [__m256; 2]) {
-        // SAFETY: the caller's promise; the features by that of `Avx2::new`.
+        // SAFETY: the caller promises 32 readable bf16; `self` exists, so the machine has AVX2.
         unsafe {
             let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
             let (x, y) = (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(16).cast()));

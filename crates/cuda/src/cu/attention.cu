@@ -1,6 +1,6 @@
 // Causal attention over the paged cache.
 //
-// A row's result is a function of its own keys alone, to the bit. Units of 64 keys stand at absolute positions. A unit
+// A row's result is a function of its own keys alone, to the bit. Units of 64 keys begin at absolute positions. A unit
 // gives (max, sum, out) by itself: scores, each one chain over D; their largest; weights 2^(score - largest), which are
 // summed as they are and rounded to bf16 as the left operand of the product with the values, each element one chain
 // over the unit's keys. Units are joined in ascending order to chunks of 512 keys, chunks in ascending order to the
@@ -180,7 +180,7 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
                 o = make_float4(joined(o.x, keep, with.x, add), joined(o.y, keep, with.y, add),
                                 joined(o.z, keep, with.z, add), joined(o.w, keep, with.w, add));
             }
-            // The chunks before stand behind the units; their sums in turns, as a row has several threads.
+            // The earlier chunks lie after the units; their sums in turns, as a row has several threads.
             if (chunk > first_chunk) {
                 Sum total = sums[(CHUNK_UNITS + chunk % 2) * TILE + row];
                 join(total, sum, keep, add);
@@ -244,8 +244,8 @@ __device__ __forceinline__ void join_parts(const float* parts, const u32* segmen
 
 // ---- tiles: segments of any number of rows -----------------------------------------------------------------------------
 
-/// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. Behind
-/// the keys in shared memory, where there is more than one chunk, stands each thread's part of the chunks before. HOPPER:
+/// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. After
+/// the keys in shared memory, where there is more than one chunk, lies each thread's part of the chunks before. HOPPER:
 /// four warps multiply together; an element is the same chain, and has the same bits.
 template <int D, int WARPS, bool HOPPER>
 __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,

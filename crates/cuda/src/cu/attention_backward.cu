@@ -10,7 +10,7 @@
 // its children in order, in steps of 64 rows of one segment, all heads of the group token by token. A tile's steps are cut
 // into pieces of about one length, so that the first tiles of long segments are not waited for; the pieces' results are
 // added in order by `attention_backward_join`. The length follows from the batch's segments alone, and so do the bits.
-// The plan of pieces stands in attention_plan.cuh. On Hopper attention_backward_hopper.cu does the same with its own
+// The plan of pieces is in attention_plan.cuh. On Hopper attention_backward_hopper.cu does the same with its own
 // instructions.
 
 extern "C" __global__ void __launch_bounds__(1024)
@@ -224,7 +224,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             sum_half<D>(dk, left, unit + half * HALF * D);
         }
     }
-    // The first piece's results stand where the sums will be.
+    // The first piece's results are where the sums will be.
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * D
                                 : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * D;
 #pragma unroll

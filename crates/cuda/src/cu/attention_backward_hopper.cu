@@ -213,7 +213,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
         hold(dk);
         hold(dv);
     }
-    // The first piece's results stand where the sums will be.
+    // The first piece's results are where the sums will be.
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * D
                                 : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * D;
 #pragma unroll

@@ -114,7 +114,7 @@ __device__ __forceinline__ void make_plan(const u32* segments, const Plan& plan,
         }
         return sum;
     };
-    // A tile has less than steps / length pieces behind its first, each of 64 rows.
+    // A tile has less than steps / length pieces after its first, each of 64 rows.
     const u32 steps = items_of(1);
     const u32 fitting = ((u64)steps * UNIT + plan.max_parts - 1) / plan.max_parts;
     // The least length that gives so few items that all begin at once; or two for a tile, where there are many.

@@ -23,7 +23,7 @@ struct Segment {
     u32 first_row, rows, first_position, table, parent;
 };
 
-/// What all attention kernels are told.
+/// The arguments of all attention kernels.
 struct Shape {
     u32 rows;          // M
     u32 segments;      // S
@@ -69,7 +69,7 @@ struct Tiles {
 
 /// Finds the `index`-th tile of `tile` rows; false if there are fewer. The whole warp asks together. `of` is the segment's
 /// index and `place` the tile's within the segment, from the end. Blocks begin in this order, and those with the most
-/// keys should not be last: tiles stand in descending order of level where the segments fit the lanes, which they do
+/// keys should not be last: tiles are in descending order of level where the segments fit the lanes, which they do
 /// where they are long; else segment by segment.
 __device__ __forceinline__ bool find_tile(const u32* segments, u32 num_segments, u32 group, u32 tile, u32 index,
                                           u32& of, u32& place) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ bool find_tile(const u32* segments, u32 num_segments,
         };
         if (by_level) {
             if (__reduce_add_sync(ALL_LANES, from(0)) <= index) return false;
-            // More than `index` tiles stand at `level` and above, no more at `levels` and above.
+            // More than `index` tiles are at `level` and above, no more at `levels` and above.
             levels = __reduce_max_sync(ALL_LANES, levels);
             while (levels - level > 1) {
                 const u32 middle = (level + levels) / 2;
@@ -210,7 +210,7 @@ __device__ __forceinline__ void dot_half(float (&out)[4][4], const u32 (&left)[D
     for (u32 t = 0; t < D / STEP; t++) dot_step<D>(out, left[t], rows, t);
 }
 
-/// The same with 16 rows on the left that stand in shared memory too.
+/// The same with 16 rows on the left that are in shared memory too.
 template <int D>
 __device__ __forceinline__ void dot_half_shared(float (&out)[4][4], const bf16* left, const bf16* rows) {
 #pragma unroll
@@ -307,7 +307,7 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
     const Shape& shape;
     u32 kv_head, num_keys, num_units;
     bf16* buffers; // [2][keys, values][UNIT][D]
-    u32 now, next; // a lane's table entry of the chunk that is fetched from, and of the one behind it
+    u32 now, next; // a lane's table entry of the chunk that is fetched from, and of the next one
 
     __device__ __forceinline__ KeyStream(const bf16* keys, const bf16* values, const u32* table, const Shape& shape,
                                          u32 kv_head, u32 num_keys, u8* shared)
@@ -337,7 +337,7 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
         fetch_rows<D, UNIT / WARPS, PANELS>(to + UNIT * D, first, values + from, valid);
         copy_async_commit();
     }
-    /// Waits for a unit, and sends for the one behind it. All threads of the block come here for every unit.
+    /// Waits for a unit, and fetches the next one. All threads of the block come here for every unit.
     __device__ __forceinline__ void arrive(u32 unit) {
         copy_async_wait<0>();
         if (PANELS) copied();

@@ -71,7 +71,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], const void* row) 
                  : "r"(shared_address(row)) : "memory");
 }
 
-/// 16 bytes from global to shared memory, behind the thread's back; zeros where `valid` is false.
+/// 16 bytes from global to shared memory, asynchronously; zeros where `valid` is false.
 __device__ __forceinline__ void copy_async_16(void* dst_shared, const void* src_global, bool valid) {
     u32 bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -103,7 +103,7 @@ __device__ __noinline__ bool index_ok(u32 code, u32 value, u32 limit) {
 
 #endif // PLIMSOLL_HOST
 
-// Codes of `index_ok`; the host's words for them stand in `checked.rs`.
+// Codes of `index_ok`; the host's words for them are in `launch.rs`.
 #define BAD_TOKEN 1      // a token id beyond the vocabulary
 #define BAD_KV_SLOT 2    // a slot beyond the cache
 #define BAD_KV_BLOCK 3   // a block table entry beyond the cache
@@ -135,7 +135,7 @@ template <class T> __device__ __forceinline__ T from_f32(float x) { return Conve
 __device__ __forceinline__ float exp_f32(float x) {
     x = x > 100.0f ? 100.0f : x;
     x = x < -110.0f ? -110.0f : x;
-    // Adding 1.5 * 2^23 rounds to an integer n, which then stands in the low bits; x = n ln 2 + r, |r| <= 0.3466.
+    // Adding 1.5 * 2^23 rounds to an integer n, which is then in the low bits; x = n ln 2 + r, |r| <= 0.3466.
     const float magic = 12582912.0f;
     float shifted = fma(x, 1.44269504f, magic);
     float n = shifted - magic;

@@ -301,7 +301,7 @@ rows_of_targets(const PartStats* __restrict__ stats, u32 rows, u32 parts, u32 pa
     HeadOut out{logprobs, lse, entropy};
     if (!merged.is_finite()) return out.set_not_finite(row);
     u32 target = targets[row];
-    // A target beyond the vocabulary is told by --checked, and is NaN without it.
+    // A target beyond the vocabulary is reported by --checked, and is NaN without it.
     if (!index_ok(BAD_TOKEN, target, vocab) || target >= vocab) return out.set_not_finite(row);
     out.set(row, merged, mine[target / part].logit);
 }

@@ -4,7 +4,7 @@
 //
 // A block takes 128 rows and 256 columns of the vocabulary at a time. One thread of its first four warps sends for both
 // operands, 64 elements of K a step, through STAGES buffers (the copy engine writes rows of 128 bytes in the swizzled
-// order that the product reads); the eight other warps multiply, 64 rows four, and make of the sums what is wanted.
+// order that the product reads); the eight other warps multiply, 64 rows four, and reduce the sums.
 // Elsewhere the file is empty, and `head.cu` does the same from logits in memory.
 
 #define BLOCK_M 128

@@ -9,7 +9,7 @@ struct PartStats {
     float max;
     float sum;      // of exp(x - max); NaN if any logit is NaN or plus infinity
     float weighted; // sum of (x - max) exp(x - max)
-    float logit;    // of the target, if it stands in this part, or of `token`
+    float logit;    // of the target, if it is in this part, or of `token`
     u32 token;      // drawn among the part's
 };
 

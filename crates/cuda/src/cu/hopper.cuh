@@ -41,7 +41,7 @@ __device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, u32 x, u3
         "l"((u64)map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
 
-/// What a product is told of an operand in shared memory; `panel_bytes` is from panel to panel, where b's columns are
+/// Describes an operand in shared memory to a product; `panel_bytes` is from panel to panel, where b's columns are
 /// more than 64.
 __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(panel_bytes >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
@@ -169,7 +169,7 @@ template <int N> __device__ __forceinline__ void wait_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/// A thread's sums stand still around products.
+/// Keeps the compiler from moving a thread's sums across products.
 template <int N> __device__ __forceinline__ void hold(float (&d)[N]) {
 #pragma unroll
     for (u32 i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");

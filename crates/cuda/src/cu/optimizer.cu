@@ -1,7 +1,7 @@
 // AdamW with f32, bf16 or 8-bit states, and the sum of squares for gradient clipping.
 //
-// The update does what the CPU's does, operation by operation, so that the two agree to the bit: one rounding where fma
-// stands, IEEE division and root, and stochastic rounding by a hash of (seed, step, index of the element).
+// The update does what the CPU's does, operation by operation, so that the two agree to the bit: one rounding for
+// each fma, IEEE division and root, and stochastic rounding by a hash of (seed, step, index of the element).
 
 /// The update's constants.
 struct Update {
@@ -37,7 +37,7 @@ __device__ __forceinline__ float round_stochastically(float x, u32 random) {
 /// Up to it, and down to minus it, numbers stay finite whatever is added below the bits that bf16 keeps.
 #define ROUNDS_FREELY as_f32(0x7f7f0000u)
 
-/// The same of a number that is no larger; `free` becomes false of others, whose results are not to be used. Comparisons
+/// Rounds a number that is no larger; `free` becomes false of others, whose results are not to be used. Comparisons
 /// and selections would be a fifth of an update's instructions.
 __device__ __forceinline__ float round_freely(float x, u32 random, bool& free) {
     free = free && fabsf(x) <= ROUNDS_FREELY;
@@ -122,7 +122,7 @@ ADAMW(bf16, float, bf16)
 ADAMW(bf16, bf16, float)
 ADAMW(bf16, bf16, bf16)
 
-// ---- moments of 8 bits: what the codes mean stands in codes.rs ------------------------------------------------------
+// ---- moments of 8 bits: codes.rs defines the codes ------------------------------------------------------
 
 #define CODE_BLOCK 256
 
@@ -163,7 +163,7 @@ template <class C> __device__ __forceinline__ float block_scale(const float (&x)
     return as_f32((max(exponent, steps + 1) - steps) << 23);
 }
 
-/// A warp's block of codes; lanes behind the end have `count` 0.
+/// A warp's block of codes; lanes after the end have `count` 0.
 template <class C>
 __device__ __forceinline__ void load_codes(const u8* codes, u32 count, float scale, float (&x)[8]) {
     u32 word[2] = {0, 0};

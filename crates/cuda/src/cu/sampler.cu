@@ -1,6 +1,6 @@
 // The sampler that truncates: top-k, then top-p of what is left, then min-p, then one draw; a block for each row.
 //
-// All logits of a row stand in memory, and are read several times. Thresholds are found digit by digit from histograms
+// All logits of a row are in memory, and are read several times. Thresholds are found digit by digit from histograms
 // of integers, which come out the same in whatever order atomics add: counts of logits for top-k; for top-p counts of
 // masses and sums of their mantissas, which together are the mass of a bin.
 
@@ -26,7 +26,7 @@ struct Scratch {
     }
 };
 
-/// A row's scaled logits, which stand in tiles of `tile` columns: each is [rows, columns], unscaled, one after the other.
+/// A row's scaled logits, which lie in tiles of `tile` columns: each is [rows, columns], unscaled, one after the other.
 struct Logits {
     const float* all;
     u32 vocab, tile;

@@ -10,7 +10,7 @@
 // An element is one chain of fused multiply-adds in ascending l (f32), or one chain of steps of 16 in ascending l
 // (bf16): its bits depend on its own row of A and B alone, never on I, J or the tile it falls into.
 
-/// What becomes of a sum: bias, addition to what is there, rounding.
+/// What is done with a sum: bias, addition to what is there, rounding.
 template <class T, class B> struct Target {
     T* out;         // [I, J]
     const B* bias;  // [J], or null
@@ -89,7 +89,7 @@ __device__ __forceinline__ void plain_product(const float* a, const float* b, Ta
         a_part.store(a_tile, next_a);
         b_part.store(b_tile, next_b);
         __syncthreads();
-        // The next tile is on its way while this one is used. Nobody writes a stage before all have left it: the
+        // The next tile is on its way while this one is used. No thread writes a stage before all have left it: the
         // barrier of the step between comes first.
         next_a = a_part.load(a, i, I, l + PLAIN_DEPTH, L, a_wide);
         next_b = b_part.load(b, j, J, l + PLAIN_DEPTH, L, b_wide);

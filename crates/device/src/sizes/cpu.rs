@@ -31,11 +31,9 @@ pub fn head_tile_elements(threads: usize, rows_max: usize, vocab: usize, truncat
 /// How a number of rows is cut, and what that needs.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadShape {
-    /// T.
     pub tiles: usize,
     /// Columns of a tile, padded.
     pub width: usize,
-    /// Rows of a block.
     pub block_rows: usize,
     /// Rows whose statistics are held at once.
     pub wave_rows: usize,

@@ -1,4 +1,4 @@
-//! Sizes of the buffers that operations ask for beside their inputs and outputs, by kind of device: pure functions, which
+//! Sizes of the buffers that operations need besides their inputs and outputs, by kind of device: pure functions, which
 //! the plan and the arena share.
 
 pub mod cpu;

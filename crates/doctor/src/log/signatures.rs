@@ -19,7 +19,7 @@ pub enum Level {
     Cause,
     /// Follows a death.
     Secondary,
-    /// Kills nobody.
+    /// Kills no process.
     Warning,
 }
 
@@ -33,7 +33,7 @@ pub struct Class {
     pub leads_to: Vec<usize>,
 }
 
-/// Judgements by numbers and frames: a file of `judge/` or a part of `readings`.
+/// Judgements by numbers and frames, in `judge/` or `readings`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judge {

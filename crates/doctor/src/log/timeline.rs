@@ -247,7 +247,7 @@ fn weigh_kill(events: &[&Event], diagnosis: &mut Diagnosis) {
         );
     }
     if has(&["0 Workers (tasks / actors) killed due to memory pressure"]) {
-        diagnosis.reasons.push("Ray's memory monitor killed nobody: it was the kernel, or a crash".into());
+        diagnosis.reasons.push("Ray's memory monitor killed no worker: it was the kernel, or a crash".into());
     }
 }
 

@@ -1,68 +1,24 @@
-//! Cards: what the binary knows of them, what the system shows of them, and who holds them. Device files and links of
-//! /proc are read; no library is opened here.
+//! Cards: the facts the caller passes, what the system shows, and which processes hold them. It reads device files and
+//! links of /proc and opens no library.
 
-use super::{Check, Machine, State};
-use plimsoll_base::Bytes;
+use super::facts::{Card, Check, HandOver, Machine, State};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Processes that are looked at, and descriptors of each.
+/// Processes inspected, and descriptors of each.
 const PROCESSES_MAX: usize = 8192;
 const DESCRIPTORS_MAX: usize = 4096;
-/// Holders that are named.
+/// Holders named for each card.
 const NAMED_MAX: usize = 5;
-/// Of a card: more in use than this before a run is someone else's work.
+/// A card with more than this share in use before a run is used by someone else.
 const BUSY_SHARE: f64 = 0.05;
-
-/// A card that the binary has opened no context on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Card {
-    /// Product.
-    pub name: String,
-    /// All memory.
-    pub total: Bytes,
-    /// Free memory, where the driver says.
-    pub free: Option<Bytes>,
-}
-
-/// What the binary knows of cards; this crate opens none.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GpuFacts {
-    /// Cards that CUDA shows to this process.
-    pub cards: Vec<Card>,
-    /// The driver and where its library is.
-    pub driver: Option<String>,
-    /// Why there is none: the words of the driver's error.
-    pub missing: Option<String>,
-    /// Libraries that could not be opened, with the reason.
-    pub libraries_missing: Vec<String>,
-    /// Whether memory of a card can be handed to another process, by a probe.
-    pub hand_over: HandOver,
-}
-
-/// What a probe of handing memory of a card to another process found.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum HandOver {
-    /// There is no card.
-    #[default]
-    NoCard,
-    /// The card could not be opened, for this reason.
-    NotTried(String),
-    /// Tried in the two ways that frameworks know: nothing, or the words of what refused it.
-    Tried {
-        /// Plain memory by a handle, as CUDA IPC does.
-        plain: Result<(), String>,
-        /// Mapped memory, PyTorch's expandable segments, by a file descriptor.
-        mapped: Result<(), String>,
-    },
-}
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
     vec![driver(machine), cards(machine), holders(machine), hand_over(machine)]
 }
 
-/// Numbers of the device files /dev/nvidia0, /dev/nvidia1, ...
+/// Returns the numbers of the device files /dev/nvidia0, /dev/nvidia1, ...
 fn device_files(machine: &Machine) -> Vec<u32> {
     let number = |name: String| name.strip_prefix("nvidia")?.parse().ok();
     let mut numbers: Vec<u32> = machine.names("dev").into_iter().filter_map(number).collect();
@@ -87,20 +43,18 @@ fn driver(machine: &Machine) -> Check {
         }
         (Some(driver), _) => Check::new(
             SLUG,
-            State::Bites,
+            State::Problem,
             format!("{driver}; missing: {}", facts.libraries_missing.join("; ")),
         ),
         (None, Some(version)) => {
             let why = facts.missing.as_deref().unwrap_or("CUDA was not asked");
             Check::new(
                 SLUG,
-                State::Bites,
-                format!("the kernel module {version} is loaded, and CUDA does not work: {why}"),
+                State::Problem,
+                format!("the kernel module {version} is loaded, but CUDA does not work: {why}"),
             )
         }
-        (None, None) => {
-            Check::new(SLUG, State::Unknown, "there is no NVIDIA driver here: nothing of a card was checked")
-        }
+        (None, None) => Check::new(SLUG, State::Unknown, "no NVIDIA driver: cards were not checked"),
     }
 }
 
@@ -111,7 +65,7 @@ fn cards(machine: &Machine) -> Check {
     let visible = shown.map_or(String::new(), |value| format!("; CUDA_VISIBLE_DEVICES={value}"));
     let cards = &machine.gpu.cards;
     if cards.is_empty() {
-        let state = if files > 0 && shown.is_none() { State::Bites } else { State::Unknown };
+        let state = if files > 0 && shown.is_none() { State::Problem } else { State::Unknown };
         return Check::new(SLUG, state, format!("no card is usable; {files} device files{visible}"));
     }
     let busy = |card: &Card| {
@@ -127,14 +81,14 @@ fn cards(machine: &Machine) -> Check {
         })
         .collect();
     let state = match cards.iter().any(busy) {
-        true => State::Bites,
+        true => State::Problem,
         false if cards.len() < files => State::Note,
         false => State::Fine,
     };
     Check::new(SLUG, state, format!("{}; {files} device files{visible}", words.join(", ")))
 }
 
-/// A process that has a device file of a card open.
+/// A process that has the device file of a card open.
 struct Holder {
     pid: u32,
     name: String,
@@ -159,7 +113,7 @@ fn holders(machine: &Machine) -> Check {
         }
     }
     let unseen = if hidden > 0 {
-        format!("; {hidden} processes of others could not be looked at")
+        format!("; {hidden} processes of other users could not be inspected")
     } else {
         String::new()
     };
@@ -180,10 +134,10 @@ fn holders(machine: &Machine) -> Check {
             format!("card {card}: {}{more}", named.join(", "))
         })
         .collect();
-    Check::new(SLUG, State::Bites, format!("{}{unseen}", words.join("; ")))
+    Check::new(SLUG, State::Problem, format!("{}{unseen}", words.join("; ")))
 }
 
-/// Cards whose device file the process has open; `None` if it may not be looked at.
+/// Returns the cards whose device file the process has open; `None` without permission to look.
 fn cards_of(machine: &Machine, pid: u32) -> Option<Vec<u32>> {
     let entries = match fs::read_dir(machine.root.join(format!("proc/{pid}/fd"))) {
         Ok(entries) => entries,
@@ -207,20 +161,20 @@ fn hand_over(machine: &Machine) -> Check {
     const SLUG: &str = "machine-gpu-hand-over";
     let check = |state, finding: String| Check::new(SLUG, state, finding);
     match &machine.gpu.hand_over {
-        HandOver::NoCard => check(State::Unknown, "not probed: there is no card here".into()),
+        HandOver::NoCard => check(State::Unknown, "not probed: no card".into()),
         HandOver::NotTried(why) => check(State::Unknown, format!("not probed: {why}")),
         HandOver::Tried { plain: Ok(()), mapped: Ok(()) } => check(
             State::Fine,
             "another process opened and read memory of the card: plain by a handle, mapped (expandable segments) by a descriptor".into(),
         ),
         HandOver::Tried { plain: Ok(()), mapped: Err(why) } => check(
-            State::Bites,
+            State::Problem,
             format!("mapped memory (expandable segments) cannot be handed to another process: {why}; plain memory can"),
         ),
         HandOver::Tried { plain: Err(why), mapped } => {
             let other = mapped.as_ref().map_or_else(|why| format!("cannot either: {why}"), |()| "can".into());
             check(
-                State::Bites,
+                State::Problem,
                 format!("plain memory of the card cannot be handed to another process: {why}; mapped memory {other}"),
             )
         }

@@ -1,6 +1,6 @@
-//! The kernel: calls that handing CUDA memory to another process needs, and who may look into whom.
+//! The kernel: the calls needed to hand CUDA memory to another process, and which processes may inspect which.
 
-use super::{Check, Machine, State};
+use super::facts::{Check, Machine, State};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -13,7 +13,7 @@ pub fn checks(machine: &Machine) -> Vec<Check> {
     vec![calls(machine), ptrace(machine)]
 }
 
-/// A call of the kernel, as a probe on this process answers.
+/// What a probe on this process finds about a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Works,
@@ -43,7 +43,7 @@ fn calls(machine: &Machine) -> Check {
     };
     let (missing, refused) = (lacking(Answer::Missing), lacking(Answer::Refused));
     let needed = machine.has_expandable_segments();
-    let state = if needed { State::Bites } else { State::Note };
+    let state = if needed { State::Problem } else { State::Note };
     match (missing.is_empty(), refused.is_empty()) {
         (true, true) => Check::new(
             "machine-kernel-calls",
@@ -67,7 +67,7 @@ fn probed() -> Option<[(&'static str, Answer); 3]> {
     Some([("pidfd_open", answer(own)), ("pidfd_getfd", answer(got)), ("memfd_create", answer(memory))])
 }
 
-/// pidfd_open is of Linux 5.3, pidfd_getfd of 5.6, memfd_create of 3.17.
+/// Linux has pidfd_open since 5.3, pidfd_getfd since 5.6 and memfd_create since 3.17.
 fn by_version(release: Option<&str>) -> Option<[(&'static str, Answer); 3]> {
     let mut parts = release?.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return None };
@@ -104,7 +104,7 @@ fn ptrace(machine: &Machine) -> Check {
         (None, _) => Check::new(SLUG, State::Unknown, finding("yama is not there or hidden")),
         (Some(scope), _) => Check::new(
             SLUG,
-            if machine.has_expandable_segments() { State::Bites } else { State::Note },
+            if machine.has_expandable_segments() { State::Problem } else { State::Note },
             finding(&format!(
                 "yama ptrace_scope {scope} without CAP_SYS_PTRACE: a sibling's descriptors cannot be taken"
             )),

@@ -1,7 +1,7 @@
 //! Limits that look like a lack of memory when they are hit: descriptors, processes, locked memory, address space; and
 //! shares of processors and disks.
 
-use super::{Check, Machine, State};
+use super::facts::{Check, Machine, State};
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::parse::{self, Value};
 
@@ -9,7 +9,7 @@ use plimsoll_memory::host::parse::{self, Value};
 const OPEN_FILES_MIN: u64 = 4096;
 /// Workers times threads of BLAS, NCCL and Ray on a node of eight cards.
 const PROCESSES_MIN: u64 = 4096;
-/// What InfiniBand registers for a rank.
+/// Bytes that InfiniBand registers for a rank.
 const LOCKED_MIN: u64 = 4 << 30;
 /// A bandwidth below which saving a 7B model takes minutes.
 const IO_BYTES_MIN: u64 = 200_000_000;
@@ -29,14 +29,14 @@ pub fn checks(machine: &Machine) -> Vec<Check> {
 
 fn open_files(soft: &Value, limits: Option<&str>) -> Check {
     const SLUG: &str = "machine-open-files";
-    // The third column is what a process may raise its own limit to.
+    // The third column is the hard limit, up to which a process may raise its own.
     let hard = limits
         .and_then(|text| text.lines().find_map(|line| line.strip_prefix("Max open files")))
         .and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
     let up_to = hard.map_or(String::new(), |hard| format!(", may be raised to {hard}"));
     match soft {
         Value::Count(count) if *count < OPEN_FILES_MIN => {
-            Check::new(SLUG, State::Bites, format!("ulimit -n {count}{up_to}"))
+            Check::new(SLUG, State::Problem, format!("ulimit -n {count}{up_to}"))
         }
         Value::Count(count) => Check::new(SLUG, State::Fine, format!("ulimit -n {count}")),
         Value::NoLimit => Check::new(SLUG, State::Fine, "ulimit -n unlimited"),
@@ -63,8 +63,8 @@ fn processes(machine: &Machine, user: &Value) -> Check {
         }
     }
     match (found.is_empty(), least) {
-        (true, _) => Check::new(SLUG, State::Unknown, "limits of processes cannot be read"),
-        (_, Some(least)) if least < PROCESSES_MIN => Check::new(SLUG, State::Bites, found.join(", ")),
+        (true, _) => Check::new(SLUG, State::Unknown, "process limits cannot be read"),
+        (_, Some(least)) if least < PROCESSES_MIN => Check::new(SLUG, State::Problem, found.join(", ")),
         _ => Check::new(SLUG, State::Fine, found.join(", ")),
     }
 }
@@ -76,7 +76,7 @@ fn locked_memory(machine: &Machine, value: &Value) -> Check {
         Value::NoLimit => Check::new(SLUG, State::Fine, "ulimit -l unlimited"),
         Value::Bytes(bytes) => {
             let (state, verbs) = match (has_verbs, *bytes < LOCKED_MIN) {
-                (true, true) => (State::Bites, "there is InfiniBand here, which locks what it registers"),
+                (true, true) => (State::Problem, "there is InfiniBand here, which locks what it registers"),
                 (false, true) => (State::Note, "no InfiniBand is visible, which would need more"),
                 _ => (State::Fine, "enough for InfiniBand"),
             };
@@ -100,7 +100,7 @@ fn address_space(space: &Value, data: &Value) -> Check {
                 [shown("ulimit -v", space), shown("ulimit -d", data)].into_iter().flatten().collect();
             Check::new(
                 SLUG,
-                State::Bites,
+                State::Problem,
                 format!("{}: CUDA reserves more address space than any card has", words.join(", ")),
             )
         }
@@ -119,7 +119,7 @@ fn processors(machine: &Machine) -> Check {
     match (machine.host().cpu_quota(), online) {
         (Some(quota), Some(online)) if quota < online as f64 => {
             let unset = machine.variable("OMP_NUM_THREADS").is_none();
-            let state = if unset && quota * 2.0 <= online as f64 { State::Bites } else { State::Note };
+            let state = if unset && quota * 2.0 <= online as f64 { State::Problem } else { State::Note };
             Check::new(
                 SLUG,
                 state,
@@ -136,7 +136,7 @@ fn processors(machine: &Machine) -> Check {
     }
 }
 
-/// Limits on what the container may write a second: io.max of v2, blkio.throttle of v1, of this process's group.
+/// Returns the write limits of this process's group, in bytes a second: io.max of v2, blkio.throttle of v1.
 fn io(machine: &Machine) -> Check {
     const SLUG: &str = "machine-io-limits";
     let Some(groups) = machine.read("proc/self/cgroup") else {
@@ -170,7 +170,7 @@ fn io(machine: &Machine) -> Check {
     match lines.iter().filter_map(limit).min() {
         None => Check::new(SLUG, State::Fine, "no limit on writing is visible"),
         Some(bytes) => {
-            let state = if bytes < IO_BYTES_MIN { State::Bites } else { State::Note };
+            let state = if bytes < IO_BYTES_MIN { State::Problem } else { State::Note };
             Check::new(SLUG, state, format!("the container may write {} a second", Bytes(bytes)))
         }
     }

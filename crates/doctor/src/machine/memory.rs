@@ -1,6 +1,6 @@
 //! Memory of the host: the container's limit and what is left of it, swap, /dev/shm, overcommit, huge pages, NUMA.
 
-use super::{Check, Machine, State};
+use super::facts::{Check, Machine, State};
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::parse::{Value, kib_field};
 
@@ -32,8 +32,9 @@ fn container(machine: &Machine) -> Check {
     });
     let tightest = limits.min();
     let kills = groups.iter().filter_map(|group| group.oom_kills()).max().filter(|&kills| kills > 0);
-    let killed = kills
-        .map_or(String::new(), |kills| format!("; the kernel has killed {kills} in it since it was made"));
+    let killed = kills.map_or(String::new(), |kills| {
+        format!("; the kernel has killed {kills} processes in it since it was created")
+    });
     let left = host.memory_limit();
     match (tightest, left) {
         (_, None) => {
@@ -46,7 +47,7 @@ fn container(machine: &Machine) -> Check {
                 None => "no limit".into(),
             };
             let state = match left.bytes.0 {
-                ..HEADROOM_MIN => State::Bites,
+                ..HEADROOM_MIN => State::Problem,
                 HEADROOM_MIN..HEADROOM_SMALL => State::Note,
                 _ if kills.is_some() => State::Note,
                 _ => State::Fine,
@@ -68,7 +69,7 @@ fn swap(machine: &Machine) -> Check {
         }
         (Some(total), Some(free)) if free.0 < total.0 / 2 => Check::new(
             SLUG,
-            State::Bites,
+            State::Problem,
             format!("{} of {total} swap are in use: memory is short now", Bytes(total.0 - free.0)),
         ),
         (Some(total), _) => Check::new(SLUG, State::Fine, format!("{total} swap, mostly free")),
@@ -80,7 +81,7 @@ fn shared_memory(machine: &Machine) -> Check {
     const SLUG: &str = "machine-shared-memory";
     let path = machine.root.join("dev/shm");
     let Ok(stat) = rustix::fs::statvfs(&path) else {
-        return Check::new(SLUG, State::Bites, "/dev/shm is not there: NCCL, data loaders and Ray need it");
+        return Check::new(SLUG, State::Problem, "/dev/shm is not there: NCCL, data loaders and Ray need it");
     };
     let size = Bytes(stat.f_blocks.saturating_mul(stat.f_frsize));
     let free = Bytes(stat.f_bavail.saturating_mul(stat.f_frsize));
@@ -90,8 +91,8 @@ fn shared_memory(machine: &Machine) -> Check {
         .filter(|name| name.starts_with("nccl-") || name.starts_with("torch_"))
         .count();
     let left_over =
-        if stale > 0 { format!("; {stale} segments of NCCL or PyTorch lie in it") } else { String::new() };
-    let state = if free.0 < SHM_MIN { State::Bites } else { State::Fine };
+        if stale > 0 { format!("; it holds {stale} segments of NCCL or PyTorch") } else { String::new() };
+    let state = if free.0 < SHM_MIN { State::Problem } else { State::Fine };
     Check::new(SLUG, state, format!("/dev/shm has {size}, {free} free{left_over}"))
 }
 
@@ -100,8 +101,8 @@ fn overcommit(machine: &Machine) -> Check {
     match machine.word("proc/sys/vm/overcommit_memory").as_deref() {
         Some("2") => Check::new(
             SLUG,
-            State::Bites,
-            "vm.overcommit_memory 2: memory is refused that nobody would touch",
+            State::Problem,
+            "vm.overcommit_memory 2: the kernel refuses memory that would never be touched",
         ),
         Some(mode @ ("0" | "1")) => Check::new(SLUG, State::Fine, format!("vm.overcommit_memory {mode}")),
         _ => Check::new(SLUG, State::Unknown, "vm.overcommit_memory cannot be read"),
@@ -119,7 +120,7 @@ fn huge_pages(machine: &Machine) -> Check {
         .and_then(|meminfo| kib_field(&meminfo, "Hugetlb:"))
         .filter(|&bytes| bytes > 0)
         .map_or(String::new(), |bytes| {
-            format!("; {} are reserved as huge pages and lost to all else", Bytes(bytes))
+            format!("; {} are reserved as huge pages and unusable for anything else", Bytes(bytes))
         });
     let state = match chosen.as_str() {
         _ if !reserved.is_empty() => State::Note,

@@ -1,16 +1,16 @@
 //! Python packages with known bad combinations, from the names and METADATA of their dist-info folders. No Python runs.
 
-use super::{Check, Machine, State};
+use super::facts::{Check, Machine, State};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Entries of a folder of packages that are looked at.
+/// Entries read from a folder of packages.
 const ENTRIES_MAX: usize = 20_000;
-/// Bytes of a METADATA that are read: its head holds what is required.
+/// Bytes read from a METADATA file: its head lists the requirements.
 const METADATA_BYTES_MAX: u64 = 256 << 10;
-/// Packages whose compiled parts are built against one version of another: an `==` of theirs is meant.
+/// Packages whose compiled parts are built against one version of another: their `==` must hold.
 const COMPILED: [&str; 8] =
     ["vllm", "sglang", "xformers", "torchvision", "torchaudio", "flashinfer-python", "sgl-kernel", "torchrl"];
 
@@ -43,7 +43,7 @@ const KNOWN: [(&str, &[u32], &[u32], &str); 5] = [
     ),
 ];
 
-/// Installed packages of one folder, by name.
+/// The installed packages of one folder, by name: version and dist-info folder.
 type Installed = BTreeMap<String, (String, PathBuf)>;
 
 pub fn check(machine: &Machine) -> Check {
@@ -66,11 +66,11 @@ pub fn check(machine: &Machine) -> Check {
             State::Fine,
             format!("{seen} packages in {} folders, no known bad combination", folders.len()),
         ),
-        (false, _) => Check::new(SLUG, State::Bites, words.join("; ")),
+        (false, _) => Check::new(SLUG, State::Problem, words.join("; ")),
     }
 }
 
-/// Where packages may be: the environment that is active, else the system's and the user's.
+/// Returns the folders that may hold packages: the active environment's, else the system's and the user's.
 fn folders(machine: &Machine) -> Vec<PathBuf> {
     let below = |path: &str| machine.root.join(path.trim_start_matches('/'));
     let mut roots: Vec<PathBuf> =
@@ -116,7 +116,7 @@ fn normal(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }
 
-/// The numbers of a version, without what follows them: `2.5.1+cu124` is 2, 5, 1.
+/// Returns the numbers of a version without its suffix: `2.5.1+cu124` is 2, 5, 1.
 fn numbers(version: &str) -> Vec<u32> {
     let plain = version.split('+').next().unwrap_or(version);
     let part = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok();
@@ -135,7 +135,7 @@ fn known(installed: &Installed) -> Vec<String> {
     words
 }
 
-/// Compiled packages that want another version of a package than is there.
+/// Finds compiled packages built for another version of a package than the installed one.
 fn pins(installed: &Installed) -> Vec<String> {
     let mut words = Vec::new();
     for name in COMPILED {
@@ -150,7 +150,7 @@ fn pins(installed: &Installed) -> Vec<String> {
     words
 }
 
-/// (package, version) of each `Requires-Dist: package==version` without a condition.
+/// Reads (package, version) of each `Requires-Dist: package==version` without a condition.
 fn requirements(folder: &Path) -> Vec<(String, String)> {
     let mut text = String::new();
     let Ok(file) = File::open(folder.join("METADATA")) else { return Vec::new() };

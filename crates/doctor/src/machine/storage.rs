@@ -1,6 +1,6 @@
 //! File systems of the run directory and of temporary files: in memory, over a network, nearly full.
 
-use super::{Check, Machine, State};
+use super::facts::{Check, Machine, State};
 use plimsoll_base::Bytes;
 use rustix::fs::{StatVfs, statfs, statvfs};
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 const RUN_FREE_MIN: u64 = 20 << 30;
 /// Ray stops spilling when a file system is 95 % full.
 const FULL_SHARE: f64 = 0.95;
-/// What is left on a temporary file system for sockets and caches.
+/// Free bytes that sockets and caches need on a temporary file system.
 const TEMP_FREE_MIN: u64 = 1 << 30;
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
     vec![run_dir(machine), temp_dir(machine)]
 }
 
-/// What a file system is, by its number in statfs(2).
+/// Returns the kind of a file system, by its number in statfs(2).
 fn kind(path: &Path) -> &'static str {
     let Ok(stat) = statfs(path) else { return "unknown" };
     match stat.f_type as u64 & 0xffff_ffff {
@@ -37,7 +37,7 @@ fn kind(path: &Path) -> &'static str {
     }
 }
 
-/// The folder, or the nearest above it that is there.
+/// Returns the folder, or its nearest ancestor that exists.
 fn nearest(path: &Path) -> Option<(PathBuf, StatVfs)> {
     let absolute = std::path::absolute(path).ok()?;
     absolute.ancestors().find_map(|place| Some((place.to_path_buf(), statvfs(place).ok()?)))
@@ -46,21 +46,17 @@ fn nearest(path: &Path) -> Option<(PathBuf, StatVfs)> {
 fn run_dir(machine: &Machine) -> Check {
     const SLUG: &str = "machine-run-directory";
     let Some((place, stat)) = nearest(&machine.run_dir) else {
-        return Check::new(
-            SLUG,
-            State::Unknown,
-            format!("{} cannot be looked at", machine.run_dir.display()),
-        );
+        return Check::new(SLUG, State::Unknown, format!("{} cannot be read", machine.run_dir.display()));
     };
     let (kind, free) = (kind(&place), Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)));
     let inodes_left = stat.f_files == 0 || stat.f_favail > 1000;
     let (state, words) = match kind {
-        "tmpfs" => (State::Bites, "; it is memory: each checkpoint counts against the container"),
+        "tmpfs" => (State::Problem, "; it is memory: each checkpoint counts against the container"),
         _ if free.0 < RUN_FREE_MIN => {
-            (State::Bites, "; a checkpoint of a 7B model with its states takes about 100 GB")
+            (State::Problem, "; a checkpoint of a 7B model with its states takes about 100 GB")
         }
-        _ if !inodes_left => (State::Bites, "; it has hardly a file left to give"),
-        "overlay" => (State::Note, "; it goes away with the container"),
+        _ if !inodes_left => (State::Problem, "; almost no inodes are free"),
+        "overlay" => (State::Note, "; it is deleted with the container"),
         "nfs" | "lustre" | "fuse" | "smb" | "gpfs" | "ceph" | "9p" => {
             (State::Note, "; over a network: a save may stall or tear")
         }
@@ -72,11 +68,7 @@ fn run_dir(machine: &Machine) -> Check {
 fn temp_dir(machine: &Machine) -> Check {
     const SLUG: &str = "machine-temporary-directory";
     let Some((place, stat)) = nearest(&machine.temp_dir) else {
-        return Check::new(
-            SLUG,
-            State::Unknown,
-            format!("{} cannot be looked at", machine.temp_dir.display()),
-        );
+        return Check::new(SLUG, State::Unknown, format!("{} cannot be read", machine.temp_dir.display()));
     };
     let kind = kind(&place);
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -84,9 +76,9 @@ fn temp_dir(machine: &Machine) -> Check {
     let used = stat.f_blocks.saturating_sub(stat.f_bfree);
     let full = used as f64 / (used.saturating_add(stat.f_bavail)).max(1) as f64;
     let (state, words) = match kind {
-        _ if full >= FULL_SHARE => (State::Bites, ": Ray stops spilling at 95 %"),
-        _ if free < TEMP_FREE_MIN => (State::Bites, ": compiled kernels and sockets have no room"),
-        "tmpfs" => (State::Note, ": what is written there is memory of the container"),
+        _ if full >= FULL_SHARE => (State::Problem, ": Ray stops spilling at 95 %"),
+        _ if free < TEMP_FREE_MIN => (State::Problem, ": compiled kernels and sockets have no room"),
+        "tmpfs" => (State::Note, ": files there count as memory of the container"),
         "nfs" | "lustre" | "smb" | "gpfs" | "ceph" | "9p" => {
             (State::Note, ": sockets and locks may not work over a network")
         }

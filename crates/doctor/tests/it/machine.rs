@@ -90,7 +90,7 @@ fn the_kernel_and_who_may_look_into_whom() {
         &release("3.10.0\n"),
         &expandable,
         "machine-kernel-calls",
-        State::Bites,
+        State::Problem,
         "lacks pidfd_open, pidfd_getfd, memfd_create",
     );
     let yama = [
@@ -98,7 +98,7 @@ fn the_kernel_and_who_may_look_into_whom() {
         ("proc/self/status", "CapEff:\t0000000000000000\nSeccomp:\t2\n"),
     ];
     check(&yama, &[], "machine-ptrace", State::Note, "ptrace_scope 1 without CAP_SYS_PTRACE");
-    check(&yama, &expandable, "machine-ptrace", State::Bites, "a seccomp filter is on");
+    check(&yama, &expandable, "machine-ptrace", State::Problem, "a seccomp filter is on");
     let root = [("proc/self/status", "CapEff:\t000001ffffffffff\nSeccomp:\t0\n")];
     check(&root, &[], "machine-ptrace", State::Fine, "CAP_SYS_PTRACE is held");
 }
@@ -121,10 +121,16 @@ fn memory_of_the_host() {
         &group("2147483648\n"),
         &[],
         "machine-container-memory",
-        State::Bites,
+        State::Problem,
         "limit 2.0 GiB (cgroup v2 memory.max)",
     );
-    check(&group("2147483648\n"), &[], "machine-container-memory", State::Bites, "killed 3 in it");
+    check(
+        &group("2147483648\n"),
+        &[],
+        "machine-container-memory",
+        State::Problem,
+        "killed 3 processes in it",
+    );
     check(&group("max\n"), &[], "machine-container-memory", State::Note, "no limit");
     let v1 = [
         ("proc/meminfo", "MemAvailable: 100000000 kB\n"),
@@ -144,14 +150,14 @@ fn memory_of_the_host() {
         &[("proc/meminfo", "SwapTotal: 8388608 kB\nSwapFree: 1048576 kB\n")],
         &[],
         "machine-swap",
-        State::Bites,
+        State::Problem,
         "7.0 GiB of 8.0 GiB",
     );
     check(
         &[("proc/sys/vm/overcommit_memory", "2\n")],
         &[],
         "machine-overcommit",
-        State::Bites,
+        State::Problem,
         "vm.overcommit_memory 2",
     );
     let pages = "sys/kernel/mm/transparent_hugepage/enabled";
@@ -167,12 +173,12 @@ fn memory_of_the_host() {
 #[test]
 fn limits_that_look_like_memory() {
     let limits = [("proc/self/limits", LIMITS)];
-    check(&limits, &[], "machine-open-files", State::Bites, "ulimit -n 1024, may be raised to 1048576");
+    check(&limits, &[], "machine-open-files", State::Problem, "ulimit -n 1024, may be raised to 1048576");
     check(&limits, &[], "machine-processes", State::Fine, "ulimit -u 94417");
     check(&limits, &[], "machine-locked-memory", State::Note, "ulimit -l 64.0 KiB");
-    check(&limits, &[], "machine-address-space", State::Bites, "ulimit -v 32.0 GiB");
+    check(&limits, &[], "machine-address-space", State::Problem, "ulimit -v 32.0 GiB");
     let verbs = [("proc/self/limits", LIMITS), ("sys/class/infiniband/mlx5_0/x", "")];
-    check(&verbs, &[], "machine-locked-memory", State::Bites, "InfiniBand here");
+    check(&verbs, &[], "machine-locked-memory", State::Problem, "InfiniBand here");
     let group = [
         ("proc/self/limits", LIMITS),
         ("proc/self/cgroup", "0::/a\n"),
@@ -182,9 +188,9 @@ fn limits_that_look_like_memory() {
         ("sys/fs/cgroup/a/io.max", "259:0 rbps=max wbps=104857600 riops=max wiops=max\n"),
         ("proc/cpuinfo", "processor : 0\nprocessor : 1\nprocessor : 2\nprocessor : 3\n"),
     ];
-    check(&group, &[], "machine-processes", State::Bites, "pids.max 500");
-    check(&group, &[], "machine-io-limits", State::Bites, "100.0 MiB a second");
-    check(&group, &[], "machine-processors", State::Bites, "2 of 4 processors; OMP_NUM_THREADS is not set");
+    check(&group, &[], "machine-processes", State::Problem, "pids.max 500");
+    check(&group, &[], "machine-io-limits", State::Problem, "100.0 MiB a second");
+    check(&group, &[], "machine-processors", State::Problem, "2 of 4 processors; OMP_NUM_THREADS is not set");
     check(&group, &[("OMP_NUM_THREADS", "2")], "machine-processors", State::Note, "OMP_NUM_THREADS 2");
 }
 
@@ -207,10 +213,10 @@ fn cards_and_who_holds_them() {
     let mut held = machine(root.path(), &files, &[("CUDA_VISIBLE_DEVICES", "0")]);
     symlink("/dev/nvidia0", root.path().join("proc/4711/fd/9")).expect("a link");
     let checks = held.checks();
-    assert_eq!(of(&checks, "machine-gpu-driver").state, State::Bites);
+    assert_eq!(of(&checks, "machine-gpu-driver").state, State::Problem);
     assert!(of(&checks, "machine-gpu-driver").finding.contains("535.129.03"), "{checks:?}");
     let holders = of(&checks, "machine-gpu-holders");
-    assert_eq!(holders.state, State::Bites);
+    assert_eq!(holders.state, State::Problem);
     assert!(holders.finding.starts_with("card 0: pid 4711 (python3) of user "), "{holders:?}");
     assert!(!holders.finding.contains("4712"), "{holders:?}");
     let card = Card { name: "X".into(), total: Bytes::mib(80 << 10), free: Some(Bytes::mib(40 << 10)) };
@@ -218,7 +224,7 @@ fn cards_and_who_holds_them() {
     let checks = held.checks();
     assert_eq!(
         (of(&checks, "machine-gpu-cards").state, of(&checks, "machine-gpu-driver").state),
-        (State::Bites, State::Fine)
+        (State::Problem, State::Fine)
     );
     assert!(
         of(&checks, "machine-gpu-cards")
@@ -236,15 +242,15 @@ fn variables_that_change_memory() {
         &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
         slug,
         State::Note,
-        "against fragmentation",
+        "reduces fragmentation",
     );
     let both = [
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
         ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64"),
     ];
-    check(&[], &both, slug, State::Bites, "the two differ");
+    check(&[], &both, slug, State::Problem, "the two differ");
     let slug = "machine-environment";
-    check(&[], &[("RAY_memory_monitor_refresh_ms", "0")], slug, State::Bites, "Ray does not watch memory");
+    check(&[], &[("RAY_memory_monitor_refresh_ms", "0")], slug, State::Problem, "Ray does not watch memory");
     check(
         &[],
         &[("NCCL_CUMEM_ENABLE", "0"), ("CUDA_LAUNCH_BLOCKING", "0")],
@@ -262,8 +268,14 @@ fn packages_that_do_not_go_together() {
     let (vllm, torch, other) = (at("vllm-0.7.2"), at("torch-2.6.0+cu124"), at("tensordict-0.6.1"));
     let slug = "machine-python-packages";
     let files = [(vllm.as_str(), metadata), (torch.as_str(), ""), (other.as_str(), "")];
-    check(&files, &[], slug, State::Bites, "vllm 0.7.2 was built for torch 2.5.1, installed is 2.6.0+cu124");
-    check(&files, &[], slug, State::Bites, "segmentation fault (fixed in 0.7.3)");
+    check(
+        &files,
+        &[],
+        slug,
+        State::Problem,
+        "vllm 0.7.2 was built for torch 2.5.1, installed is 2.6.0+cu124",
+    );
+    check(&files, &[], slug, State::Problem, "segmentation fault (fixed in 0.7.3)");
     let (vllm, torch) = (at("vllm-0.9.2"), at("torch-2.5.1+cu124"));
     let files = [(vllm.as_str(), metadata), (torch.as_str(), ""), (other.as_str(), "")];
     check(&files, &[], slug, State::Fine, "3 packages in 1 folders");

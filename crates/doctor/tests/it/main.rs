@@ -1,4 +1,4 @@
-//! The doctor from outside. `hostile` is a target of its own: it measures the memory of its process.
+//! The doctor from outside. `hostile` is a separate target: it measures the memory of its process.
 
 mod confusion;
 mod machine;

@@ -1,7 +1,8 @@
 //! Acrobot-v1: two links, torque at the joint between them, to swing the end above the bar. Sutton 1996, in the form of
 //! Sutton and Barto's book; one Runge-Kutta step of 0.2 s.
 
-use super::{NumpyRandom, choice, power_2, write_f32};
+use super::numbers::{choice, power_2, write_f32};
+use super::numpy_random::NumpyRandom;
 use crate::{ElementType, Environment, Space, Spec, Step};
 use std::f64::consts::PI;
 

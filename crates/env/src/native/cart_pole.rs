@@ -1,6 +1,7 @@
 //! CartPole-v1: a pole on a cart that is pushed left or right. Barto, Sutton and Anderson 1983; Gymnasium's Euler steps.
 
-use super::{NumpyRandom, choice, write_f32};
+use super::numbers::{choice, write_f32};
+use super::numpy_random::NumpyRandom;
 use crate::{ElementType, Environment, Space, Spec, Step};
 
 const GRAVITY: f64 = 9.8;

@@ -5,6 +5,7 @@
 mod acrobot;
 mod cart_pole;
 mod mountain_car;
+mod numbers;
 mod numpy_random;
 mod pendulum;
 mod table;
@@ -14,14 +15,10 @@ pub use cart_pole::CartPole;
 pub use mountain_car::{MountainCar, MountainCarContinuous};
 pub use numpy_random::NumpyRandom;
 pub use pendulum::Pendulum;
-pub use table::TableEnvironment;
+pub use table::{Options, TableEnvironment};
 
 use crate::Environment;
-use plimsoll_base::{Error, Result};
-use serde_json::{Map, Value};
-
-/// Options of an environment, as Gymnasium's `make` takes them by name.
-pub type Options = Map<String, Value>;
+use plimsoll_base::{Error, Result, slugs};
 
 /// Names of the native environments.
 pub const IDS: [&str; 8] = [
@@ -73,7 +70,8 @@ pub fn visit<V: Visitor>(id: &str, options: &Options, visitor: V) -> Result<V::O
 
 fn unknown(id: &str) -> Error {
     let known = format!("native are {}", IDS.join(", "));
-    let error = Error::usage("unknown-environment", format!("there is no environment `{id}`")).fact(known);
+    let error =
+        Error::usage(slugs::UNKNOWN_ENVIRONMENT, format!("there is no environment `{id}`")).fact(known);
     let lower = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
     let nearest = IDS.iter().min_by_key(|name| strsim::damerau_levenshtein(&lower(id), &lower(name)));
     let near = |name: &&&str| strsim::damerau_levenshtein(&lower(id), &lower(name)) <= name.len() / 3;
@@ -81,29 +79,6 @@ fn unknown(id: &str) -> Error {
         Some(name) => error.hint(format!("did you mean `{name}`?")),
         None => error.hint(format!("a Python environment is `gym:{id}` or `python:file.py:make`")),
     }
-}
-
-/// Writes `values` as f32 slots.
-fn write_f32<const N: usize>(values: [f32; N], observation: &mut [u8]) {
-    for (element, value) in observation.chunks_exact_mut(4).zip(values) {
-        element.copy_from_slice(&value.to_ne_bytes());
-    }
-}
-
-/// The choice in the slot of a Discrete.
-fn choice(action: &[u8]) -> i64 {
-    i64::from_ne_bytes(*action.first_chunk().expect("the slot of a Discrete has 8 bytes"))
-}
-
-/// The number in the slot of a Box of one f32.
-fn number(action: &[u8]) -> f32 {
-    f32::from_ne_bytes(*action.first_chunk().expect("the slot of a Box of one f32 has 4 bytes"))
-}
-
-/// numpy's square of an f64 scalar: the C library's `pow`, whose last bit may differ from that of `x * x`.
-fn power_2(x: f64) -> f64 {
-    // Hidden from the compiler, which would multiply.
-    x.powf(std::hint::black_box(2.0))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! MountainCar-v0 and MountainCarContinuous-v0: a car too weak for the hill, which has to swing. Moore 1990.
 
-use super::{NumpyRandom, choice, number, write_f32};
+use super::numbers::{choice, number, write_f32};
+use super::numpy_random::NumpyRandom;
 use crate::{ElementType, Environment, Space, Spec, Step};
 
 const POSITION_MIN: f64 = -1.2;

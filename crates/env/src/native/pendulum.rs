@@ -1,6 +1,7 @@
 //! Pendulum-v1: a pendulum to swing up and hold, by a torque that cannot lift it at once.
 
-use super::{NumpyRandom, number, power_2, write_f32};
+use super::numbers::{number, power_2, write_f32};
+use super::numpy_random::NumpyRandom;
 use crate::{ElementType, Environment, Space, Spec, Step};
 use std::f64::consts::PI;
 

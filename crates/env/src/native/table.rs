@@ -1,11 +1,15 @@
 //! FrozenLake-v1, CliffWalking-v1 and Taxi-v4: environments that are a table of outcomes by state and action. Every step
 //! draws one uniform number, even where the outcome is certain, as Gymnasium's do.
 
-use super::{NumpyRandom, Options, choice};
+use super::numbers::choice;
+use super::numpy_random::NumpyRandom;
 use crate::{Environment, Space, Spec, Step};
 use plimsoll_base::{Error, Result};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::Arc;
+
+/// Options of an environment, as Gymnasium's `make` takes them by name.
+pub type Options = Map<String, Value>;
 
 /// What may come of an action.
 #[derive(Clone, Copy, Debug)]

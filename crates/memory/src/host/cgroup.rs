@@ -1,4 +1,4 @@
-//! Control groups: where this process is in the hierarchies of v1 and v2, and what each group above it says.
+//! Control groups: the place of this process in the hierarchies of v1 and v2, and the files of each group above it.
 
 use super::parse::{self, Value};
 use std::fs;
@@ -16,14 +16,14 @@ pub(crate) struct Cgroup {
 /// One memory group: the process's own or one above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryGroup {
-    /// Where its files are.
+    /// The directory of its files.
     pub dir: PathBuf,
     /// 1 or 2.
     pub version: u8,
 }
 
 impl Cgroup {
-    /// The group for a v1 controller, or of v2 when `controller` is empty, on the machine below `root`.
+    /// Finds the group of a v1 controller, or of v2 if `controller` is empty, on the machine below `root`.
     pub fn find(root: &Path, controller: &str) -> Option<Cgroup> {
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
         let path = groups.lines().find_map(|line| {
@@ -36,8 +36,8 @@ impl Cgroup {
             ours.then_some(path)
         })?;
         let (mount, mount_root) = mount_of(root, controller)?;
-        // Within a container the mount shows a subtree: the process's path is relative to the subtree's root. A path
-        // that climbs out of the namespace is not below the mount at all.
+        // In a container the mount shows a subtree, and the process's path is relative to the subtree's root. A path
+        // that leads out of the namespace is not below the mount.
         let relative = path.strip_prefix(&mount_root).unwrap_or(path).trim_start_matches('/');
         let dir =
             if relative.split('/').any(|part| part == "..") { mount.clone() } else { mount.join(relative) };
@@ -45,13 +45,13 @@ impl Cgroup {
         Some(Cgroup { dir, mount, version: if controller.is_empty() { 2 } else { 1 } })
     }
 
-    /// The group's directory and those above it, up to the mount.
+    /// Returns the group's directory and those above it, up to the mount.
     pub fn ancestors(&self) -> Vec<PathBuf> {
         self.dir.ancestors().take_while(|dir| dir.starts_with(&self.mount)).map(Path::to_path_buf).collect()
     }
 }
 
-/// The memory groups that bound this process, its own first.
+/// Returns the memory groups that limit this process, its own first.
 pub(crate) fn memory_groups(root: &Path) -> Vec<MemoryGroup> {
     let group = Cgroup::find(root, "memory").or_else(|| Cgroup::find(root, ""));
     let Some(group) = group else { return Vec::new() };
@@ -59,7 +59,7 @@ pub(crate) fn memory_groups(root: &Path) -> Vec<MemoryGroup> {
     group.ancestors().into_iter().map(of).collect()
 }
 
-/// Where the hierarchy is mounted, and which of its directories is the mount's root.
+/// Returns where the hierarchy is mounted, and which of its directories is the mount's root.
 fn mount_of(root: &Path, controller: &str) -> Option<(PathBuf, String)> {
     let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
     mounts.lines().find_map(|line| {
@@ -78,7 +78,7 @@ fn mount_of(root: &Path, controller: &str) -> Option<(PathBuf, String)> {
 }
 
 impl MemoryGroup {
-    /// The files that set a limit on memory, and what they say.
+    /// Returns the files that set a limit on memory, and their values.
     pub fn limits(&self) -> Vec<(&'static str, Value)> {
         let files: &[&'static str] = match self.version {
             2 => &["memory.max", "memory.high"],
@@ -87,25 +87,25 @@ impl MemoryGroup {
         files.iter().map(|&file| (file, parse::limit(self.read(file).as_deref()))).collect()
     }
 
-    /// The limit on swap (v2) or on memory and swap together (v1).
+    /// Returns the limit on swap (v2) or on memory and swap together (v1).
     pub fn swap_limit(&self) -> (&'static str, Value) {
         let file = if self.version == 2 { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
         (file, parse::limit(self.read(file).as_deref()))
     }
 
-    /// Everything charged to the group now, page cache included.
+    /// Returns everything charged to the group now, including page cache.
     pub fn usage(&self) -> Option<u64> {
         let file = if self.version == 2 { "memory.current" } else { "memory.usage_in_bytes" };
         parse::number(self.read(file).as_deref()).bytes()
     }
 
-    /// The highest charge so far; v2 has it since Linux 5.19.
+    /// Returns the highest charge so far; v2 has it since Linux 5.19.
     pub fn peak(&self) -> Option<u64> {
         let file = if self.version == 2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         parse::number(self.read(file).as_deref()).bytes()
     }
 
-    /// Anonymous and shared memory charged to the group and those below it: what reclaim cannot take.
+    /// Returns the anonymous and shared memory charged to the group and those below it, which cannot be reclaimed.
     pub fn anon_and_shmem(&self) -> Option<u64> {
         let stat = self.read("memory.stat")?;
         let field = |name: &str| parse::plain_field(&stat, name);
@@ -115,7 +115,7 @@ impl MemoryGroup {
         }
     }
 
-    /// The kernel's own memory charged to the group: page tables, stacks, slabs.
+    /// Returns the kernel memory charged to the group: page tables, stacks, slabs.
     pub fn kernel(&self) -> Option<u64> {
         match self.version {
             2 => parse::plain_field(&self.read("memory.stat")?, "kernel"),
@@ -123,13 +123,13 @@ impl MemoryGroup {
         }
     }
 
-    /// Processes that the kernel killed for whatever lack of memory: in this group and, with v2, in those below it.
+    /// Returns the processes that the kernel killed for any lack of memory: in this group and, with v2, in those below it.
     pub fn oom_kills(&self) -> Option<u64> {
         let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
         parse::plain_field(&self.read(file)?, "oom_kill")
     }
 
-    /// The same in this group alone.
+    /// As `oom_kills`, in this group alone.
     pub fn own_oom_kills(&self) -> Option<u64> {
         match self.version {
             2 => parse::plain_field(&self.own_events()?, "oom_kill"),
@@ -137,19 +137,19 @@ impl MemoryGroup {
         }
     }
 
-    /// Times that this group's own limit was hit: the `oom` events of v2, the failed charges of v1.
+    /// Returns how often this group's own limit was hit: the `oom` events of v2, the failed charges of v1.
     pub fn limit_hits(&self) -> Option<u64> {
         match self.version {
             2 => parse::plain_field(&self.own_events()?, "oom"),
             _ => {
-                // Where memory and swap have one limit together, that is the one which is hit.
+                // If memory and swap have a common limit, that one is hit.
                 let hits = |file: &str| parse::number(self.read(file).as_deref()).bytes();
                 Some(hits("memory.failcnt")?.saturating_add(hits("memory.memsw.failcnt").unwrap_or(0)))
             }
         }
     }
 
-    /// Events of this group without those below it, which Linux tells apart since 5.2.
+    /// Returns an event count of this group without those below it, which Linux distinguishes since 5.2.
     fn own_events(&self) -> Option<String> {
         self.read("memory.events.local").or_else(|| self.read("memory.events"))
     }
@@ -159,7 +159,7 @@ impl MemoryGroup {
     }
 }
 
-/// Processors' worth of time that the groups allow; `None` without a quota.
+/// Returns the processors' worth of time that the groups allow; `None` without a quota.
 pub(crate) fn cpu_quota(root: &Path) -> Option<f64> {
     let mut smallest: Option<f64> = None;
     for controller in ["cpu", ""] {
@@ -175,7 +175,7 @@ pub(crate) fn cpu_quota(root: &Path) -> Option<f64> {
     smallest
 }
 
-/// The smallest limit on processes and threads, and the file that sets it.
+/// Returns the smallest limit on processes and threads, and the file that sets it.
 pub(crate) fn pids_max(root: &Path) -> (Value, Option<PathBuf>) {
     let group = Cgroup::find(root, "pids").or_else(|| Cgroup::find(root, ""));
     let files = group.iter().flat_map(Cgroup::ancestors).map(|dir| dir.join("pids.max"));
@@ -197,18 +197,17 @@ pub(crate) fn pids_max(root: &Path) -> (Value, Option<PathBuf>) {
     best
 }
 
-/// A group's limit on processes and threads, and how many it has.
+/// A group's limit on processes and threads, and their number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskGroup {
     /// The file that sets the limit.
     pub file: PathBuf,
-    /// The limit.
     pub max: u64,
-    /// Processes and threads now.
+    /// Current processes and threads.
     pub now: u64,
 }
 
-/// The groups that limit processes and threads, this process's own first.
+/// Returns the groups that limit processes and threads, this process's own first.
 pub(crate) fn task_groups(root: &Path) -> Vec<TaskGroup> {
     let group = Cgroup::find(root, "pids").or_else(|| Cgroup::find(root, ""));
     let number = |path: &Path| parse::number(fs::read_to_string(path).ok().as_deref()).bytes();

@@ -1,4 +1,4 @@
-//! Every limit of the machine that can end a run, with the place where it was read. It reads; the plan compares.
+//! Every limit of the machine that can end a run, with its source. It only reads; the plan compares.
 
 use super::parse::{self, Value, kib_field};
 use super::{Host, cgroup};
@@ -6,17 +6,15 @@ use plimsoll_base::Bytes;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
-/// Processes of others that are named.
+/// Other processes named.
 const NAMED_MAX: usize = 3;
-/// Processes that are looked at for their names.
+/// Processes read for their names.
 const PROCESSES_MAX: usize = 4096;
 
-/// One number of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What it limits, in a few words.
+    /// What it limits.
     pub name: &'static str,
-    /// The number, or why there is none.
     pub value: Value,
     /// Where it was read.
     pub source: String,
@@ -27,12 +25,12 @@ impl Reading {
         Reading { name, value, source: source.into() }
     }
 
-    /// A number of bytes that was read elsewhere.
+    /// Makes a reading of bytes from elsewhere.
     pub fn of_bytes(name: &'static str, bytes: Bytes, source: impl Into<String>) -> Reading {
         Reading::new(name, Value::Bytes(bytes.0), source)
     }
 
-    /// The value in words.
+    /// Formats the value.
     pub fn shown(&self) -> String {
         match &self.value {
             Value::Bytes(bytes) => Bytes(*bytes).to_string(),
@@ -44,7 +42,7 @@ impl Reading {
         }
     }
 
-    /// An entry of `plan --json`'s `limits`: `value` is a number, or null where there is none; `state` says why.
+    /// Returns an entry of `limits` in `plan --json`: `value` is a number or null; `state` says why.
     pub fn to_json(&self) -> Json {
         let (value, state) = match &self.value {
             Value::Bytes(bytes) => (json!(bytes), "bytes"),
@@ -59,7 +57,7 @@ impl Reading {
 }
 
 impl Host {
-    /// Every limit, for a run that writes below `dir`. What cannot be read is there as unknown.
+    /// Reads every limit for a run that writes below `dir`. Unreadable ones are listed as unknown.
     pub fn readings(&self, dir: &Path) -> Vec<Reading> {
         let mut all = self.container_readings();
         let meminfo = self.read("proc/meminfo");
@@ -94,7 +92,7 @@ impl Host {
         all
     }
 
-    /// The limits of each memory group, what is charged to it, and what others hold in it.
+    /// Reads the limits of each memory group, its charge, and what other processes hold in it.
     fn container_readings(&self) -> Vec<Reading> {
         let groups = self.memory_groups();
         if groups.is_empty() {
@@ -109,7 +107,7 @@ impl Host {
                 limits.iter().any(|(_, value)| !matches!(value, Value::NoLimit | Value::Unknown));
             for (file, value) in limits {
                 let path = group.dir.join(file);
-                // Groups above ours that set nothing are left out; our own is always shown.
+                // Ancestor groups without limits are left out; the process's own is always shown.
                 if is_limited && value != Value::Unknown || group == &groups[0] {
                     all.push(Reading::new(name_of(file), value, path.display().to_string()));
                 }
@@ -125,7 +123,7 @@ impl Host {
         all
     }
 
-    /// `: pid 77 (python3) 800.0 MiB, ...`: the largest processes of our group outside the run.
+    /// Formats the largest processes of the group outside the run: `: pid 77 (python3) 800.0 MiB, ...`.
     pub fn largest_others(&self) -> String {
         let run = self.run_pids();
         let group = self.read("proc/self/cgroup").unwrap_or_default();
@@ -158,7 +156,7 @@ impl Host {
         Reading::new("overcommit", value, "/proc/sys/vm/overcommit_memory")
     }
 
-    /// True if the kernel numbers processes as we do. The first namespace has a fixed number.
+    /// Whether this process is in the first process namespace, whose number is fixed.
     pub(super) fn is_first_pid_namespace(&self) -> bool {
         let link = std::fs::read_link(self.root.join("proc/self/ns/pid"));
         link.is_ok_and(|name| name.to_str() == Some("pid:[4026531836]"))
@@ -187,7 +185,7 @@ mod tests {
         {
             assert_eq!(of(name), "unknown", "{name}");
         }
-        // The disk is read at the nearest folder that is there.
+        // The disk is read at the nearest existing folder.
         assert_ne!(of("free disk"), "unknown");
     }
 

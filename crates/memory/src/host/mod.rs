@@ -1,7 +1,7 @@
-//! What the host allows and what it holds: /proc, cgroup v1 and v2 of this process and all its ancestors.
+//! The host's limits and readings: /proc, cgroup v1 and v2 of this process and all its ancestors.
 //!
-//! Everything is read through a root directory, so that tests can show a machine of their own making. A file that
-//! cannot be read is no limit; a limit is never guessed.
+//! Everything is read below a root directory, so that tests can provide a made-up machine. An unreadable file
+//! is no limit; limits are never guessed.
 
 mod cgroup;
 mod limits;
@@ -26,25 +26,25 @@ pub struct Host {
     root: PathBuf,
 }
 
-/// Processes of a run that are looked at; more would be thousands of workers.
+/// Processes of a run that are read; more would be thousands of workers.
 const RUN_PIDS_MAX: usize = 4096;
 
 impl Host {
-    /// This machine.
+    /// Returns this machine.
     pub fn this() -> Host {
         Host { root: PathBuf::from("/") }
     }
 
-    /// A machine made of files below `root`, for tests.
+    /// Returns a machine of files below `root`, for tests.
     pub fn below(root: &Path) -> Host {
         Host { root: root.to_path_buf() }
     }
 
-    /// Host memory that this run may come to use, and where the number comes from.
+    /// Returns the host memory that this run may use, and the source of the number.
     ///
-    /// Within a container: the smallest, over the container and all above it, of a limit less the anonymous and shared
-    /// memory of processes outside the run. Never more than what is free on the machine, swap left out, plus what the
-    /// run holds already.
+    /// In a container: the smallest, over the container's group and all above it, of its limit less the anonymous and shared
+    /// memory of processes outside the run. Never more than the machine's free memory, without swap, plus what the
+    /// run already holds.
     pub fn memory_limit(&self) -> Option<Limit> {
         let own = self.run_bytes();
         match (self.container_limit(own), self.free_memory(own)) {
@@ -54,7 +54,7 @@ impl Host {
         }
     }
 
-    /// The limits of all pools for a run that writes below `dir`.
+    /// Returns the limits of all pools for a run that writes below `dir`.
     pub fn limits(&self, dir: &Path) -> Limits {
         let disk = free_disk_above(dir)
             .map(|(bytes, place)| Limit { bytes, source: format!("free disk at {}", place.display()) });
@@ -63,18 +63,18 @@ impl Host {
         Limits { host: self.memory_limit(), device: None, disk, shm }
     }
 
-    /// The memory groups that bound this process, its own first; empty without cgroups.
+    /// Returns the memory groups that limit this process, its own first; empty without cgroups.
     pub fn memory_groups(&self) -> Vec<MemoryGroup> {
         cgroup::memory_groups(&self.root)
     }
 
-    /// The groups that limit processes and threads, this process's own first.
+    /// Returns the groups that limit processes and threads, this process's own first.
     pub fn task_groups(&self) -> Vec<TaskGroup> {
         cgroup::task_groups(&self.root)
     }
 
-    /// Processes and threads of this process's user, and whether the kernel counts them against `RLIMIT_NPROC`: it
-    /// spares the machine's own root and whoever may raise limits.
+    /// Returns the processes and threads of this process's user, and whether `RLIMIT_NPROC` applies to them: the kernel
+    /// exempts the machine's root and processes that may raise limits.
     pub fn tasks_of_user(&self) -> (u64, bool) {
         let own = self.read("proc/self/status").unwrap_or_default();
         let field = |status: &str, name: &str, at: usize| {
@@ -96,23 +96,23 @@ impl Host {
         (tasks.sum(), is_spared)
     }
 
-    /// Resident memory of this process.
+    /// Returns the resident memory of this process.
     pub fn rss(&self) -> Rss {
         self.read("proc/self/status").map_or_else(Rss::default, |status| Rss::parse(&status))
     }
 
-    /// Resident memory of another process; `None` once it is gone.
+    /// Returns the resident memory of another process; `None` once it has ended.
     pub fn rss_of(&self, pid: u32) -> Option<Rss> {
         self.read(&format!("proc/{pid}/status")).map(|status| Rss::parse(&status))
     }
 
-    /// The processes of this run: this one, those that it started, and its supervisor, which is the same program.
+    /// Returns the processes of this run: this one, its descendants, and its supervisor, which is the same program.
     pub fn run_pids(&self) -> Vec<u32> {
         let mut pids = vec![std::process::id()];
         pids.extend(self.supervisor());
         let mut next = self.children("self");
         while let Some(pid) = next.pop() {
-            // A tree of processes changes while it is read; a bound keeps the walk finite.
+            // The process tree changes while it is read; a bound keeps the walk finite.
             if pids.len() >= RUN_PIDS_MAX {
                 break;
             }
@@ -122,7 +122,7 @@ impl Host {
         pids
     }
 
-    /// The parent, if it runs the same program: the supervisor of this run.
+    /// Returns the parent if it runs the same program: the supervisor of this run.
     pub fn supervisor(&self) -> Option<u32> {
         let status = self.read("proc/self/status")?;
         let parent: u32 = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
@@ -142,7 +142,7 @@ impl Host {
             .collect()
     }
 
-    /// Anonymous and shared memory of the run's processes.
+    /// Returns the anonymous and shared memory of the run's processes.
     fn run_bytes(&self) -> u64 {
         let of = |pid: &u32| match *pid == std::process::id() {
             true => Some(self.rss()),
@@ -151,8 +151,8 @@ impl Host {
         self.run_pids().iter().filter_map(of).map(|rss| rss.anon.0 + rss.shmem.0).sum()
     }
 
-    /// Bytes of the binary and its libraries as mapped: the most that their pages can come to hold. A card's driver, which
-    /// is opened before or after, is not of them.
+    /// Returns the mapped bytes of the binary and its libraries, which bounds their pages. A card's driver, which
+    /// is opened separately, is not included.
     pub fn image_bytes(&self) -> Bytes {
         let maps = self.read("proc/self/maps").unwrap_or_default();
         let bytes = maps.lines().filter_map(|line| {
@@ -167,7 +167,7 @@ impl Host {
         Bytes(bytes.sum())
     }
 
-    /// Processors that this process may use: its affinity, cut by the container's CPU quota; at least 1.
+    /// Returns the processors that this process may use: its affinity, limited by the container's CPU quota; at least 1.
     pub fn threads(&self) -> usize {
         let affinity = std::thread::available_parallelism().map_or(1, |n| n.get());
         match self.cpu_quota() {
@@ -176,7 +176,7 @@ impl Host {
         }
     }
 
-    /// Processors' worth of time that the container may use.
+    /// Returns the processors' worth of time that the container may use.
     pub fn cpu_quota(&self) -> Option<f64> {
         cgroup::cpu_quota(&self.root)
     }
@@ -189,7 +189,7 @@ impl Host {
         })
     }
 
-    /// The tightest of all memory groups, after what others use in each.
+    /// Returns the tightest of all memory groups, less what other processes use in each.
     fn container_limit(&self, own: u64) -> Option<Limit> {
         let mut best: Option<Limit> = None;
         for group in self.memory_groups() {
@@ -216,14 +216,14 @@ impl Host {
     }
 }
 
-/// Bytes that an ordinary user may still write at `path`.
+/// Returns the bytes that an ordinary user may still write at `path`.
 pub fn free_disk(path: &Path) -> Option<Bytes> {
     let stat = rustix::fs::statvfs(path).ok()?;
-    // A file system without blocks, such as /proc, holds no files of a run: making the directory says so.
+    // A file system without blocks, such as /proc, cannot hold a run: making the directory will fail.
     (stat.f_blocks > 0).then(|| Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
 }
 
-/// The same at `path`, or at the nearest folder above it that is there; and which that is.
+/// As `disk_free`, at `path` or its nearest existing ancestor. Also returns that folder.
 pub fn free_disk_above(path: &Path) -> Option<(Bytes, PathBuf)> {
     let absolute = std::path::absolute(path).ok()?;
     absolute.ancestors().find_map(|place| Some((free_disk(place)?, place.to_path_buf())))
@@ -233,7 +233,7 @@ pub fn free_disk_above(path: &Path) -> Option<(Bytes, PathBuf)> {
 mod tests {
     use super::*;
 
-    /// A machine with 16 GiB free and the given files.
+    /// Makes a machine with 16 GiB free and the given files.
     fn machine(name: &str, files: &[(&str, &str)]) -> Host {
         let root = std::env::temp_dir().join(format!("plimsoll-host-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(limit.bytes, Bytes((16 << 30) + (1 << 20)));
     }
 
-    /// The limit of a machine whose groups hold these files.
+    /// Returns the limit of a machine whose groups have these files.
     fn limit_of(name: &str, files: &[(&str, &str)]) -> Limit {
         let at = [("proc/self/cgroup", "0::/a/b\n"), ("proc/self/mountinfo", V2)];
         machine(name, &[&at[..], files].concat()).memory_limit().expect("a limit")
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_group_may_be_bent_or_gone() {
-        // A limit that is no number, one beyond 64 bits, a group without files: the machine's free memory counts.
+        // For a limit that is not a number, one beyond 64 bits, or a group without files, free memory counts.
         for (name, text) in [("bent", "lots"), ("huge", "18446744073709551616"), ("empty", "")] {
             let limit = limit_of(name, &[("sys/fs/cgroup/a/b/memory.max", text)]);
             assert_eq!(limit.source, "free memory of the machine", "{name}");

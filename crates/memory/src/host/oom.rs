@@ -1,5 +1,5 @@
-//! Who was killed for lack of memory, by evidence: the counters of the container and of the kernel before and after, and
-//! the lines that the kernel wrote meanwhile. It reads; `worker` and `rl` judge.
+//! Evidence of kills for lack of memory: the counters of the container and of the kernel before and after, and
+//! the lines that the kernel wrote meanwhile. It only reads; callers judge.
 
 use super::Host;
 use super::cgroup::MemoryGroup;
@@ -12,12 +12,12 @@ use std::path::PathBuf;
 
 /// Longest record of /dev/kmsg; a shorter buffer is refused by the kernel.
 const RECORD_BYTES: usize = 8 << 10;
-/// Records looked at: a kernel that floods its log must not hold the reader.
+/// Records read: a kernel that floods its log must not hold the reader.
 const RECORDS_MAX: usize = 65_536;
-/// Lines of kills that are kept.
+/// Lines of kills kept.
 const KILL_LINES_MAX: usize = 64;
 
-/// Counters as they stood when the watch began, and the kernel's log from there on.
+/// The counters when the watch began, and the kernel's log from then on.
 #[derive(Debug)]
 pub struct OomWatch {
     host: Host,
@@ -32,39 +32,38 @@ struct Counters {
     limit_hits: Option<u64>,
 }
 
-/// How one memory group changed while it was watched.
+/// How one memory group changed during the watch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GroupChange {
     /// Where its files are.
     pub dir: PathBuf,
     /// 1 or 2.
     pub version: u8,
-    /// False if the group was there at first and is not now.
+    /// False if the group has disappeared.
     pub is_there: bool,
-    /// Rise of the count of processes that the kernel killed in it, not below it; `None` if the count cannot be read.
+    /// Increase of the processes that the kernel killed in it, not below it; `None` if unreadable.
     pub oom_kills: Option<u64>,
-    /// Rise of the count of times that its limit was hit.
+    /// Increase of the times that its limit was hit.
     pub limit_hits: Option<u64>,
-    /// Its limit now.
+    /// Its current limit.
     pub limit: Option<Bytes>,
-    /// The most that was ever charged to it.
+    /// The highest charge ever.
     pub peak: Option<Bytes>,
-    /// Anonymous and shared memory of whoever is in it now.
+    /// Its current anonymous and shared memory.
     pub held: Option<Bytes>,
 }
 
-/// A line of the kernel about a process that it killed for lack of memory.
+/// A kernel line about a process killed for lack of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelLine {
-    /// True if a container's limit was the reason, false if the machine had no memory left.
+    /// True if a container's limit was reached, false if the machine had no memory left.
     pub container: bool,
-    /// The process, as the kernel numbers it.
+    /// The process id in the kernel's numbering.
     pub pid: u32,
     /// Its name, at most 15 characters.
     pub name: String,
     /// Its anonymous memory when it was killed.
     pub anon: Option<Bytes>,
-    /// The line.
     pub text: String,
 }
 
@@ -73,11 +72,11 @@ pub struct KernelLine {
 pub struct OomEvidence {
     /// The process's own memory group first, then those above it.
     pub groups: Vec<GroupChange>,
-    /// Rise of the machine's count of such kills, from /proc/vmstat.
+    /// Increase of the machine's count of such kills, from /proc/vmstat.
     pub kernel_kills: Option<u64>,
-    /// Lines of the kernel since the start, oldest first; `None` if its log may not be read.
+    /// Kernel lines since the start, oldest first; `None` if its log is unreadable.
     pub kernel_lines: Option<Vec<KernelLine>>,
-    /// True if the kernel numbers processes as we do: we are in its first process namespace.
+    /// Whether the kernel's process ids are those of this process: it is in the first process namespace.
     pub same_pids: bool,
 }
 
@@ -96,7 +95,7 @@ impl OomWatch {
         }
     }
 
-    /// What happened since.
+    /// Returns the changes since the start.
     pub fn evidence(&mut self) -> OomEvidence {
         let rise = |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?));
         let change = |(group, before): &(MemoryGroup, Counters)| GroupChange {
@@ -122,14 +121,14 @@ fn kernel_kills(host: &Host) -> Option<u64> {
     plain_field(&host.read("proc/vmstat")?, "oom_kill")
 }
 
-/// The kernel's log from here on. Opened without waiting for more: a read at its end returns.
+/// Opens the kernel's log from now on. Non-blocking: a read at its end returns.
 fn open_log(host: &Host) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
     let path = host.root.join("dev/kmsg");
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut log = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     log.seek(SeekFrom::End(0)).ok()?;
-    // Some systems let anyone open the log and nobody read it.
+    // Some systems allow opening the log but not reading it.
     match log.read(&mut [0; RECORD_BYTES]) {
         Err(err) if err.kind() == ErrorKind::PermissionDenied => None,
         _ => Some(log),
@@ -145,7 +144,7 @@ fn read_kills(log: &mut File) -> Vec<KernelLine> {
                 let text = String::from_utf8_lossy(&record[..length]);
                 lines.extend(text.lines().filter_map(KernelLine::parse));
             }
-            // Records were overwritten before they were read: go on with the oldest that is left.
+            // Records were overwritten before they were read: continue with the oldest left.
             Err(err) if err.kind() == ErrorKind::BrokenPipe => {}
             Err(_) => break,
         }
@@ -177,20 +176,20 @@ impl KernelLine {
 }
 
 impl OomEvidence {
-    /// The kernel's line about a process of ours. Where the kernel counts processes otherwise, the name decides.
+    /// Returns the kernel's line about a process. If the kernel numbers processes differently, the name decides.
     pub fn line_about(&self, pid: u32, name: &str) -> Option<&KernelLine> {
         let is_ours = |line: &&KernelLine| if self.same_pids { line.pid == pid } else { line.name == name };
         self.kernel_lines.as_ref()?.iter().rev().find(is_ours)
     }
 
-    /// The innermost group whose limit was hit.
+    /// Returns the innermost group whose limit was hit.
     pub fn hit_group(&self) -> Option<&GroupChange> {
         self.groups
             .iter()
             .find(|group| group.limit_hits.is_some_and(|hits| hits > 0) && group.limit.is_some())
     }
 
-    /// Rise of the count of kills over the groups; `None` if no group says.
+    /// Returns the increase of kills over the groups; `None` if no group has a count.
     pub fn group_kills(&self) -> Option<u64> {
         self.groups.iter().filter_map(|group| group.oom_kills).max()
     }

@@ -1,33 +1,30 @@
-//! Texts of the kernel as numbers: pure functions. What is not there is `None`, what is not a number is named.
+//! Pure functions that parse numbers in kernel files. Missing values are `None`; other text is reported.
 
-/// A number that the kernel shows, or why there is none.
+/// A number from the kernel, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Bytes.
     Bytes(u64),
-    /// A number of things.
     Count(u64),
-    /// A name.
     Word(String),
     /// The kernel sets no limit.
     NoLimit,
-    /// The file is not there or may not be read.
+    /// The file is missing or unreadable.
     Unknown,
-    /// The file holds something else than a number that fits in 64 bits: its beginning.
+    /// The beginning of a file that is not a number of 64 bits.
     Malformed(String),
 }
 
 impl Value {
-    /// The bytes, where they are known.
+    /// Returns the bytes, if known.
     pub fn bytes(&self) -> Option<u64> {
         if let Value::Bytes(bytes) = self { Some(*bytes) } else { None }
     }
 }
 
-/// cgroup v1's "no limit": i64::MAX rounded down to a page. Pages may be larger, so anything within 64 KiB of it is one.
+/// "No limit" in cgroup v1: i64::MAX rounded down to a page of up to 64 KiB.
 const V1_NO_LIMIT: u64 = 0x7FFF_FFFF_FFFF_0000;
 
-/// A limit of a cgroup file, of `text`: "max", v1's sentinel and -1 set none.
+/// Parses a limit of a cgroup file: "max", v1's sentinel and -1 set none.
 pub fn limit(text: Option<&str>) -> Value {
     match number(text) {
         Value::Bytes(bytes) if bytes >= V1_NO_LIMIT => Value::NoLimit,
@@ -35,7 +32,7 @@ pub fn limit(text: Option<&str>) -> Value {
     }
 }
 
-/// A number alone in a file, as bytes.
+/// Parses a file with one number, as bytes.
 pub fn number(text: Option<&str>) -> Value {
     let Some(text) = text.map(str::trim) else { return Value::Unknown };
     match text {
@@ -44,7 +41,7 @@ pub fn number(text: Option<&str>) -> Value {
     }
 }
 
-/// `Max open files   1024   4096   files` of /proc/self/limits: the soft limit.
+/// Parses the soft limit in `Max open files   1024   4096   files` of /proc/self/limits.
 pub fn rlimit(text: Option<&str>, name: &str) -> Value {
     let Some(line) = text.and_then(|text| text.lines().find_map(|line| line.strip_prefix(name))) else {
         return Value::Unknown;
@@ -56,18 +53,18 @@ pub fn rlimit(text: Option<&str>, name: &str) -> Value {
     }
 }
 
-/// `Name:   123 kB` in bytes; one that overflows is none.
+/// Parses `Name:   123 kB` to bytes; `None` on overflow.
 pub fn kib_field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// `name 123` of a memory.stat, a memory.events or /proc/vmstat.
+/// Parses `name 123` in a memory.stat, a memory.events or /proc/vmstat.
 pub fn plain_field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// quota / period in microseconds; "max" and -1 do not parse as a positive number and are no quota.
+/// Divides quota by period, both in microseconds; "max" and -1 are not positive numbers and set no quota.
 pub fn quota(quota: &str, period: &str) -> Option<f64> {
     let (quota, period) = (quota.trim().parse::<f64>().ok()?, period.trim().parse::<f64>().ok()?);
     (quota > 0.0 && period > 0.0).then(|| quota / period)

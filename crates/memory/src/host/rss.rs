@@ -9,7 +9,6 @@ use std::os::unix::fs::FileExt;
 /// Resident memory of a process by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rss {
-    /// Now.
     pub now: Bytes,
     /// Highest since the process started.
     pub peak: Bytes,
@@ -22,7 +21,7 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Reads a /proc/PID/status; what it does not say is 0.
+    /// Parses a /proc/PID/status; missing values are 0.
     pub fn parse(status: &str) -> Rss {
         let field = |name: &str| Bytes(kib_field(status, name).unwrap_or(0));
         Rss {
@@ -38,7 +37,7 @@ impl Rss {
 /// Bytes of a /proc/self/status: about 1.5 KiB, more with many CPUs.
 const STATUS_BYTES: usize = 16 << 10;
 
-/// Reads this process's memory again and again, through open files and one buffer.
+/// Reads this process's memory repeatedly, through open files and one buffer.
 #[derive(Debug)]
 pub struct RssReader {
     status: Option<File>,
@@ -47,21 +46,20 @@ pub struct RssReader {
 }
 
 impl RssReader {
-    /// For this process. Without /proc every reading is 0.
+    /// Opens the files of this process. Without /proc every reading is 0.
     pub fn new() -> RssReader {
         let open = |name: &str| File::open(format!("/proc/self/{name}")).ok();
         RssReader { status: open("status"), statm: open("statm"), buffer: vec![0; STATUS_BYTES] }
     }
 
-    /// Now.
     pub fn read(&mut self) -> Rss {
         let Some(file) = &self.status else { return Rss::default() };
         let length = file.read_at(&mut self.buffer, 0).unwrap_or(0);
         std::str::from_utf8(&self.buffer[..length]).map_or_else(|_| Rss::default(), Rss::parse)
     }
 
-    /// The same at a tenth of the cost, for a process that `read` said `last` of: shared memory is taken to be as it was,
-    /// and the peak to be no lower.
+    /// As `read` at a tenth of the cost, given its `last` result: shared memory is assumed unchanged,
+    /// and the peak no lower.
     pub fn read_again(&mut self, last: &Rss) -> Rss {
         let Some(file) = &self.statm else { return self.read() };
         let length = file.read_at(&mut self.buffer, 0).unwrap_or(0);

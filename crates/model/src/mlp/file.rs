@@ -4,7 +4,7 @@
 
 use super::{MlpHead, MlpParams, MlpSpec};
 use crate::params::{Param, ParamKind, ParamTable};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::TensorFile;
 use std::path::{Path, PathBuf};
@@ -46,12 +46,11 @@ impl PolicyFile {
         Ok(PolicyFile { file, path, actor, has_critic })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it gives values beside actions. Without a critic its weights are left at zero.
+    /// Whether it gives values as well as actions. Without a critic its weights are left at zero.
     pub fn has_critic(&self) -> bool {
         self.has_critic
     }
@@ -123,7 +122,7 @@ impl PolicyFile {
             self.file.read(&name, 0, &mut stored, &mut values)?;
             if let Some(bad) = values.iter().find(|x| !x.is_finite()) {
                 let message = format!("{}: tensor `{name}` holds {bad}", self.path.display());
-                return Err(Error::new("model-weight-not-finite", message));
+                return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message));
             }
             let buf = params.all.slice(param.offset as usize, param.elements as usize);
             match param.is_vector() {

@@ -104,7 +104,7 @@ impl AnyDevice {
 }
 
 /// The folder of a tiny architecture, from any crate's tests. Cargo says at run time where a crate lies; a test binary
-/// that was taken elsewhere is told by the same variable.
+/// that was moved elsewhere reads the same variable.
 pub fn golden_dir(name: &str) -> PathBuf {
     let here = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
     PathBuf::from(here).join("../model/tests/golden").join(name)

@@ -1,4 +1,4 @@
-//! `bench PART`: this machine's peak, and how near to it rollout, training and a whole step come; exactness.
+//! `bench PART`: this machine's peak, how close rollout, training and a whole step come to it, and exactness.
 
 use crate::output;
 use clap::builder::RangedU64ValueParser;
@@ -9,7 +9,6 @@ use plimsoll_config::{Auto, ModelDtype, Recompute, RunDevice};
 use serde_json::Value;
 use std::process::ExitCode;
 
-/// The flags of `bench`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +32,7 @@ struct Common {
     /// Threads; the container's CPU quota if absent.
     #[arg(long, global = true, value_name = "N", value_parser = counts(4096))]
     threads: Option<usize>,
-    /// Timed repeats, after one that is not timed.
+    /// Timed repeats, after one untimed run.
     #[arg(long, global = true, value_name = "N", default_value = "3", value_parser = counts(10_000))]
     repeats: usize,
     /// Storage of the weights.
@@ -42,16 +41,16 @@ struct Common {
     /// Where it runs: a GPU if there is one, else the CPU.
     #[arg(long, global = true, value_enum, default_value = "auto")]
     device: Device,
-    /// What the backward pass computes again.
+    /// What the backward pass recomputes.
     #[arg(long, global = true, value_enum, default_value = "auto")]
     recompute: Level,
-    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long, global = true)]
     checked: bool,
-    /// Time every kernel of a GPU alone; the whole is slower so.
+    /// Time every GPU kernel separately, which makes the whole slower.
     #[arg(long, global = true)]
     profile: bool,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -79,9 +78,9 @@ enum Dtype {
 
 #[derive(clap::Subcommand)]
 enum Part {
-    /// Arithmetic in registers and reading from memory, on all threads.
+    /// Measure arithmetic in registers and reading from memory, on all threads.
     Peak,
-    /// Sampling: generated tokens a second.
+    /// Measure sampling in generated tokens per second.
     Rollout {
         /// Sequences, each with its own prompt.
         #[arg(long, value_name = "N", default_value = "32", value_parser = counts(1 << 20))]
@@ -93,7 +92,7 @@ enum Part {
         #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
         new_tokens: usize,
     },
-    /// Forward, backward and AdamW: trained tokens a second.
+    /// Measure forward, backward and AdamW in trained tokens per second.
     Train {
         /// Sequences.
         #[arg(long, value_name = "N", default_value = "4", value_parser = counts(1 << 20))]
@@ -102,12 +101,12 @@ enum Part {
         #[arg(long, value_name = "N", default_value = "256", value_parser = counts(1 << 20))]
         seq: usize,
     },
-    /// A whole GRPO step: seconds.
+    /// Measure the seconds of a whole GRPO step.
     Step {
         /// Prompts.
         #[arg(long, value_name = "N", default_value = "8", value_parser = counts(1 << 20))]
         prompts: usize,
-        /// Samples a prompt.
+        /// Samples per prompt.
         #[arg(long, value_name = "N", default_value = "4", value_parser = counts_from(2, 1 << 20))]
         group: usize,
         /// Tokens of a prompt.
@@ -119,15 +118,15 @@ enum Part {
     },
     /// Measure this machine's rates and store them for the planner, in the user's cache folder.
     Calibrate,
-    /// A checkpoint with all states: seconds, against dd with fsync, and what it adds to memory.
+    /// Measure the seconds of a checkpoint with all states, compared with dd and fsync, and the memory it adds.
     Save {
-        /// Where to write; what is written is removed.
+        /// Where to write; the files are removed afterwards.
         #[arg(long, value_name = "DIR", default_value = ".")]
         dir: std::path::PathBuf,
     },
-    /// Every method: its error against references, and what it takes to teach the built-in model addition.
+    /// Measure every method: its error against references, and its cost to teach the built-in model addition.
     Methods {
-        /// Some rows alone.
+        /// Only these rows.
         #[arg(value_name = "METHOD")]
         only: Vec<String>,
         /// The folder with first.toml, first-ppo.toml, first-dpo.toml and first-reward-model.toml.
@@ -137,9 +136,9 @@ enum Part {
         #[arg(long, value_name = "DIR")]
         out: Option<std::path::PathBuf>,
     },
-    /// The rollout's log-probabilities against the trainer's, bit by bit, over cuts of every kind.
+    /// Compare the rollout's log-probabilities with the trainer's, bit by bit, for every kind of cut.
     Exactness {
-        /// At least so many tokens are compared.
+        /// The least number of tokens to compare.
         #[arg(long, value_name = "N", default_value = "10000", value_parser = counts(1 << 40))]
         tokens: usize,
         /// Change one reduction order in the trainer: mismatches must be found.
@@ -156,7 +155,7 @@ fn counts_from(least: u64, most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=most)
 }
 
-/// Measures, and prints what was found.
+/// Measures and prints the result.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let Common { model, threads, repeats, dtype, device, recompute, checked, profile, json } = &args.common;
     let options = BenchOptions {
@@ -205,7 +204,6 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was measured, and where it is stored.
 fn rates(found: &Value) -> String {
     let rate = |key: &str| found["rates"][key].as_f64().unwrap_or(f64::NAN);
     format!(
@@ -220,7 +218,7 @@ fn rates(found: &Value) -> String {
     )
 }
 
-/// One or two lines for people.
+/// Formats one or two lines.
 fn words(found: &Value) -> String {
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
     let part = found["bench"].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `checkpoint list|verify|export`: what a run has saved, whether it is whole, and a plain model folder of it.
+//! `checkpoint list|verify|export`: lists and verifies the checkpoints of a run, and exports one as a plain model folder.
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, Result};
@@ -7,7 +7,6 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The flags of `checkpoint`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 DIR is a run directory or one of its checkpoints/step-N.
@@ -20,14 +19,14 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// The checkpoints of a run: step, size, evaluation.
+    /// List the checkpoints of a run: step, size, evaluation.
     List {
         /// A run directory or a checkpoint.
         dir: PathBuf,
@@ -41,13 +40,12 @@ enum Verb {
     Export {
         /// A run directory or a checkpoint.
         dir: PathBuf,
-        /// A folder that does not exist yet.
+        /// A new folder.
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
     },
 }
 
-/// Lists, verifies or exports.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::List { dir } => {

@@ -1,8 +1,8 @@
-//! `collect ENV`: environment collectors alone.
+//! `collect ENV`: environment collectors without training.
 
 use super::layers::Sets;
 use crate::{output, signals, terminal};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use plimsoll_agent::collecting::{CollectProgress, Stop, collect, plan_env, stalled_share};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::EnvFile;
@@ -11,28 +11,27 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The flags of `collect`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-SIGINT and SIGTERM end it with what was collected (exit codes 130 and 143).
+SIGINT and SIGTERM end it and keep what was collected (exit codes 130 and 143).
 
 Examples:
   plimsoll collect runs/cartpole-collect.toml
   plimsoll collect runs/cartpole-collect.toml --set num_envs=1024 --set frames_per_batch=32768 --json
   plimsoll collect runs/cartpole-collect.toml --set run.dir=/tmp/frames      frames as safetensors files
   plimsoll collect runs/cartpole-collect.toml --set run.dir=/tmp/frames --set run.format=parquet
-  plimsoll plan    runs/cartpole-collect.toml                                what that takes of the host")]
+  plimsoll plan    runs/cartpole-collect.toml                                the host memory that it takes")]
 pub struct Args {
     /// The environment file.
     env: PathBuf,
     #[command(flatten)]
     sets: Sets,
-    /// The summary as one JSON object on stdout.
+    /// Print the summary as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }
 
-/// Collects, and says what it came to.
+/// Collects and prints the summary.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
     let loaded = args.sets.load_env(&args.env, quiet)?;
@@ -63,7 +62,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     })
 }
 
-/// A live line on a terminal; nothing in a pipe.
+/// Progress: a live line on a terminal, nothing in a pipe.
 struct Line {
     live: Option<ProgressBar>,
     quiet: bool,
@@ -72,12 +71,7 @@ struct Line {
 
 impl Line {
     fn new(env: &EnvFile, quiet: bool) -> Line {
-        let live = (!quiet && terminal::is_stderr()).then(|| {
-            let bar = ProgressBar::with_draw_target(None, terminal::target());
-            bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));
-            bar
-        });
-        Line { live, quiet, what: format!("{} x {}", env.num_envs, env.env) }
+        Line { live: terminal::live_line(quiet), quiet, what: format!("{} x {}", env.num_envs, env.env) }
     }
 
     fn say(&self, words: &str) {
@@ -120,7 +114,7 @@ fn warning(error: &Error) -> String {
     format!("warning[{}]: {}", error.slug, error.message)
 }
 
-/// The summary for people.
+/// Formats the summary.
 fn closing(summary: &Value) -> String {
     let number = |key: &str| summary[key].as_f64().unwrap_or(0.0);
     let count = |key: &str| summary["counters"][key].as_u64().unwrap_or(0);

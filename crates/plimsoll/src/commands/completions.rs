@@ -1,25 +1,22 @@
-//! `completions SHELL`: the script that a shell sources.
+//! `completions SHELL`: prints a shell's completion script.
 
 use crate::output;
-use clap::CommandFactory;
 use clap_complete::Shell;
 use plimsoll_base::Result;
 use std::process::ExitCode;
 
-/// The flags of `completions`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll"
 )]
 pub struct Args {
-    /// The shell.
+    /// The shell to complete in.
     shell: Shell,
 }
 
-/// Prints the script.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args, mut cli: clap::Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "plimsoll", &mut script);
+    clap_complete::generate(args.shell, &mut cli, "plimsoll", &mut script);
     output::text(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

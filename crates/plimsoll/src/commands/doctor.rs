@@ -1,5 +1,5 @@
-//! `doctor`: what would end a run on this machine; `doctor --log`: what ended the run that these logs are of; `doctor --run`:
-//! where another framework's run would end. The findings are `plimsoll-doctor`'s, the words about them are the pages'.
+//! `doctor` finds what would end a run on this machine, `doctor --log` what ended the run that wrote some logs, `doctor --run`
+//! where another framework's run would fail. `plimsoll-doctor` makes the findings; the pages explain them.
 
 use super::doctor_run;
 use crate::{output, pages};
@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// The flags of `doctor`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit code: 0 if nothing was found, 1 if something was, or if a planned run would not fit.
@@ -32,23 +31,22 @@ Examples:
 --run reads FILE and never runs it, as `plimsoll import` does; torchrl takes the script that makes the collector. What a
 file does not say of its machine is taken from the flags, else from this machine. docs/stacks.md explains each number.")]
 pub struct Args {
-    /// Logs, gzipped ones too, or folders of them (a Ray session); `-` is standard input.
+    /// Logs, also gzipped, or folders of them (a Ray session); `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
     /// Where a run would write; its file system is checked.
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "log")]
     dir: PathBuf,
-    /// Name our own examples of every class and show the table.
+    /// Classify the built-in examples of every class and show the table.
     #[arg(long, conflicts_with_all = ["log", "dir"])]
     self_test: bool,
     #[command(flatten)]
     plan: doctor_run::Flags,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints what was found.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.self_test {
         return self_test(args.json);
@@ -82,7 +80,7 @@ fn in_words(diagnosis: &Diagnosis, remedies: &[String]) -> String {
     let mut section = |title: &str, lines: Vec<String>| {
         if !lines.is_empty() {
             let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
-            // A String takes any text.
+            // Writing to a `String` cannot fail.
             let _ = write!(text, "\n{title}\n{lines}");
         }
     };
@@ -106,9 +104,9 @@ fn in_words(diagnosis: &Diagnosis, remedies: &[String]) -> String {
 
 fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
     let mut checks = Machine::this(dir.to_path_buf(), gpu_facts()).checks();
-    // What bites first; within a state in the order of the checks.
+    // Problems first; within a state in the order of the checks.
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));
-    let bites = checks.iter().any(|check| check.state == State::Bites);
+    let has_problem = checks.iter().any(|check| check.state == State::Problem);
     match as_json {
         true => {
             let object = |check: &Check| {
@@ -116,18 +114,18 @@ fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
                 check.to_json(&pages::why(page), &pages::remedies(page))
             };
             let rows: Vec<Value> = checks.iter().map(object).collect();
-            output::json(&json!({ "bites": bites, "checks": rows }))?;
+            output::json(&json!({ "problem": has_problem, "checks": rows }))?;
         }
         false => output::text(&checks.iter().map(row).collect::<String>())?,
     }
-    Ok(exit(bites))
+    Ok(exit(has_problem))
 }
 
-/// A check in words: what bites with why and what to do, a note with what to do, the rest in a line.
+/// Formats a check: a problem with its reason and remedy, a note with its remedy, others in one line.
 fn row(check: &Check) -> String {
     let mut text = format!("{:<8} {:<28} {}\n", check.state.name(), check.slug, check.finding);
     let page = pages::page(check.slug).unwrap_or_default();
-    if check.state == State::Bites {
+    if check.state == State::Problem {
         text += &format!("         why: {}\n", pages::why(page));
     }
     if check.state >= State::Note {
@@ -137,7 +135,7 @@ fn row(check: &Check) -> String {
     text
 }
 
-/// What CUDA says of cards, and what a probe of the first finds.
+/// Asks CUDA about the cards and probes the first.
 fn gpu_facts() -> GpuFacts {
     match cuda::probe() {
         Ok(info) => {
@@ -157,7 +155,7 @@ fn gpu_facts() -> GpuFacts {
     }
 }
 
-/// Hands memory of the card to a process of our own, which it takes about a second to start.
+/// Hands card memory to a child process, which takes about a second to start.
 fn hand_over() -> HandOver {
     let not_tried = |why: String| HandOver::NotTried(why);
     let offer = match cuda::Offer::new() {
@@ -184,7 +182,7 @@ fn take_in_another_process(line: &str) -> std::result::Result<cuda::HandOver, St
     let until = Instant::now() + TAKE_TIME;
     while child.try_wait().map_err(not_started)?.is_none() {
         if Instant::now() >= until {
-            // It is collected by `wait`, whatever the signal did.
+            // `wait` reaps it in any case.
             let _ = child.kill();
             let _ = child.wait();
             return Err(format!("a second process did not open the card within {} s", TAKE_TIME.as_secs()));
@@ -198,12 +196,12 @@ fn take_in_another_process(line: &str) -> std::result::Result<cuda::HandOver, St
     Ok(cuda::HandOver { plain: way("plain"), mapped: way("mapped") })
 }
 
-/// The verb by which `doctor` starts the process that takes memory of a card; it says what became of it, as JSON.
+/// The command of the child process, which opens the card's memory and prints the result as JSON.
 pub const TAKE: &str = "take-card-memory";
-/// Most time that process gets.
+/// Time limit of that process.
 const TAKE_TIME: Duration = Duration::from_secs(10);
 
-/// What the verb does. `line`: as the offering process wrote it.
+/// Runs that command. `line` comes from the offering process.
 pub fn take(line: &str) -> Result<ExitCode> {
     let taken = cuda::take(line)?;
     output::json(&json!({ "plain": taken.plain.err(), "mapped": taken.mapped.err() }))?;
@@ -225,7 +223,7 @@ fn self_test(as_json: bool) -> Result<ExitCode> {
         false => output::text(&confusion.table())?,
     }
     if is_wrong {
-        return Err(Error::new("internal", "an example of ours is not named as expected"));
+        return Err(Error::new("internal", "an embedded example is not named as expected"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,10 @@
-//! `doctor --run`: reads another framework's launch file and the machine, and shows the plan of that run. The reader is
-//! `import`'s, the rules are the doctor's; this file joins the two, because neither crate may know the other.
+//! `doctor --run`: reads another framework's launch file and this machine, and shows the plan of that run.
 
 use crate::output;
 use plimsoll_base::{Bytes, Error, ModelSpec, Result};
 use plimsoll_cuda as cuda;
 use plimsoll_memory::host::Host;
-use plimsoll_stacks::import::{Reader, Stack as Importable, settings};
-use plimsoll_stacks::run::{Known, Limits, Setting, Stack, plan, preset_of};
+use plimsoll_stacks::{Known, Limits, STACKS, Setting, Stack, find, plan, preset_of, settings};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -17,11 +15,10 @@ const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Largest number of cards of a node.
 const GPUS_MAX: u64 = 1024;
 
-/// What a plan of another framework's run may be told.
+/// The flags of `doctor --run`.
 #[derive(clap::Args)]
 pub struct Flags {
-    /// Plan a run of another framework from its launch file: openrlhf, orz, verl, trl or torchrl.
-    #[arg(long, num_args = 2, value_names = ["STACK", "FILE"], conflicts_with_all = ["log", "self_test"])]
+    #[arg(long, help = run_help(), num_args = 2, value_names = ["STACK", "FILE"], conflicts_with_all = ["log", "self_test"])]
     pub run: Vec<String>,
     /// The framework's version, if the file does not pin it.
     #[arg(long, value_name = "VERSION", requires = "run")]
@@ -52,17 +49,20 @@ pub struct Flags {
     kernel: Option<String>,
 }
 
-/// Prints the plan; exit code 1 if the run would not fit, or something would bite.
+fn run_help() -> String {
+    let names: Vec<&str> = STACKS.iter().map(|stack| stack.name).collect();
+    let (last, others) = names.split_last().expect("there are stacks");
+    format!("Plan a run of another framework from its launch file: {} or {last}", others.join(", "))
+}
+
+/// Prints the plan; exit code 1 if the run would not fit, or has a problem.
 pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
     let [stack, file] = flags.run.as_slice() else { unreachable!("clap takes two values") };
     let stack = stack_named(stack)?;
-    let mut given: Vec<Setting> = settings(reader(stack), Path::new(file))?
-        .into_iter()
-        .map(|one| Setting { key: one.key, value: one.value, line: one.line, unreadable: one.unreadable })
-        .collect();
+    let mut given = settings(stack, Path::new(file))?;
     for text in &flags.set {
         let (key, value) = pair(text, "--set")?;
-        given.push(Setting { key, value, line: 0, unreadable: None });
+        given.push(Setting::new(key, value, 0));
     }
     let limits = limits(flags)?;
     let models = |name: &str| shape_of(name, flags.model_config.as_deref());
@@ -71,12 +71,12 @@ pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
         true => output::json(&planned.to_json())?,
         false => output::text(&planned.in_words())?,
     }
-    Ok(ExitCode::from(u8::from(planned.bites())))
+    Ok(ExitCode::from(u8::from(planned.has_problem())))
 }
 
-fn stack_named(name: &str) -> Result<Stack> {
-    Stack::named(name).ok_or_else(|| {
-        let names = Stack::ALL.map(Stack::name);
+fn stack_named(name: &str) -> Result<&'static Stack> {
+    find(name).ok_or_else(|| {
+        let names = STACKS.map(|stack| stack.name);
         let near = names.iter().min_by_key(|own| strsim::damerau_levenshtein(own, name));
         let near = near.filter(|own| strsim::damerau_levenshtein(own, name) <= 2);
         let error = Error::usage("bad-usage", format!("--run {name}: not a framework that is known"))
@@ -86,16 +86,6 @@ fn stack_named(name: &str) -> Result<Stack> {
             None => error.hint("plimsoll doctor --help shows what each takes"),
         }
     })
-}
-
-fn reader(stack: Stack) -> Reader {
-    match stack {
-        Stack::OpenRlhf => Reader::Of(Importable::OpenRlhf),
-        Stack::Orz => Reader::Of(Importable::Orz),
-        Stack::Verl => Reader::Of(Importable::Verl),
-        Stack::Trl => Reader::Of(Importable::Trl),
-        Stack::TorchRl => Reader::TorchRl,
-    }
 }
 
 fn pair(text: &str, flag: &str) -> Result<(String, String)> {

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The flags of `eval`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Greedy unless --samples is above 1, which samples at temperature 1.
@@ -25,36 +24,35 @@ pub struct Args {
     /// A JSONL or Parquet file, or a built-in task such as builtin:addition.
     #[arg(long)]
     data: String,
-    /// What scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...
+    /// The reward that scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...
     #[arg(long, value_name = "KIND", default_value = "exact")]
     reward: String,
-    /// Samples a prompt, for pass@k: a response succeeds if --reward gives it 1 or more.
+    /// Samples per prompt, for pass@k: a response succeeds if --reward gives it 1 or more.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     samples: Option<u32>,
     /// Write the prompts with their pass rates, the share of right responses, as JSON lines: data for
     /// data.pass_rate_column.
     #[arg(long, value_name = "FILE")]
     pass_rates: Option<PathBuf>,
-    /// At most so many prompts.
+    /// The most prompts to use.
     #[arg(long, value_name = "N")]
     prompts_max: Option<u32>,
     /// Longest response in tokens.
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<u32>,
-    /// Every random number follows from it.
+    /// The seed of all random numbers.
     #[arg(long)]
     seed: Option<u64>,
-    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long)]
     checked: bool,
     #[command(flatten)]
     sets: Sets,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Evaluates, and prints the score.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let temperature = if args.samples.unwrap_or(1) > 1 { "1.0" } else { "0.0" };
     let flags = [

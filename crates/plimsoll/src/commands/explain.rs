@@ -1,5 +1,5 @@
-//! `explain SLUG`: the page of an error, of a class of the doctor or of a check; `--list`: all of them by groups;
-//! `--search`: the pages that hold some words.
+//! `explain SLUG` prints the page of an error, of a class of the doctor or of a check; `--list` lists all pages by group;
+//! `--search` finds pages by their words.
 
 use crate::pages::Group;
 use crate::{output, pages};
@@ -7,28 +7,26 @@ use plimsoll_base::{Error, Result};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// The flags of `explain`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   plimsoll explain host-pool-exceeded
   plimsoll explain --search dev/shm docker")]
 pub struct Args {
-    /// The name between the brackets of `error[...]`, or one that `doctor` gave.
+    /// The name in the brackets of `error[...]`, or one that `doctor` printed.
     #[arg(required_unless_present_any = ["list", "search"])]
     slug: Option<String>,
-    /// All names with one sentence each.
+    /// List all names, with one sentence each.
     #[arg(long, conflicts_with = "slug")]
     list: bool,
-    /// Pages that hold all of these words, the nearest first.
+    /// Find pages with all of these words, best matches first.
     #[arg(long, value_name = "WORD", num_args = 1.., conflicts_with_all = ["slug", "list"])]
     search: Vec<String>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the page, the list or what was found.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.slug {
         Some(slug) => page(slug, args.json),
@@ -39,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn page(asked: &str, as_json: bool) -> Result<()> {
-    // People copy the brackets too.
+    // Users copy the brackets too.
     let slug = asked.trim().trim_start_matches("error").trim_matches(['[', ']', ':']);
     let Some(page) = pages::page(slug) else { return Err(unknown(slug)) };
     if as_json {

@@ -1,4 +1,4 @@
-//! `generate --model M --prompt "..."`: the rollout engine alone, streamed to stdout.
+//! `generate --model M --prompt "..."`: streams a response of the rollout engine to stdout.
 
 use super::layers::{Sets, flag, text_flag};
 use crate::output;
@@ -11,10 +11,9 @@ use std::process::ExitCode;
 /// Longest prompt read from stdin.
 const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
-/// The flags of `generate`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Greedy unless --set rollout.temperature says otherwise.
+Greedy unless --set rollout.temperature is given.
 
 Examples:
   plimsoll generate --model builtin:nano --prompt \"123+456=\"
@@ -24,32 +23,32 @@ pub struct Args {
     /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
     #[arg(long)]
     model: String,
-    /// What the user says; `-` is stdin.
+    /// The user's message; `-` is stdin.
     #[arg(long)]
     prompt: String,
-    /// What comes before it as a system message.
+    /// A system message before the prompt.
     #[arg(long)]
     system: Option<String>,
-    /// The prompt as it is, without a chat template.
+    /// Use the prompt unchanged, without a chat template.
     #[arg(long, conflicts_with = "system")]
     raw: bool,
     /// Longest response in tokens.
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<u32>,
-    /// Every random number follows from it.
+    /// The seed of all random numbers.
     #[arg(long)]
     seed: Option<u64>,
-    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long)]
     checked: bool,
     #[command(flatten)]
     sets: Sets,
-    /// One JSON object instead of the stream.
+    /// Print one JSON object instead of the stream.
     #[arg(long)]
     json: bool,
 }
 
-/// Generates one response; it appears as it is drawn.
+/// Generates one response and prints it as it is sampled.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let flags = [
         text_flag("model", Some(&args.model)),
@@ -65,7 +64,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         let found = generate(&loaded.verb, &prompt, args.raw, &mut |_| {})?;
         return output::json(&found).map(|()| ExitCode::SUCCESS);
     }
-    // The engine does not stop for a sink, so the first failure is kept until it is done.
+    // The engine does not stop for a failed write, so the first failure is kept until it ends.
     let mut shown = Ok(());
     let found = generate(&loaded.verb, &prompt, args.raw, &mut |piece| {
         if shown.is_ok() {
@@ -85,7 +84,7 @@ fn words(found: &Value) -> String {
         number("prompt_tokens"),
         number("tokens_per_second")
     );
-    // A response that is empty has no first token.
+    // An empty response has no first token.
     if let Some(seconds) = found["seconds_to_first_token"].as_f64() {
         words += &format!(", first after {seconds:.2} s");
     }

@@ -1,4 +1,5 @@
-//! `grade --reward KIND FILE`: a reward over given responses; scores on stdout, agreement and disagreements on stderr.
+//! `grade --reward KIND FILE`: scores given responses with a reward; scores go to stdout, agreement and disagreements to
+//! stderr.
 
 use crate::output::{self, Out};
 use plimsoll_base::{Error, Result};
@@ -8,7 +9,6 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The flags of `grade`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 A line of FILE has `response` and `ground_truth`; `grader` overrides --reward; `correct` is compared with the score,
@@ -22,12 +22,11 @@ pub struct Args {
     reward: String,
     /// JSON lines; `-` is stdin.
     file: PathBuf,
-    /// JSON lines on stdout, which is what it always prints.
+    /// Print JSON lines on stdout, which is the default.
     #[arg(long)]
     json: bool,
 }
 
-/// Grades every line.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let reader: Box<dyn BufRead> = match args.file.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
@@ -35,7 +34,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     };
     let mut out = BufWriter::new(Out);
     let graded = grade_jsonl(reader, &args.reward, &mut out);
-    // What was graded before a bad line is right and is shown.
+    // Scores before a bad line are valid and are shown.
     let flushed = out.flush();
     let agreement = graded?;
     flushed.map_err(|err| {

@@ -1,8 +1,9 @@
 //! `import STACK FILE`: a run file from what another stack is started with, and a list of what it could not take along.
 
 use crate::output;
+use clap::builder::PossibleValuesParser;
 use plimsoll_base::{Error, Result};
-use plimsoll_stacks::import::{Stack, import};
+use plimsoll_stacks::{STACKS, find, import};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,22 +11,11 @@ use std::process::ExitCode;
 
 /// The flags of `import`.
 #[derive(clap::Args)]
-#[command(after_help = "\
-FILE is read and never run:
-  openrlhf  a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`
-  verl      a shell script with `python3 -m verl.trainer.main_ppo key=value ...`
-  trl       a shell script with `trl grpo --flag value ...`, YAML or JSON, or Python with `GRPOConfig(...)`
-  orz       Python with a class of `key: type = value` lines
-
-What was changed, chosen or left out stands as comments at the end of the run file, and on stderr.
-
-Examples:
-  plimsoll import openrlhf train_ppo.sh
-  plimsoll import trl grpo.yaml --output runs/mine.toml
-  plimsoll plan runs/mine.toml")]
+#[command(after_help = after_help())]
 pub struct Args {
     /// Whose file it is.
-    stack: Whose,
+    #[arg(value_parser = PossibleValuesParser::new(importable().map(|(name, _)| name)))]
+    stack: String,
     /// The script or configuration.
     file: PathBuf,
     /// Write the run file here instead of on stdout; a file that is there already is never overwritten.
@@ -33,23 +23,29 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Whose {
-    #[value(name = "openrlhf")]
-    OpenRlhf,
-    Verl,
-    Trl,
-    Orz,
+/// The name of each stack that is imported, and what its file is.
+fn importable() -> impl Iterator<Item = (&'static str, &'static str)> {
+    STACKS.into_iter().filter_map(|stack| Some((stack.name, stack.imported_file()?)))
+}
+
+fn after_help() -> String {
+    let files: String = importable().map(|(name, file)| format!("  {name:<8}  {file}\n")).collect();
+    format!(
+        "\
+FILE is read and never run:
+{files}
+Comments at the end of the run file, and stderr, list what was changed, chosen or left out.
+
+Examples:
+  plimsoll import openrlhf train_ppo.sh
+  plimsoll import trl grpo.yaml --output runs/mine.toml
+  plimsoll plan runs/mine.toml"
+    )
 }
 
 /// Prints or writes the run file, and its remarks on stderr.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let stack = match args.stack {
-        Whose::OpenRlhf => Stack::OpenRlhf,
-        Whose::Verl => Stack::Verl,
-        Whose::Trl => Stack::Trl,
-        Whose::Orz => Stack::Orz,
-    };
+    let stack = find(&args.stack).expect("clap takes names of stacks only");
     let imported = import(stack, &args.file)?;
     match &args.output {
         Some(path) => write_new(path, &imported.run_file)?,

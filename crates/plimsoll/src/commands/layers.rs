@@ -1,11 +1,11 @@
-//! What the commands share: the run file's layers as flags.
+//! The layers of a run file as flags, shared by several commands.
 
 use crate::output;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Loaded, LoadedEnv, LoadedVerb};
 use std::path::Path;
 
-/// `--set`, which several commands take.
+/// The flag `--set`.
 #[derive(clap::Args)]
 pub struct Sets {
     /// Set a key of the run file; TOML if it parses, else a string. May be repeated.
@@ -14,26 +14,26 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// With what a flag sets, which comes after the user's own.
+    /// Appends the value of a flag.
     pub fn and(&self, flag: Option<String>) -> Sets {
         Sets { sets: self.sets.iter().cloned().chain(flag).collect() }
     }
 
-    /// Reads the run file at `path` with all layers, and shows its notes.
+    /// Reads the run file at `path` with all layers and prints its notes.
     pub fn load(&self, path: &Path, quiet: bool) -> Result<Loaded> {
         let loaded = plimsoll_config::load(path, &self.sets, environment()?.into_iter())?;
-        loaded.notes.iter().for_each(|note| output::note(quiet, &format!("note: {note}")));
+        show(&loaded.notes, quiet);
         Ok(loaded)
     }
 
-    /// Reads the environment file at `path` with all layers, and shows its notes.
+    /// Reads the environment file at `path` with all layers and prints its notes.
     pub fn load_env(&self, path: &Path, quiet: bool) -> Result<LoadedEnv> {
         let loaded = plimsoll_config::load_env(path, &self.sets, environment()?.into_iter())?;
-        loaded.notes.iter().for_each(|note| output::note(quiet, &format!("note: {note}")));
+        show(&loaded.notes, quiet);
         Ok(loaded)
     }
 
-    /// Reads what a command without a run file takes; `flags` come before the user's own `--set`.
+    /// Reads the settings of a command without a run file. `flags` come before the user's `--set`.
     pub fn load_verb(
         &self,
         defaults: &[(&str, &str)],
@@ -42,22 +42,26 @@ impl Sets {
     ) -> Result<LoadedVerb> {
         let sets = [flags, self.sets.clone()].concat();
         let loaded = plimsoll_config::load_verb(defaults, &sets, environment()?.into_iter())?;
-        loaded.notes.iter().for_each(|note| output::note(quiet, &format!("note: {note}")));
+        show(&loaded.notes, quiet);
         Ok(loaded)
     }
 }
 
-/// `key=value` for a flag that was given.
+fn show(notes: &[String], quiet: bool) {
+    notes.iter().for_each(|note| output::note(quiet, &format!("note: {note}")));
+}
+
+/// Returns `key=value` if the flag was given.
 pub fn flag(key: &str, value: Option<impl std::fmt::Display>) -> Option<String> {
     value.map(|value| format!("{key}={value}"))
 }
 
-/// The same for text, quoted, so that it is never read as a number or a list.
+/// As `flag`, with quotes, so that the text is never read as a number or a list.
 pub fn text_flag(key: &str, value: Option<&str>) -> Option<String> {
     value.map(|value| format!("{key}={}", serde_json::Value::from(value)))
 }
 
-/// The environment variables of the run file; those of others need not be UTF-8.
+/// Returns the environment variables for run files; other variables need not be UTF-8.
 fn environment() -> Result<Vec<(String, String)>> {
     let ours = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok().filter(|name| name.starts_with("PLIMSOLL__"))?;

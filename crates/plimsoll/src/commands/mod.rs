@@ -1,4 +1,4 @@
-//! One file a command: its flags, and the call that does the work.
+//! One file for each command: its flags, and the call that does the work.
 
 mod bench;
 mod checkpoint;
@@ -20,10 +20,9 @@ use clap::Subcommand;
 use plimsoll_base::Result;
 use std::process::ExitCode;
 
-/// What can be asked.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Show where a run's memory goes, and whether it fits.
+    /// Show where a run's memory goes and whether it fits.
     Plan(plan::Args),
     /// Train: a run directory with checkpoints, metrics and samples.
     Train(train::Args),
@@ -33,30 +32,30 @@ pub enum Command {
     Generate(generate::Args),
     /// Score a model on prompts with a reward.
     Eval(eval::Args),
-    /// Step many environments at once: frames a second, and frames as files.
+    /// Step many environments at once: measure frames per second, or write frames to files.
     Collect(collect::Args),
-    /// Grade given responses with a verifier, a JSON object a line.
+    /// Grade given responses with a verifier, one JSON object per line.
     Grade(grade::Args),
     /// Make a run file from an OpenRLHF, verl, TRL or Open-Reasoner-Zero configuration.
     Import(import::Args),
     /// List, verify or export the checkpoints of a run.
     Checkpoint(checkpoint::Args),
-    /// Measure this machine's peak, and how near to it the engine comes.
+    /// Measure this machine's peak and how close the engine comes to it.
     Bench(bench::Args),
-    /// Say what would end a run on this machine, what ended the run of these logs, or where another framework's run would end.
+    /// Find what would end a run on this machine, what ended the run that wrote some logs, or where another framework's run would fail.
     Doctor(doctor::Args),
     /// Print the page of an error, list them all, or search them.
     Explain(explain::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
-    /// Open memory of a card that `doctor` offers: its probe starts this.
+    /// Open card memory that `doctor` offers; used by its probe.
     #[command(hide = true, name = doctor::TAKE)]
     TakeCardMemory { line: String },
 }
 
 impl Command {
-    /// Does it. `quiet` leaves out progress and notes.
-    pub fn run(self, quiet: bool) -> Result<ExitCode> {
+    /// Runs the command. `quiet` leaves out progress and notes; `cli` describes the whole command line.
+    pub fn run(self, quiet: bool, cli: fn() -> clap::Command) -> Result<ExitCode> {
         match self {
             Command::Plan(args) => plan::run(&args, quiet),
             Command::Train(args) => train::run(&args, quiet),
@@ -70,7 +69,7 @@ impl Command {
             Command::Bench(args) => bench::run(&args, quiet),
             Command::Doctor(args) => doctor::run(&args),
             Command::Explain(args) => explain::run(&args),
-            Command::Completions(args) => completions::run(&args),
+            Command::Completions(args) => completions::run(&args, cli()),
             Command::TakeCardMemory { line } => doctor::take(&line),
         }
     }

@@ -1,7 +1,7 @@
 //! `plan RUN`: every region, the peak of each pool, the verdict, and changes that would make it fit.
 
 use super::layers::Sets;
-use crate::{limits, output, report};
+use crate::{errors, limits, output};
 use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The flags of `plan`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit code: 0 if the run fits, 3 if it does not.
@@ -38,16 +37,16 @@ pub struct Args {
     /// Plan for another machine: host=8GiB,disk=100GiB.
     #[arg(long, value_name = "POOL=BYTES,...")]
     limit: Option<String>,
-    /// Where each value came from, and what was chosen for `auto`.
+    /// Show where each value came from and what was chosen for `auto`.
     #[arg(long)]
     explain: bool,
-    /// The smallest limits under which the run fits.
+    /// Show the smallest limits under which the run fits.
     #[arg(long, conflicts_with_all = ["limit", "explain", "svg"])]
     min: bool,
-    /// The peak of a grid of models, contexts and methods; a run file says everything else.
+    /// Show the peaks of a grid of models, contexts and methods; a run file sets everything else.
     #[arg(long, conflicts_with_all = ["min", "explain", "svg", "of_run"])]
     table: bool,
-    /// Presets of the table.
+    /// Models of the table (presets).
     #[arg(long, value_name = "PRESET,...", value_delimiter = ',', requires = "table")]
     models: Vec<String>,
     /// Tokens of a sequence, half prompt, half response.
@@ -56,13 +55,13 @@ pub struct Args {
     /// Methods of the table.
     #[arg(long, value_name = "METHOD,...", value_delimiter = ',', requires = "table")]
     methods: Vec<String>,
-    /// Draw memory over the phases of a step into a file.
+    /// Draw memory over the phases of a step to a file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw the plan of a run directory, with what the run measured.
     #[arg(long = "run", value_name = "RUN_DIR", requires = "svg", conflicts_with_all = ["run", "limit", "explain", "sets"])]
     of_run: Option<PathBuf>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -95,11 +94,11 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     print(args, &loaded, &planned)?;
     match planned.refuse() {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(report::print(&error)),
+        Err(error) => Ok(errors::print(&error)),
     }
 }
 
-/// The plan of an environment policy, which has no knobs to choose.
+/// Plans an environment policy, which has nothing to choose.
 fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
     let limits = args.limit.as_deref().map(parse_limits).transpose()?.unwrap_or_default();
     let run = RunSpec::new(&loaded.run);
@@ -119,11 +118,11 @@ fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
     match planned.refuse() {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(report::print(&error)),
+        Err(error) => Ok(errors::print(&error)),
     }
 }
 
-/// The plan of an environment file, which has nothing to choose.
+/// Plans an environment file, which has nothing to choose.
 fn plan_environments(args: &Args, path: &Path, quiet: bool) -> Result<ExitCode> {
     if args.table || args.min || args.explain || args.svg.is_some() {
         let flags = "--table, --min, --explain and --svg";
@@ -142,18 +141,18 @@ fn plan_environments(args: &Args, path: &Path, quiet: bool) -> Result<ExitCode> 
     }
     match plan.refuse(&loaded.env) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(report::print(&error)),
+        Err(error) => Ok(errors::print(&error)),
     }
 }
 
 fn print(args: &Args, loaded: &Loaded, planned: &PlanReport) -> Result<()> {
-    // A plan for another machine has nothing to do with this one's limits.
+    // A plan for another machine ignores this one's limits.
     let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(loaded)));
     let settings = args.explain.then(|| settings(loaded, planned));
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)
 }
 
-/// A plan as one object, or as tables.
+/// Prints a plan as one object or as tables.
 fn print_plan(
     json: bool,
     mut object: Value,
@@ -179,7 +178,7 @@ fn print_plan(
     output::text(plan)
 }
 
-/// Draws what a run directory says of its plan and its readings.
+/// Draws the plan and the readings of a run directory.
 fn draw_run(dir: &Path, file: &Path, json: bool, quiet: bool) -> Result<ExitCode> {
     let (plan, measured) = (plan_of_run(dir)?, Measured::of_run(dir)?);
     let resolved = std::fs::read_to_string(dir.join("run.toml")).unwrap_or_default();
@@ -221,7 +220,7 @@ fn write_svg(file: &Path, drawing: &str, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints the grid; it has no verdict of its own.
+/// Prints the grid, which has no verdict.
 fn print_grid(args: &Args, base: Option<&Loaded>) -> Result<ExitCode> {
     let limits = args.limit.as_deref().map(parse_limits).transpose()?.unwrap_or_default();
     let Args { models, contexts, methods, .. } = args;
@@ -251,7 +250,7 @@ fn print_smallest(host: Bytes, device: Bytes, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line of `--explain`.
+/// A line of `--explain`.
 struct Setting {
     key: String,
     value: String,
@@ -264,7 +263,7 @@ impl Setting {
     }
 }
 
-/// The run file's values, with what the planner chose in place of `auto`.
+/// Returns the run file's values, with the planner's choices for `auto`.
 fn settings(loaded: &Loaded, planned: &PlanReport) -> Vec<Setting> {
     let resolved = serde_json::to_value(planned.resolved).expect("numbers and names have a JSON form");
     let one = |setting: plimsoll_config::Setting| {

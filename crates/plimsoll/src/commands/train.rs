@@ -1,4 +1,4 @@
-//! `train RUN`: the run itself, watched.
+//! `train RUN`: runs the training under a supervisor.
 
 use super::layers::{Sets, flag};
 use crate::progress::Progress;
@@ -10,11 +10,10 @@ use plimsoll_run::supervise;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The flags of `train`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 SIGINT and SIGTERM end the run after its step, with a checkpoint (exit codes 130 and 143); a second one ends it at once.
-The run is two processes: the trainer, and a supervisor of a few megabytes that says what the trainer died of, if it does
+The run is two processes: the trainer, and a supervisor of a few megabytes that reports why the trainer died, if it does
 (exit code 4).
 
 Examples:
@@ -26,26 +25,26 @@ Examples:
 pub struct Args {
     /// The run file.
     run: PathBuf,
-    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long)]
     checked: bool,
     #[command(flatten)]
     sets: Sets,
-    /// Go on where an earlier process of this run ended; `previous-good` passes over a damaged checkpoint.
+    /// Continue where an earlier process of this run ended; `previous-good` skips a damaged checkpoint.
     #[arg(long, value_name = "HOW", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "newest")]
     resume: Option<Resume>,
-    /// With --resume: let the planner choose again; the run goes on, but not with the same bits.
+    /// With --resume: let the planner choose again; the run continues, but not with the same bits.
     #[arg(long, requires = "resume")]
     replan: bool,
-    /// The summary as one JSON object on stdout.
+    /// Print the summary as one JSON object on stdout.
     #[arg(long)]
     json: bool,
-    /// Train in this process: nobody is left to say what killed it.
+    /// Train in this process; if it is killed, nothing reports why.
     #[arg(long)]
     no_supervisor: bool,
 }
 
-/// Trains in a child process, and passes on how it ended.
+/// Trains in a child process and returns its exit code.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if args.no_supervisor || supervise::is_supervised() {
         return train(args, quiet);
@@ -63,7 +62,7 @@ enum Resume {
     PreviousGood,
 }
 
-/// Trains, and says what it came to.
+/// Trains and prints the summary.
 fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let signal = signals::install()?;
     let loaded = args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
@@ -76,13 +75,13 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
         Trains::Policy => plimsoll_agent::run::train(&loaded, start, &mut progress, &signal)?,
         Trains::LanguageModel => plimsoll_rl::train::train(&loaded, start, &mut progress, &signal)?,
     };
-    // What a terminal shows would be noise in a file.
+    // Charts for a terminal would be noise in a file.
     let columns = terminal::stdout_columns().filter(|_| !args.json);
     let closing = match (columns, progress.dir()) {
         (Some(columns), Some(dir)) => closing::words(dir, &summary, columns)?,
         _ => progress.closing(),
     };
-    // The live line goes before the last words come.
+    // The live line is removed before the summary is printed.
     drop(progress);
     match args.json {
         true => {

@@ -1,4 +1,5 @@
-//! `watch RUN_DIR...`: runs as a page in a browser, live; `--static`: the page as one file; `--export tensorboard`: event files.
+//! `watch RUN_DIR...` shows runs in a browser, live; `--static` writes the page as one file; `--export tensorboard` writes
+//! event files.
 
 use crate::output;
 use crate::watch::guard::{self, Guard};
@@ -12,10 +13,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Ports that are tried for the hint when one is taken.
+/// Ports tried for the hint if the chosen one is taken.
 const PORTS_TRIED: u16 = 50;
 
-/// The flags of `watch`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,32 +24,32 @@ Examples:
   plimsoll watch --static first.html runs/out/first     one file to share
   plimsoll watch --export tensorboard tb runs/out/first
 
-The server answers this machine alone; from another one: ssh -L 1876:localhost:1876 HOST. `/metrics` is for Prometheus.")]
+The server answers only this machine; from another one: ssh -L 1876:localhost:1876 HOST. `/metrics` is for Prometheus.")]
 pub struct Args {
     /// Directories of runs, finished or being written.
     #[arg(required = true, value_name = "RUN_DIR")]
     runs: Vec<PathBuf>,
-    /// Where to listen; 0 takes a free port.
+    /// The port to listen on; 0 takes a free one.
     #[arg(long, default_value_t = 1876, value_name = "PORT")]
     port: u16,
     /// The address to listen on. Other than loopback, a token is needed to see the page.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     bind: IpAddr,
-    /// A token of your own, in the first line of a file; otherwise a new one is printed.
+    /// A file whose first line is the token to use; by default a new one is printed.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// A name that browsers may use for this machine, beside its addresses.
+    /// A name that browsers may use for this machine, in addition to its addresses.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
-    /// Write the page as one file that opens from disk, and end.
+    /// Write the page as one file that opens from disk, then exit.
     #[arg(long = "static", value_name = "OUT.html", conflicts_with_all = ["export", "port", "bind", "token_file", "hosts"])]
     out: Option<PathBuf>,
-    /// Write the numbers for another program, and end: `tensorboard` and a folder.
+    /// Write the numbers for another program, then exit: `tensorboard` and a folder.
     #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"], conflicts_with_all = ["port", "bind", "token_file", "hosts"])]
     export: Vec<String>,
 }
 
-/// Serves until it is ended, or writes a file.
+/// Serves until the process ends, or writes a file.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let runs = Runs::open(&args.runs)?;
     if let Some(out) = &args.out {

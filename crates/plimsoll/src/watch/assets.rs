@@ -1,13 +1,12 @@
-//! The page: its files, put together for a server or as one file that opens from disk.
+//! The page: its files, joined for the server or as one file that opens from disk.
 
 use sha2::{Digest, Sha256};
 
-/// <https://github.com/leeoniya/uPlot> 1.6.32, as published; its licence (MIT) lies beside it.
+/// <https://github.com/leeoniya/uPlot> 1.6.32, as published; its licence (MIT) is next to it.
 pub const UPLOT: &str = include_str!("page/uplot/uPlot.iife.min.js");
-/// All rules.
 pub const STYLE: &str =
     concat!(include_str!("page/uplot/uPlot.min.css"), "\n", include_str!("page/style.css"));
-/// All scripts, in one scope of their own.
+/// All scripts, in one scope.
 pub const APP: &str = concat!(
     "(() => {\n\"use strict\";\n",
     include_str!("page/dom.js"),
@@ -23,14 +22,14 @@ pub const APP: &str = concat!(
 pub const ICON: &str = include_str!("page/icon.svg");
 const BODY: &str = include_str!("page/body.html");
 
-/// The page of a server.
+/// Returns the page for the server.
 pub fn page() -> String {
     let head = "<link rel=\"icon\" href=\"icon.svg\">\n<link rel=\"stylesheet\" href=\"style.css\">\n\
                 <script src=\"uplot.js\" defer></script>\n<script src=\"app.js\" defer></script>";
     document(head, "")
 }
 
-/// The page with `data` (JSON) in it, which loads nothing.
+/// Returns the page with `data` (JSON) in it, which loads nothing else.
 pub fn whole(data: &str) -> String {
     let csp = format!(
         "default-src 'none'; script-src '{}' '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
@@ -43,7 +42,7 @@ pub fn whole(data: &str) -> String {
         "<meta http-equiv=\"Content-Security-Policy\" content=\"{csp}\">\n\
          <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n<style>{STYLE}</style>"
     );
-    // A script element ends at the first `</script`, and a comment may begin in it: no `<` in texts, no end.
+    // A script element ends at the first `</script`, so `<` in texts is escaped.
     let data = data.replace('<', "\\u003c");
     let foot = format!(
         "<script type=\"application/json\" id=\"data\">{data}</script>\n<script>{UPLOT}</script>\n<script>{APP}</script>\n"
@@ -59,7 +58,7 @@ fn document(head: &str, foot: &str) -> String {
     )
 }
 
-/// As a content security policy names an inline script or style.
+/// Returns the hash by which a content security policy names an inline script or style.
 fn hash(text: &str) -> String {
     format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
 }

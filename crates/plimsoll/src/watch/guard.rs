@@ -1,44 +1,43 @@
-//! Who may see a page: names that a request may use for this machine, the token, and the headers of every answer.
+//! Who may see a page: the names that a request may use for this machine, the token, and the headers of every answer.
 //!
-//! A page of another site that a browser shows can send requests to this machine. It cannot read answers without our
-//! consent, unless its name resolves to this machine; then the name in `Host` is its own, and is refused.
+//! A page of another site in the user's browser can send requests to this machine. It cannot read the answers without
+//! consent, unless its name resolves to this machine; but then `Host` has its name, which is refused.
 
 use std::net::IpAddr;
 use std::path::Path;
 
 use plimsoll_base::{Error, Result};
 
-/// Content of pages that the server gives: files of its own and nothing else. The charts place their parts by script, which
-/// needs no leave for inline styles.
+/// The content policy of the pages: files from this server and nothing else. The charts place their parts by script, which
+/// needs no permission for inline styles.
 pub const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                        base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// Of the cookie that holds the token.
+/// Name of the cookie that holds the token.
 const COOKIE: &str = "plimsoll_token";
-/// Shortest token that a file may give.
+/// Shortest token accepted from a file.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// What a request needs.
+/// What a request must show.
 #[derive(Clone, Debug)]
 pub struct Guard {
     /// `None` on loopback.
     pub token: Option<String>,
-    /// Names that `Host` may have beside addresses and `localhost`.
+    /// Names that `Host` may have as well as addresses and `localhost`.
     pub hosts: Vec<String>,
 }
 
-/// How a request that may pass showed its token.
+/// How a request showed its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Answer it.
     Yes,
-    /// By the address: keep it in a cookie and leave it out of the address.
+    /// In the address: moved to a cookie, then removed from the address.
     ByAddress,
-    /// There is none, or it is another.
+    /// Missing or wrong.
     No,
 }
 
 impl Guard {
-    /// True if `Host` names this machine: an address, `localhost`, or one of the names.
+    /// Whether `Host` names this machine: an address, `localhost`, or one of the names.
     pub fn knows(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -62,20 +61,19 @@ impl Guard {
         if by_address { Pass::ByAddress } else { Pass::No }
     }
 
-    /// The cookie's header.
     pub fn cookie(&self) -> String {
         let token = self.token.as_deref().unwrap_or_default();
         format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/")
     }
 }
 
-/// Compares without telling by its time how much is right.
+/// Compares in a time that does not depend on where the two differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b));
     std::hint::black_box(differs) == 0 && a.len() == b.len()
 }
 
-/// A token of 128 random bits.
+/// Draws a token of 128 random bits.
 ///
 /// Errors: `io-error`.
 pub fn new_token() -> Result<String> {
@@ -88,7 +86,7 @@ pub fn new_token() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The token in a file: its first line, of letters, digits, `-` and `_`.
+/// Reads a token from a file: its first line, of letters, digits, `-` and `_`.
 ///
 /// Errors: `bad-value`.
 pub fn token_of(path: &Path) -> Result<String> {

@@ -1,12 +1,12 @@
-//! A line of `events.jsonl` as a watcher reads it: in one pass, whatever kind of event it is. Fields that it does not know
-//! are passed over, so that logs of other versions can be watched.
+//! A line of `events.jsonl`, parsed in one pass for every kind of event. Unknown fields
+//! are skipped, so that logs of other versions can be watched.
 
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// An event. What its kind does not have is absent.
+/// An event. Fields that its kind lacks are absent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Line<'a> {
@@ -22,7 +22,7 @@ pub struct Line<'a> {
     pub rss_bytes: Option<u64>,
     pub planned_bytes: Option<u64>,
     pub limit_bytes: Option<u64>,
-    /// A number that is none is `null` in JSON.
+    /// NaN is `null` in JSON.
     #[serde(borrow)]
     pub metrics: BTreeMap<Cow<'a, str>, Option<f64>>,
     pub parts: Vec<Part>,
@@ -55,12 +55,12 @@ pub struct Part {
 }
 
 impl Line<'_> {
-    /// `None` for a line that is no event.
+    /// Parses a line; `None` if it is not an event.
     pub fn parse(bytes: &[u8]) -> Option<Line<'_>> {
         serde_json::from_slice(bytes).ok().filter(|line: &Line| !line.event.is_empty())
     }
 
-    /// The numbers of a step under their names.
+    /// Returns the numbers of a step by name.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
         let own =
             [("reward", self.reward), ("loss", self.loss), ("frames_per_second", self.frames_per_second)];

@@ -1,5 +1,5 @@
-//! The thread that reads the runs, and what requests see of them. One process reads each byte of a log once, however many
-//! pages look at it.
+//! The thread that reads the runs, and what requests see of them. Each byte of a log is read once, however many
+//! pages show it.
 
 use super::run::Run;
 use plimsoll_base::{Error, Result};
@@ -9,20 +9,19 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Runs of one page; each may take up to some megabytes.
+/// Runs on one page; each may take a few megabytes.
 pub const RUNS_MAX: usize = 16;
-/// How often files are looked at.
+/// How often files are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Runs that are watched.
 pub struct Runs {
     runs: Vec<Mutex<Run>>,
-    /// Grows with each change; pages wait for it.
+    /// Incremented with each change; pages wait for it.
     changes: watch::Sender<u64>,
 }
 
 impl Runs {
-    /// The runs in `dirs`, none of them read yet.
+    /// Reads nothing yet.
     ///
     /// Errors: `run-dir-unreadable`, `bad-usage`.
     pub fn open(dirs: &[PathBuf]) -> Result<Runs> {
@@ -44,40 +43,38 @@ impl Runs {
         Ok(Runs { runs: runs.collect(), changes: watch::channel(0).0 })
     }
 
-    /// How many.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// The run with this number, while nobody reads it.
+    /// Locks the run with this number.
     pub fn get(&self, index: usize) -> Option<MutexGuard<'_, Run>> {
-        // A reader that panicked left a run whose fields are each whole.
+        // A reader that panicked left every field of the run intact.
         self.runs.get(index).map(|run| run.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// All of them, one after the other.
+    /// Locks each run in turn.
     pub fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Run>> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// What every page shows.
+    /// Returns the part that every page shows.
     pub fn brief(&self) -> Value {
         json!({ "runs": self.each().map(|run| run.brief()).collect::<Vec<Value>>() })
     }
 
-    /// To wait for changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Reads everything that is there now.
+    /// Reads everything up to now.
     pub fn read_all(&self) {
         for mut run in self.each() {
             while run.turn() {}
         }
     }
 
-    /// Reads what comes, for ever.
+    /// Reads additions, forever.
     pub fn follow(&self) {
         loop {
             let mut more = false;
@@ -95,7 +92,7 @@ impl Runs {
     }
 }
 
-/// The last parts of the paths, as many as tell them apart.
+/// Returns the last parts of the paths, as many as needed to distinguish them.
 fn names(dirs: &[PathBuf]) -> Vec<String> {
     let tail = |dir: &Path, count: usize| {
         let parts: Vec<String> = dir.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -165,7 +162,7 @@ mod tests {
         );
         assert_eq!(runs.get(0).unwrap().detail()["unreadable_lines"], 1);
         assert_eq!(runs.get(0).unwrap().zoom(2, 3, 1 << 20).len(), 2);
-        // A run that is taken up cuts its log back to a checkpoint.
+        // A resumed run cuts its log back to a checkpoint.
         fs::write(&log, step(1) + "{\"event\":\"resumed\",\"step\":1,\"notes\":[\"<b>\"]}\n" + &step(2))
             .unwrap();
         let second = brief();

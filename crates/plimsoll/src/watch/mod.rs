@@ -1,11 +1,11 @@
-//! A window on runs: `events.jsonl`, the plan and the samples of run directories as a page, served by a process of its own
-//! or written as one file. It reads; it changes no run and takes no lock.
+//! A window on runs: `events.jsonl`, the plan and the samples of run directories as a page, served by a separate
+//! process or written as one file. It only reads: it changes no run and takes no lock.
 //!
-//! `tail.rs` follows a log, `series.rs` keeps its curves in bounded memory, `run.rs` is what is known of one run; `live.rs`
-//! reads all of them on one thread, and `server.rs` shows them.
+//! `tail.rs` follows a log, `series.rs` keeps its curves in bounded memory, `run.rs` holds the state of one run; `live.rs`
+//! reads all runs on one thread, and `server.rs` serves them.
 
 mod assets;
-mod beside;
+mod files;
 pub mod guard;
 mod line;
 pub mod live;
@@ -22,10 +22,10 @@ use live::Runs;
 use samples::Query;
 use serde_json::{Map, Value, json};
 
-/// Pages of samples of a run that one file holds: the latest.
+/// Pages of samples of a run that one file holds, the latest ones.
 const STATIC_SAMPLE_PAGES: usize = 10;
 
-/// The page of runs that were read, as one file: what the server would give, with the latest samples.
+/// Returns the page of these runs as one file: what the server would send, with the latest samples.
 pub fn whole_page(runs: &Runs) -> String {
     let mut pages_of = Map::new();
     let mut each = Vec::new();

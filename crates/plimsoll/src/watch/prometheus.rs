@@ -4,14 +4,14 @@ use super::live::Runs;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// One gauge a metric: `plimsoll_reward{run="first"} 0.9`.
+/// Writes one gauge for each metric: `plimsoll_reward{run="first"} 0.9`.
 pub fn text(runs: &Runs) -> String {
     let mut gauges: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
     for run in runs.each() {
         for (name, value) in run.gauges() {
             if let Some(value) = value.as_f64() {
                 let of = gauges.entry(metric(&name)).or_default();
-                // Two names may become one; a label may stand once.
+                // Two names may become one; a label may occur once.
                 if of.last().is_none_or(|(known, _)| *known != run.name) {
                     of.push((run.name.clone(), value));
                 }

@@ -1,6 +1,6 @@
-//! What is known of one run: read from its directory bit by bit, never written to, held in bounded memory.
+//! The state of one run, read from its directory piece by piece and held in bounded memory. Nothing is written.
 
-use super::beside::Beside;
+use super::files::Files;
 use super::line::{Line, Part};
 use super::samples;
 use super::series::Series;
@@ -9,33 +9,33 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the log that one turn reads: a slow disk or a long log holds nobody up.
+/// Bytes of the log read in one turn, so that a slow disk or a long log delays no other run.
 const TURN_BYTES: u64 = 4 << 20;
-/// Events that are listed. The oldest go first; how many is counted.
+/// Events kept. The oldest are dropped first, and counted.
 const NOTABLE_MAX: usize = 400;
-/// Points of evaluations, a set.
+/// Evaluations kept for each data set.
 const EVALS_MAX: usize = 1024;
 /// Data sets with evaluations.
 const EVAL_SETS_MAX: usize = 16;
 /// Parts of a step.
 const PARTS_MAX: usize = 24;
-/// Characters of a text in an event.
+/// Longest text in an event, in characters.
 const TEXT_CHARS_MAX: usize = 4000;
 
 /// The highest readings of a part of a step.
 #[derive(Clone, Debug, Default)]
 struct Peak {
     most: Part,
-    /// Of the trainer, its workers and its supervisor, read at one time.
+    /// The trainer, its workers and its supervisor, read at one time.
     all_bytes: u64,
 }
 
-/// A run and how far it was read.
+/// A run and the position up to which it was read.
 pub struct Run {
     pub name: String,
     pub dir: PathBuf,
     tail: Tail,
-    beside: Beside,
+    files: Files,
     is_there: bool,
     /// Steps of the log.
     pub series: Series,
@@ -55,20 +55,20 @@ pub struct Run {
     finished: bool,
     unreadable_lines: u64,
     sample_files: Vec<String>,
-    /// Grows with everything that a page may show.
+    /// Incremented with every change that a page may show.
     pub version: u64,
-    /// Grows with what `detail` says.
+    /// Incremented with every change of `detail`.
     detail_version: u64,
 }
 
 impl Run {
-    /// The run in `dir`, of which nothing is read yet.
+    /// Reads nothing yet.
     pub fn new(name: String, dir: &Path) -> Run {
         Run {
             name,
             dir: dir.to_path_buf(),
             tail: Tail::new(&dir.join("events.jsonl")),
-            beside: Beside::default(),
+            files: Files::default(),
             is_there: true,
             series: Series::new(0),
             what: String::new(),
@@ -91,7 +91,7 @@ impl Run {
         }
     }
 
-    /// Reads what came since, up to a bound. True if there is more to read now.
+    /// Reads what was added, up to a bound. Returns true if there is more to read now.
     pub fn turn(&mut self) -> bool {
         let look = self.tail.look();
         let was_there = std::mem::replace(&mut self.is_there, look != Look::Gone);
@@ -99,23 +99,23 @@ impl Run {
             self.begin_again();
         }
         let read = if matches!(look, Look::Grown | Look::Restarted) { self.read() } else { 0 };
-        let beside = self.beside.look(&self.dir);
+        let small_files = self.files.look(&self.dir);
         let files = samples::list(&self.dir);
         let other_files = files != self.sample_files;
         self.sample_files = files;
-        let changed = beside || other_files || was_there != self.is_there;
+        let changed = small_files || other_files || was_there != self.is_there;
         self.detail_version += u64::from(changed);
         self.version += u64::from(changed || read > 0 || look == Look::Restarted);
         read > 0 && self.tail.offset() < self.tail.length()
     }
 
-    /// Everything that came from the log is void: it was cut, replaced or begun anew.
+    /// Forgets everything from the log: it was cut, replaced or started again.
     fn begin_again(&mut self) {
         let fresh = Run::new(std::mem::take(&mut self.name), &self.dir);
         let old = std::mem::replace(self, fresh);
         self.series = Series::new(old.series.epoch() + 1);
         self.tail = old.tail;
-        self.beside = old.beside;
+        self.files = old.files;
         self.sample_files = old.sample_files;
         (self.version, self.detail_version) = (old.version + 1, old.detail_version + 1);
     }
@@ -127,12 +127,12 @@ impl Run {
             None => self.unreadable_lines += 1,
         });
         self.tail = tail;
-        // A disk that fails is looked at again in the next turn; what was read stays.
+        // A failed read is tried again in the next turn; what was read stays.
         read.unwrap_or(0)
     }
 
     fn add(&mut self, offset: u64, line: &Line<'_>) {
-        // Clocks jump; seconds since the start are the run's own.
+        // Clocks jump; the run counts its own seconds since the start.
         self.seconds = line.seconds_since_start.unwrap_or(self.seconds);
         match line.event.as_ref() {
             "started" => self.start(line),
@@ -237,19 +237,19 @@ impl Run {
         self.detail_version += 1;
     }
 
-    /// In one word.
+    /// Returns the state in one word.
     fn state(&self) -> &'static str {
         match () {
             () if !self.is_there => "gone",
-            () if self.beside.crash().is_some() => "failed",
-            () if self.beside.is_held() == Some(true) => "running",
-            () if self.finished || self.beside.summary().is_some() => "finished",
-            () if self.beside.is_held() == Some(false) => "stopped",
+            () if self.files.crash().is_some() => "failed",
+            () if self.files.is_held() == Some(true) => "running",
+            () if self.finished || self.files.summary().is_some() => "finished",
+            () if self.files.is_held() == Some(false) => "stopped",
             () => "unknown",
         }
     }
 
-    /// What changes with each step, in about a kilobyte.
+    /// Returns what changes with each step, in about a kilobyte.
     pub fn brief(&self) -> Value {
         let last = |name: &str| self.series.last(name);
         let evals = self.evals.values().next();
@@ -282,7 +282,7 @@ impl Run {
         })
     }
 
-    /// What changes seldom.
+    /// Returns what rarely changes.
     pub fn detail(&self) -> Value {
         let peaks = self.peaks.iter().map(|Peak { most, all_bytes }| {
             json!({
@@ -299,24 +299,24 @@ impl Run {
         json!({
             "detail_version": self.detail_version,
             "dir": self.dir.display().to_string(),
-            "plan": self.beside.plan(),
+            "plan": self.files.plan(),
             "peaks": peaks.collect::<Vec<Value>>(),
             "evals": self.evals,
             "trend": self.trend,
             "notable": self.notable,
             "notable_left_out": self.notable_left_out,
-            "crash": self.beside.crash(),
-            "summary": self.beside.summary(),
-            "run_file": self.beside.run_file(),
+            "crash": self.files.crash(),
+            "summary": self.files.summary(),
+            "run_file": self.files.run_file(),
             "sample_files": self.sample_files,
             "unreadable_lines": self.unreadable_lines + self.tail.too_long(),
             "metrics_left_out": self.series.names_left_out(),
         })
     }
 
-    /// Slugs that its events name.
+    /// Returns the slugs in its events.
     pub fn slugs(&self) -> Vec<String> {
-        let crash = self.beside.crash().map(|crash| &crash["slug"]);
+        let crash = self.files.crash().map(|crash| &crash["slug"]);
         let noted = self.notable.iter().map(|event| &event["slug"]).chain(crash);
         let mut slugs: Vec<String> = noted.filter_map(|slug| slug.as_str().map(str::to_string)).collect();
         slugs.sort();
@@ -324,7 +324,7 @@ impl Run {
         slugs
     }
 
-    /// The single steps from `first` to `last`, where buckets hold several: read from the log again, up to `bytes_max`.
+    /// Reads the single steps from `first` to `last` from the log again, up to `bytes_max`, where buckets hold several.
     pub fn zoom(&self, first: u32, last: u32, bytes_max: u64) -> Series {
         let mut near = Series::new(self.series.epoch());
         let mut tail = Tail::new(&self.dir.join("events.jsonl"));
@@ -350,7 +350,7 @@ impl Run {
         near
     }
 
-    /// One line of numbers for Prometheus, by metric.
+    /// Returns the numbers for Prometheus, by metric.
     pub fn gauges(&self) -> Map<String, Value> {
         let brief = self.brief();
         let mut gauges = Map::new();
@@ -377,7 +377,7 @@ impl Run {
 }
 
 impl Peak {
-    /// True if one of the readings is the highest.
+    /// Returns true if one of the readings is a new maximum.
     fn add(&mut self, part: &Part, others: u64) -> bool {
         let most = &mut self.most;
         let raise = |known: &mut u64, now: u64| now > std::mem::replace(known, now.max(*known));

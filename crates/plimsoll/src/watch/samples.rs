@@ -1,5 +1,5 @@
-//! Samples of a run: which files there are, and the rows of them that hold some words. Files are read as streams, newest
-//! first; a page of rows says where the next one begins.
+//! Samples of a run: the list of files, and the rows that contain some words. Files are read as streams, newest
+//! first; a page of rows tells where the next one begins.
 
 use super::tail::{LINE_BYTES_MAX, fill};
 use serde_json::{Value, json};
@@ -7,32 +7,32 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Files that are listed.
+/// Files listed.
 const FILES_MAX: usize = 4096;
-/// Rows of one answer.
+/// Rows in one answer.
 pub const ROWS_MAX: usize = 20;
-/// Bytes that one answer reads; a search goes on where it stopped.
+/// Bytes read for one answer; a search continues where it stopped.
 const READ_BYTES_MAX: u64 = 32 << 20;
-/// Characters of a text that are shown.
+/// Characters shown of a text.
 const TEXT_CHARS_MAX: usize = 16_384;
-/// Tokens of a response whose log-probs are shown.
+/// Tokens of a response shown with log-probs.
 const TOKENS_MAX: usize = 4096;
-/// Turns and messages of an episode that are shown.
+/// Turns and messages shown of an episode.
 const TURNS_MAX: usize = 64;
 
-/// Which rows are wanted.
+/// Which rows to return.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
-    /// Words in the prompt or the response, whatever their case; empty for all rows.
+    /// Words in the prompt or the response, ignoring case; empty for all rows.
     pub words: String,
     /// One file; all if empty.
     pub file: String,
     pub reward: Reward,
-    /// Where the answer before stopped: a file and the offset of a line.
+    /// Where the previous answer stopped: a file and the offset of a line.
     pub from: Option<(String, u64)>,
 }
 
-/// Rows by what they got.
+/// Rows by their reward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reward {
     #[default]
@@ -42,7 +42,7 @@ pub enum Reward {
 }
 
 impl Reward {
-    /// As the page says it; anything else is all rows.
+    /// Parses the page's name; anything else is all rows.
     pub fn of(name: &str) -> Reward {
         match name {
             "positive" => Reward::Positive,
@@ -61,7 +61,7 @@ impl Reward {
     }
 }
 
-/// Names of the files with samples, the latest step first; of one step, evaluations first.
+/// Lists the files with samples, the latest step first; within a step, evaluations first.
 pub fn list(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir.join("samples")).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -71,14 +71,14 @@ pub fn list(dir: &Path) -> Vec<String> {
     names
 }
 
-/// `step-000010.jsonl` and `eval-000010-math.jsonl` are of step 10.
+/// Returns the step of a file: `step-000010.jsonl` and `eval-000010-math.jsonl` are of step 10.
 fn step_of(name: &str) -> u64 {
     let digits =
         name.split(['-', '.']).find(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// The next rows, and where those behind them begin. A file that is not in the list is no file of the run.
+/// Returns the next rows and where the ones after them begin. Files that are not in the list are not served.
 pub fn find(dir: &Path, query: &Query) -> Value {
     let files = list(dir);
     let names = files.iter().filter(|name| query.file.is_empty() || **name == query.file);
@@ -98,7 +98,7 @@ pub fn find(dir: &Path, query: &Query) -> Value {
     json!({ "rows": rows, "next": null })
 }
 
-/// Rows of one file from `offset` on; where it stopped, if that is before the end.
+/// Reads rows of one file from `offset` on. Returns where it stopped, if that is before the end.
 fn read(
     dir: &Path,
     name: &str,
@@ -115,7 +115,7 @@ fn read(
         if filled == 0 {
             return None;
         }
-        // A row without its end is one that is too long or half a file: it is passed over.
+        // A row without its end is too long, or half written: it is skipped.
         let end = buffer[..filled].iter().rposition(|&b| b == b'\n').map_or(filled, |at| at + 1);
         for line in buffer[..end].split_inclusive(|&b| b == b'\n') {
             if rows.len() == ROWS_MAX || *left == 0 {
@@ -142,7 +142,7 @@ fn holds(row: &Value, words: &str) -> bool {
         || texts.iter().filter_map(|text| text.as_str()).any(|text| text.to_lowercase().contains(words))
 }
 
-/// A row as the page shows it, in bounded size.
+/// Returns a row as the page shows it, in bounded size.
 fn shown(file: &str, row: &Value) -> Value {
     let mut out = json!({ "file": file });
     let target = out.as_object_mut().expect("made as one");

@@ -1,13 +1,13 @@
-//! The curves of a run in bounded memory: consecutive steps fall into buckets with mean, least and greatest of each
-//! metric. When all buckets are used, pairs of them become one and each new one takes twice the steps.
+//! The curves of a run in bounded memory: buckets of consecutive steps with the mean, minimum and maximum of each
+//! metric. When all buckets are used, neighbours are merged in pairs and each new one takes twice the steps.
 
 use std::fmt::Write as _;
 
 /// Buckets of a run. 100,000 steps have 64 each: more than one a pixel of a wide chart.
 pub const BUCKETS_MAX: usize = 2048;
-/// Metrics of a run; a reward may log names of its own. The rest is counted and left out.
+/// Metrics of a run; a reward may add names. Further ones are counted and left out.
 pub const METRICS_MAX: usize = 96;
-/// Bytes of a metric's name.
+/// Longest name of a metric, in bytes.
 const NAME_BYTES_MAX: usize = 120;
 
 /// A metric over the steps of one bucket.
@@ -38,7 +38,7 @@ impl Cell {
     }
 }
 
-/// The steps of a bucket, and where the first of them stands in the log.
+/// The steps of a bucket, and the offset of the first of them in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bucket {
     first: u32,
@@ -47,22 +47,21 @@ struct Bucket {
     offset: u64,
 }
 
-/// All metrics of a run over its steps.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Steps of a full bucket.
     width: u32,
     buckets: Vec<Bucket>,
     names: Vec<String>,
-    /// One a metric, as long as `buckets`.
+    /// One for each metric, each as long as `buckets`.
     columns: Vec<Vec<Cell>>,
     names_left_out: u64,
-    /// Grows when buckets that somebody may hold are no longer true.
+    /// Incremented when buckets that a page may hold become invalid.
     epoch: u64,
 }
 
 impl Series {
-    /// Nothing yet. Two series of different `epoch` have nothing in common.
+    /// Series of different `epoch` share no buckets.
     pub fn new(epoch: u64) -> Series {
         Series {
             width: 1,
@@ -80,40 +79,37 @@ impl Series {
         self.width
     }
 
-    /// See `new`.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Buckets now.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// The last step.
     pub fn last_step(&self) -> Option<u32> {
         self.buckets.last().map(|bucket| bucket.last)
     }
 
-    /// The metrics, in the order in which they came.
+    /// Returns the metrics, in order of appearance.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 
-    /// How often a metric was left out because there are too many.
+    /// Returns how often a metric was left out because there are too many.
     pub fn names_left_out(&self) -> u64 {
         self.names_left_out
     }
 
-    /// Where step `from` stands in the log, or one before it.
+    /// Returns the offset in the log of step `from`, or of one before it.
     pub fn offset_of(&self, from: u32) -> u64 {
         let after = self.buckets.partition_point(|bucket| bucket.first <= from);
         after.checked_sub(1).map_or(0, |at| self.buckets[at].offset)
     }
 
-    /// Adds a step that stands at `offset` of the log. A step at or before the last one takes back what stood from there on:
-    /// the run went on from an earlier checkpoint. Values that are no numbers are left out.
+    /// Adds a step at `offset` of the log. A step at or before the last one removes everything from there on:
+    /// the run continued from an earlier checkpoint. Values that are not numbers are left out.
     pub fn add<'n>(&mut self, step: u32, offset: u64, values: impl Iterator<Item = (&'n str, f64)>) {
         if self.last_step().is_some_and(|last| step <= last) {
             self.rewind(step);
@@ -153,7 +149,7 @@ impl Series {
         Some(&mut self.columns[at])
     }
 
-    /// A bucket that holds `step` and earlier ones goes as a whole: sums cannot be taken apart.
+    /// Removes `step` and later ones. A bucket that also holds earlier ones is removed as a whole: sums cannot be split.
     fn rewind(&mut self, step: u32) {
         let kept = self.buckets.partition_point(|bucket| bucket.last < step);
         self.buckets.truncate(kept);
@@ -181,13 +177,13 @@ impl Series {
         self.epoch += 1;
     }
 
-    /// The last value of a metric: the mean of the last bucket that has one.
+    /// Returns the last value of a metric: the mean of the last bucket that has one.
     pub fn last(&self, name: &str) -> Option<f64> {
         let column = &self.columns[self.names.iter().position(|known| known == name)?];
         column.iter().rev().find(|cell| cell.count > 0).map(Cell::mean)
     }
 
-    /// JSON of the buckets from index `from` on; the page replaces what it has from there.
+    /// Returns the buckets from index `from` on as JSON; the page replaces its own from there.
     pub fn json(&self, from: usize) -> String {
         let from = from.min(self.buckets.len());
         let mut out =
@@ -293,7 +289,7 @@ mod tests {
         assert_eq!(max[max.len() - 1], 100_000.0);
         assert_eq!(numbers(&got["count"]).iter().sum::<f64>(), 100_000.0);
         assert!(min.iter().zip(&max).zip(&mean).all(|((min, max), mean)| min <= mean && mean <= max));
-        // Where to read single steps again.
+        // Where single steps can be read again.
         assert_eq!(series.offset_of(1), 100);
         assert_eq!(series.offset_of(129), 12_900);
         assert_eq!(series.offset_of(150), 12_900);

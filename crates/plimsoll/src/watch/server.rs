@@ -1,5 +1,5 @@
-//! The server: its routes, and what a request may do. It answers GET alone, gives only what the page is made of and what
-//! the runs wrote, and takes runs by number and files by the names of its own lists, so no path comes from outside.
+//! The server: its routes, and what a request may do. It answers only GET, serves only the page's files and what
+//! the runs wrote, and takes runs by number and files by names from its lists: no path comes from outside.
 
 use super::guard::{CSP, Guard, Pass};
 use super::live::Runs;
@@ -24,16 +24,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Pages that are told of changes at the same time.
+/// Pages that can follow changes at the same time.
 const LISTENERS_MAX: usize = 64;
-/// Requests that read files at the same time.
+/// Requests that can read files at the same time.
 const READERS_MAX: usize = 4;
-/// A page hears of changes at most this often.
+/// A page gets changes at most this often.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Bytes of a log that one look at single steps reads.
+/// Bytes of a log read for one request of single steps.
 const ZOOM_BYTES_MAX: u64 = 16 << 20;
 
-/// What requests share.
+/// The state that requests share.
 #[derive(Clone)]
 struct Shared {
     runs: Arc<Runs>,
@@ -77,7 +77,7 @@ fn router(runs: Arc<Runs>, guard: Guard) -> Router {
         .with_state(shared)
 }
 
-/// Lets a request through that may pass, and puts the headers on every answer.
+/// Lets permitted requests through, and sets the headers of every answer.
 async fn guarded(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let mut response = match refusal(&shared.guard, &request) {
         Some(refusal) => refusal,
@@ -87,7 +87,7 @@ async fn guarded(State(shared): State<Shared>, request: Request, next: Next) -> 
     response
 }
 
-/// The answer to a request that may not pass, or that is to come again without the token in its address.
+/// Returns the answer to a request that is refused, or redirected to its address without the token.
 fn refusal(guard: &Guard, request: &Request) -> Option<Response> {
     let text = |name: HeaderName| {
         request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
@@ -129,7 +129,7 @@ fn set_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Tells a page of each change, with what every page shows.
+/// Sends a page each change, with the part that every page shows.
 async fn events(State(shared): State<Shared>) -> Response {
     let Ok(place) = shared.listeners.clone().try_acquire_owned() else {
         let words = format!("{LISTENERS_MAX} pages are open already; close one\n");
@@ -165,7 +165,7 @@ async fn detail(State(shared): State<Shared>, Params(of): Params<OfRun>) -> Resp
     blocking(move || shared.runs.get(of.run).map(|run| run.detail().to_string())).await
 }
 
-/// Buckets from an index on, if the page has those before; or single steps.
+/// Returns buckets from an index on, if the page has those before; or single steps.
 #[derive(Deserialize)]
 struct Part {
     run: usize,
@@ -230,7 +230,7 @@ async fn metrics(State(shared): State<Shared>) -> Response {
     (kind, prometheus::text(&shared.runs)).into_response()
 }
 
-/// Does what reads files or waits for a run on a thread for such work.
+/// Runs work that reads files or waits for a run on a blocking thread.
 async fn blocking(work: impl FnOnce() -> Option<String> + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(work).await {
         Ok(Some(text)) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),

@@ -1,7 +1,8 @@
-//! Follows an event log by byte offset. It owns where reading stopped and how it knows that what it read still stands there.
+//! Follows an event log by byte offset. It owns the position up to which it read, and checks that the log before it is
+//! unchanged.
 //!
-//! A line is handed on when its newline is there, so a torn last line waits for its end. A log that became shorter, was
-//! replaced, or holds other bytes where reading stopped is read again from its beginning. Memory is one buffer.
+//! A line is passed on once it has its newline, so a torn last line waits for its end. A log that became shorter, was
+//! replaced, or has other bytes where reading stopped is read again from the beginning. Memory is one buffer.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,32 +10,30 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Longest line that is read; an event has a few kilobytes. It is also the size of one reading.
+/// Longest line read; an event has a few kilobytes. Also the size of one read.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
-/// Bytes before the offset that are compared, to notice a log that was cut and grew again.
+/// Bytes before the offset compared to detect a log that was cut and grew again.
 const RECENT_BYTES: usize = 128;
 
-/// What became of the file since it was read last.
+/// How the file changed since the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// There is no such file, or it is none that can be read.
+    /// Missing or unreadable.
     Gone,
-    /// What was read before is void; reading begins at the first byte.
+    /// Replaced or cut: reading starts again at the first byte.
     Restarted,
-    /// There is more to read.
     Grown,
-    /// Nothing new.
     Same,
 }
 
-/// A log and how far it was read.
+/// A log and the position up to which it was read.
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,
     file: Option<File>,
-    /// Device and inode, length and time of the last look.
+    /// Device and inode, length and time at the last look.
     seen: Option<(u64, u64, u64, Option<SystemTime>)>,
-    /// End of the last whole line that was handed on.
+    /// End of the last line passed on.
     offset: u64,
     /// The bytes before `offset`.
     recent: Vec<u8>,
@@ -45,7 +44,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Nothing is read before the first look.
+    /// Reads nothing before the first look.
     pub fn new(path: &Path) -> Tail {
         Tail {
             path: path.to_path_buf(),
@@ -59,23 +58,22 @@ impl Tail {
         }
     }
 
-    /// How far it was read.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Reads from the line that begins at `offset` on, which an earlier reading gave.
+    /// Continues at `offset`, the start of a line from an earlier read.
     pub fn start_at(&mut self, offset: u64) {
         self.offset = offset;
         self.recent.clear();
     }
 
-    /// Length at the last look.
+    /// Returns the length at the last look.
     pub fn length(&self) -> u64 {
         self.seen.map_or(0, |(_, _, length, _)| length)
     }
 
-    /// Lines that were passed over because they are longer than `LINE_BYTES_MAX`.
+    /// Returns the number of lines skipped because they are longer than `LINE_BYTES_MAX`.
     pub fn too_long(&self) -> u64 {
         self.too_long
     }
@@ -103,8 +101,8 @@ impl Tail {
         if self.has_more() { Look::Grown } else { Look::Same }
     }
 
-    /// Hands on whole lines with the offsets they begin at, up to `budget_bytes` or one buffer more. Returns the bytes
-    /// that were passed; 0 means that only a torn line is left.
+    /// Passes on whole lines with their offsets, up to `budget_bytes` or one buffer more. Returns the bytes
+    /// passed; 0 means that only a torn line is left.
     pub fn read(&mut self, budget_bytes: u64, mut line: impl FnMut(u64, &[u8])) -> io::Result<u64> {
         let begun = self.offset;
         self.buffer.resize(LINE_BYTES_MAX, 0);

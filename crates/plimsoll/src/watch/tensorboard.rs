@@ -1,5 +1,5 @@
-//! Event files for TensorBoard: every metric of every step, and evaluations, as scalars. A file is a row of records, each
-//! with its length and two checksums (TFRecord), and each record one `Event` message of protocol buffers.
+//! Event files for TensorBoard: every metric of every step, and evaluations, as scalars. A file is a list of records, each
+//! with its length and two checksums (TFRecord); each record is one `Event` message of protocol buffers.
 
 use super::line::Line;
 use super::tail::{Look, Tail};
@@ -9,10 +9,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Bytes of the log that are read at once.
+/// Bytes of the log read at once.
 const READ_BYTES: u64 = 1 << 20;
 
-/// Writes the run in `dir` to `out`/`name`; returns the file and how many records it has.
+/// Writes the run in `dir` to `out`/`name`. Returns the file and the number of its records.
 ///
 /// Errors: `run-dir-unreadable`, `export-exists`, `write-failed`, `disk-full`.
 pub fn export(dir: &Path, name: &str, out: &Path) -> Result<(PathBuf, u64)> {
@@ -35,7 +35,7 @@ pub fn export(dir: &Path, name: &str, out: &Path) -> Result<(PathBuf, u64)> {
     Ok((path, written))
 }
 
-/// When the run file was written: seconds since 1970. The log counts from the run's start.
+/// Returns when the run file was written, in seconds since 1970: the log counts from the run's start.
 fn begun_at(dir: &Path) -> f64 {
     let time = fs::metadata(dir.join("run.toml")).and_then(|meta| meta.modified()).ok();
     time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0.0, |since| since.as_secs_f64())
@@ -66,7 +66,7 @@ fn write(dir: &Path, begun: f64, mut out: impl Write) -> io::Result<u64> {
     }
 }
 
-/// `Event { wall_time = 1, step = 2, summary = 5 }`; `None` for what has no number.
+/// Encodes `Event { wall_time = 1, step = 2, summary = 5 }`; `None` without a number.
 fn message(line: &Line<'_>, begun: f64) -> Option<Vec<u8>> {
     let mut summary = Vec::new();
     match line.event.as_ref() {
@@ -84,7 +84,7 @@ fn message(line: &Line<'_>, begun: f64) -> Option<Vec<u8>> {
     Some(event)
 }
 
-/// `Summary.Value { tag = 1, simple_value = 2 }`, which is field 1 of `Summary`.
+/// Encodes `Summary.Value { tag = 1, simple_value = 2 }`, which is field 1 of `Summary`.
 fn scalar(summary: &mut Vec<u8>, tag: &str, value: f64) {
     let mut one = Vec::new();
     field_bytes(&mut one, 1, tag.as_bytes());
@@ -121,12 +121,12 @@ fn record(out: &mut impl Write, data: &[u8]) -> io::Result<()> {
     out.write_all(&masked(crc32c(data)).to_le_bytes())
 }
 
-/// As TFRecord stores a checksum, so that checksums of data that holds checksums differ.
+/// Masks a checksum as TFRecord does, so that checksums of data that contains checksums differ.
 fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C (Castagnoli), a byte at a time. Source: RFC 3720, B.4.
+/// Computes CRC-32C (Castagnoli), byte by byte. Source: RFC 3720, B.4.
 fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = table();
     !bytes.iter().fold(!0, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ crc >> 8)
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
     }
 
-    /// Reads what was written: (step, tag, value).
+    /// Reads the records back: (step, tag, value).
     fn scalars(bytes: &[u8]) -> Vec<(u64, String, f32)> {
         let (mut at, mut found) = (0, Vec::new());
         while at < bytes.len() {

@@ -1,6 +1,6 @@
 //! What the tests of the binary share.
 
-#![allow(dead_code, reason = "each test file is a crate of its own and uses what it needs")]
+#![allow(dead_code, reason = "each test binary uses only a part")]
 
 pub mod cgroup;
 
@@ -59,7 +59,7 @@ pub fn check_refused(args: &[&str], code: i32, contains: &[&str]) {
     check_error(args, &plimsoll(args), code, contains);
 }
 
-/// The same of a run that is over, whose words before the error, if any, are notes and progress.
+/// As `check_refused`, for a run that is over: before the error there may be notes and progress.
 pub fn check_error(args: &[&str], output: &Output, code: i32, contains: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");

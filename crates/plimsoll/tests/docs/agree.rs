@@ -1,7 +1,7 @@
 //! Whether what a command printed is what its page shows.
 //!
-//! A shown line stands in the output as it is. `…` within it is any text, `…` alone any lines. Where a block says that
-//! numbers vary, so may sparklines, and whole lines may stand between those that are shown.
+//! A shown line must be in the output unchanged. `…` within it is any text, `…` alone any lines. Where a block says that
+//! numbers vary, so may sparklines, and other lines may come between the shown ones.
 
 /// What any text and any lines are shown as.
 const ANY: char = '…';
@@ -14,7 +14,7 @@ pub fn first_difference<'a>(shown: &'a [String], output: &str, numbers_are_free:
     };
     let lines: Vec<String> = output.lines().map(form).collect();
     let mut at = 0;
-    // What is shown may begin anywhere behind an elision; the first line begins at the top.
+    // Lines after an elision may begin anywhere; the first line begins at the top.
     let mut may_skip = numbers_are_free;
     for line in shown {
         if line.trim() == ANY.to_string() {

@@ -31,7 +31,7 @@ pub struct Block {
     pub with: Vec<String>,
     /// `numbers=vary`: those that are shown are of the machine on which the page was written.
     pub numbers_vary: bool,
-    /// What stands between the fences.
+    /// The text between the fences.
     pub text: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ fn fault(line: usize, message: impl Into<String>) -> Fault {
     Fault { line, message: message.into() }
 }
 
-/// All blocks of a page, and commands that stand where no test would find them.
+/// Returns all blocks of a page, and commands outside of blocks that a test would find.
 pub fn blocks(page: &str) -> (Vec<Block>, Vec<Fault>) {
     let (mut blocks, mut faults) = (Vec::new(), Vec::new());
     let mut open: Option<Block> = None;
@@ -135,7 +135,7 @@ impl Block {
             }
             _ => {
                 let line = self.text.iter().find(is_command)?;
-                Some(fault(self.line, format!("`{line}` stands in a block that is not `console`")))
+                Some(fault(self.line, format!("`{line}` is in a block that is not `console`")))
             }
         }
     }
@@ -165,7 +165,7 @@ impl Block {
     }
 }
 
-/// Code spans that are commands of ours: `plimsoll ...` between backticks, outside of fences.
+/// Returns the code spans that are commands: `plimsoll ...` between backticks, outside fences.
 pub fn spans(page: &str) -> Vec<(usize, String)> {
     let mut spans = Vec::new();
     let mut is_fenced = false;

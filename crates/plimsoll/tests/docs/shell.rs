@@ -77,14 +77,14 @@ impl Shell {
         format!("{} commands were run; the slowest:{}", self.ran.len(), slowest.collect::<String>())
     }
 
-    /// Whether the words of a command of ours are known to its parser: the verb, the flags, and the form of their values.
+    /// Whether the parser knows the words of a Plimsoll command: the verb, the flags, and the form of their values.
     pub fn parse(&self, command: &str) -> Result<(), String> {
         let mut words = words(command)?;
         words.push(UNKNOWN_FLAG.into());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let output = self.start(&words);
         let error = String::from_utf8_lossy(&output.stderr);
-        // `--samples N` in a sentence: a name in capitals stands for a value.
+        // `--samples N` in a sentence: a name in capitals is a placeholder.
         let is_placeholder = error.split("invalid value '").nth(1).and_then(|rest| rest.split('\'').next());
         let is_placeholder =
             is_placeholder.is_some_and(|value| value.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
@@ -112,7 +112,7 @@ impl Shell {
     }
 }
 
-/// The command of ours that `command` begins with: without what a shell would take, `cargo run --release --` as the binary.
+/// Returns the Plimsoll command that `command` begins with, without shell syntax; `cargo run --release --` is the binary.
 pub fn ours(command: &str) -> Option<String> {
     let command = command.trim();
     let rest = match command.strip_prefix("cargo run --release -- ") {
@@ -123,7 +123,7 @@ pub fn ours(command: &str) -> Option<String> {
     (first == "plimsoll").then(|| rest[..end(&rest, "#|><;&")].trim_end().to_string())
 }
 
-/// Where the first of these characters stands behind a space and outside of quotes: a comment, a pipe or a redirection.
+/// Finds the first of these characters after a space and outside quotes: a comment, a pipe or a redirection.
 fn end(command: &str, marks: &str) -> usize {
     let mut quote = None;
     for (index, c) in command.char_indices() {

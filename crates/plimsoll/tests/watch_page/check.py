@@ -67,7 +67,7 @@ def look_at(page, url, is_live):
     assert page.run(unnamed) == [], page.run(unnamed)
     assert page.run("document.querySelector('.area').getAttribute('aria-label')").startswith("Reward")
     page.run("document.querySelector('.chart details summary').click()")
-    page.until("document.querySelectorAll('.chart table tbody tr').length > 3", "the table behind a chart")
+    page.until("document.querySelectorAll('.chart table tbody tr').length > 3", "the table of a chart")
     page.run("document.querySelector('.token').focus()")
     page.until("!document.getElementById('tip').hidden", "a token's probability")
     assert "probability" in page.run("document.getElementById('tip').textContent")

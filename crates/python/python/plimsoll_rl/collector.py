@@ -82,11 +82,11 @@ class Collector:
 
     @property
     def slots(self):
-        """Where the leaves of an observation and of an action lie in bytes."""
+        """The places of the leaves of an observation and of an action in bytes."""
         return self._observation, self._action
 
     def publish(self, version: int | None = None):
-        """The policy's weights have changed."""
+        """Announces that the policy's weights have changed."""
         self.version = self.version + 1 if version is None else version
         self._collector.publish(self.version)
 
@@ -95,7 +95,7 @@ class Collector:
         return json.loads(self._collector.stats())
 
     def take_faults(self) -> list[str]:
-        """What has failed since the last call."""
+        """Takes the failures since the last call."""
         return self._collector.take_faults()
 
     def close(self):
@@ -167,7 +167,7 @@ class Batch:
 
     @property
     def actions(self):
-        """[E, T, ...]; what the policy chose."""
+        """[E, T, ...]; the policy's choice."""
         return self._slot("actions")
 
     @property
@@ -227,7 +227,7 @@ class Batch:
 
     @property
     def next_observations(self):
-        """[E, T, ...], a copy: what came after each frame, where an episode ended its last observation."""
+        """[E, T, ...], a copy: the observation after each frame; at the end of an episode, its last one."""
         slot = self._slots["observations"]
         after = self._column("observations", slot.dtype)[:, 1:].copy()
         for env, frame, final in self._finals():

@@ -1,4 +1,4 @@
-"""The command ``plimsoll-env-worker``: becomes a worker of Python environments. A collector starts it, nobody else."""
+"""The command ``plimsoll-env-worker``: becomes a worker of Python environments. Started only by a collector."""
 
 import os
 import shutil
@@ -9,9 +9,9 @@ from . import _native
 
 
 def program() -> str | None:
-    """Where the command is installed, beside this interpreter; none if it is not."""
-    beside = os.path.join(sysconfig.get_path("scripts"), "plimsoll-env-worker")
-    return beside if os.access(beside, os.X_OK) else shutil.which("plimsoll-env-worker")
+    """Returns where the command is installed, next to this interpreter; None if it is not."""
+    installed = os.path.join(sysconfig.get_path("scripts"), "plimsoll-env-worker")
+    return installed if os.access(installed, os.X_OK) else shutil.which("plimsoll-env-worker")
 
 
 def asked(env: str, num_envs: int, options: dict) -> dict:

@@ -9,7 +9,7 @@ from .collector import Batch, Collector
 
 
 class Transitions(NamedTuple):
-    """Arrays with one entry a transition. ``rewards`` are sums over the steps, discounted; the value of
+    """Arrays with one entry per transition. ``rewards`` are sums over the steps, discounted; the value of
     ``next_observations`` counts with ``bootstrap_discounts``, which is 0 where the task ended."""
 
     observations: object
@@ -35,11 +35,11 @@ class Replay:
         return self._ring.len()
 
     def push(self, batch: Batch):
-        """Copies a batch in; the oldest frames of its environments go."""
+        """Copies a batch over the oldest frames of its environments."""
         self._ring.push(batch.native)
 
     def sample(self, count: int, *, n: int = 1, discount: float = 0.99) -> Transitions:
-        """``count`` transitions of up to ``n`` steps."""
+        """Samples ``count`` transitions of up to ``n`` steps."""
         if not len(self):
             raise ValueError("the ring is empty: push a batch first")
         parts = self._ring.sample(self._draws, count, n, discount)

@@ -5,7 +5,7 @@ import numpy as np
 
 
 class Slot:
-    """Where the leaves of a space lie in a slot of bytes, as a numpy structure."""
+    """The places of the leaves of a space in a slot of bytes, as a numpy structure."""
 
     def __init__(self, part: dict):
         self.space = to_gymnasium(part["space"])
@@ -20,12 +20,12 @@ class Slot:
         )
 
     def view(self, slots: np.ndarray):
-        """An array of slots, [...], as a value of the space with the same leading axes. Nothing is copied."""
+        """Returns an array of slots, [...], as a value of the space with the same leading axes, without a copy."""
         leaves = iter([slots[name] for name in self.dtype.names])
         return nest(self.space, leaves)
 
     def pack(self, value, count: int) -> bytes:
-        """``count`` values of the space, nested as in Gymnasium's vector environments, as the bytes of their slots."""
+        """Returns ``count`` values of the space, nested as in Gymnasium's vector environments, as the bytes of their slots."""
         slots = np.zeros(count, self.dtype)
         leaves = list(flatten(self.space, value))
         for name, leaf, described in zip(self.dtype.names, leaves, self.leaves, strict=True):
@@ -38,7 +38,7 @@ class Slot:
 
 
 def to_gymnasium(space: dict):
-    """The space of Gymnasium with the same values."""
+    """Returns the space of Gymnasium with the same values."""
     kind = space["kind"]
     if kind == "box":
         shape = tuple(space["shape"])
@@ -63,13 +63,13 @@ def to_gymnasium(space: dict):
 
 
 def bounds(values: list, shape: tuple, unbounded: float) -> np.ndarray:
-    """Bounds of all elements; ``None`` is none."""
+    """Returns the bounds of all elements; ``None`` means unbounded."""
     array = np.array([unbounded if value is None else value for value in values], np.float64)
     return np.full(shape, array[0]) if array.size == 1 else array.reshape(shape)
 
 
 def nest(space, leaves):
-    """Leaves in order, as the space nests them."""
+    """Nests leaves as the space does."""
     if isinstance(space, gym.Dict):
         return {name: nest(part, leaves) for name, part in space.spaces.items()}
     if isinstance(space, gym.Tuple):
@@ -78,7 +78,7 @@ def nest(space, leaves):
 
 
 def flatten(space, value):
-    """The leaves of a nested value, in order."""
+    """Returns the leaves of a nested value, in order."""
     if isinstance(space, gym.Dict):
         for name, part in space.spaces.items():
             yield from flatten(part, value[name])

@@ -38,13 +38,13 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
-        """Begins an episode of each environment; a seed begins the same ones wherever it is given."""
+        """Begins an episode of each environment; a seed determines all of them."""
         if options:
             raise ValueError("options of a reset are not passed on; give env_options to the constructor")
         return self._view(self._vector.reset(seed)), {}
 
     def step(self, actions):
-        """Takes one action each."""
+        """Steps every environment with its action."""
         answer = self._vector.step(self._action.pack(actions, self.num_envs))
         observations, finals, rewards, flags = answer
         flags = np.frombuffer(flags, np.uint8)

@@ -230,7 +230,7 @@ fn signs(expr: &Expr) -> Vec<Expr> {
     }
 }
 
-/// `x = 2 + 3 = 5`: the name and the value, which is what stands last before an approximation; `x \in S`: x and S.
+/// `x = 2 + 3 = 5`: the name and the value, which is what comes last before an approximation; `x \in S`: x and S.
 pub(crate) fn named(expr: &Expr) -> Option<(&Expr, &Expr)> {
     let Expr::Relation(parts, ops) = expr else { return None };
     let about = ops.iter().position(|op| *op == Rel::Approx);

@@ -1,4 +1,4 @@
-//! Where in a response the answer stands: the last box, else the last words that say so, else the last expression.
+//! Where in a response the answer is: the last box, else the last words that say so, else the last expression.
 //!
 //! One answer is chosen, never several to try: a response that lists candidates must not be right by one of them.
 
@@ -7,7 +7,7 @@ use super::lex::UNITS;
 /// Longest text between two boxes that belong together, as in `\boxed{1} and \boxed{2}`.
 const GAP_CHARS_MAX: usize = 40;
 
-/// An answer as it stands in the text.
+/// An answer as written in the text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Found {
     /// The contents of the last box, or of the last boxes where they are joined.
@@ -53,7 +53,7 @@ fn closing_sentence(text: &str) -> Option<Found> {
         .then(|| Found::Text(formula.to_string()))
 }
 
-/// Cuts at the marks of chat templates, behind which another turn begins.
+/// Cuts at the marks of chat templates, after which another turn begins.
 fn before_markers(text: &str) -> &str {
     let marks = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>"];
     let end = marks.iter().filter_map(|mark| text.find(mark)).filter(|&at| at > 0).min();
@@ -157,7 +157,7 @@ fn boxes(text: &str) -> (Vec<Span>, Option<usize>) {
     (closed, left.max(bad))
 }
 
-/// `\boxed 5`: what stands up to white space or a dollar sign.
+/// `\boxed 5`: what comes before white space or a dollar sign.
 fn unbraced(text: &str, after: usize) -> Option<(usize, usize)> {
     let rest = &text[after..];
     let start = after + rest.len() - rest.trim_start_matches(' ').len();
@@ -249,7 +249,7 @@ fn prose_words(text: &str) -> usize {
     count
 }
 
-/// The text behind a command and, for commands of text and environments, behind their group.
+/// The text after a command and, for commands of text and environments, after their group.
 fn after_command(text: &str) -> &str {
     let name_end = text[1..].find(|c: char| !c.is_ascii_alphabetic()).map_or(text.len(), |at| at + 1);
     let name = &text[1..name_end];
@@ -282,7 +282,7 @@ fn from_prose(text: &str) -> String {
     last_expression(text).unwrap_or_default()
 }
 
-/// The sentence behind the last words that announce an answer.
+/// The sentence after the last words that announce an answer.
 fn after_cue(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let cues = [
@@ -318,7 +318,7 @@ fn sentence_end(text: &str) -> usize {
     text.len()
 }
 
-/// The last formula or number that stands alone, whichever ends later.
+/// The last formula or number on its own, whichever ends later.
 fn last_expression(text: &str) -> Option<String> {
     let formula = last_formula(text);
     let search_from = formula.as_ref().map_or(0, |f| f.1);

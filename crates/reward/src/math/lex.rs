@@ -20,7 +20,7 @@ pub(crate) enum Token {
     Sign(char),
 }
 
-/// A token and whether white space stood before it.
+/// A token and whether white space was before it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Spaced {
     pub token: Token,
@@ -140,7 +140,7 @@ pub(crate) fn tokens(text: &str, group_commas: bool) -> Option<Vec<Spaced>> {
 }
 
 fn lex(text: &str, group_commas: bool, nested: &mut u32) -> Option<Vec<Spaced>> {
-    // Text inside text inside text: nobody means that.
+    // Text inside text inside text: no answer means that.
     *nested += 1;
     if *nested > 64 || text.len() > 16 * TOKENS_MAX {
         return None;
@@ -244,7 +244,7 @@ impl Lexer<'_> {
         self.push(Token::Number(text));
     }
 
-    /// The digits of `\overline{…}` after a decimal, if that is what stands here.
+    /// The digits of `\overline{…}` after a decimal, if that is what is here.
     fn repeating_digits(&mut self) -> Option<String> {
         let ahead: String = self.chars[self.at..].iter().take(32).collect();
         let point = usize::from(ahead.starts_with('.'));

@@ -17,7 +17,10 @@ mod parse;
 mod primary;
 mod region;
 
+use crate::case::{Case, text_of};
+use crate::scorer::{Row, Verifier};
 use extract::Found;
+use plimsoll_base::Result;
 
 /// Only the end of a longer text is read.
 const TEXT_BYTES_MAX: usize = 256 << 10;
@@ -50,8 +53,20 @@ pub fn grade_math(response: &str, ground_truth: &str) -> bool {
         || (truth.text.contains(',') && parse::parse(&truth.text, false).is_some_and(|truth| same(&truth)))
 }
 
+pub(crate) struct Math;
+
+impl Verifier for Math {
+    fn score(&self, row: &Row, case: &Case) -> Result<f64> {
+        Ok(f64::from(grade_math(&case.response, &text_of(row.answer))))
+    }
+
+    fn why(&self, row: &Row, case: &Case) -> String {
+        why(&case.response, &text_of(row.answer))
+    }
+}
+
 /// What was read of both and how far the comparison came, in words.
-pub(crate) fn why(response: &str, ground_truth: &str) -> String {
+fn why(response: &str, ground_truth: &str) -> String {
     let (Some(answer), Some(truth)) = (read(response), read(ground_truth)) else {
         let which = if read(response).is_none() { "response" } else { "ground truth" };
         return format!("no answer was found in the {which}");

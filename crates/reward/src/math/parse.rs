@@ -1,7 +1,7 @@
 //! Tokens to a tree: a bounded recursive descent over what answers are written with.
 //!
 //! Loosest first: lists, relations, operations on sets, ratios, sums, products, powers. What does not parse is no
-//! error of ours: the answer is then compared as text.
+//! bug in Plimsoll: the answer is then compared as text.
 
 use super::expr::{Expr, Func, Rel, SetOp};
 use super::lex::{Spaced, Token, UNITS, tokens};

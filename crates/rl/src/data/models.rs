@@ -2,7 +2,7 @@
 //! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
-use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result};
+use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, slugs};
 use plimsoll_config::{Data, ModelOptions, RunSpec};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
 use plimsoll_text::{ChatTemplate, Tokenizer};
@@ -26,7 +26,7 @@ pub fn open_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
     let is_score = match &model {
         Ok(model) => model.head == Head::Score,
         // Errors of its head do not matter here.
-        Err(error) => error.slug.starts_with("reward-model-"),
+        Err(error) => slugs::REWARD_MODEL_HEAD.contains(&error.slug),
     };
     if !is_score {
         return model;
@@ -98,7 +98,7 @@ pub(crate) fn reward_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<Op
     let model = open_any_model(name, &options)?;
     if model.head != Head::Score {
         let message = format!("{name} is a causal language model: it predicts tokens and gives no score");
-        return Err(Error::new("reward-model-head-missing", message)
+        return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)
             .hint("train one with method = \"reward_model\", and name its checkpoint")
             .hint(
                 "or name a model for sequence classification (*ForSequenceClassification) with one label",

@@ -4,7 +4,7 @@ use super::glue::{after_turn, prompt};
 use crate::data::dataset::{Item, TextModel, forgetting};
 use crate::methods::buffers::StepBuffers;
 use crate::rollout::responses::{TextStop, response_text};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_text::Message;
@@ -107,7 +107,7 @@ impl Episodes {
             if episodes.iter().any(|episode| episode.messages != episodes[0].messages) {
                 let message =
                     format!("{}: reset begins two episodes of one seed differently", self.section.env);
-                return Err(Error::new("text-environment-bad-reply", message)
+                return Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
                     .fact(format!("it is episode {}", starts[g].index))
                     .hint("derive all randomness from the seed that reset is given"));
             }

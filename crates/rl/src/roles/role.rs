@@ -9,8 +9,8 @@ use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Decoder, FlatTensors, ParamTable, Params, Pass, PassIndex, Scorer, Streamed, backward,
-    backward_values, head, layers, load, rehearsal_sizes, restore, rope, values,
+    Activations, Decoder, Derivatives, FlatTensors, ParamTable, Params, Pass, PassIndex, Scorer, Streamed,
+    backward, head, layers, load, rehearsal_sizes, restore, rope, values,
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
 use plimsoll_run::checkpoint::{CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
@@ -360,13 +360,13 @@ impl<'a> Role<'a> {
         inv_temperature: f32,
         [d_head, d_entropy]: [&[f32]; 2],
     ) {
-        let decoder = self.decoder();
-        match self.shape.head {
+        let of = match self.shape.head {
             Head::Vocabulary => {
-                backward(dev, decoder, grads, add, pass, inv_temperature, d_head, d_entropy);
+                Derivatives::Vocabulary { inv_temperature, logprobs: d_head, entropy: d_entropy }
             }
-            Head::Score => backward_values(dev, decoder, grads, add, pass, d_head),
-        }
+            Head::Score => Derivatives::Values(d_head),
+        };
+        backward(dev, self.decoder(), grads, add, pass, of);
     }
 
     /// Returns the error that names the first tensor whose gradient is not finite.

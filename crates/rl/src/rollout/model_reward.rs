@@ -2,7 +2,7 @@
 //! prompt and response after each rollout, in a separate phase. It is never trained.
 
 use crate::{data::dataset::Item, roles::Trainer};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::ModelReward;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Samples;
@@ -41,7 +41,7 @@ pub fn add(
         let weighted = (f64::from(score) * model.weight) as f32;
         if !weighted.is_finite() {
             let message = format!("the reward model gave {score} for sample {sample}");
-            return Err(Error::new("reward-not-finite", message)
+            return Err(Error::new(slugs::REWARD_NOT_FINITE, message)
                 .hint("check its weights, and the weight of the reward"));
         }
         one.parts.insert(model.index, Some(score));

@@ -1,3 +1,6 @@
-//! What `import` and `doctor --run` make of other stacks' configurations.
+//! Tests of the crate from outside: what is read, what is known of options, and rows computed by hand.
 
+mod import;
+mod launch;
+mod options;
 mod plans;

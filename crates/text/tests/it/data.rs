@@ -108,7 +108,7 @@ fn supervised_rows_have_three_forms() {
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
 
-/// The text behind the tokens of a prompt.
+/// Returns the text of a tokenized prompt.
 fn prompt_text(
     prompt: &Prompt,
     system: Option<&str>,

@@ -1,4 +1,4 @@
-//! Tokenizers, templates and data from outside. `parquet` is a target of its own: it counts the allocations of its process.
+//! Tokenizers, templates and data from outside. `parquet` is a separate target: it counts the allocations of its process.
 
 mod data;
 mod smollm2;

@@ -1,4 +1,4 @@
-"""Makes the Parquet files beside it, as pyarrow (and so pandas, datasets and verl) writes them.
+"""Makes the Parquet files next to it, as pyarrow (and so pandas, datasets and verl) writes them.
 
     python3 crates/text/tests/parquet/make.py
 """

@@ -9,8 +9,8 @@ use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Decoder, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target, activations_layout,
-    backward, head, layers, load, rope,
+    Activations, Decoder, Derivatives, Mode, ParamTable, Params, Pass, PassLimits, Recompute, Target,
+    activations_layout, backward, head, layers, load, rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, StateDTypes, UpdateOptions, optimizer_layout,
@@ -214,7 +214,8 @@ impl Harness {
                     dl.push(l);
                     de.push(e);
                 }
-                backward(parts.dev, parts.decoder, grads, true, pass, inv_temperature, &dl, &de);
+                let of = Derivatives::Vocabulary { inv_temperature, logprobs: &dl, entropy: &de };
+                backward(parts.dev, parts.decoder, grads, true, pass, of);
             })
             .unwrap();
         (read(parts.dev, parts.grads.all), sum)

@@ -97,7 +97,7 @@ struct Numbers {
 
 /// Classifies an out-of-memory error of a card.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
-    // Other allocators and NCCL have classes of their own.
+    // Other allocators and NCCL have their own classes.
     if ["torch_memory_saver", "cumem_allocator", "NCCL WARN"].iter().any(|name| moment.text.contains(name)) {
         return None;
     }

@@ -47,7 +47,7 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let verdict = match last {
         Some((line, name)) => verdict
             .because(format!("{name} in line {line} went before: memory may have gone away under running work"))
-            .first("put a barrier and a device synchronisation behind every wake-up, and sleep only when no request is left"),
+            .first("put a barrier and a device synchronisation after every wake-up, and sleep only when no request is left"),
         None => verdict
             .because("no sleep, wake-up, release or capture is near: the place of the traceback is where the fault surfaced, not where it began")
             .first("run once with CUDA_LAUNCH_BLOCKING=1 in the engine's own process (Ray actors take it from runtime_env), or under compute-sanitizer"),

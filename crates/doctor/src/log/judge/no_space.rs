@@ -33,5 +33,5 @@ pub fn judge(moment: &Moment) -> Option<Verdict> {
         .iter()
         .find_map(|(slug, regex)| Some((*slug, regex.find(line)?.as_str())))
         .or_else(|| PATHS.iter().find_map(|(slug, regex)| Some((*slug, regex.find(&inner)?.as_str()))))?;
-    Some(Verdict::of(slug).because(format!("what was written to is told by `{}`", place.trim())))
+    Some(Verdict::of(slug).because(format!("`{}` shows what was written to", place.trim())))
 }

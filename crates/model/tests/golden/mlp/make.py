@@ -1,4 +1,4 @@
-"""Makes the files beside it: two actor-critics of PyTorch with an input, what they give, and their gradients.
+"""Makes the files next to it: two actor-critics of PyTorch with an input, what they give, and their gradients.
 
     python make.py        (needs torch, numpy and safetensors)
 """

@@ -1,4 +1,4 @@
-// Curves over steps: one line a run and metric, a band from the least to the greatest where a point stands for several steps.
+// Curves over steps: one line for each run and metric, a band from minimum to maximum where a point covers several steps.
 const CHARTS = [
   { id: "reward", title: "Reward", lines: ["reward"], evals: true },
   { id: "return", title: "Episode return", lines: ["episode/return_mean_100", "episode/return", "episode/return_mean"], first: true },

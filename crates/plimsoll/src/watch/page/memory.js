@@ -34,7 +34,7 @@ function poolCard(detail, pool) {
   const over = most > line;
   const words = most ? (over ? bytes(most - line) + " over the load line" : bytes(line - most) + " below the load line at the highest") : "not measured";
   const kinds = Object.keys(KINDS).filter((kind) => phases.some((p) => p.bands.some((b) => b.kind === kind)));
-  const plot = el("div", { class: "hull", role: "group", "aria-label": POOL_NAMES[pool.pool] + " by phase; the table beside it has the numbers" },
+  const plot = el("div", { class: "hull", role: "group", "aria-label": POOL_NAMES[pool.pool] + " by phase; the table next to it has the numbers" },
     ticks(top).map((tick) => el("div", { class: "tick", "aria-hidden": "true", css: { bottom: at(tick) } }, el("span", {}, bytes(tick)))),
     el("div", { class: "columns" }, phases.map((p) => column(p, at))),
     el("div", { class: "load", css: { bottom: at(line) }, "aria-hidden": "true" },

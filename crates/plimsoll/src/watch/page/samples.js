@@ -85,7 +85,7 @@ async function showSamples(run, more) {
   $("next").hidden = !found.next;
 }
 
-/** The list of files; new samples are shown only where nobody searches or reads on. */
+/** The list of files; new samples are shown only unless the reader searches or has paged on. */
 function drawSamples(run) {
   const detail = run && run.detail;
   if (!detail) return;

@@ -1,4 +1,4 @@
-// Where the page's data comes from: the server, or the file that it stands in.
+// Where the page's data comes from: the server, or the file it is in.
 const embedded = $("data") ? JSON.parse($("data").textContent) : null;
 
 async function get(path, params) {

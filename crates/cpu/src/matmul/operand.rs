@@ -1,0 +1,195 @@
+//! What products are computed from: panels of weights as they are stored, and a kernel for each element type.
+
+use super::tile::{Operands, TILE_PANELS, Tile, single, widened};
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use crate::lanes::{LANES, Lanes, Scalar, simd_fn};
+use crate::{CpuDevice, Isa};
+use half::bf16;
+use plimsoll_device::{DeviceKind, Matrix, MatrixLayout, PANEL};
+
+/// Storage that products are computed from.
+pub(crate) trait Operand: Lanes {
+    /// Elements of the reduced dimension that one step takes.
+    const STEP: usize;
+
+    /// Fills the first `rows` x `panels` of `out`.
+    ///
+    /// # Safety
+    /// The machine has `isa`; the operands reach over `rows` rows, `panels` panels and `len` elements.
+    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<Self>, out: &mut Tile);
+
+    /// `STEP` rows of at least 16 elements, `cols` apart, as `[16][STEP]`.
+    fn interleave_rows(from: &[Self], cols: usize, to: &mut [Self]);
+
+    /// A 16 x 16 block of a panel, `[16/STEP][16][STEP]`, with rows and columns exchanged.
+    fn transpose_block(isa: Isa, from: &[Self; PANEL * PANEL], to: &mut [Self; PANEL * PANEL]);
+}
+
+impl Operand for bf16 {
+    const STEP: usize = 2;
+
+    #[inline(always)]
+    fn interleave_rows(from: &[bf16], cols: usize, to: &mut [bf16]) {
+        let (first, second) = (&from[..PANEL], &from[cols..cols + PANEL]);
+        for ((to, a), b) in to.as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
+            *to = [*a, *b];
+        }
+    }
+
+    fn transpose_block(isa: Isa, from: &[bf16; PANEL * PANEL], to: &mut [bf16; PANEL * PANEL]) {
+        transpose_pairs(isa, from, to);
+    }
+
+    #[inline]
+    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
+        // SAFETY: the caller promises that the machine has `isa`, and operands that reach over rows and panels.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512Bf16 => x86::pairs_avx512(rows, panels, ops, out),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => x86::widened_avx2(rows, panels, ops, out),
+                _ => widened(Scalar, rows, panels, ops, out),
+            }
+        }
+    }
+}
+
+impl Operand for f32 {
+    const STEP: usize = 1;
+
+    #[inline(always)]
+    fn interleave_rows(from: &[f32], _cols: usize, to: &mut [f32]) {
+        to.copy_from_slice(&from[..PANEL]);
+    }
+
+    fn transpose_block(isa: Isa, from: &[f32; PANEL * PANEL], to: &mut [f32; PANEL * PANEL]) {
+        transpose_single(isa, from, to);
+    }
+
+    #[inline]
+    unsafe fn tile(isa: Isa, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
+        // SAFETY: the caller promises that the machine has `isa`, and operands that reach over rows and panels.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512Bf16 => x86::single_avx512(rows, panels, ops, out),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => x86::single_avx2(rows, panels, ops, out),
+                _ => single(Scalar, rows, panels, ops, out),
+            }
+        }
+    }
+}
+
+/// Panels of weights as they are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels<'a, E> {
+    pub(super) data: &'a [E],
+    pub(super) n: usize,
+    pub(super) k: usize,
+}
+
+impl<'a, E: Operand> Panels<'a, E> {
+    /// The panels of a matrix whose layout is that of weights of type `E`.
+    pub(crate) fn new(dev: &'a CpuDevice, w: Matrix<'a>) -> Panels<'a, E> {
+        assert_eq!(
+            w.layout,
+            MatrixLayout::of_weights(DeviceKind::Cpu, E::DTYPE),
+            "the layout of weights of {}",
+            E::DTYPE.name()
+        );
+        Panels { data: dev.read::<E>(w.buf), n: w.n, k: w.k }
+    }
+
+    pub(super) fn panel(&self) -> usize {
+        self.k.next_multiple_of(E::STEP) * PANEL
+    }
+
+    /// The panels from a group of `TILE_PANELS` on.
+    pub(super) fn group(&self, group: usize) -> &'a [E] {
+        &self.data[group * TILE_PANELS * self.panel()..]
+    }
+
+    /// Rows `first..first + n`; `first` begins a panel.
+    pub(crate) fn rows(&self, first: usize, n: usize) -> Panels<'a, E> {
+        assert!(first.is_multiple_of(PANEL) && first + n <= self.n, "rows {first}+{n} of {}", self.n);
+        let len = n.div_ceil(PANEL) * self.panel();
+        Panels { data: &self.data[first / PANEL * self.panel()..][..len], n, k: self.k }
+    }
+
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    pub(crate) fn k(&self) -> usize {
+        self.k
+    }
+}
+
+/// `[8][16][2]` to `[8][16][2]` with rows and columns exchanged, by any path.
+fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Bf16 {
+        // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
+        return unsafe { transpose_pairs_avx512(from, to) };
+    }
+    let _ = isa;
+    for (i, to) in to.iter_mut().enumerate() {
+        let (row, col) = (i / 32 * 2 + i % 2, i / 2 % 16);
+        *to = from[(col / 2 * 16 + row) * 2 + col % 2];
+    }
+}
+
+/// Quadruples (two rows, two columns) are turned in place, then exchanged as 64-bit elements of an 8 x 8 matrix.
+///
+/// # Safety
+/// The machine has the features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
+    use std::arch::x86_64::*;
+    let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    // SAFETY: both blocks are 16 x 16 bf16, which are 8 vectors.
+    let v: [__m512i; 8] = std::array::from_fn(|i| unsafe {
+        _mm512_shuffle_epi8(_mm512_loadu_si512(from.as_ptr().add(32 * i).cast()), turn)
+    });
+    for odd in 0..2 {
+        let a: [__m512i; 4] = std::array::from_fn(|i| {
+            if odd == 0 {
+                _mm512_unpacklo_epi64(v[2 * i], v[2 * i + 1])
+            } else {
+                _mm512_unpackhi_epi64(v[2 * i], v[2 * i + 1])
+            }
+        });
+        let even_quarters =
+            [_mm512_shuffle_i64x2::<0x88>(a[0], a[1]), _mm512_shuffle_i64x2::<0x88>(a[2], a[3])];
+        let odd_quarters =
+            [_mm512_shuffle_i64x2::<0xdd>(a[0], a[1]), _mm512_shuffle_i64x2::<0xdd>(a[2], a[3])];
+        let out = [
+            _mm512_shuffle_i64x2::<0x88>(even_quarters[0], even_quarters[1]),
+            _mm512_shuffle_i64x2::<0x88>(odd_quarters[0], odd_quarters[1]),
+            _mm512_shuffle_i64x2::<0xdd>(even_quarters[0], even_quarters[1]),
+            _mm512_shuffle_i64x2::<0xdd>(odd_quarters[0], odd_quarters[1]),
+        ];
+        for (i, x) in out.into_iter().enumerate() {
+            // SAFETY: vector 2 i + odd of the 8 of a block: i < 4 and odd < 2.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(32 * (2 * i + odd)).cast(), x) };
+        }
+    }
+}
+
+simd_fn! {
+    /// `[16][16]` with rows and columns exchanged.
+    fn transpose_single[](s: S, from: &[f32; 256], to: &mut [f32; 256]) {
+        let from = from.as_chunks::<LANES>().0;
+        let mut rows = [s.splat(0.0); LANES];
+        for (row, from) in rows.iter_mut().zip(from) {
+            *row = f32::load(s, from);
+        }
+        for (to, x) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(s.transpose(rows)) {
+            f32::store(s, to, x);
+        }
+    }
+}

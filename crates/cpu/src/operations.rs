@@ -1,0 +1,192 @@
+//! Which function runs an operation, and the scratch that they need.
+
+use crate::cpu_device::CpuDevice;
+use crate::{
+    activation, adamw, adamw8, attention, attention_backward, elementwise, head, lanes, matmul, norm, peak,
+    rope, sample,
+};
+use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
+use plimsoll_device::{
+    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
+};
+use plimsoll_memory::{Buf, Layout, Pool as HostPool};
+use std::sync::atomic::Ordering;
+
+/// True if attention takes heads of `head_dim` elements: whole vectors, up to the largest that its tiles hold.
+pub fn takes_head_dim(head_dim: usize) -> bool {
+    head_dim.is_multiple_of(lanes::LANES) && head_dim <= rope::HEAD_DIM_MAX
+}
+
+impl CpuDevice {
+    /// What the device itself needs in the arena: the resident region `device.scratch`, if the model is trained.
+    ///
+    /// Each thread has room for three panels of the largest transposed matrix; independent of the number of rows.
+    /// Errors: `size-overflow`.
+    pub fn scratch_layout(spec: &ModelSpec, weights: DType, threads: usize, update: bool) -> Result<Layout> {
+        let mut layout = Layout::new();
+        if update {
+            let shape = [threads as u64, scratch_elements(spec, weights)];
+            layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
+        }
+        Ok(layout)
+    }
+
+    /// The same for matrices `[n, k]` of f32 weights, whatever they belong to.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<Layout> {
+        let each = matrices.iter().map(|&(n, k)| matmul::transpose_elements(n, k, DType::F32));
+        let shape = [threads as u64, each.max().unwrap_or(0)];
+        let mut layout = Layout::new();
+        layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, DType::F32)?;
+        Ok(layout)
+    }
+}
+
+/// Elements of one thread's scratch: the largest transposed group of panels among the model's matrices.
+fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
+    let (h, f, q) = (u64::from(spec.hidden), u64::from(spec.ffn), u64::from(spec.q_width()));
+    let qkv = q + 2 * u64::from(spec.kv_width());
+    let head = u64::from(spec.vocab).min(plimsoll_device::HEAD_TILE as u64);
+    let matrices = [(qkv, h), (h, q), (2 * f, h), (h, f), (head, h)];
+    matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights)).into_iter().max().expect("five matrices")
+}
+
+/// Makes a gradient zero to which a sum is added, unless it is to be added to what is there.
+fn begin_sum(dev: &CpuDevice, grad: Buf<'_>, add: bool) {
+    if !add {
+        elementwise::zero(dev, grad);
+    }
+}
+
+impl Backend for CpuDevice {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+    fn machine_type(&self) -> String {
+        self.isa.name().to_string()
+    }
+    fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+    fn peak_flops(&self, seconds: f64) -> f64 {
+        peak::measure_flops(&self.pool, self.isa, seconds) * 1e9
+    }
+    fn perturb_norms(&self, on: bool) {
+        self.perturbed.store(on, Ordering::Relaxed);
+    }
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn launch(&self, op: Checked<'_, '_>) {
+        match op.op() {
+            Op::Embed { table, ids, out } => elementwise::embed(self, table, ids, out),
+            Op::RmsNorm { x, w, eps, out } => norm::rms_norm(self, x, w, eps, out),
+            Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
+            Op::MatmulAdd { x, w, resid, out } => {
+                if out != resid {
+                    elementwise::cast(self, resid, out);
+                }
+                matmul::forward(self, x, w, None, out, true);
+            }
+            Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
+                rope::forward(self, qkv, norms, rope, batch, kv, q_out);
+            }
+            Op::CopyKv { kv, copies } => rope::copy_kv(self, kv, copies),
+            Op::Attention { q, kv, batch, out, lse } => attention::forward(self, q, kv, batch, out, lse),
+            Op::Swiglu { gate_up, f, out } => elementwise::swiglu(self, gate_up, f, out),
+            Op::Activate { how, x, out } => activation::activate(self, how, x, out),
+            Op::GatherRows { x, rows, out } => elementwise::gather_rows(self, x, rows, out),
+            Op::Head { x, w, targets, inv_temperature, tile, out } => {
+                head::forward(self, x, w, targets, inv_temperature, tile, out);
+            }
+            Op::Sample { args } => sample::sample(self, args),
+            Op::Advance { batch, ids, tokens, keys } => elementwise::advance(self, batch, ids, tokens, keys),
+            Op::Cast { src, dst } => elementwise::cast(self, src, dst),
+            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
+            Op::MatmulDw { dy, x, grad, add, pack } => {
+                begin_sum(self, grad.buf, add);
+                matmul::backward_w(self, dy, x, grad, pack);
+            }
+            Op::BiasBackward { dy, grad, add } => {
+                begin_sum(self, grad, add);
+                norm::bias_backward(self, dy, grad);
+            }
+            Op::RmsNormBackward { x, w, eps, dy, to } => {
+                begin_sum(self, to.dw, to.add);
+                norm::rms_norm_backward(self, x, w, eps, dy, to);
+                if let Some(rounded) = to.rounded {
+                    elementwise::cast(self, to.dx, rounded);
+                }
+            }
+            Op::AttentionBackward { args } => attention_backward::backward(self, args),
+            Op::RopeBackward { args } => rope::backward(self, args),
+            Op::SwigluBackward { gate_up, f, dout, d_gate_up, out } => {
+                elementwise::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
+            }
+            Op::ActivateBackward { how, y, dy, dx } => activation::activate_backward(self, how, y, dy, dx),
+            Op::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(self, src, rows, dst),
+            Op::HeadBackward { args } => {
+                begin_sum(self, args.grad.buf, args.add);
+                head::backward(self, args);
+            }
+            Op::EmbedBackward { d, ids, grad } => elementwise::embed_backward(self, d, ids, grad),
+            Op::AdamW { how, bufs } => match bufs.scales {
+                Some(scales) => adamw8::adamw(self, how, bufs, scales),
+                None => adamw::adamw(self, how, bufs),
+            },
+            Op::WriteCodes { src, dst } => adamw8::write_codes(self, src, dst),
+            Op::Zero { dst } => elementwise::zero(self, dst),
+        }
+    }
+
+    fn put_u32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u32]) {
+        elementwise::write_u32(self, dst, src);
+    }
+    fn get_u32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [u32]) {
+        dst.copy_from_slice(self.read(src));
+    }
+    fn put_f32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[f32]) {
+        elementwise::write_f32(self, dst, src);
+    }
+    fn get_f32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [f32]) {
+        elementwise::read_f32(self, src, dst);
+    }
+    fn put_rows(&self, _: &Claim<'_>, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
+        elementwise::write_rows(self, dst, first_row, src);
+    }
+    fn get_rows(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
+        elementwise::read_rows(self, src, first_row, dst);
+    }
+    fn get_codes(
+        &self,
+        _: &Claim<'_>,
+        src: Coded<'_>,
+        (k, layout): (usize, MatrixLayout),
+        first_row: usize,
+        dst: &mut [f32],
+    ) {
+        adamw8::read_codes(self, src, k, layout, first_row, dst);
+    }
+    fn get_sum_squares(&self, _: &Claim<'_>, x: Buf<'_>) -> f64 {
+        adamw::sum_squares(self, x)
+    }
+
+    fn sync(&self) {}
+    fn both(&self, a: &(dyn Fn() + Sync), b: &(dyn Fn() + Sync)) {
+        self.pool.run(2, &|task, _| if task == 0 { a() } else { b() });
+    }
+    fn pipeline(&self) -> Option<&dyn Pipeline> {
+        self.slots.is_some().then_some(self)
+    }
+
+    fn offload_begin(&self) {}
+    fn offload_wait(&self, _slot: usize) {}
+    fn bring<'a, 'c>(&self, _slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
+        copies.for_each(|copy| elementwise::copy_bytes(self, copy.src, copy.dst));
+    }
+    fn send_back<'a, 'c>(&self, _slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
+        copies.for_each(|copy| elementwise::copy_bytes(self, copy.src, copy.dst));
+    }
+}

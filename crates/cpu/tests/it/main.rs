@@ -1,0 +1,26 @@
+//! The CPU's operations against f64 references, and the properties that the rest of the system is built on: a row's
+//! bits are its own, and threads change none.
+
+#[path = "../../../device/tests/both/mod.rs"]
+mod both;
+
+mod activation;
+mod adamw;
+mod adamw8;
+mod attention;
+mod attention_backward;
+mod bench;
+mod head;
+mod matmul;
+mod rotation;
+mod rows;
+
+mod cases {
+    use crate::both::{Rig, Sized, cases, paths};
+
+    fn open(buffers: &[Sized<'_>]) -> Vec<Rig> {
+        paths().map(|isa| Rig::new(isa, 2, buffers)).collect()
+    }
+
+    cases!(open);
+}

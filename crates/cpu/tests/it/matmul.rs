@@ -1,0 +1,223 @@
+//! Products against f64, for every path of the machine, odd shapes, and bits that must not depend on M or threads.
+
+use crate::both::{Rig, check_close, matrix_len, normal, paths, round};
+use plimsoll_base::DType::{self, Bf16, F32};
+use plimsoll_base::ModelSpec;
+use plimsoll_cpu::{CpuDevice, Isa};
+use plimsoll_device::Device;
+use plimsoll_device::sizes::cpu::pack_elements;
+
+/// (M, N, K): tiny, a single output (the value head), odd K, N that fills no panel, several panel groups, and more rows than a block.
+const SHAPES: &[(usize, usize, usize)] = &[
+    (1, 1, 1),
+    (1, 15, 128),
+    (130, 1, 64),
+    (3, 17, 7),
+    (7, 48, 33),
+    (9, 49, 64),
+    (64, 96, 20),
+    (65, 100, 31),
+    (130, 33, 65),
+    (300, 40, 50),
+];
+
+fn bench(isa: Isa, threads: usize, (m, n, k): (usize, usize, usize), e: DType, out: DType) -> Rig {
+    let scratch = threads * (n + 1) * 48;
+    Rig::new(
+        isa,
+        threads,
+        &[
+            ("x", e, m * k),
+            ("w", e, matrix_len(n, k, e)),
+            ("bias", e, n),
+            ("y", out, m * n),
+            ("dy", e, m * n),
+            ("dx", out, m * k),
+            ("grad", out, matrix_len(n, k, e)),
+            ("pack", e, pack_elements(m as u64, n as u64, k as u64, e) as usize),
+            ("scratch", e, scratch),
+        ],
+    )
+}
+
+/// Sum of products over the middle index, and of their absolute values: the scale of rounding errors.
+fn product(
+    rows: usize,
+    cols: usize,
+    len: usize,
+    term: impl Fn(usize, usize, usize) -> f64,
+) -> (Vec<f64>, Vec<f64>) {
+    let all = |f: &dyn Fn(f64) -> f64| {
+        let one = |i: usize| (0..len).map(|j| f(term(i / cols, i % cols, j))).sum::<f64>();
+        (0..rows * cols).map(one).collect::<Vec<f64>>()
+    };
+    (all(&|x| x), all(&f64::abs))
+}
+
+/// Rounding of the chain in f32 and of the result.
+fn tolerance(len: usize, out: DType) -> f64 {
+    len as f64 * 1.2e-7 + if out == Bf16 { 4.0e-3 } else { 1.2e-7 }
+}
+
+#[test]
+fn products_agree_with_f64_on_every_path() {
+    for isa in paths() {
+        for &shape in SHAPES {
+            for (e, out) in [(Bf16, Bf16), (Bf16, F32), (F32, F32)] {
+                check_shape(isa, shape, e, out);
+            }
+        }
+    }
+}
+
+fn check_shape(isa: Isa, (m, n, k): (usize, usize, usize), e: DType, out: DType) {
+    let what = |op: &str| format!("{op} [{m}, {n}, {k}] {} to {} on {}", e.name(), out.name(), isa.name());
+    let mut b = bench(isa, 2, (m, n, k), e, out);
+    let (x, w, bias) = (normal(1, m * k, 1.0, e), normal(2, n * k, 1.0, e), normal(3, n, 1.0, e));
+    let dy = normal(4, m * n, 1.0, e);
+    b.set("x", &x);
+    b.set("dy", &dy);
+    b.set("bias", &bias);
+    b.set_matrix("w", n, k, e, &w);
+    let matrix = b.matrix("w", n, k, e);
+    let at = |x: &[f32], i: usize| f64::from(x[i]);
+
+    let (y, scale) = product(m, n, k, |i, j, l| at(&x, i * k + l) * at(&w, j * k + l));
+    b.dev.matmul(b.buf("x"), matrix, None, b.buf("y"), false);
+    check_close(&b.get("y"), &y, &scale, tolerance(k, out), &what("forward"));
+
+    b.dev.matmul(b.buf("x"), matrix, Some(b.buf("bias")), b.buf("y"), false);
+    let biased: Vec<f64> = y.iter().enumerate().map(|(i, y)| y + at(&bias, i % n)).collect();
+    let scale_biased: Vec<f64> = scale.iter().enumerate().map(|(i, s)| s + at(&bias, i % n).abs()).collect();
+    check_close(&b.get("y"), &biased, &scale_biased, tolerance(k, out), &what("bias"));
+
+    let (dx, scale_dx) = product(m, k, n, |i, j, l| at(&dy, i * n + l) * at(&w, l * k + j));
+    b.dev.matmul_dx(b.buf("dy"), matrix, b.buf("dx"), false);
+    check_close(&b.get("dx"), &dx, &scale_dx, tolerance(n, out), &what("dx"));
+
+    let start = normal(5, n * k, 1.0, out);
+    b.set_matrix("grad", n, k, e, &start);
+    b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, e), true, b.buf("pack"));
+    let (dw, scale_dw) = product(n, k, m, |i, j, l| at(&dy, l * n + i) * at(&x, l * k + j));
+    let dw: Vec<f64> = dw.iter().enumerate().map(|(i, d)| d + at(&start, i)).collect();
+    let scale_dw: Vec<f64> = scale_dw.iter().enumerate().map(|(i, d)| d + at(&start, i).abs()).collect();
+    let (got, padding_is_zero) = b.get_matrix("grad", n, k, e);
+    check_close(&got, &dw, &scale_dw, tolerance(m, out), &what("dw"));
+    assert!(padding_is_zero, "{}: padding", what("dw"));
+
+    if out == F32 {
+        let old = normal(6, m * n, 1.0, F32);
+        b.set("y", &old);
+        b.dev.matmul(b.buf("x"), matrix, None, b.buf("y"), true);
+        let sum: Vec<f64> = y.iter().zip(&old).map(|(y, &o)| y + f64::from(o)).collect();
+        let scale: Vec<f64> = scale.iter().zip(&old).map(|(s, &o)| s + f64::from(o).abs()).collect();
+        check_close(&b.get("y"), &sum, &scale, tolerance(k, out), &what("forward, added"));
+        let once = b.get("dx");
+        b.dev.matmul_dx(b.buf("dy"), matrix, b.buf("dx"), true);
+        let twice: Vec<f32> = once.iter().map(|x| x + x).collect();
+        assert_eq!(b.get("dx"), twice, "{}", what("dx, added"));
+    }
+    b.check_guards();
+}
+
+#[test]
+fn bf16_outputs_are_the_rounded_f32_ones() {
+    for isa in paths() {
+        let shape = (11, 50, 37);
+        let run = |out: DType| {
+            let b = bench(isa, 2, shape, Bf16, out);
+            b.set("x", &normal(1, 11 * 37, 1.0, Bf16));
+            b.set_matrix("w", 50, 37, Bf16, &normal(2, 50 * 37, 1.0, Bf16));
+            b.dev.matmul(b.buf("x"), b.matrix("w", 50, 37, Bf16), None, b.buf("y"), false);
+            b.get("y")
+        };
+        let rounded: Vec<f32> = run(F32).into_iter().map(|x| round(x, Bf16)).collect();
+        assert_eq!(run(Bf16), rounded, "{}", isa.name());
+    }
+}
+
+#[test]
+fn bits_of_a_row_do_not_depend_on_m_or_threads() {
+    let (n, k, most) = (112, 83, 200);
+    for isa in paths() {
+        for e in [Bf16, F32] {
+            let (x, w) = (normal(1, most * k, 1.0, e), normal(2, n * k, 1.0, e));
+            let dy = normal(3, most * n, 1.0, e);
+            let run = |threads: usize, first: usize, m: usize| {
+                let b = bench(isa, threads, (m, n, k), e, F32);
+                b.set("x", &x[first * k..][..m * k]);
+                b.set("dy", &dy[first * n..][..m * n]);
+                b.set_matrix("w", n, k, e, &w);
+                b.dev.matmul(b.buf("x"), b.matrix("w", n, k, e), None, b.buf("y"), false);
+                b.dev.matmul_dx(b.buf("dy"), b.matrix("w", n, k, e), b.buf("dx"), false);
+                (b.get("y"), b.get("dx"))
+            };
+            let (y, dx) = run(1, 0, most);
+            for m in 1..=70 {
+                let (first, threads) = (m * 37 % (most - m), 1 + m % 2);
+                let (part_y, part_dx) = run(threads, first, m);
+                assert!(part_y == y[first * n..][..m * n], "{} {}: forward, M = {m}", isa.name(), e.name());
+                assert!(part_dx == dx[first * k..][..m * k], "{} {}: dx, M = {m}", isa.name(), e.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_of_gradients_do_not_depend_on_threads() {
+    let (m, n, k) = (77, 130, 75);
+    for isa in paths() {
+        for (e, g) in [(Bf16, F32), (Bf16, Bf16), (F32, F32)] {
+            let run = |threads: usize| {
+                let b = bench(isa, threads, (m, n, k), e, g);
+                b.set("x", &normal(1, m * k, 1.0, e));
+                b.set("dy", &normal(2, m * n, 1.0, e));
+                b.dev.zero(b.buf("grad"));
+                b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, e), true, b.buf("pack"));
+                b.get("grad")
+            };
+            assert!(run(1) == run(2) && run(1) == run(5), "{} {} {}", isa.name(), e.name(), g.name());
+        }
+    }
+}
+
+#[test]
+fn nan_in_one_row_stays_in_it() {
+    let (m, n, k) = (9, 20, 31);
+    for isa in paths() {
+        for e in [Bf16, F32] {
+            let b = bench(isa, 1, (m, n, k), e, F32);
+            let mut x = normal(1, m * k, 1.0, e);
+            x[4 * k] = f32::NAN;
+            b.set("x", &x);
+            b.set_matrix("w", n, k, e, &normal(2, n * k, 1.0, e));
+            b.dev.matmul(b.buf("x"), b.matrix("w", n, k, e), None, b.buf("y"), false);
+            for (i, y) in b.get("y").into_iter().enumerate() {
+                assert_eq!(y.is_nan(), i / n == 4, "{} {} element {i}", isa.name(), e.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn scratch_is_three_panels_of_the_largest_transpose() {
+    let layout = |name: &str, update: bool| {
+        let spec = ModelSpec::preset(name).unwrap();
+        CpuDevice::scratch_layout(&spec, Bf16, 2, update).unwrap()
+    };
+    assert!(layout("smollm2-135m", false).regions.is_empty());
+    for (name, n) in [("smollm2-135m", 3072), ("nano", 768), ("qwen2.5-0.5b", 9728)] {
+        assert_eq!(layout(name, true).regions[0].shape, [2, 48 * n], "{name}");
+    }
+    // A product with that matrix fills one thread's part.
+    let (m, n, k) = (9, 3072, 576);
+    let mut b = Rig::new(
+        Isa::detect(),
+        1,
+        &[("dy", Bf16, m * n), ("w", Bf16, n * k), ("dx", Bf16, m * k), ("scratch", Bf16, 48 * n)],
+    );
+    b.set("dy", &normal(1, m * n, 1.0, Bf16));
+    b.set_matrix("w", n, k, Bf16, &normal(2, n * k, 1.0, Bf16));
+    b.dev.matmul_dx(b.buf("dy"), b.matrix("w", n, k, Bf16), b.buf("dx"), false);
+    assert!(b.share_written("scratch") > 0.99);
+}

@@ -1,0 +1,186 @@
+//! The device itself: the card, its arena, its kernels and libraries.
+
+use crate::compile::SOURCES;
+use crate::driver::Gpu;
+use crate::driver::GpuInfo;
+use crate::kernels::Kernels;
+use crate::queue::Queue;
+use crate::transfers::Transfers;
+use crate::{blas, driver, profile};
+use plimsoll_base::{Bytes, Error, Phase, Result};
+use plimsoll_device::Claims;
+use plimsoll_memory::{Buf, CardMemory};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How a card is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// Wait after every kernel, check indices and values, and name what is wrong.
+    pub checked: bool,
+    /// Time every kernel alone.
+    pub profile: bool,
+}
+
+/// What the scratch depends on besides the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScratchLimits {
+    pub decode_rows: usize,
+    pub keys_max: usize,
+    /// (rows, segments) of a training pass, if there are any.
+    pub update: Option<(usize, usize)>,
+}
+
+/// Bytes of scratch that cuBLASLt may use at most.
+pub(crate) const WORKSPACE_BYTES: u64 = 8 << 20;
+
+/// A region's place, for messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    /// `None` of a resident region.
+    pub(crate) phase: Option<Phase>,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+#[derive(Debug)]
+pub struct CudaDevice {
+    // Dropped in this order: what lives on the card before the card.
+    pub(crate) pipeline: Queue,
+    pub(crate) transfers: Transfers,
+    pub(crate) blas: blas::Blas,
+    pub(crate) kernels: Kernels,
+    pub(crate) arena: u64,
+    pub(crate) arena_bytes: u64,
+    pub(crate) scratch: Option<(u64, u64)>,
+    pub(crate) others: Bytes,
+    pub(crate) failed: AtomicBool,
+    pub(crate) failure: Mutex<Option<Error>>,
+    pub(crate) checked: bool,
+    pub(crate) claims: Claims,
+    pub(crate) perturbed: AtomicBool,
+    pub(crate) regions: Vec<Named>,
+    /// The phase under way, where it is watched.
+    pub(crate) phase: Mutex<Option<Phase>>,
+    pub(crate) profile: Option<profile::Profile>,
+    pub(crate) gpu: Gpu,
+}
+
+/// Describes the card that a run would use, without taking any of its memory.
+///
+/// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`.
+pub fn probe() -> Result<GpuInfo> {
+    driver::first_device().map(|(_, info)| info)
+}
+
+impl CudaDevice {
+    /// Opens the card, loads all kernels, and takes the arena.
+    ///
+    /// Errors: those of `probe`; `cuda-library-missing`, `cuda-compile-failed`, `cuda-out-of-memory`, `cuda-failed`.
+    pub fn new(arena_bytes: Bytes, options: CudaOptions) -> Result<CudaDevice> {
+        let (gpu, others) = Gpu::open()?;
+        let kernels = Kernels::load(&gpu, options.checked)?;
+        let blas = blas::Blas::open(&gpu, !options.checked)?;
+        let pipeline = Queue::new(&gpu)?;
+        let transfers = Transfers::new(&gpu)?;
+        let arena = gpu.allocate("the arena", arena_bytes.0.max(256))?;
+        Ok(CudaDevice {
+            pipeline,
+            transfers,
+            blas,
+            kernels,
+            arena,
+            arena_bytes: arena_bytes.0,
+            scratch: None,
+            others,
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            checked: options.checked,
+            // Operations share the scratch.
+            claims: Claims::new(true),
+            perturbed: AtomicBool::new(false),
+            regions: Vec::new(),
+            phase: Mutex::new(None),
+            profile: options.profile.then(|| profile::Profile::new(&gpu)).transpose()?,
+            gpu,
+        })
+    }
+
+    /// Takes page-locked host memory for offloaded regions: exactly `bytes`, once.
+    ///
+    /// Errors: `host-allocation-failed`.
+    pub fn take_offloaded(&mut self, bytes: Bytes) -> Result<()> {
+        self.transfers.take(&self.gpu, bytes)
+    }
+
+    /// Takes the region `device.scratch`. Without it most operations panic.
+    pub fn bind_scratch(&mut self, buf: Buf<'_>) {
+        self.claims.reserve(buf);
+        self.scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
+    }
+
+    pub fn info(&self) -> &GpuInfo {
+        &self.gpu.info
+    }
+
+    /// Versions that a result depends on, for people: driver, compiler, cuBLASLt, and how many kernels were compiled.
+    pub fn versions(&self) -> String {
+        let lt = self.blas.version;
+        format!(
+            "driver {}.{}, NVRTC {}, cuBLASLt {}.{}.{}, {} of {} kernel files compiled now",
+            self.gpu.info.driver / 1000,
+            self.gpu.info.driver % 1000 / 10,
+            self.kernels.compiler,
+            lt / 10_000,
+            lt / 100 % 100,
+            lt % 100,
+            self.kernels.compiled,
+            SOURCES.len()
+        )
+    }
+
+    /// Who holds the card's memory now.
+    pub fn memory(&self) -> CardMemory {
+        let (free, total) = self.gpu.memory();
+        let used = total.0 - free.0;
+        let libraries = used.saturating_sub(self.arena_bytes + self.others.0);
+        CardMemory { others: self.others, libraries: Bytes(libraries), free, total }
+    }
+
+    /// The raw bytes at `offset`; for tests that show which bytes are used.
+    pub fn raw(&mut self, offset: u64, len: u64) -> Vec<u8> {
+        assert!(offset + len <= self.arena_bytes, "bytes {offset}+{len} of an arena of {}", self.arena_bytes);
+        let mut bytes = vec![0; len as usize];
+        self.receive(self.arena + offset, &mut bytes);
+        bytes
+    }
+
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.gpu.info.multiprocessors
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the first failure.
+    pub(crate) fn fail(&self, error: Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
+        failure.get_or_insert(error);
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// (address, bytes) that cuBLASLt may use: a part of the scratch.
+    pub(crate) fn workspace(&self) -> (u64, u64) {
+        self.scratch.map_or((0, 0), |(address, bytes)| (address, bytes.min(WORKSPACE_BYTES)))
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        let _ = self.gpu.wait();
+        let _ = self.transfers.wait();
+        self.gpu.free(self.arena);
+    }
+}

@@ -1,0 +1,224 @@
+//! Which function launches an operation, and the scratch that they need.
+
+use crate::attention::attention_scratch_bytes;
+use crate::attention_backward::attention_backward_scratch_bytes;
+use crate::cuda_device::ScratchLimits;
+use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
+use crate::{
+    attention, attention_backward, checked, driver, head, matmul, memory, optimizer, pipeline, rotation,
+    rows, sample, transfer,
+};
+use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
+use plimsoll_device::{
+    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
+};
+use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
+use std::sync::atomic::Ordering;
+
+impl CudaDevice {
+    /// What the device itself needs in the arena: the resident region `device.scratch`, which operations use one after
+    /// the other.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn scratch_layout(spec: &ModelSpec, limits: &ScratchLimits) -> Result<Layout> {
+        let (heads, kv_heads) = (u64::from(spec.heads), u64::from(spec.kv_heads));
+        let d = u64::from(spec.head_dim);
+        let widest = u64::from(spec.hidden).max(u64::from(spec.q_width()) + 2 * u64::from(spec.kv_width()));
+        let mut bytes = vec![
+            WORKSPACE_BYTES,
+            attention_scratch_bytes(limits.decode_rows as u64, heads, kv_heads, d, limits.keys_max as u64),
+        ];
+        if let Some((rows, segments)) = limits.update {
+            let (rows, segments) = (rows as u64, segments as u64);
+            bytes.extend([
+                attention_backward_scratch_bytes(rows, segments, heads, kv_heads, d),
+                rows::sum_scratch_bytes(rows, widest.max(2 * d)),
+                rows::add_scratch_bytes(rows),
+                optimizer::SQUARES_SCRATCH_BYTES,
+            ]);
+        }
+        let bytes = bytes.into_iter().max().expect("there are two at least");
+        let mut layout = Layout::new();
+        let shape = [bytes.div_ceil(4)];
+        layout.arena("device.scratch", "device", Pool::Device, PhaseSet::RESIDENT, &shape, DType::F32)?;
+        Ok(layout)
+    }
+}
+
+impl Backend for CudaDevice {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cuda
+    }
+    fn machine_type(&self) -> String {
+        let (major, minor) = self.gpu.info.capability;
+        format!("cuda-sm{major}{minor}-cublaslt{}", self.blas.version)
+    }
+    fn peak_flops(&self, _seconds: f64) -> f64 {
+        matmul::peak_flops(self)
+    }
+    fn take_profile(&self) -> Vec<(String, u64, f64)> {
+        self.profile.as_ref().map(|p| p.take()).unwrap_or_default()
+    }
+    fn card_memory(&self) -> Option<CardMemory> {
+        Some(self.memory())
+    }
+    fn perturb_norms(&self, on: bool) {
+        self.perturbed.store(on, Ordering::Relaxed);
+    }
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn launch(&self, checked: Checked<'_, '_>) {
+        let op = checked.op();
+        self.queue(op);
+        if self.checked {
+            inspected(op).into_iter().flatten().for_each(|out| self.inspect(op.name(), out));
+        }
+    }
+
+    fn put_u32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u32]) {
+        memory::write_u32(self, dst, src);
+    }
+    fn get_u32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [u32]) {
+        memory::read_u32(self, src, dst);
+    }
+    fn put_f32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[f32]) {
+        memory::write_f32(self, dst, src);
+    }
+    fn get_f32(&self, _: &Claim<'_>, src: Buf<'_>, dst: &mut [f32]) {
+        memory::read_f32(self, src, dst);
+    }
+    fn put_rows(&self, _: &Claim<'_>, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
+        memory::write_f32(self, memory::rows(dst, first_row, src.len()), src);
+    }
+    fn get_rows(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
+        memory::read_f32(self, memory::rows(src, first_row, dst.len()), dst);
+    }
+    fn get_codes(
+        &self,
+        _: &Claim<'_>,
+        src: Coded<'_>,
+        (k, layout): (usize, MatrixLayout),
+        first_row: usize,
+        dst: &mut [f32],
+    ) {
+        assert_eq!(layout, MatrixLayout::Rows);
+        memory::read_codes(self, src, first_row * k, dst);
+    }
+    fn get_sum_squares(&self, _: &Claim<'_>, x: Buf<'_>) -> f64 {
+        optimizer::sum_squares(self, x)
+    }
+
+    fn sync(&self) {
+        if let Err(err) = self.gpu.wait().and_then(|()| self.transfers.wait()) {
+            self.fail(driver::failed("waiting for the card", err));
+        }
+    }
+
+    fn begin_phase(&self, phase: Phase, shared: Buf<'_>) {
+        checked::begin_phase(self, phase, shared);
+    }
+    fn check(&self) -> Result<()> {
+        let mut failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
+        match failure.take() {
+            None => Ok(()),
+            Some(error) => {
+                // A context that met an illegal access is lost; any other error leaves it usable, and the run may go on.
+                if error.slug != slugs::CUDA_FAILED {
+                    self.failed.store(false, Ordering::Relaxed);
+                } else {
+                    *failure = Some(error.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+    fn pipeline(&self) -> Option<&dyn Pipeline> {
+        (!self.checked && self.profile.is_none()).then_some(self)
+    }
+
+    fn offload_begin(&self) {
+        transfer::begin(self);
+    }
+    fn offload_wait(&self, slot: usize) {
+        transfer::wait(self, slot);
+    }
+    fn bring<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
+        transfer::bring(self, slot, copies);
+    }
+    fn send_back<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>) {
+        transfer::send_back(self, slot, copies);
+    }
+}
+
+impl CudaDevice {
+    /// Puts an operation on the stream.
+    fn queue(&self, op: Op<'_>) {
+        match op {
+            Op::Embed { table, ids, out } => rows::embed(self, table, ids, out),
+            Op::RmsNorm { x, w, eps, out } => rows::rms_norm(self, x, w, eps, out),
+            Op::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
+            Op::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
+            Op::Rope { qkv, norms, rope, batch, kv, q_out } => {
+                rotation::forward(self, qkv, norms, rope, batch, kv, q_out);
+            }
+            Op::CopyKv { kv, copies } => rotation::copy_kv(self, kv, copies),
+            Op::Attention { q, kv, batch, out, lse } => attention::forward(self, q, kv, batch, out, lse),
+            Op::Swiglu { gate_up, f, out } => rows::swiglu(self, gate_up, f, out),
+            Op::Activate { how, x, out } => rows::activate(self, how, x, out),
+            Op::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
+            Op::Head { x, w, targets, inv_temperature, tile, out } => {
+                head::forward(self, x, w, targets, inv_temperature, tile, out);
+            }
+            Op::Sample { args } => sample::sample(self, args),
+            Op::Advance { batch, ids, tokens, keys } => pipeline::advance(self, batch, ids, tokens, keys),
+            Op::Cast { src, dst } => rows::cast(self, src, dst),
+            Op::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
+            Op::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
+            Op::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
+            Op::RmsNormBackward { x, w, eps, dy, to } => rows::rms_norm_backward(self, x, w, eps, dy, to),
+            Op::AttentionBackward { args } => attention_backward::backward(self, args),
+            Op::RopeBackward { args } => rotation::backward(self, args),
+            Op::SwigluBackward { gate_up, f, dout, d_gate_up, out } => {
+                rows::swiglu_backward(self, gate_up, f, dout, d_gate_up, out);
+            }
+            Op::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
+            Op::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
+            Op::HeadBackward { args } => head::backward(self, args),
+            Op::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
+            Op::AdamW { how, bufs } => match bufs.scales {
+                Some(scales) => optimizer::adamw8(self, how, bufs, scales),
+                None => optimizer::adamw(self, how, bufs),
+            },
+            Op::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
+            Op::Zero { dst } => memory::zero(self, dst),
+        }
+    }
+}
+
+/// Outputs that a checked build requires to be finite.
+fn inspected(op: Op<'_>) -> [Option<Buf<'_>>; 2] {
+    match op {
+        Op::Embed { out, .. }
+        | Op::RmsNorm { out, .. }
+        | Op::Matmul { out, .. }
+        | Op::MatmulAdd { out, .. }
+        | Op::Rope { q_out: out, .. }
+        | Op::Attention { out, .. }
+        | Op::Swiglu { out, .. }
+        | Op::Activate { out, .. }
+        | Op::GatherRows { out, .. }
+        | Op::MatmulDx { out, .. }
+        | Op::BiasBackward { grad: out, .. }
+        | Op::SwigluBackward { d_gate_up: out, .. }
+        | Op::ActivateBackward { dx: out, .. } => [Some(out), None],
+        Op::MatmulDw { grad, .. } | Op::EmbedBackward { grad, .. } => [Some(grad.buf), None],
+        Op::Head { out, .. } => [Some(out.logprobs), Some(out.entropy)],
+        Op::RmsNormBackward { to, .. } => [Some(to.dx), Some(to.dw)],
+        Op::AttentionBackward { args } => [Some(args.dq), Some(args.dkv)],
+        Op::RopeBackward { args } => [Some(args.dqkv), None],
+        Op::HeadBackward { args } => [Some(args.dx), Some(args.grad.buf)],
+        _ => [None; 2],
+    }
+}

@@ -1,0 +1,81 @@
+//! Page-locked host memory for offloaded regions, and the streams and events of its copies.
+
+use crate::driver::{self, Gpu, Mark, Pinned};
+use cudarc::driver::{result, sys};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_device::OFFLOAD_SLOTS;
+use plimsoll_memory::Buf;
+
+/// The memory, the streams and the events.
+#[derive(Debug)]
+pub(crate) struct Transfers {
+    pub(crate) memory: Option<Pinned>,
+    pub(crate) incoming: Stream,
+    pub(crate) outgoing: Stream,
+    pub(crate) slots: [Slot; OFFLOAD_SLOTS],
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// Copies into it may begin.
+    pub(crate) free: Mark,
+    /// What was copied into it is there.
+    pub(crate) arrived: Mark,
+    /// Operations on it have ended.
+    pub(crate) done: Mark,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stream(pub(crate) sys::CUstream);
+
+// SAFETY: a stream may be used from any thread whose context is current.
+unsafe impl Send for Stream {}
+// SAFETY: a stream may be used from several threads: the driver serialises calls on it.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    fn new(gpu: &Gpu) -> Result<Stream> {
+        gpu.bind();
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        stream.map(Stream).map_err(|e| driver::failed("making a stream", e))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; the device that owned it waited first.
+        let _ = unsafe { result::stream::destroy(self.0) };
+    }
+}
+
+impl Transfers {
+    /// Errors: `cuda-failed`.
+    pub(crate) fn new(gpu: &Gpu) -> Result<Transfers> {
+        let slot = || -> Result<Slot> {
+            Ok(Slot { free: Mark::new(gpu)?, arrived: Mark::new(gpu)?, done: Mark::new(gpu)? })
+        };
+        let (incoming, outgoing) = (Stream::new(gpu)?, Stream::new(gpu)?);
+        Ok(Transfers { memory: None, incoming, outgoing, slots: [slot()?, slot()?, slot()?] })
+    }
+
+    /// Errors: `host-allocation-failed`.
+    pub(crate) fn take(&mut self, gpu: &Gpu, bytes: Bytes) -> Result<()> {
+        self.memory = Some(Pinned::new(gpu, bytes.0 as usize)?);
+        Ok(())
+    }
+
+    /// The address of an offloaded buffer, the same on the host and on the card.
+    pub(crate) fn address(&self, buf: Buf<'_>) -> u64 {
+        let memory = self.memory.as_ref().expect("`take_offloaded` comes before offloaded buffers");
+        let end = buf.offset() + buf.len() as u64 * buf.dtype().bytes();
+        assert!(end <= memory.len() as u64, "bytes {}..{end} of {} offloaded", buf.offset(), memory.len());
+        memory.address() + buf.offset()
+    }
+
+    pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
+        [&self.incoming, &self.outgoing].into_iter().try_for_each(|stream| {
+            // SAFETY: the stream lives as long as `self`; the caller has bound the context.
+            unsafe { result::stream::synchronize(stream.0) }
+        })
+    }
+}

@@ -1,0 +1,29 @@
+//! The CUDA device against the CPU's and f64. Without a card every test that needs one says so and passes.
+
+#[path = "../../../device/tests/both/mod.rs"]
+mod both;
+
+mod attention;
+mod bench;
+mod decode;
+mod failure_2;
+mod head;
+mod kernels;
+mod matmul;
+mod offload;
+mod optimizer;
+mod rig;
+mod rotation;
+mod rows;
+mod sgemm;
+
+mod cases {
+    use crate::both::{Sized, cases};
+    use crate::rig::{Card, on_card};
+
+    fn open(buffers: &[Sized<'_>]) -> Vec<Card> {
+        on_card(buffers).into_iter().collect()
+    }
+
+    cases!(open);
+}

@@ -1,0 +1,283 @@
+//! Arguments of operations. Legend as in the crate's documentation.
+
+use crate::claims::{Access, Operand, Uses};
+use crate::{Coded, Kv, Matrix};
+use plimsoll_memory::Buf;
+
+/// Positions and cache slots of the rows of a forward pass, as index arrays in the arena.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// [M] u32: absolute position of each row in its sequence.
+    pub positions: Buf<'a>,
+    /// [M] u32: block * KV_BLOCK + slot where the row's key and value are written.
+    pub slots: Buf<'a>,
+    /// [S, 5] u32: first row, number of rows, position of the first row, offset into `tables`, and the first row of
+    /// the parent segment or `NO_PARENT`. A row at position p attends to keys 0..=p of its segment's block table.
+    /// A parent starts at position 0, comes before its children, and owns the rows of positions below the child's
+    /// first position. Only the backward pass reads the parent.
+    pub segments: Buf<'a>,
+    /// [..] u32: block tables, one after the other; entry i of a table holds keys 16i..16i+16.
+    pub tables: Buf<'a>,
+    /// All positions of the pass are below it: a bound known to the host.
+    pub keys_max: usize,
+}
+
+/// How tokens are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Logits are divided by it; 0 takes the largest logit (ties: the lowest token id).
+    pub temperature: f32,
+    /// Only the `top_k` largest logits; 0 for all.
+    pub top_k: u32,
+    /// Only the smallest set whose probability reaches `top_p` (after top_k, renormalised); 1 for all.
+    pub top_p: f32,
+    /// Only tokens of at least `min_p` times the largest probability; 0 for all.
+    pub min_p: f32,
+    /// Seed of the counter-based numbers.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// True if part of the vocabulary may be cut off.
+    pub fn truncates(&self) -> bool {
+        self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
+    }
+
+    /// Factor on logits: 1/T, or 1 for greedy.
+    pub fn inv_temperature(&self) -> f32 {
+        if self.temperature > 0.0 { 1.0 / self.temperature } else { 1.0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    pub lr: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
+    pub weight_decay: f32,
+    /// 1 for the first update; bias correction uses it.
+    pub step: u64,
+    /// Gradients are multiplied by it first: clipping.
+    pub grad_scale: f32,
+    /// Key of stochastic rounding.
+    pub seed: u64,
+    /// Index of the buffer's first element among all parameters; with `step` the counter of stochastic rounding.
+    pub first_element: u64,
+}
+
+/// Weights, gradient and states of one parameter; all of one length and one element order.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamWBufs<'a> {
+    /// f32 or bf16.
+    pub weights: Buf<'a>,
+    /// f32 or bf16.
+    pub grad: Buf<'a>,
+    /// First moment: f32, or with stochastic rounding bf16 or e4m3.
+    pub m: Buf<'a>,
+    /// Second moment: as `m`; e5m3 where that is e4m3.
+    pub v: Buf<'a>,
+    /// Scales of both moments where they are codes; the parameter then starts at a block's first element.
+    pub scales: Option<[Buf<'a>; 2]>,
+    /// f32 copy that the update is computed in; `None` updates `weights` itself, bf16 by stochastic rounding.
+    pub master: Option<Buf<'a>>,
+}
+
+/// What bends the output of a small network's layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Tanh,
+    /// max(x, 0).
+    Relu,
+}
+
+/// What the head computes for each row.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadOut<'a> {
+    /// [R] f32: log-probability of the target (or of the sampled token), of the untruncated policy at temperature.
+    pub logprobs: Buf<'a>,
+    /// [R] f32: log-sum-exp of the scaled logits.
+    pub lse: Buf<'a>,
+    /// [R] f32: entropy in nats.
+    pub entropy: Buf<'a>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// a: query heads.
+    pub heads: usize,
+    /// k: key-value heads.
+    pub kv_heads: usize,
+    /// d: elements of a head.
+    pub head_dim: usize,
+}
+
+/// Weights of the head norms of q and k.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNorm<'a> {
+    /// [d], for q.
+    pub q: Buf<'a>,
+    /// [d], for k.
+    pub k: Buf<'a>,
+    /// Epsilon of both.
+    pub eps: f32,
+}
+
+/// Where the gradients of a norm go.
+#[derive(Clone, Copy, Debug)]
+pub struct NormGrads<'a> {
+    /// [M, h] f32, added to.
+    pub dx: Buf<'a>,
+    /// [M, h] e: the new `dx`, rounded, as the next products read it.
+    pub rounded: Option<Buf<'a>>,
+    /// [h]: the weight's.
+    pub dw: Buf<'a>,
+    /// Whether `dw` is added to, or written.
+    pub add: bool,
+    /// [M] f32: scratch.
+    pub rstd: Buf<'a>,
+}
+
+/// What the backward pass of the head norms needs.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNormBackward<'a> {
+    /// Weights and epsilon.
+    pub norm: QkNorm<'a>,
+    /// [M, (a + 2k) d] e: before the norms.
+    pub qkv: Buf<'a>,
+    /// [d]: gradient of q's weight, added to.
+    pub dq_weight: Buf<'a>,
+    /// [d]: gradient of k's weight, added to.
+    pub dk_weight: Buf<'a>,
+}
+
+/// Draws a token for each row. The log-probability written equals, to the bit, what `head` gives for that token.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// [R, K] e.
+    pub x: Buf<'a>,
+    /// [V, K].
+    pub w: Matrix<'a>,
+    /// [R, 3] u32: sample id (low, high) and position.
+    pub keys: Buf<'a>,
+    pub how: Sampling,
+    /// As `sizes::head_tile` says; written.
+    pub tile: Buf<'a>,
+    /// [R] u32, written; `u32::MAX` where a row's logits are not finite.
+    pub tokens: Buf<'a>,
+    /// Written.
+    pub out: HeadOut<'a>,
+}
+
+/// The gradient of attention. Children of a segment are added in their order.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionBackward<'a> {
+    /// [M, a d] e: the forward's.
+    pub q: Buf<'a>,
+    pub kv: Kv<'a>,
+    pub batch: Batch<'a>,
+    /// [M, a d] e: the forward's.
+    pub out: Buf<'a>,
+    /// [M, a] f32: the forward's.
+    pub lse: Buf<'a>,
+    /// [M, a d] e: gradient of `out`.
+    pub dout: Buf<'a>,
+    /// [M, a d] f32, written.
+    pub dq: Buf<'a>,
+    /// [M, 2 k d] f32, written: the gradients of keys, then of values.
+    pub dkv: Buf<'a>,
+}
+
+/// The gradient through rotation and head norms.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeBackward<'a> {
+    /// [M, a d] f32.
+    pub dq: Buf<'a>,
+    /// [M, 2 k d] f32.
+    pub dkv: Buf<'a>,
+    /// [positions, d/2, 2] f32.
+    pub rope: Buf<'a>,
+    /// [M] u32.
+    pub positions: Buf<'a>,
+    pub heads: Heads,
+    pub norms: Option<QkNormBackward<'a>>,
+    /// [M, (a + 2k) d] e, written.
+    pub dqkv: Buf<'a>,
+}
+
+/// The gradient of the head.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadBackward<'a> {
+    /// [R, K] e.
+    pub x: Buf<'a>,
+    /// [V, K].
+    pub w: Matrix<'a>,
+    /// [R] u32.
+    pub targets: Buf<'a>,
+    pub inv_temperature: f32,
+    /// The forward's; `logprobs` is not read.
+    pub head_out: HeadOut<'a>,
+    /// [R] f32: derivatives of the loss by log-probabilities.
+    pub dlogprobs: Buf<'a>,
+    /// [R] f32: derivatives of the loss by entropies.
+    pub dentropy: Buf<'a>,
+    /// As `sizes::head_tile` says; written.
+    pub tile: Buf<'a>,
+    /// As `sizes::head_gradient_tile` says, e; written.
+    pub dtile: Buf<'a>,
+    /// As `sizes::pack` says, e; written.
+    pub pack: Buf<'a>,
+    /// [R, K] f32, written.
+    pub dx: Buf<'a>,
+    /// [V, K], written, or added to when `add`.
+    pub grad: Matrix<'a>,
+    pub add: bool,
+}
+
+/// Notes the fields of arguments: with the access of the whole operand (`whole`), or with their own.
+macro_rules! operands {
+    (@access $whole:ident whole) => { $whole };
+    (@access $whole:ident $own:ident) => { Access::$own };
+    ($($Ty:ident { $($field:ident: $access:ident),* })*) => {
+        $(impl Operand for $Ty<'_> {
+            fn note(&self, _access: Access, _: &'static str, uses: &mut Uses<'_>) {
+                $(self.$field.note(operands!(@access _access $access), stringify!($field), uses);)*
+            }
+        })*
+    };
+}
+
+operands! {
+    Batch { positions: whole, slots: whole, segments: whole, tables: Read }
+    Kv { keys: whole, values: whole }
+    Coded { codes: whole, scales: whole }
+    HeadOut { logprobs: whole, lse: whole, entropy: whole }
+    QkNorm { q: Read, k: Read }
+    NormGrads { dx: Write, rounded: Write, dw: Write, rstd: Write }
+    QkNormBackward { norm: Read, qkv: Read, dq_weight: Write, dk_weight: Write }
+    AdamWBufs { weights: Write, grad: Read, m: Write, v: Write, scales: Write, master: Write }
+    Sample { x: Read, w: Read, keys: Read, tile: Write, tokens: Write, out: Write }
+    AttentionBackward { q: Read, kv: Read, batch: Read, out: Read, lse: Read, dout: Read, dq: Write, dkv: Write }
+    RopeBackward { dq: Read, dkv: Read, rope: Read, positions: Read, norms: Read, dqkv: Write }
+    HeadBackward {
+        x: Read, w: Read, targets: Read, head_out: Read, dlogprobs: Read, dentropy: Read,
+        tile: Write, dtile: Write, pack: Write, dx: Write, grad: Write
+    }
+}
+
+impl Operand for Matrix<'_> {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+        uses.note(self.buf, access, name);
+    }
+}
+
+macro_rules! operands_without_buffers {
+    ($($ty:ty),*) => {
+        $(impl Operand for $ty {
+            fn note(&self, _: Access, _: &'static str, _: &mut Uses<'_>) {}
+        })*
+    };
+}
+
+operands_without_buffers!(f32, bool, usize, Activation, AdamW);

@@ -1,0 +1,227 @@
+//! Which bytes are in use: the one place where operations are kept from overlapping.
+//!
+//! `Buf` is `Copy` and operations take `&self`, so neither lifetimes nor borrows keep an output off an input or two threads
+//! off each other. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
+//! under way on another thread uses. Everything that a device does goes through `Claims::claim`.
+
+use plimsoll_memory::Buf;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How an operation uses a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    /// Written, or read and written.
+    Write,
+}
+
+/// Bytes that an operation uses.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    /// Offsets in the arena; those of offloaded memory have `OFFLOADED` added.
+    start: u64,
+    end: u64,
+    writes: bool,
+    name: &'static str,
+}
+
+/// Keeps the addresses of offloaded memory apart from the arena's.
+const OFFLOADED: u64 = 1 << 63;
+/// Room for the buffers of the operations under way, one operation a thread: it grows where more threads call at once.
+const SPANS: usize = 80;
+
+impl Span {
+    fn of(buf: Buf<'_>, access: Access, name: &'static str) -> Span {
+        let start = buf.offset() + if buf.is_offloaded() { OFFLOADED } else { 0 };
+        let end = start + buf.len() as u64 * buf.dtype().bytes();
+        Span { start, end, writes: access == Access::Write, name }
+    }
+
+    fn conflicts(&self, other: &Span) -> bool {
+        (self.writes || other.writes) && self.start < other.end && other.start < self.end
+    }
+}
+
+/// The buffers of one operation, after those of the operations under way.
+pub struct Uses<'u> {
+    claimed: &'u mut Vec<Claimed>,
+    first: usize,
+    operation: &'static str,
+    ticket: u64,
+}
+
+impl Uses<'_> {
+    /// Notes a buffer. Empty ones overlap nothing.
+    pub(crate) fn note(&mut self, buf: Buf<'_>, access: Access, name: &'static str) {
+        if !buf.is_empty() {
+            self.push(Span::of(buf, access, name));
+        }
+    }
+
+    /// Permits `output` to be exactly `input`: the operation reads each element before it writes it.
+    pub(crate) fn in_place(&mut self, input: Option<Buf<'_>>, output: Option<Buf<'_>>, name: &'static str) {
+        if input.is_some() && input == output {
+            let own = &self.claimed[self.first..];
+            if let Some(read) = own.iter().position(|c| c.span.name == name && !c.span.writes) {
+                self.claimed.swap_remove(self.first + read);
+            }
+        }
+    }
+
+    fn push(&mut self, span: Span) {
+        self.claimed.push(Claimed { span, operation: self.operation, ticket: self.ticket });
+    }
+
+    /// The first overlap of a span with the scratch, with an operation under way, or with another operand, in words.
+    fn overlap(&self, scratch: Option<&Range<u64>>) -> Option<String> {
+        for (i, Claimed { span: a, operation, .. }) in self.claimed.iter().enumerate().skip(self.first) {
+            if scratch.is_some_and(|scratch| a.start < scratch.end && scratch.start < a.end) {
+                return Some(format!("{operation}: {} overlaps the device's scratch", a.name));
+            }
+            if let Some(b) = self.claimed[..i].iter().find(|b| a.conflicts(&b.span)) {
+                let when = if b.ticket == self.ticket { "" } else { " under way on another thread" };
+                return Some(words((operation, a), (b.operation, &b.span), when));
+            }
+        }
+        None
+    }
+}
+
+#[cold]
+fn words(a: (&str, &Span), b: (&str, &Span), when: &str) -> String {
+    let ((operation, a), (other, b)) = if a.1.writes { (a, b) } else { (b, a) };
+    format!(
+        "{operation} writes {} (bytes {}..{}), which overlaps {} (bytes {}..{}) of {other}{when}",
+        a.name, a.start, a.end, b.name, b.start, b.end
+    )
+}
+
+/// An operand of an operation: notes the buffers that it consists of. Numbers and options are operands without buffers.
+pub trait Operand {
+    /// `access`: that of the whole operand; one that is read in part and written in part knows its own.
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>);
+}
+
+impl Operand for Buf<'_> {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+        uses.note(*self, access, name);
+    }
+}
+
+impl<T: Operand> Operand for Option<T> {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+        if let Some(operand) = self {
+            operand.note(access, name, uses);
+        }
+    }
+}
+
+impl<T: Operand> Operand for [T; 2] {
+    fn note(&self, access: Access, name: &'static str, uses: &mut Uses<'_>) {
+        self.iter().for_each(|operand| operand.note(access, name, uses));
+    }
+}
+
+/// The bytes in use on one device.
+#[derive(Debug)]
+pub struct Claims {
+    under_way: Mutex<UnderWay>,
+    /// The device's own part of the arena, which no operand may touch.
+    scratch: Option<Range<u64>>,
+    /// At most one operation at a time: operations share the scratch.
+    is_serial: bool,
+}
+
+/// What the operations under way use.
+#[derive(Debug)]
+struct UnderWay {
+    /// The buffers of one operation are next to each other.
+    claimed: Vec<Claimed>,
+    /// Of the last claim.
+    ticket: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Claimed {
+    span: Span,
+    operation: &'static str,
+    /// Of the claim that it is a part of.
+    ticket: u64,
+}
+
+impl Claims {
+    /// `is_serial`: two operations at once, from two threads, are refused whatever they use; reading from and writing to the
+    /// host is not an operation.
+    pub fn new(is_serial: bool) -> Claims {
+        let under_way = UnderWay { claimed: Vec::with_capacity(SPANS), ticket: 0 };
+        Claims { under_way: Mutex::new(under_way), scratch: None, is_serial }
+    }
+
+    /// Reserves the device's own scratch.
+    pub fn reserve(&mut self, scratch: Buf<'_>) {
+        let span = Span::of(scratch, Access::Write, "scratch");
+        self.scratch = Some(span.start..span.end);
+    }
+
+    /// Claims what `operation` uses, which `note` lists, until the claim is dropped.
+    ///
+    /// Panics if an output overlaps another operand, the device's scratch, or what another thread's operation uses.
+    pub(crate) fn claim(
+        &self,
+        operation: &'static str,
+        is_operation: bool,
+        note: impl FnOnce(&mut Uses<'_>),
+    ) -> Claim<'_> {
+        let mut under_way = self.lock();
+        let UnderWay { claimed, ticket } = &mut *under_way;
+        *ticket += 1;
+        let (ticket, first) = (*ticket, claimed.len());
+        let other = claimed.iter().find(|c| is_operation && c.span.end == SERIAL.end);
+        let other = other.map(|c| format!("{operation}: {} is under way on another thread", c.operation));
+        let mut uses = Uses { claimed, first, operation, ticket };
+        note(&mut uses);
+        if let Some(refusal) = uses.overlap(self.scratch.as_ref()).or(other) {
+            claimed.truncate(first);
+            drop(under_way);
+            panic!("{refusal}");
+        }
+        if is_operation && self.is_serial {
+            uses.push(SERIAL);
+        }
+        drop(under_way);
+        Claim { claims: self, ticket }
+    }
+
+    /// Claims buffers that a device copies to the host.
+    pub fn fetch(&self, bufs: &[Buf<'_>]) -> Claim<'_> {
+        self.claim("fetch", false, |uses| {
+            bufs.iter().for_each(|buf| uses.note(*buf, Access::Read, "a result"))
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+        // Nothing under the lock panics.
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Marks that a serial device runs an operation; no buffer ends here.
+const SERIAL: Span = Span { start: u64::MAX, end: u64::MAX, writes: false, name: "" };
+
+/// Proof that bytes are claimed; only `Claims` makes it.
+#[derive(Debug)]
+pub struct Claim<'c> {
+    claims: &'c Claims,
+    ticket: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let claimed = &mut self.claims.lock().claimed;
+        if let Some(last) = claimed.iter().rposition(|c| c.ticket == self.ticket) {
+            let before = claimed[..last].iter().rposition(|c| c.ticket != self.ticket);
+            claimed.drain(before.map_or(0, |i| i + 1)..=last);
+        }
+    }
+}

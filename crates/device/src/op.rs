@@ -1,0 +1,246 @@
+//! The operations of the decoder family: one table, from which their names, their operands and the methods of `Device` are
+//! made.
+
+use crate::claims::{Access, Claim, Operand, Uses};
+use crate::{
+    Activation, AdamW, AdamWBufs, AttentionBackward, Backend, Batch, Checked, Coded, HeadBackward, HeadOut,
+    Kv, Matrix, MatrixLayout, NormGrads, QkNorm, RopeBackward, Sample, Transfer,
+};
+use plimsoll_memory::Buf;
+
+/// Declares operations. Operands are read or written (`Write` includes reading); `in_place(a => b)` permits the output `b`
+/// to be exactly the input `a`. The items in the last braces become further methods of `Device`.
+macro_rules! operations {
+    (
+        $($(#[$doc:meta])* fn $f:ident($($arg:ident: $access:ident $ty:ty),*) = $Op:ident
+            $(, in_place($($input:ident => $output:ident),*))?;)*
+        trait $(#[$device:meta])*
+        { $($method:tt)* }
+    ) => {
+        /// An operation with its operands; `Device` documents each.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Op<'a> {
+            $($Op { $($arg: $ty),* },)*
+        }
+
+        impl Op<'_> {
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Op::$Op { .. } => stringify!($f),)*
+                }
+            }
+
+            fn note(&self, uses: &mut Uses<'_>) {
+                match *self {
+                    $(Op::$Op { $($arg),* } => {
+                        $($arg.note(Access::$access, stringify!($arg), uses);)*
+                        $($(uses.in_place($input.into(), $output.into(), stringify!($input));)*)?
+                    })*
+                }
+            }
+        }
+
+        $(#[$device])*
+        pub trait Device: Backend {
+            $($(#[$doc])*
+            fn $f<'a>(&self, $($arg: $ty),*) {
+                self.run(Op::$Op { $($arg),* });
+            })*
+            $($method)*
+        }
+    };
+}
+
+operations! {
+    /// out[m] = table row ids[m]. `ids`: [M] u32; `out`: [M, h] f32.
+    fn embed(table: Read Matrix<'a>, ids: Read Buf<'a>, out: Write Buf<'a>) = Embed;
+    /// out = x / sqrt(mean(x^2) + eps) * w over each row. `x`: [M, h] f32; `w`: [h]; `out`: [M, h] e.
+    fn rms_norm(x: Read Buf<'a>, w: Read Buf<'a>, eps: Read f32, out: Write Buf<'a>) = RmsNorm;
+    /// out = x W^T + bias, or out += when `add` (f32 only). `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32.
+    fn matmul(x: Read Buf<'a>, w: Read Matrix<'a>, bias: Read Option<Buf<'a>>, out: Write Buf<'a>, add: Read bool) = Matmul;
+    /// out = resid + x W^T, in f32; `out` may be `resid` itself. `x`: [M, K] e; `resid`, `out`: [M, N] f32.
+    fn matmul_add(x: Read Buf<'a>, w: Read Matrix<'a>, resid: Read Buf<'a>, out: Write Buf<'a>) = MatmulAdd,
+        in_place(resid => out);
+    /// Splits qkv, normalises heads of q and k (if `norms`), rotates q and k, writes q to `q_out` and k, v to the cache.
+    ///
+    /// `qkv`: [M, (a + 2k) d] e; `rope`: [positions, d/2, 2] f32, cosine and sine, rotating element i with i + d/2;
+    /// `q_out`: [M, a d] e.
+    fn rope(
+        qkv: Read Buf<'a>, norms: Read Option<QkNorm<'a>>, rope: Read Buf<'a>, batch: Read Batch<'a>, kv: Write Kv<'a>,
+        q_out: Write Buf<'a>
+    ) = Rope;
+    /// Copies the first `n` slots of block `src` to block `dst`, for each record. `copies`: [C, 3] u32: src, dst, n.
+    fn copy_kv(kv: Write Kv<'a>, copies: Read Buf<'a>) = CopyKv;
+    /// Causal attention with scale 1/sqrt(d). `q`, `out`: [M, a d] e; `lse`: [M, a] f32, log-sum-exp of the scores.
+    fn attention(
+        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
+    ) = Attention;
+    /// out = silu(gate) * up. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
+    fn swiglu(gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Swiglu;
+    /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
+    fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
+    /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.
+    fn gather_rows(x: Read Buf<'a>, rows: Read Buf<'a>, out: Write Buf<'a>) = GatherRows;
+    /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
+    /// `tile`: as `sizes::head_tile` says.
+    fn head(
+        x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, inv_temperature: Read f32, tile: Write Buf<'a>,
+        out: Write HeadOut<'a>
+    ) = Head;
+    /// Draws a token for each row.
+    fn sample(args: Read Sample<'a>) = Sample;
+    /// Prepares the next pass after `sample` in a pass of one row a sequence: its `ids`, positions, slots, segments and
+    /// `keys`.
+    ///
+    /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new position.
+    fn advance(batch: Write Batch<'a>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>) = Advance;
+
+    /// dst = src in dst's dtype. `src`: f32.
+    fn cast(src: Read Buf<'a>, dst: Write Buf<'a>) = Cast;
+    /// out = dy W, or out += when `add` (f32 only). `dy`: [M, N] e; `out`: [M, K] e or f32.
+    fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
+    /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: as
+    /// `sizes::pack` says.
+    fn matmul_dw(
+        dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: Write Buf<'a>
+    ) = MatmulDw;
+    /// grad[n] = sum over rows of dy, or grad[n] += when `add`. `dy`: [M, N] e; `grad`: [N].
+    fn bias_backward(dy: Read Buf<'a>, grad: Write Buf<'a>, add: Read bool) = BiasBackward;
+    /// Gradients through the norm. `x`: [M, h] f32; `w`: [h]; `dy`: [M, h] f32 or e.
+    fn rms_norm_backward(
+        x: Read Buf<'a>, w: Read Buf<'a>, eps: Read f32, dy: Read Buf<'a>, to: Write NormGrads<'a>
+    ) = RmsNormBackward;
+    /// The gradient of attention.
+    fn attention_backward(args: Read AttentionBackward<'a>) = AttentionBackward;
+    /// The gradient through rotation and head norms.
+    fn rope_backward(args: Read RopeBackward<'a>) = RopeBackward;
+    /// `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e, written; it may be `gate_up` itself.
+    /// `out`: [M, f] e, if given, gets what `swiglu` gave, to the bit; it may be `dout` itself.
+    fn swiglu_backward(
+        gate_up: Read Buf<'a>, f: Read usize, dout: Read Buf<'a>, d_gate_up: Write Buf<'a>, out: Write Option<Buf<'a>>
+    ) = SwigluBackward, in_place(gate_up => d_gate_up, dout => out);
+    /// dx = dy f'(x), where `y` = f(x) is the forward's output; `dx` may be `dy` itself. All e.
+    fn activate_backward(
+        how: Read Activation, y: Read Buf<'a>, dy: Read Buf<'a>, dx: Write Buf<'a>
+    ) = ActivateBackward, in_place(dy => dx);
+    /// dst[rows[r]] += src[r], r ascending. `src`: [R, h] f32; `dst`: [M, h] f32.
+    fn scatter_add_rows(src: Read Buf<'a>, rows: Read Buf<'a>, dst: Write Buf<'a>) = ScatterAddRows;
+    /// The gradient of the head.
+    fn head_backward(args: Read HeadBackward<'a>) = HeadBackward;
+    /// grad row ids[m] += d[m], m ascending. `d`: [M, h] f32.
+    fn embed_backward(d: Read Buf<'a>, ids: Read Buf<'a>, grad: Write Matrix<'a>) = EmbedBackward;
+
+    /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
+    fn adamw(how: Read AdamW, bufs: Write AdamWBufs<'a>) = AdamW;
+    /// dst = src, element by element: exact for what `read_codes` gave of blocks of the same elements, else to the
+    /// nearest. `src`: f32 or bf16.
+    fn write_codes(src: Read Buf<'a>, dst: Write Coded<'a>) = WriteCodes;
+    /// Sets all bytes to zero.
+    fn zero(dst: Write Buf<'a>) = Zero;
+
+    trait
+    /// The operations of the decoder family.
+    ///
+    /// Sizes are taken from the buffers: `x` of `[M, K]` with `K` known gives M. Buffers must have exactly the
+    /// stated lengths. An output may not overlap another operand unless the operation says so: every call asserts it
+    /// (`Claims`).
+    ///
+    /// Any thread may call. What a call on one thread writes may not overlap what a call under way on another uses, and a
+    /// device with one scratch for all threads (a GPU) runs one operation at a time, but copies from and to the host
+    /// meanwhile. That is asserted too.
+    ///
+    /// Numbers of the host enter through `write_f32` and its kin alone: a slice of the host's memory is not a buffer.
+    ///
+    /// ```
+    /// # use plimsoll_memory::Buf;
+    /// # fn norm(dev: &dyn plimsoll_device::Device, x: Buf<'_>, w: Buf<'_>, out: Buf<'_>) {
+    /// dev.rms_norm(x, w, 1e-6, out);
+    /// # }
+    /// ```
+    ///
+    /// ```compile_fail,E0308
+    /// # use plimsoll_memory::Buf;
+    /// # fn norm(dev: &dyn plimsoll_device::Device, x: Buf<'_>, out: Buf<'_>) {
+    /// let w: &[f32] = &[1.0; 64];
+    /// dev.rms_norm(x, w, 1e-6, out); // error: expected `Buf<'_>`, found `&[f32]`
+    /// # }
+    /// ```
+    {
+        /// Claims what the operation uses and runs it.
+        fn run(&self, op: Op<'_>) {
+            let claim = self.claims().claim(op.name(), true, |uses| op.note(uses));
+            self.launch(Checked::new(op, claim));
+        }
+
+        /// Copies token ids, positions or tables into a u32 buffer of at least that length, from element `start`.
+        fn write_u32(&self, dst: Buf<'_>, start: usize, src: &[u32]) {
+            let dst = dst.slice(start, src.len());
+            self.put_u32(&transfer(self, "write_u32", &dst, Access::Write), dst, src);
+        }
+        /// Copies out of a u32 buffer, from element `start`.
+        fn read_u32(&self, src: Buf<'_>, start: usize, dst: &mut [u32]) {
+            let src = src.slice(start, dst.len());
+            self.get_u32(&transfer(self, "read_u32", &src, Access::Read), src, dst);
+        }
+        /// Converts f32 into the buffer's dtype (round to nearest even), from element `start`.
+        fn write_f32(&self, dst: Buf<'_>, start: usize, src: &[f32]) {
+            let dst = dst.slice(start, src.len());
+            self.put_f32(&transfer(self, "write_f32", &dst, Access::Write), dst, src);
+        }
+        /// Widens elements to f32, from element `start`.
+        fn read_f32(&self, src: Buf<'_>, start: usize, dst: &mut [f32]) {
+            let src = src.slice(start, dst.len());
+            self.get_f32(&transfer(self, "read_f32", &src, Access::Read), src, dst);
+        }
+        /// Writes whole rows (`[rows, K]` row-major) of a matrix from row `first_row`.
+        fn write_rows(&self, dst: Matrix<'_>, first_row: usize, src: &[f32]) {
+            self.put_rows(&transfer(self, "write_rows", &dst, Access::Write), dst, first_row, src);
+        }
+        /// Reads whole rows of a matrix into row-major f32.
+        fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
+            self.get_rows(&transfer(self, "read_rows", &src, Access::Read), src, first_row, dst);
+        }
+        /// Widens whole rows (`[rows, k]`) of a matrix of codes from row `first_row`; a vector is `MatrixLayout::Rows`, k = 1.
+        fn read_codes(&self, src: Coded<'_>, k: usize, layout: MatrixLayout, first_row: usize, dst: &mut [f32]) {
+            self.get_codes(&transfer(self, "read_codes", &src, Access::Read), src, (k, layout), first_row, dst);
+        }
+        /// Returns the sum of squares of all elements, in fixed blocks, f64 between blocks; NaN if any element is.
+        fn sum_squares(&self, x: Buf<'_>) -> f64 {
+            let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
+            self.get_sum_squares(&self.claims().claim("sum_squares", true, note), x)
+        }
+
+        /// Starts copying each offloaded buffer into a buffer of the arena, which belongs to `slot`, once that is free.
+        fn offload_in<'a>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'a>, Buf<'a>)>) {
+            self.bring(slot, &mut copies.map(|(src, dst)| offload(self, src, dst)));
+        }
+        /// Starts copying buffers of the slot into offloaded ones after the operations so far; then the slot is free.
+        /// `sync` waits for them.
+        fn offload_out<'a>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'a>, Buf<'a>)>) {
+            self.send_back(slot, &mut copies.map(|(src, dst)| offload(self, src, dst)));
+        }
+    }
+}
+
+impl<T: Backend> Device for T {}
+
+/// Claims an operand of a copy from or to the host.
+fn transfer<'c, B: Backend + ?Sized>(
+    dev: &'c B,
+    name: &'static str,
+    with: &dyn Operand,
+    access: Access,
+) -> Claim<'c> {
+    dev.claims().claim(name, false, |uses| with.note(access, "the buffer", uses))
+}
+
+/// Claims both ends of a copy between the arena and offloaded memory.
+fn offload<'a, 'c, B: Backend + ?Sized>(dev: &'c B, src: Buf<'a>, dst: Buf<'a>) -> Transfer<'a, 'c> {
+    assert_eq!((src.len(), src.dtype()), (dst.len(), dst.dtype()), "a copy keeps length and dtype");
+    assert!(src.is_offloaded() != dst.is_offloaded(), "one end of a copy is offloaded");
+    let _claim = dev.claims().claim("offload", false, |uses| {
+        src.note(Access::Read, "src", uses);
+        dst.note(Access::Write, "dst", uses);
+    });
+    Transfer { src, dst, _claim }
+}

@@ -1,0 +1,31 @@
+//! Cases that every device must pass, and the rig that they run on. The tests of `cpu` and `cuda` include this folder.
+
+pub mod activation;
+mod rig;
+pub mod rows;
+
+pub use rig::*;
+
+/// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
+pub type Open<'o, D> = &'o dyn Fn(&[Sized<'_>]) -> Vec<Rig<D>>;
+
+/// Defines a test of each case; `$open` opens the crate's device.
+macro_rules! cases {
+    ($open:path) => {
+        cases! { $open:
+            activation: activations_and_their_gradients_are_close_also_in_place,
+                activations_of_the_ends_are_what_they_should_be;
+            rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,
+                rms_norm_backward_is_close_and_repeats, swiglu_and_its_gradient_are_close_also_in_place,
+                swiglu_of_extreme_gates_is_finite, rows_are_gathered_and_added_back,
+                a_bias_gets_the_sum_of_its_column, casts_round_to_nearest_even_also_where_nothing_is_aligned;
+        }
+    };
+    ($open:path: $($module:ident: $($case:ident),*;)*) => {
+        $($(#[test]
+        fn $case() {
+            crate::both::$module::$case(&$open);
+        })*)*
+    };
+}
+pub(crate) use cases;

@@ -1,0 +1,92 @@
+//! Whether an open model holds the tensors of its spec, and a reward model its head.
+
+use std::collections::HashMap;
+
+use plimsoll_base::{Error, ModelSpec, Result, slugs};
+
+use crate::Head;
+use crate::open::OpenModel;
+use crate::tensors::{SCORE, TensorInfo, expected_tensors};
+
+/// Requires that the model holds exactly the tensors of its spec, in their shapes.
+///
+/// A random model has no tensors and passes. Rotary tables and the copy of a tied head are ignored.
+pub fn check_against(model: &OpenModel) -> Result<()> {
+    if model.random {
+        return Ok(());
+    }
+    let mut wanted: HashMap<String, Vec<u64>> = expected_tensors(&model.spec).into_iter().collect();
+    if model.head == Head::Score {
+        wanted.remove("lm_head.weight");
+        check_score(model)?;
+    }
+    let mut unexpected = Vec::new();
+    for tensor in &model.tensors {
+        match wanted.remove(&tensor.name) {
+            Some(shape) if shape == tensor.shape => {}
+            Some(shape) => return Err(bad_shape(model, tensor, &shape)),
+            None if is_ignorable(&tensor.name, &model.spec) => {}
+            None if model.head == Head::Score && tensor.name == SCORE => {}
+            None => unexpected.push(tensor.name.as_str()),
+        }
+    }
+    if !wanted.is_empty() {
+        return Err(missing(model, wanted));
+    }
+    if let Some(first) = unexpected.first() {
+        let message = format!(
+            "{}: tensor `{first}` is not part of {:?} ({} such tensors)",
+            model.source,
+            model.spec.family,
+            unexpected.len()
+        );
+        return Err(Error::new("model-tensor-unexpected", message).hint(
+            "config.json does not describe this file; an adapter must be merged into its model first",
+        ));
+    }
+    Ok(())
+}
+
+/// A reward model gives one number: `score.weight` is there, and has one row.
+///
+/// Errors: `reward-model-head-missing`, `reward-model-labels`.
+fn check_score(model: &OpenModel) -> Result<()> {
+    let Some(tensor) = model.tensor(SCORE) else {
+        let message = format!("{}: a model for sequence classification without `{SCORE}`", model.source);
+        return Err(Error::new(slugs::REWARD_MODEL_HEAD_MISSING, message)
+            .hint("fetch the model again; a head in a file of its own must be merged into the model"));
+    };
+    let shape = &tensor.shape;
+    if shape.len() == 2 && shape[1] != u64::from(model.spec.hidden) {
+        return Err(bad_shape(model, tensor, &[1, u64::from(model.spec.hidden)]));
+    }
+    if shape.len() != 2 || shape[0] != 1 {
+        let labels = shape[0];
+        let message =
+            format!("{}: num_labels = {labels}, a reward model has 1 (`{SCORE}` is {shape:?})", model.source);
+        return Err(Error::new(slugs::REWARD_MODEL_LABELS, message)
+            .hint("take a reward model: a classifier of several labels has no score to learn from"));
+    }
+    Ok(())
+}
+
+/// Tensors that carry nothing the spec does not say.
+fn is_ignorable(name: &str, spec: &ModelSpec) -> bool {
+    name.ends_with("rotary_emb.inv_freq") || (name == "lm_head.weight" && spec.tied)
+}
+
+fn bad_shape(model: &OpenModel, tensor: &TensorInfo, expect: &[u64]) -> Error {
+    let message = format!(
+        "{}: tensor `{}` has shape {:?}, the config gives {expect:?}",
+        model.source, tensor.name, tensor.shape
+    );
+    Error::new("model-tensor-shape", message).hint("config.json and the weights are of different models")
+}
+
+fn missing(model: &OpenModel, wanted: HashMap<String, Vec<u64>>) -> Error {
+    let mut names: Vec<String> = wanted.into_keys().collect();
+    names.sort();
+    let message = format!("{}: no tensor `{}` ({} missing)", model.source, names[0], names.len());
+    Error::new("model-tensor-missing", message)
+        .hint("fetch the model again, or check num_hidden_layers in config.json")
+}

@@ -1,0 +1,9 @@
+//! The decoder and the small networks against references, and weights through files.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod golden;
+mod mlp;
+mod save;
+mod smollm2;

@@ -1,0 +1,127 @@
+//! Shows errors: `error[slug]: ...`, facts, hints, and the exit code. A panic becomes `error[internal]`.
+
+use clap::error::{ContextKind, ErrorKind};
+use plimsoll_base::{Error, Exit, Result};
+use std::io::Write;
+use std::panic;
+use std::process::ExitCode;
+
+/// Runs `work` and returns its exit code. Errors are printed on stderr.
+pub fn guard(work: impl FnOnce() -> Result<ExitCode> + panic::UnwindSafe) -> ExitCode {
+    match panic::catch_unwind(work) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => print(&error),
+        // The hook has printed it.
+        Err(_) => ExitCode::from(Exit::Named as u8),
+    }
+}
+
+/// Prints `error` on stderr and returns its exit code.
+pub fn print(error: &Error) -> ExitCode {
+    eprint(&render(error, colour()));
+    ExitCode::from(error.exit as u8)
+}
+
+/// Formats an error. `colour` marks the words `error` and `hint`; an error without a hint points to its page.
+pub fn render(error: &Error, colour: bool) -> String {
+    let mut text = format!("{error}\n");
+    if error.hints.is_empty() {
+        text += &format!("hint: `plimsoll explain {}` says what to do\n", error.slug);
+    }
+    if !colour {
+        return text;
+    }
+    let head = format!("error[{}]", error.slug);
+    text.replacen(&head, &format!("\x1b[1;31m{head}\x1b[0m"), 1)
+        .replace("\nhint:", "\n\x1b[1;36mhint\x1b[0m:")
+}
+
+/// Reports panics as bugs of Plimsoll, with a name, the place and a request to report it.
+pub fn install_panic_hook() {
+    panic::set_hook(Box::new(|info| {
+        // The decoder failed on a user's file; its reader names the file.
+        if std::thread::current().name() == Some(plimsoll_text::PARQUET_THREAD) {
+            return;
+        }
+        let payload = info.payload();
+        let words = payload
+            .downcast_ref::<&str>()
+            .map(|text| text.to_string())
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "a panic without words".into());
+        let place =
+            info.location().map_or("an unknown place".into(), |at| format!("{}:{}", at.file(), at.line()));
+        let error = Error::new("internal", words.replace('\n', "; "))
+            .fact(format!("at {place}, plimsoll {}", env!("CARGO_PKG_VERSION")))
+            .hint(format!(
+                "this is a fault in plimsoll: please report it at {}",
+                env!("CARGO_PKG_REPOSITORY")
+            ));
+        eprint(&render(&error, colour()));
+        if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+            eprint(&format!("{}\n", std::backtrace::Backtrace::force_capture()));
+        }
+    }));
+}
+
+/// Prints a message of clap as an error of Plimsoll; `--help` and `--version` are no errors.
+pub fn usage(err: &clap::Error) -> ExitCode {
+    if matches!(
+        err.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        let _ = err.print();
+        let asked = err.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        return ExitCode::from(if asked { 0 } else { Exit::Usage as u8 });
+    }
+    let text = err.render().to_string();
+    let mut lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("the command line is not understood");
+    let mut error = Error::usage("bad-usage", first.trim_start_matches("error: "));
+    for line in lines {
+        match line.trim_start().split_once("tip: ") {
+            Some((_, tip)) => error = error.hint(tip),
+            None if line.starts_with("For more information") => {}
+            None => error = error.fact(line.trim_start()),
+        }
+    }
+    if error.hints.is_empty() {
+        let command = match err.get(ContextKind::InvalidSubcommand) {
+            Some(_) => String::new(),
+            None => std::env::args()
+                .nth(1)
+                .filter(|word| !word.starts_with('-'))
+                .map_or(String::new(), |word| format!(" {word}")),
+        };
+        error = error.hint(format!("`plimsoll{command} --help` lists what it takes"));
+    }
+    print(&error)
+}
+
+fn colour() -> bool {
+    crate::terminal::is_stderr() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Ignores failures: stderr may be closed.
+fn eprint(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_marks_the_head_and_the_hints_only() {
+        let error = Error::usage("bad-set", "a: hint: b").fact("c").hint("d");
+        assert_eq!(render(&error, false), "error[bad-set]: a: hint: b\n  c\nhint: d\n");
+        assert_eq!(
+            render(&error, true),
+            "\x1b[1;31merror[bad-set]\x1b[0m: a: hint: b\n  c\n\x1b[1;36mhint\x1b[0m: d\n"
+        );
+        let bare = render(&Error::new("io-error", "x"), false);
+        assert_eq!(bare, "error[io-error]: x\nhint: `plimsoll explain io-error` says what to do\n");
+    }
+}

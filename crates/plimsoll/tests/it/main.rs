@@ -1,0 +1,34 @@
+//! The command line from outside, in one test binary, which links once. `docs` is a separate target because it takes
+//! minutes.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../../files/tests/common/mod.rs"]
+mod made;
+mod run;
+
+mod agent;
+mod agent_python;
+mod collect;
+mod collect_policy;
+mod collect_python;
+mod command_line;
+mod data;
+mod doctor;
+mod doctor_run;
+mod founding;
+mod hostile;
+mod import;
+mod load_line;
+mod methods;
+mod pairs;
+mod planning;
+mod ppo;
+mod resume;
+mod rewards;
+mod run_files;
+mod short_forms;
+mod supervisor;
+mod training;
+mod turns;
+mod watch;

@@ -1,0 +1,264 @@
+//! `plan` from outside: what `auto` becomes, hints in the order of their cost, the smallest limits and what they are worth
+//! in a real container, the grid, the drawing, sizes that no machine has.
+
+use crate::common::cgroup::Group;
+use crate::common::{check_refused, command, plimsoll, text};
+use crate::run::{FIRST, object, region};
+use serde_json::Value;
+use std::fs;
+
+/// The plan of the first run with every knob left open, under a host limit.
+fn open_plan(host: &str, more: &[&str]) -> (i32, Value) {
+    let mut args = vec!["plan", FIRST, "--json", "--limit", host];
+    let sets = ["train.recompute=auto", "train.optimizer_dtype=auto", "memory.staging=auto", "run.threads=2"];
+    args.extend(sets.iter().chain(more).flat_map(|set| ["--set", *set]));
+    object(&args)
+}
+
+fn least(pool: &str, args: &[&str]) -> u64 {
+    let (code, found) = object(&[&["plan", FIRST, "--min", "--json"], args].concat());
+    assert_eq!(code, 0);
+    found[pool].as_u64().expect("a number of bytes")
+}
+
+#[test]
+fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
+    // The disk's own limit changes as others write.
+    let (code, wide) = open_plan("host=8GiB,disk=1TiB", &[]);
+    let auto = &wide["auto"];
+    assert_eq!((code, wide["resolved"]["optimizer_dtype"].as_str()), (0, Some("f32")));
+    assert!(auto["runner_up"]["predicted_step_s"].as_f64() > Some(0.0), "{auto}");
+    assert_eq!(open_plan("host=8GiB,disk=1TiB", &[]).1, wide, "the same question has the same answer");
+
+    // Less memory: a slower setting that computes the same, then one that rounds more, said aloud.
+    let smallest = least("min_host_bytes", &["--set", "memory.staging=auto", "--set", "run.threads=2"]);
+    let tight = format!("host={}", smallest + (1 << 20));
+    let (code, narrow) = open_plan(&tight, &[]);
+    assert_eq!((code, narrow["resolved"]["optimizer_dtype"].as_str()), (0, Some("f32")));
+    let step = |plan: &Value| plan["auto"]["chosen"]["predicted_step_s"].as_f64().expect("seconds");
+    assert!(step(&narrow) > step(&wide));
+    assert!(narrow["auto"]["gave_up"].is_null(), "{}", narrow["auto"]);
+    let all_open = [
+        "--set",
+        "train.recompute=auto",
+        "--set",
+        "train.optimizer_dtype=auto",
+        "--set",
+        "memory.staging=auto",
+        "--set",
+        "run.threads=2",
+    ];
+    let (code, least_plan) = open_plan(&format!("host={}", least("min_host_bytes", &all_open)), &[]);
+    assert_eq!((code, least_plan["resolved"]["optimizer_dtype"].as_str()), (0, Some("int8")));
+    let gave_up = least_plan["auto"]["gave_up"].as_str().expect("words");
+    assert!(gave_up.contains("stochastic rounding"), "{gave_up}");
+}
+
+#[test]
+fn hints_stand_in_the_order_of_the_speed_they_cost() {
+    let sets = ["--set", "train.micro_batch_tokens=2048", "--set", "loss.kl_coef=0.1"];
+    let plan = |more: &[&str]| object(&[&["plan", FIRST, "--json"], &sets[..], more].concat());
+    // A limit that recomputing alone would meet: then smaller micro-batches do as well.
+    let peak = &plan(&["--set", "train.recompute=layer"]).1["pools"]["host"]["peak_bytes"];
+    let (code, plan) = plan(&["--limit", &format!("host={peak}")]);
+    assert_eq!(code, 3);
+    let hints = plan["hints"].as_array().expect("a list");
+    let lost: Vec<f64> = hints
+        .iter()
+        .filter(|hint| hint["changes_result"] == false)
+        .filter_map(|hint| hint["lost_speed"].as_f64())
+        .collect();
+    assert!(lost.len() >= 2 && lost.windows(2).all(|pair| pair[0] <= pair[1]), "{hints:?}");
+    for hint in hints.iter().filter(|hint| !hint["lost_speed"].is_null()) {
+        assert!(hint["why"].as_str().is_some_and(|why| why.contains("; predicted ")), "{hint}");
+    }
+    let changing = hints.iter().position(|hint| hint["changes_result"] == true);
+    let same = hints.iter().rposition(|h| h["changes_result"] == false && !h["lost_speed"].is_null());
+    assert!(changing.is_none_or(|changing| Some(changing) > same), "{hints:?}");
+}
+
+#[test]
+fn sizes_that_no_machine_has_are_refused_with_a_name() {
+    for sets in [
+        &["data.prompt_tokens_max=4294967295"][..],
+        &[
+            "rollout.prompts_per_step=1048576",
+            "rollout.group_size=1",
+            "rollout.max_new_tokens=4194304",
+            "method=reinforce",
+        ],
+        &["rollout.sequences_max=4294967295", "rollout.max_new_tokens=4194304"],
+    ] {
+        let args: Vec<&str> =
+            ["plan", FIRST].into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
+        check_refused(&args, 2, &["error[size-overflow]: "]);
+    }
+    // Large, and still a number: a plan that does not fit.
+    let (code, plan) = object(&["plan", FIRST, "--json", "--set", "rollout.kv_blocks=4294967295"]);
+    assert_eq!(code, 3);
+    assert!(plan["pools"]["host"]["peak_bytes"].as_u64() > Some(1 << 46), "{}", plan["pools"]);
+}
+
+#[test]
+fn a_grid_has_a_row_a_cell() {
+    let args = ["plan", "--table", "--models", "smollm2-135m,qwen2.5-7b", "--contexts", "512,1024"];
+    let (code, grid) = object(&[&args[..], &["--limit", "host=16GiB", "--json"]].concat());
+    let rows = grid["rows"].as_array().expect("rows");
+    assert_eq!((code, rows.len()), (0, 2 * 2 * 2));
+    assert!(rows.iter().all(|row| (row["fits"] == true) == (row["min_bytes"].as_u64() <= Some(16 << 30))));
+    let words = text(&plimsoll(&[&args[..], &["--methods", "sft"]].concat()).stdout);
+    assert_eq!(words.matches("qwen2.5-7b").count(), 2, "{words}");
+    // A separate critic and its optimizer are added to the actor's.
+    let all = ["plan", "--table", "--models", "smollm2-135m", "--contexts", "512", "--json"];
+    let (_, grid) = object(&[&all[..], &["--methods", "grpo,ppo,dpo,reward_model"]].concat());
+    let least: Vec<u64> =
+        grid["rows"].as_array().expect("rows").iter().filter_map(|row| row["min_bytes"].as_u64()).collect();
+    assert!(least.len() == 4 && least[1] > least[0], "{least:?}");
+    check_refused(&["plan", "--table", "--models", "gpt-9"], 2, &["error[unknown-preset]: "]);
+    check_refused(&["plan"], 2, &["error[bad-usage]: "]);
+}
+
+#[test]
+fn a_run_is_drawn_before_and_after() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_string();
+    let output = plimsoll(&["plan", FIRST, "--svg", &path("plan.svg"), "--set", "memory.host=200MiB"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let drawn = fs::read_to_string(path("plan.svg")).expect("a drawing");
+    for part in ["load line 200.0 MiB", "prefers-color-scheme", "<title", "<desc", "grpo on builtin:nano"] {
+        assert!(drawn.contains(part), "no {part}");
+    }
+    assert!(!drawn.contains("measured "), "nothing was measured yet");
+    assert!(!drawn.contains("href") && !drawn.contains("url("), "an outside resource");
+
+    let dir = format!("run.dir={}", path("out"));
+    let args =
+        ["train", FIRST, "--quiet", "--set", "train.steps=1", "--set", "eval.prompts_max=8", "--set", &dir];
+    let output = plimsoll(&args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let output = plimsoll(&["plan", "--run", &path("out"), "--svg", &path("run.svg"), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let measured: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert!(measured["measured_peak_bytes"].as_u64() > Some(1 << 20), "{measured}");
+    assert!(fs::read_to_string(path("run.svg")).expect("a drawing").contains("measured "));
+    check_refused(
+        &["plan", "--run", &path("none"), "--svg", &path("x.svg")],
+        1,
+        &["error[run-dir-unreadable]: "],
+    );
+}
+
+#[test]
+fn a_run_ends_in_a_container_of_its_smallest_size_and_is_refused_below() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = |name: &str| format!("run.dir={}", folder.path().join(name).display());
+    let common = [
+        "--set",
+        "train.steps=3",
+        "--set",
+        "train.recompute=auto",
+        "--set",
+        "train.optimizer_dtype=auto",
+        "--set",
+        "memory.staging=auto",
+        "--set",
+        "eval.prompts_max=64",
+    ];
+    let bytes = least("min_host_bytes", &common);
+    assert_eq!(bytes % 4096, 0);
+    let (Some(exact), Some(below)) = (Group::new("exact", bytes), Group::new("below", bytes / 10 * 9)) else {
+        return;
+    };
+    let run = |group: &Group, args: &[&str]| {
+        group.plimsoll(&[args, &common[..]].concat()).output().expect("sh is everywhere")
+    };
+    let output = run(&exact, &["train", FIRST, "--json", "--set", &dir("exact")]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(summary["steps"], 3);
+    // A wide limit does not help within a narrower one.
+    let inner = below.inner("inner", 2 * bytes).expect("a group within a group");
+    for group in [&below, &inner] {
+        let output = run(group, &["train", FIRST, "--set", &dir("below")]);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.starts_with("error[host-pool-exceeded]: ") && stderr.contains("cgroup v"), "{stderr}");
+        // The run file cannot raise it, so no hint says that it can.
+        assert!(stderr.contains("; the limit is outside the run file: cgroup v"), "{stderr}");
+        assert!(!stderr.contains("memory.host="), "{stderr}");
+        assert!(!folder.path().join("below").exists(), "a refused run leaves nothing");
+    }
+    // With no more than the supervisor alone comes to hold, it is still said: both processes' own pages until then are 7 MiB.
+    assert!(below.set_limit(10 << 20));
+    let output = run(&below, &["train", FIRST, "--set", &dir("below")]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}
+
+#[test]
+fn worker_processes_are_in_the_account() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("r.py");
+    fs::write(&file, "def f(prompts, completions, **columns):\n    return [0.0] * len(prompts)\n")
+        .expect("a file");
+    let kind = format!("reward.0.kind=python:{}:f", file.display());
+    let sets = ["--set", &kind, "--set", "reward.0.workers=3", "--set", "reward.0.worker_memory=512MiB"];
+    let output = command(&["plan", FIRST, "--json"]).args(sets).output().expect("the binary runs");
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let row = region(&plan, "reward.workers").expect("a row");
+    assert_eq!(row["bytes"], 3u64 * (512 << 20));
+}
+
+/// A card that is too small for states and reference, on a host that has room for them.
+#[test]
+fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
+    let sets = [
+        "model=random:qwen2.5-0.5b",
+        "train.optimizer_dtype=f32",
+        "train.recompute=layer",
+        "loss.kl_coef=0.1",
+    ];
+    let plan = |limit: &str, more: &[&str]| {
+        let mut args = vec!["plan", FIRST, "--json", "--limit", limit];
+        args.extend(sets.iter().chain(more).flat_map(|set| ["--set", *set]));
+        object(&args)
+    };
+    let roomy = "device=139GiB,host=64GiB,disk=1TiB";
+    let (code, resident) = plan(roomy, &[]);
+    let both = "memory.offload=[\"optimizer\",\"reference\"]";
+    let (offloaded_code, offloaded) = plan(roomy, &[both]);
+    assert_eq!((code, offloaded_code), (0, 0));
+    let peak = |plan: &Value, pool: &str| plan["pools"][pool]["peak_bytes"].as_u64().expect("bytes");
+    let row = |plan: &Value, name: &str| {
+        plan["regions"].as_array().expect("regions").iter().find(|row| row["name"] == name).cloned()
+    };
+    for state in ["adam_m", "adam_v", "master"] {
+        let (kept, moved) =
+            (row(&resident, &format!("actor.{state}")), row(&offloaded, &format!("offload.actor.{state}")));
+        let (kept, moved) = (kept.expect("resident"), moved.expect("offloaded"));
+        assert_eq!(kept["bytes"], moved["bytes"]);
+        assert_eq!((moved["pool"].as_str(), moved["place"].as_str()), (Some("host"), Some("offloaded")));
+    }
+    assert!(
+        row(&offloaded, "reference.weights").is_none()
+            && row(&offloaded, "offload.reference.weights").is_some()
+    );
+    // 494 million parameters: states of 12 bytes and the reference's 2 leave the card; slots share bytes with the passes.
+    let saved = peak(&resident, "device") - peak(&offloaded, "device");
+    assert!(saved > 13 * 494_000_000, "{saved}");
+    assert!(peak(&offloaded, "host") - peak(&resident, "host") >= 14 * 494_000_000);
+
+    let tight = format!("device={},host=64GiB,disk=1TiB", peak(&resident, "device") / 2);
+    let micro_batch = ["train.micro_batch_tokens=auto"];
+    let (code, refused) = plan(&tight, &micro_batch);
+    assert_eq!(code, 3);
+    let hints: Vec<&str> =
+        refused["hints"].as_array().expect("a list").iter().filter_map(|hint| hint["set"].as_str()).collect();
+    assert!(hints.contains(&both), "{hints:?}");
+    assert_eq!(plan(&tight, &[both, micro_batch[0]]).0, 0, "the hint holds");
+    // Left open, nothing moves as long as it fits, and then what must.
+    let open = |limit: &str| plan(limit, &["memory.offload=auto", micro_batch[0]]);
+    let (code, fits) = open(roomy);
+    assert_eq!((code, &fits["resolved"]["offload"]["optimizer"]), (0, &Value::Bool(false)));
+    let (code, fits) = open(&tight);
+    assert_eq!((code, &fits["resolved"]["offload"]["optimizer"]), (0, &Value::Bool(true)));
+}

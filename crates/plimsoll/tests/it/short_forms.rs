@@ -1,0 +1,43 @@
+//! The short forms of `cargo xtask soak` and `cargo xtask truth`. The long soak kills hundreds of times and breaks disks,
+//! directories and memory too; the long truth draws many runs.
+
+#[path = "../../../../xtask/src/soak/mod.rs"]
+mod soak;
+#[path = "../../../../xtask/src/truth/mod.rs"]
+#[allow(dead_code, reason = "the long form prints tables, this one only asserts")]
+mod truth;
+
+use std::path::{Path, PathBuf};
+
+#[test]
+fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = soak::Options {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_plimsoll")),
+        folder: folder.path().join("soak"),
+        kills: 4,
+        steps: 10,
+        seed: 7,
+        faults: true,
+        short: true,
+    };
+    let report =
+        soak::soak(&options, &mut |line| eprintln!("{line}")).unwrap_or_else(|what| panic!("{what}"));
+    assert!(report.kills >= 4 && report.runs > 0, "{}", soak::table(&options, &report));
+    assert!(report.rows.iter().all(|row| row.lost == "nothing" || row.seen.starts_with("skipped")));
+    eprintln!("{}", soak::table(&options, &report));
+}
+
+#[test]
+fn a_few_runs_take_what_their_plans_say() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let plimsoll = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let runs =
+        truth::measure(plimsoll, folder.path(), 5, 7, |_, _| ()).unwrap_or_else(|words| panic!("{words}"));
+    for run in &runs {
+        assert!(run.faults().is_empty(), "{}: {:?}", run.what, run.faults());
+    }
+    assert!(truth::markdown(&runs, 7).contains("| runs | 5 |"));
+    let object: serde_json::Value = serde_json::from_str(&truth::to_json(&runs, 7)).expect("one object");
+    assert_eq!((object["arenas_equal"].as_u64(), object["faults"].as_u64()), (Some(5), Some(0)));
+}

@@ -1,0 +1,357 @@
+//! The kinds of rewards: a row for each, with what the planner and the graders need to know of it.
+//!
+//! A new reward is a file with its code, a row of [`KINDS`] and a row of `docs/rewards.md`.
+
+use crate::countdown::Countdown;
+use crate::exact::Exact;
+use crate::format::Format;
+use crate::gsm8k::Gsm8k;
+use crate::hash::Hash;
+use crate::length::Length;
+use crate::math::Math;
+use crate::scorer::{Reading, Scorer, Start, Verifier};
+use crate::spec::RewardSpec;
+use crate::{code, command, http, json_schema, pattern, python};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_worker::{Limits, Stop};
+use std::time::Duration;
+
+/// A kind of reward.
+pub struct RewardKind {
+    /// What `kind` is in a run file, up to the colon.
+    names: &'static [&'static str],
+    /// How a run file may write it; the last form is the complete one.
+    pub forms: &'static [&'static str],
+    /// A complete `kind` with its argument; empty for a kind without an argument.
+    example: &'static str,
+    /// The score, in the words of `docs/rewards.md`.
+    pub summary: &'static str,
+    place: Place,
+    /// True if the answer column is read.
+    needs_answer: fn(&RewardSpec) -> bool,
+    /// Reads the options and the argument. `None`: the argument is missing or malformed.
+    read: fn(&RewardSpec, Option<&str>) -> Result<Option<Reading>>,
+}
+
+/// Where a reward is computed, which decides the memory that it takes and whether a failure is tried again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a thread of this process: cannot fail.
+    Process,
+    /// In a fresh process for each test: what fails is the response.
+    Program,
+    /// In a worker that lives as long as the run.
+    Worker,
+    /// At an address.
+    Address,
+}
+
+/// Every kind that a run file may name, except `model`, which `config` and `rl` handle.
+pub const KINDS: [RewardKind; 13] = [
+    RewardKind {
+        names: &["exact"],
+        forms: &["exact"],
+        example: "",
+        summary: "1 iff response and answer are equal after trimming white space",
+        place: Place::Process,
+        needs_answer: |_| true,
+        read: |_, _| verifier("exact", Exact),
+    },
+    RewardKind {
+        names: &["math"],
+        forms: &["math"],
+        example: "",
+        summary: "1 iff the answer found in the response equals the ground truth, in any notation (below)",
+        place: Place::Process,
+        needs_answer: |_| true,
+        read: |_, _| verifier("math", Math),
+    },
+    RewardKind {
+        names: &["gsm8k"],
+        forms: &["gsm8k"],
+        example: "",
+        summary: "1 iff the number after the last `####`, or else the last number, equals the answer's, digit by digit",
+        place: Place::Process,
+        needs_answer: |_| true,
+        read: |_, _| verifier("gsm8k", Gsm8k),
+    },
+    RewardKind {
+        names: &["countdown"],
+        forms: &["countdown"],
+        example: "",
+        summary: "1 iff the last `<answer>` is an expression of `+ - * / ( )` that uses each given number exactly once and whose exact value is the target",
+        place: Place::Process,
+        needs_answer: |_| true,
+        read: |_, _| verifier("countdown", Countdown),
+    },
+    RewardKind {
+        names: &["code"],
+        forms: &["code"],
+        example: "",
+        summary: "1 iff the program passes all tests (below)",
+        place: Place::Program,
+        needs_answer: |_| true,
+        read: |_, _| Ok(Some(code::read())),
+    },
+    RewardKind {
+        names: &["json-schema"],
+        forms: &["json-schema"],
+        example: "",
+        summary: "1 iff the response is JSON and valid (below)",
+        place: Place::Process,
+        needs_answer: |spec| spec.schema.is_none(),
+        read: |spec, _| json_schema::read(spec).map(Some),
+    },
+    RewardKind {
+        names: &["regex"],
+        forms: &["regex", "regex:PATTERN"],
+        example: "regex:PATTERN",
+        summary: "1 iff the pattern matches anywhere; Rust's syntax, linear time",
+        place: Place::Process,
+        needs_answer: |_| false,
+        read: pattern::read,
+    },
+    RewardKind {
+        names: &["format"],
+        forms: &["format"],
+        example: "",
+        summary: "1 iff `<think>…</think><answer>…</answer>` with each tag once, or `pattern`",
+        place: Place::Process,
+        needs_answer: |_| false,
+        read: |spec, _| verifier("format", Format::new(spec.pattern.as_deref())?),
+    },
+    RewardKind {
+        names: &["length"],
+        forms: &["length"],
+        example: "",
+        summary: "`-tokens / max_new_tokens`; with `overlong_buffer` b: `-max(0, tokens - (max_new_tokens - b)) / b`, at least -1",
+        place: Place::Process,
+        needs_answer: |_| false,
+        read: |spec, _| verifier("length", Length { overlong_buffer: spec.overlong_buffer }),
+    },
+    RewardKind {
+        names: &["python"],
+        forms: &["python:FILE.py:FUNCTION"],
+        example: "python:file.py:function",
+        summary: "what your Python function returns, called in worker processes",
+        place: Place::Worker,
+        needs_answer: |_| false,
+        read: |_, argument| Ok(python::read(argument)),
+    },
+    RewardKind {
+        names: &["command"],
+        forms: &["command:PROGRAM"],
+        example: "command:PROGRAM ARGS",
+        summary: "what your program answers to a line of JSON",
+        place: Place::Worker,
+        needs_answer: |_| false,
+        read: |_, argument| Ok(command::read(argument)),
+    },
+    RewardKind {
+        names: &["http", "https"],
+        forms: &["http://ADDRESS"],
+        example: "http://HOST:PORT/PATH",
+        summary: "what a server of rewards answers",
+        place: Place::Address,
+        needs_answer: |_| false,
+        read: |spec, argument| Ok(http::read(spec, argument)),
+    },
+    RewardKind {
+        names: &["hash"],
+        forms: &["hash"],
+        example: "",
+        summary: "noise between 0 and 1 that the response alone decides, to see what a run learns without a signal",
+        place: Place::Process,
+        needs_answer: |_| false,
+        read: |_, _| verifier("hash", Hash),
+    },
+];
+
+fn verifier(label: &str, verifier: impl Verifier + 'static) -> Result<Option<Reading>> {
+    Ok(Some(Reading::verifier(label, verifier)))
+}
+
+/// Longest time from start to ready: an interpreter may import large packages.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Most workers of one reward.
+const WORKERS_MAX: u32 = 256;
+/// Stack of a grader's thread: the `math` verifier's recursion is bounded well below half of it.
+pub(crate) const STACK_BYTES: usize = 1 << 20;
+/// Most that a grader holds for one batch in addition to the texts: 1 MiB of reply, the same as values, and pipes.
+const GRADER_BYTES: u64 = 3 << 20;
+/// Most that a verifier in this process holds: its stack. It works in the texts themselves.
+const IN_PROCESS_BYTES: u64 = STACK_BYTES as u64;
+/// Most that a connection holds: two copies of the largest reply, and what TLS holds.
+const HTTP_BYTES: u64 = 2 * http::REPLY_BYTES_MAX + (1 << 20);
+
+/// A kind with its options, read but not started.
+pub(crate) struct Kind {
+    row: &'static RewardKind,
+    reading: Reading,
+    pub(crate) needs_answer: bool,
+}
+
+/// Reads `spec.kind` and the options that it uses. Starts nothing.
+///
+/// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`.
+pub(crate) fn read(spec: &RewardSpec) -> Result<Kind> {
+    let (head, argument) = match spec.kind.split_once(':') {
+        Some((head, argument)) => (head, Some(argument)),
+        None => (spec.kind.as_str(), None),
+    };
+    let row = KINDS.iter().find(|row| row.names.contains(&head)).ok_or_else(|| unknown(&spec.kind))?;
+    if row.example.is_empty() && argument.is_some() {
+        return Err(unknown(&spec.kind));
+    }
+    let reading = (row.read)(spec, argument)?.ok_or_else(|| match argument {
+        Some(_) => unknown(&spec.kind).hint(format!("write kind = \"{}\"", row.example)),
+        None => unknown(&spec.kind),
+    })?;
+    Ok(Kind { row, reading, needs_answer: (row.needs_answer)(spec) })
+}
+
+impl Kind {
+    /// The name in metrics: the kind, the function of `python:` or the program of `command:`.
+    pub(crate) fn label(&self) -> &str {
+        &self.reading.label
+    }
+
+    /// Threads that grade: one per worker or connection, one for what runs in this process.
+    pub(crate) fn graders(&self, spec: &RewardSpec) -> u32 {
+        if self.row.place == Place::Process { 1 } else { spec.workers.clamp(1, WORKERS_MAX) }
+    }
+
+    /// True if a failure may be tried again and is counted.
+    pub(crate) fn may_retry(&self) -> bool {
+        matches!(self.row.place, Place::Worker | Place::Address)
+    }
+
+    /// True for a server: tries have a pause between them, and a request under way cannot be called back.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.row.place == Place::Address
+    }
+
+    /// Starts what has to be started. A worker dies with the thread that calls this.
+    pub(crate) fn start(self, name: &str, spec: &RewardSpec, stop: &Stop) -> Result<Box<dyn Scorer>> {
+        let timeout = Duration::from_millis(spec.timeout_ms);
+        // Tries are counted where the batch is known, so the pool makes one.
+        let limits = Limits { workers: 1, timeout, start_timeout: START_TIMEOUT, retries: 0 };
+        let needs_answer = self.needs_answer;
+        (self.reading.start)(Start { name, spec, needs_answer, limits, stop: stop.clone() })
+    }
+}
+
+impl RewardSpec {
+    /// Refuses an unknown kind, and a pattern or schema that cannot be used. Starts nothing.
+    ///
+    /// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`.
+    pub fn check(&self) -> Result<()> {
+        read(self).map(drop)
+    }
+
+    /// Returns what the reward takes of the host, at most.
+    pub fn memory(&self) -> RewardMemory {
+        let Ok(kind) = read(self) else { return RewardMemory::default() };
+        let graders = u64::from(kind.graders(self));
+        let (worker, each) = match kind.row.place {
+            Place::Process => (0, IN_PROCESS_BYTES),
+            Place::Program | Place::Worker => (self.worker_memory.0, GRADER_BYTES),
+            Place::Address => (0, HTTP_BYTES),
+        };
+        RewardMemory {
+            workers: Bytes(worker.saturating_mul(graders)),
+            buffers: Bytes(graders * each),
+            threads: graders as usize,
+            sends: kind.row.place != Place::Process,
+        }
+    }
+}
+
+/// What rewards take of the host, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RewardMemory {
+    /// All worker processes together.
+    pub workers: Bytes,
+    /// Requests and replies under way in this process, stacks included.
+    pub buffers: Bytes,
+    /// Threads of this process.
+    pub threads: usize,
+    sends: bool,
+}
+
+impl RewardMemory {
+    /// True if texts are sent to other processes.
+    pub fn leaves_process(&self) -> bool {
+        self.sends
+    }
+
+    /// Both together.
+    pub fn with(self, other: RewardMemory) -> RewardMemory {
+        RewardMemory {
+            workers: Bytes(self.workers.0.saturating_add(other.workers.0)),
+            buffers: Bytes(self.buffers.0.saturating_add(other.buffers.0)),
+            threads: self.threads + other.threads,
+            sends: self.sends || other.sends,
+        }
+    }
+}
+
+fn unknown(kind: &str) -> Error {
+    let head = kind.split(':').next().unwrap_or(kind);
+    let near = (KINDS.iter().flat_map(|row| row.names))
+        .map(|&known| (strsim::damerau_levenshtein(&head.to_ascii_lowercase(), known), known))
+        .min()
+        .filter(|&(distance, known)| distance <= 2 && distance < known.len() - 1);
+    let error = Error::usage("unknown-reward", format!("`{kind}` is not a kind of reward"));
+    match near {
+        Some((_, known)) if known != head => error.hint(format!("did you mean `{known}`?")),
+        _ => {
+            let forms: Vec<&str> = KINDS.iter().flat_map(|row| row.forms).copied().collect();
+            error.hint(format!("the kinds are {}", forms.join(", ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_kinds_are_usage_errors_that_name_the_nearest() {
+        for (kind, hint) in [
+            ("mth", "did you mean `math`?"),
+            ("gsmk8", "did you mean `gsm8k`?"),
+            ("Exact", "did you mean `exact`?"),
+            ("pyton:a.py:f", "did you mean `python`?"),
+            ("zzzzzz", "the kinds are"),
+            ("", "the kinds are"),
+            ("python:", "python:file.py:function"),
+            ("http:", "http://HOST"),
+            ("https:///x", "http://HOST"),
+            ("json-shema", "did you mean `json-schema`?"),
+        ] {
+            let error = read(&RewardSpec::of_kind(kind)).err().expect(kind);
+            assert_eq!((error.slug, error.exit), ("unknown-reward", plimsoll_base::Exit::Usage), "{kind}");
+            assert!(error.to_string().contains(hint), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_does_not_compile_is_named() {
+        for kind in ["regex", "regex:", "regex:(", "regex:(a{1000}){1000}{1000}"] {
+            let error = read(&RewardSpec::of_kind(kind)).err().expect(kind);
+            assert_eq!(error.slug, "reward-bad-pattern", "{kind}");
+        }
+    }
+
+    #[test]
+    fn each_verifier_has_its_row_in_the_docs() {
+        let docs = include_str!("../../../docs/rewards.md");
+        let is_verifier = |kind: &&RewardKind| matches!(kind.place, Place::Process | Place::Program);
+        for kind in KINDS.iter().filter(is_verifier) {
+            let form = kind.forms.last().unwrap();
+            let row = format!("| `{form}` | {} |", kind.summary);
+            assert!(docs.contains(&row), "docs/rewards.md has no row {row}");
+        }
+    }
+}

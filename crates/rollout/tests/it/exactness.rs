@@ -1,0 +1,384 @@
+//! The promise: the log-probability that the rollout records is, to the bit, the one that training computes, and
+//! samples do not depend on how they were scheduled.
+//!
+//! Every case draws the same request many ways (sequences in flight, rows of a pass, preemption, threads) and packs
+//! the responses many ways (cuts, recompute levels, threads); all must give the same bits.
+
+use crate::common::harness::Machine;
+use crate::common::harness::{Numbers, Setup, same_bits};
+use crate::common::{World, sampling, sequences};
+use plimsoll_base::DType;
+use plimsoll_cpu::Isa;
+use plimsoll_model::{PassLimits, Recompute};
+use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples};
+use plimsoll_train::PackLimits;
+use proptest::prelude::*;
+
+/// One request, owned.
+#[derive(Clone, Debug)]
+struct Ask {
+    source: &'static str,
+    dtype: DType,
+    machine: Machine,
+    prompts: Vec<Vec<u32>>,
+    group_size: usize,
+    new_tokens: usize,
+    temperature: f32,
+    eos: Vec<u32>,
+}
+
+impl Ask {
+    fn new(
+        source: &'static str,
+        dtype: DType,
+        machine: Machine,
+        prompt_lens: &[usize],
+        group_size: usize,
+    ) -> Ask {
+        // Every vocabulary here has at least 15 tokens; a few of 260 end a response, so that lengths differ.
+        let vocab = if source.contains(':') { 15 } else { 260 };
+        let mut numbers = Numbers::new(prompt_lens.len() as u64);
+        let prompts = prompt_lens.iter().map(|&n| numbers.tokens(n, vocab)).collect();
+        let eos = if source.contains(':') { vec![1] } else { (0..12).collect() };
+        Ask { source, dtype, machine, prompts, group_size, new_tokens: 24, temperature: 1.0, eos }
+    }
+
+    fn samples(&self) -> usize {
+        self.prompts.len() * self.group_size
+    }
+
+    fn prompt_tokens(&self) -> usize {
+        self.prompts.iter().map(Vec::len).max().unwrap()
+    }
+
+    fn setup(&self, pass: PassLimits) -> Setup {
+        Setup { machine: self.machine, ..Setup::new(self.source, self.dtype, pass) }
+    }
+
+    /// Limits of the update in which `tokens` rows fit.
+    fn pass(&self, tokens: usize) -> PassLimits {
+        let segments = PackLimits::segments_of(tokens, self.prompts.len(), self.samples());
+        PackLimits { micro_batch_tokens: tokens, prompt_tokens: self.prompt_tokens(), segments }.pass()
+    }
+
+    fn engine(&self, sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
+        let (prompt_tokens, new_tokens) = (self.prompt_tokens(), self.new_tokens);
+        EngineLimits {
+            sequences,
+            rows,
+            blocks,
+            samples: self.samples(),
+            prompt_tokens,
+            new_tokens,
+            ahead: false,
+        }
+    }
+
+    /// Blocks with which nothing ever waits.
+    fn blocks(&self) -> usize {
+        EngineLimits::blocks_for(self.samples(), self.group_size, self.prompt_tokens(), self.new_tokens) + 64
+    }
+
+    fn draw(&self, limits: EngineLimits, on_full: OnFull, threads: usize) -> (Samples, u64) {
+        let mut world = World::new(Setup { threads, ..self.setup(self.pass(64)) }, limits);
+        let prompts: Vec<&[u32]> = self.prompts.iter().map(Vec::as_slice).collect();
+        let request = Request {
+            prompts: &prompts,
+            group_size: self.group_size,
+            max_new_tokens: self.new_tokens,
+            sampling: sampling(self.temperature, 3),
+            eos: &self.eos,
+            first_sample_id: 1 << 33,
+        };
+        let (samples, stats) = world.sample(on_full, &request).unwrap();
+        (samples, stats.preemptions)
+    }
+
+    /// The training forward's log-probs over `cuts` rows a micro-batch equal the recorded ones.
+    fn check_training(&self, drawn: &Samples, tokens: usize, recompute: Recompute, threads: usize) {
+        let pass = self.pass(tokens);
+        let mut world = World::new(Setup { threads, recompute, ..self.setup(pass) }, self.engine(1, 1, 128));
+        let prompts: Vec<&[u32]> = self.prompts.iter().map(Vec::as_slice).collect();
+        let all = sequences(&prompts, drawn, self.group_size);
+        let (logprobs, passes) = world.harness.logprobs(&all, 1.0 / self.temperature).unwrap();
+        let rows: usize = all.iter().map(|s| s.response.len() - 1).sum();
+        assert!(passes >= rows.div_ceil(tokens), "{passes} passes");
+        for (s, trained) in logprobs.iter().enumerate() {
+            let at = trained.iter().zip(drawn.logprobs(s)).position(|(a, b)| a.to_bits() != b.to_bits());
+            assert!(
+                at.is_none(),
+                "{} {:?} {:?}, {tokens} rows, {recompute:?}, {threads} threads: sample {s} of prompt length {}, token \
+                 {at:?}: {trained:?} trained, {:?} recorded",
+                self.source,
+                self.dtype,
+                self.machine,
+                all[s].prompt.len(),
+                drawn.logprobs(s)
+            );
+        }
+    }
+
+    fn check_same(&self, drawn: &Samples, other: &Samples, how: &str) {
+        for s in 0..self.samples() {
+            let same = drawn.ids(s) == other.ids(s) && same_bits(drawn.logprobs(s), other.logprobs(s));
+            assert!(
+                same && drawn.finish(s) == other.finish(s),
+                "{} {:?} {:?}, {how}: sample {s} differs: {:?} {:?} and {:?} {:?}",
+                self.source,
+                self.dtype,
+                self.machine,
+                drawn.ids(s),
+                drawn.logprobs(s),
+                other.ids(s),
+                other.logprobs(s)
+            );
+        }
+    }
+
+    /// Blocks so few that sequences give theirs back.
+    fn tight_blocks(&self) -> usize {
+        (self.prompt_tokens() + self.new_tokens).div_ceil(16) + 2
+    }
+
+    fn check_everything(&self) -> Samples {
+        let (all, blocks) = (self.samples(), self.blocks());
+        let (drawn, _) = self.draw(self.engine(all, 512, blocks), OnFull::WorstCase, 1);
+        for (sequences, rows, threads) in [(1, 64, 1), (3, 3, 1), (8, 17, 2), (8, 48, 1)] {
+            let other = self.draw(self.engine(sequences, rows, blocks), OnFull::WorstCase, threads).0;
+            self.check_same(
+                &drawn,
+                &other,
+                &format!("{sequences} sequences, {rows} rows, {threads} threads"),
+            );
+        }
+        let mut preemptions = 0;
+        for (sequences, rows, extra) in [(8, 48, 0), (8, 9, 0), (3, 16, 1), (all, 256, 3)] {
+            let limits = self.engine(sequences, rows.max(sequences), self.tight_blocks() + extra);
+            let (other, count) = self.draw(limits, OnFull::Preempt, 1);
+            self.check_same(&drawn, &other, &format!("{limits:?}, {count} preemptions"));
+            let (waited, none) = self.draw(limits, OnFull::WorstCase, 1);
+            self.check_same(&drawn, &waited, &format!("{limits:?}, waiting"));
+            assert_eq!(none, 0, "worst-case admission never preempts");
+            preemptions += count;
+        }
+        assert!(preemptions > 0, "the blocks were to run out");
+        for (sequences, rows, few, on_full) in [
+            (all, 512, false, OnFull::WorstCase),
+            (5, 20, false, OnFull::WorstCase),
+            (8, 48, true, OnFull::Preempt),
+            (3, 16, true, OnFull::WorstCase),
+        ] {
+            let blocks = if few { self.tight_blocks() + 1 } else { blocks };
+            let limits = EngineLimits { ahead: true, ..self.engine(sequences, rows, blocks) };
+            let (other, _) = self.draw(limits, on_full, 1);
+            self.check_same(&drawn, &other, &format!("{limits:?}, ahead of the host"));
+        }
+        let longest = self.prompt_tokens() + self.new_tokens;
+        for (tokens, recompute, threads) in [
+            (longest, Recompute::None, 1),
+            (longest + 21, Recompute::Layer, 2),
+            (2 * longest, Recompute::Cheap, 1),
+            (4096, Recompute::None, 2),
+        ] {
+            self.check_training(&drawn, tokens, recompute, threads);
+        }
+        drawn
+    }
+}
+
+fn check_model(source: &'static str, dtype: DType) {
+    let mut machines = vec![Machine::detect(), Machine::path(Isa::Avx2)];
+    machines.retain(|&m| m != Machine::Cpu(Isa::Avx2) || Isa::Avx2.is_available());
+    machines.dedup();
+    for machine in machines {
+        let ask = Ask::new(source, dtype, machine, &[1, 7, 15, 16, 17, 31, 32, 33, 40], 3);
+        let drawn = ask.check_everything();
+        let lens: Vec<usize> = (0..drawn.len()).map(|s| drawn.ids(s).len()).collect();
+        assert!(
+            lens.iter().any(|&n| n < 24) && lens.iter().any(|&n| n > 8),
+            "lengths are to differ: {lens:?}"
+        );
+        // Other group sizes and temperatures, less of everything else.
+        for (group_size, temperature) in [(1, 0.6), (4, 1.7)] {
+            let ask = Ask { temperature, ..Ask::new(source, dtype, machine, &[15, 40, 16], group_size) };
+            let (drawn, _) = ask.draw(ask.engine(5, 32, ask.blocks()), OnFull::Preempt, 1);
+            ask.check_training(&drawn, 100, Recompute::Cheap, 1);
+        }
+    }
+    let ask = Ask::new(source, dtype, Machine::path(Isa::Scalar), &[5, 16, 23], 3);
+    let (drawn, _) = ask.draw(ask.engine(9, 80, ask.blocks()), OnFull::WorstCase, 1);
+    let (other, _) = ask.draw(ask.engine(2, 5, ask.tight_blocks()), OnFull::Preempt, 2);
+    ask.check_same(&drawn, &other, "scalar");
+    ask.check_training(&drawn, 64, Recompute::Layer, 2);
+}
+
+#[test]
+fn qwen3_f32() {
+    check_model("qwen3", DType::F32);
+}
+
+#[test]
+fn qwen3_bf16() {
+    check_model("qwen3", DType::Bf16);
+}
+
+#[test]
+fn qwen2_f32() {
+    check_model("qwen2", DType::F32);
+}
+
+#[test]
+fn qwen2_bf16() {
+    check_model("qwen2", DType::Bf16);
+}
+
+#[test]
+fn llama_f32() {
+    check_model("llama", DType::F32);
+}
+
+#[test]
+fn llama_bf16() {
+    check_model("llama", DType::Bf16);
+}
+
+#[test]
+fn nano_f32() {
+    check_model("builtin:nano", DType::F32);
+}
+
+#[test]
+fn nano_bf16() {
+    check_model("builtin:nano", DType::Bf16);
+}
+
+/// One arena, as a run has it: sample, compare, update the weights in place, and sample with the new ones.
+#[test]
+fn log_probs_stay_equal_as_the_weights_move() {
+    for (source, dtype) in [("qwen3", DType::Bf16), ("qwen2", DType::F32), ("llama", DType::Bf16)] {
+        let ask = Ask::new(source, dtype, Machine::detect(), &[12, 31, 29], 4);
+        let setup = Setup { threads: 2, recompute: Recompute::Layer, ..ask.setup(ask.pass(64)) };
+        let mut world = World::new(setup, ask.engine(7, 20, ask.tight_blocks()));
+        let prompts: Vec<&[u32]> = ask.prompts.iter().map(Vec::as_slice).collect();
+        let request = Request {
+            prompts: &prompts,
+            group_size: 4,
+            max_new_tokens: ask.new_tokens,
+            sampling: sampling(1.0, 3),
+            eos: &ask.eos,
+            first_sample_id: 0,
+        };
+        let mut first: Option<Samples> = None;
+        for step in 1..=3 {
+            let (drawn, _) = world.sample(OnFull::Preempt, &request).unwrap();
+            let all = sequences(&prompts, &drawn, 4);
+            let (trained, passes) = world.harness.logprobs(&all, 1.0).unwrap();
+            assert!(passes > 1, "several micro-batches");
+            for (s, trained) in trained.iter().enumerate() {
+                assert!(
+                    same_bits(trained, drawn.logprobs(s)),
+                    "{source} {dtype:?} step {step}: sample {s} differs"
+                );
+            }
+            if let Some(first) = first.replace(drawn.clone()) {
+                let moved = (0..drawn.len()).any(|s| !same_bits(first.logprobs(s), drawn.logprobs(s)));
+                assert!(moved, "{source} {dtype:?} step {step}: the rollout reads the new weights");
+            }
+            world.harness.gradients(&all, 1.0, |s, _| (if s % 2 == 0 { 0.1 } else { -0.1 }, 0.0));
+            world.harness.first_update(1e-3);
+        }
+    }
+}
+
+/// Responses that begin before and after the end of the first attention chunk (512 keys), with a shared prompt.
+#[test]
+fn contexts_over_an_attention_chunk() {
+    for (source, dtype) in [("llama", DType::F32), ("llama", DType::Bf16), ("qwen3", DType::Bf16)] {
+        let long = Ask::new(source, dtype, Machine::detect(), &[505, 530, 512], 3);
+        let ask = Ask { new_tokens: 90, eos: vec![0, 1], ..long };
+        let (drawn, _) = ask.draw(ask.engine(9, 700, ask.blocks()), OnFull::WorstCase, 2);
+        let (other, count) = ask.draw(ask.engine(5, 33, ask.tight_blocks() + 2), OnFull::Preempt, 1);
+        assert!(count > 0, "the blocks were to run out");
+        ask.check_same(&drawn, &other, "preempted");
+        ask.check_training(&drawn, 640, Recompute::Layer, 1);
+        ask.check_training(&drawn, 2048, Recompute::None, 2);
+    }
+}
+
+/// Truncated sampling draws from fewer tokens and still records the untruncated policy.
+#[test]
+fn truncated_sampling_records_the_untruncated_policy() {
+    let ask = Ask::new("qwen2", DType::Bf16, Machine::detect(), &[9, 20], 4);
+    let limits = ask.engine(8, 64, ask.blocks());
+    let mut world = World::truncating(ask.setup(ask.pass(64)), limits, true);
+    let prompts: Vec<&[u32]> = ask.prompts.iter().map(Vec::as_slice).collect();
+    let mut drawn = Vec::new();
+    for (top_k, top_p, min_p) in [(0, 1.0, 0.0), (20, 1.0, 0.0), (0, 0.7, 0.0), (50, 0.9, 0.05)] {
+        let request = Request {
+            prompts: &prompts,
+            group_size: 4,
+            max_new_tokens: 24,
+            sampling: plimsoll_device::Sampling { top_k, top_p, min_p, ..sampling(1.0, 3) },
+            eos: &ask.eos,
+            first_sample_id: 1 << 33,
+        };
+        let (samples, _) = world.sample(OnFull::WorstCase, &request).unwrap();
+        ask.check_training(&samples, 70, Recompute::None, 1);
+        drawn.push(samples);
+    }
+    let plain = ask.draw(limits, OnFull::WorstCase, 1).0;
+    ask.check_same(&plain, &drawn[0], "an arena that could truncate");
+    assert!((0..8).any(|s| drawn[0].ids(s) != drawn[1].ids(s)), "top-k changes what is drawn");
+}
+
+/// A second request on the same engine is what a first one would be.
+#[test]
+fn an_engine_keeps_nothing_from_its_last_request() {
+    let ask = Ask::new("llama", DType::Bf16, Machine::detect(), &[3, 33, 18], 3);
+    let mut world = World::new(ask.setup(ask.pass(64)), ask.engine(6, 20, ask.tight_blocks()));
+    let mut engine = plimsoll_rollout::Engine::new(world.limits, OnFull::Preempt);
+    let prompts: Vec<&[u32]> = ask.prompts.iter().map(Vec::as_slice).collect();
+    let mut out = Samples::with_capacity(9, 24);
+    let mut request = Request {
+        prompts: &prompts,
+        group_size: 3,
+        max_new_tokens: 24,
+        sampling: sampling(1.0, 3),
+        eos: &ask.eos,
+        first_sample_id: 1 << 33,
+    };
+    world.sample_with(&mut engine, &request, &mut out).unwrap();
+    let first = out.clone();
+    (request.first_sample_id, request.max_new_tokens) = (77, 5);
+    world.sample_with(&mut engine, &request, &mut out).unwrap();
+    assert!(
+        (0..9).any(|s| out.ids(s) != &first.ids(s)[..first.ids(s).len().min(5)]),
+        "sample ids key the numbers"
+    );
+    (request.first_sample_id, request.max_new_tokens) = (1 << 33, 24);
+    world.sample_with(&mut engine, &request, &mut out).unwrap();
+    ask.check_same(&first, &out, "the third request");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_shape_gives_the_same_bits(
+        (model, bf16) in (0usize..3, any::<bool>()),
+        lens in prop::collection::vec(1usize..50, 1..4),
+        group_size in 1usize..5,
+        (new_tokens, sequences, rows, extra) in (1usize..30, 1usize..8, 1usize..40, 0usize..4),
+        (cut, level, threads) in (0usize..60, 0usize..3, 1usize..3),
+    ) {
+        let source = ["qwen3", "llama", "qwen2"][model];
+        let dtype = if bf16 { DType::Bf16 } else { DType::F32 };
+        let ask = Ask { new_tokens, ..Ask::new(source, dtype, Machine::detect(), &lens, group_size) };
+        let (drawn, _) = ask.draw(ask.engine(ask.samples(), 256, ask.blocks()), OnFull::WorstCase, 1);
+        let limits = ask.engine(sequences, rows.max(sequences), ask.tight_blocks() + extra);
+        let (other, count) = ask.draw(limits, OnFull::Preempt, threads);
+        ask.check_same(&drawn, &other, &format!("{limits:?}, {count} preemptions"));
+        let recompute = [Recompute::None, Recompute::Cheap, Recompute::Layer][level];
+        ask.check_training(&drawn, ask.prompt_tokens() + new_tokens + cut, recompute, threads);
+    }
+}

@@ -1,0 +1,9 @@
+//! The engine: what it samples is what training computes, on every schedule, in the bytes of the plan.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod exactness;
+mod golden_greedy;
+mod poison;
+mod turns;

@@ -1,0 +1,213 @@
+//! Responses of several turns: what was drawn depends neither on when answers come nor on how sequences were scheduled,
+//! and training computes the same log-probability for every drawn token of every turn.
+
+use crate::common::harness::{Numbers, Setup};
+use crate::common::{World, sampling, sequences};
+use plimsoll_base::{DType, Result};
+use plimsoll_model::{PassLimits, Recompute};
+use plimsoll_rollout::{
+    Engine, EngineLimits, Finish, OnFull, Request, RolloutStats, Samples, StopCondition, Turn,
+};
+use plimsoll_train::PackLimits;
+use std::collections::VecDeque;
+
+const PROMPTS: [usize; 4] = [1, 16, 23, 33];
+const GROUP: usize = 3;
+const SAMPLES: usize = PROMPTS.len() * GROUP;
+const TURN_TOKENS: usize = 9;
+const TURNS: usize = 4;
+/// Four turns, and up to 19 tokens between two.
+const NEW_TOKENS: usize = TURNS * TURN_TOKENS + (TURNS - 1) * 19;
+const VOCAB: u64 = 15;
+
+/// When answers come.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// At once.
+    First,
+    /// The last turn that ended is answered first, and only when everyone waits.
+    LastWhenAllWait,
+    /// One after the engine asked this many times.
+    After(usize),
+}
+
+/// Answers a turn by what was drawn in it.
+struct Script {
+    order: Order,
+    waiting: VecDeque<(usize, Vec<u32>)>,
+    asked: usize,
+    turns: Vec<usize>,
+    ended: Vec<Option<Finish>>,
+}
+
+impl Script {
+    fn new(order: Order) -> Script {
+        let (turns, ended) = (vec![0; SAMPLES], vec![None; SAMPLES]);
+        Script { order, waiting: VecDeque::new(), asked: 0, turns, ended }
+    }
+}
+
+impl StopCondition for Script {
+    fn stops(&mut self, _sample: usize, turn: &[u32]) -> bool {
+        turn.len() > 3 && turn.last() == Some(&7)
+    }
+
+    fn ended(&mut self, sample: usize, _response: &[u32], finish: Finish) {
+        assert!(self.ended[sample].replace(finish).is_none(), "a response ends once");
+    }
+
+    fn has_turns(&self) -> bool {
+        true
+    }
+
+    fn turn_ended(&mut self, sample: usize, turn: &[u32], _finish: Finish) {
+        self.turns[sample] += 1;
+        let sum: u64 = turn.iter().map(|&t| u64::from(t)).sum::<u64>() + 3 * self.turns[sample] as u64;
+        let over = self.turns[sample] == TURNS || sum % 7 == 3;
+        let length = if over { 0 } else { 1 + (sum * 5 + sample as u64) % 19 };
+        let words = (0..length).map(|i| ((sum * 31 + i * 7) % VOCAB) as u32).collect();
+        self.waiting.push_back((sample, words));
+    }
+
+    fn answer(&mut self, wait: bool, tokens: &mut Vec<u32>) -> Result<Option<usize>> {
+        self.asked += 1;
+        let next = match self.order {
+            Order::First => self.waiting.pop_front(),
+            Order::LastWhenAllWait if wait => self.waiting.pop_back(),
+            Order::After(n) if wait || self.asked.is_multiple_of(n) => self.waiting.pop_front(),
+            _ => None,
+        };
+        Ok(next.map(|(sample, words)| {
+            tokens.extend(words);
+            sample
+        }))
+    }
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    let mut numbers = Numbers::new(4);
+    PROMPTS.iter().map(|&n| numbers.tokens(n, VOCAB as u32)).collect()
+}
+
+fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> EngineLimits {
+    let prompt_tokens = PROMPTS[3];
+    EngineLimits { sequences, rows, blocks, samples: SAMPLES, prompt_tokens, new_tokens, ahead: false }
+}
+
+fn pass(tokens: usize) -> PassLimits {
+    let segments = PackLimits::segments_of(tokens, PROMPTS.len(), SAMPLES);
+    PackLimits { micro_batch_tokens: tokens, prompt_tokens: PROMPTS[3], segments }.pass()
+}
+
+fn setup(dtype: DType, tokens: usize, threads: usize, recompute: Recompute) -> Setup {
+    Setup { threads, recompute, ..Setup::new("random:nano", dtype, pass(tokens)) }
+}
+
+fn draw(
+    dtype: DType,
+    limits: EngineLimits,
+    on_full: OnFull,
+    threads: usize,
+    order: Order,
+) -> (Samples, RolloutStats, Script) {
+    let mut world = World::new(setup(dtype, 64, threads, Recompute::None), limits);
+    let prompts = prompts();
+    let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    let request = Request {
+        prompts: &prompts,
+        group_size: GROUP,
+        max_new_tokens: TURN_TOKENS,
+        sampling: sampling(1.0, 5),
+        eos: &[1],
+        first_sample_id: 17,
+    };
+    let mut engine = Engine::new(limits, on_full);
+    let mut out = Samples::with_turns(SAMPLES, limits.new_tokens, TURNS);
+    let mut script = Script::new(order);
+    let stats = world.sample_until(&mut engine, &request, &mut script, &mut out).unwrap();
+    (out, stats, script)
+}
+
+/// Bits, so that what was not drawn compares too.
+fn parts(samples: &Samples, s: usize) -> (Vec<u32>, Vec<u32>, Vec<Turn>) {
+    let logprobs = samples.logprobs(s).iter().map(|l| l.to_bits()).collect();
+    (samples.ids(s).to_vec(), logprobs, samples.turns(s).to_vec())
+}
+
+fn check_same(a: &Samples, b: &Samples, how: &str) {
+    for s in 0..SAMPLES {
+        assert_eq!(parts(a, s), parts(b, s), "{how}: sample {s}");
+    }
+}
+
+#[test]
+fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
+    for dtype in [DType::Bf16, DType::F32] {
+        let roomy = 16 * SAMPLES;
+        let (drawn, ..) =
+            draw(dtype, limits(SAMPLES, 512, roomy, NEW_TOKENS), OnFull::WorstCase, 1, Order::First);
+        let turns: Vec<usize> = (0..SAMPLES).map(|s| drawn.turns(s).len()).collect();
+        assert!(turns.contains(&TURNS) && turns.iter().any(|&n| n < TURNS), "{turns:?}");
+        let longest = (PROMPTS[3] + NEW_TOKENS).div_ceil(16) + 2;
+        let mut preemptions = 0;
+        for (sequences, rows, blocks, on_full, order, threads) in [
+            (SAMPLES, 512, roomy, OnFull::WorstCase, Order::LastWhenAllWait, 1),
+            (3, 3, roomy, OnFull::WorstCase, Order::After(3), 1),
+            (1, 64, roomy, OnFull::WorstCase, Order::First, 2),
+            (SAMPLES, 20, longest, OnFull::WorstCase, Order::After(2), 1),
+            (SAMPLES, 20, longest, OnFull::Preempt, Order::First, 1),
+            (SAMPLES, 40, longest, OnFull::Preempt, Order::LastWhenAllWait, 2),
+            (4, 12, longest + 3, OnFull::Preempt, Order::After(7), 1),
+        ] {
+            let limits = limits(sequences, rows, blocks, NEW_TOKENS);
+            let (other, stats, script) = draw(dtype, limits, on_full, threads, order);
+            check_same(&drawn, &other, &format!("{limits:?}, {on_full:?}, {order:?}"));
+            assert!(script.ended.iter().all(Option::is_some), "everyone ends");
+            preemptions += stats.preemptions;
+        }
+        assert!(preemptions > 0, "the blocks were to run out");
+        check_training(dtype, &drawn);
+    }
+}
+
+/// What training computes for drawn tokens is what was recorded; other tokens have no log-probability.
+fn check_training(dtype: DType, drawn: &Samples) {
+    let prompts = prompts();
+    let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    let all = sequences(&prompts, drawn, GROUP);
+    let longest = PROMPTS[3] + NEW_TOKENS;
+    for (tokens, threads, recompute) in
+        [(longest, 1, Recompute::None), (1024, 2, Recompute::Layer), (2 * longest, 1, Recompute::Cheap)]
+    {
+        let limits = limits(1, 1, 64, NEW_TOKENS);
+        let mut world = World::new(setup(dtype, tokens, threads, recompute), limits);
+        let (logprobs, _) = world.harness.logprobs(&all, 1.0).unwrap();
+        for (s, trained) in logprobs.iter().enumerate() {
+            let mut drawn_tokens = vec![false; trained.len()];
+            for turn in drawn.turns(s) {
+                drawn_tokens[turn.tokens()].fill(true);
+            }
+            for (t, recorded) in drawn.logprobs(s).iter().enumerate() {
+                let same = recorded.to_bits() == trained[t].to_bits();
+                assert!(same == drawn_tokens[t] && recorded.is_nan() != drawn_tokens[t], "{s} {t}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_without_room_ends_its_response_by_length() {
+    // Room for a turn, the longest answer and one token: many answers do not fit a second time.
+    let short = TURN_TOKENS + 19 + 1;
+    let (drawn, _, script) =
+        draw(DType::F32, limits(SAMPLES, 64, 200, short), OnFull::WorstCase, 1, Order::First);
+    let (whole, ..) =
+        draw(DType::F32, limits(SAMPLES, 64, 200, NEW_TOKENS), OnFull::WorstCase, 1, Order::First);
+    let cut: Vec<usize> = (0..SAMPLES).filter(|&s| script.ended[s] == Some(Finish::Length)).collect();
+    assert!(!cut.is_empty());
+    for s in 0..SAMPLES {
+        let (ids, last) = (drawn.ids(s), *drawn.turns(s).last().unwrap());
+        assert!(ids.len() <= short && last.end as usize == ids.len(), "a response ends with what was drawn");
+        assert_eq!(ids, &whole.ids(s)[..ids.len()], "and begins as the whole one");
+    }
+}

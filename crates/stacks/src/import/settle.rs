@@ -1,0 +1,83 @@
+//! What a run file would refuse together with its method and batch: taken back, and listed with the reason.
+
+use super::draft::{Draft, Fate};
+use crate::setting::number;
+
+impl Draft {
+    /// Takes one of our keys back; the setting that it came from is listed with `why`.
+    fn withdraw(&mut self, key: &str, why: &str) {
+        let Some(at) = self.lines.iter().position(|line| line.key == key) else { return };
+        let gone = self.lines.remove(at);
+        let entry = self.entries.iter_mut().find(|entry| entry.given.key == gone.from && !entry.is_default);
+        if let Some(entry) = entry {
+            entry.fate = Fate::Left(why.into());
+        }
+    }
+
+    /// Takes back what the run file would refuse with this method and batch.
+    pub fn settle(&mut self) {
+        let method = self.get("method").unwrap_or_default().trim_matches('"').to_string();
+        let no_critic = format!("`{method}` has no critic");
+        if method != "ppo" {
+            for key in ["model", "learning_rate", "value_clip", "warmup_steps", "updates_per_rollout"] {
+                self.withdraw(&format!("critic.{key}"), &no_critic);
+            }
+            self.withdraw("loss.lambda", &no_critic);
+        }
+        if !matches!(method.as_str(), "ppo" | "reinforce") {
+            self.withdraw("loss.gamma", &format!("`{method}` does not discount"));
+        }
+        if matches!(method.as_str(), "gspo" | "cispo" | "sapo" | "reinforce") {
+            self.withdraw("loss.dual_clip", &format!("`{method}` has no dual clip"));
+        }
+        if matches!(method.as_str(), "sapo" | "reinforce") {
+            self.withdraw("loss.clip_low", &format!("`{method}` does not clip"));
+            self.withdraw("loss.clip_high", &format!("`{method}` does not clip"));
+        }
+        if self.get("loss.kl_coef").is_none_or(|value| number(value) == Some(0.0)) {
+            for key in ["loss.kl_target", "loss.kl_estimator", "loss.kl_in"] {
+                self.withdraw(key, "there is no KL term");
+            }
+        }
+        if self.get("loss.kl_target").is_none() {
+            self.withdraw("loss.kl_horizon", "there is no KL target");
+        }
+        if self.get("loss.overlong_buffer").is_none() {
+            self.withdraw("loss.overlong_factor", "there is no overlong buffer");
+        }
+        self.settle_batch();
+    }
+
+    fn settle_batch(&mut self) {
+        if let (Some(sequences), Some(mini)) = (self.sequences(), self.count("train.mini_batch"))
+            && (mini <= 0 || mini >= sequences || sequences % mini != 0)
+        {
+            let why = match mini == sequences {
+                true => "one update a step, as here without a key".to_string(),
+                false => format!("does not divide the {sequences} sequences of a step; one update a step"),
+            };
+            self.withdraw("train.mini_batch", &why);
+        }
+        if let (Some(sequences), Some(updates)) = (self.sequences(), self.count("critic.updates_per_rollout"))
+            && updates > 0
+            && sequences % updates != 0
+        {
+            // The parts are equal here: the nearest number below that divides the step.
+            let nearest = (1..updates.min(sequences)).rev().find(|&n| sequences % n == 0).unwrap_or(1);
+            self.withdraw("critic.updates_per_rollout", "");
+            let how = format!("{nearest}, which divides the {sequences} sequences of a step");
+            self.set_toml("critic.updates_per_rollout", nearest, &how);
+            if let Some(entry) =
+                self.entries.iter_mut().find(|entry| matches!(&entry.fate, Fate::Left(why) if why.is_empty()))
+            {
+                entry.fate = Fate::Changed(how);
+            }
+        }
+        let steps = self.count("train.steps").unwrap_or(0);
+        for key in ["train.warmup_steps", "critic.warmup_steps"] {
+            if self.count(key).is_some_and(|warmup| warmup > steps) {
+                self.withdraw(key, &format!("more than the {steps} steps of the run"));
+            }
+        }
+    }
+}

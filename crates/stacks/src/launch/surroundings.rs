@@ -1,0 +1,100 @@
+//! What a launch file says of its surroundings: `env.NAME` (environment variables that it sets), `version.PACKAGE` (where it
+//! pins one) and `machine.KEY` (`gpus`, `host_memory`, `shm`, where it starts a container or asks a scheduler).
+
+use super::config;
+use super::shell::{self, Word};
+use crate::setting::Setting;
+
+pub(crate) fn surroundings(text: &str) -> Vec<Setting> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let (trimmed, at) = (line.trim(), index + 1);
+        if let Some(rest) = trimmed.strip_prefix("#SBATCH ") {
+            found.extend(scheduler(rest).map(|(key, value)| Setting::new(key, value, at)));
+        } else if let Some(comment) = trimmed.strip_prefix('#') {
+            found.extend(
+                pins(comment).map(|(name, version)| Setting::new(format!("version.{name}"), version, at)),
+            );
+        } else if let Some((name, value)) = python_variable(trimmed) {
+            found.push(Setting::new(format!("env.{name}"), value, at));
+        }
+    }
+    let script = shell::script(text);
+    for (name, value, line) in &script.variables {
+        // A variable of a program is written in capitals.
+        if !name.chars().any(|c| c.is_ascii_lowercase()) {
+            found.push(Setting::new(format!("env.{name}"), value, *line));
+        }
+    }
+    for words in &script.commands {
+        let is = |name: &str| words.iter().take(4).any(|word| word.text == name);
+        if is("pip") && is("install") {
+            let words = words.iter().flat_map(|word| pins(&word.text).map(move |pin| (pin, word.line)));
+            found.extend(
+                words.map(|((name, version), line)| Setting::new(format!("version.{name}"), version, line)),
+            );
+        }
+        if (is("docker") || is("podman")) && is("run") {
+            found.extend(container(words).map(|(key, value, line)| Setting::new(key, value, line)));
+        }
+        for word in words.iter().filter(|word| word.text.contains("env_vars")) {
+            let json = word.text.split_once('=').map_or(word.text.as_str(), |(_, json)| json);
+            found.extend(
+                config::json(json)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter_map(|one| Some((one.key.strip_prefix("env_vars.")?.to_string(), one.value)))
+                    .map(|(name, value)| Setting::new(format!("env.{name}"), value, word.line)),
+            );
+        }
+    }
+    found
+}
+
+/// `NAME==VERSION` in a text.
+fn pins(text: &str) -> impl Iterator<Item = (String, &str)> {
+    text.split([' ', '"', '\'', ',', '[', ']']).filter_map(|word| {
+        let (name, version) = word.split_once("==")?;
+        let is_name =
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        (is_name && version.starts_with(|c: char| c.is_ascii_digit()))
+            .then(|| (name.to_ascii_lowercase().replace('-', "_"), version))
+    })
+}
+
+/// `os.environ["NAME"] = "value"`.
+fn python_variable(line: &str) -> Option<(&str, &str)> {
+    let rest = line.strip_prefix("os.environ[")?;
+    let (name, rest) = rest.split_once(']')?;
+    let value = rest.trim().strip_prefix('=')?.trim();
+    Some((name.trim_matches(['"', '\'']), value.trim_matches(['"', '\''])))
+}
+
+fn scheduler(rest: &str) -> Option<(&'static str, &str)> {
+    let (flag, value) = rest.trim().split_once(['=', ' '])?;
+    match flag {
+        "--mem" => Some(("machine.host_memory", value.trim())),
+        "--gpus-per-node" => Some(("machine.gpus", value.rsplit(':').next()?.trim())),
+        "--gres" => Some(("machine.gpus", value.strip_prefix("gpu")?.rsplit(':').next()?.trim())),
+        _ => None,
+    }
+}
+
+fn container(words: &[Word]) -> impl Iterator<Item = (&'static str, String, usize)> {
+    words.iter().enumerate().filter_map(|(index, word)| {
+        let next = || words.get(index + 1).map(|next| next.text.clone());
+        let (flag, value) = match word.text.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_string())),
+            None => (word.text.as_str(), next()),
+        };
+        let key = match flag {
+            "-m" | "--memory" => "machine.host_memory",
+            "--shm-size" => "machine.shm",
+            "--gpus" => "machine.gpus",
+            _ => return None,
+        };
+        // `--gpus all` and `--gpus device=...` give no number.
+        let value = value.filter(|value| value.starts_with(|c: char| c.is_ascii_digit()))?;
+        Some((key, value, word.line))
+    })
+}

@@ -1,0 +1,144 @@
+//! What takes several of OpenRLHF's options together: method, KL term, lengths, steps, rewards.
+
+use crate::import::draft::{Draft, Import, quoted};
+use crate::import::parts;
+use crate::setting::list;
+use plimsoll_base::Result;
+
+pub(super) static IMPORT: Import = Import {
+    title: "OpenRLHF",
+    file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`",
+    defaults: &[
+        ("advantage_estimator", "gae"),
+        ("input_key", "input"),
+        ("rollout_batch_size", "1024"),
+        ("n_samples_per_prompt", "1"),
+        ("train_batch_size", "128"),
+        ("actor_learning_rate", "1e-6"),
+        ("critic_learning_rate", "9e-6"),
+        ("lr_scheduler", "cosine_with_min_lr"),
+        ("lr_warmup_ratio", "0.03"),
+        ("value_clip", "0.5"),
+        ("init_kl_coef", "0.01"),
+        ("kl_estimator", "k1"),
+        ("num_episodes", "1"),
+        ("max_len", "2048"),
+    ],
+    combine,
+};
+
+fn combine(draft: &mut Draft) -> Result<()> {
+    method(draft)?;
+    let where_from = if draft.is_on("use_kl_loss") { "loss" } else { "reward" };
+    draft.set_text("loss.kl_in", where_from, "use_kl_loss");
+    parts::model(draft, "pretrain");
+    parts::critic_model(draft, "critic_pretrain");
+    parts::data(draft, "prompt_data", "eval_dataset");
+    if !draft.is_on("apply_chat_template") {
+        draft.set_text("data.chat_template", "none", "apply_chat_template is off");
+    }
+    filter(draft);
+    lengths(draft);
+    let samples = draft.take_count("max_samples");
+    let episodes = draft.take_count("num_episodes");
+    match (samples, episodes, draft.count("rollout.prompts_per_step")) {
+        (Some((samples, _)), Some((episodes, _)), Some(prompts)) if prompts > 0 => {
+            let steps = (samples.saturating_mul(episodes) / prompts).max(1);
+            draft.set_toml("train.steps", steps, "max_samples x num_episodes / rollout_batch_size");
+        }
+        _ => parts::unknown_steps(draft, &["max_samples", "num_episodes"]),
+    }
+    parts::schedule(draft, "lr_scheduler", "lr_warmup_ratio");
+    rewards(draft);
+    Ok(())
+}
+
+fn method(draft: &mut Draft) -> Result<()> {
+    let Some(taken) = draft.take("advantage_estimator") else { return Ok(()) };
+    let mut method = match taken.value.as_str() {
+        "gae" => "ppo",
+        "group_norm" | "grpo" => "grpo",
+        name @ ("reinforce" | "reinforce_baseline" | "rloo" | "dr_grpo") => name,
+        _ => return Err(Draft::no_method(&taken)),
+    };
+    if let Some(loss) = draft.take("policy_loss_type") {
+        match (loss.value.as_str(), method) {
+            ("ppo", _) => {}
+            ("gspo", "grpo") => method = "gspo",
+            _ => draft.leave(&loss, "no method here joins this loss and this advantage"),
+        }
+    }
+    draft.set_text("method", method, &taken.from);
+    if method == "dr_grpo" {
+        draft.set_text("loss.aggregation", "token_mean", "as there, whatever the estimator");
+    }
+    if method == "reinforce" {
+        draft.change(&taken, "the loss there clips the ratio, the one of `reinforce` here does not");
+    }
+    Ok(())
+}
+
+/// Dynamic sampling: groups whose mean score lies strictly between two numbers.
+fn filter(draft: &mut Draft) {
+    let (enable, range) = (draft.take("dynamic_filtering"), draft.take("dynamic_filtering_reward_range"));
+    match (draft.is_on("dynamic_filtering"), enable, range) {
+        (true, Some(enable), range) => {
+            let bounds = range.as_ref().map(|taken| list(&taken.value));
+            let numbers: Option<Vec<f64>> =
+                bounds.map(|bounds| bounds.iter().filter_map(|bound| bound.parse().ok()).collect());
+            match (numbers.as_deref(), range) {
+                (Some([low, high]), Some(taken)) => {
+                    draft.set_toml("loss.dynamic_sampling", format!("[{low:?}, {high:?}]"), &taken.from);
+                }
+                (Some(_), Some(taken)) => draft.leave(&taken, "not two numbers"),
+                // Its default range.
+                _ => draft.set_toml("loss.dynamic_sampling", "[0.0, 1.0]", &enable.from),
+            }
+            draft.change(&enable, "the rounds of further prompts are bounded here");
+        }
+        (false, _, Some(range)) => draft.leave(&range, "switched off there"),
+        _ => {}
+    }
+}
+
+/// Longest response and micro-batch, which depend on each other's limits.
+fn lengths(draft: &mut Draft) {
+    let whole = draft.take_count("max_len");
+    let prompt = draft.count("data.prompt_tokens_max");
+    match (draft.take_count("generate_max_len"), &whole) {
+        (Some((tokens, taken)), whole) => {
+            draft.set_toml("rollout.max_new_tokens", tokens, &taken.from);
+            if let Some((_, whole)) = whole {
+                draft.leave(whole, "prompt and response have a limit each here");
+            }
+        }
+        (None, Some((tokens, taken))) => {
+            let rest = tokens - prompt.unwrap_or(0).min(tokens - 1);
+            draft.set_toml("rollout.max_new_tokens", rest, &taken.from);
+            draft.change(taken, "prompt and response together there; the response here");
+        }
+        (None, None) => {}
+    }
+    parts::micro_batch(draft, "micro_train_batch_size");
+}
+
+fn rewards(draft: &mut Draft) {
+    if let Some(taken) = draft.take("remote_rm_url") {
+        let urls = list(&taken.value);
+        if urls.len() > 1 {
+            draft.change(&taken, "the first of several");
+        }
+        let first = urls.into_iter().next().unwrap_or_default();
+        let (kind, is_python) = match first.ends_with(".py") {
+            true => (format!("python:{first}:reward_func"), true),
+            false => (first, false),
+        };
+        let mut reward = vec![("kind", quoted(&kind))];
+        if is_python {
+            reward.push(("signature", quoted("openrlhf")));
+        }
+        draft.add_reward(&taken.from, reward);
+    }
+    parts::reward_model(draft, "reward_pretrain");
+    parts::no_reward(draft);
+}

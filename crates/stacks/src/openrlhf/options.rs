@@ -1,0 +1,123 @@
+//! Options of OpenRLHF's `train_ppo_ray`: the flat flags up to 0.10.1 and the dotted ones since.
+
+use crate::table::Memory::{Idle, Used};
+use crate::table::Table;
+use crate::table::Take::*;
+
+pub(super) static TABLE: Table = Table {
+    rows: &[
+        ("pretrain|actor.model_name_or_path", Used, Later),
+        ("prompt_data|data.prompt_dataset", Idle, Later),
+        ("eval_dataset|eval.dataset", Idle, Later),
+        ("input_key|data.input_key", Idle, Text("data.prompt_column")),
+        ("label_key|data.label_key", Idle, Text("data.answer_column")),
+        ("apply_chat_template|data.apply_chat_template", Idle, Later),
+        ("input_template|data.input_template", Idle, Lost("write it as data.chat_template, a Jinja template")),
+        ("prompt_max_len|data.prompt_max_len", Used, Integer("data.prompt_tokens_max")),
+        ("generate_max_len|rollout.max_new_tokens", Used, Later),
+        ("max_len|data.max_len", Used, Later),
+        ("rollout_batch_size|rollout.batch_size", Idle, Integer("rollout.prompts_per_step")),
+        ("n_samples_per_prompt|rollout.n_samples_per_prompt", Idle, Integer("rollout.group_size")),
+        ("temperature|rollout.temperature", Idle, Number("rollout.temperature")),
+        ("top_p|rollout.top_p", Idle, Number("rollout.top_p")),
+        ("train_batch_size|train.batch_size", Used, Integer("train.mini_batch")),
+        ("micro_train_batch_size|train.micro_batch_size", Used, Later),
+        ("train_max_tokens_per_gpu|max_tokens_per_gpu|train.max_tokens_per_gpu", Used, Integer("train.micro_batch_tokens")),
+        ("max_epochs|train.max_epochs", Idle, Integer("train.epochs_per_rollout")),
+        ("num_episodes|train.num_episodes", Idle, Later),
+        ("max_samples|data.max_samples", Idle, Later),
+        ("actor_learning_rate|actor.adam.lr", Idle, Number("train.learning_rate")),
+        ("critic_learning_rate|critic.adam.lr", Idle, Number("critic.learning_rate")),
+        ("lr_scheduler|actor.lr_scheduler", Idle, Later),
+        ("lr_warmup_ratio|actor.lr_warmup_ratio", Idle, Later),
+        ("min_lr_ratio|actor.min_lr_ratio", Idle, Lost("schedules end at 0 here")),
+        ("critic.lr_scheduler", Idle, Lost("the critic follows the actor's schedule")),
+        ("critic.lr_warmup_ratio", Idle, Lost("the critic follows the actor's schedule")),
+        ("adam_betas|actor.adam.betas", Idle, Betas),
+        ("actor.adam.eps", Idle, Number("train.adam_epsilon")),
+        ("l2|actor.adam.weight_decay", Idle, Number("train.weight_decay")),
+        ("max_norm|actor.max_norm", Idle, Number("train.grad_clip")),
+        ("eps_clip|actor.eps_clip", Idle, Clips),
+        ("eps_clip_low_high|actor.eps_clip_low_high", Idle, ClipPair),
+        ("dual_clip|actor.dual_clip", Idle, Number("loss.dual_clip")),
+        ("value_clip|critic.value_clip", Idle, Number("critic.value_clip")),
+        ("gamma|algo.advantage.gamma", Idle, Number("loss.gamma")),
+        ("lambd|algo.advantage.lambd", Idle, Number("loss.lambda")),
+        ("advantage_estimator|algo.advantage.estimator", Used, Later),
+        ("policy_loss_type|actor.policy_loss_type", Idle, Later),
+        ("no_advantage_std_norm|algo.advantage.no_std_norm", Idle, On("loss.whiten", "no_std")),
+        ("init_kl_coef|algo.kl.init_coef", Used, Number("loss.kl_coef")),
+        ("kl_target|algo.kl.target", Idle, Number("loss.kl_target")),
+        ("kl_horizon|algo.kl.horizon", Idle, Number("loss.kl_horizon")),
+        ("kl_estimator|algo.kl.estimator", Idle, Names("loss.kl_estimator", &[("k1", "k1"), ("k2", "k2"), ("k3", "k3")])),
+        ("use_kl_loss|algo.kl.use_loss", Idle, Later),
+        ("entropy_loss_coef|actor.entropy_coef", Idle, Number("loss.entropy_coef")),
+        ("overlong_buffer_len|reward.overlong_buffer_len", Idle, Integer("loss.overlong_buffer")),
+        ("overlong_penalty_factor|reward.overlong_penalty_factor|reward.overlong_buffer_penalty_factor", Idle, Number("loss.overlong_factor")),
+        ("freezing_actor_steps|critic.freezing_steps", Idle, Every("critic.warmup_steps")),
+        ("critic_pretrain|critic.model_name_or_path", Used, Later),
+        ("remote_rm_url|reward.remote_url", Used, Later),
+        ("reward_pretrain|reward.model_name_or_path", Used, Later),
+        ("reward_clip_range|reward.clip_range", Idle, Lost("rewards are not clipped here")),
+        ("normalize_reward|reward.normalize_enable", Idle, Lost("rewards are not normalised here")),
+        ("dynamic_filtering|algo.dynamic_filtering_enable", Idle, Later),
+        ("dynamic_filtering_reward_range|algo.dynamic_filtering_range", Idle, Later),
+        ("enable_vllm_is_correction", Idle, Lost("rollout and trainer share their weights and kernels: nothing to correct")),
+        ("gradient_checkpointing|actor.gradient_checkpointing_enable", Used, Recompute),
+        ("adam_offload|ds.adam_offload", Used, Offload("optimizer")),
+        ("ref_reward_offload|ref.offload", Used, Offload("reference")),
+        ("grad_accum_dtype|ds.grad_accum_dtype", Used, Names("train.grad_dtype", &[("bf16", "bf16"), ("fp32", "f32")])),
+        ("bf16", Idle, On("model_options.dtype", "bf16")),
+        ("param_dtype|ds.param_dtype", Idle, Names("model_options.dtype", &[("bf16", "bf16")])),
+        ("seed|train.seed", Idle, Integer("seed")),
+        ("save_path|ckpt.output_dir", Idle, Text("run.dir")),
+        ("save_steps|ckpt.save_steps", Idle, Every("checkpoint.every")),
+        ("max_ckpt_num|ckpt.max_num", Idle, Integer("checkpoint.keep")),
+        ("eval_steps|eval.steps", Idle, Every("eval.every")),
+        ("load_checkpoint|ckpt.load_enable", Idle, Lost("say plimsoll train --resume")),
+    ],
+    used: "
+        actor_num_nodes|actor.num_nodes actor_num_gpus_per_node|actor.num_gpus_per_node
+        critic_num_nodes|critic.num_nodes critic_num_gpus_per_node|critic.num_gpus_per_node
+        ref_num_nodes|ref.num_nodes ref_num_gpus_per_node|ref.num_gpus_per_node reward_num_nodes|reward.num_nodes
+        reward_num_gpus_per_node|reward.num_gpus_per_node colocate_all_models|train.colocate_all
+        colocate_actor_ref|train.colocate_actor_ref colocate_critic_reward|train.colocate_critic_reward
+        vllm_num_engines|vllm.num_engines vllm_tensor_parallel_size|vllm.tensor_parallel_size
+        vllm_gpu_memory_utilization|vllm.gpu_memory_utilization vllm_enable_sleep|vllm.enable_sleep
+        vllm_sync_backend|vllm.sync_backend deepspeed_enable_sleep|ds.enable_sleep async_train|train.async_enable
+        zero_stage|ds.zero_stage reward.offload ring_attn_size|ds.ring_attn_size enable_ema|train.enable_ema
+        micro_rollout_batch_size|rollout.micro_batch_size use_dynamic_batch|train.dynamic_batch_enable
+        rollout_max_tokens_per_gpu|rollout.max_tokens_per_gpu save_value_network|critic.save_value_network
+        lora_rank|ds.lora.rank
+    ",
+    idle: "
+        actor.adam.* actor.aux_loss_coef actor.freeze_visual_encoder actor.gradient_checkpointing_reentrant
+        actor.lr_* actor.muon.* actor.optim* actor_init_on_gpu agent_func_path algo.advantage.is_correction*
+        async_queue_size attn_implementation aux_loss_coef balancing_loss_coef best_metric_key bos_token
+        ckpt.best_metric_key ckpt.disable_ds ckpt.max_mem ckpt.path ckpt.save_hf ckpt_path critic.adam.* critic.lr_*
+        critic.max_norm critic.min_lr_ratio critic.muon.* critic.optim* data.dataloader_num_workers
+        data.disable_fast_tokenizer data.image_key data.max_images_per_prompt data.prompt_probs data.prompt_split
+        dataloader_num_workers disable_ds_ckpt disable_fast_tokenizer ds.attn_implementation ds.lora.*
+        ds.packing_samples ds.ring_attn_head_stride ds.use_universal_ckpt ds.value_head_prefix dynamic_filtering*
+        ema_beta enable_prefix_caching enforce_eager eos_token eps_clip* eval* flash_attn full_determinism
+        gradient_checkpointing_use_reentrant inference_tp_size kl_* local_rank logger.logging_steps
+        logger.tensorboard_dir logger.wandb.* logging_steps lora_alpha lora_dropout lr_* max_ckpt_* overlong_*
+        packing_samples pad_token perf pretrain_data* prompt_data_probs prompt_split ptx_coef reward.overlong_*
+        reward.stop_properly_penalty_coef ring_head_stride save_hf_ckpt stop_properly_penalty_coef target_modules
+        train.agent_func_path train.async_queue_size train.ema_beta train.full_determinism_enable unk_token
+        use_ds_universal_ckpt use_ms use_tensorboard use_wandb value_head_prefix vllm.enable_prefix_caching
+        vllm.enforce_eager vllm.sync_with_ray vllm_is_* vllm_sync_with_ray wandb_*
+    ",
+    elsewhere: &[
+        ("cluster", "num_gpus num_nodes"),
+        ("engine", "vllm"),
+        ("placement", "colocate"),
+        ("sharding", "zero_stage zpg ring_attn tensor_parallel"),
+        ("placement", "ds.enable_sleep deepspeed_enable_sleep"),
+        ("scheduling", "async"),
+        ("planned", "micro_rollout_batch_size rollout.micro_batch_size dynamic_batch"),
+        ("always", "packing_samples"),
+        ("kernels", "flash_attn attn_implementation liger"),
+        ("logging", "wandb tensorboard logging_steps logger."),
+    ],
+};

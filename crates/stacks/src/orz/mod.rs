@@ -1,0 +1,20 @@
+//! Open-Reasoner-Zero: the literals of a configuration class. What its methods do is code, and is named as such.
+
+mod import;
+mod memory;
+mod options;
+
+use crate::launch::python;
+use crate::stack::{Stack, none_reported};
+
+pub(crate) static STACK: Stack = Stack {
+    name: "orz",
+    looked_for: "a class with lines `key: type = value`",
+    read: python::class_fields,
+    table: &options::TABLE,
+    import: Some(&import::IMPORT),
+    newest: |_| ("3fdd9a0", "the only one that was read"),
+    rules: memory::rules,
+    changes: memory::CHANGES,
+    comparisons: none_reported,
+};

@@ -1,0 +1,78 @@
+//! Options of an Open-Reasoner-Zero configuration class.
+
+use crate::table::Memory::{Idle, Used};
+use crate::table::Table;
+use crate::table::Take::*;
+
+pub(super) static TABLE: Table = Table {
+    rows: &[
+        ("use_grpo", Used, Later),
+        ("pretrain", Used, Later),
+        ("critic_pretrain", Used, Later),
+        ("reward_pretrain", Idle, Lost("a reward model: name a verifier or a function as [[reward]]")),
+        ("prompt_data", Idle, Later),
+        ("eval_prompt_data", Idle, Later),
+        ("prompt_max_len", Used, Integer("data.prompt_tokens_max")),
+        ("generate_max_len", Used, Integer("rollout.max_new_tokens")),
+        ("max_len", Used, Lost("prompt and response have a limit each here")),
+        ("packing_max_len", Used, Integer("train.micro_batch_tokens")),
+        ("rollout_batch_size", Idle, Integer("rollout.prompts_per_step")),
+        ("n_samples_per_prompt", Idle, Integer("rollout.group_size")),
+        ("temperature", Idle, Number("rollout.temperature")),
+        ("top_p", Idle, Number("rollout.top_p")),
+        ("top_k", Idle, TopK),
+        ("stop", Idle, Later),
+        ("policy_update_steps", Idle, Later),
+        ("critic_update_steps", Idle, Integer("critic.updates_per_rollout")),
+        ("max_epochs", Idle, Integer("train.epochs_per_rollout")),
+        ("num_episodes", Idle, Later),
+        ("actor_learning_rate", Idle, Number("train.learning_rate")),
+        ("critic_learning_rate", Idle, Number("critic.learning_rate")),
+        ("num_warmup_steps", Idle, Later),
+        ("adam_betas", Idle, Betas),
+        ("l2", Idle, Number("train.weight_decay")),
+        ("max_norm", Idle, Number("train.grad_clip")),
+        ("eps_clip", Idle, Clips),
+        ("value_clip", Idle, Number("critic.value_clip")),
+        ("gamma", Idle, Number("loss.gamma")),
+        ("lambd", Idle, Number("loss.lambda")),
+        ("advantage_normalize", Idle, Later),
+        ("use_kl_loss", Used, Later),
+        ("kl_loss_coef", Used, Later),
+        ("init_kl_coef", Used, Later),
+        ("use_kl_estimator_k3", Idle, Later),
+        ("freezing_actor_steps", Idle, Every("critic.warmup_steps")),
+        ("update_ref_every_epoch", Idle, Lost("the reference keeps the weights that the run began with")),
+        ("gradient_checkpointing", Used, Recompute),
+        ("adam_offload", Used, Offload("optimizer")),
+        ("grad_accum_dtype", Used, Names("train.grad_dtype", &[("bf16", "bf16"), ("fp32", "f32")])),
+        ("bf16", Idle, On("model_options.dtype", "bf16")),
+        ("seed", Idle, Integer("seed")),
+        ("save_path", Idle, Text("run.dir")),
+        ("save_interval", Used, Every("checkpoint.every")),
+        ("eval_interval", Idle, Every("eval.every")),
+    ],
+    used: "
+        total_num_nodes ref_num_nodes ref_num_gpus_per_node actor_num_nodes actor_num_gpus_per_node critic_num_nodes
+        critic_num_gpus_per_node colocate_all colocate_actor_ref colocate_critic_reward vllm_num_engines
+        vllm_tensor_parallel_size gpu_memory_utilization zero_stage micro_train_batch_size micro_forward_batch_size
+        ref_reward_offload
+    ",
+    idle: "
+        actor_loss_coef ckpt* disable_fast_tokenizer enable_chunked_prefill enable_eval enable_prefix_caching
+        enforce_eager eval_* exp_name flash_attn kl_max_coef kl_target max_num_batched_tokens
+        micro_rollout_batch_size n_policy_evaluator_samples name normalize_reward packing_samples prompt_data_probs
+        remote_rm_url reward_* skip_eos_token tensorboard_log_dir total_steps train_batch_size use_abs_kl
+        use_compute_reward_fn use_orm_score vllm_sync_backend zpg
+    ",
+    elsewhere: &[
+        ("cluster", "num_nodes num_gpus total_num"),
+        ("engine", "vllm gpu_memory_utilization enable_prefix_caching enforce_eager"),
+        ("placement", "colocate"),
+        ("sharding", "zero_stage zpg"),
+        ("planned", "micro_"),
+        ("logging", "tensorboard"),
+        ("paths", "ckpt_path"),
+        ("kernels", "flash_attn"),
+    ],
+};

@@ -1,0 +1,87 @@
+//! Plans a run: a stack's rules make rows of its settings, which are held against a machine, and remedies are planned again.
+
+use super::hazards::Hazard;
+use super::ledger::{Item, Ledger};
+use super::limits::{self, Known, Limits};
+use super::model::ModelOf;
+use super::verdict::{self, Comparison, Verdict};
+use crate::options::Options;
+use crate::setting::Setting;
+use crate::stack::Stack;
+use plimsoll_base::{Error, Result};
+
+/// The plan of a run of another framework.
+#[derive(Clone, Debug)]
+pub struct RunPlan {
+    /// Whose run it is.
+    pub stack: &'static Stack,
+    /// The framework's version whose rules were applied, and where it was found.
+    pub version: Known<String>,
+    /// The machine that the run was held against.
+    pub limits: Limits,
+    pub verdict: Verdict,
+    /// Numbers of runs like this one that others reported.
+    pub comparisons: Vec<Comparison>,
+    pub(super) ledger: Ledger,
+    pub(super) unknown: Vec<String>,
+    pub(super) defaults: Vec<String>,
+}
+
+impl RunPlan {
+    /// True if something does not fit, or would end or spoil the run.
+    pub fn has_problem(&self) -> bool {
+        self.verdict.over.is_some() || self.ledger.hazards.iter().any(Hazard::is_problem)
+    }
+
+    pub fn items(&self) -> &[Item] {
+        &self.ledger.items
+    }
+}
+
+/// Plans a run of `stack` as `settings` start it, on the machine of `limits`.
+///
+/// `version`: the framework's version where the caller knows it; `models` finds the shape of a model by its name.
+/// Errors, exit code 2: `run-value-invalid`, `run-settings-contradict`, `run-machine-unknown`, those of `models`; `size-overflow`.
+pub fn plan(
+    stack: &'static Stack,
+    settings: Vec<Setting>,
+    version: Option<&str>,
+    limits: &Limits,
+    models: &ModelOf<'_>,
+) -> Result<RunPlan> {
+    let limits = limits.with_settings(&settings)?;
+    let options = Options::new(stack.table, settings);
+    let version = version_of(stack, version, &options)?;
+    let rows = |options: &Options| (stack.rules)(options, limits::numbers(&version.value), &limits, models);
+    let ledger = rows(&options)?;
+    let peaks = verdict::peaks(&ledger)?;
+    let over = verdict::first_over(&ledger, &limits)?;
+    let remedies = match &over {
+        Some(over) => verdict::remedies(over, &options, stack.changes, &rows, &limits),
+        None => Vec::new(),
+    };
+    let comparisons = (stack.comparisons)(&ledger, &peaks);
+    let verdict = Verdict { peaks, over, remedies };
+    let (unknown, defaults) = (options.unknown(), options.defaults());
+    Ok(RunPlan { stack, version, limits, verdict, comparisons, ledger, unknown, defaults })
+}
+
+/// The framework's version: by hand, pinned in the file, or the newest that has the file's names.
+fn version_of(stack: &Stack, by_hand: Option<&str>, options: &Options) -> Result<Known<String>> {
+    let known =
+        |value: &str, source: String| Known { value: value.into(), source, by_hand: by_hand.is_some() };
+    if let Some(version) = by_hand {
+        if !version.starts_with(|c: char| c.is_ascii_digit()) {
+            let message = format!("--stack-version {version}: not a version");
+            return Err(Error::usage("run-value-invalid", message).hint("give numbers, as in 0.8.1"));
+        }
+        return Ok(known(version, "--stack-version".into()));
+    }
+    Ok(match options.version(stack.name) {
+        Some(one) => known(&one.value, format!("line {} of the file", one.line)),
+        None => {
+            let (newest, why) = (stack.newest)(options);
+            known(newest, why.into())
+        }
+    })
+}

@@ -1,0 +1,180 @@
+//! The first phase that does not fit, and what would help: each remedy is planned again, so that what it frees is computed.
+
+use super::ledger::{Ledger, Phase, Pool, Sum};
+use super::limits::Limits;
+use crate::options::{Change, Options};
+use plimsoll_base::{Bytes, Result};
+
+/// Remedies that are shown.
+const REMEDIES_MAX: usize = 6;
+
+/// What comes out of a plan.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The most that a card of each group and a node hold in each phase.
+    pub peaks: Vec<Peak>,
+    /// The first phase that does not fit.
+    pub over: Option<Over>,
+    /// What to change, the cheapest of those that are enough first.
+    pub remedies: Vec<Remedy>,
+}
+
+/// The most in a phase at a place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peak {
+    pub phase: Phase,
+    pub pool: Pool,
+    /// Index of the group, or of the node.
+    pub place: u64,
+    /// How much, with its rows.
+    pub sum: Sum,
+}
+
+/// More than a place has.
+#[derive(Clone, Debug)]
+pub struct Over {
+    /// What is needed there.
+    pub peak: Peak,
+    pub limit: Bytes,
+    pub limit_source: String,
+    /// The page of what would be seen.
+    pub slug: &'static str,
+}
+
+/// A change of settings and what it frees there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remedy {
+    pub words: String,
+    /// Bytes less at the first place that does not fit; negative is more.
+    pub frees: Bytes,
+    /// True if the whole run fits then.
+    pub is_enough: bool,
+}
+
+/// One number of another run, next to this plan's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    pub what: String,
+    /// What this plan says.
+    pub computed: Bytes,
+    /// What was seen, if it was.
+    pub reported: Option<Bytes>,
+    /// Who reported it, or how it is computed.
+    pub source: &'static str,
+}
+
+/// Every place in every phase of the run.
+pub(crate) fn peaks(ledger: &Ledger) -> Result<Vec<Peak>> {
+    let mut peaks = Vec::new();
+    for &phase in &ledger.phases {
+        for group in 0..ledger.cluster.groups.len() {
+            let sum = ledger.card(group, phase)?;
+            peaks.push(Peak { phase, pool: Pool::Device, place: group as u64, sum });
+        }
+        for pool in [Pool::Host, Pool::Shm] {
+            // The fullest node decides for all.
+            let mut fullest: Option<Peak> = None;
+            for place in 0..ledger.cluster.nodes().min(64) {
+                let sum = ledger.node(pool, place, phase)?;
+                if fullest.as_ref().is_none_or(|peak| peak.sum.bytes < sum.bytes) {
+                    fullest = Some(Peak { phase, pool, place, sum });
+                }
+            }
+            peaks.extend(fullest);
+        }
+    }
+    Ok(peaks)
+}
+
+fn limit_of(pool: Pool, limits: &Limits) -> Option<(Bytes, String)> {
+    let known = match pool {
+        Pool::Device => &limits.gpu_bytes,
+        Pool::Host => &limits.host_bytes,
+        Pool::Shm => &limits.shm_bytes,
+    };
+    known.as_ref().map(|known| (known.value, known.source.clone()))
+}
+
+/// The first phase, in a run's order, that does not fit somewhere.
+pub(crate) fn first_over(ledger: &Ledger, limits: &Limits) -> Result<Option<Over>> {
+    let over = |peak: Peak| {
+        let (limit, limit_source) = limit_of(peak.pool, limits)?;
+        (peak.sum.bytes > limit).then(|| {
+            let slug = slug_of(ledger, &peak);
+            Over { peak, limit, limit_source, slug }
+        })
+    };
+    Ok(peaks(ledger)?.into_iter().find_map(over))
+}
+
+/// The page of what a user would see.
+fn slug_of(ledger: &Ledger, peak: &Peak) -> &'static str {
+    let largest = peak.sum.rows.first().map_or("", |&(index, _)| ledger.items[index].name);
+    match (peak.pool, peak.phase, largest) {
+        (Pool::Device, _, "contexts of workers") => "cuda-context-per-worker",
+        (Pool::Device, _, "logits") => "cuda-oom-logits",
+        (Pool::Device, Phase::Sync, _) => "vllm-wakeup-oom",
+        (Pool::Device, Phase::Load, "share of the card") => "vllm-startup-oom",
+        (Pool::Device, Phase::Update | Phase::Critic, "master weights and Adam") => "cuda-oom-optimizer-step",
+        (Pool::Device, _, _) => "cuda-oom",
+        (Pool::Shm, _, _) => "shm-full-ray",
+        (Pool::Host, Phase::Save, _) => "host-oom-at-checkpoint",
+        (Pool::Host, _, "sleep copy of the weights") => "sleep-host-copy",
+        (Pool::Host, _, _) => "cgroup-oom-kill",
+    }
+}
+
+/// Plans the run again with each change.
+pub(crate) fn remedies(
+    over: &Over,
+    options: &Options,
+    changes: &[Change],
+    again: &dyn Fn(&Options) -> Result<Ledger>,
+    limits: &Limits,
+) -> Vec<Remedy> {
+    let mut found: Vec<Remedy> = Vec::new();
+    for change in changes {
+        let Some(values) = (change.values)(options) else { continue };
+        // A change that contradicts another setting is no remedy.
+        let Ok(ledger) = again(&options.with(&values)) else { continue };
+        let (Ok(peaks), Ok(left)) = (peaks(&ledger), first_over(&ledger, limits)) else { continue };
+        let at = |peak: &&Peak| {
+            (peak.phase, peak.pool) == (over.peak.phase, over.peak.pool)
+                && (peak.pool != Pool::Device || peak.place == over.peak.place)
+        };
+        let needed = peaks.iter().filter(at).map(|peak| peak.sum.bytes).max().unwrap_or_default();
+        let frees = over.peak.sum.bytes.0.saturating_sub(needed.0);
+        if frees > 0 {
+            let shown: Vec<String> = values
+                .iter()
+                .map(|(name, value)| match value {
+                    Some(value) if value.is_empty() => (*name).to_string(),
+                    Some(value) => format!("{name} = {value}"),
+                    None => format!("without {name}"),
+                })
+                .collect();
+            let words = format!("{} ({})", change.words, shown.join(", "));
+            found.push(Remedy { words, frees: Bytes(frees), is_enough: left.is_none() });
+        }
+    }
+    // Those that are enough first, in the order of what they cost; then those that free the most.
+    found.sort_by_key(|remedy| {
+        (!remedy.is_enough, if remedy.is_enough { 0 } else { u64::MAX - remedy.frees.0 })
+    });
+    found.truncate(REMEDIES_MAX);
+    found.push(machine(over));
+    found
+}
+
+/// The remedy that is always there.
+fn machine(over: &Over) -> Remedy {
+    let need = over.peak.sum.bytes;
+    // Two per cent above the plan, in whole GiB.
+    let wanted = Bytes((need.0 / 50 + need.0).div_ceil(1 << 30) << 30);
+    let words = match over.peak.pool {
+        Pool::Device => format!("cards of at least {wanted}, or fewer roles on a card"),
+        Pool::Host => format!("a memory limit of at least {wanted} for the container"),
+        Pool::Shm => format!("a /dev/shm of at least {wanted}: docker run --shm-size"),
+    };
+    Remedy { words, frees: Bytes(0), is_enough: false }
+}

@@ -1,0 +1,81 @@
+//! One setting of a launch file as text, and its value read as a number, a switch or a list.
+
+/// One setting, as the file writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The stack's key without `--`, or one with a prefix that its stack does not have: `env.NAME`, `version.PACKAGE`, `machine.KEY`.
+    pub key: String,
+    /// Its value without quotes: several words are a list `a, b`, a switch without a word is empty.
+    pub value: String,
+    /// The line that it begins on, from 1; 0 if it was given by hand, or in JSON.
+    pub line: usize,
+    /// Why the value cannot be taken as it is, if so.
+    pub unreadable: Option<&'static str>,
+}
+
+impl Setting {
+    pub fn new(key: impl Into<String>, value: impl Into<String>, line: usize) -> Setting {
+        Setting { key: key.into(), value: value.into(), line, unreadable: None }
+    }
+
+    /// True if the value says that there is none.
+    pub(crate) fn is_unset(&self) -> bool {
+        matches!(self.value.as_str(), "None" | "null" | "~")
+    }
+}
+
+/// A whole number, also as `1_000` or `1e3`.
+pub(crate) fn integer(text: &str) -> Option<i64> {
+    let text = text.trim().replace('_', "");
+    text.parse().ok().or_else(|| {
+        // f64 counts exactly up to 2^53.
+        text.parse::<f64>().ok().filter(|v| v.fract() == 0.0 && v.abs() < 9e15).map(|v| v as i64)
+    })
+}
+
+/// A finite number.
+pub(crate) fn number(text: &str) -> Option<f64> {
+    text.trim().replace('_', "").parse::<f64>().ok().filter(|value| value.is_finite())
+}
+
+/// `True`, `false`, `1`, or an empty value: a switch without a word.
+pub(crate) fn flag(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "" | "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// The items of `[a, "b"]`, `(a, b)`, `a, b` or `a`, without quotes.
+pub(crate) fn list(text: &str) -> Vec<String> {
+    let inner = text.trim().trim_start_matches(['[', '(']).trim_end_matches([']', ')']);
+    let items = split(inner, ',').into_iter().map(|item| unquote(item.trim()).to_string());
+    items.filter(|item| !item.is_empty()).collect()
+}
+
+/// Splits at `at` outside quotes and brackets.
+pub(crate) fn split(text: &str, at: char) -> Vec<&str> {
+    let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_i32, None);
+    for (index, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '[' | '(' | '{') => depth += 1,
+            (None, ']' | ')' | '}') => depth -= 1,
+            (None, _) if c == at && depth == 0 => {
+                parts.push(&text[start..index]);
+                start = index + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+pub(crate) fn unquote(text: &str) -> &str {
+    let inner = |quote| text.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+    inner('"').or_else(|| inner('\'')).unwrap_or(text)
+}

@@ -1,0 +1,109 @@
+//! What is known of a stack's options, in one table that `import` and `doctor --run` both read.
+
+/// What an option does to the memory of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// A rule of the plan reads it.
+    Used,
+    /// It moves no memory.
+    Idle,
+}
+
+/// What an option becomes in a run file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// The same text under our key.
+    Text(&'static str),
+    /// The same whole number.
+    Integer(&'static str),
+    /// The same number.
+    Number(&'static str),
+    /// A whole number of steps; 0 and below is never, which is our absent key.
+    Every(&'static str),
+    /// A name for a name.
+    Names(&'static str, &'static [(&'static str, &'static str)]),
+    /// True is this value under our key; false leaves the key out.
+    On(&'static str, &'static str),
+    /// One number for both clips.
+    Clips,
+    /// Two numbers: `loss.clip_low`, `loss.clip_high`.
+    ClipPair,
+    /// Two numbers: `train.betas`.
+    Betas,
+    /// -1 is 0: all tokens.
+    TopK,
+    /// True is `recompute = "layer"`, false `"none"`.
+    Recompute,
+    /// True adds this to `memory.offload`.
+    Offload(&'static str),
+    /// Read together with others by the stack's own function.
+    Later,
+    /// Another name of the option with this first name; the plan tells the two apart.
+    As(&'static str),
+    /// Left out, with the reason.
+    Lost(&'static str),
+}
+
+/// (names of one option separated by `|`, what it does to memory, what it becomes here). Rules ask for the first name.
+pub(crate) type Row = (&'static str, Memory, Take);
+
+/// One stack's options; each name is in it once.
+pub(crate) struct Table {
+    /// Options that become something in a run file, or are left out for a reason of their own.
+    pub rows: &'static [Row],
+    /// Names of the other options that rules of the plan read, as in a row, with white space between options.
+    pub used: &'static str,
+    /// Names of the other options that move no memory; `x*` is any name that begins with `x`.
+    pub idle: &'static str,
+    /// (one word, parts of names): where an option without a row belongs, such as a cluster, an engine or a logger.
+    pub elsewhere: &'static [(&'static str, &'static str)],
+}
+
+pub(crate) fn first_name(names: &str) -> &str {
+    names.split_once('|').map_or(names, |(first, _)| first)
+}
+
+fn has(names: &str, key: &str) -> bool {
+    names.split('|').any(|name| name == key)
+}
+
+impl Table {
+    /// The index of the row that says what `key` becomes in a run file.
+    pub fn row_of(&self, key: &str) -> Option<usize> {
+        let index = self.rows.iter().position(|(names, ..)| has(names, key))?;
+        match self.rows[index].2 {
+            Take::As(name) => self.row_of(name),
+            _ => Some(index),
+        }
+    }
+
+    /// All names of each option that the plan's rules read.
+    pub fn used(&self) -> impl Iterator<Item = &'static str> {
+        let rows = self.rows.iter().filter(|row| row.1 == Memory::Used).map(|row| row.0);
+        rows.chain(self.used.split_whitespace())
+    }
+
+    /// The first name of the option that is also called `key`, if the plan's rules read it.
+    pub fn first_of(&self, key: &str) -> Option<&'static str> {
+        self.used().find(|names| has(names, key)).map(first_name)
+    }
+
+    /// Every name that is written out.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        let rows = self.rows.iter().map(|row| row.0);
+        let others = self.used.split_whitespace().chain(self.idle.split_whitespace());
+        rows.chain(others).flat_map(|names| names.split('|')).filter(|name| !name.ends_with('*'))
+    }
+
+    /// True if the plan reads `key`, or knows that it moves no memory.
+    pub fn is_known(&self, key: &str) -> bool {
+        let mut starts = self.idle.split_whitespace().filter_map(|name| name.strip_suffix('*'));
+        self.names().any(|name| name == key) || starts.any(|start| key.starts_with(start))
+    }
+
+    /// Why an option without a row is left out of a run file.
+    pub fn why_left(&self, key: &str) -> &'static str {
+        let is_part = |parts: &str| parts.split_whitespace().any(|part| key.contains(part));
+        self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map_or("unknown", |(word, _)| word)
+    }
+}

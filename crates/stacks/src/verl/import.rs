@@ -1,0 +1,210 @@
+//! What takes several of verl's options together: method, data, batches, steps, KL term, rewards.
+
+use crate::import::draft::{Draft, Import, quoted};
+use crate::import::parts;
+use crate::setting::flag;
+use plimsoll_base::Result;
+
+pub(super) static IMPORT: Import = Import {
+    title: "verl",
+    file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`",
+    defaults: &[
+        ("algorithm.adv_estimator", "gae"),
+        ("data.max_prompt_length", "512"),
+        ("data.max_response_length", "512"),
+        ("data.train_batch_size", "1024"),
+        ("actor_rollout_ref.rollout.n", "1"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", "256"),
+        ("actor_rollout_ref.actor.clip_ratio_c", "3.0"),
+        ("actor_rollout_ref.actor.kl_loss_coef", "0.001"),
+        ("actor_rollout_ref.actor.loss_agg_mode", "token-mean"),
+        ("actor_rollout_ref.actor.optim.lr", "1e-6"),
+        ("actor_rollout_ref.actor.optim.weight_decay", "0.01"),
+        ("actor_rollout_ref.actor.optim.betas", "[0.9, 0.999]"),
+        ("critic.optim.lr", "1e-5"),
+        ("critic.cliprange_value", "0.5"),
+        ("algorithm.kl_ctrl.kl_coef", "0.001"),
+    ],
+    combine,
+};
+
+fn combine(draft: &mut Draft) -> Result<()> {
+    method(draft)?;
+    parts::model(draft, "actor_rollout_ref.model.path");
+    parts::critic_model(draft, "critic.model.path");
+    parts::data(draft, "data.train_files", "data.val_files");
+    data(draft);
+    batches(draft);
+    steps(draft);
+    let scheduler = "actor_rollout_ref.actor.optim.lr_scheduler_type";
+    parts::schedule(draft, scheduler, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio");
+    kl(draft);
+    filter(draft);
+    rewards(draft);
+    Ok(())
+}
+
+/// Dynamic sampling: groups whose scores differ, whatever the metric's name.
+fn filter(draft: &mut Draft) {
+    let enable = draft.take("algorithm.filter_groups.enable");
+    let metric = draft.take("algorithm.filter_groups.metric");
+    let batches = draft.take_count("algorithm.filter_groups.max_num_gen_batches");
+    if !draft.is_on("algorithm.filter_groups.enable") {
+        for taken in [metric, batches.map(|(_, taken)| taken)].into_iter().flatten() {
+            draft.leave(&taken, "switched off there");
+        }
+        return;
+    }
+    if let Some(taken) = enable {
+        draft.set_toml("loss.dynamic_sampling", "true", &taken.from);
+    }
+    if let Some(taken) = metric.filter(|taken| !["score", "seq_reward"].contains(&taken.value.as_str())) {
+        draft.change(&taken, "groups are kept by the sum of their rewards here");
+    }
+    if let Some((count, taken)) = batches {
+        // The first batch is no retry.
+        draft.set_toml("loss.dynamic_sampling_retries", count - 1, &taken.from);
+    }
+}
+
+fn method(draft: &mut Draft) -> Result<()> {
+    let Some(taken) = draft.take("algorithm.adv_estimator") else { return Ok(()) };
+    let mut method = match taken.value.as_str() {
+        "gae" => "ppo",
+        "grpo" => "grpo",
+        "rloo" => "rloo",
+        "reinforce_plus_plus" => "reinforce",
+        "reinforce_plus_plus_baseline" => "reinforce_baseline",
+        _ => return Err(Draft::no_method(&taken)),
+    };
+    if method == "reinforce" {
+        draft.change(&taken, "the loss there clips the ratio, the one of `reinforce` here does not");
+    }
+    if let Some(loss) = draft.take("actor_rollout_ref.actor.policy_loss.loss_mode") {
+        match (loss.value.as_str(), method) {
+            ("vanilla", _) => {}
+            ("gspo", "grpo") => method = "gspo",
+            _ => draft.leave(&loss, "no method here joins this loss and this advantage"),
+        }
+    }
+    draft.set_text("method", method, &taken.from);
+    if let Some(norm) = draft.take("algorithm.norm_adv_by_std_in_grpo")
+        && flag(&norm.value) == Some(false)
+    {
+        match method {
+            "grpo" | "gspo" => draft.set_text("loss.advantage", "mean_baseline", &norm.from),
+            _ => draft.leave(&norm, "only of grpo"),
+        }
+    }
+    Ok(())
+}
+
+fn data(draft: &mut Draft) {
+    if let Some(taken) = draft.take("data.truncation") {
+        match (taken.value.as_str(), draft.get("data.overlong").is_some()) {
+            (_, true) => draft.leave(&taken, "longer prompts are dropped before it"),
+            ("error", _) => draft.set_text("data.overlong", "error", &taken.from),
+            ("left", _) => draft.set_text("data.overlong", "truncate-left", &taken.from),
+            _ => draft.leave(&taken, "prompts keep their last tokens here, or are dropped"),
+        }
+    }
+    if let Some(taken) = draft.take("data.shuffle") {
+        match flag(&taken.value) {
+            Some(on) => draft.set_toml("data.shuffle", on, &taken.from),
+            None => draft.leave(&taken, "not true or false"),
+        }
+    }
+}
+
+/// Their mini-batch counts prompts, ours sequences.
+fn batches(draft: &mut Draft) {
+    let group = draft.count("rollout.group_size").unwrap_or(1);
+    if let Some((prompts, taken)) = draft.take_count("actor_rollout_ref.actor.ppo_mini_batch_size") {
+        let sequences = prompts.saturating_mul(group);
+        draft.set_toml("train.mini_batch", sequences, &taken.from);
+        draft.change(&taken, &format!("{prompts} prompts there, {sequences} sequences here"));
+    }
+    parts::micro_batch(draft, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu");
+}
+
+fn steps(draft: &mut Draft) {
+    match draft.take_count("trainer.total_training_steps") {
+        Some((steps, taken)) => {
+            draft.set_toml("train.steps", steps, &taken.from);
+            draft.leave_out("trainer.total_epochs", "total_training_steps counts");
+        }
+        None => parts::unknown_steps(draft, &["trainer.total_epochs"]),
+    }
+}
+
+fn kl(draft: &mut Draft) {
+    let in_loss = draft.is_on("actor_rollout_ref.actor.use_kl_loss");
+    let in_reward = draft.is_on("algorithm.use_kl_in_reward");
+    let (loss_keys, reward_keys) = (
+        ["actor_rollout_ref.actor.kl_loss_coef", "actor_rollout_ref.actor.kl_loss_type"],
+        ["algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"],
+    );
+    let (used, unused) = if in_loss { (loss_keys, reward_keys) } else { (reward_keys, loss_keys) };
+    for name in unused {
+        let both = in_loss && in_reward;
+        let why = if both { "one KL term here: the one in the loss" } else { "switched off there" };
+        draft.leave_out(name, why);
+    }
+    for name in ["algorithm.kl_ctrl.type", "algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon"] {
+        draft.leave_out(name, "set loss.kl_target and loss.kl_horizon for a coefficient that adapts");
+    }
+    if !in_loss && !in_reward {
+        for name in used {
+            draft.leave_out(name, "switched off there");
+        }
+        return;
+    }
+    draft.set_text(
+        "loss.kl_in",
+        if in_loss { "loss" } else { "reward" },
+        if in_loss { "use_kl_loss" } else { "use_kl_in_reward" },
+    );
+    if let Some((coef, taken)) = draft.take_number(used[0]) {
+        draft.set_toml("loss.kl_coef", format!("{coef:?}"), &taken.from);
+    }
+    if let Some(taken) = draft.take(used[1]) {
+        match taken.value.as_str() {
+            "low_var_kl" | "k3" => draft.set_text("loss.kl_estimator", "k3", &taken.from),
+            "mse" | "k2" => draft.set_text("loss.kl_estimator", "k2", &taken.from),
+            "kl" | "k1" => draft.set_text("loss.kl_estimator", "k1", &taken.from),
+            _ => draft.leave(&taken, "no such estimator here"),
+        }
+    }
+}
+
+fn rewards(draft: &mut Draft) {
+    let is_on = draft.is_on("reward_model.overlong_buffer.enable");
+    for (name, key) in [
+        ("reward_model.overlong_buffer.len", "loss.overlong_buffer"),
+        ("reward_model.overlong_buffer.penalty_factor", "loss.overlong_factor"),
+    ] {
+        match (draft.take_number(name), is_on) {
+            (Some((value, taken)), true) if key == "loss.overlong_factor" => {
+                draft.set_toml(key, format!("{value:?}"), &taken.from);
+            }
+            (Some((value, taken)), true) => draft.set_toml(key, format!("{value:.0}"), &taken.from),
+            (Some((_, taken)), false) => draft.leave(&taken, "switched off there"),
+            (None, _) => {}
+        }
+    }
+    let function = draft.take("custom_reward_function.name");
+    match (draft.take("custom_reward_function.path"), function) {
+        (Some(path), function) => {
+            let name = function.map_or("compute_score".to_string(), |taken| taken.value);
+            let kind = quoted(&format!("python:{}:{name}", path.value));
+            draft.add_reward(&path.from, vec![("kind", kind), ("signature", quoted("verl"))]);
+        }
+        (None, Some(function)) => draft.leave(&function, "the function has no file"),
+        (None, None) => {}
+    }
+    match draft.is_on("reward_model.enable") {
+        true => parts::reward_model(draft, "reward_model.model.path"),
+        false => draft.leave_out("reward_model.model.path", "switched off there"),
+    }
+    parts::no_reward(draft);
+}

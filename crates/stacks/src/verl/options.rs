@@ -1,0 +1,137 @@
+//! Options of verl's `main_ppo`, and of simpleRL-reason's fork of it, by their full paths.
+
+use crate::table::Memory::{Idle, Used};
+use crate::table::Table;
+use crate::table::Take::*;
+
+pub(super) static TABLE: Table = Table {
+    rows: &[
+        ("actor_rollout_ref.model.path", Used, Later),
+        ("data.train_files", Idle, Later),
+        ("data.val_files", Idle, Later),
+        ("data.prompt_key", Idle, Text("data.prompt_column")),
+        ("data.max_prompt_length", Used, Integer("data.prompt_tokens_max")),
+        ("data.max_response_length", Used, Integer("rollout.max_new_tokens")),
+        ("data.train_batch_size", Used, Integer("rollout.prompts_per_step")),
+        ("data.gen_batch_size", Idle, Lost("not built here")),
+        ("data.truncation", Idle, Later),
+        ("data.filter_overlong_prompts", Idle, On("data.overlong", "drop")),
+        ("data.shuffle", Idle, Later),
+        ("data.seed", Idle, Integer("seed")),
+        ("data.return_raw_chat", Idle, Lost("has no use here")),
+        ("actor_rollout_ref.rollout.n", Used, Integer("rollout.group_size")),
+        ("actor_rollout_ref.rollout.temperature", Idle, Number("rollout.temperature")),
+        ("actor_rollout_ref.rollout.top_p", Idle, Number("rollout.top_p")),
+        ("actor_rollout_ref.rollout.top_k", Idle, TopK),
+        ("actor_rollout_ref.rollout.val_kwargs.temperature", Idle, Number("eval.temperature")),
+        ("actor_rollout_ref.rollout.val_kwargs.n", Idle, Integer("eval.samples")),
+        ("actor_rollout_ref.rollout.val_kwargs.top_p", Idle, Lost("an evaluation samples with rollout.top_p")),
+        ("actor_rollout_ref.rollout.val_kwargs.top_k", Idle, Lost("an evaluation samples with rollout.top_k")),
+        ("actor_rollout_ref.rollout.val_kwargs.do_sample", Idle, Lost("eval.temperature = 0 is greedy")),
+        ("actor_rollout_ref.rollout.free_cache_engine", Used, Lost("the KV cache has a fixed address in the plan")),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", Idle, Later),
+        ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", Used, Integer("train.micro_batch_tokens")),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", Used, Later),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size", Used, As("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")),
+        ("actor_rollout_ref.actor.ppo_epochs", Idle, Integer("train.epochs_per_rollout")),
+        ("actor_rollout_ref.actor.clip_ratio", Idle, Clips),
+        ("actor_rollout_ref.actor.clip_ratio_low", Idle, Number("loss.clip_low")),
+        ("actor_rollout_ref.actor.clip_ratio_high", Idle, Number("loss.clip_high")),
+        ("actor_rollout_ref.actor.clip_ratio_c", Idle, Number("loss.dual_clip")),
+        ("actor_rollout_ref.actor.entropy_coeff", Idle, Number("loss.entropy_coef")),
+        ("actor_rollout_ref.actor.use_kl_loss", Used, Later),
+        ("actor_rollout_ref.actor.kl_loss_coef", Idle, Later),
+        ("actor_rollout_ref.actor.kl_loss_type", Idle, Later),
+        ("actor_rollout_ref.actor.loss_agg_mode", Idle, Names( "loss.aggregation", &[ ("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean"), ("seq-mean-token-sum", "seq_mean_token_sum"), ("seq-mean-token-sum-norm", "seq_mean_token_sum_norm"), ], )),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode", Idle, Later),
+        ("actor_rollout_ref.actor.grad_clip", Idle, Number("train.grad_clip")),
+        ("actor_rollout_ref.actor.optim.lr", Idle, Number("train.learning_rate")),
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", Idle, Later),
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps", Idle, Every("train.warmup_steps")),
+        ("actor_rollout_ref.actor.optim.weight_decay", Idle, Number("train.weight_decay")),
+        ("actor_rollout_ref.actor.optim.betas", Idle, Betas),
+        ("actor_rollout_ref.actor.optim.lr_scheduler_type|actor_rollout_ref.actor.optim.warmup_style", Idle, Later),
+        ("actor_rollout_ref.actor.fsdp_config.optimizer_offload", Used, Offload("optimizer")),
+        ("actor_rollout_ref.ref.fsdp_config.param_offload", Used, Offload("reference")),
+        ("actor_rollout_ref.model.enable_gradient_checkpointing", Used, Recompute),
+        ("critic.model.path", Used, Later),
+        ("critic.optim.lr", Idle, Number("critic.learning_rate")),
+        ("critic.cliprange_value", Idle, Number("critic.value_clip")),
+        ("critic.ppo_mini_batch_size", Idle, Lost("the critic has the actor's parts; critic.updates_per_rollout says otherwise")),
+        ("algorithm.adv_estimator", Used, Later),
+        ("algorithm.norm_adv_by_std_in_grpo", Idle, Later),
+        ("algorithm.gamma", Idle, Number("loss.gamma")),
+        ("algorithm.lam", Idle, Number("loss.lambda")),
+        ("algorithm.use_kl_in_reward", Used, Later),
+        ("algorithm.kl_ctrl.kl_coef", Idle, Later),
+        ("algorithm.kl_ctrl.type", Idle, Later),
+        ("algorithm.kl_ctrl.target_kl", Idle, Later),
+        ("algorithm.kl_ctrl.horizon", Idle, Later),
+        ("algorithm.kl_penalty", Idle, Later),
+        ("algorithm.filter_groups.enable", Idle, Later),
+        ("algorithm.filter_groups.metric", Idle, Later),
+        ("algorithm.filter_groups.max_num_gen_batches", Idle, Later),
+        ("reward_model.overlong_buffer.enable", Idle, Later),
+        ("reward_model.overlong_buffer.len", Idle, Later),
+        ("reward_model.overlong_buffer.penalty_factor", Idle, Later),
+        ("reward_model.enable", Idle, Later),
+        ("reward_model.model.path", Idle, Later),
+        ("custom_reward_function.path|reward.custom_reward_function.path", Idle, Later),
+        ("custom_reward_function.name|reward.custom_reward_function.name", Idle, Later),
+        ("trainer.total_training_steps", Idle, Later),
+        ("trainer.total_epochs", Idle, Later),
+        ("trainer.critic_warmup", Idle, Every("critic.warmup_steps")),
+        ("trainer.save_freq", Used, Every("checkpoint.every")),
+        ("trainer.test_freq", Idle, Every("eval.every")),
+        ("trainer.max_actor_ckpt_to_keep", Idle, Integer("checkpoint.keep")),
+        ("trainer.default_local_dir", Idle, Text("run.dir")),
+        ("trainer.val_before_train", Idle, Lost("there is always an evaluation before and after")),
+        ("trainer.resume_mode", Idle, Lost("say plimsoll train --resume")),
+    ],
+    used: "
+        actor_rollout_ref.actor.strategy actor_rollout_ref.actor.use_dynamic_bsz
+        actor_rollout_ref.actor.ulysses_sequence_parallel_size
+        actor_rollout_ref.actor.entropy_from_logits_with_chunking actor_rollout_ref.actor.entropy_checkpointing
+        actor_rollout_ref.actor.fsdp_config.param_offload actor_rollout_ref.actor.fsdp_config.fsdp_size
+        actor_rollout_ref.actor.fsdp_config.model_dtype
+        actor_rollout_ref.actor.checkpoint.save_contents|actor_rollout_ref.actor.checkpoint.contents
+        actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu actor_rollout_ref.model.use_fused_kernels
+        actor_rollout_ref.model.use_remove_padding actor_rollout_ref.model.lora_rank actor_rollout_ref.rollout.name
+        actor_rollout_ref.rollout.tensor_model_parallel_size actor_rollout_ref.rollout.gpu_memory_utilization
+        actor_rollout_ref.rollout.enforce_eager actor_rollout_ref.rollout.swap_space
+        actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
+        actor_rollout_ref.rollout.log_prob_micro_batch_size
+        actor_rollout_ref.rollout.engine_kwargs.swap_space|actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space
+        actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes
+        critic.model.fsdp_config.param_offload critic.model.fsdp_config.optimizer_offload
+        critic.model.enable_gradient_checkpointing critic.ppo_max_token_len_per_gpu
+        critic.ppo_micro_batch_size_per_gpu trainer.n_gpus_per_node trainer.nnodes
+    ",
+    idle: "
+        actor_rollout_ref.actor._target_ actor_rollout_ref.actor.checkpoint.* actor_rollout_ref.actor.clip*
+        actor_rollout_ref.actor.fsdp_config.* actor_rollout_ref.actor.kl_loss* actor_rollout_ref.actor.loss*
+        actor_rollout_ref.actor.optim.* actor_rollout_ref.actor.policy_loss.* actor_rollout_ref.actor.profiler.*
+        actor_rollout_ref.actor.rollout_n actor_rollout_ref.actor.shuffle actor_rollout_ref.actor.use_torch_compile
+        actor_rollout_ref.hybrid_engine actor_rollout_ref.model.* actor_rollout_ref.ref.*
+        actor_rollout_ref.rollout.agent.* actor_rollout_ref.rollout.calculate_log_probs
+        actor_rollout_ref.rollout.disable_log_stats actor_rollout_ref.rollout.do_sample
+        actor_rollout_ref.rollout.dtype actor_rollout_ref.rollout.enable_chunked_prefill
+        actor_rollout_ref.rollout.enable_prefix_caching actor_rollout_ref.rollout.ignore_eos
+        actor_rollout_ref.rollout.load_format actor_rollout_ref.rollout.log_prob_* actor_rollout_ref.rollout.max_*
+        actor_rollout_ref.rollout.micro_rollout_batch_size actor_rollout_ref.rollout.mode
+        actor_rollout_ref.rollout.multi_turn.* actor_rollout_ref.rollout.profiler.*
+        actor_rollout_ref.rollout.prompt_length actor_rollout_ref.rollout.response_length
+        actor_rollout_ref.rollout.top_* actor_rollout_ref.rollout.trace.* actor_rollout_ref.rollout.val_kwargs.*
+        algorithm.* critic.* custom_reward_function.* data.* global_profiler.* hydra.* ray_* reward* seed trainer.*
+        transfer_queue.*
+    ",
+    elsewhere: &[
+        ("cluster", "trainer.n_gpus_per_node trainer.nnodes ray_"),
+        ("logging", "trainer.logger trainer.project_name trainer.experiment_name trainer.log_val"),
+        ("engine", "gpu_memory_utilization"),
+        ("sharding", "tensor_model_parallel_size ulysses_sequence_parallel_size megatron fsdp"),
+        ("planned", "log_prob_ use_dynamic_bsz ppo_micro_batch_size ppo_max_token_len forward_max_token_len"),
+        ("always", "use_remove_padding"),
+        ("engine", "actor_rollout_ref.rollout."),
+    ],
+};

@@ -1,0 +1,203 @@
+//! Gradients through packing: a group's shared prompt changes no gradient, threads change no bit, and finite
+//! differences of the packed loss agree.
+
+use crate::common::{Harness, Machine, Numbers, Setup, same_bits, tensors};
+use plimsoll_base::DType;
+use plimsoll_memory::Layout;
+use plimsoll_model::{PassLimits, Recompute};
+use plimsoll_train::{PackLimits, Sequence};
+
+const MODELS: [&str; 3] = ["qwen3", "qwen2", "llama3_rope"];
+
+/// Prompts with their responses, as a rollout leaves them.
+struct Groups {
+    prompts: Vec<Vec<u32>>,
+    responses: Vec<Vec<Vec<u32>>>,
+}
+
+impl Groups {
+    /// `shape`: length of the prompt and of its responses.
+    fn new(shape: &[(usize, &[usize])]) -> Groups {
+        let mut numbers = Numbers::new(11);
+        let prompts = shape.iter().map(|&(prompt, _)| numbers.tokens(prompt, 260)).collect();
+        let group = |lens: &[usize]| lens.iter().map(|&n| Numbers::new(n as u64).tokens(n, 260)).collect();
+        Groups { prompts, responses: shape.iter().map(|&(_, lens)| group(lens)).collect() }
+    }
+
+    /// In groups, or each sequence with a prompt of its own.
+    fn sequences(&self, shared: bool) -> Vec<Sequence<'_>> {
+        let mut all = Vec::new();
+        for (g, prompt) in self.prompts.iter().enumerate() {
+            for response in &self.responses[g] {
+                let group = if shared { g } else { all.len() };
+                all.push(Sequence { group, prompt, response });
+            }
+        }
+        all
+    }
+
+    fn pass(&self, tokens: usize) -> PassLimits {
+        let count = self.responses.iter().map(Vec::len).sum();
+        let segments = PackLimits::segments_of(tokens, count, count);
+        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 64, segments }.pass()
+    }
+}
+
+fn groups() -> Groups {
+    Groups::new(&[(21, &[5, 1, 12, 30]), (16, &[17, 3]), (1, &[2, 9, 1]), (33, &[1]), (47, &[18, 2, 16, 15])])
+}
+
+/// Derivatives that differ from token to token.
+fn weight(sequence: usize, token: usize) -> (f32, f32) {
+    let x = (sequence * 7 + token * 3) % 11;
+    (0.1 * x as f32 - 0.4, if x.is_multiple_of(3) { 0.05 } else { 0.0 })
+}
+
+#[test]
+fn sharing_a_prompt_changes_no_gradient() {
+    let groups = groups();
+    for name in MODELS {
+        for machine in Machine::all() {
+            let mut h = Harness::new(
+                Setup { machine, ..Setup::new(name, DType::F32, groups.pass(512)) },
+                Layout::new(),
+            );
+            let (_, shared_sum) = h.gradients(&groups.sequences(true), 0.8, weight);
+            let parts = h.parts();
+            let shared = tensors(parts.dev, parts.table, &parts.grads);
+            let (_, own_sum) = h.gradients(&groups.sequences(false), 0.8, weight);
+            let parts = h.parts();
+            let own = tensors(parts.dev, parts.table, &parts.grads);
+            // The forward passes have the same bits; only the order of the sum over tokens may differ.
+            assert!((shared_sum - own_sum).abs() < 1e-9 * own_sum.abs().max(1.0), "{name} {machine:?}");
+            for ((tensor, a), (_, b)) in shared.iter().zip(&own) {
+                let largest = b.iter().fold(0f32, |m, x| m.max(x.abs()));
+                let d = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                // Sums of about 250 rows in another order: a few roundings of the largest element.
+                assert!(
+                    largest > 1e-3 && d < 3e-6 * largest.max(1.0),
+                    "{name} {machine:?} {tensor}: {d} of {largest}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_recompute_change_no_bit_of_a_gradient() {
+    let groups = groups();
+    for (name, dtype) in
+        [("qwen3", DType::F32), ("qwen3", DType::Bf16), ("qwen2", DType::Bf16), ("llama", DType::F32)]
+    {
+        for machine in Machine::all() {
+            let mut first: Option<(Vec<f32>, f64)> = None;
+            for (threads, recompute) in
+                [(1, Recompute::None), (2, Recompute::None), (2, Recompute::Layer), (1, Recompute::Cheap)]
+            {
+                let setup =
+                    Setup { machine, threads, recompute, ..Setup::new(name, dtype, groups.pass(128)) };
+                let mut h = Harness::new(setup, Layout::new());
+                let (grads, sum) = h.gradients(&groups.sequences(true), 1.0, weight);
+                let norm = h.dev.as_dyn().sum_squares(h.arena.split().0.buf("actor.grads"));
+                let (bits, first_norm) = first.get_or_insert_with(|| (grads.clone(), norm));
+                assert!(sum.is_finite() && norm > 0.0);
+                assert!(
+                    same_bits(bits, &grads),
+                    "{name} {dtype:?} {machine:?} {threads} threads, {recompute:?}"
+                );
+                assert_eq!(norm.to_bits(), first_norm.to_bits(), "{name}: the norm on {threads} threads");
+            }
+        }
+    }
+}
+
+/// The cut into micro-batches changes the order of sums, not the gradient.
+#[test]
+fn the_cut_into_micro_batches_changes_rounding_alone() {
+    let groups = groups();
+    let mut whole: Option<Vec<f32>> = None;
+    for tokens in [512, 100, 66] {
+        let mut h = Harness::new(Setup::new("qwen3", DType::F32, groups.pass(tokens)), Layout::new());
+        let (grads, _) = h.gradients(&groups.sequences(true), 1.0, weight);
+        let whole = whole.get_or_insert_with(|| grads.clone());
+        let d = grads.iter().zip(whole.iter()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(d < 1e-5, "{tokens} rows: {d}");
+    }
+}
+
+/// The loss at weights moved by `step` along `direction` within one parameter.
+fn loss_at(
+    h: &mut Harness,
+    all: &[Sequence<'_>],
+    start: usize,
+    base: &[f32],
+    direction: &[f32],
+    step: f32,
+) -> f64 {
+    let moved: Vec<f32> = base.iter().zip(direction).map(|(w, d)| w + step * d).collect();
+    let parts = h.parts();
+    parts.dev.write_f32(parts.decoder.params.all, start, &moved);
+    // Read back: the step that was taken is the rounded one, and f64 sums of log-probs keep its effect.
+    h.gradients(all, 0.8, weight).1
+}
+
+#[test]
+fn finite_differences_agree_through_children_segments() {
+    let groups = Groups::new(&[(19, &[4, 1, 9]), (16, &[7, 20]), (3, &[2, 14])]);
+    for name in MODELS {
+        let mut h = Harness::new(Setup::new(name, DType::F32, groups.pass(160)), Layout::new());
+        let all = groups.sequences(true);
+        let (grads, _) = h.gradients(&all, 0.8, weight);
+        let weights = {
+            let parts = h.parts();
+            crate::common::read(parts.dev, parts.decoder.params.all)
+        };
+        let params = h.table.params.clone();
+        let mut numbers = Numbers::new(2);
+        for param in &params {
+            let (start, len) = (param.offset as usize, param.elements as usize);
+            let (grad, base) = (&grads[start..start + len], &weights[start..start + len]);
+            let norm = grad.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+            // Along the gradient, and along a random direction that stays where there are weights.
+            let along: Vec<f32> = grad.iter().map(|&g| (f64::from(g) / norm) as f32).collect();
+            let kept = grad.iter().filter(|&&g| g != 0.0).count() as f32;
+            let random: Vec<f32> = grad
+                .iter()
+                .map(|&g| if g == 0.0 { 0.0 } else { (2.0 * numbers.below(2) as f32 - 1.0) / kept.sqrt() })
+                .collect();
+            for direction in [along, random] {
+                let expect: f64 =
+                    grad.iter().zip(&direction).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum();
+                let step = 4e-3;
+                let up = loss_at(&mut h, &all, start, base, &direction, step);
+                let down = loss_at(&mut h, &all, start, base, &direction, -step);
+                let got = (up - down) / (2.0 * f64::from(step));
+                // Log-probs of about 60 tokens carry 5e-7 each: 4e-6 / 8e-3 in the quotient; the rest is curvature.
+                let bound = 2e-3 + 6e-3 * norm;
+                assert!(
+                    (got - expect).abs() < bound,
+                    "{name} {:?}: {got}, gradient {expect}, norm {norm}",
+                    param.kind
+                );
+            }
+            let parts = h.parts();
+            parts.dev.write_f32(parts.decoder.params.all, start, base);
+        }
+    }
+}
+
+/// What a prompt's rows that predict nothing receive comes through attention alone, at every depth of sharing.
+#[test]
+fn many_children_of_one_prompt_add_up() {
+    let lens = vec![3; 24];
+    let groups = Groups::new(&[(20, &lens)]);
+    let mut h = Harness::new(Setup::new("qwen2", DType::F32, groups.pass(128)), Layout::new());
+    let one = Groups::new(&[(20, &[3])]);
+    let (many, _) = h.gradients(&groups.sequences(true), 1.0, |_, _| (1.0, 0.0));
+    let (single, _) = h.gradients(&one.sequences(true), 1.0, |_, _| (1.0, 0.0));
+    let largest = many.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let d = many.iter().zip(&single).map(|(m, s)| (m - 24.0 * s).abs()).fold(0.0, f32::max);
+    // Twenty-four equal responses: the sum is 24 times one of them, up to the rounding of sums of 70 rows.
+    assert!(d < 3e-6 * largest, "{d} of {largest}");
+    assert_eq!(h.setup.machine, Machine::detect());
+}

@@ -1,0 +1,8 @@
+//! Gradients and updates against references, differences, and themselves in other cuts.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod adamw;
+mod critic;
+mod gradients;

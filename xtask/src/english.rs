@@ -1,0 +1,159 @@
+//! Phrases that a native engineer would not write, and what to write instead: the list of STYLE.md, rule 20.
+//!
+//! It reads prose: comments and texts of code, and Markdown without what stands in backticks or fences, which is output.
+
+use crate::finding::Finding;
+use crate::tree::Tree;
+
+/// A phrase, what to write instead, and longer phrases in which it is right.
+struct Phrase(&'static str, &'static str, &'static [&'static str]);
+
+const PHRASES: [Phrase; 18] = [
+    Phrase("so many", "a number by its name: `n` requests", &[]),
+    Phrase("is said", "is reported, or who says it", &[]),
+    Phrase("are said", "are reported, or who says it", &[]),
+    Phrase("is told", "who tells it, or: gets", &["is told apart"]),
+    Phrase("are told", "who tells them, or: get", &["are told apart"]),
+    Phrase("of ours", "in Plimsoll, our", &[]),
+    Phrase("the same of", "the same for, or say it again", &[]),
+    Phrase("what becomes of", "what happens to, what to do with", &[]),
+    Phrase("in the place of", "instead of", &[]),
+    Phrase("whoever", "the caller, the user", &[]),
+    Phrase("nobody", "the passive: is not used", &[]),
+    Phrase("bites", "is a problem", &[]),
+    Phrase("is wanted", "expected", &[]),
+    Phrase("are wanted", "expected", &[]),
+    Phrase("beside", "next to, as well as", &[]),
+    Phrase(
+        "behind",
+        "after",
+        &[
+            "leaves behind",
+            "leave behind",
+            "left behind",
+            "fall behind",
+            "behind a box",
+            "behind a proxy",
+            "behind the program's back",
+            "behind these logs",
+            "decisions behind",
+        ],
+    ),
+    Phrase("stands", "is", &["stands for", "stands on"]),
+    Phrase("stood", "was", &[]),
+];
+
+/// Files of prose and of code with comments.
+const SUFFIXES: [&str; 9] = [".rs", ".md", ".toml", ".py", ".sh", ".cu", ".cuh", ".yml", ".js"];
+
+/// Files that hold the list, and tables that commands write.
+const EXEMPT: [&str; 4] = ["STYLE.md", "docs/style.md", "xtask/src/english.rs", "bench/results/"];
+
+/// Crates that are not read yet.
+const NOT_YET: [&str; 6] = ["agent", "bench", "config", "plan", "rl", "run"];
+
+/// Reads every file that is not exempt.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let is_read = |path: &str| {
+        let name = path.strip_prefix("crates/").and_then(|rest| rest.split('/').next());
+        !name.is_some_and(|name| NOT_YET.contains(&name))
+            && !EXEMPT.iter().any(|start| path.starts_with(start))
+    };
+    findings(tree, is_read)
+}
+
+/// Lists the findings in crates that are not read yet, then their number in each.
+pub fn report(tree: &Tree) -> String {
+    let mut text = String::new();
+    let mut counts = String::new();
+    for name in NOT_YET {
+        let folder = format!("crates/{name}/");
+        let found = findings(tree, |path| path.starts_with(&folder));
+        found.iter().for_each(|finding| text += &format!("{finding}\n"));
+        counts += &format!("{:>5} {name}\n", found.len());
+    }
+    text + &counts
+}
+
+fn findings(tree: &Tree, is_read: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for suffix in SUFFIXES {
+        for (path, text) in tree.texts(suffix).filter(|(path, _)| is_read(path)) {
+            let mut is_fenced = false;
+            for (index, line) in text.lines().enumerate() {
+                let is_fence = suffix == ".md" && line.trim_start().starts_with("```");
+                is_fenced ^= is_fence;
+                if !is_fenced && !is_fence {
+                    findings
+                        .extend(faults(suffix, line).map(|message| Finding::new(path, index + 1, message)));
+                }
+            }
+        }
+    }
+    findings
+}
+
+fn faults(suffix: &str, line: &str) -> impl Iterator<Item = String> {
+    let prose = prose(suffix, line).to_lowercase();
+    PHRASES.iter().filter_map(move |Phrase(phrase, instead, unless)| {
+        let is_wrong = has(&prose, phrase) && !unless.iter().any(|longer| has(&prose, longer));
+        is_wrong.then(|| format!("`{phrase}`: write {instead}"))
+    })
+}
+
+/// Returns what a line says to a reader: comments and texts of code; Markdown without what is in backticks.
+fn prose(suffix: &str, line: &str) -> String {
+    let odd = |line: &str, quote: char| {
+        line.split(quote)
+            .enumerate()
+            .filter(|(i, _)| i % 2 == 1)
+            .map(|(_, part)| part)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let mark = match suffix {
+        ".md" => return line.split('`').step_by(2).collect::<Vec<_>>().join("`"),
+        ".rs" | ".cu" | ".cuh" | ".js" => "//",
+        _ => "#",
+    };
+    // A line that begins in the middle of a text has no quote or one: it is read whole.
+    if line.matches('"').count() == 1 {
+        return line.to_string();
+    }
+    let (code, comment) = line.split_once(mark).unwrap_or((line, ""));
+    format!("{} {comment}", odd(code, '"'))
+}
+
+/// Whether the words of `phrase` are in `line`, as whole words.
+fn has(line: &str, phrase: &str) -> bool {
+    let is_letter = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(phrase).any(|(start, _)| {
+        !line[..start].ends_with(is_letter) && !line[start + phrase.len()..].starts_with(is_letter)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::tests::tree;
+
+    #[test]
+    fn phrases_are_found_in_prose_only() {
+        for (path, line, expect) in [
+            ("README.md", "Reads so many bytes.", 1),
+            ("README.md", "It prints `bites`.", 0),
+            ("README.md", "```\nbites  a\n```\nWhoever reads.", 1),
+            ("crates/base/src/a.rs", "/// Lies beside it.", 1),
+            ("crates/base/src/a.rs", "let nobody = beside(nobody); // fine", 0),
+            ("crates/base/src/a.rs", "f(\"a number is wanted\");", 1),
+            ("crates/base/src/a.rs", "    \"of a text that\n      nobody reads\",", 1),
+            ("crates/base/src/a.rs", "/// What stands for the whole, left behind.", 0),
+            ("crates/base/src/a.rs", "/// Standstill, besides; hindsight.", 0),
+            ("bench/a.py", "# What becomes of it, in the place of b.", 2),
+            ("crates/rl/src/a.rs", "/// An error of ours.", 0),
+            ("STYLE.md", "Not: so many.", 0),
+        ] {
+            assert_eq!(check(&tree(&[(path, line)])).len(), expect, "{path}: {line}");
+        }
+    }
+}

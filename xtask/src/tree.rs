@@ -1,0 +1,129 @@
+//! The repository as the checks see it: paths and texts, read once.
+
+use std::io;
+use std::path::Path;
+
+use crate::finding::Finding;
+use crate::source::Source;
+
+/// Files above this do not belong into a repository; their text is not read.
+pub const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Folders that git ignores, by their path from the root.
+const IGNORED: [&str; 6] = [".git", "target", "runs/out", "bench/.venv", "bench/.cache", "__pycache__"];
+
+/// One file of the repository.
+pub struct File {
+    /// Path from the root, with `/`.
+    pub path: String,
+    /// Size.
+    pub bytes: u64,
+    /// Text of a file that is UTF-8 and within the size limit.
+    pub text: Option<String>,
+}
+
+/// The repository.
+pub struct Tree {
+    /// Every file that git does not ignore, by path.
+    pub files: Vec<File>,
+}
+
+impl Tree {
+    /// Reads the repository at `root`.
+    pub fn read(root: &Path) -> io::Result<Tree> {
+        let mut files = Vec::new();
+        walk(root, "", &mut files)?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Tree { files })
+    }
+
+    /// The text of a file.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.files.iter().find(|file| file.path == path)?.text.as_deref()
+    }
+
+    /// Files whose path ends with `suffix`, with their texts.
+    pub fn texts<'a>(&'a self, suffix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.files
+            .iter()
+            .filter(move |file| file.path.ends_with(suffix))
+            .filter_map(|file| Some((file.path.as_str(), file.text.as_deref()?)))
+    }
+
+    /// Parses every Rust file; a finding for each that is not Rust.
+    pub fn sources(&self) -> (Vec<Source>, Vec<Finding>) {
+        let (mut sources, mut findings) = (Vec::new(), Vec::new());
+        for (path, text) in self.texts(".rs") {
+            match Source::new(path, text) {
+                Ok(source) => sources.push(source),
+                Err(finding) => findings.push(finding),
+            }
+        }
+        (sources, findings)
+    }
+}
+
+fn walk(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
+    for entry in root.join(folder).read_dir()? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+        if IGNORED
+            .iter()
+            .any(|ignored| path.starts_with(ignored) && !is_longer_name(&path, ignored) || name == *ignored)
+        {
+            continue;
+        }
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            walk(root, &path, files)?;
+        } else if kind.is_file() {
+            let bytes = entry.metadata()?.len();
+            let small = bytes <= FILE_BYTES_MAX;
+            let text = if small { String::from_utf8(std::fs::read(entry.path())?).ok() } else { None };
+            files.push(File { path, bytes, text });
+        }
+    }
+    Ok(())
+}
+
+/// Whether `path` is another folder that only begins like `ignored` (`.github` like `.git`).
+fn is_longer_name(path: &str, ignored: &str) -> bool {
+    let rest = &path[ignored.len()..];
+    // `bench/.venv*` is ignored with any suffix.
+    !(rest.is_empty() || rest.starts_with('/') || ignored == "bench/.venv")
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A repository of these files.
+    pub fn tree(files: &[(&str, &str)]) -> Tree {
+        let file = |(path, text): &(&str, &str)| File {
+            path: path.to_string(),
+            bytes: text.len() as u64,
+            text: Some(text.to_string()),
+        };
+        Tree { files: files.iter().map(file).collect() }
+    }
+
+    #[test]
+    fn only_ignored_folders_are_left_out() {
+        for (path, ignored, longer) in [
+            (".git", ".git", false),
+            (".gitignore", ".git", true),
+            ("bench/.venv-trl", "bench/.venv", false),
+            ("targets", "target", true),
+        ] {
+            assert_eq!(is_longer_name(path, ignored), longer, "{path}");
+        }
+    }
+
+    #[test]
+    fn this_repository_is_read() {
+        let tree = Tree::read(crate::repository_root()).expect("the workspace is readable");
+        assert!(tree.text("xtask/src/tidy.rs").is_some());
+        assert!(tree.files.iter().all(|file| !file.path.starts_with("target/")));
+    }
+}
