@@ -19,9 +19,10 @@ mod verl;
 
 pub use import::{Imported, import, translate};
 pub use launch::settings;
-pub use plan::ledger::{Item, Per, Phase, Pool};
+pub use plan::ledger::{Item, Per, Phase};
 pub use plan::limits::{Known, Limits};
 pub use plan::model::preset_of;
+pub use plan::pool::Pool;
 pub use plan::run::{RunPlan, plan};
 pub use setting::Setting;
 pub use stack::Stack;

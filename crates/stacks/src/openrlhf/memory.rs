@@ -2,9 +2,10 @@
 
 use crate::options::{Change, Options, contradiction, set};
 use crate::plan::hazards;
-use crate::plan::ledger::{Cluster, Holder, Ledger, Phase, Pool, When};
+use crate::plan::ledger::{Cluster, Holder, Ledger, Phase, When};
 use crate::plan::limits::{Limits, Version};
 use crate::plan::model::{ModelOf, Shape, model, named_model};
+use crate::plan::pool::Pool;
 use crate::rules::deepspeed::Zero;
 use crate::rules::torch::{Logits, Pass, Process, file_pages, kv_cache, nccl, pinned, process};
 use crate::rules::vllm::Engine;

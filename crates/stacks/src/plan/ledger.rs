@@ -1,6 +1,7 @@
 //! Rows of a plan: who holds how many bytes where, in which phases; and the cards and nodes that they add up on.
 
 use super::hazards::Hazard;
+use super::pool::Pool;
 use plimsoll_base::{Bytes, Error, Result};
 
 /// Part of a training step, in its order; from `Load` at a run's start to `Save` at its end.
@@ -34,24 +35,6 @@ impl Phase {
             Update => "actor update",
             Sync => "weight sync",
             Save => "save",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pool {
-    Device,
-    Host,
-    /// In /dev/shm: it is the host's memory too.
-    Shm,
-}
-
-impl Pool {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pool::Device => "device",
-            Pool::Host => "host",
-            Pool::Shm => "/dev/shm",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The machine that a plan is held against: numbers by hand, from the file, or read here, each with where it is from.
 
-use super::ledger::Pool;
+use super::pool::Pool;
 use crate::{options::invalid, setting::Setting};
 use plimsoll_base::{Bytes, Error, Result};
 

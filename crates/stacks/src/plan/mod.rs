@@ -8,6 +8,7 @@ pub mod hazards;
 pub mod ledger;
 pub mod limits;
 pub mod model;
+pub mod pool;
 mod report;
 pub mod run;
 pub mod verdict;

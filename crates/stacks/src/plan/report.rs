@@ -2,8 +2,9 @@
 //! hazards, and what is not known.
 
 use super::hazards::{Hazard, Verdict};
-use super::ledger::{Item, Phase, Pool, shown};
+use super::ledger::{Item, Phase, shown};
 use super::limits::Known;
+use super::pool::Pool;
 use super::run::RunPlan;
 use super::verdict::{Comparison, Over, Peak, Remedy};
 use plimsoll_base::Bytes;

@@ -1,7 +1,8 @@
 //! The first phase that does not fit, and what would help: each remedy is planned again, so that what it frees is computed.
 
-use super::ledger::{Ledger, Phase, Pool, Sum};
+use super::ledger::{Ledger, Phase, Sum};
 use super::limits::Limits;
+use super::pool::Pool;
 use crate::options::{Change, Options};
 use plimsoll_base::{Bytes, Result};
 

@@ -170,8 +170,8 @@ fn passes_of(role: &'static str) -> &'static [Phase] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::ledger::Pool;
     use crate::plan::model::preset_of;
+    use crate::plan::pool::Pool;
 
     const ACTOR: Holder = Holder { role: "actor", group: 0 };
     const UPDATE: &[Phase] = &[Phase::Update];

@@ -162,8 +162,8 @@ pub(crate) fn sleep_copy(spec: &ModelSpec, tensor_parallel: u64) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::ledger::Pool;
     use crate::plan::model::preset_of;
+    use crate::plan::pool::Pool;
 
     fn shape(name: &str) -> Shape {
         Shape::policy(preset_of(name).unwrap().1)

@@ -5,9 +5,10 @@
 
 use crate::options::{Change, Options, contradiction, set};
 use crate::plan::hazards::{self, Hazard, Verdict};
-use crate::plan::ledger::{Holder, Item, Ledger, Per, Phase, Pool, When, shown};
+use crate::plan::ledger::{Holder, Item, Ledger, Per, Phase, When, shown};
 use crate::plan::limits::{Limits, Version};
 use crate::plan::model::{ModelOf, Shape, named_model};
+use crate::plan::pool::Pool;
 use crate::rules::torch::{Logits, Pass, Process, file_pages, nccl, pinned, process};
 use crate::rules::vllm::{Engine, swap_layer};
 use plimsoll_base::{Bytes, Result};

@@ -1,6 +1,7 @@
 //! What was reported of simpleRL-reason's pinned swap.
 
-use crate::plan::ledger::{Ledger, Phase, Pool};
+use crate::plan::ledger::{Ledger, Phase};
+use crate::plan::pool::Pool;
 use crate::plan::verdict::{Comparison, Peak};
 use plimsoll_base::Bytes;
 
