@@ -1,6 +1,5 @@
 //! The machine that a plan is held against: numbers by hand, from the file, or read here, each with where it is from.
 
-use super::ledger::Pool;
 use crate::{options::invalid, setting::Setting};
 use plimsoll_base::{Bytes, Error, Result};
 
@@ -59,20 +58,11 @@ impl Limits {
         Ok(limits)
     }
 
-    /// What a place in `pool` has.
-    pub(crate) fn of(&self, pool: Pool) -> Option<&Known<Bytes>> {
-        match pool {
-            Pool::Device => self.gpu_bytes.as_ref(),
-            Pool::Host => self.host_bytes.as_ref(),
-            Pool::Shm => self.shm_bytes.as_ref(),
-        }
-    }
-
     /// A card's memory.
     ///
     /// Errors: `run-machine-unknown`.
     pub(crate) fn card(&self) -> Result<Bytes> {
-        let known = self.of(Pool::Device).map(|known| known.value);
+        let known = self.gpu_bytes.as_ref().map(|known| known.value);
         known.ok_or_else(|| unknown("memory of a card", "--gpu-memory 80GiB"))
     }
 

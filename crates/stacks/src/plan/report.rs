@@ -5,7 +5,7 @@ use super::hazards::{Hazard, Verdict};
 use super::ledger::{Item, Phase, Pool, shown};
 use super::limits::Known;
 use super::run::RunPlan;
-use super::verdict::{Comparison, Over, Peak, Remedy};
+use super::verdict::{Comparison, Over, Peak, Remedy, limit_of};
 use plimsoll_base::Bytes;
 use serde_json::{Value, json};
 use std::fmt::{Display, Write as _};
@@ -164,7 +164,7 @@ fn deciding(plan: &RunPlan) -> Option<&Peak> {
         return Some(&over.peak);
     }
     let share = |peak: &&Peak| {
-        let limit = plan.limits.of(peak.pool).filter(|_| peak.pool != Pool::Shm);
+        let limit = limit_of(peak.pool, &plan.limits).filter(|_| peak.pool != Pool::Shm);
         limit.map_or(0.0, |limit| peak.sum.bytes.0 as f64 / limit.value.0.max(1) as f64)
     };
     plan.verdict.peaks.iter().max_by(|a, b| share(a).total_cmp(&share(b)))
@@ -193,7 +193,7 @@ fn table(plan: &RunPlan) -> Vec<String> {
         let mut line = format!("{:<14}", phase.name());
         for peak in plan.verdict.peaks.iter().filter(|peak| peak.phase == *phase) {
             let width = if peak.pool == Pool::Device { 24 } else { 12 };
-            let limit = plan.limits.of(peak.pool);
+            let limit = limit_of(peak.pool, &plan.limits);
             let mark = if limit.is_some_and(|limit| peak.sum.bytes > limit.value) { " !" } else { "" };
             let shown = format!("{}{mark}", peak.sum.bytes);
             let _ = write!(line, " {shown:>width$}");

@@ -1,7 +1,7 @@
 //! The first phase that does not fit, and what would help: each remedy is planned again, so that what it frees is computed.
 
 use super::ledger::{Ledger, Phase, Pool, Sum};
-use super::limits::Limits;
+use super::limits::{Known, Limits};
 use crate::options::{Change, Options};
 use plimsoll_base::{Bytes, Result};
 
@@ -79,10 +79,19 @@ pub(crate) fn peaks(ledger: &Ledger) -> Result<Vec<Peak>> {
     Ok(peaks)
 }
 
+/// What a place in `pool` has.
+pub(super) fn limit_of(pool: Pool, limits: &Limits) -> Option<&Known<Bytes>> {
+    match pool {
+        Pool::Device => limits.gpu_bytes.as_ref(),
+        Pool::Host => limits.host_bytes.as_ref(),
+        Pool::Shm => limits.shm_bytes.as_ref(),
+    }
+}
+
 /// The first phase, in a run's order, that does not fit somewhere.
 pub(crate) fn first_over(ledger: &Ledger, limits: &Limits) -> Result<Option<Over>> {
     let over = |peak: Peak| {
-        let limit = limits.of(peak.pool).filter(|limit| peak.sum.bytes > limit.value)?;
+        let limit = limit_of(peak.pool, limits).filter(|limit| peak.sum.bytes > limit.value)?;
         let slug = slug_of(ledger, &peak);
         Some(Over { peak, limit: limit.value, limit_source: limit.source.clone(), slug })
     };
