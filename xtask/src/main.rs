@@ -1,7 +1,7 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
 //! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; and of the verifiers under hostile text:
 //! `cargo xtask fuzz-grade`; of two binaries against each other: `cargo xtask same-bits`. `cargo xtask index` writes the list
-//! of error pages, `cargo xtask book` builds the docs. `cargo xtask cycles`, `rooms` and `english` print what three of
+//! of error pages, `cargo xtask book` builds the docs. `cargo xtask cycles` and `rooms` print what two of
 //! tidy's checks measure.
 
 mod book;
@@ -36,7 +36,6 @@ fn main() -> ExitCode {
         ["cycles"] => print(|tree| cycles::report(tree, None)),
         ["cycles", name] => print(|tree| cycles::report(tree, Some(name))),
         ["rooms"] => print(rooms::report),
-        ["english"] => print(english::report),
         ["index"] => {
             with_tree("index", |tree| book::index::write(tree, repository_root()).map(|()| ExitCode::SUCCESS))
         }
@@ -88,7 +87,7 @@ const FUZZ_GRADE: [&str; 7] = ["run", "-q", "-p", "plimsoll-reward", "--example"
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | rooms | english | index | book | kernels --check | truth [--runs N] [--seed S]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | book | kernels --check | truth [--runs N] [--seed S]"
     );
     eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(

@@ -147,7 +147,7 @@ mod tests {
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found, ["crates/doctor/data/signatures.toml:5: slug `c` has no page docs/errors/c.md"]);
         let source =
-            source("crates/doctor/src/a.rs", "const SLUG: &str = \"d\";\nfn f() { Check::new(\"e\", x); }");
+            source("crates/doctor/src/a.rs", "fn f() { [Check::of(\"d\", x), Check::of(\"e\", y)]; }");
         assert_eq!(check(&tree(&[]), &[source]).len(), 2);
     }
 

@@ -42,7 +42,7 @@ pub struct EnvFile {
     pub threads: Auto<u32>,
     /// Frames of a batch, of all environments together; a multiple of `num_envs`.
     pub frames_per_batch: u64,
-    /// Frames in all, after which it ends; without it, it ends when it is told.
+    /// Frames in all, after which it ends; without it, it runs until it is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_frames: Option<u64>,
     /// When a batch ends.
@@ -60,13 +60,13 @@ pub struct EnvFile {
     /// Final observations of a batch; enough for any batch where observations are small.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_rows_max: Option<u64>,
-    /// Hand out so many whole episodes at a time instead of frames.
+    /// Whole episodes that are handed out at a time, instead of frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub episodes_per_batch: Option<u32>,
     /// Longest episode that waits to be whole; longer ones are truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub episode_frames_max: Option<u32>,
-    /// Episodes are truncated after so many frames.
+    /// Frames after which an episode is truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_frames_per_traj: Option<u32>,
     /// The first frames, of all environments together, are drawn at random.
@@ -174,12 +174,12 @@ pub struct PolicySection {
     /// A safetensors file of an actor-critic, or a folder with `model.safetensors` in it, such as a checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What stands between the maps; `policy.json` beside the weights says it, else it is tanh.
+    /// The function between the layers; that of `policy.json` next to the weights, else tanh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activation: Option<PolicyActivation>,
 }
 
-/// What stands between the maps of a small network.
+/// The function between the layers of a small network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyActivation {

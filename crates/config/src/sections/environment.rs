@@ -20,7 +20,7 @@ pub struct Environment {
     /// Most tokens between two turns, the chat template's included; what the environment says beyond them is cut.
     #[serde(default = "turn_tokens")]
     pub turn_tokens_max: u32,
-    /// Most tokens behind an episode's prompt; as many as its turns can have if absent.
+    /// Most tokens after an episode's prompt; as many as its turns can have if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub episode_tokens_max: Option<u32>,
     /// Which tokens a turn's reward is credited to.
@@ -66,7 +66,7 @@ pub struct Environment {
     /// Frames of the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_frames: Option<u64>,
-    /// After so many frames an episode is truncated, if the environment's own limit is not less.
+    /// Frames after which an episode is truncated, if the environment's own limit is not less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_frames_per_traj: Option<u32>,
     /// Whether the policy sees observations less their running mean, over their deviation.

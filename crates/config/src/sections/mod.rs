@@ -358,7 +358,7 @@ pub struct Eval {
     /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over the
     /// sets; `SET/reward` and `SET/pass_at_K` are those of one set.
     pub metric: String,
-    /// At most so many prompts, from the first; all if absent. In environments episodes.
+    /// Most prompts, from the first; all if absent. In environments, episodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts_max: Option<u32>,
 }

@@ -78,7 +78,7 @@ fn words_after(text: &TextModel, before: &[Message], said: &[Message], eos: Opti
     let Some(template) = &text.template else { return Ok(plain(said)) };
     let everyone = || before.iter().chain(said);
     let mark = (0..)
-        .map(|n| format!("turn-{n}-stands-here"))
+        .map(|n| format!("turn-{n}-is-here"))
         .find(|mark| everyone().all(|message| !message.content.contains(mark.as_str())))
         .expect("one of them is in no message");
     let mut messages = conversation(text, before);
@@ -162,11 +162,11 @@ mod tests {
     fn the_tokens_of_an_episode_read_as_the_template_writes_it() {
         let text = model(Some(CHAT));
         let first = [user("Guess.")];
-        let higher = [user("Higher, turn-0-stands-here.")];
+        let higher = [user("Higher, turn-0-is-here.")];
         let tool = [Message::new("tool", "12"), user("Go on.")];
         // The second turn was cut by its length: the template's end of the turn is appended.
         let turns: [(&str, Option<u32>, &[Message]); 3] =
-            [("50", Some(EOS), &higher), ("turn-1-stands-here", None, &tool), ("", Some(EOS), &higher)];
+            [("50", Some(EOS), &higher), ("turn-1-is-here", None, &tool), ("", Some(EOS), &higher)];
         let ids = play(&text, &first, &turns);
         let mut all = vec![Message::new("system", "Be brief."), first[0].clone()];
         for (response, _, said) in turns {
