@@ -46,7 +46,7 @@ enum Place {
 }
 
 /// Every kind that a run file may name, except `model`, which `config` and `rl` handle.
-pub const KINDS: [RewardKind; 13] = [
+pub const KINDS: &[RewardKind] = &[
     RewardKind {
         names: &["exact"],
         forms: &["exact"],

@@ -118,7 +118,7 @@ const HEADS: Heads = Heads { heads: 1, kv_heads: 1, head_dim: 16 };
 
 /// Every operation: buffers, the ones it writes, and pairs that may be the same buffer.
 #[rustfmt::skip]
-const CASES: [Case; 28] = [
+const CASES: &[Case] = &[
     (|b| Op::Embed { table: matrix(b("table")), ids: b("ids"), out: b("out") }, "out", ""),
     (|b| Op::RmsNorm { x: b("x"), w: b("w"), eps: 1e-6, out: b("out") }, "out", ""),
     (|b| Op::Matmul { x: b("x"), w: matrix(b("w")), bias: Some(b("bias")), out: b("out"), add: true }, "out", ""),
@@ -186,7 +186,7 @@ fn refusal(dev: &dyn Device, op: Op<'_>) -> Option<String> {
 fn an_output_overlaps_no_other_operand() {
     let bufs = buffers(20);
     let dev = Counter::new(false);
-    for case in &CASES {
+    for case in CASES {
         let before = dev.launched.load(Ordering::Relaxed);
         let (op, names) = made(case, &bufs, None);
         assert_eq!(refusal(&dev, op), None, "{}", op.name());
