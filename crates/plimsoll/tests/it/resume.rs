@@ -256,7 +256,7 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
         "out",
         &["--resume"],
         1,
-        &["error[run-dir-damaged]: ", "checkpoints: No such", "mount the"],
+        &["error[run-dir-damaged]: ", "checkpoints: No such", "mount its disk"],
     );
     assert!(folder.read("out/events.jsonl") == events, "a refusal cut the log");
     fs::rename(folder.path("aside"), folder.path("not-mounted")).expect("it is there");

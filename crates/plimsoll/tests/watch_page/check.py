@@ -128,9 +128,10 @@ def main():
         assert page.complaints == [], page.complaints
         server.terminate()
         page.until("document.getElementById('link').textContent === 'no connection'", "the server's end")
-        page.complaints.clear()
         look_at(page, whole.as_uri(), is_live=False)
-        assert page.complaints == [], page.complaints
+        # The browser reports requests to the server that ended, some of them late.
+        complaints = [complaint for complaint in page.complaints if url not in complaint]
+        assert complaints == [], complaints
     finally:
         page.close()
         server.kill()
