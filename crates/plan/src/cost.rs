@@ -6,6 +6,7 @@
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
 use super::rates::Rates;
+use crate::role_name::RoleName;
 use crate::shape::{Offload, RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_model::Recompute;
@@ -58,7 +59,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         if training.reference {
             cost.score_s = score(work, &model, training, &cut, rates);
         }
-        if let Some(spec) = &training.reward {
+        if let Some(spec) = training.models.get(RoleName::Reward) {
             let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
             let offload = Offload { reference: false, ..training.offload };
             cost.score_s += score(work, &model, &Training { offload, ..*training }, &cut, rates);
@@ -71,7 +72,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             let actor = score(work, &model, &Training { offload, ..*training }, &cut, rates);
             cost.score_s += actor * lag / (1.0 + lag);
         }
-        if let Some(spec) = &training.critic {
+        if let Some(spec) = training.models.get(RoleName::Critic) {
             cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
         }
         cost.update_s = update(work, &model, training, &cut, rates);
@@ -241,6 +242,7 @@ fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::role_name::PerRole;
     use plimsoll_train::{OptimizerDType, PackLimits};
 
     fn work() -> Work {
@@ -271,8 +273,7 @@ mod tests {
             packing: Default::default(),
             recompute,
             reference: false,
-            critic: None,
-            reward: None,
+            models: PerRole::none(),
             offload,
             sequences: 32,
             response_tokens: 64,

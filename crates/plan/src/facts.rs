@@ -1,5 +1,6 @@
 //! Facts about a run's model, data and directory that its plan depends on, known before anything is allocated.
 
+use crate::role_name::PerRole;
 use plimsoll_base::{Bytes, ModelSpec};
 use plimsoll_config::{Auto, ByteSize, RunSpec};
 use plimsoll_files::OpenModel;
@@ -29,10 +30,8 @@ pub struct Facts {
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
     pub eval_prompts: usize,
-    /// The critic's shape, if there is a critic.
-    pub critic: Option<ModelSpec>,
-    /// The reward model's shape, if there is a reward model.
-    pub reward: Option<ModelSpec>,
+    /// Shapes of the models besides the run's own and its reference.
+    pub models: PerRole<ModelSpec>,
     /// Host memory outside the arena.
     pub host: HostFacts,
 }

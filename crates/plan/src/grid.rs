@@ -5,6 +5,7 @@ use super::planning::{report, with_planner};
 use super::search::Purpose;
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
+use crate::role_name::{PerRole, RoleName};
 use plimsoll_base::{Bytes, Error, ModelSpec, PRESETS, Result};
 use plimsoll_config::{Auto, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
@@ -88,8 +89,9 @@ fn cell(
         prompt_tokens: prompt as usize,
         completion_tokens: if run.objective.is_some() { 0 } else { response as usize },
         eval_prompts: 0,
-        critic: run.needs.critic.then_some(spec),
-        reward: run.model_reward.as_ref().map(|_| spec),
+        models: PerRole::none()
+            .with(RoleName::Critic, run.needs.critic.then_some(spec))
+            .with(RoleName::Reward, run.model_reward.as_ref().map(|_| spec)),
         host: HostFacts {
             image: facts::image_bytes(),
             tokenizer: facts::tokenizer_bytes_of(&spec),

@@ -13,6 +13,7 @@ pub mod rates;
 mod regions;
 pub mod render;
 mod report;
+mod role_name;
 mod roles;
 mod search;
 mod shape;
@@ -30,6 +31,7 @@ pub use planning::{check_micro_batch, plan_sampling, plan_with, predict_step, sm
 pub use regions::{LOAD_LINE_KINDS, kernel_bytes, kernel_row, process_rows, process_rows_of, training_rows};
 pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};
-pub use roles::{PassShape, RoleName, RoleShape, UpdateShape};
+pub use role_name::{PerRole, RoleName};
+pub use roles::{PassShape, RoleShape, UpdateShape};
 pub use shape::{Offload, RunShape, Training};
 pub use step_arrays::{StepArrays, step_bytes};

@@ -2,6 +2,7 @@
 
 use crate::disk::checkpoint_bytes;
 use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
+use crate::role_name::RoleName;
 use crate::roles::{PassShape, RoleShape};
 use crate::shape::RunShape;
 use crate::step_arrays::{StepArrays, step_bytes};
@@ -84,8 +85,8 @@ impl RunShape {
     /// Returns the scratch of the model that needs the most: operations use it one after the other.
     fn scratch(&self) -> Result<Layout> {
         let mut most = self.scratch_of(&self.spec)?;
-        for other in self.training.iter().flat_map(|t| [t.critic, t.reward]).flatten() {
-            let others = self.scratch_of(&other)?;
+        for other in self.training.iter().flat_map(|t| t.models.values()) {
+            let others = self.scratch_of(other)?;
             if others.sum(|_| true) > most.sum(|_| true) {
                 most = others;
             }
@@ -178,7 +179,8 @@ impl RunShape {
             row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
             let (sequences, tokens, arrays) = self.step_arrays();
             // Plus the scores of the responses that a reward model reads at once.
-            let scores = if t.reward.is_some() { 4 * self.engine.samples as u64 } else { 0 };
+            let scores =
+                if t.models.get(RoleName::Reward).is_some() { 4 * self.engine.samples as u64 } else { 0 };
             row("rl.step", "rl", Place::Heap, step_bytes(sequences, tokens, arrays) + scores);
             let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
             row("rl.held", "rl", Place::Heap, held);

@@ -1,28 +1,15 @@
 //! The models of a run as roles: the name of each, whether it is trained, and which passes it makes.
 //!
 //! Actor, reference, critic and reward model are values of one type, in the order in which they are laid out. A further
-//! role is one more value of `RunShape::roles`.
+//! role is a name, a value of `RunShape::roles` and, where its model is not the run's own, a row that opens it.
 
+use crate::role_name::RoleName;
 use crate::shape::RunShape;
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Mode, ParamTable, PassLimits, Target, activations_layout, offloaded_layout, rope};
 use plimsoll_train::{Heads, Packing, StateDTypes, optimizer_layout};
-
-plimsoll_base::names! {
-    /// Which role a model has; its name is that in regions of the plan, as in `actor.weights`.
-    RoleName {
-        /// The policy: it is sampled from and trained.
-        Actor = "actor",
-        /// The actor as it was before its first step.
-        Reference = "reference",
-        /// The value function of `ppo`.
-        Critic = "critic",
-        /// A reward model: trained by `reward_model`, or scoring responses as a reward.
-        Reward = "reward",
-    }
-}
 
 /// How sequences pass through a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -154,14 +141,14 @@ impl RunShape {
                 ..first
             });
         }
-        if let Some(spec) = training.critic {
+        if let Some(&spec) = training.models.get(RoleName::Critic) {
             let update = update(Mode::Critic(training.recompute), Packing::default());
             let pass = PassShape { limits: self.pass(), ..update.pass };
             let update = UpdateShape { pass, ..update };
             let (name, head) = (RoleName::Critic, Head::Score);
             roles.push(RoleShape { name, spec, head, score: Some(pass), update: Some(update), ..first });
         }
-        if let Some(spec) = training.reward {
+        if let Some(&spec) = training.models.get(RoleName::Reward) {
             // One score per response, read at its last token.
             let packing = Packing { heads: Heads::End, whole_groups: false };
             let pass = PassShape { mode: Mode::Reward, packing, limits: training.pack.pass_of(Heads::End) };

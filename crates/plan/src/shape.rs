@@ -1,5 +1,6 @@
 //! The shape of a run: every number that its memory depends on. `regions` turns them into the rows of the plan.
 
+use crate::role_name::{PerRole, RoleName};
 use crate::{facts::HostFacts, step_arrays::StepArrays};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_cuda::{self as cuda};
@@ -41,10 +42,8 @@ pub struct Training {
     pub recompute: Recompute,
     /// True if a reference model is scored.
     pub reference: bool,
-    /// The critic's shape, if there is one. Its dtypes, limits and recompute are the actor's.
-    pub critic: Option<ModelSpec>,
-    /// The shape of the reward model that scores responses, if there is one. Its dtype and limits are the actor's.
-    pub reward: Option<ModelSpec>,
+    /// Shapes of the models besides the run's own and its reference. Their dtypes, limits and recompute are the actor's.
+    pub models: PerRole<ModelSpec>,
     /// What is in the device's host memory.
     pub offload: Offload,
     pub sequences: usize,
@@ -77,7 +76,7 @@ impl Training {
 
     /// Returns the per-token arrays besides those that every step has.
     pub fn arrays(&self) -> StepArrays {
-        StepArrays { critic: self.critic.is_some(), correction: self.corrects }
+        StepArrays { critic: self.models.get(RoleName::Critic).is_some(), correction: self.corrects }
     }
 }
 

@@ -14,7 +14,7 @@ use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{PlanReport, check_micro_batch, devices, machine_limits, plan_with};
+use plimsoll_plan::{PlanReport, RoleName, check_micro_batch, devices, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -57,8 +57,9 @@ pub fn train(
         devices::open(&report.shape, devices::options(&run)).inspect_err(|_| opened.dir.discard())?;
     let arena_used = arena.map().used_bytes();
     let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
-    let fingerprint =
-        fingerprint.inspect_err(|_| opened.dir.discard())?.with_critic(&run, session.critic.as_ref());
+    let fingerprint = fingerprint
+        .inspect_err(|_| opened.dir.discard())?
+        .with_critic(&run, session.others.get(RoleName::Critic));
     let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
@@ -103,8 +104,7 @@ fn ready<'a>(
     session: &Session,
     before: Rss,
 ) -> Result<(Trainer<'a>, PlanReport)> {
-    let (critic, reward) = (session.critic.as_ref(), session.reward.as_ref());
-    let sources = Sources { model: &session.model, critic, reward };
+    let sources = Sources { model: &session.model, others: session.others.each_ref() };
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;

@@ -5,11 +5,25 @@ use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, slugs};
 use plimsoll_config::{Data, ModelOptions, RunSpec};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
+use plimsoll_plan::{PerRole, RoleName};
 use plimsoll_text::{ChatTemplate, Tokenizer};
 use std::path::Path;
 
 /// The value of `critic.model` for a copy of the actor.
 const CRITIC_OF_ACTOR: &str = "actor";
+
+/// Opens a role's model; none if the run has no such role, or if it starts from the run's own model.
+type OpenOther = fn(&RunSpec, &OpenModel) -> Result<Option<OpenModel>>;
+
+/// The roles that may start from a model besides the run's own.
+const OTHERS: [(RoleName, OpenOther); 2] =
+    [(RoleName::Critic, critic_model), (RoleName::Reward, reward_model)];
+
+/// Opens the models besides `actor`, the run's own.
+pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
+    OTHERS.iter().try_fold(PerRole::none(), |others, (role, open)| Ok(others.with(*role, open(run, actor)?)))
+}
+
 /// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that predicts tokens.
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
     match run.needs.scores {
@@ -68,7 +82,7 @@ fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
 /// Opens the critic's starting weights, where they are not the actor's own model; it must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `critic-tokenizer-mismatch`.
-pub(crate) fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
+fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
     if section.model == CRITIC_OF_ACTOR || section.model == run.model {
         return Ok(None);
@@ -91,7 +105,7 @@ pub(crate) fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<Op
 /// Opens the reward model that scores responses, if there is one; it must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
-pub(crate) fn reward_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
+fn reward_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(name) = run.model_reward.as_ref().map(|reward| reward.model.as_str()) else { return Ok(None) };
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
@@ -129,8 +143,15 @@ fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<String>> 
     Ok(differs.map(|token| format!("its tokenizer is not the actor's: they differ in token `{token}`")))
 }
 
-pub(crate) fn critic_spec(run: &RunSpec, model: &OpenModel, critic: Option<&OpenModel>) -> Option<ModelSpec> {
-    run.needs.critic.then(|| critic.map_or(model.spec, |critic| critic.spec))
+/// Returns the shapes of the models besides the run's own; a critic without a model starts from the actor's body.
+pub(crate) fn other_specs(
+    run: &RunSpec,
+    model: &OpenModel,
+    others: &PerRole<OpenModel>,
+) -> PerRole<ModelSpec> {
+    let specs = others.each_ref().map(|other| other.spec);
+    let critic = run.needs.critic.then(|| specs.get(RoleName::Critic).copied().unwrap_or(model.spec));
+    specs.with(RoleName::Critic, critic)
 }
 
 /// Returns the bytes of a `tokenizer.json`. Only regular files are opened: a pipe would block.

@@ -2,7 +2,7 @@
 //! those that it needs.
 
 use crate::data::dataset::{Dataset, TextModel};
-use crate::data::models::{critic_model, critic_spec, open_model, reward_model, text_model, trained_model};
+use crate::data::models::{open_model, other_models, other_specs, text_model, trained_model};
 use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
@@ -11,8 +11,8 @@ use plimsoll_config::{DataSet, DataSets, LearnsFrom, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{
-    Facts, HostFacts, PlanReport, SmallestLimits, check_micro_batch, disk_facts, image_bytes, rows_kept,
-    staging_bytes, tokenizer_bytes,
+    Facts, HostFacts, PerRole, PlanReport, SmallestLimits, check_micro_batch, disk_facts, image_bytes,
+    rows_kept, staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
 use plimsoll_textenv::Kind;
@@ -27,10 +27,8 @@ const DATA_BYTES_PER_ENTRY: u64 = 128;
 /// The opened inputs of a training run.
 pub struct Session {
     pub model: OpenModel,
-    /// The critic's starting weights, where they are not the model itself.
-    pub critic: Option<OpenModel>,
-    /// The reward model, if there is one among the rewards.
-    pub reward: Option<OpenModel>,
+    /// The models of roles that start from another one.
+    pub others: PerRole<OpenModel>,
     pub text: TextModel,
     pub data: Dataset,
     pub eval: Vec<EvalSet>,
@@ -76,8 +74,7 @@ impl Session {
 
     fn of_model(run: &RunSpec, model: OpenModel) -> Result<Session> {
         let text = text_model(&model, &run.data)?;
-        let critic = critic_model(run, &model)?;
-        let reward = reward_model(run, &model)?;
+        let others = other_models(run, &model)?;
         let data = match run.environment {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
@@ -113,11 +110,10 @@ impl Session {
             } else {
                 eval_prompts
             },
-            critic: critic_spec(run, &model, critic.as_ref()),
-            reward: reward.as_ref().map(|model| model.spec),
-            host: host_facts(run, [Some(&model), critic.as_ref(), reward.as_ref()])?,
+            models: other_specs(run, &model, &others),
+            host: host_facts(run, &model, &others)?,
         };
-        Ok(Session { model, critic, reward, text, data, eval, facts })
+        Ok(Session { model, others, text, data, eval, facts })
     }
 
     /// Returns the facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
@@ -126,8 +122,7 @@ impl Session {
             return Session::open(run).map(|session| session.facts);
         };
         let model = open_model(&run.model, &run.model_options)?;
-        let critic = critic_model(run, &model)?;
-        let reward = reward_model(run, &model)?;
+        let others = other_models(run, &model)?;
         check_environment(run)?;
         let sets = if run.environment.is_some() { &[] } else { prompts_of(run)?.sets() };
         let is_missing = |set: &&DataSet| !set.is_builtin() && !Path::new(&set.path).is_file();
@@ -142,9 +137,8 @@ impl Session {
             prompt_tokens,
             completion_tokens: 0,
             eval_prompts,
-            critic: critic_spec(run, &model, critic.as_ref()),
-            reward: reward.as_ref().map(|model| model.spec),
-            host: host_facts(run, [Some(&model), critic.as_ref(), reward.as_ref()])?,
+            models: other_specs(run, &model, &others),
+            host: host_facts(run, &model, &others)?,
         })
     }
 }
@@ -209,9 +203,7 @@ fn prompts_of(run: &RunSpec) -> Result<&DataSets> {
     })
 }
 
-/// Returns the host facts. `models`: the actor, and the others that are read.
-fn host_facts(run: &RunSpec, models: [Option<&OpenModel>; 3]) -> Result<HostFacts> {
-    let model = models[0].expect("every run has a model");
+fn host_facts(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> Result<HostFacts> {
     let (mut rows, mut reading) = (0, 0);
     for path in run.data.files().filter(|path| Path::new(path).is_file()) {
         // Files are read one after another, and all rows stay in memory.
@@ -224,12 +216,10 @@ fn host_facts(run: &RunSpec, models: [Option<&OpenModel>; 3]) -> Result<HostFact
         image: image_bytes(),
         tokenizer: tokenizer_bytes(model),
         data: Bytes(rows + reading),
-        staging: models
-            .into_iter()
-            .flatten()
-            .map(|model| staging_bytes(run.choices.staging, model))
-            .max()
-            .expect("there is one model at least"),
+        staging: others
+            .values()
+            .map(|other| staging_bytes(run.choices.staging, other))
+            .fold(staging_bytes(run.choices.staging, model), Bytes::max),
         rows_kept: rows_kept(run),
         disk: disk_facts(run),
     })

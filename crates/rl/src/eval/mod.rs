@@ -20,7 +20,7 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{Facts, devices, plan_sampling, samples_kept};
+use plimsoll_plan::{Facts, PerRole, devices, plan_sampling, samples_kept};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Request;
 use plimsoll_run::scores::{EvalReport, mean_over_sets, mean_pass_at_k};
@@ -212,8 +212,7 @@ pub fn verb_facts(
         prompt_tokens: prompt_tokens.max(1),
         completion_tokens: 0,
         eval_prompts: prompts,
-        critic: None,
-        reward: None,
+        models: PerRole::none(),
         host: plimsoll_plan::HostFacts {
             image: plimsoll_plan::image_bytes(),
             tokenizer: plimsoll_plan::tokenizer_bytes(model),

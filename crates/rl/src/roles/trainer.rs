@@ -7,7 +7,7 @@ use plimsoll_device::{Device, Sampling};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Arena, Overlay, ReadLease, Resident};
 use plimsoll_model::{Activations, Mode};
-use plimsoll_plan::{RoleName, RunShape};
+use plimsoll_plan::{PerRole, RoleName, RunShape};
 use plimsoll_rollout::{Engine, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
@@ -18,22 +18,17 @@ use std::path::Path;
 pub struct Sources<'m> {
     /// The run's model: the actor and its reference, or the reward model that is trained.
     pub model: &'m OpenModel,
-    /// The critic's starting weights, if they are another model.
-    pub critic: Option<&'m OpenModel>,
-    pub reward: Option<&'m OpenModel>,
+    /// The models of roles that start from another one.
+    pub others: PerRole<&'m OpenModel>,
 }
 
 impl<'m> Sources<'m> {
     pub fn one(model: &'m OpenModel) -> Sources<'m> {
-        Sources { model, critic: None, reward: None }
+        Sources { model, others: PerRole::none() }
     }
 
     fn of(&self, role: RoleName) -> &'m OpenModel {
-        match role {
-            RoleName::Critic => self.critic.unwrap_or(self.model),
-            RoleName::Reward => self.reward.unwrap_or(self.model),
-            RoleName::Actor | RoleName::Reference => self.model,
-        }
+        self.others.get(role).copied().unwrap_or(self.model)
     }
 }
 
