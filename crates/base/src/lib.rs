@@ -13,6 +13,7 @@ pub mod math;
 mod model_spec;
 mod names;
 mod phase;
+mod published;
 pub mod rng;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
 pub mod slugs;
@@ -23,6 +24,7 @@ pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use phase::{Phase, PhaseSet};
+pub use published::preset_of;
 
 /// How many optimizer updates the weights have seen; recorded with every sample.
 #[derive(

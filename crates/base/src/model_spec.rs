@@ -125,6 +125,13 @@ const LLAMA_3_2_ROPE: RopeScaling = RopeScaling::Llama3 {
     original_max_position_embeddings: 8192,
 };
 
+const LLAMA_3_1_ROPE: RopeScaling = RopeScaling::Llama3 {
+    factor: 8.0,
+    low_freq_factor: 1.0,
+    high_freq_factor: 4.0,
+    original_max_position_embeddings: 8192,
+};
+
 /// Presets of models that are planned and never run: their attention has position biases that the decoder has not.
 pub const PLAN_ONLY: &[&str] = &["baichuan-13b"];
 
@@ -146,11 +153,15 @@ pub const PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3-1.7b", spec(Family::Qwen3, 151936, 2048, 28, 16, 8, 128, 6144, 1e-6, 1e6, true, 40960)),
     ("qwen3-4b", spec(Family::Qwen3, 151936, 2560, 36, 32, 8, 128, 9728, 1e-6, 1e6, true, 40960)),
     ("qwen3-8b", spec(Family::Qwen3, 151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, false, 40960)),
+    ("qwen3-14b", spec(Family::Qwen3, 151936, 5120, 40, 40, 8, 128, 17408, 1e-6, 1e6, false, 40960)),
+    ("qwen3-32b", spec(Family::Qwen3, 151936, 5120, 64, 64, 8, 128, 25600, 1e-6, 1e6, false, 40960)),
     ("llama-2-7b", spec(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096)),
     ("llama-2-13b", spec(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096)),
     ("llama-2-70b", spec(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096)),
     ("llama-3-8b", spec(Family::Llama, 128256, 4096, 32, 32, 8, 128, 14336, 1e-5, 5e5, false, 8192)),
     ("llama-3-70b", spec(Family::Llama, 128256, 8192, 80, 64, 8, 128, 28672, 1e-5, 5e5, false, 8192)),
+    ("llama-3.1-8b", ModelSpec { rope_scaling: LLAMA_3_1_ROPE, ..spec(Family::Llama, 128256, 4096, 32, 32, 8, 128, 14336, 1e-5, 5e5, false, 131072) }),
+    ("llama-3.1-70b", ModelSpec { rope_scaling: LLAMA_3_1_ROPE, ..spec(Family::Llama, 128256, 8192, 80, 64, 8, 128, 28672, 1e-5, 5e5, false, 131072) }),
     ("llama-3.2-1b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 2048, 16, 32, 8, 64, 8192, 1e-5, 5e5, true, 131072) }),
     ("llama-3.2-3b", ModelSpec { rope_scaling: LLAMA_3_2_ROPE, ..spec(Family::Llama, 128256, 3072, 28, 24, 8, 128, 8192, 1e-5, 5e5, true, 131072) }),
     ("baichuan-13b", spec(Family::Llama, 64000, 5120, 40, 40, 40, 128, 13696, 1e-6, 1e4, false, 4096)),
@@ -179,6 +190,9 @@ mod tests {
             ("llama-2-70b", 68_976_648_192),
             ("llama-3-8b", 8_030_261_248),
             ("llama-3-70b", 70_553_706_496),
+            ("llama-3.1-8b", 8_030_261_248),
+            ("qwen3-14b", 14_768_307_200),
+            ("qwen3-32b", 32_762_123_264),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

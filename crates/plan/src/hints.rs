@@ -1,6 +1,7 @@
 //! Changes of a run file that make it fit, each verified by planning again, in the order of the speed that they cost.
 
 use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
+use crate::duration::duration;
 use crate::facts::{Facts, HostFacts};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
@@ -62,13 +63,15 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
     if !solution.fits {
         return Ok(None);
     }
-    let lost = solution.chosen.cost.total_s() / base_s.max(f64::MIN_POSITIVE) - 1.0;
+    let step_s = solution.chosen.cost.total_s();
+    let lost = step_s / base_s.max(f64::MIN_POSITIVE) - 1.0;
     let join = |part: fn(&Change) -> &'static str, by: &str| {
         changes.iter().map(|change| part(change)).collect::<Vec<_>>().join(by)
     };
     Ok(Some(Hint {
         set: Some(join(|change| change.set, " --set ")),
-        why: format!("{}; {}", join(|change| change.why, "; "), speed(lost)),
+        why: format!("{}; predicted step {}", join(|change| change.why, "; "), duration(step_s)),
+        predicted_step_s: Some(step_s),
         lost_speed: Some(lost),
         changes_result: changes.iter().any(|change| change.changes_result),
     }))
@@ -107,7 +110,7 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
         true => (Some(format!("memory.{pool}={mib}MiB")), why),
         false => (None, format!("{why}; the limit is outside the run file: {}", limit.source)),
     };
-    Hint { set, why, lost_speed: None, changes_result: false }
+    Hint { set, why, predicted_step_s: None, lost_speed: None, changes_result: false }
 }
 
 /// Returns what a card may move to the host's memory.

@@ -1,6 +1,7 @@
 //! Output of a plan for people and programs: the table of `plan` and the object of `plan --json`.
 
 use super::{PlanReport, Setting};
+use crate::duration::duration;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_memory::{Plan, Pool};
 use serde_json::{Value, json};
@@ -31,6 +32,9 @@ impl PlanReport {
             "resolved": self.resolved,
             "auto": self.auto,
             "hints": self.hints,
+            "steps": self.steps,
+            "predicted_run_s": (self.steps > 0).then(|| self.run_s()),
+            "assumed": self.assumed,
             "libraries_source": self.held_source(),
         })
     }
@@ -49,8 +53,21 @@ impl PlanReport {
         for words in self.auto_lines() {
             line(words);
         }
-        line(if self.fits { "verdict: fits".into() } else { "verdict: does not fit".into() });
+        if self.steps > 0 && self.fits {
+            line(format!("  {} steps: {}, without evaluation", self.steps, duration(self.run_s())));
+        }
+        self.assumed.iter().for_each(|words| line(format!("assumed: {words}")));
+        line(match (self.fits, self.assumed.is_empty()) {
+            (true, true) => "verdict: fits".into(),
+            (true, false) => "verdict: fits, if what is assumed holds".into(),
+            (false, _) => "verdict: does not fit".into(),
+        });
         text
+    }
+
+    /// Returns the predicted seconds of all steps. Every response is assumed to have its longest length.
+    fn run_s(&self) -> f64 {
+        f64::from(self.steps) * self.auto.chosen.predicted_step_s
     }
 
     fn held_source(&self) -> Option<&str> {
@@ -64,14 +81,16 @@ impl PlanReport {
         let mut lines = vec![format!("chosen: {}", knobs(&auto.chosen))];
         let critic = match cost.critic_s {
             0.0 => String::new(),
-            s => format!("critic {}, ", seconds(s)),
+            s => format!("critic {}, ", duration(s)),
         };
+        // The setting of a run that does not fit is the smallest one, not the fastest.
+        let of = if self.fits { "" } else { " of the smallest setting" };
         lines.push(format!(
-            "  predicted step {}: rollout {}, score {}, {critic}update {} ({})",
-            seconds(cost.total_s()),
-            seconds(cost.rollout_s),
-            seconds(cost.score_s),
-            seconds(cost.update_s),
+            "  predicted step{of} {}: rollout {}, score {}, {critic}update {} ({})",
+            duration(cost.total_s()),
+            duration(cost.rollout_s),
+            duration(cost.score_s),
+            duration(cost.update_s),
             auto.rates
         ));
         if let Some(next) = &auto.runner_up {
@@ -80,7 +99,7 @@ impl PlanReport {
             lines.push(format!("runner-up: {}", changes(&auto.chosen, next)));
             lines.push(format!(
                 "  predicted step {}: {words}, host peak {}",
-                seconds(next.predicted_step_s),
+                duration(next.predicted_step_s),
                 next.host_peak_bytes
             ));
         }
@@ -168,13 +187,4 @@ fn changes(chosen: &Setting, next: &Setting) -> String {
 
 fn listed(knobs: Vec<(&'static str, String)>) -> String {
     knobs.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
-}
-
-/// Formats a time in a suitable unit.
-fn seconds(s: f64) -> String {
-    match s {
-        s if s >= 100.0 => format!("{s:.0} s"),
-        s if s >= 1.0 => format!("{s:.1} s"),
-        s => format!("{:.1} ms", s * 1e3),
-    }
 }

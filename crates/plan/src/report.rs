@@ -64,6 +64,10 @@ pub struct PlanReport {
     pub fits: bool,
     /// Verified changes, if the run does not fit.
     pub hints: Vec<Hint>,
+    /// Steps of the run; 0 for commands that do not train.
+    pub steps: u32,
+    /// What is assumed where facts are not known, for people.
+    pub assumed: Vec<String>,
     /// Origin of the rows for a card's driver and libraries; empty on the CPU.
     pub held_source: String,
 }
@@ -82,7 +86,9 @@ pub struct Hint {
     /// The argument of `--set`; none where the run file cannot do it.
     pub set: Option<String>,
     pub why: String,
-    /// Predicted time of a step relative to the run as written, minus 1: 0.12 is 12 % slower. None for a larger limit.
+    /// Predicted seconds of a step with the change. None for a larger limit.
+    pub predicted_step_s: Option<f64>,
+    /// The same relative to the run as written on a machine where it fits, minus 1: 0.12 is 12 % slower.
     pub lost_speed: Option<f64>,
     /// True if it changes the result, not only how it is computed.
     pub changes_result: bool,

@@ -1,0 +1,62 @@
+//! Shapes of models by the names under which they were published. Nothing is fetched.
+
+use crate::{ModelSpec, PRESETS};
+
+/// Returns the preset with the shape of a model on the hub, by its published name, its path or `hf:ORG/NAME`.
+///
+/// Fine-tuned kin of the same shape count as it: `Qwen2.5-Math-7B-Instruct` is `qwen2.5-7b`.
+pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
+    let last = name.trim_end_matches('/').rsplit(['/', ':']).next()?.to_ascii_lowercase();
+    let mut base = last.as_str();
+    for suffix in ["-hf", "-chat", "-instruct", "-base", "-it"] {
+        base = base.strip_suffix(suffix).unwrap_or(base);
+    }
+    let base = base.strip_prefix("meta-").unwrap_or(base);
+    // (what a name begins with, what the preset's does); shapes are those of the published config.json.
+    const KIN: [(&str, &str); 8] = [
+        ("qwen2.5-math-", "qwen2.5-"),
+        ("qwen2.5-coder-", "qwen2.5-"),
+        ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
+        ("deepseek-r1-distill-qwen-14b", "qwen2.5-14b"),
+        ("deepseek-r1-distill-qwen-32b", "qwen2.5-32b"),
+        ("qwen2-", "qwen2.5-"),
+        ("llama-3.3-70b", "llama-3.1-70b"),
+        ("mistral-7b-v0.3", "mistral-7b"),
+    ];
+    let kin = KIN.iter().find_map(|(from, to)| base.strip_prefix(from).map(|rest| format!("{to}{rest}")));
+    let wanted = kin.as_deref().unwrap_or(base);
+    // Mistral 7B before v0.3 has another vocabulary.
+    if wanted.starts_with("mistral") && kin.is_none() {
+        return None;
+    }
+    PRESETS.iter().find(|(preset, _)| *preset == wanted).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_names_find_their_shape() {
+        for (name, expect) in [
+            ("Qwen/Qwen2.5-7B", Some("qwen2.5-7b")),
+            ("Qwen/Qwen2.5-Math-7B-Instruct", Some("qwen2.5-7b")),
+            ("Qwen/Qwen2-1.5B", Some("qwen2.5-1.5b")),
+            ("meta-llama/Llama-2-13b-chat-hf", Some("llama-2-13b")),
+            ("meta-llama/Meta-Llama-3-8B-Instruct", Some("llama-3-8b")),
+            ("hf:meta-llama/Llama-3.1-70B", Some("llama-3.1-70b")),
+            ("hf:Qwen/Qwen3-30B-A3B", None),
+            ("hf:Qwen/Qwen2.5-7B-Instruct-AWQ", None),
+            ("baichuan-inc/Baichuan-13B-Base", Some("baichuan-13b")),
+            ("/models/Qwen2.5-0.5B/", Some("qwen2.5-0.5b")),
+            ("Qwen/Qwen3-8B-Base", Some("qwen3-8b")),
+            ("mistralai/Mistral-7B-v0.3", Some("mistral-7b")),
+            ("mistralai/Mistral-7B-v0.1", None),
+            ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),
+            ("somebody/else", None),
+            ("", None),
+        ] {
+            assert_eq!(preset_of(name).map(|(preset, _)| preset), expect, "{name}");
+        }
+    }
+}
