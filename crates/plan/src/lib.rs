@@ -3,6 +3,7 @@
 mod cost;
 pub mod devices;
 mod disk;
+mod duration;
 mod facts;
 pub mod grid;
 mod hints;
@@ -27,7 +28,9 @@ pub use facts::{
     samples_kept, staging_bytes, tokenizer_bytes,
 };
 pub use limits::{limits_of, machine_limits, parse_limits};
-pub use planning::{check_micro_batch, plan_sampling, plan_with, predict_step, smallest_limits};
+pub use planning::{
+    check_lengths, check_positions, longest_sequence, plan_sampling, plan_with, predict_step, smallest_limits,
+};
 pub use regions::{LOAD_LINE_KINDS, kernel_bytes, kernel_row, process_rows, process_rows_of, training_rows};
 pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};

@@ -9,7 +9,7 @@ use crate::search::{Candidate, Planner, Purpose};
 use crate::shape::RunShape;
 use crate::{devices, hints, search};
 use plimsoll_base::{DType, Error, Result};
-use plimsoll_config::{Auto, RunSpec};
+use plimsoll_config::{Auto, Positions, RunSpec};
 use plimsoll_cuda::Held;
 use plimsoll_device::DeviceKind;
 use plimsoll_memory::{Limits, Plan, Pool, host::Host};
@@ -27,10 +27,11 @@ pub fn smallest_limits(run: &RunSpec, facts: &Facts) -> Result<SmallestLimits> {
     Ok(SmallestLimits { min_host_bytes: host.align_up(PAGE), min_device_bytes: device })
 }
 
-/// Requires that the longest sequence that may be sampled fits in a micro-batch of a given size.
+/// Requires that the longest sequence has positions in the model and fits in a micro-batch of a given size.
 ///
-/// Errors: `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest completion.
-pub fn check_micro_batch(run: &RunSpec, facts: &Facts) -> Result<()> {
+/// Errors: `positions-beyond-model`, `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest completion.
+pub fn check_lengths(run: &RunSpec, facts: &Facts) -> Result<()> {
+    check_positions(run, facts)?;
     let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
     match run.choices.micro_batch_tokens {
         Auto::Value(limit) if run.objective.is_some() && (limit as usize) < prompt + response => {
@@ -48,6 +49,31 @@ pub fn check_micro_batch(run: &RunSpec, facts: &Facts) -> Result<()> {
                 )))
         }
         _ => Ok(()),
+    }
+}
+
+/// Requires that the longest sequence has positions that the model was trained for, unless the run file extends them.
+///
+/// Errors: `positions-beyond-model`.
+pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
+    let (longest, known) = (longest_sequence(run, facts), facts.spec.max_positions as usize);
+    if longest <= known || run.model_options.positions == Positions::Extend {
+        return Ok(());
+    }
+    let message = format!("sequences of up to {longest} tokens, and the model has {known} positions");
+    let (prompt, response) = (facts.prompt_tokens, longest - facts.prompt_tokens.min(longest));
+    Err(Error::usage("positions-beyond-model", message)
+        .fact(format!("longest prompt {prompt}, longest response {response}"))
+        .hint("lower rollout.max_new_tokens, or set data.prompt_tokens_max and data.overlong")
+        .hint("set model_options.positions = \"extend\" to go beyond what the model was trained for"))
+}
+
+/// Returns the tokens of the longest sequence of the run. The longest prompt of a supervised run need not have the longest
+/// completion, so there the longer of the two counts.
+pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
+    match run.objective {
+        Some(_) => facts.prompt_tokens + run.response_tokens_max(),
+        None => facts.prompt_tokens.max(facts.completion_tokens),
     }
 }
 
@@ -105,7 +131,9 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     };
     let Candidate { shape, resolved, .. } = solution.chosen;
     let held_source = planner.held.1.to_string();
-    Ok(PlanReport { plan: solution.plan, shape, resolved, auto, fits: solution.fits, hints, held_source })
+    let steps = if planner.purpose == Purpose::Train { run.train.steps } else { 0 };
+    let (fits, assumed) = (solution.fits, Vec::new());
+    Ok(PlanReport { plan: solution.plan, shape, resolved, auto, fits, hints, steps, assumed, held_source })
 }
 
 fn setting(candidate: &Candidate, plan: &Plan) -> Setting {

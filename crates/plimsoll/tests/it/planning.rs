@@ -89,8 +89,10 @@ fn sizes_that_no_machine_has_are_refused_with_a_name() {
         ],
         &["rollout.sequences_max=4294967295", "rollout.max_new_tokens=4194304"],
     ] {
-        let args: Vec<&str> =
-            ["plan", FIRST].into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
+        let args: Vec<&str> = ["plan", FIRST, "--set", "model_options.positions=extend"]
+            .into_iter()
+            .chain(sets.iter().flat_map(|set| ["--set", *set]))
+            .collect();
         check_refused(&args, 2, &["error[size-overflow]: "]);
     }
     // Large, and still a number: a plan that does not fit.
@@ -261,4 +263,45 @@ fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
     assert_eq!((code, &fits["resolved"]["offload"]["optimizer"]), (0, &Value::Bool(false)));
     let (code, fits) = open(&tight);
     assert_eq!((code, &fits["resolved"]["offload"]["optimizer"]), (0, &Value::Bool(true)));
+}
+
+#[test]
+fn every_recipe_of_a_language_model_plans_without_its_model_and_data() {
+    let recipes = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs")).expect("recipes");
+    let mut assumed = 0;
+    for path in recipes.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()) {
+        let run = path.display().to_string();
+        let text = std::fs::read_to_string(&path).expect("a run file");
+        // A wheel has no published shape, `nano` names a file of the repository by a relative path, and policies in environments have no model to fetch.
+        if run.contains("smollm2") || run.ends_with("/nano.toml") || !text.contains("prompts ") {
+            continue;
+        }
+        let args = ["plan", &run, "--json", "--limit", "device=80GiB,host=500GiB,disk=4TiB"];
+        let (code, plan) = object(&args);
+        assert!(matches!(code, 0 | 3), "{run}: {plan}");
+        assumed += plan["assumed"].as_array().map_or(0, Vec::len);
+        if code == 3 {
+            let hints = plan["hints"].as_array().expect("hints");
+            let worded =
+                |hint: &Value| hint["why"].as_str().is_some_and(|why| why.contains("predicted step "));
+            assert!(hints.iter().all(|hint| hint["predicted_step_s"].is_null() || worded(hint)), "{hints:?}");
+        }
+    }
+    assert!(assumed >= 10, "models and data of the recipes are not in the repository: {assumed}");
+}
+
+#[test]
+fn a_plan_shows_what_it_assumed_and_the_time_of_the_run() {
+    let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/simplerl-7b-grpo.toml");
+    let limit = ["--limit", "device=140GiB,host=500GiB,disk=4TiB"];
+    let output = plimsoll(&[&["plan", recipe][..], &limit].concat());
+    let said = text(&output.stdout);
+    assert!(said.contains("assumed: hf:Qwen/Qwen2.5-7B is not on this machine"), "{said}");
+    assert!(said.contains("is not there: data.prompt_tokens_max = "), "{said}");
+    let output = plimsoll(&["plan", FIRST]);
+    let said = text(&output.stdout);
+    assert!(said.contains("  200 steps: ") && said.contains("\nverdict: fits\n"), "{said}");
+    // What trains needs the files themselves.
+    let set = ["train", recipe, "--set", "run.dir=/nowhere/at/all"];
+    assert_ne!(plimsoll(&set).status.code(), Some(0));
 }

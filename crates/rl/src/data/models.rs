@@ -2,11 +2,11 @@
 //! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
-use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, slugs};
+use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, preset_of, slugs};
 use plimsoll_config::{Data, ModelOptions, RunSpec};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{PerRole, RoleName};
-use plimsoll_text::{ChatTemplate, Tokenizer};
+use plimsoll_text::{ChatTemplate, Strings, Tokenizer};
 use std::path::Path;
 
 /// The value of `critic.model` for a copy of the actor.
@@ -30,6 +30,26 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
         true => open_any_model(name, options),
         false => open_model(name, options),
     }
+}
+
+/// Opens the trained model for a plan, which needs its shape alone: nothing is fetched where the published shape is known.
+/// Also returns what was assumed.
+///
+/// Errors: as `open_model`.
+pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)> {
+    let (name, options) = (&run.model, &run.model_options);
+    let is_elsewhere = name.starts_with("hf:") || !Path::new(name).exists();
+    let published =
+        preset_of(name).map(|(preset, _)| preset).filter(|_| is_elsewhere && !name.starts_with("random:"));
+    let Some(preset) = published else { return Ok((trained_model(run, name, options)?, None)) };
+    if OpenModel::open(name, options.revision.as_deref(), false).is_ok() {
+        return Ok((trained_model(run, name, options)?, None));
+    }
+    let mut model = OpenModel::open(&format!("random:{preset}"), None, false)?;
+    model.source = name.clone();
+    // Its tokenizer is as large as its vocabulary.
+    model.tokenizer.bytes = false;
+    Ok((model, Some(format!("{name} is not on this machine; its shape is the published one of {preset}"))))
 }
 
 /// Opens a causal language model named in a run file.
@@ -191,17 +211,12 @@ fn check_head_dim(model: &OpenModel) -> Result<()> {
 
 pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
-    let (template, apply_chat) = match data.chat_template.as_deref() {
-        None => (ChatTemplate::from_files(&model.tokenizer)?, false),
-        Some("none") => (None, false),
-        Some(source) => (Some(ChatTemplate::new(source, &[])?), true),
+    let template = match data.chat_template.as_deref() {
+        None => ChatTemplate::from_files(&model.tokenizer)?,
+        Some("none") => None,
+        Some(source) => Some(ChatTemplate::new(source, &[])?),
     };
+    let strings = Strings::of(template.as_ref());
     let system_prompt = data.system_prompt.clone();
-    Ok(TextModel {
-        tokenizer,
-        template,
-        system_prompt,
-        apply_chat,
-        eos: model.eos_token_ids.first().copied(),
-    })
+    Ok(TextModel { tokenizer, template, system_prompt, strings, eos: model.eos_token_ids.first().copied() })
 }

@@ -2,7 +2,7 @@
 //! those that it needs.
 
 use crate::data::dataset::{Dataset, TextModel};
-use crate::data::models::{open_model, other_models, other_specs, text_model, trained_model};
+use crate::data::models::{model_of_plan, other_models, other_specs, text_model, trained_model};
 use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
@@ -11,8 +11,8 @@ use plimsoll_config::{DataSet, DataSets, LearnsFrom, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{
-    Facts, HostFacts, PerRole, PlanReport, SmallestLimits, check_micro_batch, disk_facts, image_bytes,
-    rows_kept, staging_bytes, tokenizer_bytes,
+    Facts, HostFacts, PerRole, PlanReport, SmallestLimits, check_lengths, disk_facts, image_bytes, rows_kept,
+    staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
 use plimsoll_textenv::Kind;
@@ -116,30 +116,32 @@ impl Session {
         Ok(Session { model, others, text, data, eval, facts })
     }
 
-    /// Returns the facts alone. With `data.prompt_tokens_max` and a method that samples, no text is tokenized.
-    pub fn facts(run: &RunSpec) -> Result<Facts> {
+    /// Returns the facts alone, and what they assume. With `data.prompt_tokens_max` and a method that samples, no text is
+    /// tokenized, and neither the model's files nor the data need be at hand.
+    pub fn facts(run: &RunSpec) -> Result<(Facts, Vec<String>)> {
         let Some((prompt_tokens, eval_prompts)) = limits_of_data(run) else {
-            return Session::open(run).map(|session| session.facts);
+            return Session::open(run).map(|session| (session.facts, Vec::new()));
         };
-        let model = open_model(&run.model, &run.model_options)?;
+        let (model, assumed_model) = model_of_plan(run)?;
         let others = other_models(run, &model)?;
         check_environment(run)?;
         let sets = if run.environment.is_some() { &[] } else { prompts_of(run)?.sets() };
         let is_missing = |set: &&DataSet| !set.is_builtin() && !Path::new(&set.path).is_file();
-        if let Some(set) = sets.iter().find(is_missing) {
-            let message = format!("data.prompts: there is no file `{}`", set.path);
-            return Err(Error::new("data-missing", message).hint(
-                "set data.prompts to a JSONL or Parquet file or a built-in task, such as builtin:addition",
-            ));
-        }
-        Ok(Facts {
+        let assumed_data = sets.iter().find(is_missing).map(|set| {
+            format!(
+                "{} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory",
+                set.path
+            )
+        });
+        let facts = Facts {
             spec: model.spec,
             prompt_tokens,
             completion_tokens: 0,
             eval_prompts,
             models: other_specs(run, &model, &others),
             host: host_facts(run, &model, &others)?,
-        })
+        };
+        Ok((facts, assumed_model.into_iter().chain(assumed_data).collect()))
     }
 }
 
@@ -168,17 +170,19 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 ///
 /// Errors: those of opening the model and the data; `size-overflow`; a run that does not fit is a report, not an error.
 pub fn plan_run(run: &RunSpec, limits: Option<Limits>) -> Result<PlanReport> {
-    plimsoll_plan::plan_with(run, &planned_facts(run)?, &limits.unwrap_or_default())
+    let (facts, assumed) = planned_facts(run)?;
+    let report = plimsoll_plan::plan_with(run, &facts, &limits.unwrap_or_default())?;
+    Ok(PlanReport { assumed, ..report })
 }
 
 pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {
-    plimsoll_plan::smallest_limits(run, &planned_facts(run)?)
+    plimsoll_plan::smallest_limits(run, &planned_facts(run)?.0)
 }
 
-fn planned_facts(run: &RunSpec) -> Result<Facts> {
-    let facts = Session::facts(run)?;
-    check_micro_batch(run, &facts)?;
-    Ok(facts)
+fn planned_facts(run: &RunSpec) -> Result<(Facts, Vec<String>)> {
+    let (facts, assumed) = Session::facts(run)?;
+    check_lengths(run, &facts)?;
+    Ok((facts, assumed))
 }
 
 /// Requires that a user's environment exists.
