@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct Opening {
     pub path: PathBuf,
     earlier: Option<Box<Earlier>>,
+    overwrite: bool,
     notes: Vec<String>,
 }
 
@@ -40,6 +41,7 @@ pub enum Origins {
 /// Errors: those of `resume::origin`.
 pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Result<Origins> {
     let path = run_dir_path(loaded);
+    let overwrite = matches!(start, Start::New { overwrite: true });
     let mut notes = Vec::new();
     let origin = resume::origin(loaded, start, &path, &mut note(observer, &mut notes))?;
     let (run, earlier) = match origin {
@@ -47,7 +49,7 @@ pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Resul
         Origin::New => (loaded.run.clone(), None),
         Origin::Earlier(earlier) => (earlier.run.clone(), Some(earlier)),
     };
-    Ok(Origins::Open(Box::new(run), Box::new(Opening { path, earlier, notes })))
+    Ok(Origins::Open(Box::new(run), Box::new(Opening { path, earlier, overwrite, notes })))
 }
 
 fn note<'x>(observer: &'x mut dyn Observer, notes: &'x mut Vec<String>) -> impl FnMut(String) + 'x {
@@ -78,7 +80,7 @@ impl Opening {
     /// Errors: those of `RunDir::create`; `disk-full`.
     pub fn directory(&mut self, run_file: &str, plan: &Value, checkpoint: Bytes) -> Result<Directory> {
         let (dir, again) = match self.earlier.take().map(|earlier| *earlier) {
-            None => (RunDir::create(&self.path, run_file, plan)?, None),
+            None => (RunDir::create(&self.path, run_file, plan, self.overwrite)?, None),
             Some(Earlier { dir, checkpoint, replan, .. }) => (dir, Some((checkpoint, replan))),
         };
         check_space(checkpoint, dir.path()).inspect_err(|_| dir.discard())?;

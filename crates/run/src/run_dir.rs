@@ -5,6 +5,7 @@
 //! that another run used unless it is resumed, and a symbolic link in place of a file. It knows no tensors.
 
 use crate::checkpoint::Store;
+use crate::replace::make_room;
 use plimsoll_base::{Error, Result};
 use plimsoll_files::write_atomic;
 use serde::Serialize;
@@ -34,16 +35,19 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes `path` the directory of this run, with `run.toml` and `plan.json`.
+    /// Makes `path` the directory of this run, with `run.toml` and `plan.json`. `overwrite` removes the files of an earlier
+    /// run there; those of one that made no step are removed in any case.
     ///
     /// Errors: `run-dir-locked`, `run-dir-not-empty`, `run-dir-unwritable`, `disk-full`; none leaves a new file.
-    pub fn create(path: &Path, run_file: &str, plan: &Value) -> Result<RunDir> {
+    pub fn create(path: &Path, run_file: &str, plan: &Value, overwrite: bool) -> Result<RunDir> {
         let made = !path.exists();
         fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
         refuse_links(path)?;
         let was_locked = path.join(LOCK).exists();
         let lock = lock(path).inspect_err(|_| remove_if(made, path))?;
-        if let Some(name) = first_entry(path)? {
+        if let Some(name) = first_entry(path)?
+            && !make_room(path, LOCK, overwrite).map_err(|(file, err)| unwritable(&file, &err))?
+        {
             // The directory belongs to something else and stays unchanged.
             if !was_locked {
                 let _ = fs::remove_file(path.join(LOCK));
@@ -369,7 +373,7 @@ fn not_empty(path: &Path, name: &str) -> Error {
     Error::usage("run-dir-not-empty", format!("{} is not empty: it holds {name}", path.display()))
         .hint(format!("choose another directory: --set run.dir={}", next_free(path).display()))
         .hint("continue the run that is in it: --resume")
-        .hint("remove the directory if its run is not needed any more")
+        .hint("replace the run that is in it: --overwrite")
 }
 
 /// Returns `path-2`, or the first such name that is free.
@@ -421,21 +425,24 @@ mod tests {
     fn a_new_directory_has_its_files_and_is_held() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
-        let mut dir = RunDir::create(&path, RUN_FILE, &json!({"fits": true})).unwrap();
+        let mut dir = RunDir::create(&path, RUN_FILE, &json!({"fits": true}), false).unwrap();
         dir.events().write(&json!({"step": 1})).unwrap();
-        dir.events().write(&json!({"step": 2})).unwrap();
-        assert_eq!(fs::read_to_string(path.join("events.jsonl")).unwrap(), "{\"step\":1}\n{\"step\":2}\n");
+        dir.events().write(&json!({"event": "step"})).unwrap();
+        assert_eq!(
+            fs::read_to_string(path.join("events.jsonl")).unwrap(),
+            "{\"step\":1}\n{\"event\":\"step\"}\n"
+        );
         dir.write_samples(10, &[json!({"a": 1})]).unwrap();
         assert_eq!(fs::read_to_string(path.join("samples/step-000010.jsonl")).unwrap(), "{\"a\":1}\n");
         dir.write_summary(&json!({"steps": 1})).unwrap();
         dir.write_crash(&Error::new("write-failed", "y"), 3, &Value::Null).unwrap();
         assert_eq!(fs::read_to_string(path.join("run.toml")).unwrap(), RUN_FILE);
 
-        let error = RunDir::create(&path, RUN_FILE, &Value::Null).unwrap_err();
+        let error = RunDir::create(&path, RUN_FILE, &Value::Null, false).unwrap_err();
         assert_eq!(error.slug, "run-dir-locked");
         assert!(error.message.contains(&std::process::id().to_string()), "{error}");
         drop(dir);
-        let error = RunDir::create(&path, RUN_FILE, &Value::Null).unwrap_err();
+        let error = RunDir::create(&path, RUN_FILE, &Value::Null, false).unwrap_err();
         assert_eq!(error.slug, "run-dir-not-empty");
         assert!(error.to_string().contains("a/b-2"), "{error}");
     }
@@ -444,7 +451,7 @@ mod tests {
     fn a_directory_whose_run_was_killed_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        drop(RunDir::create(&path, RUN_FILE, &Value::Null).unwrap());
+        drop(RunDir::create(&path, RUN_FILE, &Value::Null, false).unwrap());
         // Its process is dead, and its child still holds the lock. No process has such a number.
         fs::write(path.join(LOCK), "4294967295\n").unwrap();
         let held = File::open(path.join(LOCK)).unwrap();
@@ -466,7 +473,7 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
         for path in [file.clone(), file.join("below"), PathBuf::from("/proc/plimsoll")] {
-            let error = RunDir::create(&path, RUN_FILE, &Value::Null).unwrap_err();
+            let error = RunDir::create(&path, RUN_FILE, &Value::Null, false).unwrap_err();
             assert_eq!(error.slug, "run-dir-unwritable", "{error}");
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "x");

@@ -34,6 +34,9 @@ pub struct Args {
     /// With --resume: let the planner choose again; the run continues, but not with the same bits.
     #[arg(long, requires = "resume")]
     replan: bool,
+    /// Replace the run that is in the run directory. Files that no run writes are never removed.
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
     /// Print the summary as one JSON object on stdout.
     #[arg(long)]
     json: bool,
@@ -65,7 +68,7 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     let loaded = args.sets.and(flag("run.checked", args.checked.then_some(true))).load(&args.run, quiet)?;
     let mut progress = Progress::new(quiet);
     let start = match args.resume {
-        None => Start::New,
+        None => Start::New { overwrite: args.overwrite },
         Some(how) => Start::Resume { previous_good: how == Resume::PreviousGood, replan: args.replan },
     };
     let summary = match loaded.run.trains() {

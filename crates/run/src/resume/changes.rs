@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Keys that change no bit of what is trained: where and how often files are written, limits, and how work is spread.
-const MAY_CHANGE: [&str; 19] = [
+const MAY_CHANGE: &[&str] = &[
     "train.steps",
+    "train.dead_steps_max",
     "environment.total_frames",
     "checkpoint.*",
     "eval.every",
@@ -44,7 +45,7 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
     for key in keys {
         let (value, before) = (new.get(key), old.get(key));
         let is_auto = value.and_then(Value::as_str) == Some("auto");
-        let free = matches(&MAY_CHANGE, key) && !steps_decide_rates(key, recorded);
+        let free = matches(MAY_CHANGE, key) && !steps_decide_rates(key, recorded);
         if value == before || (is_auto && (!replan || key == STORED)) {
             continue;
         }

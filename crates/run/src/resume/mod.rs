@@ -19,11 +19,13 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 pub use changes::merge;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// In a new directory.
-    #[default]
-    New,
+    New {
+        /// True if the run that is in the directory may be removed.
+        overwrite: bool,
+    },
     /// Where an earlier process of the run was killed or stopped.
     Resume {
         /// True if a damaged checkpoint may be skipped.

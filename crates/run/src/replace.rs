@@ -1,0 +1,107 @@
+//! Making room for a new run where an earlier one left its files: on request, or where the earlier one made no step.
+
+use std::fs;
+use std::io;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+/// Files that a run writes into its directory.
+const FILES: [&str; 7] =
+    ["run.toml", "plan.json", "events.jsonl", "summary.json", "crash.json", "curves.svg", "rewards.log"];
+/// The file without which a directory is no run's.
+const RUN_FILE: &str = "run.toml";
+const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
+
+/// Removes an earlier run's files from `path`, whose lock this process holds. Returns false, with nothing removed, where
+/// other files are there too, where no run was, or where a run made steps and `overwrite` is false.
+///
+/// Errors: the file that cannot be removed, and why.
+pub(crate) fn make_room(path: &Path, lock: &str, overwrite: bool) -> Result<bool, (PathBuf, io::Error)> {
+    let names: Vec<String> = fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name != lock)
+        .collect();
+    let is_own = |name: &String| {
+        let is_part = name.starts_with('.') && name.ends_with(".part");
+        let is_folder = path.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        match FOLDERS.contains(&name.as_str()) {
+            true => is_folder,
+            false => !is_folder && (is_part || FILES.contains(&name.as_str())),
+        }
+    };
+    let is_run = names.iter().any(|name| name == RUN_FILE) && names.iter().all(is_own);
+    if !is_run || !(overwrite || made_no_step(path)) {
+        return Ok(false);
+    }
+    // The run file goes last: a directory that is half removed is still a run's.
+    for folder in FOLDERS.map(|name| path.join(name)).iter().filter(|folder| folder.exists()) {
+        fs::remove_dir_all(folder).map_err(|err| (folder.clone(), err))?;
+    }
+    let (last, first): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == RUN_FILE);
+    for file in first.into_iter().chain(last).filter(|name| !FOLDERS.contains(&name.as_str())) {
+        let file = path.join(file);
+        fs::remove_file(&file).map_err(|err| (file, err))?;
+    }
+    Ok(true)
+}
+
+/// True if the earlier run has no checkpoint and reported no step: it failed before it made anything worth keeping.
+fn made_no_step(path: &Path) -> bool {
+    let has_checkpoint =
+        fs::read_dir(path.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some());
+    let Ok(events) = fs::File::open(path.join("events.jsonl")) else { return false };
+    let is_step = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains("\"event\":\"step\""));
+    !has_checkpoint && !BufReader::new(events).lines().any(is_step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with these files and folders.
+    fn folder(names: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in names {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            match name.ends_with('/') {
+                true => fs::create_dir_all(path).unwrap(),
+                false => fs::write(path, text).unwrap(),
+            }
+        }
+        folder
+    }
+
+    #[test]
+    fn only_a_runs_own_files_go_and_only_where_nothing_is_lost_or_on_request() {
+        let begun = [
+            ("lock", ""),
+            ("run.toml", ""),
+            ("plan.json", ""),
+            ("crash.json", ""),
+            ("samples/", ""),
+            ("checkpoints/", ""),
+        ];
+        let with = |more: &[(&'static str, &'static str)]| [&begun[..], more].concat();
+        let step = ("events.jsonl", "{\"event\":\"started\"}\n{\"event\":\"step\",\"step\":1}\n");
+        let no_step = ("events.jsonl", "{\"event\":\"started\"}\n");
+        for (names, overwrite, goes) in [
+            (with(&[no_step]), false, true),
+            (with(&[step]), false, false),
+            (with(&[step]), true, true),
+            (with(&[no_step, ("checkpoints/step-000003/model.safetensors", "")]), false, false),
+            (with(&[no_step, ("checkpoints/step-000003/model.safetensors", "")]), true, true),
+            (with(&[no_step, ("thesis.tex", "")]), true, false),
+            (vec![("lock", ""), ("model.safetensors", "")], true, false),
+            (vec![("lock", ""), ("samples/", "")], true, false),
+        ] {
+            let folder = folder(&names);
+            assert_eq!(make_room(folder.path(), "lock", overwrite).unwrap(), goes, "{names:?} {overwrite}");
+            let left = fs::read_dir(folder.path()).unwrap().count();
+            assert_eq!(left == 1, goes, "{names:?} {overwrite}: {left} entries are left");
+        }
+    }
+}
