@@ -95,6 +95,10 @@ fn refusal(guard: &Guard, request: &Request) -> Option<Response> {
         let allow = [(header::ALLOW, "GET, HEAD")];
         return Some((StatusCode::METHOD_NOT_ALLOWED, allow, "this page is read-only\n").into_response());
     }
+    if !has_one_host(request) {
+        let words = "a request needs one Host header with one name, and an address without a host\n";
+        return Some((StatusCode::BAD_REQUEST, words).into_response());
+    }
     if !guard.knows(text(header::HOST)) {
         let words = "this server does not go by that name; start it with --host NAME if it should\n";
         return Some((StatusCode::MISDIRECTED_REQUEST, words).into_response());
@@ -111,6 +115,13 @@ fn refusal(guard: &Guard, request: &Request) -> Option<Response> {
             Some((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], words).into_response())
         }
     }
+}
+
+/// False where a proxy and this server could read different hosts: several headers, a list in one, or an absolute address.
+fn has_one_host(request: &Request) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let is_name = |value: &HeaderValue| !value.as_bytes().iter().any(|byte| b", \t/@".contains(byte));
+    hosts.next().is_some_and(is_name) && hosts.next().is_none() && request.uri().authority().is_none()
 }
 
 fn set_headers(headers: &mut HeaderMap) {

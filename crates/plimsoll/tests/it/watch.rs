@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A machine that runs other tests may need this long for what usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -158,6 +158,15 @@ fn a_page_is_strict_about_what_it_loads_and_who_asks() {
         assert_eq!(server.ask("GET /api/state", host).status, 421, "{host}");
     }
     assert_eq!(server.ask("GET /api/state", "Host: localhost:1\r\n").status, 200);
+    // Two readers of these could see different hosts.
+    for (line, host) in [
+        ("GET /api/state", "Host: localhost:1, evil.example\r\n"),
+        ("GET /api/state", "Host: localhost:1\r\nHost: evil.example\r\n"),
+        ("GET http://evil.example/api/state", "Host: localhost:1\r\n"),
+        ("GET /api/state", ""),
+    ] {
+        assert_eq!(server.ask(line, host).status, 400, "{line} {host}");
+    }
 }
 
 #[test]
@@ -305,6 +314,11 @@ fn what_cannot_be_watched_is_named() {
     check_refused(&["watch", "--bind", "192.0.2.1", name(&dir)], 1, &["error[address-refused]", "192.0.2.1"]);
     // Two servers of one run do not disturb each other, nor the run.
     let second = Server::start(&[name(&dir)]);
+    // Each reads the run on its own; the second may not have read it all yet.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.json("/api/state") != second.json("/api/state") && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!((server.json("/api/state"), second.get("/").status), (second.json("/api/state"), 200));
     assert!(!dir.join("lock").exists());
 }
