@@ -2,6 +2,7 @@
 //! skipped. All columns but the prompt go to the reward unchanged.
 
 use crate::parquet_file::{bad_parquet, each_row, is_parquet, reading};
+use crate::strings::Strings;
 use crate::{ChatTemplate, Message, Tokenizer};
 use plimsoll_base::{Bytes, Error, Result};
 use serde_json::{Map, Value};
@@ -150,7 +151,7 @@ pub fn load_sft(path: &Path) -> Result<Vec<SftRow>> {
 
 /// Tokenizes a prompt.
 ///
-/// A string is used unchanged, unless `apply_chat` or a system prompt asks for the chat template: then it is one user
+/// A string is used unchanged, unless `strings` or a system prompt asks for the chat template: then it is one user
 /// message. A system prompt goes before conversations that have none.
 /// Errors: `chat-template-missing`, `chat-template-invalid`, those of `Tokenizer::encode`.
 pub fn tokenize_prompt(
@@ -158,9 +159,9 @@ pub fn tokenize_prompt(
     template: Option<&ChatTemplate>,
     prompt: &Prompt,
     system_prompt: Option<&str>,
-    apply_chat: bool,
+    strings: &Strings,
 ) -> Result<Vec<u32>> {
-    match conversation(prompt, system_prompt, apply_chat) {
+    match conversation(prompt, system_prompt, strings) {
         Err(text) => tokenizer.encode(text),
         Ok(messages) => tokenizer.encode(&required(template)?.render(&messages, true)?),
     }
@@ -175,10 +176,10 @@ pub fn tokenize_sft(
     template: Option<&ChatTemplate>,
     row: &SftRow,
     system_prompt: Option<&str>,
-    apply_chat: bool,
+    strings: &Strings,
     eos: Option<u32>,
 ) -> Result<(Vec<u32>, Vec<u32>)> {
-    match conversation(&row.prompt, system_prompt, apply_chat) {
+    match conversation(&row.prompt, system_prompt, strings) {
         Err(text) => {
             let mut completion = tokenizer.encode(&row.completion)?;
             completion.extend(eos);
@@ -202,10 +203,10 @@ pub fn tokenize_sft(
 fn conversation<'a>(
     prompt: &'a Prompt,
     system_prompt: Option<&str>,
-    apply_chat: bool,
+    strings: &Strings,
 ) -> std::result::Result<Vec<Message>, &'a str> {
     let mut messages = match prompt {
-        Prompt::Text(text) if !apply_chat && system_prompt.is_none() => return Err(text),
+        Prompt::Text(text) if !strings.wraps(text) && system_prompt.is_none() => return Err(text),
         Prompt::Text(text) => vec![Message::new("user", text.clone())],
         Prompt::Messages(messages) => messages.clone(),
     };

@@ -13,6 +13,7 @@ mod parquet_pages;
 mod stop;
 mod stream;
 mod strftime;
+mod strings;
 mod tasks;
 mod tokenizer;
 
@@ -25,5 +26,6 @@ pub use pairs::{PairRow, PairTokens, load_pairs, tokenize_pair};
 pub use parquet_file::PARQUET_THREAD;
 pub use stop::{StopMatch, StopMatcher};
 pub use stream::StreamDecoder;
+pub use strings::Strings;
 pub use tasks::{TASKS, Task};
 pub use tokenizer::Tokenizer;

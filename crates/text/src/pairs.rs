@@ -5,6 +5,7 @@
 //! Other columns go to the rewards.
 
 use crate::data::{Place, bad_prompt, load, prompt_of, take};
+use crate::strings::Strings;
 use crate::{ChatTemplate, Message, Prompt, SftRow, Tokenizer, tokenize_sft};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
@@ -57,12 +58,12 @@ pub fn tokenize_pair(
     template: Option<&ChatTemplate>,
     row: &PairRow,
     system_prompt: Option<&str>,
-    apply_chat: bool,
+    strings: &Strings,
     eos: Option<u32>,
 ) -> Result<PairTokens> {
     let half = |completion: &str| {
         let row = SftRow { prompt: row.prompt.clone(), completion: completion.to_string() };
-        tokenize_sft(tokenizer, template, &row, system_prompt, apply_chat, eos)
+        tokenize_sft(tokenizer, template, &row, system_prompt, strings, eos)
     };
     let ((prompt, chosen), (_, rejected)) = (half(&row.chosen)?, half(&row.rejected)?);
     match chosen == rejected {

@@ -3,8 +3,8 @@
 use plimsoll_base::Result;
 use plimsoll_files::OpenModel;
 use plimsoll_text::{
-    ChatTemplate, Message, Prompt, Row, SftRow, Tokenizer, each_prompt, file_size, load_sft, tokenize_prompt,
-    tokenize_sft,
+    ChatTemplate, Message, Prompt, Row, SftRow, Strings, Tokenizer, each_prompt, file_size, load_sft,
+    tokenize_prompt, tokenize_sft,
 };
 use std::path::{Path, PathBuf};
 
@@ -109,6 +109,10 @@ fn supervised_rows_have_three_forms() {
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
 
 /// Returns the text of a tokenized prompt.
+fn strings(apply_chat: bool) -> Strings {
+    if apply_chat { Strings::Chat { marks: Vec::new() } } else { Strings::Raw }
+}
+
 fn prompt_text(
     prompt: &Prompt,
     system: Option<&str>,
@@ -118,7 +122,13 @@ fn prompt_text(
     let model = OpenModel::open("random:smollm2-135m", None, false)?;
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
     let template = ChatTemplate::new(TEMPLATE, &[])?;
-    let ids = tokenize_prompt(&tokenizer, with_template.then_some(&template), prompt, system, apply_chat)?;
+    let ids = tokenize_prompt(
+        &tokenizer,
+        with_template.then_some(&template),
+        prompt,
+        system,
+        &strings(apply_chat),
+    )?;
     Ok(tokenizer.decode(&ids, false))
 }
 
@@ -151,13 +161,13 @@ fn a_supervised_row_ends_with_eos_or_as_its_template_ends() {
     let row = SftRow { prompt: Prompt::Text("x".into()), completion: "y".into() };
     for (apply_chat, expect) in [(false, ("x", "y<eos>")), (true, ("u:x;a:", "y;"))] {
         let (prompt, completion) =
-            tokenize_sft(&tokenizer, Some(&template), &row, None, apply_chat, Some(257)).unwrap();
+            tokenize_sft(&tokenizer, Some(&template), &row, None, &strings(apply_chat), Some(257)).unwrap();
         assert_eq!(
             (tokenizer.decode(&prompt, false).as_str(), tokenizer.decode(&completion, false).as_str()),
             expect
         );
     }
     let other = ChatTemplate::new("{{ messages | length }}", &[]).unwrap();
-    let error = tokenize_sft(&tokenizer, Some(&other), &row, None, true, None).unwrap_err();
+    let error = tokenize_sft(&tokenizer, Some(&other), &row, None, &strings(true), None).unwrap_err();
     assert_eq!(error.slug, "chat-template-invalid");
 }
