@@ -27,6 +27,7 @@ use plimsoll_run::opening::{Origins, open};
 use plimsoll_run::progress::Progress;
 use plimsoll_run::resume::{Fingerprint, Start};
 use plimsoll_run::status::Doing;
+use plimsoll_run::vitals::Vitals;
 use plimsoll_train::name_tensor;
 use plimsoll_worker::Stop;
 use serde_json::{Value, json};
@@ -268,7 +269,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         lead.say(&Event::Eval(EvalResult {
             step,
             set: self.settings.env.id.clone(),
-            score,
+            score: Some(score),
             num_samples: returns.len(),
             seconds: started.elapsed().as_secs_f64(),
             ..EvalResult::default()
@@ -305,6 +306,11 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
             // The loop adds the seconds of this step later.
             frames_per_second: Some(frames / (lead.progress.step_s + seconds).max(1e-9)),
             metrics,
+            vitals: Vitals {
+                grad_norm: (report.learn.updates > 0).then_some(report.learn.grad_norm),
+                loss: Some(report.learn.policy.loss),
+                ..Vitals::default()
+            },
             ..Stepped::default()
         };
         lead.step_done(n, self.learner.updates, stepped)

@@ -36,7 +36,7 @@ pub use env_file::{
     PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
-pub use load::{Loaded, LoadedVerb, Setting, json_schema, load, load_verb};
+pub use load::{Loaded, LoadedVerb, Setting, json_schema, keys, load, load_verb};
 pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};
 pub use plimsoll_algo::method::{LearnsFrom, Method};
@@ -49,8 +49,8 @@ pub use sources::no_rows_to_filter;
 pub use spec::{Choices, ModelReward, RolloutSpec, RunSpec, TrainSpec};
 pub use values::{
     Auto, ByteSize, Credit, Curriculum, DynamicSampling, Expecting, KlIn, LossType, ModelDtype, Network,
-    Offload, OnFull, OptimizerDtype, Overlong, Recompute, RewardFailure, RunDevice, Schedule, Signature,
-    WorkerGpu,
+    Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute, RewardFailure, RunDevice, Schedule,
+    Signature, WorkerGpu,
 };
 
 #[cfg(test)]

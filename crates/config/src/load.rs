@@ -16,6 +16,11 @@ pub fn json_schema() -> serde_json::Value {
     schemars::schema_for!(RunFile).to_value()
 }
 
+/// Returns every key of a run file, as `section.key`.
+pub fn keys() -> Vec<String> {
+    all_keys(&json_schema())
+}
+
 /// A run file with all its layers, checked.
 #[derive(Clone, Debug)]
 pub struct Loaded {

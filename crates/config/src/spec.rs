@@ -96,6 +96,8 @@ pub struct TrainSpec {
     pub weight_decay: f64,
     /// Largest norm of the whole gradient; 0 never clips.
     pub grad_clip: f64,
+    /// Steps in a row that teach nothing after which the run ends; 0 is never.
+    pub dead_steps_max: u32,
 }
 
 /// The reward model among the rewards.
@@ -246,6 +248,7 @@ impl TrainSpec {
             adam_epsilon: train.adam_epsilon,
             weight_decay: train.weight_decay,
             grad_clip: train.grad_clip,
+            dead_steps_max: train.dead_steps_max,
         }
     }
 }

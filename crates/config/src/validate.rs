@@ -18,6 +18,8 @@ const CPU_BLOCK_TOKENS: u32 = 16;
 const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
 /// Logits divided by less would exceed f32.
 const TEMPERATURE_MIN: f64 = 1e-6;
+/// Largest number of rewards: the plan has room for the scores of this many in a line of `samples/`.
+const REWARDS_MAX: usize = 20;
 /// Largest number of threads; a larger one is a typing error.
 const THREADS_MAX: u32 = 4096;
 
@@ -415,6 +417,12 @@ fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
 }
 
 fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
+    if rewards.len() > REWARDS_MAX {
+        let message = format!("{} [[reward]] tables; a run has at most {REWARDS_MAX}", rewards.len());
+        return Err(at
+            .error("bad-value", "reward", &message)
+            .hint("combine rewards in one function: kind = \"python:FILE.py:FUNCTION\""));
+    }
     for (index, reward) in rewards.iter().enumerate() {
         let key = |name: &str| format!("reward.{index}.{name}");
         if reward.kind.is_empty() {

@@ -248,6 +248,24 @@ names!(
 );
 
 names!(
+    /// What to do with sequences that are longer than the model's positions.
+    #[derive(Default)]
+    Positions, "\"error\" or \"extend\"", {
+        /// Stop before the run.
+        #[default]
+        Error = "error",
+        /// Sample and train at positions that the model was not trained for, with a note.
+        Extend = "extend",
+    }
+);
+
+impl Positions {
+    pub(crate) fn is_error(&self) -> bool {
+        *self == Positions::Error
+    }
+}
+
+names!(
     /// What to do when the KV cache is full.
     OnFull, "\"worst-case\" or \"preempt\"", {
         /// Admit a sequence only if its longest possible response fits.

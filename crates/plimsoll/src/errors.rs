@@ -1,6 +1,6 @@
 //! Shows errors: `error[slug]: ...`, facts, hints, and the exit code. A panic becomes `error[internal]`.
 
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use plimsoll_base::{Error, Exit, Result};
 use std::io::Write;
 use std::panic;
@@ -87,6 +87,9 @@ pub fn usage(err: &clap::Error) -> ExitCode {
             None => error = error.fact(line.trim_start()),
         }
     }
+    if let Some(key) = key_of_flag(err) {
+        error.hints.insert(0, format!("`{key}` is a key of the run file: --set {key}=VALUE"));
+    }
     if error.hints.is_empty() {
         let known =
             |word: &String| !word.starts_with('-') && err.get(ContextKind::InvalidSubcommand).is_none();
@@ -94,6 +97,17 @@ pub fn usage(err: &clap::Error) -> ExitCode {
         error = error.hint(format!("`plimsoll{command} --help` lists what it takes"));
     }
     print(&error)
+}
+
+/// Returns the key of run files that an unknown flag such as `--steps` was meant for.
+fn key_of_flag(err: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(flag)) = err.get(ContextKind::InvalidArg) else { return None };
+    let name = flag.strip_prefix("--")?.split('=').next()?.replace('-', "_");
+    let mut keys = plimsoll_config::keys();
+    // Several sections have a `learning_rate`; the one of `train` is meant.
+    keys.sort_by_key(|key| !key.starts_with("train."));
+    let is_named = |key: &&String| **key == name || key.rsplit('.').next() == Some(name.as_str());
+    (err.kind() == ErrorKind::UnknownArgument).then(|| keys.iter().find(is_named).cloned())?
 }
 
 fn colour() -> bool {

@@ -4,8 +4,8 @@ use crate::{output, sparkline::sparkline, terminal};
 use indicatif::ProgressBar;
 use plimsoll_base::Bytes;
 use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
-use plimsoll_run::scores::PairScore;
 use plimsoll_run::scores::pass_words;
+use plimsoll_run::scores::{EvalReport, PairScore};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -81,9 +81,11 @@ impl Progress {
     }
 
     fn eval(&mut self, eval: &EvalResult) {
-        let evals = self.evals.entry(eval.set.clone()).or_default();
-        evals.push((eval.step, eval.score));
-        bound(evals);
+        if let Some(score) = eval.score {
+            let evals = self.evals.entry(eval.set.clone()).or_default();
+            evals.push((eval.step, score));
+            bound(evals);
+        }
         self.say(&eval_line(eval));
     }
 
@@ -113,7 +115,10 @@ impl Observer for Progress {
             Event::Eval(eval) => self.eval(eval),
             Event::Step(step) => self.step(step),
             Event::Memory(_) | Event::Trend(_) => {}
-            Event::Warning(warning) => self.say(&format!("warning[{}]: {}", warning.slug, warning.message)),
+            Event::Warning(warning) => {
+                self.say(&format!("warning[{}]: {}", warning.slug, warning.message));
+                warning.facts.iter().for_each(|fact| self.say(&format!("  {fact}")));
+            }
             Event::Saved { step, path } => {
                 if self.live.is_none() {
                     self.say(&format!("saved step {step} to {}", path.display()));
@@ -167,7 +172,8 @@ fn is_shown(step: u32, steps: u32) -> bool {
 
 /// Leaves out pass@1 if there is one sample per prompt: it equals the score.
 fn eval_line(eval: &EvalResult) -> String {
-    let EvalResult { step, set, score, pass_at_k, pairs, num_samples, seconds } = eval;
+    let EvalResult { step, set, score, pass_at_k, pairs, num_samples, num_empty, num_cut, seconds } = eval;
+    let faults = EvalReport::fault_words(*num_empty, *num_cut);
     let of_pairs = pairs.as_ref().map(|pairs| {
         let PairScore { accuracy, margin, loss, num_pairs } = pairs;
         format!("accuracy {accuracy:.3}, margin {margin:.3}, loss {loss:.4} on {num_pairs} pairs of {set}")
@@ -180,7 +186,8 @@ fn eval_line(eval: &EvalResult) -> String {
         0 | 1 => String::new(),
         _ => format!(", {}", pass_words(pass_at_k, 3)),
     };
-    format!("eval at step {step}: {score:.3} on {num_samples} of {set}{pass}, {seconds:.1} s{of_pairs}")
+    let score = score.map_or("no score".into(), |score| format!("{score:.3}"));
+    format!("eval at step {step}: {score} on {num_samples} of {set}{pass}{faults}, {seconds:.1} s{of_pairs}")
 }
 
 fn step_line(step: &StepResult) -> String {
@@ -272,8 +279,13 @@ mod tests {
 
     #[test]
     fn an_evaluation_of_several_samples_says_pass_at_k() {
-        let mut eval =
-            EvalResult { step: 3, set: "t".into(), score: 0.25, num_samples: 8, ..EvalResult::default() };
+        let mut eval = EvalResult {
+            step: 3,
+            set: "t".into(),
+            score: Some(0.25),
+            num_samples: 8,
+            ..EvalResult::default()
+        };
         eval.pass_at_k.insert(1, 0.25);
         assert_eq!(eval_line(&eval), "eval at step 3: 0.250 on 8 of t, 0.0 s");
         eval.pass_at_k.insert(2, 0.4);
@@ -307,7 +319,7 @@ mod tests {
     fn the_closing_words_say_before_and_after() {
         let mut progress = Progress::new(true);
         for (step, score) in [(0, 0.4), (60, 0.95)] {
-            progress.on_event(&Event::Eval(EvalResult { step, score, ..EvalResult::default() }));
+            progress.on_event(&Event::Eval(EvalResult { step, score: Some(score), ..EvalResult::default() }));
         }
         for reward in [0.3, 0.9] {
             progress.on_event(&Event::Step(StepResult {

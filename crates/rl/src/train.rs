@@ -14,7 +14,7 @@ use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{PlanReport, RoleName, check_micro_batch, devices, machine_limits, plan_with};
+use plimsoll_plan::{PlanReport, RoleName, check_lengths, devices, machine_limits, plan_with};
 use plimsoll_reward::Rewards;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -87,7 +87,7 @@ fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
 
 /// Returns the plan of a run that fits.
 fn fitting_plan(run: &RunSpec, session: &Session, dir: &Path) -> Result<PlanReport> {
-    check_micro_batch(run, &session.facts)?;
+    check_lengths(run, &session.facts)?;
     let limits = Limits { disk: machine_limits(dir).disk, ..Limits::default() };
     let report = plan_with(run, &session.facts, &limits)?;
     report.refuse()?;

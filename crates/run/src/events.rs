@@ -52,11 +52,14 @@ pub struct EvalResult {
     /// Steps done before it; 0 is before the first.
     pub step: u32,
     pub set: String,
-    pub score: f64,
+    /// Null if no response has a score.
+    pub score: Option<f64>,
     pub pass_at_k: BTreeMap<u32, f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<PairScore>,
     pub num_samples: usize,
+    pub num_empty: usize,
+    pub num_cut: usize,
     pub seconds: f64,
 }
 

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::{Best, Retention, RunState, Saver, Store};
 use crate::ending::{Summary, interrupted, is_divergence};
-use crate::events::{Event, Observer, Started, StepResult};
+use crate::events::{Event, Observer, Started, StepResult, WarningEvent};
 use crate::load_line::Watch;
 use crate::metrics::{Metrics, add_host};
 use crate::opening::Opened;
@@ -12,6 +12,7 @@ use crate::report;
 use crate::resume::{Fingerprint, Good};
 use crate::run_dir::RunDir;
 use crate::status::Doing;
+use crate::vitals::{Verdict, Vitals};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::RunSpec;
 use plimsoll_memory::{CardMemory, Plan, Pool, host::Host};
@@ -95,6 +96,7 @@ pub struct Stepped {
     /// True if rollout and update rates count tokens; only then does the event show them.
     pub counts_tokens: bool,
     pub metrics: Metrics,
+    pub vitals: Vitals,
 }
 
 #[derive(Clone, Copy)]
@@ -253,6 +255,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
 
     /// Records the results of a step. The previous step's checkpoint is complete or has failed by then; this step
     /// counts as done and is reported in either case.
+    ///
+    /// Errors: those of the save; those of `DeadSteps` once too many steps in a row taught nothing.
     pub fn step_done(&mut self, step: u32, updates: u64, mut stepped: Stepped) -> Result<()> {
         self.progress.step = step;
         self.progress.updates = updates;
@@ -263,7 +267,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         let progress = &mut self.progress;
         progress.step_s += stepped.seconds;
         let rate = |count: u64, seconds: f64| {
-            (stepped.counts_tokens && seconds > 0.0).then(|| count as f64 / seconds)
+            (stepped.counts_tokens && count > 0 && seconds > 0.0).then(|| count as f64 / seconds)
         };
         let event = Event::Step(StepResult {
             step,
@@ -281,7 +285,12 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             metrics: stepped.metrics,
         });
         self.say(&event)?;
-        saved
+        saved?;
+        match self.progress.dead_steps.count(&stepped.vitals, self.run.train.dead_steps_max) {
+            Verdict::Alive => Ok(()),
+            Verdict::Warn(error) => self.say(&Event::Warning(WarningEvent::of(&error, step))),
+            Verdict::Stop(error) => Err(error),
+        }
     }
 
     /// Reports memory over the step. A strict run that exceeded a row of the plan is saved and ends.

@@ -1,7 +1,8 @@
 //! The progress of a run: the numbers of its summary, which a checkpoint carries from one process to the next.
 
 use crate::checkpoint::{Best, exact, exact_map, exact_option};
-use crate::scores::{EvalReport, mean_over_sets, mean_pass_at_k};
+use crate::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
+use crate::vitals::DeadSteps;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -64,6 +65,8 @@ pub struct Progress {
     pub seconds_before: f64,
     /// Optimizer updates at the end of the last step.
     pub updates: u64,
+    #[serde(default)]
+    pub dead_steps: DeadSteps,
 }
 
 /// One evaluation set before the first step and after the last; pass@k by k.
@@ -86,7 +89,7 @@ impl Progress {
         (self.eval_before, self.pass_at_k_before) = means(reports);
         for (name, report) in names.iter().zip(reports) {
             let set = self.sets.entry(name.clone()).or_default();
-            (set.before, set.pass_at_k_before) = (Some(report.score), report.pass_at_k.clone());
+            (set.before, set.pass_at_k_before) = (report.score, report.pass_at_k.clone());
         }
     }
 
@@ -94,7 +97,7 @@ impl Progress {
         (self.eval_after, self.pass_at_k_after) = means(reports);
         for (name, report) in names.iter().zip(reports) {
             let set = self.sets.entry(name.clone()).or_default();
-            (set.after, set.pass_at_k_after) = (Some(report.score), report.pass_at_k.clone());
+            (set.after, set.pass_at_k_after) = (report.score, report.pass_at_k.clone());
         }
     }
 
@@ -112,6 +115,5 @@ impl Progress {
 }
 
 fn means(reports: &[EvalReport]) -> (Option<f64>, BTreeMap<u32, f64>) {
-    let score = (!reports.is_empty()).then(|| mean_over_sets(reports.iter().map(|report| report.score)));
-    (score, mean_pass_at_k(reports))
+    (mean_where_measured(reports.iter().map(|report| report.score)), mean_pass_at_k(reports))
 }

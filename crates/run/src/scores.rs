@@ -6,14 +6,19 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default)]
 pub struct EvalReport {
-    pub score: f64,
-    /// Mean over prompts of the best sample's reward.
-    pub best: f64,
+    /// Mean reward of the responses that have one; none if no response has.
+    pub score: Option<f64>,
+    /// Mean over prompts of the best sample's reward; none if no response has one.
+    pub best: Option<f64>,
     /// Mean over prompts of pass@k, by k: the powers of two up to the number of samples per prompt. A response without
     /// a score of the first reward counts as a failure.
     pub pass_at_k: BTreeMap<u32, f64>,
     pub num_samples: usize,
     pub num_unscored: usize,
+    /// Responses without text.
+    pub num_empty: usize,
+    /// Responses that the length limit cut.
+    pub num_cut: usize,
     pub tokens: usize,
     /// Seconds of sampling and grading.
     pub seconds: f64,
@@ -31,6 +36,15 @@ pub struct PairScore {
     pub num_pairs: usize,
 }
 
+impl EvalReport {
+    /// Describes empty and cut responses for people; empty without any.
+    pub fn fault_words(num_empty: usize, num_cut: usize) -> String {
+        let one = |count: usize, what: &str| (count > 0).then(|| format!(", {count} {what}"));
+        let words = [one(num_empty, "empty"), one(num_cut, "cut by the length limit")];
+        words.into_iter().flatten().collect()
+    }
+}
+
 /// Formats pass@k for people: `pass@1 0.2500, pass@2 0.4000`.
 pub fn pass_words(pass_at_k: &BTreeMap<u32, f64>, digits: usize) -> String {
     let words: Vec<String> = pass_at_k.iter().map(|(k, pass)| format!("pass@{k} {pass:.digits$}")).collect();
@@ -43,15 +57,21 @@ pub fn mean_over_sets(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / sets
 }
 
-/// Returns the value of `metric`; `reports` has one entry per set.
-pub fn metric_value(metric: EvalMetric, reports: &[EvalReport]) -> f64 {
+/// Returns the mean over the sets that have a value; none without any.
+pub fn mean_where_measured(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let measured: Vec<f64> = values.flatten().collect();
+    (!measured.is_empty()).then(|| mean_over_sets(measured.into_iter()))
+}
+
+/// Returns the value of `metric`; `reports` has one entry per set. None if nothing was measured.
+pub fn metric_value(metric: EvalMetric, reports: &[EvalReport]) -> Option<f64> {
     let one = |report: &EvalReport| match metric.what {
         EvalNumber::Reward => report.score,
-        EvalNumber::PassAt(k) => report.pass_at_k.get(&k).copied().unwrap_or(0.0),
+        EvalNumber::PassAt(k) => Some(report.pass_at_k.get(&k).copied().unwrap_or(0.0)),
     };
     match metric.set {
         Some(set) => one(&reports[set]),
-        None => mean_over_sets(reports.iter().map(one)),
+        None => mean_where_measured(reports.iter().map(one)),
     }
 }
 
@@ -69,7 +89,7 @@ mod tests {
     #[test]
     fn a_metric_is_the_number_of_a_set_or_the_mean_over_sets() {
         let report = |score, pass| EvalReport {
-            score,
+            score: Some(score),
             pass_at_k: [(1, score), (4, pass)].into(),
             ..EvalReport::default()
         };
@@ -80,7 +100,10 @@ mod tests {
             (Some(0), EvalNumber::Reward, 0.5),
             (Some(1), EvalNumber::PassAt(4), 1.0),
         ] {
-            assert_eq!(metric_value(EvalMetric { set, what }, &reports), expect, "{set:?} {what:?}");
+            assert_eq!(metric_value(EvalMetric { set, what }, &reports), Some(expect), "{set:?} {what:?}");
         }
+        let unscored = [EvalReport::default(), report(0.25, 1.0)];
+        let reward = |set| metric_value(EvalMetric { set, what: EvalNumber::Reward }, &unscored);
+        assert_eq!((reward(Some(0)), reward(None)), (None, Some(0.25)), "a set without a score has no mean");
     }
 }

@@ -100,11 +100,14 @@ pub struct ModelOptions {
     /// A branch, tag or commit of `hf:`, or a version of `pypi:`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
+    /// What to do with sequences that are longer than the model's positions.
+    #[serde(skip_serializing_if = "Positions::is_error")]
+    pub positions: Positions,
 }
 
 impl Default for ModelOptions {
     fn default() -> ModelOptions {
-        ModelOptions { dtype: ModelDtype::Bf16, tokenizer: None, revision: None }
+        ModelOptions { dtype: ModelDtype::Bf16, tokenizer: None, revision: None, positions: Positions::Error }
     }
 }
 
@@ -137,7 +140,8 @@ pub struct Data {
     /// Put before every prompt as a system message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// A Jinja template instead of the tokenizer's; `none` takes prompts as they are.
+    /// A Jinja template instead of the tokenizer's; `none` takes strings as they are. With a template a string is one user
+    /// message, unless it already contains the template's own marks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
     /// Longest prompt in tokens; the longest in the data if absent.
@@ -269,6 +273,14 @@ pub struct Train {
     /// What the backward pass computes again.
     #[serde(default)]
     pub recompute: Auto<Recompute>,
+    /// Steps in a row that teach nothing (no score, no advantage, no gradient, an exploded loss) after which the run ends;
+    /// 0 is never.
+    #[serde(default = "dead_steps")]
+    pub dead_steps_max: u32,
+}
+
+fn dead_steps() -> u32 {
+    50
 }
 
 fn one() -> f64 {
@@ -309,6 +321,7 @@ impl Train {
             grad_dtype: Auto::Auto,
             optimizer_dtype: Auto::Auto,
             recompute: Auto::Auto,
+            dead_steps_max: dead_steps(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::layers::{Sets, flag, text_flag};
 use crate::output;
 use plimsoll_base::Result;
-use plimsoll_run::scores::pass_words;
+use plimsoll_run::scores::{EvalReport, pass_words};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,10 +34,13 @@ pub struct Args {
     /// data.pass_rate_column.
     #[arg(long, value_name = "FILE")]
     pass_rates: Option<PathBuf>,
+    /// Write every response with its scores and its reason to end, as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// The most prompts to use.
     #[arg(long, value_name = "N")]
     prompts_max: Option<u32>,
-    /// Longest response in tokens.
+    /// Longest response in tokens; 256 unless given.
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<u32>,
     /// The seed of all random numbers.
@@ -67,22 +70,30 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     ];
     let flags = flags.into_iter().flatten().collect();
     let loaded = args.sets.load_verb(&[("rollout.temperature", temperature)], flags, quiet)?;
-    let found = plimsoll_rl::eval::eval(&loaded.verb, args.pass_rates.as_deref())?;
+    let found = plimsoll_rl::eval::eval(&loaded.verb, args.pass_rates.as_deref(), args.output.as_deref())?;
     output::either(args.json, &found, words)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn words(found: &Value) -> String {
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
-    let (score, prompts, samples) = (number("score"), number("prompts"), number("samples_per_prompt"));
-    let mut text = format!("score {score:.4} on {prompts} prompts");
+    let (prompts, samples) = (number("prompts"), number("samples_per_prompt"));
+    let mut text = match found["score"].as_f64() {
+        Some(score) => format!("score {score:.4} on {prompts} prompts"),
+        None => format!("no response to {prompts} prompts has a score"),
+    };
     if samples > 1.0 {
         let pass: BTreeMap<u32, f64> =
             serde_json::from_value(found["pass_at_k"].clone()).expect("numbers by number");
         text += &format!(", {}, best of {samples} {:.4}", pass_words(&pass, 4), number("best"));
     }
+    text += &EvalReport::fault_words(number("empty") as usize, number("cut") as usize);
+    if number("cut") > 0.0 {
+        text += &format!(" of {} tokens", number("max_new_tokens"));
+    }
     if number("unscored") > 0.0 {
         text += &format!(", {} without a score", number("unscored"));
     }
-    text + &format!("; {:.1} s, {:.0} tokens/s\n", number("seconds"), number("tokens_per_second"))
+    text += &format!("; {:.1} s, {:.0} tokens/s\n", number("seconds"), number("tokens_per_second"));
+    text + found["prompts_are"].as_str().unwrap_or_default() + "\n"
 }

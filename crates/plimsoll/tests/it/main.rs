@@ -28,6 +28,7 @@ mod resume;
 mod rewards;
 mod run_files;
 mod short_forms;
+mod silence;
 mod supervisor;
 mod training;
 mod turns;

@@ -320,6 +320,7 @@ fn every_environment_that_comes_with_the_program_runs_under_a_chat_template() {
         let sets = [
             model,
             "model_options.tokenizer=bytes",
+            "model_options.positions=extend",
             "environment.turn_tokens_max=160",
             "rollout.prompts_per_step=2",
             "train.steps=1",

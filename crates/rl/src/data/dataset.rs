@@ -7,10 +7,14 @@ use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, Overlong, no_rows_to_filter};
 use plimsoll_reward::column;
 use plimsoll_text::{
-    ChatTemplate, Prompt, Row, SftRow, Task, Tokenizer, each_prompt, load_sft, tokenize_prompt, tokenize_sft,
+    ChatTemplate, Prompt, Row, SftRow, Strings, Task, Tokenizer, each_prompt, load_sft, tokenize_prompt,
+    tokenize_sft,
 };
 use serde_json::{Map, Value};
 use std::path::Path;
+
+/// Characters of a prompt that are shown as a run begins.
+const SHOWN_CHARS: usize = 240;
 
 /// Converts strings to tokens for one model.
 #[derive(Debug)]
@@ -20,8 +24,8 @@ pub struct TextModel {
     pub template: Option<ChatTemplate>,
     /// Put before every conversation.
     pub system_prompt: Option<String>,
-    /// True if a string prompt becomes one user message.
-    pub apply_chat: bool,
+    /// What a prompt that is a string becomes.
+    pub strings: Strings,
     /// Ends a supervised completion of plain text.
     pub eos: Option<u32>,
 }
@@ -383,10 +387,27 @@ impl TextModel {
             self.template.as_ref(),
             &row.prompt,
             self.system_prompt.as_deref(),
-            self.apply_chat,
+            &self.strings,
         )?;
         let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
         Ok(Item { ids, text, messages, columns: row.columns, ..Item::default() })
+    }
+
+    /// Describes what was done to a prompt, and shows it as the model reads it.
+    pub fn first_prompt_words(&self, item: &Item) -> String {
+        let is_chat = item.messages.is_some();
+        let form = match (&self.strings, is_chat || self.system_prompt.is_some()) {
+            (_, true) => "prompts are conversations in the chat template",
+            (Strings::Chat { .. }, false) if self.strings.wraps(&item.text) => {
+                "each prompt is a user message in the chat template (data.chat_template = \"none\" takes it as it is)"
+            }
+            (Strings::Chat { .. }, false) => {
+                "prompts already contain the chat template's marks and are taken as they are"
+            }
+            (Strings::Raw, false) => "prompts are taken as they are",
+        };
+        let shown = self.tokenizer.decode(&item.ids, false);
+        format!("{form}; the first: {:?}", shortened(&shown, SHOWN_CHARS))
     }
 
     fn sft_item(&self, row: &SftRow) -> Result<Item> {
@@ -395,11 +416,22 @@ impl TextModel {
             self.template.as_ref(),
             row,
             self.system_prompt.as_deref(),
-            self.apply_chat,
+            &self.strings,
             self.eos,
         )?;
         Ok(Item { ids, text: prompt_text(&row.prompt), completion, ..Item::default() })
     }
+}
+
+/// Cuts the middle out of a text of more than `most` characters.
+fn shortened(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_string();
+    }
+    let head: String = text.chars().take(most / 2).collect();
+    let tail: String = text.chars().skip(count - most / 2).collect();
+    format!("{head} ... {tail}")
 }
 
 /// Runs `work` on a thread that ends with it.

@@ -1,7 +1,7 @@
 //! Evaluation over episodes: the mean return on seeds that are the same for every run.
 
 use super::{Episodes, KeptEpisode};
-use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group};
+use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums};
 use crate::roles::Trainer;
 use plimsoll_base::Result;
 use plimsoll_plan::samples_kept;
@@ -44,9 +44,7 @@ pub(crate) fn evaluate_episodes(
         let room = kept.saturating_sub(examples.len()).min(scored.len());
         examples.extend((0..room).map(|s| episodes.kept(how.step, &trainer.samples, s)));
     }
-    report.score /= (report.num_samples - report.num_unscored).max(1) as f64;
-    report.best /= count.max(1) as f64;
-    report.pass_at_k.values_mut().for_each(|sum| *sum /= count.max(1) as f64);
+    end_sums(&mut report, count);
     report.seconds = started.elapsed().as_secs_f64();
     Ok((report, examples))
 }

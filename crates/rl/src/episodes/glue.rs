@@ -135,7 +135,7 @@ mod tests {
             tokenizer: Tokenizer::from_files(&files, 259).unwrap(),
             template: template.map(|source| ChatTemplate::new(source, &[]).unwrap()),
             system_prompt: template.map(|_| "Be brief.".to_string()),
-            apply_chat: false,
+            strings: Default::default(),
             eos: Some(EOS),
         }
     }

@@ -2,14 +2,14 @@
 
 use crate::data::dataset::TextModel;
 use crate::data::models::{open_model, text_model};
-use crate::eval::verb_facts;
+use crate::eval::{keep_within_positions, verb_facts};
 use crate::roles::{Sources, Trainer, sampling};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::{devices, plan_sampling};
 use plimsoll_rollout::{Finish, Request, StopCondition};
-use plimsoll_text::{Message, Prompt, StopMatcher, StreamDecoder, tokenize_prompt};
+use plimsoll_text::{Prompt, StopMatcher, StreamDecoder, Strings, tokenize_prompt};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -70,13 +70,11 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     devices::check(verb.run.device)?;
     let model = open_model(&verb.model, &verb.model_options)?;
     let mut text = text_model(&model, &verb.data)?;
-    text.apply_chat = !raw && text.template.is_some();
-    let prompt = match text.apply_chat {
-        true => Prompt::Messages(vec![Message::new("user", prompt)]),
-        false => Prompt::Text(prompt.to_string()),
-    };
-    let system = text.system_prompt.as_deref();
-    let ids = tokenize_prompt(&text.tokenizer, text.template.as_ref(), &prompt, system, text.apply_chat)?;
+    if raw {
+        text.strings = Strings::Raw;
+    }
+    let (prompt, system) = (Prompt::Text(prompt.to_string()), text.system_prompt.as_deref());
+    let ids = tokenize_prompt(&text.tokenizer, text.template.as_ref(), &prompt, system, &text.strings)?;
     if ids.is_empty() {
         return Err(
             Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")
@@ -84,6 +82,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     }
     let mut run = RunSpec::of_verb(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
+    keep_within_positions(&mut run, &model, ids.len())?;
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
@@ -92,7 +91,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     let request = Request {
         prompts: &[&ids],
         group_size: 1,
-        max_new_tokens: verb.rollout.max_new_tokens as usize,
+        max_new_tokens: run.rollout.max_new_tokens as usize,
         sampling: sampling(&run.rollout, verb.seed),
         eos: &model.eos_token_ids,
         first_sample_id: 0,

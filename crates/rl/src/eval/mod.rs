@@ -5,25 +5,28 @@
 
 pub mod generate;
 mod pass_rates;
+mod responses;
 mod sets;
 
 pub use sets::EvalSet;
+
+use responses::Responses;
 
 use crate::data::dataset::TextModel;
 use crate::data::models::{open_model, text_model};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::grading::Grading;
 use crate::rollout::model_reward;
-use crate::rollout::responses::{Kept, KeptSample};
+use crate::rollout::responses::{Kept, KeptSample, Place};
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
+use plimsoll_config::{DataSets, ModelReward, Positions, RolloutSpec, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{Facts, PerRole, devices, plan_sampling, samples_kept};
+use plimsoll_plan::{Facts, PerRole, check_positions, devices, plan_sampling, samples_kept};
 use plimsoll_reward::{Rewards, Scored};
-use plimsoll_rollout::Request;
-use plimsoll_run::scores::{EvalReport, mean_over_sets, mean_pass_at_k};
+use plimsoll_rollout::{Finish, Request};
+use plimsoll_run::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
@@ -42,6 +45,8 @@ pub struct EvalHow<'s> {
     pub samples: usize,
     /// Steps done, for the kept responses.
     pub step: u32,
+    /// The column with the answer, for the kept responses.
+    pub answer_column: &'s str,
     /// The reward model among the rewards, if there is one.
     pub model_reward: Option<&'s ModelReward>,
 }
@@ -56,12 +61,16 @@ pub struct Evaluated {
     pub examples: Vec<KeptSample>,
 }
 
+/// Receives every response of an evaluation.
+pub type EachResponse<'s> = &'s mut dyn FnMut(&KeptSample) -> Result<()>;
+
 /// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
 pub fn evaluate(
     trainer: &mut Trainer<'_>,
     how: &EvalHow<'_>,
     rewards: &mut Rewards,
     set: &EvalSet,
+    mut each: Option<EachResponse<'_>>,
 ) -> Result<Evaluated> {
     let started = Instant::now();
     let items = &set.items;
@@ -92,21 +101,46 @@ pub fn evaluate(
         }
         let version = trainer.updates();
         let samples = &trainer.samples;
-        let rows = Kept { text: how.text, step: how.step, names: &names, samples, policy_version: version };
+        let rows = Kept {
+            text: how.text,
+            step: how.step,
+            answer_column: how.answer_column,
+            names: &names,
+            samples,
+            policy_version: version,
+        };
         for (g, group) in scored.chunks(how.samples).enumerate() {
             add_group(&mut report, group);
             for (s, one) in (g * how.samples..).zip(group) {
-                if examples.len() < kept {
-                    examples.push(rows.sample(s, &set.name, &items[g].text, &texts[s], one));
+                report.num_empty += usize::from(texts[s].trim().is_empty());
+                report.num_cut += usize::from(samples.finish(s) == Finish::Length);
+                let is_kept = examples.len() < kept;
+                if !is_kept && each.is_none() {
+                    continue;
+                }
+                let place =
+                    Place { set: &set.name, index: (i * at_once + g) as u64, of_group: s - g * how.samples };
+                let row = rows.sample(s, place, &items[g], &texts[s], one);
+                if let Some(each) = &mut each {
+                    each(&row)?;
+                }
+                if is_kept {
+                    examples.push(row);
                 }
             }
         }
     }
-    report.score /= (report.num_samples - report.num_unscored).max(1) as f64;
-    report.best /= items.len().max(1) as f64;
-    report.pass_at_k.values_mut().for_each(|sum| *sum /= items.len().max(1) as f64);
+    end_sums(&mut report, items.len());
     report.seconds = started.elapsed().as_secs_f64();
     Ok(Evaluated { report, examples })
+}
+
+/// Turns the sums that `add_group` made over `prompts` prompts into means.
+pub(crate) fn end_sums(report: &mut EvalReport, prompts: usize) {
+    let (scored, prompts) = ((report.num_samples - report.num_unscored) as f64, prompts.max(1) as f64);
+    report.score.iter_mut().for_each(|sum| *sum /= scored);
+    report.best.iter_mut().for_each(|sum| *sum /= prompts);
+    report.pass_at_k.values_mut().for_each(|sum| *sum /= prompts);
 }
 
 /// Adds the samples of one prompt to `report`, whose means are sums until the last prompt.
@@ -114,8 +148,10 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
     let totals = group.iter().filter_map(|s| s.total).map(f64::from);
     report.num_samples += group.len();
     report.num_unscored += group.len() - totals.clone().count();
-    report.score += totals.clone().sum::<f64>();
-    report.best += totals.reduce(f64::max).unwrap_or(0.0);
+    if let Some(best) = totals.clone().reduce(f64::max) {
+        *report.score.get_or_insert(0.0) += totals.sum::<f64>();
+        *report.best.get_or_insert(0.0) += best;
+    }
     let succeeds = |s: &&Scored| s.parts.first().copied().flatten().is_some_and(|score| score >= SUCCESS);
     let (n, successes) = (group.len() as u32, group.iter().filter(succeeds).count() as u32);
     report.pass_rates.push((f64::from(successes) / f64::from(n.max(1))) as f32);
@@ -125,8 +161,9 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
 }
 
 /// Runs the command `eval`: a model, data sets and rewards, without training. `rows_to`: a file for the prompts with
-/// their pass rates, as JSON lines.
-pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
+/// their pass rates, `responses_to`: one for every response, both as JSON lines.
+pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>) -> Result<Value> {
+    let mut responses = responses_to.map(Responses::create).transpose()?;
     devices::check(verb.run.device)?;
     let model = open_model(&verb.model, &verb.model_options)?;
     let text = text_model(&model, &verb.data)?;
@@ -136,11 +173,12 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
         named = prompts.map(|(name, set)| (name, set.path.clone())).collect();
     }
     let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, false)?;
-    let run = RunSpec::of_verb(verb);
+    let mut run = RunSpec::of_verb(verb);
     let mut rewards = Rewards::new(&run.rewards)?;
     sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
     let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);
     let largest = sets.iter().map(|set| set.items.len()).max().unwrap_or(0);
+    keep_within_positions(&mut run, &model, longest)?;
     let facts = verb_facts(&run, &model, longest, largest);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
@@ -154,19 +192,26 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
         sampling,
         samples: verb.eval.samples.max(1) as usize,
         step: 0,
+        answer_column: &run.data.answer_column,
         model_reward: None,
     };
     let (mut found, mut examples) = (Vec::with_capacity(sets.len()), Vec::with_capacity(sets.len()));
     for set in &sets {
-        let one = evaluate(&mut trainer, &how, &mut rewards, set)?;
+        let mut write = |row: &KeptSample| responses.as_mut().map_or(Ok(()), |file| file.write(row));
+        let each: Option<EachResponse<'_>> = if responses_to.is_some() { Some(&mut write) } else { None };
+        let one = evaluate(&mut trainer, &how, &mut rewards, set, each)?;
         found.push(one.report);
         examples.push(one.examples);
+    }
+    if let Some(file) = responses {
+        file.finish()?;
     }
     if let Some(path) = rows_to {
         pass_rates::write(path, &verb.data, &sets, &found)?;
     }
-    let mut value = verb_report(&sets, &found, &examples);
+    let mut value = verb_report(&how, &sets, &found, &examples);
     value["model"] = json!(verb.model);
+    value["prompts_are"] = json!(text.first_prompt_words(&sets[0].items[0]));
     value["samples_per_prompt"] = json!(how.samples);
     value["arena_bytes"] = json!(report.plan.arena_bytes());
     value["rss_peak_bytes"] = json!(Host::this().rss().peak);
@@ -174,11 +219,17 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>) -> Result<Value> {
 }
 
 /// Returns the command's result: that of a single set, or means over the sets and each of them.
-fn verb_report(sets: &[EvalSet], found: &[EvalReport], examples: &[Vec<KeptSample>]) -> Value {
+fn verb_report(
+    how: &EvalHow<'_>,
+    sets: &[EvalSet],
+    found: &[EvalReport],
+    examples: &[Vec<KeptSample>],
+) -> Value {
     let one = |((set, found), examples): ((&EvalSet, &EvalReport), &Vec<KeptSample>)| {
         json!({
             "data": set.name, "score": found.score, "pass_at_k": found.pass_at_k, "best": found.best,
             "prompts": set.items.len(), "samples": found.num_samples, "unscored": found.num_unscored,
+            "empty": found.num_empty, "cut": found.num_cut, "max_new_tokens": how.rollout.max_new_tokens,
             "tokens": found.tokens, "seconds": found.seconds,
             "tokens_per_second": found.tokens as f64 / found.seconds, "examples": examples,
         })
@@ -191,13 +242,31 @@ fn verb_report(sets: &[EvalSet], found: &[EvalReport], examples: &[Vec<KeptSampl
     let (tokens, seconds) = (sum(|r| r.tokens as f64), sum(|r| r.seconds));
     json!({
         "data": sets.iter().map(|set| set.name.as_str()).collect::<Vec<_>>(),
-        "score": mean_over_sets(found.iter().map(|r| r.score)), "pass_at_k": mean_pass_at_k(found),
-        "best": mean_over_sets(found.iter().map(|r| r.best)),
+        "score": mean_where_measured(found.iter().map(|r| r.score)), "pass_at_k": mean_pass_at_k(found),
+        "best": mean_where_measured(found.iter().map(|r| r.best)),
         "prompts": sets.iter().map(|set| set.items.len()).sum::<usize>(),
         "samples": sum(|r| r.num_samples as f64) as u64, "unscored": sum(|r| r.num_unscored as f64) as u64,
+        "empty": sum(|r| r.num_empty as f64) as u64, "cut": sum(|r| r.num_cut as f64) as u64,
+        "max_new_tokens": how.rollout.max_new_tokens,
         "tokens": tokens as u64, "seconds": seconds, "tokens_per_second": tokens / seconds,
         "sets": each,
     })
+}
+
+/// Shortens the responses of a command to the positions of the model: the length that a user left at its default may be
+/// beyond a small model.
+///
+/// Errors: `positions-beyond-model` where no token follows the longest prompt.
+pub(crate) fn keep_within_positions(
+    run: &mut RunSpec,
+    model: &plimsoll_files::OpenModel,
+    prompt_tokens: usize,
+) -> Result<()> {
+    let room = (model.spec.max_positions as usize).saturating_sub(prompt_tokens);
+    if run.model_options.positions == Positions::Error && room > 0 {
+        run.rollout.max_new_tokens = run.rollout.max_new_tokens.min(room as u32);
+    }
+    check_positions(run, &verb_facts(run, model, prompt_tokens, 1))
 }
 
 /// Returns the facts of a command whose prompts are already tokens.
@@ -238,7 +307,10 @@ mod tests {
         let mut report = EvalReport::default();
         add_group(&mut report, &[right.clone(), wrong.clone(), wrong.clone(), scored(None, None)]);
         assert_eq!(report.pass_at_k, [(1, 0.25), (2, 0.5), (4, 1.0)].into());
-        assert_eq!((report.num_samples, report.num_unscored, report.score, report.best), (4, 1, 4.5, 2.0));
+        assert_eq!(
+            (report.num_samples, report.num_unscored, report.score, report.best),
+            (4, 1, Some(4.5), Some(2.0))
+        );
         add_group(&mut report, &[wrong.clone(), wrong.clone(), wrong.clone(), wrong]);
         assert_eq!(report.pass_at_k, [(1, 0.25), (2, 0.5), (4, 1.0)].into());
         add_group(&mut report, &[right.clone(), right.clone(), right.clone(), right]);

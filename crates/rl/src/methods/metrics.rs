@@ -75,8 +75,11 @@ pub fn add_sets(metrics: &mut Metrics, names: &[&str], groups: &[HeldGroup]) {
     }
 }
 
-/// Returns the metrics of rewards before shaping.
-pub(crate) fn of_rewards(rewards: &RewardMetrics) -> Metrics {
+/// Returns the metrics of rewards before shaping. Without any score there is nothing to report.
+pub(crate) fn of_rewards(rewards: &RewardMetrics, has_scores: bool) -> Metrics {
+    if !has_scores {
+        return Metrics::default();
+    }
     named([
         ("reward", rewards.reward),
         ("reward_std", rewards.reward_std),
@@ -84,16 +87,18 @@ pub(crate) fn of_rewards(rewards: &RewardMetrics) -> Metrics {
     ])
 }
 
-/// Returns the mean of each reward over the samples that it scored, unweighted.
+/// Returns the mean of each reward over the samples that it scored, unweighted. A reward that scored none has no mean.
 pub(crate) fn of_reward_parts<'s>(
     names: &[&str],
     scored: impl Iterator<Item = &'s Scored> + Clone,
 ) -> Metrics {
     let mean = |i: usize| {
         let scores = scored.clone().filter_map(|s| s.parts[i]).map(f64::from);
-        scores.clone().sum::<f64>() / scores.count().max(1) as f64
+        let count = scores.clone().count();
+        (count > 0).then(|| scores.sum::<f64>() / count as f64)
     };
-    names.iter().enumerate().map(|(i, name)| (format!("rewards/{name}/mean"), mean(i))).collect()
+    let one = |(i, name)| Some((format!("rewards/{name}/mean"), mean(i)?));
+    names.iter().enumerate().filter_map(one).collect()
 }
 
 /// Returns the metrics of the weights for samples of an older policy version.

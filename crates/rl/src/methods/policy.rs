@@ -17,15 +17,16 @@ use plimsoll_algo::shaping::shape_rewards;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
-use plimsoll_run::{metrics::Metrics, status::Doing};
+use plimsoll_run::{metrics::Metrics, status::Doing, vitals::Vitals};
 use std::time::Instant;
 
 #[derive(Debug, Default)]
 pub struct StepReport {
     /// Every metric of a part of the step, by name.
     pub metrics: Metrics,
-    /// Mean reward before shaping.
-    pub reward: f64,
+    /// Mean reward before shaping; none if no sample has a score.
+    pub reward: Option<f64>,
+    pub vitals: Vitals,
     pub sampled_tokens: usize,
     pub update_rows: u64,
     /// Largest difference between the trainer's log-probability before the weights changed and l_old, which is the
@@ -100,6 +101,8 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     report.seconds.update = started.elapsed().as_secs_f64();
 
     report.add_actor(&actor);
+    report.vitals.loss = Some(actor.policy.loss);
+    report.vitals.grad_norm = (actor.rows > 0).then_some(actor.update.grad_norm);
     if let Some(critic) = critic {
         report.metrics.extend(metrics::of_critic(&critic));
         report.add("ratio/mean", actor.policy.mean_ratio());
@@ -169,8 +172,9 @@ fn advantages(
     let mut shaped = vec![0f32; lengths.len()];
     let group = cx.run.rollout.group_size as usize;
     let rewards = shape_rewards(&objective.shaping, &totals, &lengths, group, &mut shaped)?;
-    report.reward = rewards.reward;
-    report.metrics.extend(metrics::of_rewards(&rewards));
+    let scored = totals.len() - rewards.num_left_out;
+    report.reward = (scored > 0).then_some(rewards.reward);
+    report.metrics.extend(metrics::of_rewards(&rewards, scored > 0));
     totals.iter().enumerate().filter(|(_, total)| total.is_none()).for_each(|(s, _)| buffers.leave_out(s));
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     let kl = objective.kl.filter(|kl| kl.in_reward).map(|kl| KlReward {
@@ -193,5 +197,14 @@ fn advantages(
         None => discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages),
     }
     whiten(objective.whiten, &buffers.mask, &mut buffers.advantages);
+    let trained = buffers.mask.iter().zip(&buffers.advantages).filter(|(mask, _)| **mask != 0.0);
+    let advantage_max = trained.map(|(_, advantage)| advantage.abs()).reduce(f32::max);
+    report.vitals = Vitals {
+        scored: Some([totals.len(), scored]),
+        left_out: advantage_max.is_none(),
+        advantage_max,
+        reward: report.reward,
+        ..Vitals::default()
+    };
     Ok(if has_kl { sums } else { KlSums::default() })
 }

@@ -1,11 +1,12 @@
 //! Responses as text: stop strings during sampling, and the text that rewards and samples read afterwards.
 
-use crate::data::dataset::TextModel;
+use crate::data::dataset::{Item, TextModel};
 use plimsoll_base::Result;
-use plimsoll_reward::Scored;
+use plimsoll_reward::{Scored, column};
 use plimsoll_rollout::{Finish, Samples, StopCondition};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// A response that is kept for people: a line of `samples/*.jsonl`.
@@ -17,6 +18,16 @@ pub struct KeptSample {
     pub response: String,
     /// The data set of the prompt.
     pub set: String,
+    /// Position of the prompt in the order of training, or its row in an evaluation set.
+    pub prompt_index: u64,
+    /// Index of the sample among those of its prompt.
+    pub sample: usize,
+    /// The answer of the row, cut where it is long; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ground_truth: Option<String>,
+    /// The system prompt that went before the conversation, cut where it is long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
     /// Weighted sum of the rewards; null if none gave a score.
     pub reward: Option<f32>,
     /// The score of each reward, by its name, before its weight.
@@ -38,28 +49,56 @@ pub struct Kept<'s> {
     /// Its tokenizer shows which token wrote what.
     pub text: &'s TextModel,
     pub step: u32,
+    /// The column with the answer.
+    pub answer_column: &'s str,
     pub names: &'s [String],
     pub samples: &'s Samples,
     /// Number of optimizer updates of the weights that sampled them.
     pub policy_version: u64,
 }
 
+/// Which prompt a sample answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'s> {
+    pub set: &'s str,
+    /// `KeptSample::prompt_index`.
+    pub index: u64,
+    /// `KeptSample::sample`.
+    pub of_group: usize,
+}
+
+/// Bytes of an answer or a system prompt in a line of `samples/`, whose size the plan bounds.
+const QUOTED_BYTES_MAX: usize = 256;
+
+/// Cuts a text at a character.
+fn cut(text: &str) -> String {
+    let end = (0..=text.len().min(QUOTED_BYTES_MAX)).rev().find(|&at| text.is_char_boundary(at));
+    text[..end.unwrap_or(0)].to_string()
+}
+
 impl Kept<'_> {
-    /// Returns sample `index`: a response to a prompt of `set`, and its scores.
+    /// Returns sample `index`: a response to the prompt of `item`, and its scores.
     pub fn sample(
         &self,
         index: usize,
-        set: &str,
-        prompt: &str,
+        place: Place<'_>,
+        item: &Item,
         response: &str,
         scored: &Scored,
     ) -> KeptSample {
         let samples = self.samples;
         KeptSample {
             step: self.step,
-            prompt: prompt.to_string(),
+            prompt: item.text.clone(),
             response: response.to_string(),
-            set: set.to_string(),
+            set: place.set.to_string(),
+            prompt_index: place.index,
+            sample: place.of_group,
+            ground_truth: column(&item.columns, self.answer_column).map(|answer| match answer {
+                Value::String(text) => cut(text),
+                other => cut(&other.to_string()),
+            }),
+            system_prompt: self.text.system_prompt.as_deref().map(cut),
             reward: scored.total,
             rewards: self.names.iter().cloned().zip(scored.parts.iter().copied()).collect(),
             response_tokens: samples.ids(index).len(),

@@ -11,7 +11,7 @@ use plimsoll_run::events::{EvalResult, Event};
 use plimsoll_run::lead::Lead;
 use plimsoll_run::progress::Progress;
 use plimsoll_run::report::eval_samples_name;
-use plimsoll_run::scores::{EvalReport, PairScore, mean_over_sets, metric_value};
+use plimsoll_run::scores::{EvalReport, PairScore, mean_over_sets, mean_where_measured, metric_value};
 use plimsoll_run::status::Doing;
 
 impl LanguageRun<'_> {
@@ -31,6 +31,8 @@ impl LanguageRun<'_> {
                 pass_at_k: report.pass_at_k.clone(),
                 pairs: report.pairs,
                 num_samples: report.num_samples,
+                num_empty: report.num_empty,
+                num_cut: report.num_cut,
                 seconds: report.seconds,
             }))?;
             reports.push(report);
@@ -38,8 +40,8 @@ impl LanguageRun<'_> {
         if !reports.is_empty() {
             let progress = &mut lead.progress;
             record_pairs(progress, step, self.run.train.steps, &reports);
-            progress.last_metric = self.run.metric.map(|metric| metric_value(metric, &reports));
-            progress.last_eval = Some(mean_over_sets(reports.iter().map(|report| report.score)));
+            progress.last_metric = self.run.metric.and_then(|metric| metric_value(metric, &reports));
+            progress.last_eval = mean_where_measured(reports.iter().map(|report| report.score));
             progress.last_eval_step = Some(step);
         }
         Ok(reports)
@@ -54,7 +56,7 @@ impl LanguageRun<'_> {
         let pairs = self.evaluate_pairs(lead, index, step)?;
         if let (Some(found), true) = (pairs, !self.run.has_rewards()) {
             // Over pairs alone the score is their accuracy.
-            return Ok(EvalReport { score: found.accuracy, pairs, ..EvalReport::default() });
+            return Ok(EvalReport { score: Some(found.accuracy), pairs, ..EvalReport::default() });
         }
         lead.part(Doing::Eval, step);
         let mut how = sampling(&self.run.rollout, self.run.seed);
@@ -66,6 +68,7 @@ impl LanguageRun<'_> {
             sampling: how,
             samples: self.run.eval.samples.max(1) as usize,
             step,
+            answer_column: &self.run.data.answer_column,
             model_reward: self.run.model_reward.as_ref(),
         };
         if let Some(episodes) = &mut self.episodes {
@@ -76,7 +79,7 @@ impl LanguageRun<'_> {
         }
         let sets = &self.session.eval;
         let Evaluated { report, examples } =
-            evaluate(&mut self.trainer, &how, &mut self.rewards, &sets[index])?;
+            evaluate(&mut self.trainer, &how, &mut self.rewards, &sets[index], None)?;
         let name = eval_samples_name(step, (sets.len() > 1).then_some(sets[index].name.as_str()));
         lead.dir.write_samples_named(&name, &examples)?;
         Ok(EvalReport { pairs, ..report })

@@ -10,7 +10,7 @@ use crate::rollout::responses::response_text;
 use crate::save::prepare;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
-use plimsoll_plan::RoleName;
+use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{HELD, HeldState, RunState};
 use plimsoll_run::ending::Summary;
@@ -64,6 +64,22 @@ impl<'r> LanguageRun<'r> {
         Ok(())
     }
 
+    /// Shows a prompt as the model reads it: a wrong form is the commonest cause of a run that learns nothing.
+    fn show_first_prompt(&mut self, lead: &mut Lead<'_, '_, '_, '_>) -> Result<()> {
+        let Session { data, text, facts, .. } = &mut self.session;
+        let (longest, known) = (longest_sequence(self.run, facts), facts.spec.max_positions);
+        if longest > known as usize {
+            lead.note(format!("sequences reach {longest} positions; the model was trained for {known}"));
+        }
+        if self.episodes.is_some() {
+            return Ok(());
+        }
+        if let Some(first) = data.batch(text, 0, 1)?.first() {
+            lead.note(text.first_prompt_words(first));
+        }
+        Ok(())
+    }
+
     /// Returns a number that identifies the weights of a frozen role.
     fn frozen_sum(&self, role: RoleName) -> Option<f64> {
         self.trainer.role(role)?.sum_squares
@@ -72,6 +88,7 @@ impl<'r> LanguageRun<'r> {
 
 impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     fn begin(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
+        self.show_first_prompt(lead)?;
         let reports = self.evaluate_sets(lead, 0)?;
         lead.progress.set_before(&self.set_names(), &reports);
         Ok(())
@@ -162,7 +179,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary {
         let p = &lead.progress;
         let rate = |tokens: u64, seconds: f64| {
-            if seconds > 0.0 { json!(tokens as f64 / seconds) } else { Value::Null }
+            if tokens > 0 && seconds > 0.0 { json!(tokens as f64 / seconds) } else { Value::Null }
         };
         let mut summary = json!({
             "steps": p.step,

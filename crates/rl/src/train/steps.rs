@@ -8,14 +8,18 @@ use crate::episodes::KeptEpisode;
 use crate::methods::policy::step;
 use crate::methods::sft::sft_step;
 use crate::methods::{PairMethod, metrics};
+use crate::roles::UpdateStats;
 use crate::rollout::model_reward;
-use crate::rollout::responses::{Kept, KeptSample};
+use crate::rollout::responses::{Kept, KeptSample, Place};
 use plimsoll_base::Result;
 use plimsoll_plan::SAMPLES_KEPT;
+use plimsoll_rollout::Finish;
 use plimsoll_run::lead::{Lead, Stepped};
 use plimsoll_run::metrics::Metrics;
 use plimsoll_run::run_dir::RunDir;
+use plimsoll_run::scores::EvalReport;
 use plimsoll_run::status::Doing;
+use plimsoll_run::vitals::Vitals;
 use std::time::Instant;
 
 impl LanguageRun<'_> {
@@ -50,18 +54,35 @@ impl LanguageRun<'_> {
         progress.rollout_s += report.seconds.rollout;
         progress.update_s += report.seconds.update;
         progress.flops += report.flops;
-        let reward = Some(report.reward);
+        let reward = report.reward;
         progress.reward_first = progress.reward_first.or(reward);
-        progress.reward_last = reward;
+        progress.reward_last = reward.or(progress.reward_last);
         self.keep_samples(&lead.dir, n)?;
         if let Some(fault) = &report.fault {
             lead.note(format!("step {n}: an episode was left out: {fault}"));
+        }
+        if n == 1 {
+            self.note_faults(lead);
         }
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
         let sets: Vec<&str> = self.session.data.names().collect();
         metrics::add_sets(&mut metrics, &sets, &self.held.groups()[self.held.last()]);
-        self.step_done(lead, n, Stepped { seconds, reward, metrics, ..Stepped::default() })
+        let vitals = report.vitals;
+        self.step_done(lead, n, Stepped { seconds, reward, metrics, vitals, ..Stepped::default() })
+    }
+
+    /// Says after the first step how many responses are empty or cut, which a mean reward does not show.
+    fn note_faults(&self, lead: &mut Lead<'_, '_, '_, '_>) {
+        let texts = self.held.groups()[self.held.last()].iter().flat_map(|group| &group.texts);
+        let (count, empty) =
+            texts.fold((0, 0), |(n, empty), text| (n + 1, empty + usize::from(text.trim().is_empty())));
+        let samples = self.trainer.step_samples();
+        let is_cut = |s: &usize| samples.finish(*s) == Finish::Length;
+        let words = EvalReport::fault_words(empty, (0..samples.len()).filter(is_cut).count());
+        if !words.is_empty() {
+            lead.note(format!("step 1: {count} responses{words}"));
+        }
     }
 
     pub(super) fn supervised_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
@@ -73,7 +94,7 @@ impl LanguageRun<'_> {
         self.cursor.data_position += rows as u64;
         self.cursor.next_sample_id += rows as u64;
         let (loss, metrics) = (report.sums.mean_nll(), metrics::of_sft(&report));
-        self.data_step_done(lead, n, started, report.update.rows, loss, metrics)
+        self.data_step_done(lead, n, started, report.update, loss, metrics)
     }
 
     pub(super) fn pair_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
@@ -86,7 +107,7 @@ impl LanguageRun<'_> {
         self.cursor.data_position += rows as u64;
         self.cursor.next_sample_id += 2 * rows as u64;
         let (loss, metrics) = (report.sums.loss, metrics::of_pairs(&report));
-        self.data_step_done(lead, n, started, report.update.rows, loss, metrics)
+        self.data_step_done(lead, n, started, report.update, loss, metrics)
     }
 
     /// Reports a step that is all update.
@@ -95,14 +116,16 @@ impl LanguageRun<'_> {
         lead: &mut Lead<'_, '_, '_, '_>,
         n: u32,
         started: Instant,
-        rows: u64,
+        update: UpdateStats,
         loss: f64,
         metrics: Metrics,
     ) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
-        lead.progress.update_tokens += rows;
+        lead.progress.update_tokens += update.rows;
         lead.progress.update_s += seconds;
-        self.step_done(lead, n, Stepped { seconds, loss: Some(loss), metrics, ..Stepped::default() })
+        let loss = Some(loss);
+        let vitals = Vitals { grad_norm: Some(update.grad_norm), loss, ..Vitals::default() };
+        self.step_done(lead, n, Stepped { seconds, loss, metrics, vitals, ..Stepped::default() })
     }
 
     fn step_done(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32, stepped: Stepped) -> Result<()> {
@@ -127,13 +150,21 @@ impl LanguageRun<'_> {
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
         let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);
-        let kept = Kept { text: &self.session.text, step: n, names: &names, samples, policy_version };
+        let kept = Kept {
+            text: &self.session.text,
+            step: n,
+            answer_column: &self.run.data.answer_column,
+            names: &names,
+            samples,
+            policy_version,
+        };
         let groups = self.held.last();
         let rows: Vec<KeptSample> = (groups.start * group..groups.end * group)
             .take(SAMPLES_KEPT)
             .map(|s| {
                 let (of, i) = (&self.held.groups()[s / group], s % group);
-                kept.sample(s, sets[of.item.set], &of.item.text, &of.texts[i], &of.scored[i])
+                let place = Place { set: sets[of.item.set], index: of.position, of_group: i };
+                kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i])
             })
             .collect();
         dir.write_samples(n, &rows)

@@ -1,0 +1,211 @@
+//! Steps that teach nothing: no sample has a score or is trained on, all advantages or the gradient are zero, or the loss
+//! exploded. Such steps are named by a warning, and `train.dead_steps_max` of them in a row end the run.
+
+use plimsoll_base::Error;
+use serde::{Deserialize, Serialize};
+
+/// Steps in a row after which a warning is given. One group of equal rewards is ordinary; a step without any score is not.
+const WARN_AFTER: u32 = 3;
+/// A loss has exploded if its magnitude is this multiple of the smallest so far, or of 1 if that is larger.
+const EXPLODED: f64 = 100.0;
+
+/// What a step shows of whether anything can be learned from it. None where the method has no such number.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Vitals {
+    /// Samples, and those of them that have a score.
+    pub scored: Option<[usize; 2]>,
+    /// True if no sample with a score is trained on.
+    pub left_out: bool,
+    /// Largest magnitude of an advantage.
+    pub advantage_max: Option<f32>,
+    /// Mean reward, for messages.
+    pub reward: Option<f64>,
+    /// Norm of the last update's gradient before it was clipped; none in a step without an update.
+    pub grad_norm: Option<f64>,
+    pub loss: Option<f64>,
+}
+
+/// Why a step teaches nothing; the first of several causes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sign {
+    NoScore,
+    LeftOut,
+    NoAdvantage,
+    NoGradient,
+    LossExploded { least: f64 },
+}
+
+/// Counts steps that teach nothing. A checkpoint carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeadSteps {
+    /// Steps in a row, up to the last one.
+    in_a_row: u32,
+    /// The smallest magnitude of the loss.
+    #[serde(with = "crate::checkpoint::exact_option")]
+    least_loss: Option<f64>,
+}
+
+/// What follows from a step that teaches nothing.
+#[derive(Debug)]
+pub enum Verdict {
+    Alive,
+    Warn(Error),
+    /// `train.dead_steps_max` is reached.
+    Stop(Error),
+}
+
+impl DeadSteps {
+    /// Counts a step. `max`: steps in a row that end the run; 0 never ends it.
+    pub fn count(&mut self, vitals: &Vitals, max: u32) -> Verdict {
+        let sign = self.sign(vitals);
+        if let Some(loss) = vitals.loss.map(f64::abs).filter(|loss| loss.is_finite()) {
+            self.least_loss = Some(self.least_loss.map_or(loss, |least| least.min(loss)));
+        }
+        let Some(sign) = sign else {
+            self.in_a_row = 0;
+            return Verdict::Alive;
+        };
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if max > 0 && self.in_a_row >= max {
+            return Verdict::Stop(self.error(sign, vitals, max));
+        }
+        let warn_after = if sign == Sign::NoScore { 1 } else { WARN_AFTER };
+        match self.in_a_row == warn_after {
+            true => Verdict::Warn(self.error(sign, vitals, max)),
+            false => Verdict::Alive,
+        }
+    }
+
+    fn sign(&self, vitals: &Vitals) -> Option<Sign> {
+        if vitals.scored.is_some_and(|[samples, scored]| samples > 0 && scored == 0) {
+            return Some(Sign::NoScore);
+        }
+        if vitals.left_out {
+            return Some(Sign::LeftOut);
+        }
+        if vitals.advantage_max == Some(0.0) {
+            return Some(Sign::NoAdvantage);
+        }
+        if vitals.grad_norm == Some(0.0) {
+            return Some(Sign::NoGradient);
+        }
+        let least = self.least_loss?.max(1.0);
+        (vitals.loss?.abs() > EXPLODED * least).then_some(Sign::LossExploded { least })
+    }
+
+    fn error(&self, sign: Sign, vitals: &Vitals, max: u32) -> Error {
+        let steps = match self.in_a_row {
+            1 => "in this step".to_string(),
+            n => format!("in the last {n} steps"),
+        };
+        let error = match sign {
+            Sign::NoScore => {
+                let samples = vitals.scored.map_or(0, |[samples, _]| samples);
+                Error::new("no-score", format!("no sample has a score {steps}, so nothing was learned"))
+                    .fact(format!("samples of the last step: {samples}, with a score: 0"))
+                    .hint("`rewards/NAME/*` in events.jsonl counts why; grade one response with `plimsoll grade`")
+            }
+            Sign::LeftOut => {
+                let message = format!("no sample was trained on {steps}, so nothing was learned");
+                Error::new("nothing-trained", message)
+                    .fact("every sample with a score was left out: loss.mask_truncated leaves out those that the length limit cut")
+                    .hint("raise rollout.max_new_tokens, or set loss.mask_truncated = false")
+            }
+            Sign::NoAdvantage => {
+                let reward = vitals.reward.unwrap_or(f64::NAN);
+                let message = format!("all advantages are zero {steps}, so nothing was learned");
+                Error::new("no-advantage", message)
+                    .fact(format!("every group's rewards are equal; their mean in the last step is {reward:.3}"))
+                    .hint("if all answers are right, the task is learned: stop, or give harder prompts")
+                    .hint("if all are wrong, give easier prompts, a larger rollout.group_size or a reward with steps between")
+            }
+            Sign::NoGradient => {
+                let message = format!("the gradient is exactly zero {steps}, so no weight changed");
+                Error::new("no-gradient", message).hint(
+                    "lower train.learning_rate: a policy that is certain of every token has no gradient",
+                )
+            }
+            Sign::LossExploded { least } => {
+                let loss = vitals.loss.unwrap_or(f64::NAN);
+                let message =
+                    format!("the loss is {loss:.3e}, {:.0} times its smallest value", loss.abs() / least);
+                Error::new("loss-exploded", message)
+                    .fact(format!("for {} steps in a row", self.in_a_row))
+                    .hint("lower train.learning_rate, and resume from a checkpoint before it")
+            }
+        };
+        match max {
+            0 => error,
+            _ => error
+                .fact(format!("train.dead_steps_max = {max} such steps in a row end the run"))
+                .hint("set train.dead_steps_max = 0 to go on in any case"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALIVE: Vitals = Vitals {
+        scored: Some([8, 8]),
+        advantage_max: Some(1.0),
+        left_out: false,
+        reward: Some(0.5),
+        grad_norm: Some(0.1),
+        loss: Some(0.2),
+    };
+
+    fn slug_of(verdict: Verdict) -> Option<(&'static str, bool)> {
+        match verdict {
+            Verdict::Alive => None,
+            Verdict::Warn(error) => Some((error.slug, false)),
+            Verdict::Stop(error) => Some((error.slug, true)),
+        }
+    }
+
+    #[test]
+    fn each_sign_warns_once_and_ends_the_run_at_the_limit() {
+        let cases = [
+            (Vitals { scored: Some([8, 0]), advantage_max: Some(0.0), ..ALIVE }, "no-score", 1),
+            (Vitals { left_out: true, advantage_max: None, ..ALIVE }, "nothing-trained", 3),
+            (Vitals { advantage_max: Some(0.0), grad_norm: Some(0.0), ..ALIVE }, "no-advantage", 3),
+            (Vitals { grad_norm: Some(0.0), ..ALIVE }, "no-gradient", 3),
+            (Vitals { loss: Some(-101.0), ..ALIVE }, "loss-exploded", 3),
+        ];
+        for (dead, slug, warns_at) in cases {
+            let mut steps = DeadSteps::default();
+            assert!(slug_of(steps.count(&ALIVE, 5)).is_none());
+            for step in 1..=6 {
+                let expect = match step {
+                    5.. => Some((slug, true)),
+                    _ if step == warns_at => Some((slug, false)),
+                    _ => None,
+                };
+                assert_eq!(slug_of(steps.count(&dead, 5)), expect, "{slug} {step}");
+            }
+            assert!(slug_of(steps.count(&ALIVE, 5)).is_none());
+            assert_eq!(steps.in_a_row, 0, "a step that teaches something ends the row");
+        }
+    }
+
+    #[test]
+    fn zero_never_ends_a_run() {
+        let mut steps = DeadSteps::default();
+        let dead = Vitals { grad_norm: Some(0.0), ..ALIVE };
+        let stops = (0..1000).filter(|_| matches!(steps.count(&dead, 0), Verdict::Stop(_))).count();
+        assert_eq!(stops, 0);
+    }
+
+    #[test]
+    fn what_a_method_does_not_have_is_no_sign() {
+        let mut steps = DeadSteps::default();
+        for _ in 0..10 {
+            assert!(slug_of(steps.count(&Vitals::default(), 1)).is_none());
+        }
+        // A loss near zero may become ordinary again: below a magnitude of 100 nothing exploded.
+        steps.count(&Vitals { loss: Some(1e-6), ..Vitals::default() }, 1);
+        assert!(slug_of(steps.count(&Vitals { loss: Some(3.0), ..Vitals::default() }, 1)).is_none());
+    }
+}
