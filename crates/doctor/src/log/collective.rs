@@ -96,17 +96,18 @@ impl Collectives {
         let work = self.reports.iter().find_map(|report| report.work.as_ref());
         if let Some(work) = work {
             let waited = work.timeout_ms.map_or(String::new(), |ms| format!(" waited {}", minutes(ms)));
-            let who =
-                if ranks.is_empty() { String::new() } else { format!("; {} report it", listed(&ranks)) };
+            let who = if ranks.is_empty() {
+                String::new()
+            } else {
+                format!(", by the report of {}", listed(&ranks))
+            };
             diagnosis.reasons.push(format!("{} number {}{waited}{who}", work.operation, work.number));
         }
         let silent: BTreeSet<u64> = ranks
             .last()
             .map_or(BTreeSet::new(), |last| (0..*last).filter(|rank| !ranks.contains(rank)).collect());
         if !silent.is_empty() {
-            diagnosis
-                .reasons
-                .push(format!("{} of the same numbering are silent: begin with their logs", listed(&silent)));
+            diagnosis.reasons.push(format!("silent: {}; begin with their logs", listed(&silent)));
         }
         self.out_of_step(diagnosis);
         self.late(diagnosis);
@@ -207,7 +208,7 @@ mod tests {
         let lines = [of(0, "ALLREDUCE", 8), of(3, "ALLREDUCE", 8)];
         assert_eq!(
             reasons(&lines.each_ref().map(String::as_str)),
-            "allreduce number 34 waited 30 minutes; ranks 0, 3 report it; ranks 1, 2 of the same numbering are silent: begin with their logs"
+            "allreduce number 34 waited 30 minutes, by the report of ranks 0, 3; silent: ranks 1, 2; begin with their logs"
         );
         let lines = [of(0, "_ALLGATHER_BASE", 1_572_864), of(1, "_ALLGATHER_BASE", 512)];
         let found = reasons(&lines.each_ref().map(String::as_str));

@@ -1,7 +1,7 @@
 //! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
 
 use super::signatures::{Level, Rule};
-use super::text::{clean, message, shown, tag};
+use super::text::{clean, is_quiet, message, shown, tag};
 use super::time::{Stamp, stamp};
 use memchr::{memchr, memchr2, memmem, memrchr, memrchr2};
 use std::cell::OnceCell;
@@ -20,6 +20,9 @@ const LINES_NEAR: usize = 3;
 /// Lines after a message that are read for frames: some loggers print the cause first.
 const LINES_AFTER: usize = 60;
 
+const TRACEBACK: &str = "Traceback (most recent call last)";
+/// The most lines that a frame takes, on average over a traceback.
+const LINES_A_FRAME: usize = 6;
 /// Lines of a frame after its first: the code, and what marks a part of it.
 const FRAME_LINES: u64 = 3;
 
@@ -67,6 +70,11 @@ impl Verdict {
         self.first_steps.push(step.into());
         self
     }
+}
+
+/// Returns true for the first line of a frame, plain or in a box.
+pub fn is_frame(message: &str) -> bool {
+    message.starts_with("File \"") || message.contains('\u{2771}')
 }
 
 /// A line in its window.
@@ -160,13 +168,15 @@ impl<'w> Moment<'w> {
                 if !self.is_own(&line) {
                     continue;
                 }
-                has_traceback = line.contains("Traceback (most recent call last)");
+                has_traceback = line.contains(TRACEBACK);
                 lines.push(message(&line).to_string());
                 if has_traceback || lines.len() == LINES_BEFORE {
                     break;
                 }
             }
-            if !has_traceback {
+            // A traceback further back, with other lines since, is of something else.
+            let frames = lines.iter().filter(|line| is_frame(line)).count();
+            if !has_traceback || frames * LINES_A_FRAME < lines.len().saturating_sub(LINES_A_FRAME) {
                 lines.truncate(LINES_WITHOUT_TRACEBACK);
             }
             lines.reverse();
@@ -180,10 +190,14 @@ impl<'w> Moment<'w> {
         before[before.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Returns true if the traceback before it is of an exception that Python ignored, as in a destructor.
+    /// Returns true if it is part of a traceback of an exception that Python ignored, as in a destructor.
     pub fn is_ignored(&self) -> bool {
-        let lines = self.before().len() + 1;
-        self.lines_back().take(lines).any(|raw| memmem::find(raw, b"Exception ignored in").is_some())
+        // The head of the traceback is before its frames, and Python's remark before that.
+        let frames = (self.line - self.traceback_from()) as usize;
+        let is_head = self.text.contains(TRACEBACK);
+        let remark = self.lines_back().nth(if is_head { 0 } else { frames + 1 });
+        (is_head || frames > 0)
+            && remark.is_some_and(|raw| memmem::find(raw, b"Exception ignored in").is_some())
     }
 
     /// Returns the first line of the frames before this one, or this line.
@@ -191,7 +205,7 @@ impl<'w> Moment<'w> {
         let (mut frames, mut others) = (0, 0);
         for (index, line) in self.before().iter().rev().enumerate() {
             others += 1;
-            if line.starts_with("File \"") {
+            if is_frame(line) {
                 (frames, others) = (index as u64 + 1, 0);
             } else if others > FRAME_LINES {
                 break;
@@ -230,6 +244,7 @@ impl<'w> Moment<'w> {
             }
         };
         is_match
+            && !(rule.is_loud && is_quiet(&self.text))
             && rule.needs.as_ref().is_none_or(|regex| self.around(regex))
             && rule.unless.as_ref().is_none_or(|regex| !regex.is_match(self.near()))
             && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))

@@ -258,12 +258,12 @@ impl<'s> Scanner<'s> {
         let matches = |regex: &regex::Regex| regex.is_match(message(&moment.text));
         let is_suspicious = rule.regex.as_ref().is_none_or(matches)
             && !rule.unless.as_ref().is_some_and(|regex| regex.is_match(&moment.text))
-            && !(is_quiet && row.rank > 0);
+            && !is_quiet;
         if !is_suspicious || moment.is_ignored() {
             return;
         }
         let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
-        let rank = row.rank + usize::from(is_quiet);
+        let rank = row.rank;
         state.suspicions.push(Suspicion {
             rank,
             file,

@@ -129,6 +129,8 @@ pub struct Rule {
     pub about: About,
     /// Of its events; a judgement's events have that of their class.
     pub level: Option<Level>,
+    /// Only lines that their logger does not call information or a warning.
+    pub is_loud: bool,
     /// Must match from within the line.
     pub regex: Option<Regex>,
     /// The match may begin a line before the literal, because terminals wrap messages.
@@ -235,6 +237,8 @@ struct SuspiciousRow {
 struct SignRow {
     find: Vec<String>,
     level: Option<Level>,
+    #[serde(default)]
+    loud: bool,
     regex: Option<String>,
     needs: Option<String>,
     unless: Option<String>,
@@ -333,6 +337,7 @@ impl Rules {
         self.rules.push(Rule {
             about,
             level: sign.level.or(level),
+            is_loud: sign.loud,
             regex: compiled(&sign.regex),
             wraps: has_gap && !pattern.starts_with('^'),
             spans_lines: has_gap || pattern.contains(r"[\s\S]"),

@@ -8,7 +8,10 @@ use super::diagnosis::{Diagnosis, Evidence, Follow, UNKNOWN};
 use super::event::Event;
 use super::scan::Found;
 use super::signatures::{Level, Signatures};
+use super::text::regex;
 use super::time::Stamp;
+use regex::Regex;
+use std::sync::LazyLock;
 
 /// Lines shown of the named class.
 const EVIDENCE_MAX: usize = 6;
@@ -131,6 +134,7 @@ fn describe(signatures: &Signatures, found: &Found, events: &[&Event], first: us
     match class.slug.as_str() {
         "worker-sigkill-unknown" => weigh_kill(events, &mut diagnosis),
         "nccl-timeout-secondary" => found.collectives.explain(&mut diagnosis),
+        "disk-full" => diagnosis.reasons.extend(free_space(found, events)),
         _ => {}
     }
     diagnosis.follows = follows(signatures, found, events, first);
@@ -153,6 +157,19 @@ fn follows(signatures: &Signatures, found: &Found, events: &[&Event], first: usi
         }
     }
     follows
+}
+
+static FREE: LazyLock<Regex> = LazyLock::new(|| regex(r"available space: ([\d.]+ ?\w+)"));
+
+/// Returns how Ray's notes saw a disk fill.
+fn free_space(found: &Found, events: &[&Event]) -> Option<String> {
+    let notes = events.iter().filter(|event| event.level == Level::Note);
+    let mut free = notes.filter_map(|event| Some((event, FREE.captures(&event.text)?[1].to_string())));
+    let (first, last) = (free.next()?, free.next_back()?);
+    let place = |event: &Event| format!("{}:{}", found.files[event.file], event.line);
+    (first.1 != last.1).then(|| {
+        format!("free space went from {} ({}) to {} ({})", first.1, place(first.0), last.1, place(last.0))
+    })
 }
 
 /// A SIGKILL is a kill for lack of memory only by evidence, in this order: counters, the kernel's line, exit code 137,

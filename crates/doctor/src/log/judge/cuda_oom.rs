@@ -1,7 +1,7 @@
 //! Out of memory on a card: whose memory, and for what. PyTorch's message holds up to six numbers; the frames before it
 //! show what asked for the memory.
 
-use crate::log::event::{Moment, Verdict};
+use crate::log::event::{Moment, Verdict, is_frame};
 use crate::log::signatures::Mark;
 use crate::log::state::FileState;
 use crate::log::text::regex;
@@ -189,7 +189,7 @@ fn pools(numbers: &Numbers) -> Option<Verdict> {
 
 /// Returns the lines after the message if the frames are there and not before it.
 fn frames_after<'m>(moment: &'m Moment) -> &'m str {
-    let has_frames = moment.before().iter().any(|line| line.starts_with("File \""));
+    let has_frames = moment.before().iter().any(|line| is_frame(line));
     if has_frames { "" } else { moment.after() }
 }
 
@@ -212,7 +212,7 @@ fn at_save(state: &FileState) -> Verdict {
 
 fn logits_reason(numbers: &Numbers) -> String {
     const VOCABULARY: f64 = 152_064.0;
-    let base = "the innermost frames work on logits, which are [tokens, vocabulary]";
+    let base = "a frame works on logits, which are [tokens, vocabulary]";
     match numbers.wanted {
         Some(wanted) => format!(
             "{base}: this request is {:.0} tokens at a vocabulary of 152,064 in f32, twice that in bf16",
