@@ -20,7 +20,7 @@ const CONSTRUCTORS: [&str; 7] = [
     "Check : : of (",
 ];
 /// Classes that the doctor names, which are data.
-const SIGNATURES: &str = "crates/doctor/data/signatures.toml";
+const SIGNATURES: &str = "crates/doctor/data/signatures/";
 /// Slugs that code matches, each a constant.
 const CONSTANTS: &str = "crates/base/src/slugs.rs";
 
@@ -55,10 +55,12 @@ pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
 
 /// The doctor's classes: each `slug = "..."` of its data, with its place.
 pub fn classes(tree: &Tree) -> impl Iterator<Item = (String, (String, usize))> {
-    let lines = tree.text(SIGNATURES).unwrap_or_default().lines().enumerate();
-    lines.filter_map(|(index, line)| {
-        let slug = line.strip_prefix("slug = \"")?.strip_suffix('"')?;
-        Some((slug.to_string(), (SIGNATURES.to_string(), index + 1)))
+    let files = tree.texts(".toml").filter(|(path, _)| path.starts_with(SIGNATURES));
+    files.flat_map(|(path, text)| {
+        text.lines().enumerate().filter_map(move |(index, line)| {
+            let slug = line.strip_prefix("slug = \"")?.strip_suffix('"')?;
+            Some((slug.to_string(), (path.to_string(), index + 1)))
+        })
     })
 }
 
@@ -143,9 +145,15 @@ mod tests {
     #[test]
     fn classes_of_the_doctor_have_pages_too() {
         let data = "[[class]]\nslug = \"a-b\"\nlevel = \"warning\"\n[[class]]\nslug = \"c\"\n";
-        let found = check(&tree(&[(SIGNATURES, data), ("docs/errors/a-b.md", "# a-b\n")]), &[]);
+        let found = check(
+            &tree(&[("crates/doctor/data/signatures/gpu.toml", data), ("docs/errors/a-b.md", "# a-b\n")]),
+            &[],
+        );
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert_eq!(found, ["crates/doctor/data/signatures.toml:5: slug `c` has no page docs/errors/c.md"]);
+        assert_eq!(
+            found,
+            ["crates/doctor/data/signatures/gpu.toml:5: slug `c` has no page docs/errors/c.md"]
+        );
         let source =
             source("crates/doctor/src/a.rs", "fn f() { [Check::of(\"d\", x), Check::of(\"e\", y)]; }");
         assert_eq!(check(&tree(&[]), &[source]).len(), 2);

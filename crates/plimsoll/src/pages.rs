@@ -18,10 +18,12 @@ pub enum Group {
 impl Group {
     pub const ALL: [Group; 3] = [Group::Error, Group::Log, Group::Machine];
 
-    /// Returns the group of a page. `disk-full` is both an error and a class; it is listed with the errors.
+    /// Returns the group of a page. One that is both an error and a class, as `disk-full` is, shows the error as its
+    /// example and is listed with the errors.
     pub fn of(slug: &str) -> Group {
+        let is_error = page(slug).is_some_and(|page| page.contains(&format!("\nerror[{slug}]")));
         match slug {
-            "disk-full" => Group::Error,
+            _ if is_error => Group::Error,
             _ if slug.starts_with("machine-") => Group::Machine,
             _ if log::classes().any(|class| class == slug) => Group::Log,
             _ => Group::Error,
@@ -80,6 +82,20 @@ pub fn remedies(page: &str) -> Vec<String> {
         }
     }
     steps
+}
+
+/// Returns the steps that help a run of `frameworks`. A step that begins with "In NAME," is for the logs that name it; the
+/// settings of Plimsoll are for its own logs alone. `known` are all frameworks that logs may name.
+pub fn remedies_for(page: &str, known: &[&str], frameworks: &[String]) -> Vec<String> {
+    let helps = |step: &String| {
+        let name = step.strip_prefix("In ").and_then(|rest| Some(rest.split_once(',')?.0));
+        match name.filter(|name| known.contains(name)) {
+            Some("Plimsoll") => frameworks.iter().any(|own| own == "Plimsoll"),
+            Some(name) => frameworks.is_empty() || frameworks.iter().any(|own| own == name),
+            None => true,
+        }
+    };
+    remedies(page).into_iter().filter(helps).collect()
 }
 
 /// Returns the lines below the heading that begins with `heading`, up to the next heading of the same level.
@@ -142,5 +158,21 @@ mod tests {
         assert_eq!(summary(page), "It is full.");
         assert_eq!(why(page), "Because of b.");
         assert_eq!(remedies(page), ["Do this and that.", "Or this."]);
+    }
+
+    #[test]
+    fn remedies_belong_to_the_framework_of_the_log() {
+        let page = page("disk-full").expect("it has a page");
+        let known: Vec<&str> = log::frameworks().collect();
+        let has = |frameworks: &[&str], words: &str| {
+            let named: Vec<String> = frameworks.iter().map(|name| name.to_string()).collect();
+            remedies_for(page, &known, &named).iter().any(|step| step.contains(words))
+        };
+        assert!(has(&[], "--temp-dir") && has(&["Ray"], "--temp-dir") && !has(&["TRL"], "--temp-dir"));
+        assert!(
+            has(&["Plimsoll"], "checkpoint.keep")
+                && !has(&["Ray"], "checkpoint.keep")
+                && !has(&[], "run.dir")
+        );
     }
 }

@@ -96,7 +96,7 @@ const ERRORS: [Theme; 9] = [
 ];
 
 /// First causes that `doctor --log` names.
-const LOGS: [Theme; 4] = [
+const LOGS: [Theme; 5] = [
     theme(
         "In a log: GPU memory",
         &[
@@ -126,7 +126,14 @@ const LOGS: [Theme; 4] = [
             "rollout-resume-",
         ],
     ),
-    theme("In a log: shared memory, descriptors, processes", &["shm-", "fd-", "thread-", "nccl-", "worker-"]),
+    theme(
+        "In a log: shared memory, descriptors, processes",
+        &["shm-", "fd-", "thread-", "nccl-shm-", "worker-"],
+    ),
+    theme(
+        "In a log: ranks, nodes and services",
+        &["nccl-", "network-", "rendezvous-", "ray-node-", "ray-unschedulable", "reward-", "job-"],
+    ),
     theme("In a log: everything else", &[""]),
 ];
 
@@ -138,8 +145,9 @@ pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
     let titles = ERRORS.iter().chain(&LOGS).chain([&MACHINE]).map(|theme| theme.title);
     let mut themes: Vec<(&'static str, Vec<String>)> = titles.map(|title| (title, Vec::new())).collect();
     for slug in pages(tree) {
-        // `disk-full` is an error of Plimsoll and a class.
-        let is_class = classes.contains(&slug) && slug != "disk-full";
+        // A page of both an error of Plimsoll and a class, as `disk-full`, shows the error.
+        let text = tree.text(&format!("{PAGES}{slug}.md")).unwrap_or_default();
+        let is_class = classes.contains(&slug) && !text.contains(&format!("\nerror[{slug}]"));
         let title = match (slug.starts_with("machine-"), is_class) {
             (true, _) => MACHINE.title,
             (false, true) => nearest(&LOGS, &slug),
@@ -176,7 +184,7 @@ mod tests {
         let page = |slug: &str| (format!("docs/errors/{slug}.md"), format!("# {slug}\n"));
         let slugs = ["run-file-changed", "run-file-missing", "machine-swap", "vllm-x", "novel", "README"];
         let mut files: Vec<(String, String)> = slugs.iter().map(|slug| page(slug)).collect();
-        files.push(("crates/doctor/data/signatures.toml".into(), "slug = \"vllm-x\"\n".into()));
+        files.push(("crates/doctor/data/signatures/engine.toml".into(), "slug = \"vllm-x\"\n".into()));
         let files: Vec<(&str, &str)> =
             files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         let found: Vec<(&str, String)> =

@@ -29,8 +29,12 @@ pub struct Follow {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
-    /// The class, which has a page in docs/errors; `unknown` if none matches.
-    pub slug: String,
+    /// The class, which has a page in docs/errors; `unknown` for a failure that none describes; `None` if no line looks
+    /// like a failure.
+    pub slug: Option<String>,
+    /// True if no line looks like a failure and a log ends as that of a run that went well. Without either, the logs
+    /// prove nothing: a kill leaves no line.
+    pub finished: bool,
     /// Lines that show it, the first one first. For `unknown` the first suspicious line; empty if there is none.
     pub evidence: Vec<Evidence>,
     /// What the numbers and frames in the lines say.
@@ -39,17 +43,19 @@ pub struct Diagnosis {
     pub unproven: Vec<String>,
     /// What to try first, for this case, before the remedies of the page.
     pub first_steps: Vec<String>,
+    /// Frameworks that the logs name; a remedy in the settings of another one does not help.
+    pub frameworks: Vec<String>,
     pub files_read: u64,
     /// Bytes of text read, after unpacking.
     pub bytes_read: u64,
-    /// Files that could not be read, with the reason.
+    /// Files that could not be read, or not to their end, with the reason.
     pub not_read: Vec<String>,
 }
 
 impl Diagnosis {
     /// Returns true if there is something to show: a class, or a suspicious line.
     pub fn found(&self) -> bool {
-        self.slug != UNKNOWN || !self.evidence.is_empty()
+        self.slug.is_some()
     }
 
     /// Returns the object of `--json`. `remedies` are those of the page.
@@ -57,6 +63,7 @@ impl Diagnosis {
         let all = [&self.first_steps, remedies].concat();
         json!({
             "slug": self.slug,
+            "finished": self.finished,
             "evidence": self.evidence,
             "reasons": self.reasons,
             "follows": self.follows,

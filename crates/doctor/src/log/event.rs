@@ -1,9 +1,9 @@
 //! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
 
-use super::signatures::Rule;
-use super::text::{clean, message, tag};
+use super::signatures::{Level, Rule};
+use super::text::{clean, is_quiet, message, shown, tag};
 use super::time::{Stamp, stamp};
-use memchr::{memchr, memchr2, memrchr, memrchr2};
+use memchr::{memchr, memchr2, memmem, memrchr, memrchr2};
 use std::cell::OnceCell;
 
 /// Bytes before a line that its traceback may span.
@@ -16,7 +16,15 @@ const LINES_BEFORE: usize = 240;
 /// Lines that are read where there is no traceback.
 const LINES_WITHOUT_TRACEBACK: usize = 40;
 /// Lines after the first that a message may be wrapped over.
-const LINES_AFTER: usize = 3;
+const LINES_NEAR: usize = 3;
+/// Lines after a message that are read for frames: some loggers print the cause first.
+const LINES_AFTER: usize = 60;
+
+const TRACEBACK: &str = "Traceback (most recent call last)";
+/// The most lines that a frame takes, on average over a traceback.
+const LINES_A_FRAME: usize = 6;
+/// Lines of a frame after its first: the code, and what marks a part of it.
+const FRAME_LINES: u64 = 3;
 
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -27,6 +35,9 @@ pub struct Event {
     pub text: String,
     /// By the clock of the file.
     pub stamp: Option<Stamp>,
+    pub level: Level,
+    /// Steps of the file counted before it.
+    pub steps: u64,
     pub verdict: Verdict,
 }
 
@@ -61,6 +72,11 @@ impl Verdict {
     }
 }
 
+/// Returns true for the first line of a frame, plain or in a box.
+pub fn is_frame(message: &str) -> bool {
+    message.starts_with("File \"") || message.contains('\u{2771}')
+}
+
 /// A line in its window.
 pub struct Moment<'w> {
     bytes: &'w [u8],
@@ -72,6 +88,7 @@ pub struct Moment<'w> {
     pub text: String,
     near: OnceCell<String>,
     before: OnceCell<Vec<String>>,
+    after: OnceCell<String>,
 }
 
 /// Returns the range of the line around `at`, or the nearest part of it. A carriage return ends a line here: progress bars
@@ -87,27 +104,57 @@ pub fn piece_around(bytes: &[u8], at: usize) -> (usize, usize) {
 impl<'w> Moment<'w> {
     pub fn new(bytes: &'w [u8], range: (usize, usize), line: u64) -> Moment<'w> {
         let text = clean(&bytes[range.0..range.1]);
-        Moment { bytes, range, line, text, near: OnceCell::new(), before: OnceCell::new() }
+        let (near, before, after) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Moment { bytes, range, line, text, near, before, after }
     }
 
-    /// Returns the message and up to `LINES_AFTER` lines of the same process after it.
+    /// Returns the message and up to `LINES_NEAR` lines of the same process after it.
     pub fn near(&self) -> &str {
         self.near.get_or_init(|| {
-            let mut near = message(&self.text).to_string();
-            let mut at = self.range.1;
-            let own = tag(&self.text);
-            for _ in 0..LINES_AFTER {
-                let Some(newline) = memchr(b'\n', &self.bytes[at..]) else { break };
-                let start = at + newline + 1;
-                let rest = &self.bytes[start..self.bytes.len().min(start + PIECE_AFTER)];
-                let line = clean(&rest[..memchr2(b'\n', b'\r', rest).unwrap_or(rest.len())]);
-                at = start;
-                if own.is_none() || tag(&line) == own {
-                    near.push('\n');
-                    near.push_str(message(&line).trim_end());
-                }
+            let lines = self.lines_ahead().take(LINES_NEAR).filter(|line| self.is_own(line));
+            let lines: Vec<String> = lines.map(|line| message(&line).trim_end().to_string()).collect();
+            let own = message(&self.text).to_string();
+            std::iter::once(own).chain(lines).collect::<Vec<String>>().join("\n")
+        })
+    }
+
+    /// Returns the lines of the same process after it, up to `LINES_AFTER`.
+    pub fn after(&self) -> &str {
+        self.after.get_or_init(|| {
+            let lines = self.lines_ahead().take(LINES_AFTER).filter(|line| self.is_own(line));
+            lines.map(|line| message(&line).trim_end().to_string()).collect::<Vec<String>>().join("\n")
+        })
+    }
+
+    /// Returns the line as evidence: with its continuation if a match of the rule needs it.
+    pub fn shown(&self, rule: &Rule) -> String {
+        let own = message(&self.text);
+        let continues = rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(own));
+        let matched = rule.regex.as_ref().and_then(|regex| regex.find(self.near()));
+        match matched.filter(|_| continues) {
+            Some(matched) => {
+                let end = self.near()[matched.end()..]
+                    .find('\n')
+                    .map_or(self.near().len(), |at| matched.end() + at);
+                shown(&self.near()[..end].replace('\n', " "))
             }
-            near
+            None => shown(&self.text),
+        }
+    }
+
+    fn is_own(&self, line: &str) -> bool {
+        let own = tag(&self.text);
+        own.is_none() || tag(line) == own
+    }
+
+    /// Returns the lines after this one, cleaned, as far as the window reaches.
+    fn lines_ahead(&self) -> impl Iterator<Item = String> {
+        let (bytes, mut at) = (self.bytes, self.range.1);
+        std::iter::from_fn(move || {
+            let start = at + memchr(b'\n', &bytes[at..])? + 1;
+            let rest = &bytes[start..bytes.len().min(start + PIECE_AFTER)];
+            at = start;
+            Some(clean(&rest[..memchr2(b'\n', b'\r', rest).unwrap_or(rest.len())]))
         })
     }
 
@@ -115,20 +162,21 @@ impl<'w> Moment<'w> {
     /// another process are left out.
     pub fn before(&self) -> &[String] {
         self.before.get_or_init(|| {
-            let own = tag(&self.text);
             let (mut lines, mut has_traceback) = (Vec::new(), false);
             for raw in self.lines_back() {
                 let line = clean(&raw[..raw.len().min(PIECE_AFTER)]);
-                if own.is_some() && tag(&line) != own {
+                if !self.is_own(&line) {
                     continue;
                 }
-                has_traceback = line.contains("Traceback (most recent call last)");
+                has_traceback = line.contains(TRACEBACK);
                 lines.push(message(&line).to_string());
                 if has_traceback || lines.len() == LINES_BEFORE {
                     break;
                 }
             }
-            if !has_traceback {
+            // A traceback further back, with other lines since, is of something else.
+            let frames = lines.iter().filter(|line| is_frame(line)).count();
+            if !has_traceback || frames * LINES_A_FRAME < lines.len().saturating_sub(LINES_A_FRAME) {
                 lines.truncate(LINES_WITHOUT_TRACEBACK);
             }
             lines.reverse();
@@ -140,6 +188,30 @@ impl<'w> Moment<'w> {
     pub fn innermost(&self, count: usize) -> String {
         let before = self.before();
         before[before.len().saturating_sub(count)..].join("\n")
+    }
+
+    /// Returns true if it is part of a traceback of an exception that Python ignored, as in a destructor.
+    pub fn is_ignored(&self) -> bool {
+        // The head of the traceback is before its frames, and Python's remark before that.
+        let frames = (self.line - self.traceback_from()) as usize;
+        let is_head = self.text.contains(TRACEBACK);
+        let remark = self.lines_back().nth(if is_head { 0 } else { frames + 1 });
+        (is_head || frames > 0)
+            && remark.is_some_and(|raw| memmem::find(raw, b"Exception ignored in").is_some())
+    }
+
+    /// Returns the first line of the frames before this one, or this line.
+    pub fn traceback_from(&self) -> u64 {
+        let (mut frames, mut others) = (0, 0);
+        for (index, line) in self.before().iter().rev().enumerate() {
+            others += 1;
+            if is_frame(line) {
+                (frames, others) = (index as u64 + 1, 0);
+            } else if others > FRAME_LINES {
+                break;
+            }
+        }
+        self.line.saturating_sub(frames)
     }
 
     /// Returns the time of the line, or of the nearest line before it that has one.
@@ -172,6 +244,7 @@ impl<'w> Moment<'w> {
             }
         };
         is_match
+            && !(rule.is_loud && is_quiet(&self.text))
             && rule.needs.as_ref().is_none_or(|regex| self.around(regex))
             && rule.unless.as_ref().is_none_or(|regex| !regex.is_match(self.near()))
             && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))

@@ -1,22 +1,31 @@
-//! Where logs come from: files, folders (Ray session folders among them), standard input; plain, gzipped or UTF-16.
+//! Where logs come from: files, folders (Ray session folders among them), pipes, standard input; plain, gzipped or UTF-16.
 //!
-//! It does not follow links in a folder and refuses files that are no logs (weights, other archives).
+//! It does not follow links in a folder. It refuses what is no log (weights, other archives) and what has no end: devices and
+//! files of the kernel.
 
-use flate2::read::MultiGzDecoder;
+use super::unpack::Unpacked;
+use super::utf16::{block, text_of};
+use super::waiting::{Waiting, pipe};
 use plimsoll_base::{Error, Result};
-use std::fs::{self, File};
-use std::io::{self, BufReader, Cursor, Read};
+use std::fs::{self, File, FileType};
+use std::io::{self, Cursor, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Files read from folders; a Ray session of a week has some thousands.
 const FILES_MAX: usize = 10_000;
 /// Nesting of folders.
 const DEPTH_MAX: usize = 8;
-/// Bytes read to detect the type of a stream, or converted at once.
-const BLOCK_BYTES: usize = 4096;
+/// Entries of folders that are looked at.
+const ENTRIES_MAX: usize = 1_000_000;
+/// File systems of the kernel, whose files have no end or no log: procfs, sysfs, debugfs, tracefs.
+const OF_THE_KERNEL: [u64; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
 
 pub enum Input {
     Path(PathBuf),
+    Stdin,
     Stream(String, Box<dyn Read>),
 }
 
@@ -28,30 +37,55 @@ pub struct Source {
     pub refused: Option<String>,
 }
 
-/// Returns the streams of `inputs`; a folder gives the files in it, by name.
+/// Returns the streams of `inputs`, read until `until`; a folder gives the files in it, by name.
 ///
 /// Errors: `log-missing`, `log-unreadable`.
-pub fn expand(inputs: Vec<Input>) -> Result<impl Iterator<Item = Source>> {
+pub fn expand(inputs: Vec<Input>, until: Instant) -> Result<impl ExactSizeIterator<Item = Source>> {
     let mut sources: Vec<Box<dyn FnOnce() -> Source>> = Vec::new();
     for input in inputs {
         match input {
             Input::Stream(name, read) => sources.push(Box::new(move || Source::new(name, Ok(read)))),
-            Input::Path(path) if path.is_dir() => {
-                let mut files = Vec::new();
-                walk(&path, 0, &mut files)?;
-                files.sort();
-                sources.extend(
-                    files.into_iter().map(|file| Box::new(|| open(file)) as Box<dyn FnOnce() -> Source>),
-                );
-            }
+            Input::Stdin => sources.push(Box::new(move || Source::new("-".into(), stdin(until)))),
             Input::Path(path) => {
-                // A named file must exist; a file of a folder may go away while the folder is read.
-                File::open(&path).map_err(|err| not_opened(&path, &err))?;
-                sources.push(Box::new(|| open(path)));
+                let metadata = fs::metadata(&path).map_err(|err| not_opened(&path, &err))?;
+                if let Some(why) = refused(&path, metadata.file_type()) {
+                    return Err(Error::usage("log-unreadable", format!("{}: {why}", path.display())).hint(
+                        "name log files or folders; the kernel's messages are `dmesg -T | plimsoll doctor --log -`",
+                    ));
+                }
+                if metadata.is_dir() {
+                    let mut walk = Walk { files: Vec::new(), entries: 0, until };
+                    walk.folder(&path, 0)?;
+                    walk.files.sort();
+                    let open = |file| Box::new(move || open(file, until)) as Box<dyn FnOnce() -> Source>;
+                    sources.extend(walk.files.into_iter().map(open));
+                } else {
+                    if metadata.is_file() {
+                        // A named file must exist; a file of a folder may go away while the folder is read.
+                        File::open(&path).map_err(|err| not_opened(&path, &err))?;
+                    }
+                    sources.push(Box::new(move || open(path, until)));
+                }
             }
         }
     }
     Ok(sources.into_iter().map(|source| source()))
+}
+
+/// Returns why a file or folder is not read: it has no end, or holds no log.
+fn refused(path: &Path, kind: FileType) -> Option<&'static str> {
+    if kind.is_char_device() || kind.is_block_device() {
+        return Some("a device, not a log");
+    }
+    if kind.is_socket() {
+        return Some("a socket, not a log");
+    }
+    let of_the_kernel = !kind.is_fifo() && is_of_the_kernel(path);
+    of_the_kernel.then_some("part of a file system of the kernel, not a log")
+}
+
+fn is_of_the_kernel(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|found| OF_THE_KERNEL.contains(&(found.f_type as u64)))
 }
 
 fn not_opened(path: &Path, err: &io::Error) -> Error {
@@ -64,21 +98,37 @@ fn not_opened(path: &Path, err: &io::Error) -> Error {
     }
 }
 
-fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(err) if depth == 0 => return Err(not_opened(folder, &err)),
-        Err(_) => return Ok(()),
-    };
-    for entry in entries.flatten() {
-        let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
-        if kind.is_dir() && depth < DEPTH_MAX {
-            walk(&path, depth + 1, files)?;
-        } else if kind.is_file() && is_log(&path) && files.len() < FILES_MAX {
-            files.push(path);
+struct Walk {
+    files: Vec<PathBuf>,
+    entries: usize,
+    until: Instant,
+}
+
+impl Walk {
+    fn folder(&mut self, folder: &Path, depth: usize) -> Result<()> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(err) if depth == 0 => return Err(not_opened(folder, &err)),
+            Err(_) => return Ok(()),
+        };
+        let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+        for entry in entries.flatten() {
+            self.entries += 1;
+            if self.entries > ENTRIES_MAX || Instant::now() >= self.until {
+                break;
+            }
+            let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
+            if kind.is_dir() && depth < DEPTH_MAX {
+                let is_mount = device(&path) != device(folder);
+                if !(is_mount && is_of_the_kernel(&path)) {
+                    self.folder(&path, depth + 1)?;
+                }
+            } else if kind.is_file() && is_log(&path) && self.files.len() < FILES_MAX {
+                self.files.push(path);
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Returns whether a file of a folder may be a log, by its name.
@@ -92,10 +142,25 @@ fn is_log(path: &Path) -> bool {
     })
 }
 
-fn open(path: PathBuf) -> Source {
+fn open(path: PathBuf, until: Instant) -> Source {
     let name = path.display().to_string();
-    let file = File::open(&path).map(|file| Box::new(file) as Box<dyn Read>);
-    Source::new(name, file)
+    Source::new(name, stream(&path, until))
+}
+
+/// A file is read as far as it goes now, because one that is still written to may grow faster than it is read.
+fn stream(path: &Path, until: Instant) -> io::Result<Box<dyn Read>> {
+    if fs::metadata(path)?.file_type().is_fifo() {
+        return Ok(Box::new(pipe(path, until)?));
+    }
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok(Box::new(file.take(length)))
+}
+
+/// Opens standard input without a buffer of its own, which would hide from `poll` what has come.
+fn stdin(until: Instant) -> io::Result<Box<dyn Read>> {
+    let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    Ok(Box::new(Waiting::new(file, until)))
 }
 
 impl Source {
@@ -107,8 +172,7 @@ impl Source {
         };
         match head.get(..4).unwrap_or(&head) {
             [0x1f, 0x8b, ..] => {
-                let packed = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(read));
-                let mut unpacked = MultiGzDecoder::new(packed);
+                let mut unpacked = Unpacked::new(Cursor::new(head).chain(read));
                 match block(&mut unpacked) {
                     Ok(head) => Source { name, read: text_of(head, Box::new(unpacked)), refused: None },
                     Err(err) => nothing(name, format!("gzip: {err}")),
@@ -120,92 +184,6 @@ impl Source {
             [b'P', b'K', 3, 4] => nothing(name, "a zip archive: unpack it first".into()),
             _ => Source { name, read: text_of(head, read), refused: None },
         }
-    }
-}
-
-/// Reads the next `BLOCK_BYTES` of a stream; fewer only at its end.
-fn block(read: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut block = Vec::with_capacity(BLOCK_BYTES);
-    read.take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-    Ok(block)
-}
-
-/// Returns the stream as UTF-8, `head` first.
-fn text_of(head: Vec<u8>, read: Box<dyn Read>) -> Box<dyn Read> {
-    let order = utf16(&head);
-    let whole = Cursor::new(head).chain(read);
-    match order {
-        Some(little) => {
-            let read = BufReader::with_capacity(1 << 16, whole);
-            Box::new(Utf16 { read, little, high: None, pending: Vec::new() })
-        }
-        None => Box::new(whole),
-    }
-}
-
-/// Returns whether the text is little-endian UTF-16, by its mark or by zeros in every other byte; `None` if it is not
-/// UTF-16.
-fn utf16(head: &[u8]) -> Option<bool> {
-    match head {
-        [0xff, 0xfe, ..] => return Some(true),
-        [0xfe, 0xff, ..] => return Some(false),
-        _ => {}
-    }
-    let zeros = |odd: usize| head.iter().skip(odd).step_by(2).filter(|byte| **byte == 0).count();
-    let (even, odd, pairs) = (zeros(0), zeros(1), head.len() / 2);
-    let most = |count: usize| pairs >= 8 && count * 10 >= pairs * 9;
-    match (most(even), most(odd)) {
-        (false, true) => Some(true),
-        (true, false) => Some(false),
-        _ => None,
-    }
-}
-
-/// Converts UTF-16 to UTF-8, unit by unit.
-struct Utf16<R> {
-    read: R,
-    little: bool,
-    high: Option<u16>,
-    pending: Vec<u8>,
-}
-
-impl<R: Read> Utf16<R> {
-    fn push(&mut self, unit: u16) {
-        let mut put = |c: char| self.pending.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-        match (self.high.take(), unit) {
-            (Some(high), 0xdc00..=0xdfff) => {
-                put(char::decode_utf16([high, unit]).next().and_then(|c| c.ok()).unwrap_or('\u{fffd}'));
-            }
-            (high, _) => {
-                if high.is_some() {
-                    put('\u{fffd}');
-                }
-                match unit {
-                    0xfeff => {}
-                    0xd800..=0xdbff => self.high = Some(unit),
-                    _ => put(char::from_u32(u32::from(unit)).unwrap_or('\u{fffd}')),
-                }
-            }
-        }
-    }
-}
-
-impl<R: Read> Read for Utf16<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.pending.is_empty() {
-            let chunk = block(&mut self.read)?;
-            if chunk.is_empty() {
-                return Ok(0);
-            }
-            for pair in chunk.chunks_exact(2) {
-                let pair = [pair[0], pair[1]];
-                self.push(if self.little { u16::from_le_bytes(pair) } else { u16::from_be_bytes(pair) });
-            }
-        }
-        let length = buffer.len().min(self.pending.len());
-        buffer[..length].copy_from_slice(&self.pending[..length]);
-        self.pending.drain(..length);
-        Ok(length)
     }
 }
 

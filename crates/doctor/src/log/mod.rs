@@ -2,12 +2,18 @@
 //!
 //! `input` opens files, folders and archives; `scan` finds the lines that matter at the speed of the disk; `judge` reads
 //! numbers and tracebacks where words do not decide; `timeline` orders the events of all files and names the cause.
-//! Signatures are data: `data/signatures.toml`.
+//! Signatures are data: `data/signatures/`, with examples in `data/examples/`.
 
+mod choice;
+mod collective;
+mod colours;
+mod data;
 mod diagnosis;
 mod event;
 mod input;
 mod judge;
+mod limits;
+mod progress;
 mod readings;
 mod scan;
 pub mod self_test;
@@ -16,10 +22,15 @@ mod state;
 mod text;
 mod time;
 mod timeline;
+mod unpack;
+mod utf16;
+mod waiting;
 
 pub use diagnosis::{Diagnosis, Evidence, Follow};
 pub use input::Input;
+pub use limits::Limits;
 
+use limits::Budget;
 use plimsoll_base::Result;
 use scan::Scanner;
 use signatures::Signatures;
@@ -28,16 +39,30 @@ use signatures::Signatures;
 /// `bounded_memory` in the tests compares the process with it.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 
-/// Reads `inputs` and names the first cause.
+/// Reads `inputs`, as far as `limits` allow, and names the first cause.
 ///
-/// Errors: `log-missing`, `log-unreadable` for an input that cannot be opened at all.
-pub fn diagnose(inputs: Vec<Input>) -> Result<Diagnosis> {
+/// Errors: `log-missing`, `log-unreadable` for an input that cannot be opened at all, or is no file.
+pub fn diagnose(inputs: Vec<Input>, limits: Limits) -> Result<Diagnosis> {
     let signatures = Signatures::embedded();
     let mut scanner = Scanner::new(signatures);
-    for source in input::expand(inputs)? {
-        scanner.read(source)?;
+    let mut budget = Budget::new(limits);
+    let mut sources = input::expand(inputs, budget.until)?;
+    // Opening a pipe waits for it.
+    while budget.spent().is_none()
+        && let Some(source) = sources.next()
+    {
+        scanner.read(source, &mut budget);
+    }
+    if sources.len() > 0 {
+        let count = sources.len();
+        scanner.found.parts.push(format!("{count} files were not begun, because a limit was reached"));
     }
     Ok(timeline::judge(signatures, scanner.found))
+}
+
+/// Returns the names of the frameworks that logs may be of.
+pub fn frameworks() -> impl Iterator<Item = &'static str> {
+    Signatures::embedded().frameworks.iter().map(String::as_str)
 }
 
 /// Returns the slugs of all classes. Each has a page.

@@ -2,6 +2,7 @@
 //! rows of a card's process table; a container's count of kills. The state of a file is bounded.
 
 use super::event::{Event, Verdict};
+use super::signatures::Level;
 use super::text::{regex, shown};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -195,8 +196,9 @@ impl Series {
 
 fn event(slug: &'static str, line: u64, text: String, reason: String) -> (&'static str, Event) {
     let verdict = Verdict::of(slug).because(reason);
-    // The scanner sets class and file.
-    (slug, Event { class: 0, file: 0, line, text, stamp: None, verdict })
+    // The scanner sets class, file and level.
+    let (level, steps) = (Level::Cause, u64::MAX);
+    (slug, Event { class: 0, file: 0, line, text, stamp: None, level, steps, verdict })
 }
 
 /// Returns (label, GiB) of a line.

@@ -4,16 +4,17 @@
 //! Memory does not depend on the input: one window, a bounded number of events, one state a file. A line without an end is
 //! read in pieces.
 
+use super::collective::Collectives;
+use super::colours::Colours;
 use super::diagnosis::Evidence;
 use super::event::{BACK, Event, Moment, Verdict, piece_around};
 use super::input::Source;
 use super::judge;
-use super::signatures::{About, Judge, Mark, Signatures};
-use super::state::FileState;
-use super::text::{message, shown};
-use super::time::Stamp;
-use memchr::memchr;
-use plimsoll_base::Result;
+use super::limits::Budget;
+use super::progress::SURVIVED;
+use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
+use super::state::{FileState, Suspicion};
+use super::text::{is_quiet, message, shown};
 use std::io::ErrorKind;
 
 /// Bytes after a line that are read with it.
@@ -30,14 +31,6 @@ const CLOSE_LOOKS_A_RULE: u64 = 512;
 /// Events kept over all files.
 const EVENTS_MAX: usize = 8192;
 
-#[derive(Clone, Debug)]
-pub struct Suspicion {
-    /// 0 fault, 1 complaint.
-    pub rank: usize,
-    pub stamp: Option<Stamp>,
-    pub at: Evidence,
-}
-
 #[derive(Debug, Default)]
 pub struct Found {
     pub files: Vec<String>,
@@ -45,8 +38,15 @@ pub struct Found {
     /// Matching lines of each class.
     pub counts: Vec<u64>,
     pub suspicions: Vec<Suspicion>,
+    /// Whether each framework is named.
+    pub frameworks: Vec<bool>,
+    /// The end of each file whose run went well.
+    pub finished: Vec<Option<u64>>,
+    pub collectives: Collectives,
     pub bytes: u64,
     pub not_read: Vec<String>,
+    /// Files that were read in part.
+    pub parts: Vec<String>,
     /// True if there were more than `EVENTS_MAX` events.
     pub is_cut: bool,
 }
@@ -59,15 +59,19 @@ pub struct Scanner<'s> {
 
 impl<'s> Scanner<'s> {
     pub fn new(signatures: &'s Signatures) -> Scanner<'s> {
-        let found = Found { counts: vec![0; signatures.classes.len()], ..Found::default() };
+        let found = Found {
+            counts: vec![0; signatures.classes.len()],
+            frameworks: vec![false; signatures.frameworks.len()],
+            ..Found::default()
+        };
         Scanner { signatures, window: vec![0; BACK + CHUNK + AHEAD], found }
     }
 
-    /// Reads one source to its end. If it breaks off, what was read is judged.
-    pub fn read(&mut self, mut source: Source) -> Result<()> {
+    /// Reads one source to its end, or as far as `budget` allows. If it breaks off, what was read is judged.
+    pub fn read(&mut self, mut source: Source, budget: &mut Budget) {
         if let Some(why) = source.refused {
             self.found.not_read.push(format!("{}: {why}", source.name));
-            return Ok(());
+            return;
         }
         self.found.files.push(source.name.clone());
         let mut state = FileState::new(self.signatures);
@@ -75,21 +79,27 @@ impl<'s> Scanner<'s> {
         let mut window = std::mem::take(&mut self.window);
         let (mut length, mut from, mut is_end) = (0, 0, false);
         while !is_end {
-            while length < window.len() {
-                match source.read.read(&mut window[length..]) {
+            while length < window.len() && !is_end {
+                // What was read to find out its type is there even when the time is up.
+                let has_begun = length > 0 || from > 0;
+                if let Some(why) = budget.spent().filter(|_| has_begun) {
+                    self.found.parts.push(format!("{}: {why}", source.name));
+                    is_end = true;
+                    break;
+                }
+                let room = budget.room(window.len() - length);
+                match source.read.read(&mut window[length..length + room]) {
                     Ok(0) => is_end = true,
                     Ok(count) => {
                         self.found.bytes += count as u64;
+                        budget.take(count);
                         length += colours.strip(&mut window[length..length + count]);
                     }
                     Err(err) if err.kind() == ErrorKind::Interrupted => {}
                     Err(err) => {
-                        self.found.not_read.push(format!("{}: breaks off: {err}", source.name));
+                        self.found.parts.push(format!("{}: breaks off: {err}", source.name));
                         is_end = true;
                     }
-                }
-                if is_end {
-                    break;
                 }
             }
             let to = if is_end { length } else { length - AHEAD };
@@ -101,11 +111,33 @@ impl<'s> Scanner<'s> {
             (length, from) = (length - keep, to - keep);
         }
         self.window = window;
+        self.finish(state);
+    }
+
+    /// Adds what only the whole file shows.
+    fn finish(&mut self, state: FileState) {
         let file = self.found.files.len() - 1;
-        for (slug, event) in state.readings.finish() {
-            self.keep(Event { class: self.signatures.class(slug), file, ..event });
+        let finished = state.progress.finish(state.lines + 1);
+        if finished.is_some() {
+            // A run that went on and ended well survived whatever it printed before.
+            let steps = state.progress.steps;
+            self.found
+                .events
+                .retain(|event| event.file != file || event.steps.saturating_add(SURVIVED) > steps);
         }
-        Ok(())
+        if let Some((line, text, reason)) = state.progress.nan_at_end() {
+            let class = self.signatures.class("nan-not-memory");
+            self.found.counts[class] += 1;
+            let (verdict, level) = (Verdict::default().because(reason), Level::Survivable);
+            self.keep(Event { class, file, line, text, stamp: None, level, steps: u64::MAX, verdict });
+        }
+        for (slug, event) in state.readings.finish() {
+            let class = self.signatures.class(slug);
+            self.keep(Event { class, file, level: self.signatures.classes[class].level, ..event });
+        }
+        self.found.suspicions.extend(state.suspicions);
+        self.found.finished.push(finished);
+        self.found.collectives.add(state.collectives);
     }
 
     /// Tries the rules of literals that begin in `from..to`.
@@ -124,12 +156,12 @@ impl<'s> Scanner<'s> {
                 piece = piece_around(bytes, at);
             }
             for &rule in &signatures.rules_of[literal] {
-                if signatures.rules[rule].about == About::Judge(Judge::Reading)
-                    && !state.readings.wants_more()
-                {
-                    continue;
-                }
-                if !pending.contains(&rule) {
+                let is_idle = match signatures.rules[rule].about {
+                    About::Judge(Judge::Reading) => !state.readings.wants_more(),
+                    About::Mark(Mark::Step) => !state.progress.wants_more(),
+                    _ => false,
+                };
+                if !is_idle && !pending.contains(&rule) {
                     pending.push(rule);
                 }
             }
@@ -153,7 +185,8 @@ impl<'s> Scanner<'s> {
         pending.sort_unstable();
         for rule in pending.drain(..) {
             // One try a line, because a progress bar repeats its states; none for a closed rule.
-            if state.tried_at[rule] < line {
+            let is_step = self.signatures.rules[rule].about == About::Mark(Mark::Step);
+            if state.tried_at[rule] < line || is_step {
                 state.tried_at[rule] = line;
                 self.try_rule(rule, &moment, state);
             }
@@ -165,7 +198,7 @@ impl<'s> Scanner<'s> {
         let looks_closely = match rule.about {
             About::Class(_) => rule.needs.is_some() || rule.unless_before.is_some(),
             About::Judge(judge) => !judge.sums_up(),
-            About::Mark(_) | About::Suspicious(_) => false,
+            About::Mark(_) | About::Framework(_) | About::Suspicious(_) => false,
         };
         if looks_closely {
             state.close_looks[index] += 1;
@@ -174,30 +207,13 @@ impl<'s> Scanner<'s> {
             }
         }
         match rule.about {
-            About::Mark(mark) => {
-                state.mark_counts[mark as usize] += 1;
-                state.marks[mark as usize] = Some(moment.line);
-                match mark {
-                    Mark::Save => state.readings.saved(),
-                    Mark::Sleep => state.readings.slept(),
-                    Mark::Wake => state.readings.woke(),
-                    _ => {}
-                }
-                if matches!(mark, Mark::Rollout | Mark::Expandable) {
-                    self.close(index, state);
-                }
+            About::Mark(mark) if moment.matches(rule) => self.mark(index, mark, moment, state),
+            About::Mark(_) => {}
+            About::Framework(framework) => {
+                self.found.frameworks[framework] = true;
+                self.close(index, state);
             }
-            About::Suspicious(rank) => {
-                let text = if rank == 0 { message(&moment.text) } else { &moment.text };
-                if rule.regex.as_ref().is_some_and(|regex| regex.is_match(text)) {
-                    let at = self.evidence(moment);
-                    self.found.suspicions.push(Suspicion { rank, stamp: moment.stamp(), at });
-                    state.matches[index] += 1;
-                    if state.matches[index] == SUSPICIONS_A_FILE {
-                        self.close(index, state);
-                    }
-                }
-            }
+            About::Suspicious(row) => self.suspect(index, row, moment, state),
             About::Class(class) => {
                 // After that many, lines that hold the words are only counted.
                 if state.matches[index] >= EVENTS_A_RULE || moment.matches(rule) {
@@ -218,6 +234,85 @@ impl<'s> Scanner<'s> {
         }
     }
 
+    fn mark(&mut self, index: usize, mark: Mark, moment: &Moment, state: &mut FileState) {
+        state.mark_counts[mark as usize] += 1;
+        state.marks[mark as usize] = Some(moment.line);
+        match mark {
+            Mark::Save => state.readings.saved(),
+            Mark::Sleep => state.readings.slept(),
+            Mark::Wake => state.readings.woke(),
+            Mark::Finish => state.progress.finished(moment.line),
+            Mark::Step => {
+                if state.progress.step(message(&moment.text), moment.line) {
+                    self.settle(state);
+                }
+            }
+            Mark::Rollout | Mark::Expandable | Mark::DiskNearlyFull => self.close(index, state),
+            Mark::Capture | Mark::CacheRelease | Mark::Load => {}
+        }
+    }
+
+    fn suspect(&mut self, index: usize, row: usize, moment: &Moment, state: &mut FileState) {
+        let (rule, row) = (&self.signatures.rules[index], &self.signatures.suspicious[row]);
+        let is_quiet = !row.at_any_level && is_quiet(&moment.text);
+        let matches = |regex: &regex::Regex| regex.is_match(message(&moment.text));
+        let is_suspicious = rule.regex.as_ref().is_none_or(matches)
+            && !rule.unless.as_ref().is_some_and(|regex| regex.is_match(&moment.text))
+            && !is_quiet;
+        if !is_suspicious || moment.is_ignored() {
+            return;
+        }
+        let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
+        let rank = row.rank;
+        state.suspicions.push(Suspicion {
+            rank,
+            file,
+            steps,
+            stamp: moment.stamp(),
+            at: self.evidence(moment),
+        });
+        state.progress.watch();
+        state.matches[index] += 1;
+        if state.matches[index] == SUSPICIONS_A_FILE {
+            self.close(index, state);
+        }
+    }
+
+    /// Drops what the run survived, and looks for the like of it again.
+    fn settle(&mut self, state: &mut FileState) {
+        let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
+        let is_over = |at: u64| at.saturating_add(SURVIVED) <= steps;
+        if state.suspicions.iter().any(|suspicion| is_over(suspicion.steps)) {
+            state.suspicions.retain(|suspicion| !is_over(suspicion.steps));
+            self.open(state, |rule| matches!(rule.about, About::Suspicious(_)));
+        }
+        if state.survivable > 0 {
+            let goes = |event: &Event| {
+                event.file == file && event.level == Level::Survivable && is_over(event.steps)
+            };
+            let before = self.found.events.len();
+            self.found.events.retain(|event| !goes(event));
+            let gone = (before - self.found.events.len()) as u64;
+            state.survivable = state.survivable.saturating_sub(gone);
+            if gone > 0 {
+                self.open(state, |rule| rule.level == Some(Level::Survivable));
+            }
+        }
+    }
+
+    fn open(&self, state: &mut FileState, which: impl Fn(&Rule) -> bool) {
+        let rules = &self.signatures.rules;
+        for (index, _) in rules.iter().enumerate().filter(|(_, rule)| which(rule)) {
+            state.matches[index] = 0;
+            if state.tried_at[index] == u64::MAX {
+                state.tried_at[index] = 0;
+            }
+        }
+        for (literal, rules) in self.signatures.rules_of.iter().enumerate() {
+            state.active[literal] |= rules.iter().any(|&rule| state.matches[rule] != u64::MAX);
+        }
+    }
+
     /// Ends a rule for this file. Literals that no open rule uses are skipped from then on.
     fn close(&self, rule: usize, state: &mut FileState) {
         state.matches[rule] = u64::MAX;
@@ -229,12 +324,33 @@ impl<'s> Scanner<'s> {
         state.tried_at[rule] = u64::MAX;
     }
 
-    fn count(&mut self, rule: usize, class: usize, moment: &Moment, verdict: Verdict, state: &mut FileState) {
-        state.matches[rule] += 1;
+    fn count(
+        &mut self,
+        index: usize,
+        class: usize,
+        moment: &Moment,
+        mut verdict: Verdict,
+        state: &mut FileState,
+    ) {
+        let rule = &self.signatures.rules[index];
+        let level = rule.level.unwrap_or(self.signatures.classes[class].level);
+        state.matches[index] += 1;
         self.found.counts[class] += 1;
-        if state.matches[rule] <= EVENTS_A_RULE {
-            let (file, text, stamp) = (self.found.files.len() - 1, shown(&moment.text), moment.stamp());
-            self.keep(Event { class, file, line: moment.line, text, stamp, verdict });
+        if state.matches[index] <= EVENTS_A_RULE {
+            for read in &self.signatures.classes[class].reads {
+                let Some(found) = read.regex.captures(moment.near()) else { continue };
+                let names = read.regex.capture_names().flatten();
+                let fill = |says: String, name: &str| {
+                    says.replace(&format!("{{{name}}}"), found.name(name).map_or("?", |part| part.as_str()))
+                };
+                verdict.reasons.push(names.fold(read.says.clone(), fill));
+                verdict.first_steps.extend(read.first.clone());
+            }
+            state.survivable += u64::from(level == Level::Survivable);
+            let (file, text, stamp) = (self.found.files.len() - 1, moment.shown(rule), moment.stamp());
+            let (line, steps) = (moment.line, state.progress.steps);
+            state.progress.watch();
+            self.keep(Event { class, file, line, text, stamp, level, steps, verdict });
         }
     }
 
@@ -247,72 +363,6 @@ impl<'s> Scanner<'s> {
         match self.found.events.len() < EVENTS_MAX {
             true => self.found.events.push(event),
             false => self.found.is_cut = true,
-        }
-    }
-}
-
-/// Removes colours and other escape sequences, also where one is split between two reads.
-#[derive(Debug, Default)]
-struct Colours {
-    state: Escape,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Escape {
-    #[default]
-    None,
-    Begun,
-    Control,
-    Command,
-}
-
-impl Colours {
-    /// Moves the text to the front. Returns its length.
-    fn strip(&mut self, bytes: &mut [u8]) -> usize {
-        const ESCAPE: u8 = 0x1b;
-        if self.state == Escape::None && memchr(ESCAPE, bytes).is_none() {
-            return bytes.len();
-        }
-        let (mut kept, mut at) = (0, 0);
-        while at < bytes.len() {
-            if self.state == Escape::None {
-                // Text up to the next sequence goes in one piece.
-                let end = memchr(ESCAPE, &bytes[at..]).map_or(bytes.len(), |found| at + found);
-                bytes.copy_within(at..end, kept);
-                (kept, at) = (kept + end - at, end);
-            }
-            let Some(&byte) = bytes.get(at) else { break };
-            at += 1;
-            // A line's end ends any sequence: one that was cut must not swallow the rest of the log.
-            self.state = match (self.state, byte) {
-                (_, ESCAPE) => Escape::Begun,
-                (_, b'\n' | b'\r') => {
-                    bytes[kept] = byte;
-                    kept += 1;
-                    Escape::None
-                }
-                (Escape::Begun, b'[') => Escape::Control,
-                (Escape::Begun, b']') => Escape::Command,
-                (Escape::Begun, _) | (Escape::Control, 0x40..=0x7e) | (Escape::Command, 0x07) => Escape::None,
-                (state, _) => state,
-            };
-        }
-        kept
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn colours_go_wherever_they_are_cut() {
-        let text = b"a\x1b[1;31mb\x1b[0mc\x1b]0;title\x07d\x1b[3\ne";
-        for cut in 0..text.len() {
-            let (mut first, mut second) = (text[..cut].to_vec(), text[cut..].to_vec());
-            let mut colours = Colours::default();
-            let (n, m) = (colours.strip(&mut first), colours.strip(&mut second));
-            assert_eq!([&first[..n], &second[..m]].concat(), b"abcd\ne", "{cut}");
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Reads each embedded example as a separate log and builds the confusion table of the classes.
 //!
-//! `data/examples.txt` holds them: `=== CLASS | EXPECTED | name`, then the lines. If EXPECTED is the class, it is a positive
-//! example, otherwise a near miss, which must be named EXPECTED.
+//! `data/examples/` holds them: `=== CLASS | EXPECTED | name`, then the lines. If EXPECTED is the class, it is a positive
+//! example, otherwise a near miss, which must be named EXPECTED: another class, `unknown` or `none`.
 
-use super::{Diagnosis, diagnose, input::Input, signatures::Signatures};
+use super::data::THEMES;
+use super::{Diagnosis, Limits, diagnose, input::Input, signatures::Signatures};
 use plimsoll_base::Result;
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
-const EXAMPLES: &str = include_str!("../../data/examples.txt");
+/// The name of a log in which nothing looks like a failure.
+const NONE: &str = "none";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
@@ -25,12 +27,14 @@ impl Example {
     }
 
     pub fn diagnose(&self) -> Result<Diagnosis> {
-        diagnose(vec![Input::Stream("example".into(), Box::new(Cursor::new(self.text)))])
+        diagnose(vec![Input::Stream("example".into(), Box::new(Cursor::new(self.text)))], Limits::default())
     }
 }
 
 pub fn examples() -> impl Iterator<Item = Example> {
-    EXAMPLES.split("\n=== ").skip(1).filter_map(|part| {
+    let of = |examples: &'static str| examples.strip_prefix("=== ").unwrap_or_default().split("\n=== ");
+    let parts = THEMES.iter().flat_map(move |theme| of(theme.examples));
+    parts.filter_map(|part| {
         let (head, text) = part.split_once('\n')?;
         let mut fields = head.splitn(3, " | ");
         let (class, expected, name) = (fields.next()?, fields.next()?, fields.next()?);
@@ -55,7 +59,7 @@ impl Confusion {
             confusion.sizes.insert(slug.into(), (0, 0));
         }
         for example in examples() {
-            let named = example.diagnose()?.slug;
+            let named = example.diagnose()?.slug.unwrap_or(NONE.into());
             *confusion.cells.entry((example.expected.into(), named.clone())).or_default() += 1;
             let size = confusion.sizes.entry(example.class.into()).or_default();
             match example.is_positive() {

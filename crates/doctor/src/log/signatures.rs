@@ -1,13 +1,12 @@
-//! Compiles data/signatures.toml: classes, rules, and one automaton over all literals.
+//! Compiles the signatures of data/: classes, rules, and one automaton over all literals.
 
+use super::data::{LINES, THEMES};
 use super::text::regex;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::LazyLock;
-
-const DATA: &str = include_str!("../../data/signatures.toml");
 
 /// The weight of a class's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -16,10 +15,14 @@ pub enum Level {
     /// May be the first cause.
     #[default]
     Cause,
+    /// Runs often survive it: the cause only if no step follows it and the logs hold no `Cause`.
+    Survivable,
     /// Follows a death.
     Secondary,
     /// Kills no process.
     Warning,
+    /// Is never the answer, only shown next to one.
+    Note,
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +33,17 @@ pub struct Class {
     pub refines: Vec<usize>,
     /// Causes that a warning of it explains.
     pub leads_to: Vec<usize>,
+    pub reads: Vec<Read>,
+}
+
+/// Numbers and names of a sign's line, and the reason that they give.
+#[derive(Clone, Debug)]
+pub struct Read {
+    pub regex: Regex,
+    /// With `{name}` for the groups of `regex`.
+    pub says: String,
+    /// What to try first then.
+    pub first: Option<String>,
 }
 
 /// Judgements by numbers and frames, in `judge/` or `readings`.
@@ -51,12 +65,19 @@ pub enum Judge {
     /// A container's count of kills.
     OomCounter,
     Reading,
+    /// An engine found less free memory at its start than it was to use.
+    StartupMemory,
+    /// A step's loss or norm is not a number.
+    NanStep,
+    /// A watchdog's report of a collective.
+    Collective,
 }
 
 impl Judge {
     /// True if it judges by all lines of a file together.
     pub fn sums_up(self) -> bool {
-        matches!(self, Judge::Reading | Judge::SharedCard | Judge::OomCounter)
+        use Judge::{Collective, NanStep, OomCounter, Reading, SharedCard};
+        matches!(self, Reading | SharedCard | OomCounter | NanStep | Collective)
     }
 }
 
@@ -73,22 +94,43 @@ pub enum Mark {
     Load,
     Rollout,
     Expandable,
+    /// Ray found its disk nearly full.
+    DiskNearlyFull,
+    /// A step of training.
+    Step,
+    /// The end of a run that went well.
+    Finish,
 }
 
-pub const MARKS: usize = Mark::Expandable as usize + 1;
+pub const MARKS: usize = Mark::Finish as usize + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     Class(usize),
     Judge(Judge),
     Mark(Mark),
-    /// A line that looks like a fault (0) or a complaint (1).
+    /// A name of the framework that wrote the log.
+    Framework(usize),
+    /// A row of lines that look like a fault or a complaint.
     Suspicious(usize),
+}
+
+/// Lines of no class that look like a failure.
+#[derive(Clone, Debug)]
+pub struct Suspicious {
+    /// 0 fault, 1 complaint.
+    pub rank: usize,
+    /// Whether the words count on a line that its logger calls information or a warning.
+    pub at_any_level: bool,
 }
 
 #[derive(Debug)]
 pub struct Rule {
     pub about: About,
+    /// Of its events; a judgement's events have that of their class.
+    pub level: Option<Level>,
+    /// Only lines that their logger does not call information or a warning.
+    pub is_loud: bool,
     /// Must match from within the line.
     pub regex: Option<Regex>,
     /// The match may begin a line before the literal, because terminals wrap messages.
@@ -106,6 +148,8 @@ pub struct Rule {
 #[derive(Debug)]
 pub struct Signatures {
     pub classes: Vec<Class>,
+    pub frameworks: Vec<String>,
+    pub suspicious: Vec<Suspicious>,
     pub rules: Vec<Rule>,
     pub automaton: AhoCorasick,
     /// The rules of each literal.
@@ -115,10 +159,16 @@ pub struct Signatures {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ClassFile {
     class: Vec<ClassRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LineFile {
     judge: Vec<JudgeRow>,
     mark: Vec<MarkRow>,
+    framework: Vec<FrameworkRow>,
     suspicious: Vec<SuspiciousRow>,
 }
 
@@ -134,6 +184,16 @@ struct ClassRow {
     leads_to: Vec<String>,
     #[serde(default)]
     sign: Vec<SignRow>,
+    #[serde(default)]
+    read: Vec<ReadRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadRow {
+    regex: String,
+    says: String,
+    first: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -148,6 +208,15 @@ struct JudgeRow {
 struct MarkRow {
     name: Mark,
     find: Vec<String>,
+    regex: Option<String>,
+    unless: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FrameworkRow {
+    name: String,
+    find: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -155,14 +224,21 @@ struct MarkRow {
 struct SuspiciousRow {
     #[serde(rename = "name")]
     _name: String,
+    rank: usize,
+    #[serde(default)]
+    at_any_level: bool,
     find: Vec<String>,
     regex: String,
+    unless: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SignRow {
     find: Vec<String>,
+    level: Option<Level>,
+    #[serde(default)]
+    loud: bool,
     regex: Option<String>,
     needs: Option<String>,
     unless: Option<String>,
@@ -177,34 +253,35 @@ impl Signatures {
     }
 
     fn compile() -> Signatures {
-        let file: File = toml::from_str(DATA).expect("the signatures are TOML of this shape");
-        let index_of = |slug: &String| {
-            file.class.iter().position(|row| row.slug == *slug).expect("a class names classes of the file")
-        };
-        let classes = file.class.iter().map(|row| Class {
-            slug: row.slug.clone(),
-            level: row.level,
-            refines: row.refines.iter().map(index_of).collect(),
-            leads_to: row.leads_to.iter().map(index_of).collect(),
-        });
-        let classes: Vec<Class> = classes.collect();
+        const SHAPE: &str = "the signatures are TOML of this shape";
+        let files = THEMES.iter().map(|theme| toml::from_str::<ClassFile>(theme.signatures).expect(SHAPE));
+        let rows: Vec<ClassRow> = files.flat_map(|file| file.class).collect();
+        let lines: LineFile = toml::from_str(LINES).expect(SHAPE);
         let mut rules = Rules::default();
         // Marks first: a judgement sees the marks of its own line.
-        for row in &file.mark {
+        for row in lines.mark {
+            let MarkRow { name, find, regex, unless } = row;
+            rules.push(About::Mark(name), None, &SignRow { find, regex, unless, ..SignRow::default() });
+        }
+        for (index, row) in lines.framework.iter().enumerate() {
             let find = row.find.clone();
-            rules.push(About::Mark(row.name), &SignRow { find, ..SignRow::default() });
+            rules.push(About::Framework(index), None, &SignRow { find, ..SignRow::default() });
         }
-        for (index, row) in file.class.iter().enumerate() {
-            row.sign.iter().for_each(|sign| rules.push(About::Class(index), sign));
+        for (index, row) in rows.iter().enumerate() {
+            row.sign.iter().for_each(|sign| rules.push(About::Class(index), Some(row.level), sign));
         }
-        for row in &file.judge {
-            row.sign.iter().for_each(|sign| rules.push(About::Judge(row.name), sign));
+        for row in &lines.judge {
+            row.sign.iter().for_each(|sign| rules.push(About::Judge(row.name), None, sign));
         }
-        for (index, row) in file.suspicious.into_iter().enumerate() {
-            let sign = SignRow { find: row.find, regex: Some(row.regex), ..SignRow::default() };
-            rules.push(About::Suspicious(index), &sign);
+        let mut suspicious = Vec::new();
+        for (index, row) in lines.suspicious.into_iter().enumerate() {
+            let SuspiciousRow { rank, at_any_level, find, regex, unless, .. } = row;
+            suspicious.push(Suspicious { rank, at_any_level });
+            let sign = SignRow { find, regex: Some(regex), unless, ..SignRow::default() };
+            rules.push(About::Suspicious(index), None, &sign);
         }
-        rules.finish(classes)
+        let frameworks = lines.framework.into_iter().map(|row| row.name).collect();
+        rules.finish(classes(rows), frameworks, suspicious)
     }
 
     pub fn class(&self, slug: &str) -> usize {
@@ -217,6 +294,24 @@ impl Signatures {
     }
 }
 
+fn classes(rows: Vec<ClassRow>) -> Vec<Class> {
+    let slugs: Vec<String> = rows.iter().map(|row| row.slug.clone()).collect();
+    let indices = |names: &[String]| {
+        let index_of = |name: &String| slugs.iter().position(|slug| slug == name);
+        names.iter().map(|name| index_of(name).expect("a class names classes of the data")).collect()
+    };
+    let read = |row: ReadRow| Read { regex: regex(&row.regex), says: row.says, first: row.first };
+    rows.into_iter()
+        .map(|row| Class {
+            level: row.level,
+            refines: indices(&row.refines),
+            leads_to: indices(&row.leads_to),
+            slug: row.slug,
+            reads: row.read.into_iter().map(read).collect(),
+        })
+        .collect()
+}
+
 #[derive(Default)]
 struct Rules {
     rules: Vec<Rule>,
@@ -226,7 +321,7 @@ struct Rules {
 }
 
 impl Rules {
-    fn push(&mut self, about: About, sign: &SignRow) {
+    fn push(&mut self, about: About, level: Option<Level>, sign: &SignRow) {
         let compiled = |pattern: &Option<String>| pattern.as_deref().map(regex);
         for literal in &sign.find {
             let next = self.literals.len();
@@ -241,6 +336,8 @@ impl Rules {
         let has_gap = pattern.contains(r"\s+");
         self.rules.push(Rule {
             about,
+            level: sign.level.or(level),
+            is_loud: sign.loud,
             regex: compiled(&sign.regex),
             wraps: has_gap && !pattern.starts_with('^'),
             spans_lines: has_gap || pattern.contains(r"[\s\S]"),
@@ -250,7 +347,7 @@ impl Rules {
         });
     }
 
-    fn finish(self, classes: Vec<Class>) -> Signatures {
+    fn finish(self, classes: Vec<Class>, frameworks: Vec<String>, suspicious: Vec<Suspicious>) -> Signatures {
         // A DFA reads one table entry a byte, whatever the number of literals; overlapping matches need the standard kind.
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::Standard)
@@ -259,6 +356,8 @@ impl Rules {
             .expect("some hundreds of short literals");
         Signatures {
             classes,
+            frameworks,
+            suspicious,
             rules: self.rules,
             automaton,
             rules_of: self.rules_of,
@@ -275,9 +374,9 @@ mod tests {
     fn the_data_compiles_and_names_each_class_once() {
         let signatures = Signatures::embedded();
         let mut slugs: Vec<&str> = signatures.slugs().collect();
-        assert_eq!(slugs.len(), 54);
+        let count = slugs.len();
         slugs.sort_unstable();
         slugs.dedup();
-        assert_eq!(slugs.len(), 54);
+        assert_eq!(slugs.len(), count);
     }
 }

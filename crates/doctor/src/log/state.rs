@@ -1,8 +1,24 @@
 //! What the scanner remembers of a file while it reads it.
 
+use super::collective::Collectives;
+use super::diagnosis::Evidence;
+use super::progress::Progress;
 use super::readings::Readings;
 use super::signatures::{MARKS, Mark, Signatures};
+use super::time::Stamp;
 use memchr::memchr_iter;
+
+/// A line of no class that looks like a failure.
+#[derive(Clone, Debug)]
+pub struct Suspicion {
+    /// 0 fault, 1 complaint.
+    pub rank: usize,
+    pub file: usize,
+    /// Steps of the file counted before it.
+    pub steps: u64,
+    pub stamp: Option<Stamp>,
+    pub at: Evidence,
+}
 
 #[derive(Debug)]
 pub struct FileState {
@@ -10,6 +26,12 @@ pub struct FileState {
     pub marks: [Option<u64>; MARKS],
     pub mark_counts: [u64; MARKS],
     pub readings: Readings,
+    pub progress: Progress,
+    pub collectives: Collectives,
+    /// Those that the run has not survived so far.
+    pub suspicions: Vec<Suspicion>,
+    /// Events kept that the run may survive.
+    pub survivable: u64,
     /// Matches of each rule; `u64::MAX` once it is closed.
     pub matches: Vec<u64>,
     pub close_looks: Vec<u64>,
@@ -29,6 +51,10 @@ impl FileState {
             marks: [None; MARKS],
             mark_counts: [0; MARKS],
             readings: Readings::default(),
+            progress: Progress::default(),
+            collectives: Collectives::default(),
+            suspicions: Vec::new(),
+            survivable: 0,
             matches: vec![0; rules],
             close_looks: vec![0; rules],
             tried_at: vec![0; rules],

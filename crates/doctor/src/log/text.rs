@@ -13,20 +13,23 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"^(?:\s*(?:",
         r"\([A-Za-z_][\w.:<>*/\- ]*(?:pid|ip)=[^)]*\)", // (WorkerDict pid=12, ip=10.0.0.1)
         r"|\((?:raylet|autoscaler|gcs_server|driver)\b[^)]*\)", // (raylet)
+        r"|\(pid=\d+(?:, ip=[^)]*)?\)",
         r"|\[(?:rank ?\d+|default\d+|node[\w-]*|worker[\w-]*)\]:?|\[\d{1,4}\]:", // [rank0]: [3]:
+        r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:TP|DP|PP|EP)\d+)+\]",          // SGLang
         r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?: [A-Z] \d+ \d+)?\]?",
         r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)? ?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d \S+ [\w@./-]+(?:\[\d+\])?:",
         r"|(?:stdout|stderr) [FP]",
         r"|\(?\b(?:INFO|ERROR|WARNING|WARN|DEBUG|CRITICAL|FATAL)\b\)?:?(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: \[?[\w/.\-]+\.\w+:\d+\]?)?",
         r"|\[[\w/.\-]+\.(?:py|cc|cpp|cu):\d+(?::\w+)?\]:?",
-        r"|\d{1,4}: ", // srun -l
+        r"|\d{1,4}: |[\w-]+-\d+: ", // srun -l, pods
+        r"|\|(?: *[\w.:-]+ *\|)+",  // | ERROR | stderr |
         r"|[│┃](?: |$)|E(?: {3,})",
         r"))+",
     ))
 });
 /// The process that wrote a line, where several write one log.
 static TAG: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r"^[^(\[]{0,40}(\([A-Za-z_][\w.:<>*/\- ]*pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
+    regex(r"^[^(\[]{0,40}(\((?:[A-Za-z_][\w.:<>*/\- ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
 /// Colours whose escape character was lost in a copy.
 static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| regex(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
@@ -57,6 +60,17 @@ pub fn tag(line: &str) -> Option<&str> {
     TAG.captures(line).and_then(|found| found.get(1)).map(|found| found.as_str())
 }
 
+/// What a logger calls a line that ends nothing.
+static QUIET: LazyLock<Regex> = LazyLock::new(|| regex(r"\b(?:INFO|DEBUG|WARNING|WARN|NOTICE|Warning)\b"));
+/// Characters in which a logger names the level.
+const LEVEL_CHARS: usize = 100;
+
+/// Returns true if its logger calls the line information or a warning.
+pub fn is_quiet(line: &str) -> bool {
+    let end = line.char_indices().nth(LEVEL_CHARS).map_or(line.len(), |(at, _)| at);
+    QUIET.is_match(&line[..end])
+}
+
 pub fn shown(line: &str) -> String {
     line.trim().chars().take(SHOWN_CHARS).collect()
 }
@@ -82,6 +96,13 @@ mod tests {
                 "Out of memory: Killed process 1 (a)",
             ),
             ("│ RuntimeError: x", "RuntimeError: x"),
+            ("2026-03-01 10:11:12 | ERROR | stderr | RuntimeError: x", "RuntimeError: x"),
+            ("train-worker-0: RuntimeError: x", "RuntimeError: x"),
+            ("[2026-03-01 10:11:12 TP0 DP1] RuntimeError: x", "RuntimeError: x"),
+            (
+                "|    0   N/A  N/A     52464      C   python  307MiB |",
+                "|    0   N/A  N/A     52464      C   python  307MiB |",
+            ),
             (
                 "[2026-03-01 10:11:12,123] [INFO] [launch.py:319:sigkill_handler] x",
                 "[INFO] [launch.py:319:sigkill_handler] x",

@@ -1,47 +1,33 @@
 //! One timeline over all files, and the first cause on it.
 //!
 //! Within a file, lines are in order. Across files, clocks decide if both files have one, else the order in which the files
-//! were given. The first event of a class of level "cause" is the first cause; a secondary event is named only if there is
-//! no cause, and a warning only if there is nothing else.
+//! were given. `choice` picks the first cause.
 
+use super::choice::Choice;
 use super::diagnosis::{Diagnosis, Evidence, Follow, UNKNOWN};
 use super::event::Event;
-use super::scan::{Found, Suspicion};
+use super::scan::Found;
 use super::signatures::{Level, Signatures};
 use super::text::regex;
 use super::time::Stamp;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// One death prints its messages within this many lines.
-const BURST_LINES: u64 = 120;
 /// Lines shown of the named class.
 const EVIDENCE_MAX: usize = 6;
 /// Classes shown as following.
 const FOLLOWS_MAX: usize = 12;
 
-/// Lines of launchers, which report a death elsewhere.
-static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"ChildFailedError|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|EngineDeadError|Engine core initialization failed|DistBackendError|DistStoreError|NCCL|ncclRemoteError|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|exit(ed|s)? (with )?(status|code)|srun: error|slurmstepd",
-    )
-});
-/// Exceptions that runs usually survive.
-static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"ImportError|ModuleNotFoundError|Exception ignored|BrokenPipeError|Warning\b|HTTPError|ConnectTimeout",
-    )
-});
-
 pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
     let clocks_differ = give_years(&mut found);
     let events = merge(&found);
     let (files_read, bytes_read) = (found.files.len() as u64, found.bytes);
-    let mut diagnosis = match choose(signatures, &events, &found.suspicions) {
+    let choice = Choice { signatures, events: &events, suspicions: &found.suspicions };
+    let mut diagnosis = match choice.first() {
         Some(first) => describe(signatures, &found, &events, first),
-        None => unknown(signatures, &found, &events),
+        None => unnamed(signatures, &found, &choice),
     };
-    if clocks_differ && diagnosis.slug != UNKNOWN {
+    if clocks_differ && diagnosis.slug.as_deref().is_some_and(|slug| slug != UNKNOWN) {
         diagnosis.unproven.push(
             "the order across files: some of them have no clock, and come in the order in which they were given".into(),
         );
@@ -49,7 +35,13 @@ pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
     if found.is_cut {
         diagnosis.unproven.push("what came late: there were more events than are kept".into());
     }
-    Diagnosis { files_read, bytes_read, not_read: found.not_read, ..diagnosis }
+    if !found.parts.is_empty() {
+        diagnosis.unproven.push("what the part that was not read holds".into());
+    }
+    let names = signatures.frameworks.iter().zip(&found.frameworks);
+    let frameworks = names.filter(|(_, named)| **named).map(|(name, _)| name.clone()).collect();
+    let not_read = [found.not_read, found.parts].concat();
+    Diagnosis { files_read, bytes_read, not_read, frameworks, ..diagnosis }
 }
 
 /// Gives stamps without a year the year of the others. Returns true if only some of the files with events have a clock.
@@ -108,55 +100,6 @@ fn merge(found: &Found) -> Vec<&Event> {
     merged
 }
 
-fn choose(signatures: &Signatures, events: &[&Event], suspicions: &[Suspicion]) -> Option<usize> {
-    let level = |event: &Event| signatures.classes[event.class].level;
-    let first_of = |wanted: Level| events.iter().position(|event| level(event) == wanted);
-    if let Some(first) = first_of(Level::Cause) {
-        let first = refine(signatures, events, first);
-        let cause = events[first].class;
-        let warned = events[..first]
-            .iter()
-            .position(|event| signatures.classes[event.class].leads_to.contains(&cause));
-        return Some(warned.unwrap_or(first));
-    }
-    match first_of(Level::Secondary) {
-        Some(first) => {
-            let slug = |index: usize| signatures.classes[events[index].class].slug.as_str();
-            // The watchdog ends what waits too long by an abort: the abort is what ended the run.
-            let abort = (first..events.len()).find(|&index| slug(index) == "worker-abort");
-            let first = abort.filter(|_| slug(first) == "nccl-timeout-secondary").unwrap_or(first);
-            let proves_a_kill = slug(first) == "worker-sigkill-unknown";
-            (proves_a_kill || first_fault(suspicions, events[first]).is_none()).then_some(first)
-        }
-        None => first_of(Level::Warning),
-    }
-}
-
-/// One death prints a general message and a special one: the special one, within the same burst, is the name.
-fn refine(signatures: &Signatures, events: &[&Event], first: usize) -> usize {
-    let mut best = first;
-    for index in first + 1..events.len() {
-        let (event, old) = (events[index], events[best]);
-        let is_near = event.file == events[first].file && event.line - events[first].line <= BURST_LINES;
-        if is_near && signatures.classes[event.class].refines.contains(&old.class) {
-            best = index;
-        }
-    }
-    best
-}
-
-/// A fault of no class that came before `event`.
-fn first_fault<'a>(suspicions: &'a [Suspicion], event: &Event) -> Option<&'a Suspicion> {
-    suspicions.iter().filter(|fault| fault.rank == 0).find(|fault| {
-        let is_real = !LAUNCHER.is_match(&fault.at.text) && !HARMLESS.is_match(&fault.at.text);
-        let is_before = match (fault.stamp, event.stamp) {
-            (Some(fault), Some(event)) if fault.seconds != event.seconds => fault.seconds < event.seconds,
-            _ => fault.at.line < event.line,
-        };
-        is_real && is_before
-    })
-}
-
 fn evidence(found: &Found, event: &Event) -> Evidence {
     Evidence { file: found.files[event.file].clone(), line: event.line, text: event.text.clone() }
 }
@@ -164,7 +107,7 @@ fn evidence(found: &Found, event: &Event) -> Evidence {
 fn describe(signatures: &Signatures, found: &Found, events: &[&Event], first: usize) -> Diagnosis {
     let chosen = events[first];
     let class = &signatures.classes[chosen.class];
-    let mut diagnosis = Diagnosis { slug: class.slug.clone(), ..Diagnosis::default() };
+    let mut diagnosis = Diagnosis { slug: Some(class.slug.clone()), ..Diagnosis::default() };
     diagnosis.evidence.push(evidence(found, chosen));
     // Further lines of the class, and what it refined: they are the same death.
     let same = |event: &&&Event| {
@@ -188,8 +131,11 @@ fn describe(signatures: &Signatures, found: &Found, events: &[&Event], first: us
         add(&verdict.unproven, |d| &mut d.unproven);
         add(&verdict.first_steps, |d| &mut d.first_steps);
     }
-    if class.slug == "worker-sigkill-unknown" {
-        weigh_kill(events, &mut diagnosis);
+    match class.slug.as_str() {
+        "worker-sigkill-unknown" => weigh_kill(events, &mut diagnosis),
+        "nccl-timeout-secondary" => found.collectives.explain(&mut diagnosis),
+        "disk-full" => diagnosis.reasons.extend(free_space(found, events)),
+        _ => {}
     }
     diagnosis.follows = follows(signatures, found, events, first);
     diagnosis
@@ -201,7 +147,7 @@ fn follows(signatures: &Signatures, found: &Found, events: &[&Event], first: usi
     seen.extend(&chosen.refines);
     let mut follows = Vec::new();
     for event in &events[first + 1..] {
-        if !seen.contains(&event.class) && follows.len() < FOLLOWS_MAX {
+        if !seen.contains(&event.class) && event.level != Level::Note && follows.len() < FOLLOWS_MAX {
             seen.push(event.class);
             follows.push(Follow {
                 slug: signatures.classes[event.class].slug.clone(),
@@ -211,6 +157,19 @@ fn follows(signatures: &Signatures, found: &Found, events: &[&Event], first: usi
         }
     }
     follows
+}
+
+static FREE: LazyLock<Regex> = LazyLock::new(|| regex(r"available space: ([\d.]+ ?\w+)"));
+
+/// Returns how Ray's notes saw a disk fill.
+fn free_space(found: &Found, events: &[&Event]) -> Option<String> {
+    let notes = events.iter().filter(|event| event.level == Level::Note);
+    let mut free = notes.filter_map(|event| Some((event, FREE.captures(&event.text)?[1].to_string())));
+    let (first, last) = (free.next()?, free.next_back()?);
+    let place = |event: &Event| format!("{}:{}", found.files[event.file], event.line);
+    (first.1 != last.1).then(|| {
+        format!("free space went from {} ({}) to {} ({})", first.1, place(first.0), last.1, place(last.0))
+    })
 }
 
 /// A SIGKILL is a kill for lack of memory only by evidence, in this order: counters, the kernel's line, exit code 137,
@@ -241,24 +200,21 @@ fn weigh_kill(events: &[&Event], diagnosis: &mut Diagnosis) {
     }
 }
 
-/// No class: the first line that looks like a fault.
-fn unknown(signatures: &Signatures, found: &Found, events: &[&Event]) -> Diagnosis {
-    let mut diagnosis = Diagnosis { slug: UNKNOWN.into(), ..Diagnosis::default() };
-    let rank = |suspicion: &Suspicion| {
-        let told = LAUNCHER.is_match(&suspicion.at.text) || HARMLESS.is_match(&suspicion.at.text);
-        (suspicion.rank + usize::from(told), suspicion.stamp.map_or(f64::MAX, |stamp| stamp.seconds))
-    };
-    let first = found
-        .suspicions
-        .iter()
-        .min_by(|a, b| rank(a).partial_cmp(&rank(b)).unwrap_or(std::cmp::Ordering::Equal));
-    if let Some(first) = first {
-        diagnosis.evidence.push(first.at.clone());
+/// No class: the first line that looks like a fault, or nothing.
+fn unnamed(signatures: &Signatures, found: &Found, choice: &Choice) -> Diagnosis {
+    let mut diagnosis = Diagnosis::default();
+    let ends = found.files.iter().zip(&found.finished);
+    if let Some(suspect) = choice.suspect() {
+        diagnosis.slug = Some(UNKNOWN.into());
+        diagnosis.evidence.push(suspect.at.clone());
         diagnosis.unproven.push(
             "the cause: this is the first line that looks like a fault, and no class describes it".into(),
         );
+    } else if let Some((file, line)) = ends.rev().find_map(|(file, line)| Some((file, (*line)?))) {
+        diagnosis.finished = found.parts.is_empty();
+        diagnosis.reasons.push(format!("{file}:{line} is how a run ends that went well"));
     }
-    if let Some(event) = events.first() {
+    if let Some(event) = choice.events.first() {
         diagnosis.follows.push(Follow {
             slug: signatures.classes[event.class].slug.clone(),
             at: evidence(found, event),

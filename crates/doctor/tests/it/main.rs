@@ -1,4 +1,5 @@
 //! The doctor from outside. `hostile` is a separate target: it measures the memory of its process.
 
 mod confusion;
+mod endless;
 mod machine;

@@ -6,7 +6,7 @@ use crate::{output, pages};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_cuda as cuda;
 use plimsoll_doctor::log::self_test::Confusion;
-use plimsoll_doctor::log::{Diagnosis, Evidence, Input, diagnose};
+use plimsoll_doctor::log::{Diagnosis, Evidence, Input, Limits, diagnose, frameworks};
 use plimsoll_doctor::machine::{Card, Check, GpuFacts, HandOver, Machine, State};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit code: 0 if nothing was found, 1 if something was, or if a planned run would not fit.
+Exit code: 0 if nothing was found, 1 if something was, or if a planned run would not fit. For logs, 0 only if no line looks
+like a failure and a log ends as that of a run that went well: a kill leaves no line.
 
 Examples:
   plimsoll doctor                              this machine, before a run
@@ -34,6 +35,12 @@ pub struct Args {
     /// Logs, also gzipped, or folders of them (a Ray session); `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
+    /// The most text that is read from logs, after unpacking [default: 64GiB].
+    #[arg(long, value_name = "BYTES", requires = "log")]
+    bytes_max: Option<String>,
+    /// The longest time for which logs are read [default: 120].
+    #[arg(long, value_name = "SECONDS", requires = "log")]
+    seconds_max: Option<u64>,
     /// Where a run would write; its file system is checked.
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "log")]
     dir: PathBuf,
@@ -54,25 +61,39 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !args.plan.run.is_empty() {
         return doctor_run::run(&args.plan, args.json);
     }
-    if args.log.is_empty() { machine(&args.dir, args.json) } else { logs(&args.log, args.json) }
+    if args.log.is_empty() { machine(&args.dir, args.json) } else { logs(args) }
 }
 
 fn exit(found: bool) -> ExitCode {
     ExitCode::from(u8::from(found))
 }
 
-fn logs(paths: &[PathBuf], as_json: bool) -> Result<ExitCode> {
+fn logs(args: &Args) -> Result<ExitCode> {
     let input = |path: &PathBuf| match path.as_os_str() == "-" {
-        true => Input::Stream("-".into(), Box::new(io::stdin())),
+        true => Input::Stdin,
         false => Input::Path(path.clone()),
     };
-    let diagnosis = diagnose(paths.iter().map(input).collect())?;
-    let remedies = pages::page(&diagnosis.slug).map(pages::remedies).unwrap_or_default();
-    output::either(as_json, &diagnosis.to_json(&remedies), |_| in_words(&diagnosis, &remedies))?;
-    Ok(exit(diagnosis.found()))
+    let usual = Limits::default();
+    let bytes = args.bytes_max.as_deref().map(Bytes::parse).transpose()?;
+    let limits = Limits {
+        bytes: bytes.map_or(usual.bytes, |bytes| bytes.0),
+        time: args.seconds_max.map_or(usual.time, Duration::from_secs),
+    };
+    let diagnosis = diagnose(args.log.iter().map(input).collect(), limits)?;
+    let page = diagnosis.slug.as_deref().and_then(pages::page);
+    let known: Vec<&str> = frameworks().collect();
+    let remedies = page.map(|page| pages::remedies_for(page, &known, &diagnosis.frameworks));
+    let remedies = remedies.unwrap_or_default();
+    output::either(args.json, &diagnosis.to_json(&remedies), |_| in_words(&diagnosis, page, &remedies))?;
+    Ok(exit(!diagnosis.finished))
 }
 
-fn in_words(diagnosis: &Diagnosis, remedies: &[String]) -> String {
+/// What to do where no line says how a run ended.
+const LOOK_ELSEWHERE: &str = "\
+if the run died, it left no line that the doctor knows, as a kill does: give the logs of all ranks, of the launcher and of
+the kernel (`dmesg -T`)";
+
+fn in_words(diagnosis: &Diagnosis, page: Option<&str>, remedies: &[String]) -> String {
     let mut text = String::new();
     let mut section = |title: &str, lines: Vec<String>| {
         if !lines.is_empty() {
@@ -91,10 +112,17 @@ fn in_words(diagnosis: &Diagnosis, remedies: &[String]) -> String {
     section("do", steps.map(|(index, step)| format!("{}. {step}", index + 1)).collect());
     section("not read", diagnosis.not_read.clone());
     let read = format!("{} in {} files read", Bytes(diagnosis.bytes_read), diagnosis.files_read);
-    let verdict = match (diagnosis.found(), pages::page(&diagnosis.slug)) {
-        (false, _) => "nothing in these logs looks like a fault".to_string(),
-        (true, Some(page)) => format!("first cause: {}\n{}", diagnosis.slug, pages::summary(page)),
-        (true, None) => "first cause: unknown; the first line that looks like a fault is below".to_string(),
+    let verdict = match (&diagnosis.slug, page) {
+        (Some(slug), Some(page)) => format!("first cause: {slug}\n{}", pages::summary(page)),
+        (Some(_), None) => {
+            "first cause: unknown; the first line that looks like a fault is below".to_string()
+        }
+        (None, _) if diagnosis.finished => {
+            "no line looks like a failure, and the log ends as that of a run that went well".to_string()
+        }
+        (None, _) => {
+            format!("no line looks like a failure, and none like the end of a run\n{LOOK_ELSEWHERE}")
+        }
     };
     format!("{verdict}\n{text}\n{read}\n")
 }

@@ -1,11 +1,10 @@
 //! Out of memory on a card: whose memory, and for what. PyTorch's message holds up to six numbers; the frames before it
 //! show what asked for the memory.
 
-use crate::log::event::{Moment, Verdict};
+use crate::log::event::{Moment, Verdict, is_frame};
 use crate::log::signatures::Mark;
 use crate::log::state::FileState;
 use crate::log::text::regex;
-use plimsoll_base::Bytes;
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -21,6 +20,13 @@ const BESIDE_TENSORS: u64 = 3 << 30;
 /// From this share of a card on, reserved but unallocated memory is the first reason. A full card always has some tens of
 /// MiB of it, and small requests.
 const FRAGMENTS_MIN: f64 = 0.05;
+
+/// From this share of a card on, one tensor is too large, whatever else is on the card.
+const LARGE_TENSOR: f64 = 0.2;
+/// From this share on, the process fills the card by itself.
+const FULL: f64 = 0.85;
+/// Where this process's size is hidden, others are named from this share of the card on.
+const HIDDEN_SHARE: f64 = 0.5;
 
 /// Lines of a traceback that count as innermost: a frame is two to three.
 const INNERMOST: usize = 18;
@@ -50,8 +56,9 @@ static FRAMES: LazyLock<Frames> = LazyLock::new(|| Frames {
     wake: regex(r"cumem\.py|in wake_up\b|create_and_map|\.wake_up\("),
     contexts: regex(r"tensordict/\w+\.py[^\n]*in _sync_all"),
     logits: regex(
-        r"entropy_from_logits|logprobs_from_logits|log_softmax|logsumexp|selective_log_softmax|log_probs?_from_logits|compute_log_?probs?|get_per_token_logps|_get_per_token|gather_logprobs|compute_entropy|entropy_loss|vocab_parallel|logits\.(float|to|div|log_softmax|clone)\(|logits / |logits ?= ?logits|cross_entropy|CrossEntropy|lm_head\(",
+        r"entropy_from_logits|logprobs_from_logits|log_softmax|logsumexp|selective_log_softmax|log_probs?_from_logits|gather_logprobs|compute_entropy|entropy_loss|vocab_parallel|logits\.(float|to|div|div_|log_softmax|clone|contiguous)\(|logits / |logits ?= ?logits|cross_entropy|CrossEntropy|lm_head\(|ForCausalLMLoss",
     ),
+    logprobs: regex(r"compute_log_?probs?|get_per_token_logps|_get_per_token"),
     body: regex(
         r"in (mlp|attention|self_attn)|act_fn\(|gate_proj|down_proj|self_attn\(|flash_attn|rotary|layernorm|rms_?norm",
     ),
@@ -66,7 +73,7 @@ static FRAMES: LazyLock<Frames> = LazyLock::new(|| Frames {
         r"update_weights?\w*|full_tensor\(|_broadcast_to_vllm|sync_weights|weight_sync|broadcast_weights|load_weights|summon_full_params|GatheredParameters",
     ),
     save: regex(
-        r"save_checkpoint|_save_checkpoint|save_model|save_pretrained|full_state_dict|FULL_STATE_DICT|get_model_state_dict|_optim_state_dict|in state_dict|checkpoint_manager",
+        r"save_checkpoint|_save_checkpoint|save_model|save_pretrained|full_state_dict|FULL_STATE_DICT|get_model_state_dict|_optim_state_dict|in state_dict|checkpoint_manager|_state_dict_utils\.py|_gather_state_dict|_iterate_state_dict",
     ),
 });
 
@@ -74,7 +81,10 @@ struct Frames {
     capture: Regex,
     wake: Regex,
     contexts: Regex,
+    /// Work on logits itself.
     logits: Regex,
+    /// What calls both that and the whole model.
+    logprobs: Regex,
     body: Regex,
     optimizer: Regex,
     startup: Regex,
@@ -93,6 +103,8 @@ struct Numbers {
     unallocated: Option<u64>,
     pools: Option<u64>,
     processes: Vec<u64>,
+    /// Each as the message writes it.
+    texts: [Option<String>; 8],
 }
 
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
@@ -103,6 +115,8 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let numbers = Numbers::parse(&moment.near().replace('\n', " "));
     let verdict = by_numbers(&numbers).or_else(|| by_frames(moment, state, &numbers));
     let verdict = verdict.unwrap_or_else(|| Verdict::of("cuda-oom"));
+    let verdict =
+        Verdict { reasons: [verdict.reasons, numbers.outside().into_iter().collect()].concat(), ..verdict };
     Some(match numbers.words() {
         Some(words) => Verdict { reasons: [vec![words], verdict.reasons].concat(), ..verdict },
         None => verdict.not_shown("the numbers: the message holds none"),
@@ -123,7 +137,8 @@ fn by_numbers(numbers: &Numbers) -> Option<Verdict> {
 
 /// Decides by the innermost frames, then by the numbers.
 fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Verdict> {
-    let all = format!("{}\n{}", moment.before().join("\n"), moment.near());
+    // The message may come before its frames.
+    let all = format!("{}\n{}\n{}", moment.before().join("\n"), moment.near(), frames_after(moment));
     let inner = moment.innermost(INNERMOST);
     let frames = &*FRAMES;
     let named = |slug, reason: &str| Some(Verdict::of(slug).because(reason));
@@ -136,7 +151,7 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
     if frames.capture.is_match(&all) {
         return named("cuda-graph-oom", "a CUDA graph was being captured");
     }
-    if let Some(reason) = numbers.fragmentation(FRAGMENTS_MIN) {
+    if let Some(reason) = numbers.fragmentation() {
         return Some(fragmented(reason));
     }
     if let Some(reason) = numbers.other_processes() {
@@ -145,11 +160,12 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
     if frames.optimizer.is_match(&inner) {
         return named("cuda-oom-optimizer-step", "the innermost frames are the optimizer's");
     }
-    if frames.logits.is_match(&inner) && !frames.body.is_match(&moment.innermost(4)) {
-        return named("cuda-oom-logits", &logits_reason(numbers));
-    }
     if frames.startup.is_match(&all) && !frames.serving.is_match(&inner) {
         return named("vllm-startup-oom", "the rollout engine was starting");
+    }
+    let in_body = frames.body.is_match(&moment.innermost(4));
+    if !in_body && (frames.logits.is_match(&all) || frames.logprobs.is_match(&inner)) {
+        return named("cuda-oom-logits", &logits_reason(numbers));
     }
     if frames.save.is_match(&all) {
         return Some(at_save(state));
@@ -161,13 +177,20 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
                 .first("hand weights over in buckets, and let the engine sleep without its KV cache until they are there"),
         );
     }
-    if let Some(reason) = numbers.fragmentation(0.0) {
-        return Some(fragmented(reason));
-    }
+    pools(numbers).or_else(|| numbers.size())
+}
+
+fn pools(numbers: &Numbers) -> Option<Verdict> {
     let pools = numbers.pools.filter(|&pools| numbers.wanted.is_some_and(|wanted| pools as f64 >= wanted))?;
     let unproven = "that the pools are graphs': an engine that can sleep keeps its own memory in one too";
-    let reason = format!("{} are in private pools, which only graphs use", Bytes(pools));
+    let reason = format!("{} are in private pools, which only graphs use", shown(pools));
     Some(Verdict::of("cuda-graph-oom").because(reason).not_shown(unproven))
+}
+
+/// Returns the lines after the message if the frames are there and not before it.
+fn frames_after<'m>(moment: &'m Moment) -> &'m str {
+    let has_frames = moment.before().iter().any(|line| is_frame(line));
+    if has_frames { "" } else { moment.after() }
 }
 
 fn fragmented(reason: String) -> Verdict {
@@ -183,13 +206,13 @@ fn at_save(state: &FileState) -> Verdict {
         true => Verdict::of("gpu-leak-at-checkpoint").because(reason),
         false => Verdict::of("cuda-oom")
             .because(reason)
-            .first("save sharded state (SHARDED_STATE_DICT), or gather with offload_to_cpu and rank0_only"),
+            .first("save sharded state (SHARDED_STATE_DICT), or gather it on the host: `offload_to_cpu` and `rank0_only`, `cpu_offload=True` in StateDictOptions"),
     }
 }
 
 fn logits_reason(numbers: &Numbers) -> String {
     const VOCABULARY: f64 = 152_064.0;
-    let base = "the innermost frames work on logits, which are [tokens, vocabulary]";
+    let base = "a frame works on logits, which are [tokens, vocabulary]";
     match numbers.wanted {
         Some(wanted) => format!(
             "{base}: this request is {:.0} tokens at a vocabulary of 152,064 in f32, twice that in bf16",
@@ -201,11 +224,14 @@ fn logits_reason(numbers: &Numbers) -> String {
 
 impl Numbers {
     fn parse(text: &str) -> Numbers {
-        let size = |at: usize| -> Option<f64> {
+        let part = |at: usize| -> Option<(String, f64)> {
             let found = NUMBERS[at].captures(text)?;
             let (number, unit) = found.get(1).zip(found.get(2)).or_else(|| found.get(3).zip(found.get(4)))?;
-            bytes(number.as_str(), unit.as_str())
+            let (number, unit) = (number.as_str().trim_end_matches('.'), unit.as_str());
+            Some((format!("{number} {unit}"), bytes(number, unit)?))
         };
+        let parts: [Option<(String, f64)>; 8] = std::array::from_fn(part);
+        let size = |at: usize| parts[at].as_ref().map(|(_, size)| *size);
         let whole = |at: usize| size(at).map(|bytes| bytes as u64);
         let allocated = whole(4);
         let reserved =
@@ -220,30 +246,78 @@ impl Numbers {
             unallocated: whole(5).or(reserved),
             pools: whole(7),
             processes: processes.map(|bytes| bytes as u64).collect(),
+            texts: parts.map(|part| part.map(|(text, _)| text)),
         }
     }
 
+    /// Returns all numbers of the message, as it writes them.
     fn words(&self) -> Option<String> {
-        let mut words = vec![format!("wanted {}", shown(self.wanted? as u64))];
-        let named = [
-            (self.capacity, "capacity"),
-            (self.free, "free"),
-            (self.this, "this process"),
-            (self.allocated, "allocated by PyTorch"),
-            (self.unallocated, "reserved but unallocated"),
-            (self.pools, "in private pools"),
+        const NAMES: [&str; 8] = [
+            "wanted",
+            "capacity",
+            "free",
+            "this process",
+            "allocated by PyTorch",
+            "reserved but unallocated",
+            "reserved",
+            "in private pools",
         ];
-        words.extend(named.iter().filter_map(|(bytes, name)| Some(format!("{name} {}", shown((*bytes)?)))));
+        self.texts[0].as_ref()?;
+        // What a container prints for this process says nothing.
+        let says = |name: &str| name != NAMES[3] || self.this.is_some_and(|this| self.is_own(this));
+        let words = NAMES.iter().zip(&self.texts).filter(|(name, _)| says(name));
+        let words: Vec<String> =
+            words.filter_map(|(name, text)| Some(format!("{name} {}", text.as_ref()?))).collect();
         Some(words.join(", "))
     }
 
-    /// Returns the reason if at least `least_share` of the card is reserved in pieces that are too small.
-    fn fragmentation(&self, least_share: f64) -> Option<String> {
+    fn tensors(&self) -> u64 {
+        self.allocated.unwrap_or(0) + self.unallocated.unwrap_or(0)
+    }
+
+    /// Returns whether the size may be that of this process: some versions print 17179869184.00 GiB, and a container prints
+    /// 0 bytes.
+    fn is_own(&self, this: u64) -> bool {
+        let most = self.capacity.map_or(u64::MAX, |capacity| capacity + capacity / 10);
+        (self.tensors()..=most).contains(&this)
+    }
+
+    /// Returns what is outside PyTorch's allocator if the container hides whose it is.
+    fn outside(&self) -> Option<String> {
+        let (this, capacity) = (self.this?, self.capacity?);
+        let outside = capacity.saturating_sub(self.free.unwrap_or(0)).saturating_sub(self.tensors());
+        (this < self.tensors() && outside >= 1 << 30).then(|| {
+            format!(
+                "{} of the card are outside this allocator: an engine, NCCL or graphs of this process, or another process; the container hides which",
+                shown(outside)
+            )
+        })
+    }
+
+    /// Returns the reason if a large share of the card is reserved in pieces that are too small.
+    fn fragmentation(&self) -> Option<String> {
         let (wanted, unallocated) = (self.wanted?, self.unallocated?);
         let share = unallocated as f64 / self.capacity.unwrap_or(unallocated).max(1) as f64;
-        (wanted > 0.0 && unallocated as f64 >= wanted && share >= least_share).then(|| {
-            let (held, wanted) = (shown(unallocated), shown(wanted as u64));
+        (wanted > 0.0 && unallocated as f64 >= wanted && share >= FRAGMENTS_MIN).then(|| {
+            let (held, wanted) = (shown(unallocated), self.texts[0].as_deref().unwrap_or("less"));
             format!("fragmentation: {held} are reserved but unallocated, and {wanted} were wanted")
+        })
+    }
+
+    /// Returns the verdict that is left: what this process holds and wants is more than the card.
+    fn size(&self) -> Option<Verdict> {
+        let (wanted, capacity) = (self.wanted?, self.capacity.filter(|&capacity| capacity > 0)? as f64);
+        let tensors = self.tensors() as f64;
+        let percent = |bytes: f64| format!("{:.0} %", 100.0 * bytes / capacity);
+        let text = self.texts[0].as_deref().unwrap_or("it");
+        if wanted >= LARGE_TENSOR * capacity {
+            let reason = format!("size: {text} in one tensor is {} of the card", percent(wanted));
+            let step = "make that tensor smaller: a smaller micro-batch, or shorter sequences";
+            return Some(Verdict::of("cuda-oom").because(reason).first(step));
+        }
+        (tensors >= FULL * capacity).then(|| {
+            let reason = format!("size: PyTorch's own tensors fill {} of the card", percent(tensors));
+            Verdict::of("cuda-oom").because(reason)
         })
     }
 
@@ -251,20 +325,26 @@ impl Numbers {
     fn other_processes(&self) -> Option<String> {
         let hidden = self.processes.iter().filter(|&&held| held == 0).count();
         let (capacity, free, wanted) = (self.capacity?, self.free.unwrap_or(0), self.wanted? as u64);
-        let tensors = self.allocated.unwrap_or(0) + self.unallocated.unwrap_or(0);
+        let tensors = self.tensors();
         // A single "Process N" may be this one, seen from another process namespace: the nearest above its tensors.
         let namespace = (self.this.is_none() && self.processes.len() == 1)
             .then(|| self.processes[0])
             .filter(|&held| held >= tensors && held - tensors <= BESIDE_TENSORS.max(capacity / 10));
-        // Some versions print 17179869184.00 GiB for this process: a size that wrapped says nothing.
-        let this = self.this.filter(|&this| this <= capacity + capacity / 10).or(namespace);
-        let slack = if this.is_some() { 512 << 20 } else { BESIDE_TENSORS.max(capacity / 5) };
+        let this = self.this.filter(|&this| self.is_own(this)).or(namespace);
+        let is_hidden = this.is_none() && self.this.is_some_and(|this| this < tensors);
+        let named: u64 = self.processes.iter().filter(|&&held| held <= capacity).sum();
+        let slack = match (this.is_some(), is_hidden && named == 0) {
+            (true, _) => 512 << 20,
+            (false, true) => (HIDDEN_SHARE * capacity as f64) as u64,
+            (false, false) => BESIDE_TENSORS.max(capacity / 5),
+        };
         let others = capacity.saturating_sub(free).saturating_sub(this.unwrap_or(tensors));
         if self.this.is_none() && tensors == 0 && self.processes.is_empty() {
             return None;
         }
         let is_large = others >= slack && others >= wanted.min(capacity / 4) && tensors <= capacity;
-        (is_large || hidden >= 2).then(|| {
+        let are_hidden = hidden >= 2 && others >= (1 << 30).max(capacity / 20);
+        (is_large || are_hidden).then(|| {
             let whose = match hidden {
                 0 | 1 => String::new(),
                 _ => format!(", by {hidden} processes whose sizes are hidden"),
@@ -275,13 +355,9 @@ impl Numbers {
     }
 }
 
-/// Formats to two decimals, as the messages do: 14.00 GiB.
+/// Formats a computed size with two decimals of a GiB, which is all that the numbers of a message hold.
 fn shown(bytes: u64) -> String {
-    match bytes {
-        ..1_048_576 => format!("{bytes} bytes"),
-        1_048_576..1_073_741_824 => format!("{:.2} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
-    }
+    format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0)
 }
 
 /// Reads a size as PyTorch writes it: powers of two, whatever the unit's name.
@@ -305,7 +381,7 @@ mod tests {
         assert_eq!((numbers.this, numbers.allocated), (gib(68.0), gib(60.0)));
         assert_eq!((numbers.unallocated, numbers.pools), (gib(1.5), gib(1.0)));
         assert_eq!(numbers.processes, [10 << 30]);
-        assert_eq!(numbers.fragmentation(0.0), None);
+        assert_eq!(numbers.fragmentation(), None);
         assert!(
             numbers
                 .other_processes()
@@ -314,7 +390,7 @@ mod tests {
         let old = "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.00 GiB total capacity; 9.00 GiB already allocated; 18.00 MiB free; 9.50 GiB reserved in total by PyTorch)";
         let numbers = Numbers::parse(old);
         assert_eq!((numbers.capacity, numbers.unallocated), (gib(23.0), gib(0.5)));
-        assert!(numbers.fragmentation(0.0).is_some() && numbers.fragmentation(FRAGMENTS_MIN).is_none());
+        assert_eq!(numbers.fragmentation(), None);
         assert!(numbers.other_processes().is_some());
     }
 

@@ -21,20 +21,24 @@ static SLEEP_CALL: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\.sleep\(|in sleep\b|release_memory_occupation"));
 
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
-    let recent = |mark: Mark| state.mark(mark).filter(|line| moment.line - line <= LINES_AFTER_CHANGE);
+    // A frame of the very traceback is where the fault surfaced, no change that went before it.
+    let traceback = moment.traceback_from();
+    let is_recent = |line: &u64| *line < traceback && moment.line - line <= LINES_AFTER_CHANGE;
+    let recent = |mark: Mark| state.mark(mark).filter(is_recent);
     let (slept, woke) = (recent(Mark::Sleep), recent(Mark::Wake));
     let is_asleep = slept.is_some() && woke.is_none_or(|woke| Some(woke) < slept);
     if moment.text.contains("Dumping input data") {
         // The engine prints this whenever a step fails; only after a sleep does it say why.
         return is_asleep.then(|| sleeping(slept));
     }
-    let around = format!("{}\n{}", moment.before().join("\n"), moment.near());
+    // The message may come before its frames.
+    let around = format!("{}\n{}\n{}", moment.before().join("\n"), moment.text, moment.after());
     if is_asleep || SLEEP_CALL.is_match(&moment.innermost(6)) {
         return Some(sleeping(slept));
     }
     let in_rollout = ROLLOUT.is_match(&around) || state.mark(Mark::Rollout).is_some();
-    if TRAINING.is_match(&around) && !in_rollout {
-        return None;
+    if !in_rollout {
+        return Some(elsewhere(TRAINING.is_match(&around)));
     }
     let verdict = Verdict::of("cuda-illegal-access-rollout");
     let changes = [
@@ -51,11 +55,19 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
             .because("no sleep, wake-up, release or capture is near: the place of the traceback is where the fault surfaced, not where it began")
             .first("run once with CUDA_LAUNCH_BLOCKING=1 in the engine's own process (Ray actors take it from runtime_env), or under compute-sanitizer"),
     };
-    let verdict = verdict.not_shown("which kernel faulted: only a synchronous run or compute-sanitizer says");
-    Some(match in_rollout {
-        true => verdict,
-        false => verdict.not_shown("that it was the rollout: the log names no engine"),
-    })
+    Some(verdict.not_shown("which kernel faulted: only a synchronous run or compute-sanitizer says"))
+}
+
+fn elsewhere(in_training: bool) -> Verdict {
+    let reason = match in_training {
+        true => "the frames are those of a training step, and the log names no rollout engine",
+        false => "the log names no rollout engine",
+    };
+    Verdict::of("cuda-kernel-fault")
+        .because(reason)
+        .because("kernels run asynchronously: the frames show where the fault surfaced, not where it began")
+        .first("run once with CUDA_LAUNCH_BLOCKING=1: the traceback then names the operation")
+        .not_shown("which kernel faulted: only a synchronous run or compute-sanitizer says")
 }
 
 fn sleeping(slept: Option<u64>) -> Verdict {

@@ -4,6 +4,7 @@ mod cuda_oom;
 mod illegal_access;
 mod kernel_kill;
 mod no_space;
+mod startup_memory;
 
 use super::event::{Moment, Verdict};
 use super::signatures::{Judge, Mark};
@@ -17,7 +18,8 @@ pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Ver
     match judge {
         Judge::CudaOom => cuda_oom::judge(moment, state),
         Judge::IllegalAccess => illegal_access::judge(moment, state),
-        Judge::NoSpace => no_space::judge(moment),
+        Judge::NoSpace => no_space::judge(moment, state),
+        Judge::StartupMemory => startup_memory::judge(moment),
         Judge::KernelKill => kernel_kill::judge(moment, state),
         Judge::Aborted => Some(aborted(moment, state)),
         Judge::SharedCard => state.readings.card_row(&moment.text),
@@ -25,6 +27,14 @@ pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Ver
         Judge::OomCounter => state.readings.oom_counter(&moment.text),
         Judge::Reading => {
             state.readings.read(&moment.text, moment.line);
+            None
+        }
+        Judge::NanStep => {
+            state.progress.numbers(&moment.text, moment.line);
+            None
+        }
+        Judge::Collective => {
+            state.collectives.read(&moment.text);
             None
         }
     }

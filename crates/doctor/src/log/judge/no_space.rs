@@ -1,37 +1,71 @@
 //! "No space left on device" is shared memory or a disk: the path decides, not the words.
 
 use crate::log::event::{Moment, Verdict};
+use crate::log::signatures::Mark;
+use crate::log::state::FileState;
 use crate::log::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
 
-static PATHS: LazyLock<[(&str, Regex); 4]> = LazyLock::new(|| {
+/// A place that was written to: its class, how a line or a frame names it, and what that says.
+struct Place(&'static str, Regex, &'static str);
+
+/// In the line, then in the frames, in this order. A word in some path is no proof: a frame must write.
+static PLACES: LazyLock<[Place; 11]> = LazyLock::new(|| {
+    let place = |slug, pattern: &str, words| Place(slug, regex(pattern), words);
     [
-        ("shm-full-nccl", regex(r"/dev/shm/nccl-|NCCL (WARN|ERROR)")),
-        ("shm-full-ray", regex(r"/dev/shm/(plasma|ray)|plasma_store|PlasmaStore|plasma/")),
-        (
+        place("shm-full-nccl", r"/dev/shm/nccl-|NCCL (WARN|ERROR)", "NCCL was making a segment in /dev/shm"),
+        place(
+            "shm-full-ray",
+            r"/dev/shm/(plasma|ray)|plasma_store|PlasmaStore|plasma/",
+            "it was Ray's object store in /dev/shm",
+        ),
+        place(
             "shm-full-torch",
-            regex(
-                r"/dev/shm|</?torch_\d|_multiprocessing\.SemLock|multiprocessing/synchronize\.py|multiprocessing/shared_memory\.py|/psm_|_share_f(d|ilename)\w*\(|multiprocessing/reductions\.py|multiprocessing/heap\.py",
-            ),
+            r"/dev/shm|</?torch_\d|_multiprocessing\.SemLock|multiprocessing/synchronize\.py|multiprocessing/shared_memory\.py|/psm_|_share_f(d|ilename)\w*\(|multiprocessing/reductions\.py|multiprocessing/heap\.py",
+            "the frames make shared memory, which is in /dev/shm",
         ),
-        (
+        place(
             "disk-full",
-            regex(
-                r#"(?i)device: ?['"]?/|write (failed|error)[^\n]{0,80}/|/(tmp|var|home|root|mnt|data|workspace|scratch|ckpt|checkpoints?|outputs?|opt|usr|nfs|lustre|local|cache|raid|ssd|nvme)\b[^\n]*No space|torch/serialization\.py|torch\.save\(|PytorchStreamWriter|safetensors|save_pretrained|save_checkpoint|logging/__init__\.py|\.write\(|shutil\.|copyfile|json\.dump|tensorboard|wandb|object_spill|spill|overlay"#,
-            ),
+            r"(?i)object_spill|\bspill(ed\b|ing\b|_| objects)|external_storage\.py|ray_spilled_objects",
+            "it was Ray's spill folder, on a disk",
         ),
+        place(
+            "disk-full",
+            r"torch/serialization\.py|torch\.save\(|PytorchStreamWriter|save_pretrained|save_checkpoint|safetensors[/.]\w*save|serialize_file",
+            "a checkpoint was being saved",
+        ),
+        place("disk-full", r"/overlay|overlay2|overlayfs", "it was the container's own disk"),
+        place(
+            "disk-full",
+            r#"(?i)device: ?['"]?/|write (failed|error)[^\n]{0,80}/|/(tmp|var|home|root|mnt|data|workspace|scratch|ckpt|checkpoints?|outputs?|opt|usr|nfs|lustre|local|cache|raid|ssd|nvme)\b[^\n]*No space"#,
+            "the path is that of a disk",
+        ),
+        place(
+            "disk-full",
+            r"tensorboard/[^\n]*(write|flush)|event_file_writer",
+            "a TensorBoard file was being written",
+        ),
+        place(
+            "disk-full",
+            r#"File "[^"\n]*wandb/[^"\n]*", line \d+, in \w*(write|flush|save|publish|sync)"#,
+            "a file of W&B was being written",
+        ),
+        place("disk-full", r"logging/__init__\.py|loguru/", "a log file was being written"),
+        place("disk-full", r"\.write\(|shutil\.|copyfile|json\.dump|\.flush\(", "a file was being written"),
     ]
 });
 
 /// Classifies a full device. Returns `None` if neither the line nor the frames show which.
-pub fn judge(moment: &Moment) -> Option<Verdict> {
+pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let near = moment.near();
     let line = near.lines().next().unwrap_or(near);
     let inner = moment.innermost(24);
-    let (slug, place) = PATHS
-        .iter()
-        .find_map(|(slug, regex)| Some((*slug, regex.find(line)?.as_str())))
-        .or_else(|| PATHS.iter().find_map(|(slug, regex)| Some((*slug, regex.find(&inner)?.as_str()))))?;
-    Some(Verdict::of(slug).because(format!("`{}` shows what was written to", place.trim())))
+    let named = |text: &str| PLACES.iter().find(|Place(_, regex, _)| regex.is_match(text));
+    if let Some(Place(slug, _, words)) = named(line).or_else(|| named(&inner)) {
+        return Some(Verdict::of(slug).because(*words));
+    }
+    let warned = state.mark(Mark::DiskNearlyFull)?;
+    let reason = format!("Ray warned in line {warned} that its disk was nearly full");
+    Some(Verdict::of("disk-full").because(reason))
 }

@@ -1,0 +1,127 @@
+//! Which event on the timeline is the first cause, and which lines of no class look like a failure.
+//!
+//! The first event of level "cause" is the answer. Without one it is the first that the run did not survive, then the first
+//! that follows a death, and a warning only if there is no other sign of a failure.
+
+use super::event::Event;
+use super::signatures::{Level, Signatures};
+use super::state::Suspicion;
+use super::text::regex;
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// One death prints its messages within this many lines.
+const BURST_LINES: u64 = 120;
+
+/// Lines of launchers, which report a death elsewhere.
+static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"ChildFailedError|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|EngineDeadError|Engine core initialization failed|WorkerProc initialization failed|DistBackendError|DistStoreError|NCCL|ncclRemoteError|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|[Ee]xit(ed|s)? (with )?(status|code)|srun: (error|Job)|slurmstepd|Killing subprocess|core dumped|Signal \d+|CancelledError|Job 'raysubmit|Traceback \(most recent",
+    )
+});
+/// Exceptions that runs usually survive.
+static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"Exception ignored|BrokenPipeError|Warning\b|HTTPError|ConnectTimeout|ImportError\(|ModuleNotFoundError\(",
+    )
+});
+
+/// What the logs hold, for a choice.
+pub struct Choice<'a> {
+    pub signatures: &'a Signatures,
+    /// In their order on the timeline.
+    pub events: &'a [&'a Event],
+    pub suspicions: &'a [Suspicion],
+}
+
+impl Choice<'_> {
+    /// Returns the index of the first cause.
+    pub fn first(&self) -> Option<usize> {
+        if let Some(first) = self.first_of(Level::Cause) {
+            let first = self.refined(first);
+            let cause = self.events[first].class;
+            let leads = |event: &&Event| self.signatures.classes[event.class].leads_to.contains(&cause);
+            let warned = self.events[..first].iter().position(leads);
+            return Some(warned.unwrap_or(first));
+        }
+        if let Some(first) = self.first_of(Level::Survivable).map(|first| self.refined(first))
+            && !self.goes_on_without(first)
+        {
+            return Some(first);
+        }
+        match self.first_of(Level::Secondary) {
+            Some(first) => {
+                // The watchdog ends what waits too long by an abort: the abort is what ended the run.
+                let abort = (first..self.events.len()).find(|&index| self.slug(index) == "worker-abort");
+                let first = abort.filter(|_| self.slug(first) == "nccl-timeout-secondary").unwrap_or(first);
+                let proves_a_kill = self.slug(first) == "worker-sigkill-unknown";
+                (proves_a_kill || self.fault_before(self.events[first]).is_none()).then_some(first)
+            }
+            None => self.first_of(Level::Warning).filter(|_| !self.faults().any(|_| true)),
+        }
+    }
+
+    fn first_of(&self, wanted: Level) -> Option<usize> {
+        self.events.iter().position(|event| event.level == wanted)
+    }
+
+    fn slug(&self, index: usize) -> &str {
+        &self.signatures.classes[self.events[index].class].slug
+    }
+
+    /// One death prints a general message and a special one: the special one, within the same burst, is the name.
+    fn refined(&self, first: usize) -> usize {
+        let mut best = first;
+        for index in first + 1..self.events.len() {
+            let (event, old, begin) = (self.events[index], self.events[best], self.events[first]);
+            let is_near = event.file == begin.file && event.line - begin.line <= BURST_LINES;
+            if is_near && self.signatures.classes[event.class].refines.contains(&old.class) {
+                best = index;
+            }
+        }
+        best
+    }
+
+    /// Faults of no class. A line that is an event is none.
+    fn faults(&self) -> impl Iterator<Item = &Suspicion> {
+        self.suspicions.iter().filter(|fault| fault.rank == 0 && !is_report(fault)).filter(|fault| {
+            !self.events.iter().any(|event| event.file == fault.file && event.line == fault.at.line)
+        })
+    }
+
+    /// A fault of no class that came before `event`.
+    fn fault_before(&self, event: &Event) -> Option<&Suspicion> {
+        self.faults().find(|fault| match (fault.stamp, event.stamp) {
+            (Some(fault), Some(event)) if fault.seconds != event.seconds => fault.seconds < event.seconds,
+            _ => fault.at.line < event.line,
+        })
+    }
+
+    /// Returns true if a fault of no class, not of the same death, came before what the run may have survived, or long after
+    /// its last line: the run then died of that.
+    fn goes_on_without(&self, first: usize) -> bool {
+        let chosen = self.events[first];
+        let own = |event: &&&Event| event.class == chosen.class && event.file == chosen.file;
+        let last = self.events.iter().filter(own).map(|event| event.line).max().unwrap_or(chosen.line);
+        self.faults()
+            .filter(|fault| fault.file == chosen.file)
+            .any(|fault| fault.at.line + BURST_LINES < chosen.line || fault.at.line > last + BURST_LINES)
+    }
+
+    /// Returns the line that most looks like the failure, if no class describes it.
+    pub fn suspect(&self) -> Option<&Suspicion> {
+        let rank = |suspicion: &Suspicion| suspicion.rank + usize::from(is_report(suspicion));
+        let seconds = |suspicion: &Suspicion| suspicion.stamp.map_or(f64::MAX, |stamp| stamp.seconds);
+        // Lines of a file are in order even where only some of them have a clock.
+        let order = |a: &Suspicion, b: &Suspicion| match a.file == b.file {
+            true => a.at.line.cmp(&b.at.line),
+            false => seconds(a).total_cmp(&seconds(b)),
+        };
+        self.suspicions.iter().min_by(|a, b| rank(a).cmp(&rank(b)).then(order(a, b)))
+    }
+}
+
+/// Returns true if the line reports a death elsewhere, or what runs survive.
+fn is_report(suspicion: &Suspicion) -> bool {
+    LAUNCHER.is_match(&suspicion.at.text) || HARMLESS.is_match(&suspicion.at.text)
+}

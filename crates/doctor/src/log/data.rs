@@ -1,0 +1,35 @@
+//! The embedded data, by theme: what the logs of dying runs say, and examples of it.
+//!
+//! `data/signatures/README.md` explains the rows. The order of the themes matters where one line is a sign of two classes: the
+//! earlier one is first on the timeline.
+
+/// Classes of one theme, and examples of each.
+pub struct Theme {
+    pub signatures: &'static str,
+    pub examples: &'static str,
+}
+
+macro_rules! theme {
+    ($name:literal) => {
+        Theme {
+            signatures: include_str!(concat!("../../data/signatures/", $name, ".toml")),
+            examples: include_str!(concat!("../../data/examples/", $name, ".txt")),
+        }
+    };
+}
+
+pub const THEMES: [Theme; 11] = [
+    theme!("host"),
+    theme!("storage"),
+    theme!("limits"),
+    theme!("nccl"),
+    theme!("cluster"),
+    theme!("worker"),
+    theme!("engine"),
+    theme!("gpu"),
+    theme!("setup"),
+    theme!("service"),
+    theme!("run"),
+];
+/// Lines that belong to no class: judgements, marks, frameworks, and what else looks like a fault.
+pub const LINES: &str = include_str!("../../data/signatures/lines.toml");
