@@ -13,6 +13,9 @@ use std::sync::LazyLock;
 /// One death prints its messages within this many lines.
 const BURST_LINES: u64 = 120;
 
+/// A wrapper of an exception prints its own within this many lines.
+const WRAPPER_LINES: u64 = 60;
+
 /// Lines of launchers, which report a death elsewhere.
 static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
@@ -49,7 +52,7 @@ impl Choice<'_> {
         {
             return Some(first);
         }
-        match self.first_of(Level::Secondary) {
+        match self.first_of(Level::Secondary).map(|first| self.refined(first)) {
             Some(first) => {
                 // The watchdog ends what waits too long by an abort: the abort is what ended the run.
                 let abort = (first..self.events.len()).find(|&index| self.slug(index) == "worker-abort");
@@ -97,15 +100,18 @@ impl Choice<'_> {
         })
     }
 
-    /// Returns true if a fault of no class, not of the same death, came before what the run may have survived, or long after
-    /// its last line: the run then died of that.
+    /// Returns true if the run died of another fault than of what it may have survived: one long before it, or one after its
+    /// last line that is neither near nor part of the same chain of exceptions.
     fn goes_on_without(&self, first: usize) -> bool {
         let chosen = self.events[first];
+        let is_alone = self.signatures.classes[chosen.class].is_alone;
         let own = |event: &&&Event| event.class == chosen.class && event.file == chosen.file;
         let last = self.events.iter().filter(own).map(|event| event.line).max().unwrap_or(chosen.line);
-        self.faults()
-            .filter(|fault| fault.file == chosen.file)
-            .any(|fault| fault.at.line + BURST_LINES < chosen.line || fault.at.line > last + BURST_LINES)
+        self.faults().filter(|fault| fault.file == chosen.file).any(|fault| {
+            let after = fault.at.line.saturating_sub(last);
+            fault.at.line + BURST_LINES < chosen.line
+                || after > 0 && (is_alone || after > WRAPPER_LINES && !fault.is_chained)
+        })
     }
 
     /// Returns the line that most looks like the failure, if no class describes it.

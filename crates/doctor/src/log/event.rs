@@ -192,12 +192,22 @@ impl<'w> Moment<'w> {
 
     /// Returns true if it is part of a traceback of an exception that Python ignored, as in a destructor.
     pub fn is_ignored(&self) -> bool {
-        // The head of the traceback is before its frames, and Python's remark before that.
+        self.before_traceback(1, &[b"Exception ignored in"])
+    }
+
+    /// Returns true if its traceback follows from another exception.
+    pub fn is_chained(&self) -> bool {
+        self.before_traceback(3, &[b"During handling of the above", b"was the direct cause of the following"])
+    }
+
+    /// Returns true if one of `words` is in the `count` lines before the head of the traceback that this line ends or begins.
+    fn before_traceback(&self, count: usize, words: &[&[u8]]) -> bool {
         let frames = (self.line - self.traceback_from()) as usize;
         let is_head = self.text.contains(TRACEBACK);
-        let remark = self.lines_back().nth(if is_head { 0 } else { frames + 1 });
+        let holds = |raw: &[u8]| words.iter().any(|words| memmem::find(raw, words).is_some());
+        // The head is before the frames, and the remark before the head.
         (is_head || frames > 0)
-            && remark.is_some_and(|raw| memmem::find(raw, b"Exception ignored in").is_some())
+            && self.lines_back().skip(if is_head { 0 } else { frames + 1 }).take(count).any(holds)
     }
 
     /// Returns the first line of the frames before this one, or this line.

@@ -264,13 +264,8 @@ impl<'s> Scanner<'s> {
         }
         let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
         let rank = row.rank;
-        state.suspicions.push(Suspicion {
-            rank,
-            file,
-            steps,
-            stamp: moment.stamp(),
-            at: self.evidence(moment),
-        });
+        let (stamp, is_chained, at) = (moment.stamp(), moment.is_chained(), self.evidence(moment));
+        state.suspicions.push(Suspicion { rank, file, steps, stamp, is_chained, at });
         state.progress.watch();
         state.matches[index] += 1;
         if state.matches[index] == SUSPICIONS_A_FILE {

@@ -29,6 +29,8 @@ pub enum Level {
 pub struct Class {
     pub slug: String,
     pub level: Level,
+    /// Named only if no other fault comes after it: work that was waited for has then begun.
+    pub is_alone: bool,
     /// Classes that it replaces within a burst of lines.
     pub refines: Vec<usize>,
     /// Causes that a warning of it explains.
@@ -179,6 +181,8 @@ struct ClassRow {
     #[serde(default)]
     level: Level,
     #[serde(default)]
+    alone: bool,
+    #[serde(default)]
     refines: Vec<String>,
     #[serde(default)]
     leads_to: Vec<String>,
@@ -304,6 +308,7 @@ fn classes(rows: Vec<ClassRow>) -> Vec<Class> {
     rows.into_iter()
         .map(|row| Class {
             level: row.level,
+            is_alone: row.alone,
             refines: indices(&row.refines),
             leads_to: indices(&row.leads_to),
             slug: row.slug,

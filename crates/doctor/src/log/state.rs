@@ -17,6 +17,8 @@ pub struct Suspicion {
     /// Steps of the file counted before it.
     pub steps: u64,
     pub stamp: Option<Stamp>,
+    /// True if its traceback follows from another exception.
+    pub is_chained: bool,
     pub at: Evidence,
 }
 

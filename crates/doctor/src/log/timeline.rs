@@ -108,12 +108,17 @@ fn describe(signatures: &Signatures, found: &Found, events: &[&Event], first: us
     let chosen = events[first];
     let class = &signatures.classes[chosen.class];
     let mut diagnosis = Diagnosis { slug: Some(class.slug.clone()), ..Diagnosis::default() };
-    diagnosis.evidence.push(evidence(found, chosen));
     // Further lines of the class, and what it refined: they are the same death.
     let same = |event: &&&Event| {
         event.class == chosen.class || class.refines.contains(&event.class) && event.file == chosen.file
     };
-    for event in events.iter().filter(same).filter(|event| !std::ptr::eq(**event, chosen)) {
+    let others = events.iter().filter(same).filter(|event| !std::ptr::eq(**event, chosen));
+    let mut shown: Vec<&Event> = std::iter::once(&chosen).chain(others).copied().collect();
+    if class.level == Level::Secondary && shown.iter().all(|event| event.stamp.is_some()) {
+        // Ranks report a death when their own clock is up, and a file holds their lines in any order.
+        shown.sort_by(|a, b| a.stamp.partial_cmp(&b.stamp).unwrap_or(std::cmp::Ordering::Equal));
+    }
+    for event in shown {
         let line = evidence(found, event);
         if diagnosis.evidence.len() < EVIDENCE_MAX && !diagnosis.evidence.contains(&line) {
             diagnosis.evidence.push(line);
