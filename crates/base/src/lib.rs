@@ -14,6 +14,7 @@ mod model_spec;
 mod names;
 mod phase;
 pub mod rng;
+mod shown;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
 pub mod slugs;
 
@@ -23,6 +24,7 @@ pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use phase::{Phase, PhaseSet};
+pub use shown::{shown, shown_number, shown_within};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.
 #[derive(
