@@ -3,6 +3,7 @@
 //! One type for all crates, because the edge that prints it needs the same four parts from each of them.
 //! Each slug has a page `docs/errors/<slug>.md`; `cargo xtask tidy` checks both directions.
 
+use crate::shown::cut_line;
 use std::fmt;
 
 /// `Result` with a named error.
@@ -30,7 +31,7 @@ pub enum Exit {
 pub struct Error {
     /// Stable name, kebab-case; `plimsoll explain <slug>` prints its page.
     pub slug: &'static str,
-    /// What happened, where, with numbers; lower case, one line.
+    /// What happened, where, with numbers; lower case, one line, cut if it is very long.
     pub message: String,
     /// Further lines of fact.
     pub facts: Vec<String>,
@@ -43,7 +44,13 @@ pub struct Error {
 impl Error {
     /// A named error with exit code 1.
     pub fn new(slug: &'static str, message: impl Into<String>) -> Error {
-        Error { slug, message: message.into(), facts: Vec::new(), hints: Vec::new(), exit: Exit::Named }
+        Error {
+            slug,
+            message: cut_line(message.into()),
+            facts: Vec::new(),
+            hints: Vec::new(),
+            exit: Exit::Named,
+        }
     }
 
     /// An error of usage or of the run file, with exit code 2.
@@ -63,13 +70,13 @@ impl Error {
 
     /// Adds a line of fact.
     pub fn fact(mut self, fact: impl Into<String>) -> Error {
-        self.facts.push(fact.into());
+        self.facts.push(cut_line(fact.into()));
         self
     }
 
     /// Adds a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
-        self.hints.push(hint.into());
+        self.hints.push(cut_line(hint.into()));
         self
     }
 }

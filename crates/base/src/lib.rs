@@ -15,6 +15,7 @@ mod names;
 mod phase;
 mod published;
 pub mod rng;
+mod shown;
 #[allow(missing_docs, reason = "each constant is named after its slug, whose page explains it")]
 pub mod slugs;
 
@@ -25,6 +26,7 @@ pub use error::{Error, Exit, Result};
 pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use phase::{Phase, PhaseSet};
 pub use published::preset_of;
+pub use shown::{shown, shown_number, shown_within};
 
 /// How many optimizer updates the weights have seen; recorded with every sample.
 #[derive(

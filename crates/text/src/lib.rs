@@ -7,6 +7,8 @@ mod chat;
 mod data;
 mod files_to_save;
 mod gguf;
+mod growth;
+mod jinja;
 mod pairs;
 mod parquet_file;
 mod parquet_pages;

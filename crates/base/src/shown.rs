@@ -1,0 +1,69 @@
+//! Values of other people's files as messages show them: cut, with their length, so that an error stays a line.
+
+use std::borrow::Cow;
+
+/// Characters that a value may have in a message.
+const VALUE_CHARS_MAX: usize = 80;
+/// Characters that a line of an error may have: the longest lines of facts have about 400.
+pub(crate) const LINE_CHARS_MAX: usize = 2000;
+
+/// Returns a value for a message: whole if it is short, else its beginning and its length.
+pub fn shown(value: &str) -> Cow<'_, str> {
+    shown_within(value, VALUE_CHARS_MAX)
+}
+
+/// As `shown`, with a limit of `chars_max` characters.
+pub fn shown_within(value: &str, chars_max: usize) -> Cow<'_, str> {
+    match value.char_indices().nth(chars_max) {
+        None => Cow::Borrowed(value),
+        Some((end, _)) => Cow::Owned(format!("{}... ({} bytes)", &value[..end], value.len())),
+    }
+}
+
+/// Returns a number for a message: all its digits if they are few, else with a power of ten.
+pub fn shown_number(value: f64) -> String {
+    let is_long = value.is_finite() && value != 0.0 && !(1e-6..1e15).contains(&value.abs());
+    if is_long { format!("{value:e}") } else { value.to_string() }
+}
+
+/// Cuts the middle out of a line that is too long: what it is about is at its beginning, the reason often at its end.
+pub(crate) fn cut_line(line: String) -> String {
+    let count = line.chars().count();
+    if count <= LINE_CHARS_MAX {
+        return line;
+    }
+    let place = |index: usize| line.char_indices().nth(index).map_or(line.len(), |(at, _)| at);
+    let (head, tail) = (place(LINE_CHARS_MAX * 3 / 4), place(count - LINE_CHARS_MAX / 4));
+    format!("{} ... {} bytes left out ... {}", &line[..head], tail - head, &line[tail..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn long_values_are_cut_and_short_ones_stay() {
+        assert_eq!(shown("größe"), "größe");
+        assert_eq!(shown(&"é".repeat(80)), "é".repeat(80));
+        assert_eq!(shown(&"é".repeat(100_000)), format!("{}... (200000 bytes)", "é".repeat(80)));
+        for (value, text) in
+            [(0.0, "0"), (1e-6, "0.000001"), (1.7e308, "1.7e308"), (-2.5e20, "-2.5e20"), (4096.0, "4096")]
+        {
+            assert_eq!(shown_number(value), text);
+        }
+    }
+
+    /// Whatever a crate quotes: an error of a 100 KB value was a line of 100 KB.
+    #[test]
+    fn r_an_error_printed_a_value_of_any_length() {
+        let error = Error::new("bad-value", format!("key = {} is too long", "é".repeat(100_000)))
+            .fact("x".repeat(1 << 20))
+            .hint("short");
+        assert!(error.message.starts_with("key = éé") && error.message.ends_with("éé is too long"));
+        assert!(error.message.contains(" bytes left out "), "{}", error.message);
+        assert!(error.to_string().chars().count() < 3 * LINE_CHARS_MAX);
+        let whole = "y".repeat(LINE_CHARS_MAX);
+        assert_eq!(Error::usage("bad-value", whole.clone()).message, whole);
+    }
+}

@@ -1,0 +1,120 @@
+//! What one template may use. The steps that it takes, the bytes that its values hold at one time, and the depth to which
+//! calls nest are counted before they are spent, so memory, time and stack are bounded whatever the template says.
+
+use plimsoll_base::Bytes;
+use std::cell::Cell;
+
+/// Longest source. The longest templates of published models have about 30 KiB.
+pub(super) const SOURCE_BYTES_MAX: usize = 256 << 10;
+/// Most tags, `{% ... %}` and `{{ ... }}`, in one template. Long published ones have about 400.
+pub(super) const TAGS_MAX: usize = 4096;
+/// How deep expressions and blocks may nest; a chain of n operators, filters or attributes is n deep.
+pub(super) const NESTING_MAX: usize = 128;
+/// How deep evaluation may nest, macros that call macros included. Stack: at most 3 KiB a level.
+const DEPTH_MAX: u32 = 300;
+/// A step is one operation, or the handling of `BYTES_PER_STEP` bytes: 20 million take less than a second.
+const STEPS_MAX: u64 = 20_000_000;
+const BYTES_PER_STEP: usize = 64;
+/// Bytes of all values and of the text so far. A buffer that grows holds up to twice its text, so the process stays
+/// below 256 MiB for a template.
+const HELD_BYTES_MAX: usize = 128 << 20;
+
+/// Why a template ends without a text: where, and what.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) line: u32,
+    pub(super) what: String,
+}
+
+/// A fault is boxed, because every evaluation returns one or a value.
+pub(super) type Result<T> = std::result::Result<T, Box<Fault>>;
+
+/// Counts what a rendering uses. Values point to it and give back their bytes when they are dropped.
+#[derive(Debug)]
+pub(super) struct Meter {
+    steps: Cell<u64>,
+    held_bytes: Cell<usize>,
+    depth: Cell<u32>,
+    line: Cell<u32>,
+}
+
+impl Meter {
+    pub(super) fn new() -> Meter {
+        Meter { steps: Cell::new(0), held_bytes: Cell::new(0), depth: Cell::new(0), line: Cell::new(1) }
+    }
+
+    /// A fault in the line that is being evaluated.
+    pub(super) fn fault<T>(&self, what: impl Into<String>) -> Result<T> {
+        Err(Box::new(Fault { line: self.line.get(), what: what.into() }))
+    }
+
+    pub(super) fn at(&self, line: u32) {
+        self.line.set(line);
+    }
+
+    /// Spends one step and those for handling `bytes`.
+    pub(super) fn work(&self, bytes: usize) -> Result<()> {
+        let steps = self.steps.get() + 1 + (bytes / BYTES_PER_STEP) as u64;
+        self.steps.set(steps);
+        match steps > STEPS_MAX {
+            true => self.fault(format!("more than {STEPS_MAX} steps")),
+            false => Ok(()),
+        }
+    }
+
+    /// Enters one level of evaluation; `leave` ends it.
+    pub(super) fn enter(&self) -> Result<()> {
+        self.work(0)?;
+        self.depth.set(self.depth.get() + 1);
+        match self.depth.get() > DEPTH_MAX {
+            true => self.fault(format!("calls and blocks nest deeper than {DEPTH_MAX}")),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn leave(&self) {
+        self.depth.set(self.depth.get() - 1);
+    }
+
+    fn hold(&self, bytes: usize) -> Result<()> {
+        let held = self.held_bytes.get().saturating_add(bytes);
+        if held > HELD_BYTES_MAX {
+            let [held, more, limit] =
+                [self.held_bytes.get(), bytes, HELD_BYTES_MAX].map(|bytes| Bytes(bytes as u64));
+            let what = format!("its values hold {held} and would take {more} more, the limit is {limit}");
+            return self.fault(what);
+        }
+        self.held_bytes.set(held);
+        self.work(bytes)
+    }
+}
+
+/// Bytes that a value holds.
+#[derive(Debug)]
+pub(super) struct Charge<'r> {
+    meter: &'r Meter,
+    bytes: usize,
+}
+
+impl<'r> Charge<'r> {
+    pub(super) fn none(meter: &'r Meter) -> Charge<'r> {
+        Charge { meter, bytes: 0 }
+    }
+
+    /// Counts `bytes` more. To be called before they are allocated.
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<()> {
+        self.meter.hold(bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    pub(super) fn meter(&self) -> &'r Meter {
+        self.meter
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        self.meter.held_bytes.set(self.meter.held_bytes.get() - self.bytes);
+    }
+}

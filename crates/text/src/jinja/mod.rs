@@ -1,0 +1,101 @@
+//! Jinja as chat templates use it, in bounds: a template of a model is somebody's program. It sees the messages and, of this
+//! machine, only the date. What it may take is counted in [`meter`]: the size of its source, the depth of its expressions and
+//! calls, its steps, and the bytes that its values and its text hold at one time. Tags that read other files do not exist.
+//!
+//! Why it is written here: docs/decisions/0046-chat-templates-are-run-by-a-metered-interpreter.md.
+
+mod arguments;
+mod ast;
+mod checks;
+mod eval;
+mod exec;
+mod expressions;
+mod filters;
+mod lexer;
+mod meter;
+mod methods;
+mod operators;
+mod print;
+mod render;
+mod scopes;
+mod sequences;
+mod statements;
+mod value;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use crate::growth::grown_bytes_max;
+use crate::strftime::now_seconds;
+use meter::{Fault, Meter, SOURCE_BYTES_MAX};
+use value::{Items, Value};
+
+/// A parsed template.
+#[derive(Debug)]
+pub(crate) struct Template {
+    block: ast::Block,
+    /// The moment that `strftime_now` gives, in seconds since 1970.
+    now: u64,
+}
+
+/// What a template sees of its surroundings.
+pub(crate) struct Context<'a> {
+    /// Role and content of each message.
+    pub(crate) messages: &'a [(&'a str, &'a str)],
+    pub(crate) add_generation_prompt: bool,
+    /// Special tokens by their names.
+    pub(crate) special: &'a [(&'a str, &'a str)],
+}
+
+impl Template {
+    /// Parses a template. An error says where and what.
+    pub(crate) fn parse(source: &str) -> Result<Template, String> {
+        if source.len() > SOURCE_BYTES_MAX {
+            return Err(format!(": {} bytes, the limit is {SOURCE_BYTES_MAX}", source.len()));
+        }
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let tokens = lexer::tokens(&source).map_err(|fault| words(&fault))?;
+        let block = expressions::Parser::new(tokens).template().map_err(|fault| words(&fault))?;
+        Ok(Template { block, now: now_seconds() })
+    }
+
+    /// Renders a conversation. An error says where and what.
+    pub(crate) fn render(&self, context: &Context) -> Result<String, String> {
+        let meter = Meter::new();
+        self.rendered(&meter, context).map_err(|fault| words(&fault))
+    }
+
+    fn rendered<'r>(&'r self, meter: &'r Meter, context: &Context<'r>) -> meter::Result<String> {
+        let mut renderer = render::Renderer::new(meter, self.now);
+        let mut messages = Items::new(meter);
+        for (role, content) in context.messages {
+            let mut message = Items::new(meter);
+            let entries = [("role", role), ("content", content)];
+            for (name, text) in entries {
+                message.push(Value::lent(name))?;
+                message.push(Value::lent(text))?;
+            }
+            messages.push(message.dict()?)?;
+        }
+        // `tools` and `documents` stay undefined: templates ask for them by `is defined` or by truth.
+        renderer.scopes.set("messages", messages.list()?)?;
+        renderer.scopes.set("add_generation_prompt", Value::Bool(context.add_generation_prompt))?;
+        for (name, token) in context.special {
+            renderer.scopes.set(name, Value::lent(token))?;
+        }
+        renderer.run(&self.block)?;
+        let text = renderer.outputs.pop().expect("the template's output stays").into_string();
+        let given = context.messages.iter().map(|(role, content)| role.len() + content.len()).sum();
+        let limit = grown_bytes_max(given);
+        match text.len() > limit {
+            true => meter.fault(format!("a text of {} bytes for {given}, the limit is {limit}", text.len())),
+            false => Ok(text),
+        }
+    }
+}
+
+/// The words of a message after `chat template`.
+fn words(fault: &Fault) -> String {
+    format!(" in line {}: {}", fault.line, fault.what)
+}

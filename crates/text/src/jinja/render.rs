@@ -1,0 +1,38 @@
+//! A rendering: the state that expressions and statements share.
+
+use super::meter::{Meter, Result};
+use super::scopes::Scopes;
+use super::value::{Buffer, Value};
+
+/// Functions of the environment, as Hugging Face's has them.
+pub(super) const FUNCTIONS: [&str; 5] = ["range", "namespace", "dict", "raise_exception", "strftime_now"];
+
+pub(super) struct Renderer<'r> {
+    pub(super) meter: &'r Meter,
+    pub(super) scopes: Scopes<'r>,
+    /// Where text goes: a block whose text is a value pushes one.
+    pub(super) outputs: Vec<Buffer<'r>>,
+    /// Loops that run.
+    pub(super) loops: usize,
+    /// Seconds since 1970 for `strftime_now`.
+    pub(super) now: u64,
+}
+
+impl<'r> Renderer<'r> {
+    pub(super) fn new(meter: &'r Meter, now: u64) -> Renderer<'r> {
+        Renderer { meter, scopes: Scopes::new(meter), outputs: vec![Buffer::new(meter)], loops: 0, now }
+    }
+
+    pub(super) fn output(&mut self) -> &mut Buffer<'r> {
+        self.outputs.last_mut().expect("the template's output stays")
+    }
+
+    /// Runs `work` and returns the text that it writes.
+    pub(super) fn capture(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Value<'r>> {
+        self.outputs.push(Buffer::new(self.meter));
+        let done = work(self);
+        let text = self.outputs.pop().expect("pushed above");
+        done?;
+        text.finish()
+    }
+}
