@@ -105,7 +105,9 @@ fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
 /// Returns the hint for a limit. One from the run file can be raised there; one of the container or the machine cannot.
 fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     let mib = bytes.0.div_ceil(Bytes::MIB);
-    let why = format!("the smallest {pool} memory in which this run fits is {mib} MiB");
+    // In the unit of the verdict, rounded up to what the run file would say.
+    let least = Bytes::mib(mib);
+    let why = format!("the smallest {pool} memory in which this run fits is {least}");
     let (set, why) = match limit.source.ends_with(OF_RUN_FILE) {
         true => (Some(format!("memory.{pool}={mib}MiB")), why),
         false => (None, format!("{why}; the limit is outside the run file: {}", limit.source)),

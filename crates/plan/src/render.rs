@@ -54,7 +54,8 @@ impl PlanReport {
             line(words);
         }
         if self.steps > 0 && self.fits {
-            line(format!("  {} steps: {}, without evaluation", self.steps, duration(self.run_s())));
+            let total = duration(self.run_s());
+            line(format!("  {} steps: {total}, if every response is as long as it may be", self.steps));
         }
         self.assumed.iter().for_each(|words| line(format!("assumed: {words}")));
         line(match (self.fits, self.assumed.is_empty()) {
