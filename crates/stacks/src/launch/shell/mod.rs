@@ -1,184 +1,91 @@
 //! Shell scripts: their commands, with the script's own variables filled in, and the settings on a command line.
 
+mod expand;
+mod reader;
+pub(crate) mod word;
+
 use crate::setting::{Setting, unquote};
-use std::collections::BTreeMap;
+use reader::Script;
+use word::Word;
 
-/// Longest value after a variable is filled in: variables may name each other, and must not grow without end.
-pub(crate) const VALUE_BYTES_MAX: usize = 1 << 16;
-pub(crate) const VARIABLE: &str = "holds a variable that the file does not set";
+/// Most further commands that are listed.
+const OTHERS_MAX: usize = 16;
+const FURTHER: &str =
+    "a further command of a trainer: the first one counts, each other needs a file of its own";
 
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Word {
-    pub text: String,
-    /// True if a variable in it is not known.
-    pub open: bool,
-    /// Where it begins, from 1.
-    pub line: usize,
+/// Reads the commands of a shell script and the variables that are set before or between them.
+pub(crate) fn script(text: &str) -> Script {
+    reader::read(text)
 }
 
-/// What a script says: its commands, and the variables that it sets.
-pub(crate) struct Script {
-    pub commands: Vec<Vec<Word>>,
-    /// `NAME`, value, line.
-    pub variables: Vec<(String, String, usize)>,
-}
-
-/// The words after the first one for which `is_trainer` is true, in the command that has it.
-pub(crate) fn arguments(script: &str, is_trainer: impl Fn(&str) -> bool) -> Option<Vec<Word>> {
-    self::script(script).commands.into_iter().find_map(|mut words| {
-        let at = words.iter().position(|word| is_trainer(&word.text))?;
-        Some(words.split_off(at + 1))
-    })
-}
-
-/// The commands of a shell script and the variables that stand before or between them.
-pub(crate) fn script(script: &str) -> Script {
-    let chars: Vec<char> = script.chars().collect();
-    let line_after = |line: &mut u32, &c: &char| {
-        let own = *line;
-        *line += u32::from(c == '\n');
-        Some(own)
-    };
-    let lines = chars.iter().scan(1, line_after).collect();
-    let mut shell = Shell { chars, lines, at: 0, variables: BTreeMap::new(), assigned: Vec::new() };
-    let mut commands = Vec::new();
-    while shell.at < shell.chars.len() {
-        let words = shell.command();
-        if !words.is_empty() {
-            commands.push(words);
-        }
-    }
-    Script { commands, variables: shell.assigned }
-}
-
-struct Shell {
-    chars: Vec<char>,
-    /// The line of each character.
-    lines: Vec<u32>,
+/// The command that starts a trainer.
+#[derive(Debug)]
+pub(crate) struct Command {
+    words: Vec<Word>,
     at: usize,
-    variables: BTreeMap<String, String>,
-    assigned: Vec<(String, String, usize)>,
+    /// Later commands of a trainer in the same script, as settings that are not taken.
+    pub others: Vec<Setting>,
 }
 
-impl Shell {
-    fn peek(&self, ahead: usize) -> Option<char> {
-        self.chars.get(self.at + ahead).copied()
+impl Command {
+    /// The word that names the trainer.
+    pub fn trainer(&self) -> &str {
+        &self.words[self.at].text
     }
 
-    /// Up to the end of a line that is not continued, `;`, `&` or `|`.
-    fn command(&mut self) -> Vec<Word> {
-        let mut words: Vec<Word> = Vec::new();
-        while let Some(c) = self.peek(0) {
-            match c {
-                '\\' if self.peek(1) == Some('\n') => self.at += 2,
-                '\\' if self.peek(1) == Some('\r') && self.peek(2) == Some('\n') => self.at += 3,
-                '\n' | ';' | '&' | '|' => {
-                    self.at += 1;
-                    break;
-                }
-                '#' => {
-                    while self.peek(0).is_some_and(|c| c != '\n') {
-                        self.at += 1;
-                    }
-                }
-                c if c.is_whitespace() => self.at += 1,
-                _ => {
-                    let word = self.word();
-                    let is_head = words.is_empty();
-                    if !(is_head && (word.text == "export" || self.assigns(&word))) {
-                        words.push(word);
-                    }
-                }
-            }
-        }
-        words
+    pub fn arguments(&self) -> &[Word] {
+        &self.words[self.at + 1..]
     }
 
-    /// Keeps `NAME=value` at the head of a command.
-    fn assigns(&mut self, word: &Word) -> bool {
-        let Some((name, value)) = word.text.split_once('=') else { return false };
-        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if is_name && !word.open {
-            self.variables.insert(name.into(), value.into());
-            self.assigned.push((name.into(), value.into(), word.line));
-        }
-        is_name
-    }
-
-    fn word(&mut self) -> Word {
-        let line = self.lines.get(self.at).map_or(0, |&line| line as usize);
-        let (mut word, mut quote) = (Word { line, ..Word::default() }, None);
-        while let Some(c) = self.peek(0) {
-            self.at += 1;
-            match (quote, c) {
-                (Some(open), _) if c == open => quote = None,
-                (None, '\'' | '"') => quote = Some(c),
-                (Some('\''), _) => word.text.push(c),
-                (_, '$') => self.variable(&mut word),
-                (_, '`') => {
-                    word.open = true;
-                    word.text.push(c);
-                }
-                (_, '\\') if self.peek(0) == Some('\n') => self.at += 1,
-                (_, '\\') if quote.is_none() || self.peek(0).is_some_and(|c| "\"\\$`".contains(c)) => {
-                    word.text.extend(self.peek(0));
-                    self.at += 1;
-                }
-                (None, _) if c.is_whitespace() || matches!(c, ';' | '&' | '|') => {
-                    self.at -= 1;
-                    break;
-                }
-                _ => word.text.push(c),
-            }
-        }
-        word
-    }
-
-    /// `$NAME`, `${NAME}`, `${NAME:-default}`; anything else stays as it is written.
-    fn variable(&mut self, word: &mut Word) {
-        let braced = self.peek(0) == Some('{');
-        let start = self.at + usize::from(braced);
-        let mut end = start;
-        while self.chars.get(end).is_some_and(|&c| c.is_ascii_alphanumeric() || c == '_') {
-            end += 1;
-        }
-        let name: String = self.chars[start.min(self.chars.len())..end].iter().collect();
-        let mut default = None;
-        if braced {
-            let close = self.chars[end..].iter().take(VALUE_BYTES_MAX).position(|&c| c == '}');
-            let Some(close) = close else {
-                word.open = true;
-                word.text.push('$');
-                return;
+    /// Returns the flags before the trainer's name, each with at most one word as its value: `accelerate launch --num_processes 8`.
+    pub fn launcher(&self) -> Vec<Setting> {
+        // A plain name is the argument of a program, as in `trl grpo`, which is no value of the flag before it.
+        let is_name = !self.trainer().contains(['.', '/']);
+        let words = &self.words[..self.at.saturating_sub(usize::from(is_name))];
+        let mut given: Vec<Setting> = Vec::new();
+        for (index, word) in words.iter().enumerate() {
+            let Some(name) = word.text.strip_prefix("--").filter(|name| !name.is_empty()) else { continue };
+            let next = words.get(index + 1).filter(|next| !next.text.starts_with('-'));
+            let (key, value, open) = match (name.split_once('='), next) {
+                (Some((key, value)), _) => (key, value, word.open),
+                (None, Some(next)) => (name, next.text.as_str(), next.open),
+                (None, None) => (name, "", None),
             };
-            let inside: String = self.chars[end..end + close].iter().collect();
-            default = inside.strip_prefix(":-").or(inside.strip_prefix('-')).map(str::to_string);
-            end += close + 1;
+            given.push(Setting { unreadable: open, ..Setting::new(key.replace('-', "_"), value, word.line) });
         }
-        match self.variables.get(&name).cloned().or(default) {
-            Some(value) if !name.is_empty() && word.text.len() + value.len() <= VALUE_BYTES_MAX => {
-                word.text += &value;
-            }
-            _ => {
-                word.open = true;
-                word.text.push('$');
-                word.text.extend(&self.chars[self.at..end]);
-            }
-        }
-        self.at = end;
+        given
     }
+}
+
+/// Finds the first command in which `trainer_at` finds the word that names a trainer.
+pub(crate) fn trainer(script: &str, trainer_at: impl Fn(&[Word]) -> Option<usize>) -> Option<Command> {
+    let mut found: Option<Command> = None;
+    for words in self::script(script).commands {
+        let Some(at) = trainer_at(&words) else { continue };
+        match &mut found {
+            None => found = Some(Command { words, at, others: Vec::new() }),
+            Some(first) if first.others.len() < OTHERS_MAX => {
+                let one = Setting::new(&words[at].text, "", words[at].line);
+                first.others.push(Setting { unreadable: Some(FURTHER), ..one });
+            }
+            Some(_) => {}
+        }
+    }
+    found
 }
 
 /// `--flag value value`, `--flag=value` and `--switch`; words before the first flag keep their own name.
 pub(crate) fn flags(words: &[Word]) -> Vec<Setting> {
     let mut given: Vec<Setting> = Vec::new();
     for word in words {
-        let unreadable = word.open.then_some(VARIABLE);
+        let unreadable = word.open;
         match (word.text.strip_prefix("--").filter(|name| !name.is_empty()), given.last_mut()) {
             (Some(name), _) => {
                 let (key, value) = name.split_once('=').unwrap_or((name, ""));
                 given.push(Setting { unreadable, ..Setting::new(key, value, word.line) });
             }
+            // `"${NONE[@]}"` is no word at all.
+            (None, _) if word.text.is_empty() => {}
             (None, Some(last)) => {
                 last.value += if last.value.is_empty() { "" } else { ", " };
                 last.value += &word.text;
@@ -192,12 +99,12 @@ pub(crate) fn flags(words: &[Word]) -> Vec<Setting> {
     given
 }
 
-/// `key=value`, `+key=value`; a word without `=` keeps its own name.
+/// `key=value`, `+key=value`, `--key=value`; a word without `=` keeps its own name.
 pub(crate) fn overrides(words: &[Word]) -> Vec<Setting> {
     let one = |word: &Word| {
         let (key, value) = word.text.split_once('=').unwrap_or((&word.text, ""));
-        let setting = Setting::new(key.trim_start_matches('+'), unquote(value), word.line);
-        Setting { unreadable: word.open.then_some(VARIABLE), ..setting }
+        let setting = Setting::new(key.trim_start_matches(['+', '-']), unquote(value), word.line);
+        Setting { unreadable: word.open, ..setting }
     };
-    words.iter().map(one).collect()
+    words.iter().filter(|word| !word.text.is_empty()).map(one).collect()
 }
