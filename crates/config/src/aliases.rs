@@ -31,9 +31,12 @@ const PROMPTS: Becomes = Key("rollout.prompts_per_step");
 const RESPONSE: Becomes = Key("rollout.max_new_tokens");
 const MICRO_TOKENS: Becomes = Key("train.micro_batch_tokens");
 const KL: Becomes = Key("loss.kl_coef");
+const PROMPT: Becomes = Key("data.prompt_tokens_max");
+const EPOCHS: Becomes = Key("train.epochs_per_rollout");
+const KEEP: Becomes = Key("checkpoint.keep");
 
 /// (section, alias, meaning).
-const ALIASES: [(&str, &str, Becomes); 37] = [
+const ALIASES: [(&str, &str, Becomes); 48] = [
     ("rollout", "num_generations", GROUP),
     ("rollout", "n", GROUP),
     ("rollout", "n_samples_per_prompt", GROUP),
@@ -43,6 +46,8 @@ const ALIASES: [(&str, &str, Becomes); 37] = [
     ("rollout", "max_completion_length", RESPONSE),
     ("rollout", "max_response_length", RESPONSE),
     ("rollout", "generate_max_len", RESPONSE),
+    ("data", "max_prompt_length", PROMPT),
+    ("data", "prompt_max_len", PROMPT),
     ("rollout", "free_cache_engine", Nothing),
     ("train", "micro_train_batch_size", Sequences),
     ("train", "ppo_micro_batch_size_per_gpu", Sequences),
@@ -51,9 +56,18 @@ const ALIASES: [(&str, &str, Becomes); 37] = [
     ("train", "ppo_max_token_len_per_gpu", MICRO_TOKENS),
     ("train", "grad_accum_dtype", Key("train.grad_dtype")),
     ("train", "gradient_checkpointing", Recompute),
+    ("train", "max_grad_norm", Key("train.grad_clip")),
+    ("train", "num_iterations", EPOCHS),
+    ("train", "ppo_epochs", EPOCHS),
+    ("train", "total_training_steps", Key("train.steps")),
+    ("run", "output_dir", Key("run.dir")),
+    ("run", "default_local_dir", Key("run.dir")),
+    ("checkpoint", "save_total_limit", KEEP),
+    ("checkpoint", "max_ckpt_num", KEEP),
     ("loss", "epsilon", Clips),
     ("loss", "cliprange", Clips),
     ("loss", "eps_clip", Clips),
+    ("loss", "delta", Key("loss.dual_clip")),
     ("loss", "beta", KL),
     ("loss", "kl_loss_coef", KL),
     ("loss", "init_kl_coef", KL),
@@ -75,6 +89,58 @@ const ALIASES: [(&str, &str, Becomes); 37] = [
 
 const MEMORY_ALIASES: [(&str, &str, Becomes); 2] =
     [("memory", "adam_offload", OffloadOptimizer), ("memory", "gpu_memory_utilization", CardFraction)];
+
+/// (name, where it belongs): names of other stacks whose values mean something else here, so that no value is taken over.
+const HINTS: [(&str, &str); 33] = [
+    ("max_steps", "set `train.steps`: rollouts here, where TRL counts updates"),
+    ("num_train_epochs", PASSES),
+    ("total_epochs", PASSES),
+    ("num_episodes", PASSES),
+    ("epochs", PASSES),
+    ("save_steps", "set `checkpoint.every`: steps are rollouts here, where TRL counts updates"),
+    ("save_freq", "set `checkpoint.every`"),
+    ("eval_steps", "set `eval.every`: steps are rollouts here, where TRL counts updates"),
+    ("test_freq", "set `eval.every`"),
+    ("logging_steps", "remove it: every step is a line of events.jsonl"),
+    ("report_to", NO_TRACKER),
+    ("logger", NO_TRACKER),
+    ("warmup_ratio", "set `train.warmup_steps`, a number of steps"),
+    ("lr_warmup_ratio", "set `train.warmup_steps`, a number of steps"),
+    ("lr_scheduler_type", "set `train.schedule` to \"constant\", \"linear\" or \"cosine\""),
+    ("lr_scheduler", "set `train.schedule` to \"constant\", \"linear\" or \"cosine\""),
+    ("gradient_accumulation_steps", "set `train.mini_batch`, the sequences of one update"),
+    ("ppo_mini_batch_size", "set `train.mini_batch`: sequences here, where verl counts prompts"),
+    ("adam_beta1", "set `train.betas`, both in one list"),
+    ("adam_beta2", "set `train.betas`, both in one list"),
+    (
+        "optim",
+        "set `train.optimizer_dtype`: the optimizer is AdamW, its states \"f32\", \"bf16\" or \"int8\"",
+    ),
+    ("epsilon_high", "set `loss.clip_low` and `loss.clip_high`"),
+    ("bf16", "set `model_options.dtype` to \"bf16\" or \"f32\""),
+    ("fp16", "set `model_options.dtype` to \"bf16\" or \"f32\""),
+    ("torch_dtype", "set `model_options.dtype` to \"bf16\" or \"f32\""),
+    ("model_name_or_path", "set `model`, at the top: hf:org/name, a folder or a GGUF file"),
+    ("dataset_name", "set `data.prompts` to a JSONL or Parquet file"),
+    ("train_files", "set `data.prompts` to a JSONL or Parquet file"),
+    ("reward_funcs", "write a [[reward]] for each, with `kind`: plimsoll explain unknown-reward"),
+    ("reward_weights", "set `weight` in each [[reward]]"),
+    ("use_peft", NO_ADAPTER),
+    ("lora_rank", NO_ADAPTER),
+    ("load_in_4bit", "remove it: weights are bf16 or f32, quantised ones are not built"),
+];
+const PASSES: &str = "set `train.steps`: passes over the data are not counted here";
+const NO_TRACKER: &str = "remove it: metrics are lines of events.jsonl in the run directory";
+const NO_ADAPTER: &str = "remove it: adapters are not built, every weight is trained";
+
+/// Returns what to write instead of a name of another stack, or the section in which it is read.
+pub(super) fn hint(section: &str, name: &str) -> Option<String> {
+    if let Some((_, hint)) = HINTS.iter().find(|(theirs, _)| *theirs == name) {
+        return Some(hint.to_string());
+    }
+    let (right, ..) = rows().find(|(right, alias, _)| *alias == name && *right != section)?;
+    Some(format!("`{name}` belongs in [{right}]"))
+}
 
 fn rows() -> impl Iterator<Item = (&'static str, &'static str, Becomes)> {
     ALIASES.into_iter().chain(MEMORY_ALIASES)

@@ -1,5 +1,6 @@
 //! Deserialization of the tree into the table of types: serde's errors become named errors that point at the line.
 
+use super::aliases;
 use super::provenance::{Origin, Source};
 use super::tree::{Node, Table, Value};
 use plimsoll_base::Error;
@@ -86,6 +87,11 @@ fn unknown_key(
     let error = source.error("unknown-key", origin, &format!("`{path}` is not a key of {file}"));
     let place = if section.is_empty() { "the top level".to_string() } else { format!("[{section}]") };
     let error = error.fact(format!("keys of {place}: {}", known.join(", ")));
+    // A file of another kind, such as a collector's, has none of these keys.
+    let is_run_file = (source.kind.keys)().iter().any(|key| key == "train.steps");
+    if let Some(hint) = aliases::hint(section, key).filter(|_| is_run_file) {
+        return error.hint(hint);
+    }
     if let Some(name) = nearest(key, known.iter().copied()) {
         return error.hint(format!("did you mean `{}`?", join(section, name)));
     }

@@ -94,11 +94,40 @@ fn aliases_are_read_under_our_names() {
     assert_eq!(load_text(GOOD, &sets, &[]).unwrap().run.train.micro_batch_tokens, Auto::Value(64));
 }
 
+#[test]
+fn names_of_trl_and_verl_with_the_same_meaning_are_taken() {
+    let sets = [
+        "train.max_grad_norm=0.5",
+        "train.num_iterations=2",
+        "train.total_training_steps=7",
+        "data.max_prompt_length=9",
+        "run.output_dir=o",
+        "checkpoint.save_total_limit=3",
+        "loss.delta=4.0",
+    ];
+    let run = load_text(GOOD, &sets, &[]).unwrap().run;
+    assert_eq!((run.train.grad_clip, run.train.epochs_per_rollout, run.train.steps), (0.5, 2, 7));
+    assert_eq!((run.data.prompt_tokens_max, run.checkpoint.keep), (Some(9), 3));
+    assert_eq!((run.run.dir.as_deref(), run.loss.dual_clip), (Some("o"), Some(4.0)));
+}
+
 /// One row: what `--set` adds to the good file, the slug, and what the message or hint must contain.
 const BAD: &[(&[&str], &str, &str)] = &[
     (&["rollout.grup_size=8"], "unknown-key", "did you mean `rollout.group_size`?"),
     (&["train.group_size=8"], "unknown-key", "`rollout.group_size`"),
     (&["rolout.group_size=8"], "unknown-key", "did you mean `rollout`?"),
+    (
+        &["train.max_steps=8"],
+        "unknown-key",
+        "hint: set `train.steps`: rollouts here, where TRL counts updates",
+    ),
+    (&["max_steps=8"], "unknown-key", "hint: set `train.steps`"),
+    (&["train.num_train_epochs=3"], "unknown-key", "set `train.steps`: passes over the data"),
+    (&["train.optim=adamw_8bit"], "unknown-key", "train.optimizer_dtype"),
+    (&["checkpoint.save_steps=5"], "unknown-key", "set `checkpoint.every`"),
+    (&["train.num_generations=8"], "unknown-key", "hint: `num_generations` belongs in [rollout]"),
+    (&["num_generations=8"], "unknown-key", "hint: `num_generations` belongs in [rollout]"),
+    (&["model_options.use_peft=true"], "unknown-key", "adapters are not built"),
     (&["rollout.zzzzzzz=8"], "unknown-key", "keys of [rollout]: prompts_per_step"),
     (&["reward.0.wieght=8"], "unknown-key", "did you mean `reward.0.weight`?"),
     (&["rollout.group_size=eight"], "bad-type", "the string \"eight\"; it takes a whole number"),

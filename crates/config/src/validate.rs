@@ -68,7 +68,9 @@ pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
 fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
     if run.model.is_empty() {
-        return Err(at.error("bad-value", "model", "`model` is empty").hint("set model = \"builtin:nano\""));
+        return Err(at
+            .error("bad-value", "model", "`model` is empty")
+            .hint("set model to hf:org/name, a folder, a GGUF file or \"builtin:nano\""));
     }
     if run.trains() == Trains::Policy {
         return super::agent::required(run, at);
@@ -426,9 +428,9 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
     for (index, reward) in rewards.iter().enumerate() {
         let key = |name: &str| format!("reward.{index}.{name}");
         if reward.kind.is_empty() {
-            return Err(at
-                .error("bad-value", &key("kind"), &format!("`{}` is empty", key("kind")))
-                .hint("set kind = \"exact\""));
+            return Err(at.error("bad-value", &key("kind"), &format!("`{}` is empty", key("kind"))).hint(
+                "set kind to a reward of docs/rewards.md, such as \"math\", or to python:FILE.py:FUNCTION",
+            ));
         }
         if !reward.weight.is_finite() {
             return Err(bad_value(at, &key("weight"), reward.weight, "a finite number"));

@@ -15,9 +15,10 @@ mod stack;
 mod table;
 mod torchrl;
 mod trl;
+mod unbuilt;
 mod verl;
 
-pub use import::{Imported, import, translate};
+pub use import::{Imported, Wishes, import, translate};
 pub use launch::settings;
 pub use plan::ledger::{Item, Per, Phase};
 pub use plan::limits::{Known, Limits};

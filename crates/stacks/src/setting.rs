@@ -17,10 +17,31 @@ impl Setting {
         Setting { key: key.into(), value: value.into(), line, unreadable: None }
     }
 
+    /// `key = value` for a message, on one line.
+    pub(crate) fn shown(&self) -> String {
+        match self.value.is_empty() {
+            true => one_line(&self.key),
+            false => format!("{} = {}", one_line(&self.key), one_line(&self.value)),
+        }
+    }
+
     /// True if the value says that there is none.
     pub(crate) fn is_unset(&self) -> bool {
         matches!(self.value.as_str(), "None" | "null" | "~")
     }
+}
+
+/// The setting that names the trainer.
+pub(crate) const TRAINER: &str = "trainer";
+
+/// Returns the trainer that settings name.
+pub(crate) fn named_trainer(settings: &[Setting]) -> Option<String> {
+    settings.iter().rev().find(|one| one.key == TRAINER).map(|one| one.value.clone())
+}
+
+/// Text for a comment or a message: control characters, line breaks among them, as spaces, at most 160 characters.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A whole number, also as `1_000` or `1e3`.

@@ -2,6 +2,7 @@
 //! run file, and which rules its memory follows.
 
 use crate::import::draft::Import;
+use crate::launch::source::Source;
 use crate::options::{Change, Options};
 use crate::plan::ledger::Ledger;
 use crate::plan::limits::{Limits, Version};
@@ -21,7 +22,11 @@ pub struct Stack {
     /// What its files hold, for an error that found none of it.
     pub(crate) looked_for: &'static str,
     /// Finds the settings in a file's text; empty if it is no file of this stack.
-    pub(crate) read: fn(&str) -> Vec<Setting>,
+    pub(crate) read: fn(&Source<'_>) -> Vec<Setting>,
+    /// Which trainer settings are for, if they say.
+    pub(crate) trainer: fn(&[Setting]) -> Option<String>,
+    /// The trainers whose memory its rules know.
+    pub(crate) planned: &'static [&'static str],
     pub(crate) table: &'static Table,
     /// How a run file is made of its settings, if one is.
     pub(crate) import: Option<&'static Import>,

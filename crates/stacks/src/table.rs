@@ -1,5 +1,10 @@
 //! What is known of a stack's options, in one table that `import` and `doctor --run` both read.
 
+use crate::unbuilt::Unbuilt;
+
+/// Why an option is left out that no table knows.
+const UNKNOWN: &str = "this option is not known here";
+
 /// What an option does to the memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
@@ -38,8 +43,10 @@ pub(crate) enum Take {
     Later,
     /// Another name of the option with this first name; the plan tells the two apart.
     As(&'static str),
-    /// Left out, with the reason.
+    /// Left out, with the reason: a sentence.
     Lost(&'static str),
+    /// If it is on, the job is another one here, and is refused.
+    NotBuilt(Unbuilt),
 }
 
 /// (names of one option separated by `|`, what it does to memory, what it becomes here). Rules ask for the first name.
@@ -53,7 +60,7 @@ pub(crate) struct Table {
     pub used: &'static str,
     /// Names of the other options that move no memory; `x*` is any name that begins with `x`.
     pub idle: &'static str,
-    /// (one word, parts of names): where an option without a row belongs, such as a cluster, an engine or a logger.
+    /// (reason, parts of names): why an option without a row is left out, such as that of a cluster, an engine or a logger.
     pub elsewhere: &'static [(&'static str, &'static str)],
 }
 
@@ -101,6 +108,26 @@ impl Table {
     /// Why an option without a row is left out of a run file.
     pub fn why_left(&self, key: &str) -> &'static str {
         let is_part = |parts: &str| parts.split_whitespace().any(|part| key.contains(part));
-        self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map_or("unknown", |(word, _)| word)
+        self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map_or(UNKNOWN, |(why, _)| why)
     }
+}
+
+/// Reasons that several stacks share.
+pub(crate) mod why {
+    pub const CLUSTER: &str = "a run here is one process on one card: several are not built";
+    pub const SHARDING: &str = "one card holds the whole model here: shards over several are not built";
+    pub const ENGINE: &str =
+        "no other engine samples here: rollout and trainer are one, and the plan sizes its cache";
+    pub const EAGER: &str = "there is no other engine here whose graphs could be switched off";
+    pub const LOGGING: &str = "metrics are lines of events.jsonl here";
+    pub const PLANNED: &str = "the plan chooses it here";
+    pub const PACKED: &str = "rows are always packed without padding here";
+    pub const PLACEMENT: &str = "all roles share one process here and take turns";
+    pub const KERNELS: &str = "kernels are not chosen by name here";
+    pub const LOADING: &str = "data is read in the run's own process here";
+    pub const PUBLISHING: &str = "a run here uploads nothing";
+    pub const ADAPTER: &str = "it describes an adapter";
+    pub const QUANTISED: &str = "it describes quantised weights";
+    pub const RESUME: &str = "plimsoll train RUN --resume does it";
+    pub const TOKENIZER: &str = "the tokenizer is the model's own here, or model_options.tokenizer";
 }

@@ -3,7 +3,7 @@
 use crate::output;
 use clap::builder::PossibleValuesParser;
 use plimsoll_base::{Error, Result};
-use plimsoll_stacks::{STACKS, find, import};
+use plimsoll_stacks::{STACKS, Wishes, find, import};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,12 @@ pub struct Args {
     /// Write the run file here instead of on stdout; a file that is there already is never overwritten.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Which of the stack's trainers FILE is for, where it does not say: sft, dpo, ...
+    #[arg(long, value_name = "NAME")]
+    trainer: Option<String>,
+    /// Import the rest of a job that needs what is not built: adapters, quantised weights, experts, ...
+    #[arg(long)]
+    force: bool,
 }
 
 /// The name of each stack that is imported, and what its file is.
@@ -34,18 +40,21 @@ fn after_help() -> String {
         "\
 FILE is read and never run:
 {files}
-Comments at the end of the run file, and stderr, list what was changed, chosen or left out.
+Comments at the end of the run file, and stderr, list what was changed, chosen or left out, and keys that only you can fill in.
+A job that needs what is not built here, such as LoRA, is refused.
 
 Examples:
   plimsoll import openrlhf train_ppo.sh
   plimsoll import trl grpo.yaml --output runs/mine.toml
+  plimsoll import trl --trainer sft config.yaml
   plimsoll plan runs/mine.toml"
     )
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let stack = find(&args.stack).expect("clap takes names of stacks only");
-    let imported = import(stack, &args.file)?;
+    let wishes = Wishes { force: args.force, trainer: args.trainer.clone() };
+    let imported = import(stack, &args.file, &wishes)?;
     match &args.output {
         Some(path) => write_new(path, &imported.run_file)?,
         None => output::text(&imported.run_file)?,

@@ -144,28 +144,64 @@ class PPOExpConfig(BasePPOExpConfig):
         actor_learning_rate = 5
 "#;
 
-/// Plans `run` with another model and other data; what the plan refuses beyond its size fails the test.
-fn check_plans(run: &str) {
-    let mut args = vec!["plan", run, "--limit", "host=512GiB,disk=4TiB"];
+/// Keys that a run file leaves to the user, each with what fills it in here.
+fn missing(content: &str) -> Vec<(String, String)> {
+    let (mut keys, mut rewards) = (Vec::new(), 0);
+    for line in content.lines() {
+        rewards += usize::from(line.starts_with("[[reward]]"));
+        let Some((name, _)) = line.split_once(" = \"\"  # ").filter(|(name, _)| !name.contains('#')) else {
+            continue;
+        };
+        keys.push(match name {
+            "model" => (name.into(), "model=random:qwen2.5-0.5b".into()),
+            "prompts" => ("data.prompts".into(), "data.prompts=builtin:addition".into()),
+            "kind" => (format!("reward.{}.kind", rewards - 1), format!("reward.{}.kind=exact", rewards - 1)),
+            "prompt_tokens_max" => ("data.prompt_tokens_max".into(), "data.prompt_tokens_max=64".into()),
+            _ => panic!("{line}"),
+        });
+    }
+    keys
+}
+
+/// Plans `run` with another model and other data; what the plan refuses beyond its size fails the test. A key that the run file
+/// leaves to the user is refused by its name.
+pub fn check_plans(run: &str) {
     // Recipes of small networks, text environments and collectors need nothing that is not here.
     let content = std::fs::read_to_string(run).expect("a run file");
+    let missing = missing(&content);
     let needs_stand_ins = !content.lines().any(|line| line.starts_with("env ") || line == "[environment]");
-    for set in
-        ["model=random:qwen2.5-0.5b", "data.prompts=builtin:addition", "data.eval=none", "run.device=cpu"]
-    {
-        if needs_stand_ins {
-            args.extend(["--set", set]);
+    let mut stand_ins = Vec::new();
+    if needs_stand_ins {
+        stand_ins.extend(["data.eval=none".to_string(), "run.device=cpu".to_string()]);
+        for (key, set) in
+            [("model", "model=random:qwen2.5-0.5b"), ("data.prompts", "data.prompts=builtin:addition")]
+        {
+            stand_ins.extend((!missing.iter().any(|(own, _)| own == key)).then(|| set.to_string()));
         }
     }
-    let python;
+    if needs_stand_ins && content.contains("\n[critic]\n") {
+        stand_ins.push("critic.model=actor".to_string());
+    }
     if content.contains("\"gym:") {
         let Some(found) = python_with("gymnasium") else { return };
-        python = format!("environment.python={found}");
-        args.extend(["--set", &python]);
+        stand_ins.push(format!("environment.python={found}"));
     }
     // Recipes name their files from the root of the repository.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = command(&args).current_dir(root).output().expect("the binary runs");
+    let plan = |without: Option<&str>| {
+        let filled = missing.iter().filter(|(key, _)| Some(key.as_str()) != without).map(|(_, set)| set);
+        let sets = stand_ins.iter().chain(filled).flat_map(|set| ["--set", set.as_str()]);
+        let args: Vec<&str> =
+            ["plan", run, "--limit", "host=512GiB,disk=4TiB"].into_iter().chain(sets).collect();
+        command(&args).current_dir(&root).output().expect("the binary runs")
+    };
+    for (key, _) in &missing {
+        let output = plan(Some(key));
+        let refused = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{key}: {refused}");
+        assert!(refused.contains(&format!("`{key}`")) && refused.contains("write "), "{key}: {refused}");
+    }
+    let output = plan(None);
     assert!(matches!(output.status.code(), Some(0 | 3)), "{run}: {}", text(&output.stderr));
     let has_rows =
         [".weights", ".params", "collect.batches"].iter().any(|row| text(&output.stdout).contains(row));
@@ -192,7 +228,8 @@ fn check(stack: &str, name: &str, content: &str, lines: &[&str], remarks: &[&str
     let (run, notes) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{notes}");
     // No key is dropped silently: each is in the run file, as a key's origin or as a remark.
-    for key in keys(content) {
+    // A trainer's `args` is its configuration, whose own keys are read.
+    for key in keys(content).filter(|key| *key != "args") {
         assert!(run.contains(key), "{key} is gone: {run}");
     }
     for line in lines {
@@ -237,12 +274,12 @@ fn openrlhf_script() {
             "dir = \"./ckpt/first\"",
         ],
         &[
-            "left out: vllm_num_engines = 4: engine",
-            "left out: ref_num_gpus_per_node = 8: cluster",
-            "left out: zero_stage = 3: sharding",
+            "left out: vllm_num_engines = 4: no other engine samples here",
+            "left out: ref_num_gpus_per_node = 8: a run here is one process on one card",
+            "left out: zero_stage = 3: one card holds the whole model here",
             "left out: critic_learning_rate = 9e-6: `grpo` has no critic",
             "left out: wandb_run_name = $WHO: holds a variable that the file does not set",
-            "left out: frobnicate = 7: unknown",
+            "left out: frobnicate = 7: this option is not known here",
         ],
     );
 }
@@ -274,10 +311,10 @@ fn verl_script() {
         ],
         &[
             "chosen: train.steps = 100",
-            "left out: actor_rollout_ref.rollout.tensor_model_parallel_size = 2: sharding",
-            "left out: actor_rollout_ref.rollout.name = vllm: engine",
+            "left out: actor_rollout_ref.rollout.tensor_model_parallel_size = 2: one card holds",
+            "left out: actor_rollout_ref.rollout.name = vllm: no other engine",
             "left out: trainer.total_epochs = 15: steps follow from the size of the data",
-            "left out: trainer.frobnicate = 3: unknown",
+            "left out: trainer.frobnicate = 3: this option is not known here",
             "left out: $@: holds a variable that the file does not set",
         ],
     );
@@ -305,8 +342,8 @@ fn verl_configuration() {
         &[
             "left out: actor_rollout_ref.actor.ppo_mini_batch_size = 16: one update a step",
             "left out: actor_rollout_ref.rollout.prompt_length = ${env.of_the_node}: holds a variable",
-            "left out: actor_rollout_ref.hybrid_engine = true: unknown",
-            "left out: trainer.project_name = sums: logging",
+            "left out: actor_rollout_ref.hybrid_engine = true: this option is not known",
+            "left out: trainer.project_name = sums: metrics are lines of events.jsonl",
         ],
     );
 }
@@ -338,9 +375,9 @@ fn trl_yaml() {
         &[
             "chosen: one process",
             "changed: max_steps = 400: 4 updates there are one step here",
-            "left out: vllm_mode = colocate: engine",
-            "left out: report_to = [wandb]: logging",
-            "left out: frobnicate = 9: unknown",
+            "left out: vllm_mode = colocate: no other engine",
+            "left out: report_to = [wandb]: metrics are lines of events.jsonl",
+            "left out: frobnicate = 9: this option is not known here",
         ],
     );
 }
@@ -353,7 +390,10 @@ fn trl_command_line_and_json() {
         "t.sh",
         script,
         &["prompts_per_step = 2", "steps = 8", "learning_rate = 1e-5"],
-        &["left out: mixed_precision = bf16: unknown"],
+        &[
+            "missing: model: the file does not say model_name_or_path: write hf:org/name",
+            "missing: reward.0.kind: ",
+        ],
     );
     let json = r#"{"max_steps": 5, "num_generations": 4, "loss_type": "cispo", "epsilon_high": 5, "logging_steps": 1}"#;
     check(
@@ -361,7 +401,7 @@ fn trl_command_line_and_json() {
         "t.json",
         json,
         &["method = \"cispo\"", "clip_low = 0.0", "clip_high = 5.0", "group_size = 4"],
-        &["left out: logging_steps = 1: logging"],
+        &["left out: logging_steps = 1: metrics are lines", "missing: data.prompts: "],
     );
 }
 
@@ -376,12 +416,12 @@ fn trl_python_is_not_run() {
             "model = \"hf:Qwen/Qwen2.5-0.5B\"",
             "group_size = 2",
             "schedule = \"cosine\"",
-            "kind = \"math\"",
+            "kind = \"\"",
         ],
         &[
             "left out: run_name = os.environ[\"WHO\"]: an expression, which is not run",
             "left out: seed = make_seed(): an expression, which is not run",
-            "left out: reward_funcs = [closeness]: an expression, which is not run",
+            "missing: reward.0.kind: no reward here is called closeness: write a kind of docs/rewards.md",
         ],
     );
 }
@@ -405,9 +445,9 @@ fn orz_class() {
         ],
         &[
             "changed: critic_update_steps = 12: 8, which divides the 8192 sequences of a step",
-            "left out: total_num_nodes = 32: cluster",
+            "left out: total_num_nodes = 32: a run here is one process",
             "left out: ckpt_path = f\"orz_ckpt/{file_name}\": an expression, which is not run",
-            "left out: frobnicate = 4: unknown",
+            "left out: frobnicate = 4: this option is not known here",
         ],
     );
 }

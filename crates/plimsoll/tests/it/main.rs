@@ -19,6 +19,7 @@ mod doctor_run;
 mod founding;
 mod hostile;
 mod import;
+mod import_scripts;
 mod load_line;
 mod methods;
 mod pairs;

@@ -1,8 +1,10 @@
 //! The draft of a run file: which key of the launch file became which key here, and what happened to the rest.
 
-use crate::setting::{Setting, flag, integer, list, number};
+use crate::setting::{Setting, TRAINER, flag, integer, list, number};
 use crate::table::{Table, Take, first_name};
+use crate::unbuilt::{self, Unbuilt};
 use plimsoll_base::{Error, Result};
+use std::collections::BTreeSet;
 
 /// How one stack's settings become a run file.
 pub(crate) struct Import {
@@ -10,10 +12,25 @@ pub(crate) struct Import {
     pub title: &'static str,
     /// What its files are, for the help.
     pub file: &'static str,
+    pub jobs: &'static [Job],
+}
+
+/// What one or several trainers of a stack do.
+pub(crate) struct Job {
+    /// Their names, as the setting `trainer` has them.
+    pub trainers: &'static [&'static str],
     /// (first name, value) that holds there where a file says nothing, and differs from ours or has no default here.
     pub defaults: &'static [(&'static str, &'static str)],
+    /// (first name, what it becomes) where that is not what the stack's table says.
+    pub takes: &'static [(&'static str, Take)],
     /// Takes what needs several keys together: method, steps, batches, data, rewards.
     pub combine: fn(&mut Draft) -> Result<()>,
+}
+
+impl Import {
+    pub fn job(&self, trainer: &str) -> Option<&'static Job> {
+        self.jobs.iter().find(|job| job.trainers.contains(&trainer))
+    }
 }
 
 pub(super) enum Fate {
@@ -21,6 +38,7 @@ pub(super) enum Fate {
     Carried,
     Changed(String),
     Left(String),
+    NotBuilt(Unbuilt),
 }
 
 /// A setting of the file, or a default of the stack.
@@ -48,39 +66,43 @@ pub(super) struct Line {
 pub(crate) struct Draft {
     table: &'static Table,
     pub(super) import: &'static Import,
+    job: &'static Job,
     pub(super) entries: Vec<Entry>,
     pub(super) lines: Vec<Line>,
     /// Where each reward came from, and its lines.
     pub(super) rewards: Vec<(String, Vec<(&'static str, String)>)>,
     /// What the file does not say and a run file must.
     pub(super) chosen: Vec<String>,
+    /// What the file does not say, and only the user knows: keys without a value, and why.
+    pub(super) missing: Vec<String>,
 }
 
 impl Draft {
-    pub fn new(table: &'static Table, import: &'static Import, settings: Vec<Setting>) -> Draft {
+    pub fn new(
+        table: &'static Table,
+        import: &'static Import,
+        job: &'static Job,
+        settings: Vec<Setting>,
+    ) -> Draft {
         let entry = |given: Setting, is_default| {
             let row = table.row_of(&given.key);
             Entry { given, row, is_default, fate: Fate::Pending }
         };
         let mut entries: Vec<Entry> = settings.into_iter().map(|given| entry(given, false)).collect();
-        for index in 0..entries.len() {
-            let row = entries[index].row;
-            if row.is_some() && entries[index + 1..].iter().any(|later| later.row == row) {
-                entries[index].fate = Fate::Left("set again further on, which counts".into());
+        let mut seen = BTreeSet::new();
+        for entry in entries.iter_mut().rev() {
+            if entry.row.is_some_and(|row| !seen.insert(row)) {
+                entry.fate = Fate::Left("set again further on, which counts".into());
             }
         }
-        for &(key, value) in import.defaults {
+        for &(key, value) in job.defaults {
             let default = entry(Setting::new(key, value, 0), true);
             if !entries.iter().any(|entry| entry.row == default.row) {
                 entries.push(default);
             }
         }
-        Draft { table, import, entries, lines: Vec::new(), rewards: Vec::new(), chosen: Vec::new() }
-    }
-
-    /// True if a key of the file has a row in the table.
-    pub fn knows_any(&self) -> bool {
-        self.entries.iter().any(|entry| !entry.is_default && entry.row.is_some())
+        let (lines, rewards, chosen, missing) = Default::default();
+        Draft { table, import, job, entries, lines, rewards, chosen, missing }
     }
 
     /// Applies the table, then what takes several keys together.
@@ -90,16 +112,27 @@ impl Draft {
         order.sort_by_key(|&index| self.entries[index].row);
         for index in order {
             let Entry { given, row, fate, .. } = &self.entries[index];
-            let fate = match row {
+            let take = row.map(|row| self.take_of(row));
+            let fate = match (given.unreadable, take) {
                 _ if !matches!(fate, Fate::Pending) => continue,
-                _ if given.unreadable.is_some() => Fate::Left(given.unreadable.unwrap_or_default().into()),
-                None => Fate::Left(self.table.why_left(&given.key).into()),
-                _ if given.is_unset() => Fate::Left("not set".into()),
-                Some(row) => self.apply(index, self.table.rows[*row].2),
+                (_, Some(Take::NotBuilt(what))) if unbuilt::asks(given) => Fate::NotBuilt(what),
+                (_, Some(Take::NotBuilt(_))) => Fate::Left("switched off there".into()),
+                (_, Some(Take::Lost(why))) => Fate::Left(why.into()),
+                (Some(why), _) => Fate::Left(why.into()),
+                (None, None) => Fate::Left(self.table.why_left(&given.key).into()),
+                (None, Some(_)) if given.is_unset() => Fate::Left("not set there".into()),
+                (None, Some(take)) => self.apply(index, take),
             };
             self.entries[index].fate = fate;
         }
-        (self.import.combine)(self)
+        (self.job.combine)(self)
+    }
+
+    /// What a row of the table becomes in this job.
+    fn take_of(&self, row: usize) -> Take {
+        let (names, _, take) = self.table.rows[row];
+        let own = self.job.takes.iter().find(|(name, _)| *name == first_name(names));
+        own.map_or(take, |(_, take)| *take)
     }
 
     fn apply(&mut self, index: usize, take: Take) -> Fate {
@@ -108,7 +141,7 @@ impl Draft {
         let one = |key, value: String| vec![(key, value)];
         let pairs: Option<Vec<(&str, String)>> = match take {
             Take::Later | Take::As(_) => return Fate::Pending,
-            Take::Lost(why) => return Fate::Left(why.into()),
+            Take::Lost(_) | Take::NotBuilt(_) => unreachable!("decided by the caller"),
             Take::Text(key) => Some(one(key, quoted(&text))),
             Take::Integer(key) => integer(&text).map(|value| one(key, value.to_string())),
             Take::Every(key) => integer(&text).map(|value| match value > 0 {
@@ -155,6 +188,8 @@ impl Draft {
         let entry = &self.entries[index];
         match entry.is_default {
             true => format!("default of {}: {}", self.import.title, entry.given.key),
+            // Not written in the file as a key: it follows from a command or a class.
+            false if entry.given.key == TRAINER => format!("its trainer: {}", entry.given.value),
             false => entry.given.key.clone(),
         }
     }
@@ -163,7 +198,7 @@ impl Draft {
     pub fn take(&mut self, name: &str) -> Option<Taken> {
         let is_it = |entry: &Entry| {
             let row = entry.row.map(|row| first_name(self.table.rows[row].0));
-            row == Some(name) && !matches!(entry.fate, Fate::Left(_))
+            row == Some(name) && !matches!(entry.fate, Fate::Left(_) | Fate::NotBuilt(_))
         };
         let index = self.entries.iter().rposition(is_it)?;
         self.entries[index].fate = Fate::Carried;
@@ -220,6 +255,36 @@ impl Draft {
         self.chosen.push(what.into());
     }
 
+    /// Lists a value that asks for what is not built.
+    pub fn is_not_built(&mut self, taken: &Taken, what: Unbuilt) {
+        self.entries[taken.index].fate = Fate::NotBuilt(what);
+    }
+
+    /// Lists the settings that ask for what is not built.
+    pub fn not_built(&self) -> Vec<(Unbuilt, &Setting)> {
+        let of = |entry: &'_ Entry| match entry.fate {
+            Fate::NotBuilt(what) => Some(what),
+            _ => None,
+        };
+        self.entries.iter().filter_map(|entry| Some((of(entry)?, &entry.given))).collect()
+    }
+
+    /// Writes a key without a value, which a plan refuses by its name; `name` is the setting that would say it.
+    pub fn miss(&mut self, key: &str, name: &str, write: &str) {
+        let why = self.why_missing(name);
+        self.set_toml(key, "\"\"", &format!("{why}: write {write}"));
+        self.missing.push(format!("{key}: {why}: write {write}"));
+    }
+
+    /// Says why nothing was taken from the setting `name`: what it holds, or that it is not there.
+    pub fn why_missing(&self, name: &str) -> String {
+        let is_it = |entry: &&Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
+        match self.entries.iter().rev().find(is_it) {
+            Some(Entry { given, fate: Fate::Left(why), .. }) => format!("{}: {why}", given.shown()),
+            _ => format!("the file does not say {name}"),
+        }
+    }
+
     pub fn set_text(&mut self, key: &str, value: &str, from: &str) {
         self.set_toml(key, quoted(value), from);
     }
@@ -231,6 +296,10 @@ impl Draft {
 
     pub fn add_reward(&mut self, from: &str, lines: Vec<(&'static str, String)>) {
         self.rewards.push((from.into(), lines));
+    }
+
+    pub fn has_reward(&self) -> bool {
+        !self.rewards.is_empty()
     }
 
     /// Returns the value of one of our keys, as TOML.

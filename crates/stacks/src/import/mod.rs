@@ -7,30 +7,71 @@ mod write;
 
 pub use write::Imported;
 
-use crate::{launch, setting::Setting, stack::Stack};
-use draft::Draft;
-use plimsoll_base::Result;
+use crate::setting::{Setting, TRAINER, one_line};
+use crate::stack::Stack;
+use crate::{launch, unbuilt};
+use draft::{Draft, Import};
+use plimsoll_base::{Error, Result};
 use std::path::Path;
+
+/// What the user says that a file does not.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// Imports what is built of a job that needs more.
+    pub force: bool,
+    /// Which trainer the file is for, where it does not say.
+    pub trainer: Option<String>,
+}
 
 /// Reads the file at `path` as `stack` would, up to 1 MiB, and makes a run file of it.
 ///
-/// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, `import-no-method`.
-pub fn import(stack: &'static Stack, path: &Path) -> Result<Imported> {
+/// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, those of `translate`.
+pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imported> {
     let (_, settings) = launch::read(stack, path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    translate(stack, settings, &name)?.ok_or_else(|| launch::nothing_found(stack, path, "import"))
+    translate(stack, settings, &name, wishes)?.ok_or_else(|| launch::nothing_found(stack, path, "import"))
 }
 
 /// Makes a run file of settings; `None` if there are no settings of `stack` among them, or if it is not imported.
 ///
-/// Errors, exit code 2: `import-no-method`.
-pub fn translate(stack: &'static Stack, settings: Vec<Setting>, file: &str) -> Result<Option<Imported>> {
+/// Errors, exit code 2: `import-trainer-unknown`, `import-no-method`, `import-not-built`.
+pub fn translate(
+    stack: &'static Stack,
+    mut settings: Vec<Setting>,
+    file: &str,
+    wishes: &Wishes,
+) -> Result<Option<Imported>> {
     let Some(import) = stack.import else { return Ok(None) };
-    let mut draft = Draft::new(stack.table, import, settings);
-    if !draft.knows_any() {
+    let is_of_stack = |one: &Setting| one.key != TRAINER && stack.table.row_of(&one.key).is_some();
+    if !settings.iter().any(is_of_stack) {
         return Ok(None);
     }
+    settings.extend(wishes.trainer.iter().map(|name| Setting::new(TRAINER, name, 0)));
+    let trainer = (stack.trainer)(&settings).ok_or_else(|| trainer_unknown(import, file))?;
+    let job = import.job(&trainer).ok_or_else(|| no_trainer(import, &trainer))?;
+    let mut draft = Draft::new(stack.table, import, job, settings);
     draft.translate()?;
+    let not_built = draft.not_built();
+    if !not_built.is_empty() && !wishes.force {
+        return Err(unbuilt::refusal(file, &not_built));
+    }
     draft.settle();
     Ok(Some(draft.finish(file)))
+}
+
+fn trainers(import: &Import) -> String {
+    import.jobs.iter().flat_map(|job| job.trainers).copied().collect::<Vec<_>>().join(", ")
+}
+
+fn trainer_unknown(import: &Import, file: &str) -> Error {
+    let message = format!("{} does not say which trainer of {} it is for", one_line(file), import.title);
+    Error::usage("import-trainer-unknown", message)
+        .hint(format!("say it: --trainer NAME, one of {}", trainers(import)))
+}
+
+fn no_trainer(import: &Import, trainer: &str) -> Error {
+    let message = format!("the trainer is `{}`, whose job is not built here", one_line(trainer));
+    Error::usage("import-no-method", message)
+        .fact(format!("built are the jobs of {}'s trainers {}", import.title, trainers(import)))
+        .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file")
 }

@@ -1,24 +1,30 @@
 //! Parts of a run file that every stack has under other names: model, data, schedule, micro-batch, rewards.
 
 use super::draft::{Draft, quoted};
-use super::write::one_line;
-use crate::setting::list;
+use crate::launch::source::home;
+use crate::setting::{list, number, one_line};
+use crate::unbuilt::{self, Unbuilt};
 
 /// A model's name as `model` takes it: `org/name` is of the hub.
 fn model_source(name: &str) -> String {
     let on_hub =
         name.matches('/').count() == 1 && !name.starts_with(['.', '/', '~', '$']) && !name.contains(':');
-    if on_hub { format!("hf:{name}") } else { name.to_string() }
+    if on_hub { format!("hf:{name}") } else { home_path(name) }
 }
 
-/// `model`, from the setting `name`.
+/// What a user writes as a model.
+const MODEL: &str = "hf:org/name, a folder or a GGUF file";
+
+/// `model`, from the setting `name`; one with experts or quantised weights is not built.
 pub(crate) fn model(draft: &mut Draft, name: &str) {
     match draft.take_text(name) {
-        Some(taken) => draft.set_text("model", &model_source(&taken.value), &taken.from),
-        None => {
-            draft.set_text("model", "builtin:nano", "chosen");
-            draft.choose("model = \"builtin:nano\": the file names no model");
+        Some(taken) => {
+            draft.set_text("model", &model_source(&taken.value), &taken.from);
+            if let Some(what) = unbuilt::of_model(&taken.value) {
+                draft.is_not_built(&taken, what);
+            }
         }
+        None => draft.miss("model", name, MODEL),
     }
 }
 
@@ -26,25 +32,52 @@ pub(crate) fn model(draft: &mut Draft, name: &str) {
 pub(crate) fn critic_model(draft: &mut Draft, name: &str) {
     if let Some(taken) = draft.take(name) {
         draft.set_text("critic.model", &model_source(&taken.value), &taken.from);
+        if let Some(what) = unbuilt::of_model(&taken.value) {
+            draft.is_not_built(&taken, what);
+        }
+    }
+}
+
+/// A data set of a list.
+struct Set {
+    path: String,
+    weight: Option<f64>,
+}
+
+/// Reads `path`, `path@0.3` (a weight) and `path@folder`.
+fn data_set(file: &str) -> Set {
+    let (path, after) = file.rsplit_once('@').unwrap_or((file, ""));
+    match number(after) {
+        _ if after.is_empty() => Set { path: file.to_string(), weight: None },
+        Some(weight) => Set { path: path.to_string(), weight: Some(weight) },
+        None => Set { path: format!("{path}/{after}"), weight: None },
     }
 }
 
 /// `data.prompts` and `data.eval`: Parquet and JSON lines as they are, anything else as a file to be written as JSON lines.
-pub(crate) fn data(draft: &mut Draft, prompts: &str, eval: &str) {
+/// `weights` is the setting with the shares of several sets, if there is one.
+pub(crate) fn data(draft: &mut Draft, prompts: &str, eval: &str, weights: Option<&str>) {
     for (name, key) in [(prompts, "data.prompts"), (eval, "data.eval")] {
         let Some(taken) = draft.take(name) else { continue };
         let files = list(&taken.value);
-        let paths: Vec<String> = files.iter().map(|file| data_path(file)).collect();
-        match paths.as_slice() {
+        let mut sets: Vec<Set> = files.iter().map(|file| data_set(file)).collect();
+        let is_learnt = key == "data.prompts";
+        if let Some(weights) = weights.filter(|_| is_learnt) {
+            shares(draft, weights, &mut sets);
+        }
+        let is_as_there = sets.iter().all(|set| data_path(&set.path) == home_path(&set.path));
+        sets.iter_mut().for_each(|set| set.path = data_path(&set.path));
+        let (count, has_weights) = (sets.len(), sets.iter().any(|set| set.weight.is_some()));
+        match sets.as_slice() {
             [] => continue,
-            [path] => draft.set_text(key, path, &taken.from),
-            paths => draft.set_toml(key, data_list(paths), &taken.from),
+            [set] => draft.set_text(key, &set.path, &taken.from),
+            sets => draft.set_toml(key, data_list(sets, is_learnt), &taken.from),
         }
         let mut how = Vec::new();
-        if paths.len() > 1 && key == "data.prompts" {
+        if count > 1 && is_learnt && !has_weights {
             how.push("the files take turns here: a `weight` for each, such as its number of rows, makes shares of them");
         }
-        if paths != files {
+        if !is_as_there {
             how.push("write it as JSON lines: a row a line, the answer in a column of its own");
         }
         if !how.is_empty() {
@@ -52,12 +85,31 @@ pub(crate) fn data(draft: &mut Draft, prompts: &str, eval: &str) {
         }
     }
     if draft.get("data.prompts").is_none() {
-        draft.set_text("data.prompts", "data.jsonl", "chosen");
-        draft.choose("data.prompts = \"data.jsonl\": the file names no data");
+        draft.miss("data.prompts", prompts, "the path of a JSONL or Parquet file");
+    }
+}
+
+/// Gives each set its share, as a setting next to the files says.
+fn shares(draft: &mut Draft, name: &str, sets: &mut [Set]) {
+    let Some(taken) = draft.take_text(name) else { return };
+    let values: Vec<f64> = list(&taken.value).iter().filter_map(|text| number(text)).collect();
+    if values.len() != sets.len() || values.iter().any(|value| *value <= 0.0) {
+        let why = format!("it is not one number above 0 for each of the {} files", sets.len());
+        return draft.leave(&taken, &why);
+    }
+    sets.iter_mut().zip(values).for_each(|(set, value)| set.weight = Some(value));
+}
+
+/// `~/data` as the path that it is.
+fn home_path(file: &str) -> String {
+    match (file.strip_prefix("~/"), home()) {
+        (Some(rest), Some(home)) => format!("{home}/{rest}"),
+        _ => file.to_string(),
     }
 }
 
 fn data_path(file: &str) -> String {
+    let file = &home_path(file);
     let (stem, ending) = file.rsplit_once('.').unwrap_or((file, ""));
     match ending {
         "jsonl" | "parquet" => file.to_string(),
@@ -67,7 +119,8 @@ fn data_path(file: &str) -> String {
 }
 
 /// Several files as a list, each under its own name: `train` of two folders is `gsm8k-train` and `math-train`.
-fn data_list(paths: &[String]) -> String {
+fn data_list(sets: &[Set], weighted: bool) -> String {
+    let paths: Vec<&str> = sets.iter().map(|set| set.path.as_str()).collect();
     let plain = |text: &str| -> String {
         text.chars()
             .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '.' { c } else { '-' })
@@ -78,7 +131,7 @@ fn data_list(paths: &[String]) -> String {
         plain(file.rsplit_once('.').map_or(file, |(stem, _)| stem))
     };
     let mut names: Vec<String> = Vec::with_capacity(paths.len());
-    for (i, path) in paths.iter().enumerate() {
+    for (i, &path) in paths.iter().enumerate() {
         let folder = path.rsplit('/').nth(1).unwrap_or_default();
         let is_shared = paths.iter().filter(|other| stem(other) == stem(path)).count() > 1;
         let name = match is_shared {
@@ -88,9 +141,21 @@ fn data_list(paths: &[String]) -> String {
         let name = name.trim_start_matches(['.', '-']).to_string();
         names.push(if names.contains(&name) || name.is_empty() { format!("set-{}", i + 1) } else { name });
     }
-    let table =
-        |(path, name): (&String, &String)| format!("{{ path = {}, name = {} }}", quoted(path), quoted(name));
-    format!("[{}]", paths.iter().zip(&names).map(table).collect::<Vec<_>>().join(", "))
+    let table = |(set, name): (&Set, &String)| {
+        let weight = set.weight.filter(|_| weighted).map(|weight| format!(", weight = {weight:?}"));
+        let weight = weight.unwrap_or_default();
+        format!("{{ path = {}, name = {}{weight} }}", quoted(&set.path), quoted(name))
+    };
+    format!("[{}]", sets.iter().zip(&names).map(table).collect::<Vec<_>>().join(", "))
+}
+
+/// An optimizer by its name: AdamW is the one that is built.
+pub(crate) fn adamw(draft: &mut Draft, name: &str) {
+    if let Some(taken) = draft.take_text(name)
+        && !taken.value.to_ascii_lowercase().contains("adam")
+    {
+        draft.is_not_built(&taken, Unbuilt::Optimizer);
+    }
 }
 
 /// `train.steps` where it would follow from the size of the data; `epochs` are the settings that say how often it is passed.
@@ -142,21 +207,56 @@ pub(crate) fn micro_batch(draft: &mut Draft, name: &str) {
             draft.set_toml("train.micro_batch_tokens", tokens, &taken.from);
             draft.change(&taken, &format!("{count} sequences of {prompt} + {response} tokens"));
         }
-        (None, _) => draft.leave(&taken, "planned: sequences have no longest prompt to count tokens by"),
+        (None, _) => draft.leave(
+            &taken,
+            "the plan chooses train.micro_batch_tokens: the file does not say how long a prompt may be",
+        ),
     }
+}
+
+/// `train.micro_batch_tokens` from a number of rows of up to `tokens` tokens each, twice that for pairs.
+pub(crate) fn micro_batch_of_rows(draft: &mut Draft, name: &str, tokens: Option<i64>, texts: i64) {
+    let Some((count, taken)) = draft.take_count(name) else { return };
+    let Some(tokens) = tokens else {
+        return draft.leave(
+            &taken,
+            "the plan chooses train.micro_batch_tokens: the file does not say how long a row may be",
+        );
+    };
+    let limit = count.saturating_mul(texts).saturating_mul(tokens).min(i64::from(u32::MAX));
+    draft.set_toml("train.micro_batch_tokens", limit, &taken.from);
+    let what = if texts == 1 { "rows" } else { "pairs" };
+    draft.change(&taken, &format!("{what} of up to {tokens} tokens a text: {limit} tokens here"));
 }
 
 /// A reward model, whose tokens must be the actor's.
 pub(crate) fn reward_model(draft: &mut Draft, name: &str) {
-    let Some(taken) = draft.take_text(name) else { return };
-    let model = quoted(&model_source(&taken.value));
-    draft.add_reward(&taken.from, vec![("kind", quoted("model")), ("model", model)]);
+    if let Some(taken) = draft.take_text(name) {
+        add_reward_model(draft, &taken.value, &taken.from);
+    }
 }
 
-pub(crate) fn no_reward(draft: &mut Draft) {
-    if draft.rewards.is_empty() {
-        draft.add_reward("chosen", vec![("kind", quoted("math"))]);
-        draft.choose("[[reward]] kind = \"math\": the file names no reward that can be called");
+pub(crate) fn add_reward_model(draft: &mut Draft, name: &str, from: &str) {
+    let model = quoted(&model_source(name));
+    draft.add_reward(from, vec![("kind", quoted("model")), ("model", model)]);
+}
+
+/// What a user writes as a reward.
+pub(crate) const REWARD: &str = "a kind of docs/rewards.md, such as math, or python:FILE.py:FUNCTION";
+
+/// Writes a reward without a kind, which a plan refuses by its name: a stand-in would train for something else.
+pub(crate) fn miss_reward(draft: &mut Draft, why: &str, write: &str) {
+    let place = format!("reward.{}.kind", draft.rewards.len());
+    draft.missing.push(format!("{place}: {why}: write {write}"));
+    let line = one_line(&format!("{why}: write {write}"));
+    draft.add_reward(why, vec![("kind", format!("\"\"  # {line}"))]);
+}
+
+/// Asks for a reward if none was taken; `name` is the setting that would name one.
+pub(crate) fn no_reward(draft: &mut Draft, name: &str) {
+    if !draft.has_reward() {
+        let why = draft.why_missing(name);
+        miss_reward(draft, &why, REWARD);
     }
 }
 

@@ -17,6 +17,12 @@ impl Draft {
     /// Takes back what the run file would refuse with this method and batch.
     pub fn settle(&mut self) {
         let method = self.get("method").unwrap_or_default().trim_matches('"').to_string();
+        if matches!(method.as_str(), "sft" | "dpo" | "reward_model") {
+            self.settle_data_alone(&method);
+        }
+        if self.get("environment.env").is_some() {
+            self.settle_episodes();
+        }
         let no_critic = format!("`{method}` has no critic");
         if method != "ppo" {
             for key in ["model", "learning_rate", "value_clip", "warmup_steps", "updates_per_rollout"] {
@@ -46,6 +52,40 @@ impl Draft {
             self.withdraw("loss.overlong_factor", "there is no overlong buffer");
         }
         self.settle_batch();
+    }
+
+    /// Takes back the keys of a run that samples, where one learns from its data alone.
+    fn settle_data_alone(&mut self, method: &str) {
+        const READ: [&str; 4] =
+            ["rollout.prompts_per_step", "loss.dpo_beta", "loss.loss_type", "loss.label_smoothing"];
+        let is_of_samples = |key: &str| {
+            let section = key.split('.').next().unwrap_or_default();
+            let of_batch =
+                ["train.mini_batch", "train.epochs_per_rollout", "eval.samples", "eval.temperature"];
+            (matches!(section, "rollout" | "loss" | "critic") && !READ.contains(&key))
+                || of_batch.contains(&key)
+        };
+        let keys: Vec<String> = self.lines.iter().map(|line| line.key.clone()).collect();
+        for key in keys.iter().filter(|key| is_of_samples(key)) {
+            self.withdraw(key, &format!("`{method}` learns from its data and samples nothing"));
+        }
+    }
+
+    /// Takes back what an environment brings with it: prompts, held-out prompts and rewards.
+    fn settle_episodes(&mut self) {
+        for key in ["data.prompts", "data.eval"] {
+            self.withdraw(key, "the environment's `reset` gives the prompts here");
+        }
+        for key in [
+            "loss.overlong_buffer",
+            "loss.dynamic_sampling",
+            "loss.dynamic_sampling_retries",
+            "data.overlong",
+        ] {
+            self.withdraw(key, "episodes of an environment are neither cut nor filtered here");
+        }
+        self.missing.retain(|line| !line.starts_with("data.prompts:") && !line.starts_with("reward.0.kind:"));
+        self.rewards.clear();
     }
 
     fn settle_batch(&mut self) {

@@ -1,20 +1,22 @@
 //! Writes a draft as the text of a run file, with remarks as comments at its end.
 
 use super::draft::{Draft, Entry, Fate, Line};
-use crate::setting::Setting;
+use crate::setting::{TRAINER, one_line};
+use crate::unbuilt;
 
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The run file, with the remarks as comments at its end.
     pub run_file: String,
-    /// What was changed, chosen or left out, one line each.
+    /// What is not built, missing, chosen, changed or left out, one line each.
     pub remarks: Vec<String>,
 }
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "",
     "model_options",
     "data",
+    "environment",
     "rollout",
     "loss",
     "critic",
@@ -31,6 +33,12 @@ impl Draft {
         let title = self.import.title;
         // A line break in a name would end the comment.
         let mut text = format!("# Imported from {title}: {}\n", one_line(file));
+        let not_built = self.not_built().into_iter();
+        let not_built: Vec<String> = not_built.map(|(what, given)| unbuilt::line(what, given)).collect();
+        if !not_built.is_empty() {
+            text += "# This is another job than there: --force left out what is not built here.\n";
+            not_built.iter().for_each(|line| text += &format!("#   {line}\n"));
+        }
         for section in SECTIONS {
             self.section(section, &mut text);
             if section == "rollout" {
@@ -46,15 +54,18 @@ impl Draft {
             remarks.iter().for_each(|remark| text += &format!("#   {remark}\n"));
         }
         // What set no key by itself is named too, so that every key of the launch file can be found.
-        let carried = |entry: &&Entry| matches!(entry.fate, Fate::Carried) && !entry.is_default;
+        let is_named = |entry: &Entry| entry.given.key == TRAINER && entry.given.line == 0;
+        let carried =
+            |entry: &&Entry| matches!(entry.fate, Fate::Carried) && !entry.is_default && !is_named(entry);
         let is_unnamed = |entry: &&Entry| !text.contains(&one_line(&entry.given.key));
         let unnamed = self.entries.iter().filter(carried).filter(is_unnamed);
-        let unnamed: Vec<String> = unnamed.map(|entry| shown(&entry.given)).collect();
+        let unnamed: Vec<String> = unnamed.map(|entry| entry.given.shown()).collect();
         if !unnamed.is_empty() {
             text += "\n# Taken into account, or the same here without a key:\n";
             unnamed.iter().for_each(|setting| text += &format!("#   {setting}\n"));
         }
-        Imported { run_file: text, remarks }
+        let not_built = not_built.iter().map(|line| format!("not built: {line}"));
+        Imported { run_file: text, remarks: not_built.chain(remarks).collect() }
     }
 
     fn section(&self, section: &str, text: &mut String) {
@@ -73,31 +84,22 @@ impl Draft {
     }
 
     fn remarks(&self) -> Vec<String> {
-        let mut remarks: Vec<String> = self.chosen.iter().map(|what| format!("chosen: {what}")).collect();
+        let mut remarks: Vec<String> = self.missing.iter().map(|what| format!("missing: {what}")).collect();
+        remarks.extend(self.chosen.iter().map(|what| format!("chosen: {what}")));
         for entry in self.entries.iter().filter(|entry| !entry.is_default) {
             if let Fate::Changed(how) = &entry.fate {
-                remarks.push(format!("changed: {}: {how}", shown(&entry.given)));
+                remarks.push(format!("changed: {}: {how}", entry.given.shown()));
             }
         }
         for entry in self.entries.iter().filter(|entry| !entry.is_default) {
             match &entry.fate {
-                Fate::Left(why) => remarks.push(format!("left out: {}: {why}", shown(&entry.given))),
-                Fate::Pending => remarks.push(format!("left out: {}: has no use here", shown(&entry.given))),
-                Fate::Carried | Fate::Changed(_) => {}
+                Fate::Left(why) => remarks.push(format!("left out: {}: {why}", entry.given.shown())),
+                Fate::Pending => {
+                    remarks.push(format!("left out: {}: this job has no use for it", entry.given.shown()));
+                }
+                Fate::Carried | Fate::Changed(_) | Fate::NotBuilt(_) => {}
             }
         }
         remarks
     }
-}
-
-fn shown(given: &Setting) -> String {
-    match given.value.is_empty() {
-        true => one_line(&given.key),
-        false => format!("{} = {}", one_line(&given.key), one_line(&given.value)),
-    }
-}
-
-/// Text for a comment: control characters, line breaks among them, as spaces, at most 160 characters.
-pub(super) fn one_line(text: &str) -> String {
-    text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

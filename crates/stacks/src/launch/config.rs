@@ -1,6 +1,6 @@
 //! YAML and JSON as flat settings: a nested key is `outer.inner`.
 
-use super::shell::VARIABLE;
+use super::shell::word::VARIABLE;
 use crate::setting::{Setting, unquote};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -70,13 +70,19 @@ fn flatten(path: &str, object: &Map<String, Value>, given: &mut Vec<Setting>) {
     }
 }
 
-/// Fills in `${path.of.another}` and `${oc.select:path.of.another,default}` where they are a whole value, as OmegaConf
-/// does; what names no value of the file stays as it is written, and is listed.
+/// Most bytes that all references of a file may fill in together: each use of a long value adds its length.
+const FILLED_BYTES_MAX: usize = 16 << 20;
+/// Deepest references that name each other.
+const DEPTH_MAX: usize = 8;
+
+/// Fills in `${path.of.another}`, `${oc.select:path.of.another,default}` and `${oc.env:NAME,default}`, as OmegaConf does; what
+/// names no value of the file remains as it is written, and is listed.
 pub(crate) fn interpolate(mut given: Vec<Setting>) -> Vec<Setting> {
     let values: BTreeMap<String, String> =
         given.iter().map(|one| (one.key.clone(), one.value.clone())).collect();
+    let mut left = FILLED_BYTES_MAX;
     for one in given.iter_mut().filter(|one| one.value.contains("${")) {
-        match resolved(&one.value, &values) {
+        match filled(&one.value, &values, &mut left, 0) {
             Some(value) => one.value = value,
             None => one.unreadable = Some(VARIABLE),
         }
@@ -84,21 +90,58 @@ pub(crate) fn interpolate(mut given: Vec<Setting>) -> Vec<Setting> {
     given
 }
 
-/// Resolves the references in `text`, a few levels deep.
-fn resolved(text: &str, values: &BTreeMap<String, String>) -> Option<String> {
-    let mut text = text.to_string();
-    for _ in 0..8 {
-        if !text.contains("${") {
-            return Some(text);
+/// Returns `text` with its references filled in, of which `left` bytes more may be.
+fn filled(text: &str, values: &BTreeMap<String, String>, left: &mut usize, depth: usize) -> Option<String> {
+    let (mut whole, mut rest) = (String::new(), text);
+    // Once it is used up nothing more is filled in.
+    *left = left.saturating_sub(text.len());
+    while let Some((before, after)) = rest.split_once("${").filter(|_| *left > 0) {
+        if depth == DEPTH_MAX {
+            return None;
         }
-        let inside = text.strip_prefix("${")?.strip_suffix('}')?;
-        let (path, default) = match inside.strip_prefix("oc.select:") {
-            Some(select) => select.split_once(',').map_or((select, None), |(path, rest)| (path, Some(rest))),
-            None => (inside, None),
-        };
-        text = values.get(path.trim()).cloned().or(default.map(|text| text.trim().to_string()))?;
+        let close = closing_brace(after)?;
+        whole += before;
+        whole += &referenced(&after[..close], values, left, depth)?;
+        rest = &after[close + 1..];
     }
-    None
+    (*left > 0).then(|| whole + rest)
+}
+
+fn referenced(
+    inside: &str,
+    values: &BTreeMap<String, String>,
+    left: &mut usize,
+    depth: usize,
+) -> Option<String> {
+    let (resolver, rest) = inside.split_once(':').unwrap_or(("", inside));
+    let (name, default) = match resolver {
+        "" => (rest, None),
+        _ => rest.split_once(',').map_or((rest, None), |(name, default)| (name, Some(default.trim()))),
+    };
+    let value = match resolver {
+        "" | "oc.select" => values.get(name.trim()).cloned(),
+        "oc.env" if name.trim() == "HOME" => super::source::home(),
+        "oc.env" => None,
+        _ => return None,
+    };
+    filled(&value.or(default.map(str::to_string))?, values, left, depth + 1)
+}
+
+/// Returns where the brace closes that is open before `text`.
+fn closing_brace(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    text.char_indices().find_map(|(index, c)| match c {
+        '{' => {
+            depth += 1;
+            None
+        }
+        '}' if depth == 0 => Some(index),
+        '}' => {
+            depth -= 1;
+            None
+        }
+        _ => None,
+    })
 }
 
 /// The text without a `#` comment outside quotes, at the start or after a space.

@@ -1,8 +1,10 @@
 //! Launch files: shell scripts, YAML, JSON and Python as settings with their lines. A file is read as text and never run.
 
+pub(crate) mod arithmetic;
 pub(crate) mod config;
 pub(crate) mod python;
 pub(crate) mod shell;
+pub(crate) mod source;
 pub(crate) mod surroundings;
 
 use crate::{setting::Setting, stack::Stack};
@@ -29,7 +31,7 @@ pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
 /// Returns the text of a file, and the stack's settings in it.
 pub(crate) fn read(stack: &Stack, path: &Path) -> Result<(String, Vec<Setting>)> {
     let text = read_text(path)?;
-    let settings = (stack.read)(&text);
+    let settings = (stack.read)(&source::Source { path: &path.to_string_lossy(), text: &text });
     match settings.len() {
         0..=KEYS_MAX => Ok((text, settings)),
         count => Err(other_file(path, &format!("has {count} keys, more than {KEYS_MAX}"))),

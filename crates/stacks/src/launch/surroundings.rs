@@ -2,7 +2,7 @@
 //! pins one) and `machine.KEY` (`gpus`, `host_memory`, `shm`, where it starts a container or asks a scheduler).
 
 use super::config;
-use super::shell::{self, Word};
+use super::shell::{self, word::Word};
 use crate::setting::Setting;
 
 pub(crate) fn surroundings(text: &str) -> Vec<Setting> {

@@ -1,13 +1,12 @@
 //! What takes several of OpenRLHF's options together: method, KL term, lengths, steps, rewards.
 
-use crate::import::draft::{Draft, Import, quoted};
+use crate::import::draft::{Draft, Job, Taken, quoted};
 use crate::import::parts;
 use crate::setting::list;
 use plimsoll_base::Result;
 
-pub(super) static IMPORT: Import = Import {
-    title: "OpenRLHF",
-    file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`",
+pub(super) const PPO: Job = Job {
+    trainers: &["ppo"],
     defaults: &[
         ("advantage_estimator", "gae"),
         ("input_key", "input"),
@@ -24,6 +23,7 @@ pub(super) static IMPORT: Import = Import {
         ("num_episodes", "1"),
         ("max_len", "2048"),
     ],
+    takes: &[],
     combine,
 };
 
@@ -33,10 +33,11 @@ fn combine(draft: &mut Draft) -> Result<()> {
     draft.set_text("loss.kl_in", where_from, "use_kl_loss");
     parts::model(draft, "pretrain");
     parts::critic_model(draft, "critic_pretrain");
-    parts::data(draft, "prompt_data", "eval_dataset");
+    parts::data(draft, "prompt_data", "eval_dataset", Some("prompt_data_probs"));
     if !draft.is_on("apply_chat_template") {
         draft.set_text("data.chat_template", "none", "apply_chat_template is off");
     }
+    parts::adamw(draft, "optim");
     filter(draft);
     lengths(draft);
     let samples = draft.take_count("max_samples");
@@ -90,7 +91,7 @@ fn filter(draft: &mut Draft) {
                 (Some([low, high]), Some(taken)) => {
                     draft.set_toml("loss.dynamic_sampling", format!("[{low:?}, {high:?}]"), &taken.from);
                 }
-                (Some(_), Some(taken)) => draft.leave(&taken, "not two numbers"),
+                (Some(_), Some(taken)) => draft.leave(&taken, "it is not two numbers"),
                 // Its default range.
                 _ => draft.set_toml("loss.dynamic_sampling", "[0.0, 1.0]", &enable.from),
             }
@@ -139,5 +140,21 @@ fn rewards(draft: &mut Draft) {
         draft.add_reward(&taken.from, reward);
     }
     parts::reward_model(draft, "reward_pretrain");
-    parts::no_reward(draft);
+    match draft.take_text("agent_func_path") {
+        Some(taken) => agent(draft, &taken),
+        None => parts::no_reward(draft, "remote_rm_url"),
+    }
+}
+
+/// Its agent becomes an environment, which plays with `reset(seed)` and `step(response)` and gives the rewards.
+fn agent(draft: &mut Draft, taken: &Taken) {
+    let env = format!("python:{}:AgentInstance", taken.value);
+    draft.set_text("environment.env", &env, &taken.from);
+    draft.change(
+        taken,
+        "its class has reset(states) and step(states) there, reset(seed) and step(response) here, and gets its prompts itself: docs/environments.md",
+    );
+    if draft.get("data.prompt_tokens_max").is_none() {
+        draft.miss("data.prompt_tokens_max", "prompt_max_len", "the most tokens of a first message");
+    }
 }

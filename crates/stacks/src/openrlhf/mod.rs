@@ -1,28 +1,70 @@
-//! OpenRLHF's `train_ppo_ray`, from 0.1 to 0.11.
+//! OpenRLHF's `train_ppo_ray`, from 0.1 to 0.11, and its trainers of SFT, DPO and reward models.
 
 mod import;
 mod memory;
 mod options;
+mod pairs;
 mod reported;
 
-use crate::{launch::shell, options::Options, setting::Setting, stack::Stack};
+use crate::import::draft::Import;
+use crate::launch::shell::{self, word::Word};
+use crate::launch::source::Source;
+use crate::options::Options;
+use crate::setting::{Setting, TRAINER, named_trainer};
+use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "openrlhf",
-    looked_for: "a command `... openrlhf.cli.train_ppo_ray --flag value ...`",
+    looked_for: "a command `... openrlhf.cli.train_ppo_ray --flag value ...`, or train_sft, train_dpo, train_rm",
     read,
+    trainer: |settings| Some(named_trainer(settings).unwrap_or(PPO.into())),
+    planned: &[PPO],
     table: &options::TABLE,
-    import: Some(&import::IMPORT),
+    import: Some(&IMPORT),
     newest,
     rules: memory::rules,
     changes: memory::CHANGES,
     comparisons: reported::comparisons,
 };
 
-fn read(text: &str) -> Vec<Setting> {
-    let is_trainer =
-        |word: &str| word.contains("openrlhf.cli.train_ppo_ray") || word.ends_with("train_ppo_ray.py");
-    shell::arguments(text, is_trainer).map(|words| shell::flags(&words)).unwrap_or_default()
+static IMPORT: Import = Import {
+    title: "OpenRLHF",
+    file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`; also of train_sft, train_dpo and train_rm",
+    jobs: &[import::PPO, pairs::SFT, pairs::DPO, pairs::RM],
+};
+
+/// The trainer of `train_ppo_ray`, whatever its estimator.
+const PPO: &str = "ppo";
+/// Modules and files of its trainers, and their names. Those without a job are refused by their name.
+const TRAINERS: [(&str, &str); 7] = [
+    ("train_ppo_ray", PPO),
+    ("train_sft", "sft"),
+    ("train_dpo", "dpo"),
+    ("train_rm", "rm"),
+    ("train_kto", "kto"),
+    ("train_kd", "kd"),
+    ("train_prm", "prm"),
+];
+
+fn read(source: &Source<'_>) -> Vec<Setting> {
+    let Some(command) = shell::trainer(source.text, trainer_at) else { return Vec::new() };
+    let name = trainer_of(command.trainer()).filter(|name| *name != PPO);
+    let named = name.map(|name| Setting::new(TRAINER, name, 0)).into_iter();
+    named.chain(shell::flags(command.arguments())).chain(command.others).collect()
+}
+
+fn trainer_at(words: &[Word]) -> Option<usize> {
+    words.iter().position(|word| trainer_of(&word.text).is_some())
+}
+
+/// `openrlhf.cli.train_sft`, `openrlhf/cli/train_sft.py`.
+fn trainer_of(word: &str) -> Option<&'static str> {
+    let is_it = |stem: &str| {
+        word.ends_with(&format!("openrlhf.cli.{stem}"))
+            || word.ends_with(&format!("/{stem}.py"))
+            || word == format!("{stem}.py")
+    };
+    TRAINERS.iter().find(|(stem, _)| is_it(stem)).map(|(_, name)| *name)
 }
 
 fn newest(options: &Options) -> (&'static str, &'static str) {

@@ -1,13 +1,26 @@
-//! Options of OpenRLHF's `train_ppo_ray`: the flat flags up to 0.10.1 and the dotted ones since.
+//! Options of OpenRLHF's trainers: the flat flags up to 0.10.1 and the dotted ones since.
 
 use crate::table::Memory::{Idle, Used};
-use crate::table::Table;
 use crate::table::Take::*;
+use crate::table::{Table, why};
+use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Quantisation};
 
 pub(super) static TABLE: Table = Table {
     rows: &[
-        ("pretrain|actor.model_name_or_path", Used, Later),
+        ("trainer", Idle, Later),
+        ("pretrain|actor.model_name_or_path|model.model_name_or_path", Used, Later),
         ("prompt_data|data.prompt_dataset", Idle, Later),
+        ("prompt_data_probs|data.prompt_probs", Idle, Later),
+        ("dataset|data.dataset", Idle, Later),
+        ("dataset_probs|data.dataset_probs", Idle, Later),
+        ("output_key|data.output_key", Idle, Later),
+        ("prompt_key|data.prompt_key", Idle, Later),
+        ("chosen_key|data.chosen_key", Idle, Later),
+        ("rejected_key|data.rejected_key", Idle, Later),
+        ("multiturn|data.multiturn", Idle, Later),
+        ("agent_func_path|train.agent_func_path", Idle, Later),
+        ("tokenizer_chat_template|data.tokenizer_chat_template", Idle, Text("data.chat_template")),
+        ("data.image_key", Idle, NotBuilt(Images)),
         ("eval_dataset|eval.dataset", Idle, Later),
         ("input_key|data.input_key", Idle, Text("data.prompt_column")),
         ("label_key|data.label_key", Idle, Text("data.answer_column")),
@@ -28,14 +41,16 @@ pub(super) static TABLE: Table = Table {
         ("max_samples|data.max_samples", Idle, Later),
         ("actor_learning_rate|actor.adam.lr", Idle, Number("train.learning_rate")),
         ("critic_learning_rate|critic.adam.lr", Idle, Number("critic.learning_rate")),
+        ("learning_rate|adam.lr", Idle, Number("train.learning_rate")),
+        ("optim|actor.optim", Idle, Later),
         ("lr_scheduler|actor.lr_scheduler", Idle, Later),
         ("lr_warmup_ratio|actor.lr_warmup_ratio", Idle, Later),
         ("min_lr_ratio|actor.min_lr_ratio", Idle, Lost("schedules end at 0 here")),
         ("critic.lr_scheduler", Idle, Lost("the critic follows the actor's schedule")),
         ("critic.lr_warmup_ratio", Idle, Lost("the critic follows the actor's schedule")),
-        ("adam_betas|actor.adam.betas", Idle, Betas),
-        ("actor.adam.eps", Idle, Number("train.adam_epsilon")),
-        ("l2|actor.adam.weight_decay", Idle, Number("train.weight_decay")),
+        ("adam_betas|actor.adam.betas|adam.betas", Idle, Betas),
+        ("actor.adam.eps|adam.eps", Idle, Number("train.adam_epsilon")),
+        ("l2|actor.adam.weight_decay|adam.weight_decay", Idle, Number("train.weight_decay")),
         ("max_norm|actor.max_norm", Idle, Number("train.grad_clip")),
         ("eps_clip|actor.eps_clip", Idle, Clips),
         ("eps_clip_low_high|actor.eps_clip_low_high", Idle, ClipPair),
@@ -51,6 +66,21 @@ pub(super) static TABLE: Table = Table {
         ("kl_horizon|algo.kl.horizon", Idle, Number("loss.kl_horizon")),
         ("kl_estimator|algo.kl.estimator", Idle, Names("loss.kl_estimator", &[("k1", "k1"), ("k2", "k2"), ("k3", "k3")])),
         ("use_kl_loss|algo.kl.use_loss", Idle, Later),
+        ("beta|model.beta", Idle, Number("loss.dpo_beta")),
+        ("ipo|model.ipo_enable", Idle, On("loss.loss_type", "ipo")),
+        ("label_smoothing|model.label_smoothing", Idle, Number("loss.label_smoothing")),
+        ("nll_loss_coef|model.nll_loss_coef", Idle, NotBuilt(Objective)),
+        ("pretrain_mode|model.pretrain_mode_enable", Idle, NotBuilt(Objective)),
+        ("pretrain_data", Idle, NotBuilt(Objective)),
+        ("ref_pretrain|ref.model_name_or_path", Idle, Later),
+        ("loss|model.loss_type", Idle, Later),
+        ("margin_loss|model.margin_loss_enable", Idle, Lost("a column `margin` is read here if the pairs have one")),
+        ("compute_fp32_loss|model.compute_fp32_loss_enable", Idle, Lost("the loss is always f32 here")),
+        ("aux_loss_coef|actor.aux_loss_coef|model.aux_loss_coef", Idle, Lost("only a model with experts has such a loss")),
+        ("lora_rank|ds.lora.rank", Used, NotBuilt(Adapters)),
+        ("load_in_4bit|ds.load_in_4bit", Idle, NotBuilt(Quantisation)),
+        ("enforce_eager|vllm.enforce_eager", Idle, Lost(why::EAGER)),
+        ("packing_samples|ds.packing_samples", Idle, Lost(why::PACKED)),
         ("entropy_loss_coef|actor.entropy_coef", Idle, Number("loss.entropy_coef")),
         ("overlong_buffer_len|reward.overlong_buffer_len", Idle, Integer("loss.overlong_buffer")),
         ("overlong_penalty_factor|reward.overlong_penalty_factor|reward.overlong_buffer_penalty_factor", Idle, Number("loss.overlong_factor")),
@@ -62,8 +92,8 @@ pub(super) static TABLE: Table = Table {
         ("normalize_reward|reward.normalize_enable", Idle, Lost("rewards are not normalised here")),
         ("dynamic_filtering|algo.dynamic_filtering_enable", Idle, Later),
         ("dynamic_filtering_reward_range|algo.dynamic_filtering_range", Idle, Later),
-        ("enable_vllm_is_correction", Idle, Lost("rollout and trainer share their weights and kernels: nothing to correct")),
-        ("gradient_checkpointing|actor.gradient_checkpointing_enable", Used, Recompute),
+        ("enable_vllm_is_correction", Idle, Lost("rollout and trainer share their weights and kernels: there is nothing to correct")),
+        ("gradient_checkpointing|actor.gradient_checkpointing_enable|model.gradient_checkpointing_enable", Used, Recompute),
         ("adam_offload|ds.adam_offload", Used, Offload("optimizer")),
         ("ref_reward_offload|ref.offload", Used, Offload("reference")),
         ("grad_accum_dtype|ds.grad_accum_dtype", Used, Names("train.grad_dtype", &[("bf16", "bf16"), ("fp32", "f32")])),
@@ -74,7 +104,7 @@ pub(super) static TABLE: Table = Table {
         ("save_steps|ckpt.save_steps", Idle, Every("checkpoint.every")),
         ("max_ckpt_num|ckpt.max_num", Idle, Integer("checkpoint.keep")),
         ("eval_steps|eval.steps", Idle, Every("eval.every")),
-        ("load_checkpoint|ckpt.load_enable", Idle, Lost("say plimsoll train --resume")),
+        ("load_checkpoint|ckpt.load_enable", Idle, Lost(why::RESUME)),
     ],
     used: "
         actor_num_nodes|actor.num_nodes actor_num_gpus_per_node|actor.num_gpus_per_node
@@ -88,36 +118,39 @@ pub(super) static TABLE: Table = Table {
         zero_stage|ds.zero_stage reward.offload ring_attn_size|ds.ring_attn_size enable_ema|train.enable_ema
         micro_rollout_batch_size|rollout.micro_batch_size use_dynamic_batch|train.dynamic_batch_enable
         rollout_max_tokens_per_gpu|rollout.max_tokens_per_gpu save_value_network|critic.save_value_network
-        lora_rank|ds.lora.rank
     ",
     idle: "
-        actor.adam.* actor.aux_loss_coef actor.freeze_visual_encoder actor.gradient_checkpointing_reentrant
-        actor.lr_* actor.muon.* actor.optim* actor_init_on_gpu agent_func_path algo.advantage.is_correction*
-        async_queue_size attn_implementation aux_loss_coef balancing_loss_coef best_metric_key bos_token
-        ckpt.best_metric_key ckpt.disable_ds ckpt.max_mem ckpt.path ckpt.save_hf ckpt_path critic.adam.* critic.lr_*
-        critic.max_norm critic.min_lr_ratio critic.muon.* critic.optim* data.dataloader_num_workers
-        data.disable_fast_tokenizer data.image_key data.max_images_per_prompt data.prompt_probs data.prompt_split
-        dataloader_num_workers disable_ds_ckpt disable_fast_tokenizer ds.attn_implementation ds.lora.*
-        ds.packing_samples ds.ring_attn_head_stride ds.use_universal_ckpt ds.value_head_prefix dynamic_filtering*
-        ema_beta enable_prefix_caching enforce_eager eos_token eps_clip* eval* flash_attn full_determinism
-        gradient_checkpointing_use_reentrant inference_tp_size kl_* local_rank logger.logging_steps
-        logger.tensorboard_dir logger.wandb.* logging_steps lora_alpha lora_dropout lr_* max_ckpt_* overlong_*
-        packing_samples pad_token perf pretrain_data* prompt_data_probs prompt_split ptx_coef reward.overlong_*
+        actor.adam.* actor.freeze_visual_encoder actor.gradient_checkpointing_reentrant actor.lr_* actor.muon.*
+        actor.optim* actor_init_on_gpu algo.advantage.is_correction* async_queue_size attn_implementation
+        balancing_loss_coef best_metric_key bos_token ckpt.best_metric_key ckpt.disable_ds ckpt.max_mem ckpt.path
+        ckpt.save_hf ckpt_path critic.adam.* critic.lr_* critic.max_norm critic.min_lr_ratio critic.muon.*
+        critic.optim* data.dataloader_num_workers data.dataset_split data.disable_fast_tokenizer
+        data.max_images_per_prompt data.prompt_split dataloader_num_workers dataset_split deepcompile disable_ds_ckpt
+        disable_fast_tokenizer ds.attn_implementation ds.deepcompile ds.experts_implementation ds.lora.*
+        ds.overlap_comm ds.ring_attn_head_stride ds.tensor_parallel_size ds.use_liger_kernel ds.use_universal_ckpt
+        ds.value_head_prefix ds.zpg ds_tensor_parallel_size dynamic_filtering* ema_beta enable_prefix_caching
+        eos_token eps_clip* eval* eval_split flash_attn full_determinism gradient_checkpointing_use_reentrant
+        inference_tp_size kl_* local_rank logger.logging_steps logger.tensorboard_dir logger.wandb.* logging_steps
+        lora_alpha lora_dropout lr_* max_ckpt_* max_ckpt_mem model.gradient_checkpointing_reentrant muon.*
+        overlap_comm overlong_* pad_token perf pretrain_data_* pretrain_split prompt_split ptx_coef reward.overlong_*
         reward.stop_properly_penalty_coef ring_head_stride save_hf_ckpt stop_properly_penalty_coef target_modules
-        train.agent_func_path train.async_queue_size train.ema_beta train.full_determinism_enable unk_token
-        use_ds_universal_ckpt use_ms use_tensorboard use_wandb value_head_prefix vllm.enable_prefix_caching
-        vllm.enforce_eager vllm.sync_with_ray vllm_is_* vllm_sync_with_ray wandb_*
+        train.async_queue_size train.ema_beta train.full_determinism_enable train_split unk_token
+        use_ds_universal_ckpt use_liger_kernel use_ms use_tensorboard use_wandb value_head_prefix
+        vllm.enable_prefix_caching vllm.sync_with_ray vllm_is_* vllm_sync_with_ray wandb_* zpg
     ",
     elsewhere: &[
-        ("cluster", "num_gpus num_nodes"),
-        ("engine", "vllm"),
-        ("placement", "colocate"),
-        ("sharding", "zero_stage zpg ring_attn tensor_parallel"),
-        ("placement", "ds.enable_sleep deepspeed_enable_sleep"),
-        ("scheduling", "async"),
-        ("planned", "micro_rollout_batch_size rollout.micro_batch_size dynamic_batch"),
-        ("always", "packing_samples"),
-        ("kernels", "flash_attn attn_implementation liger"),
-        ("logging", "wandb tensorboard logging_steps logger."),
+        (why::CLUSTER, "num_gpus num_nodes"),
+        (why::ENGINE, "vllm enable_prefix_caching"),
+        (why::PLACEMENT, "colocate"),
+        (why::SHARDING, "zero_stage zpg ring_attn tensor_parallel overlap_comm"),
+        (why::PLACEMENT, "ds.enable_sleep deepspeed_enable_sleep"),
+        ("one process samples and trains in turn here", "async"),
+        (why::PLANNED, "micro_rollout_batch_size rollout.micro_batch_size dynamic_batch"),
+        (why::KERNELS, "flash_attn attn_implementation liger deepcompile"),
+        (why::LOGGING, "wandb tensorboard logging_steps logger."),
+        (why::ADAPTER, "lora target_modules"),
+        (why::TOKENIZER, "bos_token eos_token pad_token unk_token fast_tokenizer"),
+        ("data is a file here: export this part of the data set", "_split eval.split"),
+        (why::LOADING, "dataloader"),
     ],
 };

@@ -1,6 +1,6 @@
 //! What takes several of Open-Reasoner-Zero's options together: method, updates of a step, KL term.
 
-use crate::import::draft::{Draft, Import, quoted};
+use crate::import::draft::{Draft, Import, Job, quoted};
 use crate::import::parts;
 use crate::setting::{flag, list};
 use plimsoll_base::Result;
@@ -8,16 +8,20 @@ use plimsoll_base::Result;
 pub(super) static IMPORT: Import = Import {
     title: "Open-Reasoner-Zero",
     file: "Python with a class of `key: type = value` lines",
-    defaults: &[
-        ("use_grpo", "False"),
-        ("actor_learning_rate", "1e-6"),
-        ("critic_learning_rate", "5e-6"),
-        ("rollout_batch_size", "128"),
-        ("n_samples_per_prompt", "64"),
-        ("generate_max_len", "8000"),
-        ("advantage_normalize", "True"),
-    ],
-    combine,
+    jobs: &[Job {
+        trainers: &["ppo"],
+        defaults: &[
+            ("use_grpo", "False"),
+            ("actor_learning_rate", "1e-6"),
+            ("critic_learning_rate", "5e-6"),
+            ("rollout_batch_size", "128"),
+            ("n_samples_per_prompt", "64"),
+            ("generate_max_len", "8000"),
+            ("advantage_normalize", "True"),
+        ],
+        takes: &[],
+        combine,
+    }],
 };
 
 fn combine(draft: &mut Draft) -> Result<()> {
@@ -32,7 +36,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     }
     parts::model(draft, "pretrain");
     parts::critic_model(draft, "critic_pretrain");
-    parts::data(draft, "prompt_data", "eval_prompt_data");
+    parts::data(draft, "prompt_data", "eval_prompt_data", Some("prompt_data_probs"));
     draft.choose("the prompt's template is code there: write it as data.chat_template");
     if let Some(taken) = draft.take("stop") {
         let stops: Vec<String> = list(&taken.value).iter().map(|stop| quoted(stop)).collect();
@@ -45,10 +49,8 @@ fn combine(draft: &mut Draft) -> Result<()> {
         draft.set_text("loss.whiten", if on { "full" } else { "off" }, &taken.from);
     }
     kl(draft);
-    draft.add_reward("chosen", vec![("kind", quoted("math"))]);
-    draft.choose(
-        "[[reward]] kind = \"math\": its reward is code, 1 for a correct answer that ended by itself",
-    );
+    let why = "the reward is code of the class, 1 for a correct answer that ended by itself in Open-Reasoner-Zero's own";
+    parts::miss_reward(draft, why, "math, or python:FILE.py:FUNCTION");
     Ok(())
 }
 

@@ -5,12 +5,15 @@ mod memory;
 mod options;
 
 use crate::launch::python;
+use crate::setting::named_trainer;
 use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "orz",
     looked_for: "a class with lines `key: type = value`",
-    read: python::class_fields,
+    read: |source| python::class_fields(source.text),
+    trainer: |settings| Some(named_trainer(settings).unwrap_or("ppo".into())),
+    planned: &["ppo"],
     table: &options::TABLE,
     import: Some(&import::IMPORT),
     newest: |_| ("3fdd9a0", "the only one that was read"),

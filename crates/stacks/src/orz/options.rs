@@ -1,16 +1,18 @@
 //! Options of an Open-Reasoner-Zero configuration class.
 
 use crate::table::Memory::{Idle, Used};
-use crate::table::Table;
 use crate::table::Take::*;
+use crate::table::{Table, why};
 
 pub(super) static TABLE: Table = Table {
     rows: &[
+        ("trainer", Idle, Later),
         ("use_grpo", Used, Later),
         ("pretrain", Used, Later),
         ("critic_pretrain", Used, Later),
         ("reward_pretrain", Idle, Lost("a reward model: name a verifier or a function as [[reward]]")),
         ("prompt_data", Idle, Later),
+        ("prompt_data_probs", Idle, Later),
         ("eval_prompt_data", Idle, Later),
         ("prompt_max_len", Used, Integer("data.prompt_tokens_max")),
         ("generate_max_len", Used, Integer("rollout.max_new_tokens")),
@@ -47,6 +49,8 @@ pub(super) static TABLE: Table = Table {
         ("adam_offload", Used, Offload("optimizer")),
         ("grad_accum_dtype", Used, Names("train.grad_dtype", &[("bf16", "bf16"), ("fp32", "f32")])),
         ("bf16", Idle, On("model_options.dtype", "bf16")),
+        ("enforce_eager", Idle, Lost(why::EAGER)),
+        ("packing_samples", Idle, Lost(why::PACKED)),
         ("seed", Idle, Integer("seed")),
         ("save_path", Idle, Text("run.dir")),
         ("save_interval", Used, Every("checkpoint.every")),
@@ -60,19 +64,19 @@ pub(super) static TABLE: Table = Table {
     ",
     idle: "
         actor_loss_coef ckpt* disable_fast_tokenizer enable_chunked_prefill enable_eval enable_prefix_caching
-        enforce_eager eval_* exp_name flash_attn kl_max_coef kl_target max_num_batched_tokens
-        micro_rollout_batch_size n_policy_evaluator_samples name normalize_reward packing_samples prompt_data_probs
+        eval_* exp_name flash_attn kl_max_coef kl_target max_num_batched_tokens
+        micro_rollout_batch_size n_policy_evaluator_samples name normalize_reward
         remote_rm_url reward_* skip_eos_token tensorboard_log_dir total_steps train_batch_size use_abs_kl
         use_compute_reward_fn use_orm_score vllm_sync_backend zpg
     ",
     elsewhere: &[
-        ("cluster", "num_nodes num_gpus total_num"),
-        ("engine", "vllm gpu_memory_utilization enable_prefix_caching enforce_eager"),
-        ("placement", "colocate"),
-        ("sharding", "zero_stage zpg"),
-        ("planned", "micro_"),
-        ("logging", "tensorboard"),
-        ("paths", "ckpt_path"),
-        ("kernels", "flash_attn"),
+        (why::CLUSTER, "num_nodes num_gpus total_num"),
+        (why::ENGINE, "vllm gpu_memory_utilization enable_prefix_caching"),
+        (why::PLACEMENT, "colocate"),
+        (why::SHARDING, "zero_stage zpg"),
+        (why::PLANNED, "micro_"),
+        (why::LOGGING, "tensorboard"),
+        ("checkpoints are in the run directory here: run.dir", "ckpt_path"),
+        (why::KERNELS, "flash_attn"),
     ],
 };

@@ -35,7 +35,8 @@ impl RunPlan {
 /// Plans a run of `stack` as `settings` start it, on the machine of `limits`.
 ///
 /// `version`: the framework's version where the caller knows it; `models` finds the shape of a model by its name.
-/// Errors, exit code 2: `run-value-invalid`, `run-settings-contradict`, `run-machine-unknown`, those of `models`; `size-overflow`.
+/// Errors, exit code 2: `run-trainer-not-planned`, `run-value-invalid`, `run-settings-contradict`,
+/// `run-machine-unknown`, those of `models`; `size-overflow`.
 pub fn plan(
     stack: &'static Stack,
     settings: Vec<Setting>,
@@ -43,6 +44,7 @@ pub fn plan(
     limits: &Limits,
     models: &ModelOf<'_>,
 ) -> Result<RunPlan> {
+    planned_trainer(stack, &settings)?;
     let limits = limits.with_settings(&settings)?;
     let options = Options::new(stack.table, settings);
     let version = version_of(stack, version, &options)?;
@@ -58,6 +60,20 @@ pub fn plan(
     let verdict = Verdict { peaks, over, remedies };
     let (unknown, defaults) = (options.unknown(), options.defaults());
     Ok(RunPlan { stack, version, limits, verdict, comparisons, ledger, unknown, defaults })
+}
+
+/// Refuses a trainer whose memory no rule knows: rules of another one would plan another run.
+fn planned_trainer(stack: &Stack, settings: &[Setting]) -> Result<()> {
+    let other = (stack.trainer)(settings).filter(|name| !stack.planned.contains(&name.as_str()));
+    let Some(trainer) = other else { return Ok(()) };
+    let message =
+        format!("the file starts {}'s trainer `{trainer}`, whose memory no rule here knows", stack.name);
+    let error = Error::usage("run-trainer-not-planned", message)
+        .fact(format!("rules know its trainers {}", stack.planned.join(", ")));
+    Err(error.hint(format!(
+        "plimsoll import {} FILE makes a run file of the job, whose memory plimsoll plan computes",
+        stack.name
+    )))
 }
 
 /// The framework's version: by hand, pinned in the file, or the newest that has the file's names.

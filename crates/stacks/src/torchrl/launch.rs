@@ -1,7 +1,10 @@
 //! Scripts that make a TorchRL collector, and the YAML of one.
 
-use crate::launch::{KEYS_MAX, config, python};
+use crate::launch::python::{self, Outline};
+use crate::launch::shell::word::VALUE_BYTES_MAX;
+use crate::launch::{KEYS_MAX, config};
 use crate::setting::{Setting, number};
+use std::collections::BTreeMap;
 
 /// Calls whose arguments are settings of a collector; the environments' name says which argument counts.
 const COLLECTORS: [&str; 8] = [
@@ -18,26 +21,15 @@ const COLLECTORS: [&str; 8] = [
 /// Collectors and parallel environments: `collector` names the class, keyword arguments follow, and what a name means
 /// is filled in from lines `name = literal`.
 pub(super) fn read(text: &str) -> Vec<Setting> {
+    let outline = Outline::of(text);
     let mut found: Vec<Setting> = Vec::new();
     for name in COLLECTORS {
-        // `SyncDataCollector(` is the end of longer names, which are calls of their own.
-        let is_whole = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let Some(at) = text.match_indices(&format!("{name}(")).map(|(at, _)| at).find(|&at| is_whole(at))
-        else {
-            continue;
-        };
-        let line = text[..at].matches('\n').count() + 1;
-        let key = if name == "ParallelEnv" { "parallel_env" } else { "collector" };
-        found.push(Setting::new(key, name, line));
+        let Some(call) = outline.calls(name).into_iter().next() else { continue };
         let prefix = if name == "ParallelEnv" { "parallel_env." } else { "" };
-        let end = (at + 16_384).min(text.len());
-        let end = (at..=end).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(at);
-        let arguments = python::calls(&text[at..end], &[name]).into_iter();
-        found.extend(arguments.map(|one| Setting {
-            key: format!("{prefix}{}", one.key),
-            line: if one.line == 0 { 0 } else { one.line + line - 1 },
-            ..one
-        }));
+        let key = if name == "ParallelEnv" { "parallel_env" } else { "collector" };
+        found.push(Setting::new(key, name, outline.line(call.at)));
+        let arguments = python::arguments(&outline, &call).into_iter();
+        found.extend(arguments.map(|one| Setting { key: format!("{prefix}{}", one.key), ..one }));
     }
     if found.is_empty() {
         let yaml = config::yaml(text);
@@ -46,15 +38,13 @@ pub(super) fn read(text: &str) -> Vec<Setting> {
     }
     let literals = assignments(text);
     for one in found.iter_mut().filter(|one| one.unreadable.is_some()) {
-        for (name, value) in &literals {
-            one.value = replace_word(&one.value, name, value);
-        }
+        one.value = replace_names(&one.value, &literals);
     }
     found
 }
 
 /// `name = 64` and `name = "cuda:0"` at the start of a line.
-fn assignments(text: &str) -> Vec<(String, String)> {
+fn assignments(text: &str) -> BTreeMap<String, String> {
     let one = |line: &str| {
         let (name, value) = line.split_once('=')?;
         let (name, value) = (name.trim(), value.split('#').next().unwrap_or_default().trim());
@@ -65,14 +55,17 @@ fn assignments(text: &str) -> Vec<(String, String)> {
     text.lines().filter_map(one).take(KEYS_MAX).collect()
 }
 
-fn replace_word(text: &str, word: &str, by: &str) -> String {
+/// `text` with each name that has a value as that value.
+fn replace_names(text: &str, values: &BTreeMap<String, String>) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let (mut result, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find(word) {
-        let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        let whole = !rest[..at].ends_with(is_part) && !rest[at + word.len()..].starts_with(is_part);
+    while let Some(at) = rest.find(is_part) {
         result += &rest[..at];
-        result += if whole { by } else { word };
-        rest = &rest[at + word.len()..];
+        let length = rest[at..].find(|c| !is_part(c)).unwrap_or(rest.len() - at);
+        let word = &rest[at..at + length];
+        let value = values.get(word).filter(|_| result.len() <= VALUE_BYTES_MAX);
+        result += value.map_or(word, String::as_str);
+        rest = &rest[at + length..];
     }
     result + rest
 }

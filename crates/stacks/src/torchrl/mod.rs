@@ -9,7 +9,9 @@ use crate::stack::Stack;
 pub(crate) static STACK: Stack = Stack {
     name: "torchrl",
     looked_for: "a call of a collector such as `MultiSyncDataCollector(...)`, or YAML with a section `collector`",
-    read: launch::read,
+    read: |source| launch::read(source.text),
+    trainer: |_| None,
+    planned: &[],
     table: &options::TABLE,
     import: None,
     newest: |_| ("0.14.1", "the newest that was read"),

@@ -1,15 +1,14 @@
 //! What takes several of TRL's options together: method, batches, steps, rewards.
 
-use crate::import::draft::{Draft, Import, quoted};
+use crate::import::draft::{Draft, Job, quoted};
 use crate::import::parts;
 use crate::setting::{flag, integer, list, number};
+use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
-pub(super) static IMPORT: Import = Import {
-    title: "TRL",
-    file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, or Python with `GRPOConfig(...)`",
+pub(super) const SAMPLES: Job = Job {
+    trainers: &["grpo", "rloo"],
     defaults: &[
-        ("trainer", "grpo"),
         ("max_completion_length", "512"),
         ("num_generations", "8"),
         ("per_device_train_batch_size", "8"),
@@ -21,11 +20,30 @@ pub(super) static IMPORT: Import = Import {
         ("loss_type", "dapo"),
         ("scale_rewards", "group"),
     ],
+    takes: &[],
     combine,
 };
 
 fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
+    common(draft);
+    raw_strings(draft);
+    let updates = batches(draft);
+    steps(draft, updates);
+    schedule(draft, updates);
+    parts::micro_batch(draft, "per_device_train_batch_size");
+    for name in ["top_entropy_quantile", "repetition_penalty"] {
+        only_one(draft, name);
+    }
+    if draft.is_on("use_bias_correction_kl") {
+        draft.set_toml("loss.kl_unbiased", "true", "use_bias_correction_kl");
+    }
+    rewards(draft);
+    Ok(())
+}
+
+/// Model, data and optimizer, which all trainers have alike.
+pub(super) fn common(draft: &mut Draft) {
     parts::model(draft, "model_name_or_path");
     if let Some(taken) = draft.take("bf16") {
         match flag(&taken.value) {
@@ -33,13 +51,57 @@ fn combine(draft: &mut Draft) -> Result<()> {
             _ => draft.leave(&taken, "set model_options.dtype = \"f32\" for f32 weights"),
         }
     }
-    parts::data(draft, "dataset_name", "eval_dataset");
+    parts::data(draft, "dataset_name", "eval_dataset", None);
     if let Some(taken) = draft.take("shuffle_dataset") {
         let on = flag(&taken.value).unwrap_or(true);
         draft.set_toml("data.shuffle", on, &taken.from);
     }
-    let updates = batches(draft);
-    steps(draft, updates);
+    optimizer(draft);
+    if let (Some(first), Some(second)) = (draft.take_number("adam_beta1"), draft.take_number("adam_beta2")) {
+        draft.set_toml(
+            "train.betas",
+            format!("[{:?}, {:?}]", first.0, second.0),
+            &format!("{}, {}", first.1.from, second.1.from),
+        );
+    }
+}
+
+/// TRL applies a chat template to conversations alone.
+pub(super) fn raw_strings(draft: &mut Draft) {
+    let from = "string prompts are raw there; remove it if yours are conversations";
+    draft.set_text("data.chat_template", "none", from);
+}
+
+fn optimizer(draft: &mut Draft) {
+    let Some(taken) = draft.take("optim") else { return };
+    let name = taken.value.as_str();
+    match name {
+        "adamw_torch" | "adamw_torch_fused" | "adamw_hf" | "adamw_apex_fused" | "adamw" => {}
+        "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" => {
+            draft.set_text("train.optimizer_dtype", "int8", &taken.from);
+        }
+        "paged_adamw" | "paged_adamw_32bit" => {}
+        _ => return draft.is_not_built(&taken, Unbuilt::Optimizer),
+    }
+    if name.starts_with("paged") {
+        draft.change(
+            &taken,
+            "its states move to the host as they must; here memory.offload = [\"optimizer\"] says so",
+        );
+    }
+}
+
+/// A factor of sampling or of the loss that is not built: 1 is none.
+fn only_one(draft: &mut Draft, name: &str) {
+    if let Some((value, taken)) = draft.take_number(name)
+        && value != 1.0
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+}
+
+/// Warm-up, checkpoints, evaluations and the schedule; `updates` of theirs are a step here.
+pub(super) fn schedule(draft: &mut Draft, updates: i64) {
     for (name, key) in [
         ("warmup_steps", "train.warmup_steps"),
         ("save_steps", "checkpoint.every"),
@@ -48,25 +110,16 @@ fn combine(draft: &mut Draft) -> Result<()> {
         per_update(draft, name, key, updates);
     }
     parts::schedule(draft, "lr_scheduler_type", "warmup_ratio");
-    if let (Some(first), Some(second)) = (draft.take_number("adam_beta1"), draft.take_number("adam_beta2")) {
-        draft.set_toml(
-            "train.betas",
-            format!("[{:?}, {:?}]", first.0, second.0),
-            &format!("{}, {}", first.1.from, second.1.from),
-        );
-    }
-    parts::micro_batch(draft, "per_device_train_batch_size");
-    rewards(draft);
-    Ok(())
 }
 
 fn method(draft: &mut Draft) -> Result<()> {
-    let trainer = draft.take("trainer").expect("a default");
-    let mut method = if trainer.value == "rloo" { "rloo" } else { "grpo" };
+    let trainer = draft.take("trainer");
+    let is_rloo = trainer.as_ref().is_some_and(|taken| taken.value == "rloo");
+    let mut method = if is_rloo { "rloo" } else { "grpo" };
     let mut aggregation = None;
     if let Some(loss) = draft.take("loss_type") {
         match (loss.value.as_str(), method) {
-            (_, "rloo") => draft.leave(&loss, "of GRPO"),
+            (_, "rloo") => draft.leave(&loss, "only GRPO has it"),
             ("dapo", _) => aggregation = Some("token_mean"),
             ("bnpo", _) => {
                 aggregation = Some("token_mean");
@@ -92,7 +145,8 @@ fn method(draft: &mut Draft) -> Result<()> {
         // Both bounds are absolute, and theirs has no lower one.
         draft.set_toml("loss.clip_low", "0.0", "no lower bound there");
     }
-    draft.set_text("method", method, &trainer.from);
+    let from = trainer.map_or("its keys are those of GRPOConfig".to_string(), |taken| taken.from);
+    draft.set_text("method", method, &from);
     if let Some(mask) = draft.take("mask_truncated_completions")
         && flag(&mask.value) == Some(true)
     {
@@ -100,7 +154,7 @@ fn method(draft: &mut Draft) -> Result<()> {
     }
     if let Some(scale) = draft.take("scale_rewards") {
         match (scale.value.to_ascii_lowercase().as_str(), method) {
-            (_, "rloo") => draft.leave(&scale, "of GRPO"),
+            (_, "rloo") => draft.leave(&scale, "only GRPO has it"),
             ("group" | "true", _) => {}
             ("none" | "false", _) => draft.set_text("loss.advantage", "mean_baseline", &scale.from),
             _ => draft.leave(&scale, "the standard deviation is of the group here"),
@@ -111,8 +165,7 @@ fn method(draft: &mut Draft) -> Result<()> {
 
 /// Prompts a step and sequences an update, from TRL's batch vocabulary; returns updates a step.
 fn batches(draft: &mut Draft) -> i64 {
-    let ranks = draft.take_count("num_processes");
-    let processes = ranks.as_ref().map_or(1, |(count, _)| *count);
+    let processes = processes(draft, "rollout.prompts_per_step");
     let device = draft.take_count("per_device_train_batch_size").map_or(8, |(count, _)| count);
     let accumulated = draft.take_count("gradient_accumulation_steps").map_or(1, |(count, _)| count);
     let update = device.saturating_mul(accumulated).saturating_mul(processes);
@@ -129,11 +182,6 @@ fn batches(draft: &mut Draft) -> i64 {
     if update < whole {
         draft.set_toml("train.mini_batch", update, from);
     }
-    if ranks.is_none() {
-        draft.choose(
-            "one process: the file does not say how many; multiply rollout.prompts_per_step by theirs",
-        );
-    }
     if whole % group != 0 {
         draft.choose(&format!(
             "{prompts} prompts a step: {whole} sequences do not divide into groups of {group}"
@@ -142,13 +190,22 @@ fn batches(draft: &mut Draft) -> i64 {
     (whole / update.max(1)).max(1).saturating_mul(draft.count("train.epochs_per_rollout").unwrap_or(1).max(1))
 }
 
+/// The number of processes, each of which has a batch of its own: `key` grows with it.
+pub(super) fn processes(draft: &mut Draft, key: &str) -> i64 {
+    let ranks = draft.take_count("num_processes");
+    if ranks.is_none() {
+        draft.choose(&format!("one process: the file does not say how many; multiply {key} by theirs"));
+    }
+    ranks.map_or(1, |(count, _)| count)
+}
+
 /// Their steps are updates, ours are rollouts.
-fn steps(draft: &mut Draft, updates: i64) {
+pub(super) fn steps(draft: &mut Draft, updates: i64) {
     let limit = draft.take("max_steps").filter(|taken| integer(&taken.value).is_some_and(|steps| steps > 0));
     match limit {
         Some(_) => {
             per_update(draft, "max_steps", "train.steps", updates);
-            draft.leave_out("num_train_epochs", "max_steps counts");
+            draft.leave_out("num_train_epochs", "max_steps is set too, which counts");
         }
         None => parts::unknown_steps(draft, &["num_train_epochs"]),
     }
@@ -171,37 +228,13 @@ fn per_update(draft: &mut Draft, name: &str, key: &str, updates: i64) {
 fn rewards(draft: &mut Draft) {
     let functions = draft.take("reward_funcs");
     let names = functions.as_ref().map(|taken| list(&taken.value)).unwrap_or_default();
-    let mut remarks: Vec<String> = Vec::new();
-    let mut complete = true;
-    for name in &names {
-        match name.rsplit_once('.') {
-            _ if name == "accuracy_reward" || name == "reasoning_accuracy_reward" => {
-                let column = ("answer_column", quoted("solution"));
-                draft.add_reward("reward_funcs", vec![("kind", quoted("math")), column]);
-            }
-            _ if name == "think_format_reward" => {
-                draft.add_reward("reward_funcs", vec![("kind", quoted("regex:(?s)^<think>.*</think>"))]);
-                remarks.push(format!("{name} is a regular expression here, which allows a second <think>"));
-            }
-            Some((module, function)) => {
-                let kind = format!("python:{}.py:{function}", module.replace('.', "/"));
-                draft.add_reward("reward_funcs", vec![("kind", quoted(&kind))]);
-                remarks.push(format!("{name} is a file here, from the folder that the run starts in"));
-            }
-            None => {
-                complete = false;
-                remarks.push(match name.as_str() {
-                    "get_soft_overlong_punishment" => format!("{name} is left out: set loss.overlong_buffer"),
-                    _ => format!("{name} is left out: no verifier here has that name"),
-                });
-            }
-        }
-    }
+    let mut remarks: Vec<String> = names.iter().filter_map(|name| reward(draft, name)).collect();
+    remarks.dedup();
     if let Some(weights) = draft.take("reward_weights") {
         let values: Vec<f64> = list(&weights.value).iter().filter_map(|text| number(text)).collect();
-        match complete && values.len() == names.len() {
+        match !names.is_empty() && values.len() == names.len() {
             true => parts::weigh_rewards(draft, &values, &weights.from),
-            false => draft.leave(&weights, "not one weight for each reward that was carried over"),
+            false => draft.leave(&weights, "it is not one weight for each reward"),
         }
     }
     if let Some(taken) = functions
@@ -210,5 +243,53 @@ fn rewards(draft: &mut Draft) {
         draft.change(&taken, &remarks.join("; "));
     }
     parts::reward_model(draft, "reward_model_name_or_path");
-    parts::no_reward(draft);
+    parts::no_reward(draft, "reward_funcs");
+}
+
+/// Adds one of TRL's rewards by its name, a function, or a model; returns what is different here.
+fn reward(draft: &mut Draft, name: &str) -> Option<String> {
+    let from = "reward_funcs";
+    let mut words = name.split(' ');
+    match (words.next().unwrap_or_default(), name.rsplit_once('.')) {
+        ("accuracy_reward" | "reasoning_accuracy_reward", _) => {
+            draft.add_reward(from, vec![("kind", quoted("math")), ("answer_column", quoted("solution"))]);
+            None
+        }
+        ("think_format_reward", _) => {
+            draft.add_reward(from, vec![("kind", quoted("regex:(?s)^<think>.*</think>"))]);
+            Some(format!("{name} is a regular expression here, which allows a second <think>"))
+        }
+        ("get_soft_overlong_punishment", _) => {
+            let longest = words.next().and_then(integer).unwrap_or(1280);
+            let buffer = words.next().and_then(integer).unwrap_or(256);
+            let lines = vec![("kind", quoted("length")), ("overlong_buffer", buffer.to_string())];
+            draft.add_reward(from, lines);
+            (draft.count("rollout.max_new_tokens") != Some(longest)).then(|| {
+                format!("it counts back from {longest} tokens there, from rollout.max_new_tokens here")
+            })
+        }
+        _ if name.starts_with("python:") => {
+            draft.add_reward(from, vec![("kind", quoted(name))]);
+            let words = "its file is loaded by reward workers, which runs its other lines too, unless they are under `if __name__ == \"__main__\":`";
+            Some(words.to_string())
+        }
+        // A model of the hub, or a folder.
+        _ if name.contains('/') => {
+            parts::add_reward_model(draft, name, from);
+            None
+        }
+        (_, Some((module, function))) if is_path(module) && is_path(function) => {
+            let kind = format!("python:{}.py:{function}", module.replace('.', "/"));
+            draft.add_reward(from, vec![("kind", quoted(&kind))]);
+            Some(format!("{name} is a file here, from the folder that the run starts in"))
+        }
+        _ => {
+            parts::miss_reward(draft, &format!("no reward here is called {name}"), parts::REWARD);
+            None
+        }
+    }
+}
+
+fn is_path(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')
 }

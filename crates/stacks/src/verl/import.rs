@@ -1,13 +1,12 @@
 //! What takes several of verl's options together: method, data, batches, steps, KL term, rewards.
 
-use crate::import::draft::{Draft, Import, quoted};
+use crate::import::draft::{Draft, Job, quoted};
 use crate::import::parts;
 use crate::setting::flag;
 use plimsoll_base::Result;
 
-pub(super) static IMPORT: Import = Import {
-    title: "verl",
-    file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`",
+pub(super) const PPO: Job = Job {
+    trainers: &["ppo"],
     defaults: &[
         ("algorithm.adv_estimator", "gae"),
         ("data.max_prompt_length", "512"),
@@ -25,6 +24,7 @@ pub(super) static IMPORT: Import = Import {
         ("critic.cliprange_value", "0.5"),
         ("algorithm.kl_ctrl.kl_coef", "0.001"),
     ],
+    takes: &[],
     combine,
 };
 
@@ -32,10 +32,11 @@ fn combine(draft: &mut Draft) -> Result<()> {
     method(draft)?;
     parts::model(draft, "actor_rollout_ref.model.path");
     parts::critic_model(draft, "critic.model.path");
-    parts::data(draft, "data.train_files", "data.val_files");
+    parts::data(draft, "data.train_files", "data.val_files", None);
     data(draft);
     batches(draft);
     steps(draft);
+    parts::adamw(draft, "actor_rollout_ref.actor.optim.optimizer");
     let scheduler = "actor_rollout_ref.actor.optim.lr_scheduler_type";
     parts::schedule(draft, scheduler, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio");
     kl(draft);
@@ -93,13 +94,13 @@ fn method(draft: &mut Draft) -> Result<()> {
     {
         match method {
             "grpo" | "gspo" => draft.set_text("loss.advantage", "mean_baseline", &norm.from),
-            _ => draft.leave(&norm, "only of grpo"),
+            _ => draft.leave(&norm, "only GRPO divides by the deviation"),
         }
     }
     Ok(())
 }
 
-fn data(draft: &mut Draft) {
+pub(super) fn data(draft: &mut Draft) {
     if let Some(taken) = draft.take("data.truncation") {
         match (taken.value.as_str(), draft.get("data.overlong").is_some()) {
             (_, true) => draft.leave(&taken, "longer prompts are dropped before it"),
@@ -111,7 +112,7 @@ fn data(draft: &mut Draft) {
     if let Some(taken) = draft.take("data.shuffle") {
         match flag(&taken.value) {
             Some(on) => draft.set_toml("data.shuffle", on, &taken.from),
-            None => draft.leave(&taken, "not true or false"),
+            None => draft.leave(&taken, "it is neither true nor false"),
         }
     }
 }
@@ -127,11 +128,11 @@ fn batches(draft: &mut Draft) {
     parts::micro_batch(draft, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu");
 }
 
-fn steps(draft: &mut Draft) {
+pub(super) fn steps(draft: &mut Draft) {
     match draft.take_count("trainer.total_training_steps") {
         Some((steps, taken)) => {
             draft.set_toml("train.steps", steps, &taken.from);
-            draft.leave_out("trainer.total_epochs", "total_training_steps counts");
+            draft.leave_out("trainer.total_epochs", "total_training_steps is set too, which counts");
         }
         None => parts::unknown_steps(draft, &["trainer.total_epochs"]),
     }
@@ -202,9 +203,27 @@ fn rewards(draft: &mut Draft) {
         (None, Some(function)) => draft.leave(&function, "the function has no file"),
         (None, None) => {}
     }
+    manager(draft);
     match draft.is_on("reward_model.enable") {
         true => parts::reward_model(draft, "reward_model.model.path"),
         false => draft.leave_out("reward_model.model.path", "switched off there"),
     }
-    parts::no_reward(draft);
+    if !draft.has_reward() {
+        let why = "verl picks a scorer by each row's data_source, which the file does not say";
+        parts::miss_reward(
+            draft,
+            why,
+            "gsm8k, math or another kind of docs/rewards.md, or python:FILE.py:FUNCTION",
+        );
+    }
+}
+
+/// Who calls the scorers there: each reads a row alone, and `dapo` adds the penalty of long responses, which is set above.
+fn manager(draft: &mut Draft) {
+    let Some(taken) = draft.take("reward_model.reward_manager") else { return };
+    match taken.value.as_str() {
+        "naive" | "dapo" => {}
+        "batch" | "prime" => draft.change(&taken, "scores are computed in parallel in any case here"),
+        _ => draft.leave(&taken, "rewards are the [[reward]] tables here, and nothing else calls them"),
+    }
 }

@@ -1,39 +1,72 @@
-//! verl's `main_ppo`, and simpleRL-reason's fork of it: overrides of its configuration by their full paths, or the
-//! configuration itself as Hydra writes it.
+//! verl's `main_ppo`, simpleRL-reason's fork of it, and its SFT trainer: overrides of their configuration by their full paths, or
+//! the configuration itself as Hydra writes it.
 
 mod import;
 mod memory;
 mod options;
 mod reported;
+mod sft;
 
-use crate::launch::{config, shell};
+use crate::import::draft::Import;
+use crate::launch::config;
+use crate::launch::shell::{self, word::Word};
+use crate::launch::source::Source;
 use crate::options::Options;
-use crate::setting::Setting;
+use crate::setting::{Setting, TRAINER, named_trainer};
 use crate::stack::Stack;
 
 pub(crate) static STACK: Stack = Stack {
     name: "verl",
-    looked_for: "a command `... verl.trainer.main_ppo key=value ...`",
+    looked_for: "a command `... verl.trainer.main_ppo key=value ...` or `... verl.trainer.fsdp_sft_trainer key=value ...`",
     read,
+    trainer: |settings| Some(named_trainer(settings).unwrap_or(PPO.into())),
+    planned: &[PPO],
     table: &options::TABLE,
-    import: Some(&import::IMPORT),
+    import: Some(&IMPORT),
     newest,
     rules: memory::rules,
     changes: memory::CHANGES,
     comparisons: reported::comparisons,
 };
 
-fn read(text: &str) -> Vec<Setting> {
-    let is_trainer = |word: &str| {
-        word.contains("verl.trainer.main_ppo") || word.contains(".main_dapo") || word.ends_with("main_ppo.py")
-    };
-    if let Some(words) = shell::arguments(text, is_trainer) {
-        return shell::overrides(&words);
+static IMPORT: Import = Import {
+    title: "verl",
+    file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`, or the YAML that Hydra writes; also of fsdp_sft_trainer",
+    jobs: &[import::PPO, sft::SFT],
+};
+
+/// The trainer of `main_ppo`, whatever its estimator, and that of `fsdp_sft_trainer`.
+const PPO: &str = "ppo";
+const SFT: &str = "sft";
+
+fn read(source: &Source<'_>) -> Vec<Setting> {
+    let sft = || Setting::new(TRAINER, SFT, 0);
+    if let Some(command) = shell::trainer(source.text, trainer_at) {
+        let is_sft = command.trainer().contains("sft_trainer");
+        let given = is_sft.then(sft).into_iter().chain(shell::overrides(command.arguments()));
+        return given.chain(command.others).collect();
     }
-    let given = config::interpolate(config::yaml(text));
-    let is_section =
-        |key: &str| ["actor_rollout_ref.", "data.", "algorithm."].iter().any(|s| key.starts_with(s));
-    if given.iter().any(|one| is_section(&one.key)) { given } else { Vec::new() }
+    let given = config::interpolate(config::yaml(source.text));
+    let has = |sections: &[&str]| {
+        given.iter().any(|one| sections.iter().any(|section| one.key.starts_with(section)))
+    };
+    match () {
+        () if has(&["actor_rollout_ref.", "algorithm."]) => given,
+        () if has(&["model.partial_pretrain"]) || (has(&["data."]) && has(&["optim."])) => {
+            given.into_iter().chain([sft()]).collect()
+        }
+        () if has(&["data."]) => given,
+        () => Vec::new(),
+    }
+}
+
+fn trainer_at(words: &[Word]) -> Option<usize> {
+    const MODULES: [&str; 5] =
+        ["verl.trainer.main_ppo", ".main_dapo", "main_ppo.py", "sft_trainer.py", "verl.trainer.sft_trainer"];
+    words.iter().position(|word| {
+        let text = word.text.as_str();
+        MODULES.iter().any(|module| text.contains(module)) || text.ends_with(".fsdp_sft_trainer")
+    })
 }
 
 fn newest(options: &Options) -> (&'static str, &'static str) {

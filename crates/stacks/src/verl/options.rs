@@ -1,34 +1,40 @@
-//! Options of verl's `main_ppo`, and of simpleRL-reason's fork of it, by their full paths.
+//! Options of verl's `main_ppo`, of simpleRL-reason's fork of it, and of its SFT trainer, by their full paths.
 
 use crate::table::Memory::{Idle, Used};
-use crate::table::Table;
 use crate::table::Take::*;
+use crate::table::{Table, why};
+use crate::unbuilt::Unbuilt::{Adapters, Images, Turns};
 
 pub(super) static TABLE: Table = Table {
     rows: &[
+        ("trainer", Idle, Later),
         ("actor_rollout_ref.model.path", Used, Later),
+        ("actor_rollout_ref.model.lora_rank|actor_rollout_ref.model.lora.rank", Used, NotBuilt(Adapters)),
         ("data.train_files", Idle, Later),
         ("data.val_files", Idle, Later),
         ("data.prompt_key", Idle, Text("data.prompt_column")),
         ("data.max_prompt_length", Used, Integer("data.prompt_tokens_max")),
         ("data.max_response_length", Used, Integer("rollout.max_new_tokens")),
         ("data.train_batch_size", Used, Integer("rollout.prompts_per_step")),
-        ("data.gen_batch_size", Idle, Lost("not built here")),
+        ("data.gen_batch_size", Idle, Lost("further prompts come in rounds of whole steps here: loss.dynamic_sampling_retries bounds them")),
         ("data.truncation", Idle, Later),
         ("data.filter_overlong_prompts", Idle, On("data.overlong", "drop")),
         ("data.shuffle", Idle, Later),
         ("data.seed", Idle, Integer("seed")),
-        ("data.return_raw_chat", Idle, Lost("has no use here")),
+        ("data.return_raw_chat", Idle, Lost("conversations reach rewards and environments as they are here")),
         ("actor_rollout_ref.rollout.n", Used, Integer("rollout.group_size")),
         ("actor_rollout_ref.rollout.temperature", Idle, Number("rollout.temperature")),
         ("actor_rollout_ref.rollout.top_p", Idle, Number("rollout.top_p")),
         ("actor_rollout_ref.rollout.top_k", Idle, TopK),
         ("actor_rollout_ref.rollout.val_kwargs.temperature", Idle, Number("eval.temperature")),
         ("actor_rollout_ref.rollout.val_kwargs.n", Idle, Integer("eval.samples")),
-        ("actor_rollout_ref.rollout.val_kwargs.top_p", Idle, Lost("an evaluation samples with rollout.top_p")),
-        ("actor_rollout_ref.rollout.val_kwargs.top_k", Idle, Lost("an evaluation samples with rollout.top_k")),
-        ("actor_rollout_ref.rollout.val_kwargs.do_sample", Idle, Lost("eval.temperature = 0 is greedy")),
-        ("actor_rollout_ref.rollout.free_cache_engine", Used, Lost("the KV cache has a fixed address in the plan")),
+        ("actor_rollout_ref.rollout.val_kwargs.top_p", Idle, Lost("an evaluation samples with rollout.top_p here")),
+        ("actor_rollout_ref.rollout.val_kwargs.top_k", Idle, Lost("an evaluation samples with rollout.top_k here")),
+        ("actor_rollout_ref.rollout.val_kwargs.do_sample", Idle, Lost("an evaluation with eval.temperature = 0 is greedy here")),
+        ("actor_rollout_ref.rollout.free_cache_engine", Used, Lost("the KV cache has a fixed address in the plan, and is never freed or rebuilt")),
+        ("actor_rollout_ref.rollout.multi_turn.enable", Idle, NotBuilt(Turns)),
+        ("data.image_key", Idle, NotBuilt(Images)),
+        ("actor_rollout_ref.rollout.enforce_eager", Used, Lost(why::EAGER)),
         ("actor_rollout_ref.actor.ppo_mini_batch_size", Idle, Later),
         ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", Used, Integer("train.micro_batch_tokens")),
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", Used, Later),
@@ -44,6 +50,8 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.actor.kl_loss_type", Idle, Later),
         ("actor_rollout_ref.actor.loss_agg_mode", Idle, Names( "loss.aggregation", &[ ("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean"), ("seq-mean-token-sum", "seq_mean_token_sum"), ("seq-mean-token-sum-norm", "seq_mean_token_sum_norm"), ], )),
         ("actor_rollout_ref.actor.policy_loss.loss_mode", Idle, Later),
+        ("actor_rollout_ref.actor.entropy_checkpointing", Used, Lost("logits and entropy are computed in tiles here")),
+        ("actor_rollout_ref.actor.optim.optimizer", Idle, Later),
         ("actor_rollout_ref.actor.grad_clip", Idle, Number("train.grad_clip")),
         ("actor_rollout_ref.actor.optim.lr", Idle, Number("train.learning_rate")),
         ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", Idle, Later),
@@ -74,6 +82,7 @@ pub(super) static TABLE: Table = Table {
         ("reward_model.overlong_buffer.enable", Idle, Later),
         ("reward_model.overlong_buffer.len", Idle, Later),
         ("reward_model.overlong_buffer.penalty_factor", Idle, Later),
+        ("reward_model.reward_manager|reward.reward_manager.name", Idle, Later),
         ("reward_model.enable", Idle, Later),
         ("reward_model.model.path", Idle, Later),
         ("custom_reward_function.path|reward.custom_reward_function.path", Idle, Later),
@@ -85,20 +94,41 @@ pub(super) static TABLE: Table = Table {
         ("trainer.test_freq", Idle, Every("eval.every")),
         ("trainer.max_actor_ckpt_to_keep", Idle, Integer("checkpoint.keep")),
         ("trainer.default_local_dir", Idle, Text("run.dir")),
-        ("trainer.val_before_train", Idle, Lost("there is always an evaluation before and after")),
-        ("trainer.resume_mode", Idle, Lost("say plimsoll train --resume")),
+        ("trainer.val_before_train", Idle, Lost("there is always an evaluation before and after a run here")),
+        ("config-path|config-name", Idle, Lost("it is a file of its own: import the YAML that Hydra writes for a run")),
+        ("model.partial_pretrain|model.path", Idle, Later),
+        ("model.lora_rank", Idle, NotBuilt(Adapters)),
+        ("model.enable_gradient_checkpointing", Idle, Recompute),
+        ("data.max_length", Idle, Later),
+        ("data.micro_batch_size_per_gpu|data.micro_batch_size", Idle, Later),
+        ("data.response_key", Idle, Lost("a row has `messages`, or `prompt` and `completion` here")),
+        ("data.prompt_dict_keys", Idle, Lost("a row has `messages`, or `prompt` and `completion` here")),
+        ("data.response_dict_keys", Idle, Lost("a row has `messages`, or `prompt` and `completion` here")),
+        ("data.multiturn.enable", Idle, Later),
+        ("data.multiturn.messages_key|data.messages_key", Idle, Lost("the column is called `messages` here")),
+        ("optim.lr", Idle, Number("train.learning_rate")),
+        ("optim.betas", Idle, Betas),
+        ("optim.weight_decay", Idle, Number("train.weight_decay")),
+        ("optim.clip_grad", Idle, Number("train.grad_clip")),
+        ("optim.warmup_steps_ratio|optim.lr_warmup_steps_ratio", Idle, Later),
+        ("optim.lr_warmup_steps", Idle, Every("train.warmup_steps")),
+        ("optim.lr_scheduler|optim.lr_scheduler_type", Idle, Later),
+        ("optim.optimizer", Idle, Later),
+        ("trainer.seed", Idle, Integer("seed")),
+        ("trainer.max_ckpt_to_keep", Idle, Integer("checkpoint.keep")),
+        ("trainer.resume_mode", Idle, Lost(why::RESUME)),
     ],
     used: "
         actor_rollout_ref.actor.strategy actor_rollout_ref.actor.use_dynamic_bsz
         actor_rollout_ref.actor.ulysses_sequence_parallel_size
-        actor_rollout_ref.actor.entropy_from_logits_with_chunking actor_rollout_ref.actor.entropy_checkpointing
+        actor_rollout_ref.actor.entropy_from_logits_with_chunking
         actor_rollout_ref.actor.fsdp_config.param_offload actor_rollout_ref.actor.fsdp_config.fsdp_size
         actor_rollout_ref.actor.fsdp_config.model_dtype
         actor_rollout_ref.actor.checkpoint.save_contents|actor_rollout_ref.actor.checkpoint.contents
         actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu actor_rollout_ref.model.use_fused_kernels
-        actor_rollout_ref.model.use_remove_padding actor_rollout_ref.model.lora_rank actor_rollout_ref.rollout.name
+        actor_rollout_ref.model.use_remove_padding actor_rollout_ref.rollout.name
         actor_rollout_ref.rollout.tensor_model_parallel_size actor_rollout_ref.rollout.gpu_memory_utilization
-        actor_rollout_ref.rollout.enforce_eager actor_rollout_ref.rollout.swap_space
+        actor_rollout_ref.rollout.swap_space
         actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
         actor_rollout_ref.rollout.log_prob_micro_batch_size
         actor_rollout_ref.rollout.engine_kwargs.swap_space|actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space
@@ -122,16 +152,19 @@ pub(super) static TABLE: Table = Table {
         actor_rollout_ref.rollout.multi_turn.* actor_rollout_ref.rollout.profiler.*
         actor_rollout_ref.rollout.prompt_length actor_rollout_ref.rollout.response_length
         actor_rollout_ref.rollout.top_* actor_rollout_ref.rollout.trace.* actor_rollout_ref.rollout.val_kwargs.*
-        algorithm.* critic.* custom_reward_function.* data.* global_profiler.* hydra.* ray_* reward* seed trainer.*
-        transfer_queue.*
+        algorithm.* critic.* custom_reward_function.* data.* global_profiler.* hydra.* model.* optim.* ray_* reward* seed
+        trainer.* transfer_queue.* ulysses_sequence_parallel_size use_remove_padding
     ",
     elsewhere: &[
-        ("cluster", "trainer.n_gpus_per_node trainer.nnodes ray_"),
-        ("logging", "trainer.logger trainer.project_name trainer.experiment_name trainer.log_val"),
-        ("engine", "gpu_memory_utilization"),
-        ("sharding", "tensor_model_parallel_size ulysses_sequence_parallel_size megatron fsdp"),
-        ("planned", "log_prob_ use_dynamic_bsz ppo_micro_batch_size ppo_max_token_len forward_max_token_len"),
-        ("always", "use_remove_padding"),
-        ("engine", "actor_rollout_ref.rollout."),
+        (why::CLUSTER, "trainer.n_gpus_per_node trainer.nnodes ray_"),
+        (why::LOGGING, "trainer.logger trainer.project_name trainer.experiment_name trainer.log_val"),
+        (why::ENGINE, "gpu_memory_utilization"),
+        (why::SHARDING, "tensor_model_parallel_size ulysses_sequence_parallel_size megatron fsdp"),
+        (why::PLANNED, "log_prob_ use_dynamic_bsz ppo_micro_batch_size ppo_max_token_len forward_max_token_len"),
+        (why::PACKED, "use_remove_padding"),
+        (why::ADAPTER, "lora_alpha target_modules exclude_modules lora_dtype"),
+        (why::PUBLISHING, "default_hdfs_dir"),
+        (why::KERNELS, "use_liger use_fused_kernels use_torch_compile"),
+        (why::ENGINE, "actor_rollout_ref.rollout."),
     ],
 };

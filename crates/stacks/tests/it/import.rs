@@ -1,12 +1,12 @@
 //! Run files made of other stacks' settings, without the binary.
 
-use plimsoll_stacks::{Imported, find, import};
+use plimsoll_stacks::{Imported, Wishes, find, import};
 
 fn imported(stack: &str, name: &str, text: &str) -> plimsoll_base::Result<Imported> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);
     std::fs::write(&path, text).expect("a file");
-    import(find(stack).expect("a stack"), &path)
+    import(find(stack).expect("a stack"), &path, &Wishes::default())
 }
 
 /// Shell that never closes what it opens, or names itself, ends and is bounded.

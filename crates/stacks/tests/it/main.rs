@@ -4,3 +4,4 @@ mod import;
 mod launch;
 mod options;
 mod plans;
+mod scripts;

@@ -1,7 +1,7 @@
 //! One table a stack: what `import` knows of an option the plan knows too, and the other way round.
 
 use super::plans::plan_of;
-use plimsoll_stacks::{STACKS, Setting, Stack, find, translate};
+use plimsoll_stacks::{STACKS, Setting, Stack, Wishes, find, translate};
 
 /// Options that every stack has a row for, so that its file counts as one; the plan needs the model.
 fn base(stack: &Stack) -> Vec<Setting> {
@@ -11,7 +11,12 @@ fn base(stack: &Stack) -> Vec<Setting> {
         "trl" => ("model_name_or_path", "Qwen/Qwen2.5-0.5B"),
         _ => ("num_workers", "4"),
     };
-    vec![Setting::new(key, value, 1)]
+    let mut settings = vec![Setting::new(key, value, 1)];
+    // Its keys alone do not say which of TRL's trainers they are for.
+    if stack.name == "trl" {
+        settings.push(Setting::new("trainer", "grpo", 1));
+    }
+    settings
 }
 
 /// Whether the plan knows `key`: it is not listed as unknown, or a rule has read it and refused its value.
@@ -21,22 +26,24 @@ fn plan_knows(stack: &'static Stack, key: &str) -> bool {
     match plan_of(stack, settings, None) {
         Ok(plan) => plan.to_json()["unknown_options"] == serde_json::json!([]),
         Err(error) => {
-            assert!(["run-settings-contradict", "run-model-unknown"].contains(&error.slug), "{key}: {error}");
+            let slugs = ["run-settings-contradict", "run-model-unknown", "run-trainer-not-planned"];
+            assert!(slugs.contains(&error.slug), "{key}: {error}");
             true
         }
     }
 }
 
-/// Whether `import` says what `key` became: a line of the run file, a reason why not, or a method that is not here.
+/// Whether `import` says what `key` became: a line of the run file, a reason why not, a method that is not here, or what is not
+/// built.
 fn import_knows(stack: &'static Stack, key: &str) -> bool {
     let mut settings = base(stack);
     settings.push(Setting::new(key, "1", 2));
-    match translate(stack, settings, "x.sh") {
+    match translate(stack, settings, "x.sh", &Wishes::default()) {
         Ok(imported) => {
             let run_file = imported.expect("a file of this stack").run_file;
             run_file.split([' ', '\n', ',', ':']).any(|word| word == key)
         }
-        Err(error) => error.slug == "import-no-method",
+        Err(error) => ["import-no-method", "import-not-built"].contains(&error.slug),
     }
 }
 

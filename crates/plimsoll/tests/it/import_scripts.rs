@@ -1,0 +1,311 @@
+//! Scripts in the form that people copy: a run file of each is read by the plan, or refused for what is not built here.
+
+use crate::common::{Folder, check_refused, command, plimsoll, text};
+use crate::import::check_plans;
+
+fn launch_file(name: &str) -> String {
+    format!("{}/../stacks/tests/launch-files/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The stack is the first part of a file's name.
+fn import(name: &str, more: &[&str]) -> std::process::Output {
+    let stack = name.split('-').next().expect("a part");
+    let (path, home) = (launch_file(name), Folder::new());
+    let args = [&["import", stack, path.as_str()][..], more].concat();
+    // So that `$HOME` is the same everywhere.
+    command(&args).current_dir(home.path("")).env("HOME", "/home/me").output().expect("the binary runs")
+}
+
+/// Imports a launch file: the run file must hold `lines`, its remarks `remarks`, and the plan must read it.
+fn check(name: &str, more: &[&str], lines: &[&str], remarks: &[&str]) {
+    let output = import(name, more);
+    let (run, notes) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{name}: {notes}");
+    for line in lines {
+        let has = |have: &str| have == *line || have.starts_with(&format!("{line}  # "));
+        assert!(run.lines().any(has), "{name}: no {line:?}: {run}");
+    }
+    for remark in remarks {
+        assert!(notes.contains(&format!("note: {remark}")), "{name}: no {remark:?}: {notes}");
+    }
+    for gone in ["builtin:nano", "\"builtin:"] {
+        assert!(!run.contains(gone), "{name}: a stand-in: {run}");
+    }
+    let folder = Folder::new();
+    check_plans(&folder.write("run.toml", &run));
+}
+
+const OWN: &str = "trl-grpo-own-reward.py";
+
+#[test]
+fn scripts_of_trl() {
+    let file = launch_file(OWN);
+    let reward = |name: &str| format!("kind = {:?}", format!("python:{file}:{name}"));
+    check(
+        OWN,
+        &[],
+        &[
+            "method = \"grpo\"",
+            "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
+            "dtype = \"bf16\"",
+            "prompts = \"short-stories.jsonl\"",
+            "chat_template = \"none\"",
+            "max_new_tokens = 2048",
+            "learning_rate = 1e-6",
+            "optimizer_dtype = \"int8\"",
+            "dir = \"out/Qwen/Qwen2.5-0.5B-Instruct-grpo\"",
+            &reward("reward_len"),
+            &reward("reward_words"),
+        ],
+        &["changed: reward_funcs = "],
+    );
+    check(
+        "trl-grpo-readme.py",
+        &[],
+        &[
+            "method = \"grpo\"",
+            "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
+            "kind = \"math\"",
+            "answer_column = \"solution\"",
+        ],
+        &[
+            "chosen: train.steps = 100",
+            "changed: train_dataset = someone/sums-with-solutions: write it as JSON lines",
+        ],
+    );
+    check(
+        "trl-grpo-launch.sh",
+        &[],
+        // 8 processes x 4 x 4 sequences / 8.
+        &[
+            "prompts_per_step = 16",
+            "optimizer_dtype = \"int8\"",
+            "kind = \"length\"",
+            "overlong_buffer = 256",
+        ],
+        &[
+            "changed: optim = paged_adamw_8bit",
+            "left out: mixed_precision = bf16: weights are stored in bf16",
+        ],
+    );
+}
+
+#[test]
+fn jobs_of_trl_without_samples_are_imported_as_what_they_are() {
+    check(
+        "trl-sft.yaml",
+        &[],
+        &[
+            "method = \"sft\"",
+            "prompts_per_step = 16",
+            "micro_batch_tokens = 4096",
+            "steps = 500",
+            "warmup_steps = 50",
+        ],
+        &[
+            "changed: assistant_only_loss = true: every turn",
+            "left out: packing = true: rows are always packed",
+        ],
+    );
+    check(
+        "trl-dpo.py",
+        &[],
+        &[
+            "method = \"dpo\"",
+            "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
+            "prompts = \"pairs.jsonl\"",
+            "dpo_beta = 0.05",
+            "loss_type = \"ipo\"",
+            "prompts_per_step = 4",
+            "micro_batch_tokens = 4096",
+        ],
+        &["changed: loss_type = ipo: the log-probs"],
+    );
+    check("trl-reward.sh", &[], &["method = \"reward_model\"", "prompts_per_step = 16", "steps = 300"], &[]);
+}
+
+#[test]
+fn jobs_of_verl_and_openrlhf_without_samples() {
+    check(
+        "verl-sft.sh",
+        &[],
+        &[
+            "method = \"sft\"",
+            "model = \"hf:Qwen/Qwen2.5-0.5B-Instruct\"",
+            "prompts = \"/home/me/data/gsm8k/train.parquet\"",
+            "prompts_per_step = 64",
+            "learning_rate = 0.0001",
+            "warmup_steps = 10",
+            "schedule = \"cosine\"",
+        ],
+        &[
+            "left out: data.prompt_key = extra_info: a row has `messages`",
+            "left out: trainer.default_local_dir = $2: holds",
+        ],
+    );
+    check(
+        "openrlhf-sft.sh",
+        &[],
+        &[
+            "method = \"sft\"",
+            "prompts = [{ path = \"data/answers.jsonl\", name = \"answers\", weight = 0.7 }, { path = \"data/chats.jsonl\", name = \"chats\", weight = 0.3 }]",
+            "prompts_per_step = 256",
+            "steps = 400",
+        ],
+        &["left out: output_key = response: a row has"],
+    );
+    check(
+        "openrlhf-dpo.sh",
+        &[],
+        &[
+            "method = \"dpo\"",
+            "loss_type = \"ipo\"",
+            "dpo_beta = 0.1",
+            "prompts_per_step = 64",
+            "steps = 100",
+        ],
+        &[],
+    );
+    check(
+        "openrlhf-rm.sh",
+        &[],
+        &["method = \"reward_model\"", "learning_rate = 9e-6", "steps = 100"],
+        &["changed: loss = logexp"],
+    );
+}
+
+#[test]
+fn scripts_of_verl() {
+    check(
+        "verl-quickstart.sh",
+        &[],
+        &[
+            "method = \"ppo\"",
+            "prompts = \"/home/me/data/gsm8k/train.parquet\"",
+            "eval = \"/home/me/data/gsm8k/test.parquet\"",
+            "prompts_per_step = 256",
+        ],
+        &[
+            "missing: reward.0.kind: verl picks a scorer by each row's data_source",
+            "left out: actor_rollout_ref.rollout.enforce_eager = False: there is no other engine",
+        ],
+    );
+    check(
+        "verl-dapo.sh",
+        &[],
+        &[
+            "prompt_tokens_max = 2048",
+            "max_new_tokens = 20480",
+            "overlong_buffer = 4096",
+            "micro_batch_tokens = 22528",
+            "model = \"/home/me/verl/models/Qwen2.5-32B\"",
+            "prompts = \"/home/me/verl/data/sums.parquet\"",
+            "dir = \"/home/me/verl/ckpts/DAPO\"",
+        ],
+        &["left out: data.gen_batch_size = 1536: "],
+    );
+}
+
+#[test]
+fn an_agent_is_an_environment() {
+    let output = import("openrlhf-agent.sh", &[]);
+    let run = text(&output.stdout);
+    assert!(
+        run.contains("[environment]\nenv = \"python:agents/guess.py:AgentInstance\"  # agent_func_path\n"),
+        "{run}"
+    );
+    assert!(run.contains("#   left out: prompt_data = data/train.jsonl: the environment's `reset`"), "{run}");
+    assert!(!run.contains("[[reward]]"), "{run}");
+}
+
+/// What is not built is refused, and with --force named in the run file.
+#[test]
+fn r_adapters_experts_and_4_bits_became_full_fine_tunes() {
+    for (name, asked) in [
+        (
+            "openrlhf-ppo-lora.sh",
+            &["line 19: lora_rank = 32: every weight", "line 19: load_in_4bit: weights are bf16"][..],
+        ),
+        (
+            "verl-lora-moe.sh",
+            &[
+                "line 4: actor_rollout_ref.model.path = Qwen/Qwen3-30B-A3B: models with experts",
+                "line 5: actor_rollout_ref.model.lora_rank = 64: every weight",
+            ],
+        ),
+        (
+            "trl-lora.py",
+            &["line 14: peft_config = peft_config: every weight", "line 8: load_in_4bit = True: weights"],
+        ),
+    ] {
+        let stack = name.split('-').next().expect("a part");
+        let contains = [&["error[import-not-built]: ", "hint: ", "--force"][..], asked].concat();
+        check_refused(&["import", stack, &launch_file(name)], 2, &contains);
+        let refused = plimsoll(&["import", stack, &launch_file(name)]);
+        assert_eq!(refused.stdout.len(), 0, "{name}");
+        let run = text(&import(name, &["--force"]).stdout);
+        assert!(
+            run.contains("\n# This is another job than there: --force left out what is not built here.\n"),
+            "{run}"
+        );
+        assert!(run.lines().filter(|line| line.contains(": adapters: every weight")).count() == 1, "{run}");
+    }
+    check(
+        "trl-lora.py",
+        &["--force"],
+        &["kind = \"python:my_rewards/text.py:shortness\""],
+        &["not built: peft_config"],
+    );
+    check(
+        "openrlhf-ppo-lora.sh",
+        &["--force"],
+        &[
+            "prompts = [{ path = \"math/train.jsonl\", name = \"math-train\", weight = 0.7 }, { path = \"code/train.jsonl\", name = \"code-train\", weight = 0.3 }]",
+        ],
+        &["not built: load_in_4bit: quantised weights"],
+    );
+}
+
+#[test]
+fn trainers_without_a_job_and_files_that_name_none() {
+    let folder = Folder::new();
+    let kto = folder.write("kto.sh", "trl kto --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x\n");
+    check_refused(
+        &["import", "trl", &kto],
+        2,
+        &["error[import-no-method]", "`kto`", "grpo, rloo, sft, dpo, reward"],
+    );
+    let plain = folder
+        .write("plain.yaml", "model_name_or_path: Qwen/Qwen2.5-0.5B\nlearning_rate: 1e-5\nmax_steps: 10\n");
+    check_refused(&["import", "trl", &plain], 2, &["error[import-trainer-unknown]", "--trainer NAME"]);
+    let sft = plimsoll(&["import", "trl", &plain, "--trainer", "sft"]);
+    assert!(text(&sft.stdout).contains("\nmethod = \"sft\""), "{sft:?}");
+    let old = folder.write("kd.sh", "deepspeed --module openrlhf.cli.train_kto --pretrain a/b --dataset c\n");
+    check_refused(&["import", "openrlhf", &old], 2, &["error[import-no-method]", "`kto`"]);
+}
+
+/// Rules of one trainer would plan another run than the file starts.
+#[test]
+fn the_doctor_names_a_trainer_that_it_cannot_plan() {
+    for (stack, name) in [("trl", "trl-sft.yaml"), ("verl", "verl-sft.sh"), ("openrlhf", "openrlhf-dpo.sh")] {
+        let args = ["doctor", "--run", stack, &launch_file(name), "--gpus", "8", "--gpu-memory", "80GiB"];
+        check_refused(&args, 2, &["error[run-trainer-not-planned]", "plimsoll import"]);
+    }
+    let file = launch_file("trl-grpo-launch.sh");
+    let args = [
+        "doctor",
+        "--json",
+        "--run",
+        "trl",
+        &file,
+        "--gpus",
+        "8",
+        "--gpu-memory",
+        "80GiB",
+        "--host-memory",
+        "1TB",
+    ];
+    let output = plimsoll(&args);
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a plan");
+    assert_eq!(plan["unknown_options"], serde_json::json!([]), "{}", text(&output.stderr));
+}

@@ -1,0 +1,295 @@
+//! What a Python file says without being run: its constants, its functions, its imports, and the calls in it. A name means what
+//! was assigned to it last before it is used; one that is assigned in one of several branches means nothing.
+
+use super::expression::{Call, Code, Value};
+use super::tokens::{Kind, tokens};
+use crate::launch::shell::word::VALUE_BYTES_MAX;
+use crate::setting::number;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Most calls that are read: a launch file has a few.
+const CALLS_MAX: usize = 256;
+/// Longest chain of names that mean each other.
+const DEPTH_MAX: usize = 16;
+/// Most tokens and bytes that all names of a file may fill in together: each use of a list adds its length.
+const COST_MAX: usize = 8 << 20;
+/// Longest text of an expression that is shown.
+const SOURCE_BYTES_MAX: usize = 1024;
+
+struct Assignment {
+    /// The token that it begins with.
+    at: usize,
+    value: Range<usize>,
+    /// True if it is within an `if`, a loop or a `try`.
+    in_branch: bool,
+}
+
+pub(crate) struct Outline<'a> {
+    code: Code<'a>,
+    assignments: BTreeMap<String, Vec<Assignment>>,
+    functions: BTreeSet<String>,
+    /// A name, and the module and name that it was imported from.
+    imports: BTreeMap<String, (String, String)>,
+    cost: Cell<usize>,
+}
+
+impl<'a> Outline<'a> {
+    pub fn of(text: &'a str) -> Outline<'a> {
+        let code = Code { text, tokens: tokens(text) };
+        let mut outline = Outline {
+            code,
+            assignments: BTreeMap::new(),
+            functions: BTreeSet::new(),
+            imports: BTreeMap::new(),
+            cost: Cell::new(0),
+        };
+        let (mut start, mut branches) = (0, Vec::<usize>::new());
+        for at in 0..outline.code.tokens.len() {
+            if outline.code.tokens[at].kind == Kind::Newline {
+                if at > start {
+                    outline.statement(start..at, &mut branches);
+                }
+                start = at + 1;
+            }
+        }
+        outline
+    }
+
+    /// Reads one statement; `branches` are the indentations of the branches that it may be in.
+    fn statement(&mut self, range: Range<usize>, branches: &mut Vec<usize>) {
+        let code = &self.code;
+        let first = code.tokens[range.start].start;
+        let line_start = code.text[..first].rfind('\n').map_or(0, |newline| newline + 1);
+        let indent = first - line_start;
+        branches.retain(|&outer| outer < indent);
+        match code.word(range.start) {
+            "if" | "elif" | "else" | "for" | "while" | "try" | "except" | "with" => {
+                // `if __name__ == "__main__":` is no branch: it holds whenever the file is run.
+                let is_main = (range.start..range.end).take(4).any(|at| code.word(at) == "__name__");
+                let is_with = code.word(range.start) == "with";
+                if !is_main && !is_with {
+                    branches.push(indent);
+                }
+            }
+            "def" if indent == 0 => {
+                self.functions.insert(code.word(range.start + 1).into());
+            }
+            "from" => self.import(range),
+            _ => self.assignment(range, !branches.is_empty()),
+        }
+    }
+
+    /// `from module import name, name as other`.
+    fn import(&mut self, range: Range<usize>) {
+        let code = &self.code;
+        let Some(at) = range.clone().find(|&at| code.word(at) == "import") else { return };
+        let module: String = (range.start + 1..at).map(|at| code.word(at)).collect();
+        let is_bracketed = code.word(at + 1) == "(" && code.word(range.end - 1) == ")";
+        let names = if is_bracketed { at + 2..range.end - 1 } else { at + 1..range.end };
+        for part in code.parts(names) {
+            // `name`, or `name as other`.
+            let (name, known_as) = (code.word(part.start), code.word(part.end - 1));
+            self.imports.insert(known_as.into(), (module.clone(), name.into()));
+        }
+    }
+
+    /// `NAME = value`, `NAME: type = value`, `NAME, other = value`.
+    fn assignment(&mut self, range: Range<usize>, in_branch: bool) {
+        let Some(sign) = self.code.find(&range, "=") else { return };
+        let left = range.start..sign;
+        let typed = self.code.find(&left, ":").unwrap_or(left.end);
+        for part in self.code.parts(left.start..typed) {
+            if part.len() == 1 && self.code.is_name(part.start) {
+                let one = Assignment { at: range.start, value: sign + 1..range.end, in_branch };
+                self.assignments.entry(self.code.word(part.start).into()).or_default().push(one);
+            }
+        }
+    }
+
+    /// The calls whose last name is `name`, in the order of the file.
+    pub fn calls(&self, name: &str) -> Vec<Call> {
+        let is_call = |at: &usize| {
+            self.code.is_name(*at) && self.code.word(*at) == name && self.code.word(at + 1) == "("
+        };
+        let before = |at: usize| at.checked_sub(1).map_or("", |before| self.code.word(before));
+        let defines = |at: usize| matches!(before(at), "def" | "class");
+        let found = (0..self.code.tokens.len()).filter(is_call).filter(|&at| !defines(at)).take(CALLS_MAX);
+        found.map(|at| self.code.call(self.whole_name(at), at, at + 1)).collect()
+    }
+
+    /// The line of a token, from 1.
+    pub fn line(&self, at: usize) -> usize {
+        self.code.tokens.get(at).map_or(0, |token| token.line)
+    }
+
+    /// `module.NAME`, whose last part is at `at`.
+    fn whole_name(&self, at: usize) -> String {
+        let mut start = at;
+        while start >= 2
+            && self.code.word(start - 1) == "."
+            && self.code.is_name(start - 2)
+            && at - start < 16
+        {
+            start -= 2;
+        }
+        (start..=at).map(|at| self.code.word(at)).collect()
+    }
+
+    /// The text of an expression, as it is written.
+    pub fn source(&self, range: &Range<usize>) -> String {
+        let text = &self.code.text[range.clone()];
+        let end = (0..=SOURCE_BYTES_MAX.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+        text[..end.unwrap_or(0)].split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// What was assigned to `name` before the token `at`, or anywhere if nothing was, with the token of the assignment.
+    fn assigned(&self, name: &str, at: usize) -> Option<(Value, usize)> {
+        let all = self.assignments.get(name)?;
+        let index = match all.partition_point(|one| one.at < at) {
+            0 if all.len() > 1 => return None,
+            before => before.saturating_sub(1),
+        };
+        if (all[index].in_branch && all.len() > 1) || !self.affords(all[index].value.len()) {
+            return None;
+        }
+        Some((self.code.value(all[index].value.clone()), all[index].at))
+    }
+
+    /// Counts what names fill in; false once it is too much.
+    fn affords(&self, more: usize) -> bool {
+        self.cost.set(self.cost.get().saturating_add(more + 1));
+        self.cost.get() <= COST_MAX
+    }
+
+    pub fn is_function(&self, name: &str) -> bool {
+        self.functions.contains(name)
+    }
+
+    /// The module and the name there that a name was imported from.
+    pub fn import_of(&self, name: &str) -> Option<(&str, &str)> {
+        self.imports.get(name).map(|(module, name)| (module.as_str(), name.as_str()))
+    }
+
+    /// Follows names to what they mean: a value that is no name of this file, and the token before which its own names count.
+    pub fn meaning(&self, value: &Value, at: usize) -> (Value, usize) {
+        let (mut value, mut at) = (value.clone(), at);
+        for _ in 0..DEPTH_MAX {
+            let Value::Name(name) = &value else { break };
+            let Some((next, before)) = self.assigned(name, at) else { break };
+            (value, at) = (next, before);
+        }
+        (value, at)
+    }
+
+    /// Follows names, methods and elements to the call that a value began as: `load_dataset(..)["train"].map(f)` is `load_dataset(..)`.
+    pub fn origin(&self, value: &Value, at: usize) -> (Value, usize) {
+        let (mut value, mut at) = (value.clone(), at);
+        for _ in 0..DEPTH_MAX {
+            (value, at) = self.meaning(&value, at);
+            value = match value {
+                Value::Of(inner) => *inner,
+                Value::Call(call) => match call.name.split_once('.') {
+                    Some((object, _)) if self.assignments.contains_key(object) => Value::Name(object.into()),
+                    _ => return (Value::Call(call), at),
+                },
+                Value::Name(name) => match name.split_once('.') {
+                    Some((object, _)) if self.assignments.contains_key(object) => Value::Name(object.into()),
+                    _ => return (Value::Name(name), at),
+                },
+                other => return (other, at),
+            };
+        }
+        (Value::Other, at)
+    }
+
+    /// The text of a value whose parts are all known; a list is `[a, b]`.
+    pub fn literal(&self, value: &Value, at: usize) -> Option<String> {
+        self.literal_within(value, at, 0).filter(|text| text.len() <= VALUE_BYTES_MAX)
+    }
+
+    fn literal_within(&self, value: &Value, at: usize, depth: usize) -> Option<String> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        let text = self.text_of(value, at, depth)?;
+        self.affords(text.len()).then_some(text)
+    }
+
+    fn text_of(&self, value: &Value, at: usize, depth: usize) -> Option<String> {
+        let inner = |value: &Value| self.literal_within(value, at, depth + 1);
+        match value {
+            Value::Text(text) | Value::Number(text) | Value::Word(text) => Some(text.clone()),
+            Value::Name(name) => match self.assigned(name, at) {
+                Some((value, before)) => self.literal_within(&value, before, depth + 1),
+                // A dtype.
+                None => name.strip_prefix("torch.").map(str::to_string),
+            },
+            Value::Format(text) => self.filled(text, at, depth),
+            Value::List(items) => {
+                let items: Option<Vec<String>> = items.iter().map(inner).collect();
+                Some(format!(
+                    "[{}]",
+                    items?.iter().map(|item| quoted_item(item)).collect::<Vec<_>>().join(", ")
+                ))
+            }
+            Value::Sum(operator, left, right) => computed(operator, &inner(left)?, &inner(right)?),
+            Value::Call(call) => {
+                let first = |index: usize| call.positional(index).map(|one| &one.value);
+                match call.name.as_str() {
+                    "str" | "int" | "float" | "Path" | "pathlib.Path" | "ListConfig" => inner(first(0)?),
+                    "os.path.join" => {
+                        let parts: Option<Vec<String>> =
+                            call.arguments.iter().map(|one| inner(&one.value)).collect();
+                        Some(parts?.join("/"))
+                    }
+                    // As `${NAME:-default}` of a shell.
+                    "os.getenv" | "os.environ.get" => inner(first(1)?),
+                    _ => None,
+                }
+            }
+            Value::Dict(_) | Value::Of(_) | Value::Other => None,
+        }
+    }
+
+    /// `f"out/{NAME}"` with the names of the file filled in.
+    fn filled(&self, text: &str, at: usize, depth: usize) -> Option<String> {
+        let (mut filled, mut rest) = (String::new(), text);
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}')?;
+            let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            if !is_name || filled.len() > VALUE_BYTES_MAX {
+                return None;
+            }
+            filled += before;
+            filled += &self.literal_within(&Value::Name(name.into()), at, depth + 1)?;
+            rest = after;
+        }
+        Some(filled + rest)
+    }
+}
+
+/// An item as `setting::list` reads it back.
+fn quoted_item(item: &str) -> String {
+    let is_plain = !item.contains([',', '[', ']', '(', ')', '{', '}', '\'', '"']) && item.trim() == item;
+    if is_plain { item.into() } else { format!("\"{}\"", item.replace('"', "'")) }
+}
+
+/// The sum of two numbers, or of two texts.
+fn computed(operator: &str, left: &str, right: &str) -> Option<String> {
+    let (Some(a), Some(b)) = (number(left), number(right)) else {
+        let is_short = left.len() + right.len() <= VALUE_BYTES_MAX;
+        return (operator == "+" && is_short).then(|| format!("{left}{right}"));
+    };
+    let value = match operator {
+        "+" => a + b,
+        "-" => a - b,
+        "*" => a * b,
+        "/" => a / b,
+        "//" => (a / b).floor(),
+        "%" => a - b * (a / b).floor(),
+        _ => a.powf(b),
+    };
+    value.is_finite().then(|| format!("{value}"))
+}

@@ -1,0 +1,230 @@
+//! Variables of a script, and what `$` stands for: `$NAME`, `${NAME:-default}`, `${NAME[@]}`, `$((1024 * 20))`. What a
+//! command would print is not known, and is named.
+
+use super::word::{VALUE_BYTES_MAX, VARIABLE, Word};
+use crate::launch::arithmetic;
+use crate::launch::source::home;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most bytes that all variables of a script may fill in together: each use of a long one adds its length.
+const FILLED_BYTES_MAX: usize = 16 << 20;
+/// Deepest `${A:-${B:-...}}`.
+const DEPTH_MAX: usize = 8;
+/// Longest arithmetic expression.
+const ARITHMETIC_CHARS_MAX: usize = 256;
+pub(super) const OUTPUT: &str = "holds the output of a command, and nothing is run here";
+const BRANCH: &str = "holds a variable that the script sets in one of several branches";
+
+/// Where each `${` and `$(` closes, by the index of its bracket.
+pub(super) struct Closings(BTreeMap<usize, usize>);
+
+impl Closings {
+    /// Finds them in one pass, so that brackets that never close cost no time of their own.
+    pub fn of(chars: &[char]) -> Closings {
+        let (mut open, mut closings) = (Vec::<(char, usize)>::new(), BTreeMap::new());
+        for (at, &c) in chars.iter().enumerate() {
+            let after_dollar = at > 0 && chars[at - 1] == '$';
+            match c {
+                '{' if after_dollar => open.push(('}', at)),
+                '(' if after_dollar || open.last().is_some_and(|(close, _)| *close == ')') => {
+                    open.push((')', at));
+                }
+                '}' | ')' => {
+                    // What is open above it was never closed.
+                    while let Some((close, start)) = open.pop() {
+                        if close == c {
+                            closings.insert(start, at);
+                            break;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Closings(closings)
+    }
+
+    fn of_bracket(&self, at: usize, end: usize) -> Option<usize> {
+        self.0.get(&at).copied().filter(|&close| close < end)
+    }
+}
+
+pub(super) struct Variables {
+    known: BTreeMap<String, Vec<Word>>,
+    /// Names whose value depends on a branch.
+    branched: BTreeSet<String>,
+    filled_bytes: usize,
+}
+
+impl Variables {
+    pub fn new() -> Variables {
+        let mut variables = Variables { known: BTreeMap::new(), branched: BTreeSet::new(), filled_bytes: 0 };
+        if let Some(home) = home() {
+            variables.set("HOME", known(home));
+        }
+        variables
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Vec<Word>> {
+        self.known.get(name)
+    }
+
+    pub fn set(&mut self, name: &str, words: Vec<Word>) {
+        self.branched.remove(name);
+        self.known.insert(name.into(), words);
+    }
+
+    pub fn forget(&mut self, name: &str) {
+        self.known.remove(name);
+    }
+
+    /// Makes a name unknown, because its value depends on a branch.
+    pub fn depends(&mut self, name: &str) {
+        self.forget(name);
+        self.branched.insert(name.into());
+    }
+
+    /// Expands what follows the `$` before `at`, and moves `at` to its end. Several words are those of an array.
+    pub fn expand(&mut self, chars: &[char], closings: &Closings, at: &mut usize, depth: usize) -> Vec<Word> {
+        let start = *at;
+        match chars.get(start) {
+            Some('(') if chars.get(start + 1) == Some(&'(') => {
+                let inside = &chars[start + 2..(start + 2 + ARITHMETIC_CHARS_MAX).min(chars.len())];
+                if let Some(length) = closing_pair(inside) {
+                    *at = start + 2 + length + 2;
+                    let text: String = inside[..length].iter().collect();
+                    let value_of = |name: &str| self.text(name)?.trim().parse().ok();
+                    return match arithmetic::evaluate(&text, &value_of) {
+                        Some(value) => known(value.to_string()),
+                        None => open(format!("$(({text}))"), VARIABLE),
+                    };
+                }
+            }
+            Some('(') => {
+                if let Some(close) = closings.of_bracket(start, chars.len()) {
+                    *at = close + 1;
+                    // Enough to know it by.
+                    let text: String = chars[start..=close].iter().take(160).collect();
+                    return open(format!("${text}"), OUTPUT);
+                }
+            }
+            Some('{') => {
+                if let Some(close) = closings.of_bracket(start, chars.len())
+                    && close - start <= VALUE_BYTES_MAX
+                {
+                    *at = close + 1;
+                    return self.braced(chars, closings, start + 1..close, depth);
+                }
+            }
+            _ => {
+                let is_name = |c: &&char| c.is_ascii_alphanumeric() || **c == '_';
+                let length = chars[start..].iter().take_while(is_name).count();
+                let name: String = chars[start..start + length].iter().collect();
+                *at = start + length;
+                return self.value(&name).unwrap_or_else(|| self.unknown(&name, format!("${name}")));
+            }
+        }
+        open("$".into(), VARIABLE)
+    }
+
+    /// `NAME`, `NAME:-default`, `NAME[@]` between the braces.
+    fn braced(
+        &mut self,
+        chars: &[char],
+        closings: &Closings,
+        inside: std::ops::Range<usize>,
+        depth: usize,
+    ) -> Vec<Word> {
+        let is_name = |c: &&char| c.is_ascii_alphanumeric() || **c == '_';
+        let length = chars[inside.clone()].iter().take_while(is_name).count();
+        let name: String = chars[inside.start..inside.start + length].iter().collect();
+        let operator_at = inside.start + length;
+        let rest: String = chars[operator_at..inside.end].iter().take(3).collect();
+        let written = || format!("${{{}}}", chars[inside.clone()].iter().take(160).collect::<String>());
+        let operator = [":-", ":=", ":?", "-", "=", "?", "[@]", "[*]"]
+            .into_iter()
+            .find(|operator| rest.starts_with(operator));
+        if operator.is_none() && !rest.is_empty() {
+            return self.unknown(&name, written());
+        }
+        if let Some(words) = self.value(&name) {
+            return words;
+        }
+        match operator {
+            Some(operator @ (":-" | ":=" | "-" | "=")) if depth < DEPTH_MAX => {
+                let mut at = operator_at + operator.len();
+                let word = self.default(&chars[..inside.end], closings, &mut at, depth + 1);
+                if operator.ends_with('=') && word.open.is_none() {
+                    self.set(&name, vec![word.clone()]);
+                }
+                vec![word]
+            }
+            _ => self.unknown(&name, written()),
+        }
+    }
+
+    /// The text after `:-`, with its own variables filled in and its quotes taken off.
+    fn default(&mut self, chars: &[char], closings: &Closings, at: &mut usize, depth: usize) -> Word {
+        let mut word = Word::default();
+        while let Some(&c) = chars.get(*at) {
+            *at += 1;
+            match c {
+                '$' => {
+                    for piece in self.expand(chars, closings, at, depth) {
+                        word.text += &piece.text;
+                        word.open = word.open.or(piece.open);
+                    }
+                }
+                '\'' | '"' => {}
+                '\\' => {
+                    word.text.extend(chars.get(*at));
+                    *at += 1;
+                }
+                '`' => word.open = Some(OUTPUT),
+                _ => word.text.push(c),
+            }
+        }
+        word
+    }
+
+    /// The text of a variable that is one word.
+    fn text(&self, name: &str) -> Option<&str> {
+        match self.get(name)?.as_slice() {
+            [word] if word.open.is_none() => Some(&word.text),
+            _ => None,
+        }
+    }
+
+    fn value(&mut self, name: &str) -> Option<Vec<Word>> {
+        let words = self.known.get(name).filter(|_| self.filled_bytes <= FILLED_BYTES_MAX)?;
+        self.filled_bytes += words.iter().map(|word| word.text.len() + size_of::<Word>()).sum::<usize>();
+        let is_short = words.iter().all(|word| word.text.len() <= VALUE_BYTES_MAX);
+        (is_short && self.filled_bytes <= FILLED_BYTES_MAX).then(|| words.clone())
+    }
+
+    fn unknown(&self, name: &str, written: String) -> Vec<Word> {
+        open(written, if self.branched.contains(name) { BRANCH } else { VARIABLE })
+    }
+}
+
+fn open(text: String, why: &'static str) -> Vec<Word> {
+    vec![Word { text, open: Some(why), line: 0 }]
+}
+
+fn known(text: String) -> Vec<Word> {
+    vec![Word { text, ..Word::default() }]
+}
+
+/// Returns how many characters come before the `))` that closes them.
+fn closing_pair(inside: &[char]) -> Option<usize> {
+    let mut depth = 0;
+    for (index, &c) in inside.iter().enumerate() {
+        match c {
+            '(' => depth += 1,
+            ')' if depth > 0 => depth -= 1,
+            ')' => return (inside.get(index + 1) == Some(&')')).then_some(index),
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,110 @@
+//! Shell scripts: their commands, with the script's own variables filled in, and the settings on a command line.
+
+mod expand;
+mod reader;
+pub(crate) mod word;
+
+use crate::setting::{Setting, unquote};
+use reader::Script;
+use word::Word;
+
+/// Most further commands that are listed.
+const OTHERS_MAX: usize = 16;
+const FURTHER: &str =
+    "a further command of a trainer: the first one counts, each other needs a file of its own";
+
+/// Reads the commands of a shell script and the variables that are set before or between them.
+pub(crate) fn script(text: &str) -> Script {
+    reader::read(text)
+}
+
+/// The command that starts a trainer.
+#[derive(Debug)]
+pub(crate) struct Command {
+    words: Vec<Word>,
+    at: usize,
+    /// Later commands of a trainer in the same script, as settings that are not taken.
+    pub others: Vec<Setting>,
+}
+
+impl Command {
+    /// The word that names the trainer.
+    pub fn trainer(&self) -> &str {
+        &self.words[self.at].text
+    }
+
+    pub fn arguments(&self) -> &[Word] {
+        &self.words[self.at + 1..]
+    }
+
+    /// Returns the flags before the trainer's name, each with at most one word as its value: `accelerate launch --num_processes 8`.
+    pub fn launcher(&self) -> Vec<Setting> {
+        // A plain name is the argument of a program, as in `trl grpo`, which is no value of the flag before it.
+        let is_name = !self.trainer().contains(['.', '/']);
+        let words = &self.words[..self.at.saturating_sub(usize::from(is_name))];
+        let mut given: Vec<Setting> = Vec::new();
+        for (index, word) in words.iter().enumerate() {
+            let Some(name) = word.text.strip_prefix("--").filter(|name| !name.is_empty()) else { continue };
+            let next = words.get(index + 1).filter(|next| !next.text.starts_with('-'));
+            let (key, value, open) = match (name.split_once('='), next) {
+                (Some((key, value)), _) => (key, value, word.open),
+                (None, Some(next)) => (name, next.text.as_str(), next.open),
+                (None, None) => (name, "", None),
+            };
+            given.push(Setting { unreadable: open, ..Setting::new(key.replace('-', "_"), value, word.line) });
+        }
+        given
+    }
+}
+
+/// Finds the first command in which `trainer_at` finds the word that names a trainer.
+pub(crate) fn trainer(script: &str, trainer_at: impl Fn(&[Word]) -> Option<usize>) -> Option<Command> {
+    let mut found: Option<Command> = None;
+    for words in self::script(script).commands {
+        let Some(at) = trainer_at(&words) else { continue };
+        match &mut found {
+            None => found = Some(Command { words, at, others: Vec::new() }),
+            Some(first) if first.others.len() < OTHERS_MAX => {
+                let one = Setting::new(&words[at].text, "", words[at].line);
+                first.others.push(Setting { unreadable: Some(FURTHER), ..one });
+            }
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+/// `--flag value value`, `--flag=value` and `--switch`; words before the first flag keep their own name.
+pub(crate) fn flags(words: &[Word]) -> Vec<Setting> {
+    let mut given: Vec<Setting> = Vec::new();
+    for word in words {
+        let unreadable = word.open;
+        match (word.text.strip_prefix("--").filter(|name| !name.is_empty()), given.last_mut()) {
+            (Some(name), _) => {
+                let (key, value) = name.split_once('=').unwrap_or((name, ""));
+                given.push(Setting { unreadable, ..Setting::new(key, value, word.line) });
+            }
+            // `"${NONE[@]}"` is no word at all.
+            (None, _) if word.text.is_empty() => {}
+            (None, Some(last)) => {
+                last.value += if last.value.is_empty() { "" } else { ", " };
+                last.value += &word.text;
+                last.unreadable = last.unreadable.or(unreadable);
+            }
+            (None, None) => {
+                given.push(Setting { unreadable, ..Setting::new(&word.text, "", word.line) });
+            }
+        }
+    }
+    given
+}
+
+/// `key=value`, `+key=value`, `--key=value`; a word without `=` keeps its own name.
+pub(crate) fn overrides(words: &[Word]) -> Vec<Setting> {
+    let one = |word: &Word| {
+        let (key, value) = word.text.split_once('=').unwrap_or((&word.text, ""));
+        let setting = Setting::new(key.trim_start_matches(['+', '-']), unquote(value), word.line);
+        Setting { unreadable: word.open, ..setting }
+    };
+    words.iter().filter(|word| !word.text.is_empty()).map(one).collect()
+}

@@ -1,0 +1,344 @@
+//! Reads a script into commands: words, quotes, comments, redirections, here documents, assignments and branches.
+
+use super::expand::{Closings, Variables};
+use super::word::Word;
+
+/// What a script says: its commands, and the variables that it sets.
+pub(crate) struct Script {
+    pub commands: Vec<Vec<Word>>,
+    /// `NAME`, value, line.
+    pub variables: Vec<(String, String, usize)>,
+}
+
+/// A branch of the script, whose variables are not known after it: each name that it sets, with its value before.
+#[derive(Default)]
+struct Branch {
+    touched: Vec<(String, Option<Vec<Word>>)>,
+}
+
+pub(super) struct Shell {
+    chars: Vec<char>,
+    /// The line of each character.
+    lines: Vec<u32>,
+    pub(super) at: usize,
+    /// Where reading ends: of the script, or of a here document.
+    end: usize,
+    closings: Closings,
+    variables: Variables,
+    branches: Vec<Branch>,
+    /// Where the text of here documents ends that the current line announces.
+    documents: Vec<String>,
+    assigned: Vec<(String, String, usize)>,
+}
+
+pub(super) fn read(text: &str) -> Script {
+    let chars: Vec<char> = text.chars().collect();
+    let line_after = |line: &mut u32, &c: &char| {
+        let own = *line;
+        *line += u32::from(c == '\n');
+        Some(own)
+    };
+    let lines = chars.iter().scan(1, line_after).collect();
+    let mut shell = Shell {
+        closings: Closings::of(&chars),
+        end: chars.len(),
+        chars,
+        lines,
+        at: 0,
+        variables: Variables::new(),
+        branches: Vec::new(),
+        documents: Vec::new(),
+        assigned: Vec::new(),
+    };
+    let mut commands = Vec::new();
+    shell.commands(&mut commands);
+    Script { commands, variables: shell.assigned }
+}
+
+impl Shell {
+    fn peek(&self, ahead: usize) -> Option<char> {
+        self.chars[..self.end].get(self.at + ahead).copied()
+    }
+
+    fn commands(&mut self, into: &mut Vec<Vec<Word>>) {
+        while self.at < self.end {
+            let words = self.command();
+            if !words.is_empty() {
+                into.push(words);
+            }
+            while !self.documents.is_empty() && self.chars.get(self.at.wrapping_sub(1)) == Some(&'\n') {
+                self.document(into);
+            }
+        }
+    }
+
+    /// Reads the text of a here document as a script of its own, so that a quote in it ends with it.
+    fn document(&mut self, into: &mut Vec<Vec<Word>>) {
+        let mark = self.documents.remove(0);
+        let (mut close, mut after) = (self.end, self.end);
+        let mut start = self.at;
+        while start < self.end {
+            let length = self.chars[start..self.end].iter().position(|&c| c == '\n');
+            let line_end = length.map_or(self.end, |length| start + length);
+            let line: String = self.chars[start..line_end].iter().collect();
+            if line.trim() == mark {
+                (close, after) = (start, (line_end + 1).min(self.end));
+                break;
+            }
+            start = line_end + 1;
+        }
+        let (end, waiting) = (std::mem::replace(&mut self.end, close), std::mem::take(&mut self.documents));
+        while self.at < self.end {
+            let words = self.command();
+            if !words.is_empty() {
+                into.push(words);
+            }
+        }
+        (self.end, self.at, self.documents) = (end, after, waiting);
+    }
+
+    /// Reads up to the end of a line that is not continued, `;`, `&`, `|` or a bracket.
+    fn command(&mut self) -> Vec<Word> {
+        let mut words: Vec<Word> = Vec::new();
+        let mut is_head = true;
+        while let Some(c) = self.peek(0) {
+            match c {
+                '\\' if self.peek(1) == Some('\n') => self.at += 2,
+                '\\' if self.peek(1) == Some('\r') && self.peek(2) == Some('\n') => self.at += 3,
+                '&' if self.peek(1) == Some('>') => self.redirection(),
+                '<' | '>' => {
+                    // `2>file`: the number is the redirection's.
+                    let is_joined = self.at > 0 && self.chars[self.at - 1].is_ascii_digit();
+                    words.pop_if(|last| is_joined && last.text.chars().all(|c| c.is_ascii_digit()));
+                    self.redirection();
+                }
+                '\n' | ';' | '&' | '|' | '(' | ')' => {
+                    self.at += 1;
+                    break;
+                }
+                '#' => {
+                    while self.peek(0).is_some_and(|c| c != '\n') {
+                        self.at += 1;
+                    }
+                }
+                c if c.is_whitespace() => self.at += 1,
+                _ if is_head && self.assignment() => {}
+                _ => {
+                    let before = words.len();
+                    self.word(true, &mut words);
+                    if is_head && words.len() == before + 1 && self.is_opener(&words[before].text) {
+                        words.pop();
+                    } else {
+                        is_head = words.is_empty();
+                    }
+                }
+            }
+        }
+        words
+    }
+
+    /// True for a word after which a command begins. Branches are followed on the way.
+    fn is_opener(&mut self, word: &str) -> bool {
+        match word {
+            "if" | "for" | "while" | "until" | "case" | "select" => {
+                self.branches.push(Branch::default());
+            }
+            "else" | "elif" => self.restore(false),
+            "fi" | "done" | "esac" => self.restore(true),
+            _ => {}
+        }
+        matches!(word, "export" | "declare" | "local" | "readonly" | "typeset" | "then" | "do" | "else" | "{")
+    }
+
+    /// Takes back what a branch has set: at its end for good, at `else` for the other branch.
+    fn restore(&mut self, is_end: bool) {
+        let Some(mut branch) = self.branches.pop() else { return };
+        // The last one first, so that the oldest value is what remains.
+        for (name, before) in branch.touched.iter().rev() {
+            match before {
+                Some(words) if !is_end => self.variables.set(name, words.clone()),
+                None if !is_end => self.variables.forget(name),
+                _ => self.variables.depends(name),
+            }
+        }
+        if !is_end {
+            // Kept, because the end of the other branch makes it unknown.
+            branch.touched.iter_mut().for_each(|(_, before)| *before = None);
+            self.branches.push(branch);
+        } else if let Some(outer) = self.branches.last_mut() {
+            outer.touched.extend(branch.touched);
+        }
+    }
+
+    /// Skips `> file`, `2>&1`, `< file`, and takes note of `<< MARK`.
+    fn redirection(&mut self) {
+        let start = self.at;
+        while self.peek(0).is_some_and(|c| "<>&|-".contains(c)) {
+            self.at += 1;
+        }
+        let operator: String = self.chars[start..self.at].iter().collect();
+        while self.peek(0).is_some_and(|c| c == ' ' || c == '\t') {
+            self.at += 1;
+        }
+        if self.peek(0).is_none_or(|c| c.is_whitespace() || "();&|<>".contains(c)) {
+            return;
+        }
+        let mut target = Vec::new();
+        self.word(false, &mut target);
+        if let (true, Some(mark)) = (operator.starts_with("<<") && !operator.starts_with("<<<"), target.pop())
+        {
+            self.documents.push(mark.text);
+        }
+    }
+
+    /// Keeps `NAME=value`, `NAME+=value` and `NAME=(a b)` at the head of a command; false if there is none.
+    fn assignment(&mut self) -> bool {
+        let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        let length = self.chars[self.at..self.end].iter().take_while(|c| is_name(c)).count();
+        let adds = self.peek(length) == Some('+');
+        let sign = self.at + length + usize::from(adds);
+        if length == 0 || self.chars[..self.end].get(sign) != Some(&'=') {
+            return false;
+        }
+        let name: String = self.chars[self.at..self.at + length].iter().collect();
+        let line = self.lines[self.at] as usize;
+        self.at = sign + 1;
+        let mut words = Vec::new();
+        match self.peek(0) {
+            Some('(') => {
+                self.at += 1;
+                self.list(&mut words);
+            }
+            _ => {
+                self.word(false, &mut words);
+                if words.is_empty() {
+                    words.push(Word { line, ..Word::default() });
+                }
+                if let [word] = words.as_slice()
+                    && word.open.is_none()
+                {
+                    self.assigned.push((name.clone(), word.text.clone(), line));
+                }
+            }
+        }
+        self.keep(&name, words, adds);
+        true
+    }
+
+    fn keep(&mut self, name: &str, mut words: Vec<Word>, adds: bool) {
+        let before = self.variables.get(name).cloned();
+        if let (true, Some(mut all)) = (adds, before.clone()) {
+            match (all.as_mut_slice(), words.as_slice()) {
+                ([one], [more]) => {
+                    one.text += &more.text;
+                    one.open = one.open.or(more.open);
+                }
+                _ => all.append(&mut words),
+            }
+            words = all;
+        }
+        if let Some(branch) = self.branches.last_mut() {
+            branch.touched.push((name.into(), before));
+        }
+        self.variables.set(name, words);
+    }
+
+    /// Reads the words of `(a b c)` up to its closing bracket.
+    fn list(&mut self, into: &mut Vec<Word>) {
+        while let Some(c) = self.peek(0) {
+            match c {
+                ')' => {
+                    self.at += 1;
+                    return;
+                }
+                '#' => {
+                    while self.peek(0).is_some_and(|c| c != '\n') {
+                        self.at += 1;
+                    }
+                }
+                '\\' if self.peek(1) == Some('\n') => self.at += 2,
+                c if c.is_whitespace() || "(;&|<>".contains(c) => self.at += 1,
+                _ => self.word(true, into),
+            }
+        }
+    }
+
+    /// Reads one word; several if `splits` and a variable outside quotes holds several.
+    fn word(&mut self, splits: bool, into: &mut Vec<Word>) {
+        let line = self.lines.get(self.at).map_or(0, |&line| line as usize);
+        let (mut word, mut quote, mut has_text) = (Word { line, ..Word::default() }, None, false);
+        while let Some(c) = self.peek(0) {
+            if quote.is_none() && (c.is_whitespace() || ";&|)<>".contains(c)) {
+                break;
+            }
+            self.at += 1;
+            has_text |= c != '$';
+            match (quote, c) {
+                (Some(open), _) if c == open => quote = None,
+                (None, '\'' | '"') => quote = Some(c),
+                (Some('\''), _) => word.text.push(c),
+                (_, '$') => {
+                    let (chars, end) = (&self.chars[..self.end], &mut self.at);
+                    let pieces = self.variables.expand(chars, &self.closings, end, 0);
+                    let splits = splits && quote.is_none();
+                    has_text |= join(&mut word, pieces, splits, into);
+                }
+                (None, '~') if word.text.is_empty() && self.peek(0).is_none_or(|c| c == '/') => {
+                    match self.variables.get("HOME").and_then(|home| home.first()) {
+                        Some(home) => word.text += &home.text,
+                        None => word.text.push('~'),
+                    }
+                }
+                (_, '`') => {
+                    word.open = Some(super::expand::OUTPUT);
+                    word.text.push(c);
+                }
+                (_, '\\') if self.peek(0) == Some('\n') => self.at += 1,
+                (_, '\\') if quote.is_none() || self.peek(0).is_some_and(|c| "\"\\$`".contains(c)) => {
+                    word.text.extend(self.peek(0));
+                    self.at += 1;
+                }
+                (None, '(') if self.peek(0) == Some(')') => {
+                    word.text += "()";
+                    self.at += 1;
+                }
+                _ => word.text.push(c),
+            }
+        }
+        self.at = self.at.min(self.end);
+        if has_text {
+            into.push(word);
+        }
+    }
+}
+
+/// Appends what a variable holds; true if a word has begun or goes on.
+fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) -> bool {
+    let mut has_text = false;
+    let several = pieces.len() > 1;
+    for (index, piece) in pieces.into_iter().enumerate() {
+        if index > 0 {
+            let line = word.line;
+            into.push(std::mem::replace(word, Word { line, ..Word::default() }));
+        }
+        word.open = word.open.or(piece.open);
+        if several {
+            word.line = piece.line;
+        }
+        if !splits || piece.open.is_some() {
+            has_text |= !piece.text.is_empty() || !splits;
+            word.text += &piece.text;
+            continue;
+        }
+        for (part, text) in piece.text.split_whitespace().enumerate() {
+            let begins_with_space = part == 0 && piece.text.starts_with(char::is_whitespace);
+            if (part > 0 || begins_with_space) && !word.text.is_empty() {
+                let line = word.line;
+                into.push(std::mem::replace(word, Word { line, ..Word::default() }));
+            }
+            word.text += text;
+            has_text = true;
+        }
+    }
+    has_text
+}

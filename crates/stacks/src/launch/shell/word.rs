@@ -1,0 +1,13 @@
+//! A word of a command, with what is not known of it.
+
+/// Longest value after a variable is filled in: variables may name each other, and must not grow without end.
+pub(crate) const VALUE_BYTES_MAX: usize = 1 << 16;
+pub(crate) const VARIABLE: &str = "holds a variable that the file does not set";
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Word {
+    pub text: String,
+    /// Why it is not known as a whole, if so.
+    pub open: Option<&'static str>,
+    /// Where it begins, from 1.
+    pub line: usize,
+}

@@ -1,0 +1,160 @@
+//! TRL's trainers that learn from their data alone: SFT, DPO and the reward model. A step here is one of their updates.
+
+use super::import::{common, processes, raw_strings, schedule, steps};
+use crate::import::draft::{Draft, Job};
+use crate::import::parts;
+use crate::setting::{flag, list};
+use crate::table::Take::{Later, Lost, Number};
+use crate::unbuilt::Unbuilt;
+use plimsoll_base::Result;
+
+const NO_SAMPLES: &str = "this trainer samples nothing";
+
+pub(super) const SFT: Job = Job {
+    trainers: &["sft"],
+    defaults: &[
+        ("per_device_train_batch_size", "8"),
+        ("gradient_accumulation_steps", "1"),
+        ("learning_rate", "2e-5"),
+        ("lr_scheduler_type", "linear"),
+        ("adam_beta1", "0.9"),
+        ("adam_beta2", "0.999"),
+        ("max_length", "1024"),
+    ],
+    takes: &[("loss_type", Later), ("beta", Lost("the loss of SFT has no such factor"))],
+    combine: sft,
+};
+
+pub(super) const DPO: Job = Job {
+    trainers: &["dpo"],
+    defaults: &[
+        ("per_device_train_batch_size", "8"),
+        ("gradient_accumulation_steps", "1"),
+        ("learning_rate", "1e-6"),
+        ("lr_scheduler_type", "linear"),
+        ("adam_beta1", "0.9"),
+        ("adam_beta2", "0.999"),
+        ("beta", "0.1"),
+        ("loss_type", "sigmoid"),
+        ("max_length", "1024"),
+    ],
+    takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
+    combine: dpo,
+};
+
+pub(super) const REWARD: Job = Job {
+    trainers: &["reward"],
+    defaults: &[
+        ("per_device_train_batch_size", "8"),
+        ("gradient_accumulation_steps", "1"),
+        ("learning_rate", "1e-4"),
+        ("lr_scheduler_type", "linear"),
+        ("adam_beta1", "0.9"),
+        ("adam_beta2", "0.999"),
+        ("max_length", "1024"),
+    ],
+    takes: &[("beta", Lost("the loss of a reward model has no such factor"))],
+    combine: reward,
+};
+
+fn sft(draft: &mut Draft) -> Result<()> {
+    draft.set_text("method", "sft", "SFTTrainer");
+    if let Some(taken) = draft.take("loss_type")
+        && !["nll", "chunked_nll"].contains(&taken.value.as_str())
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+    learnt_tokens(draft);
+    data_alone(draft, 1);
+    Ok(())
+}
+
+/// Which tokens are learnt: of a conversation the assistant's last turn, of a prompt with a completion the completion.
+fn learnt_tokens(draft: &mut Draft) {
+    let completion = draft.take("completion_only_loss");
+    let on = completion.as_ref().and_then(|taken| flag(&taken.value));
+    match (&completion, on) {
+        (Some(_), Some(true)) => raw_strings(draft),
+        (Some(taken), Some(false)) => draft.is_not_built(taken, Unbuilt::Objective),
+        _ => {}
+    }
+    let assistant = draft.take("assistant_only_loss");
+    let is_assistant = assistant.as_ref().is_some_and(|taken| flag(&taken.value) == Some(true));
+    match assistant {
+        Some(taken) if is_assistant => {
+            draft.change(&taken, "every turn of the assistant is learnt there, the last one of a row here");
+        }
+        _ if on == Some(true) => {}
+        _ => draft.choose(
+            "a row has `messages`, whose last one is learnt, or `prompt` and `completion`; there every token of a conversation is learnt",
+        ),
+    }
+    if let Some(taken) = draft.take("dataset_text_field") {
+        draft.leave(
+            &taken,
+            "plain text has nothing to answer: write rows with `messages`, or `prompt` and `completion`",
+        );
+    }
+}
+
+fn dpo(draft: &mut Draft) -> Result<()> {
+    draft.set_text("method", "dpo", "DPOTrainer");
+    if let Some(taken) = draft.take("loss_type") {
+        match list(&taken.value).as_slice() {
+            [one] if one == "sigmoid" => draft.set_text("loss.loss_type", "sigmoid", &taken.from),
+            [one] if one == "ipo" => {
+                draft.set_text("loss.loss_type", "ipo", &taken.from);
+                draft.change(
+                    &taken,
+                    "the log-probs of a response are averaged there, summed here as in the paper",
+                );
+            }
+            _ => draft.is_not_built(&taken, Unbuilt::Objective),
+        }
+    }
+    if let Some(taken) = draft.take_text("f_divergence_type")
+        && taken.value != "reverse_kl"
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+    raw_strings(draft);
+    data_alone(draft, 2);
+    reference(draft);
+    Ok(())
+}
+
+/// The reference is the model that the run began with; another one is not built.
+fn reference(draft: &mut Draft) {
+    let Some(taken) = draft.take_text("ref_model") else { return };
+    let model = draft.get("model").unwrap_or_default().trim_matches('"').to_string();
+    if model.strip_prefix("hf:").unwrap_or(&model) != taken.value {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+}
+
+fn reward(draft: &mut Draft) -> Result<()> {
+    draft.set_text("method", "reward_model", "RewardTrainer");
+    raw_strings(draft);
+    data_alone(draft, 2);
+    Ok(())
+}
+
+/// Model, data, batch and steps of a trainer whose rows have this number of texts.
+fn data_alone(draft: &mut Draft, texts: i64) {
+    draft.take("trainer");
+    common(draft);
+    let processes = processes(draft, "rollout.prompts_per_step");
+    let accumulated = draft.take_count("gradient_accumulation_steps").map_or(1, |(count, _)| count);
+    let longest = draft.take_count("max_length");
+    let tokens = longest.as_ref().map(|(count, _)| *count);
+    let device = draft.take_count("per_device_train_batch_size").map_or(8, |(count, _)| count);
+    let rows = device.saturating_mul(accumulated).saturating_mul(processes);
+    let from = "per_device_train_batch_size x gradient_accumulation_steps x num_processes";
+    draft.set_toml("rollout.prompts_per_step", rows, from);
+    parts::micro_batch_of_rows(draft, "per_device_train_batch_size", tokens, texts);
+    if let Some((_, taken)) = longest {
+        draft.change(&taken, "a longer row is cut there; here one that fits no micro-batch is an error");
+    }
+    steps(draft, 1);
+    schedule(draft, 1);
+}

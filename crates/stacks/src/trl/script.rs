@@ -1,0 +1,240 @@
+//! TRL's settings in a Python script: the arguments of its trainer and of its configuration, the model and the data that they
+//! name, and reward functions of the same file.
+
+use crate::launch::python::{self, Argument, Call, Outline, Value};
+use crate::launch::source::Source;
+use crate::setting::{Setting, TRAINER};
+
+/// Trainers, as the command line names them, and how their classes begin. Those without a job are refused by their name.
+pub(super) const TRAINERS: [(&str, &str); 9] = [
+    ("grpo", "GRPO"),
+    ("rloo", "RLOO"),
+    ("sft", "SFT"),
+    ("dpo", "DPO"),
+    ("reward", "Reward"),
+    ("kto", "KTO"),
+    ("orpo", "ORPO"),
+    ("cpo", "CPO"),
+    ("gkd", "GKD"),
+];
+
+const FURTHER: &str =
+    "a further trainer: the first one of the file counts, each other needs a file of its own";
+/// Arguments of a trainer without a name, in their order.
+const OF_GRPO: [&str; 4] = ["model", "reward_funcs", "args", "train_dataset"];
+const OF_DPO: [&str; 5] = ["model", "ref_model", "args", "data_collator", "train_dataset"];
+const OF_OTHERS: [&str; 4] = ["model", "args", "data_collator", "train_dataset"];
+/// Calls that wrap a model in an adapter.
+const WRAPPERS: [&str; 3] = ["get_peft_model", "prepare_model_for_kbit_training", "PeftModel"];
+
+/// Returns the settings of the first trainer of a script; none if there is none.
+pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
+    // A cheap look first: most files are no Python.
+    if !source.text.contains("Trainer(") && !source.text.contains("Config(") {
+        return Vec::new();
+    }
+    let outline = Outline::of(source.text);
+    let mut found: Vec<(usize, &str, Option<Call>, Option<Call>)> = Vec::new();
+    for (name, class) in TRAINERS {
+        let first = |what: &str| outline.calls(&format!("{class}{what}")).into_iter().next();
+        let (trainer, config) = (first("Trainer"), first("Config"));
+        let at = [&trainer, &config].into_iter().flatten().map(|call| call.at).min();
+        found.extend(at.map(|at| (at, name, trainer, config)));
+    }
+    found.sort_by_key(|(at, ..)| *at);
+    let mut found = found.into_iter();
+    let Some((_, name, trainer, config)) = found.next() else { return Vec::new() };
+    let mut script = Script { source, outline: &outline, given: vec![Setting::new(TRAINER, name, 0)] };
+    if let Some(config) = config {
+        script.given.extend(python::arguments(&outline, &config));
+    }
+    if let Some(trainer) = trainer {
+        script.trainer(name, &trainer);
+    }
+    script.surroundings();
+    let further =
+        found.map(|(_, name, ..)| Setting { unreadable: Some(FURTHER), ..Setting::new(name, "", 0) });
+    script.given.into_iter().chain(further).collect()
+}
+
+struct Script<'a> {
+    source: &'a Source<'a>,
+    outline: &'a Outline<'a>,
+    given: Vec<Setting>,
+}
+
+impl Script<'_> {
+    fn trainer(&mut self, name: &str, call: &Call) {
+        let order: &[&str] = match name {
+            "grpo" | "rloo" => &OF_GRPO,
+            "dpo" => &OF_DPO,
+            _ => &OF_OTHERS,
+        };
+        let mut places = order.iter();
+        for argument in &call.arguments {
+            let place = if argument.name.is_none() { places.next().copied() } else { None };
+            let Some(key) = argument.name.as_deref().or(place) else {
+                self.unknown(&self.outline.source(&argument.source), argument);
+                continue;
+            };
+            match key {
+                "model" | "ref_model" => self.model(key, argument, call.at),
+                "train_dataset" | "eval_dataset" => self.data(key, argument, call.at),
+                "reward_funcs" => self.rewards(argument, call.at),
+                "args" => self.configuration(argument, call.at),
+                "peft_config" => self.adapter(argument, call.at),
+                _ => self.given.extend(python::settings(self.outline, key, argument, call.at)),
+            }
+        }
+    }
+
+    /// A configuration that is a call in this file is read by itself.
+    fn configuration(&mut self, argument: &Argument, at: usize) {
+        let (value, _) = self.outline.meaning(&argument.value, at);
+        if !matches!(value, Value::Call(_)) {
+            self.unknown("args", argument);
+        }
+    }
+
+    fn unknown(&mut self, key: &str, argument: &Argument) {
+        self.given.push(python::expression(key, &self.outline.source(&argument.source), argument.line));
+    }
+
+    fn model(&mut self, key: &str, argument: &Argument, at: usize) {
+        let (mut value, mut at) = self.outline.origin(&argument.value, at);
+        // A wrapped model is the model in it.
+        for _ in 0..WRAPPERS.len() {
+            let Value::Call(call) = &value else { break };
+            let Some(inner) = call.positional(0).filter(|_| WRAPPERS.contains(&call.last_name())) else {
+                break;
+            };
+            (value, at) = self.outline.origin(&inner.value, call.at.min(at));
+        }
+        match &value {
+            Value::Call(call) if call.last_name() == "from_pretrained" => self.loaded(key, call, argument),
+            value => match self.outline.literal(value, at) {
+                Some(name) => self.given.push(Setting::new(key, name, argument.line)),
+                None => self.unknown(key, argument),
+            },
+        }
+    }
+
+    /// The arguments of `AutoModelForCausalLM.from_pretrained(NAME, ...)`.
+    fn loaded(&mut self, key: &str, call: &Call, argument: &Argument) {
+        let by_name =
+            ["pretrained_model_name_or_path", "model_name"].into_iter().find_map(|name| call.argument(name));
+        let named = by_name.or(call.positional(0));
+        match named.and_then(|named| Some((self.outline.literal(&named.value, call.at)?, named.line))) {
+            Some((name, line)) => self.given.push(Setting::new(key, name, line)),
+            None => self.unknown(key, argument),
+        }
+        if key != "model" {
+            return;
+        }
+        for more in &call.arguments {
+            let Some(key) = more.name.as_deref() else { continue };
+            match key {
+                "pretrained_model_name_or_path" | "model_name" | "quantization_config" => {}
+                key => {
+                    let key = if key == "revision" { "model_revision" } else { key };
+                    self.given.extend(python::settings(self.outline, key, more, call.at));
+                }
+            }
+        }
+    }
+
+    /// The name in `load_dataset(NAME)`, or its files.
+    fn data(&mut self, key: &str, argument: &Argument, at: usize) {
+        let (value, at) = self.outline.origin(&argument.value, at);
+        let name = match &value {
+            Value::Call(call) if call.last_name() == "load_dataset" => {
+                let first = call.positional(0).or(call.argument("path"));
+                let name = first.and_then(|first| self.outline.literal(&first.value, call.at));
+                match name.as_deref() {
+                    Some("json" | "parquet") => call
+                        .argument("data_files")
+                        .and_then(|files| self.outline.literal(&files.value, call.at)),
+                    _ => name,
+                }
+            }
+            value => self.outline.literal(value, at),
+        };
+        match name {
+            Some(name) => self.given.push(Setting::new(key, name, argument.line)),
+            None => self.unknown(key, argument),
+        }
+    }
+
+    fn rewards(&mut self, argument: &Argument, at: usize) {
+        let (value, at) = self.outline.meaning(&argument.value, at);
+        let items = match value {
+            Value::List(items) => items,
+            one => vec![one],
+        };
+        let names: Vec<String> = items.iter().map(|item| self.reward(item, argument, at)).collect();
+        self.given.push(Setting::new("reward_funcs", format!("[{}]", names.join(", ")), argument.line));
+    }
+
+    /// One reward: a function of this file as `python:FILE:NAME`, an imported one as `module.NAME`, one of TRL's by its name.
+    fn reward(&self, item: &Value, argument: &Argument, at: usize) -> String {
+        let Value::Name(name) = item else {
+            return match item {
+                Value::Call(call) if call.last_name() == "get_soft_overlong_punishment" => {
+                    let of = |name, index| call.argument(name).or(call.positional(index));
+                    let number = |one: Option<&Argument>| {
+                        one.and_then(|one| self.outline.literal(&one.value, call.at))
+                    };
+                    let longest = number(of("max_completion_len", 0)).unwrap_or("1280".into());
+                    let buffer = number(of("soft_punish_cache", 1)).unwrap_or("256".into());
+                    format!("get_soft_overlong_punishment {longest} {buffer}")
+                }
+                _ => self
+                    .outline
+                    .literal(item, at)
+                    .unwrap_or_else(|| quoted(&self.outline.source(&argument.source))),
+            };
+        };
+        if self.outline.is_function(name) {
+            return quoted(&format!("python:{}:{name}", self.source.path));
+        }
+        match self.outline.import_of(name) {
+            Some((module, name)) if module == "trl" || module.starts_with("trl.") => name.to_string(),
+            Some((module, name)) => format!("{}.{name}", module.trim_start_matches('.')),
+            None => match self.outline.meaning(item, at) {
+                (Value::Name(name), _) => name,
+                (other, at) => self.outline.literal(&other, at).unwrap_or_else(|| name.clone()),
+            },
+        }
+    }
+
+    /// `get_peft_config(args)` makes an adapter only if a flag asks for one.
+    fn adapter(&mut self, argument: &Argument, at: usize) {
+        match self.outline.meaning(&argument.value, at) {
+            (Value::Call(call), _) if call.last_name() == "get_peft_config" => {
+                self.given.push(Setting::new("peft_config", "None", argument.line));
+            }
+            _ => self.given.extend(python::settings(self.outline, "peft_config", argument, at)),
+        }
+    }
+
+    /// Calls anywhere that make the model another one: adapters and quantised weights.
+    fn surroundings(&mut self) {
+        for call in self.outline.calls("BitsAndBytesConfig").iter().take(1) {
+            self.given.extend(python::arguments(self.outline, call));
+        }
+        if self.given.iter().any(|one| one.key == "peft_config") {
+            return;
+        }
+        for name in ["LoraConfig", "get_peft_model"] {
+            if let Some(call) = self.outline.calls(name).first() {
+                let line = call.arguments.first().map_or(0, |argument| argument.line);
+                self.given.push(python::expression("peft_config", &format!("{name}(...)"), line));
+                return;
+            }
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "'"))
+}

@@ -1,0 +1,185 @@
+//! What other stacks build and a run here does not have. A job with it is another job without it, so that it is refused unless the
+//! user asks for the rest of it.
+
+use crate::setting::{Setting, flag, number, one_line};
+use plimsoll_base::Error;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unbuilt {
+    /// LoRA, QLoRA and their kin.
+    Adapters,
+    /// Weights in 4 or 8 bits.
+    Quantisation,
+    /// A mixture of experts.
+    Experts,
+    /// An optimizer that is not AdamW.
+    Optimizer,
+    /// A part of the objective: a term of the loss, or what it is computed on.
+    Objective,
+    /// Prompts with pictures.
+    Images,
+    /// Turns between the model and tools, where no class of an environment plays them.
+    Turns,
+}
+
+impl Unbuilt {
+    fn name(self) -> &'static str {
+        match self {
+            Unbuilt::Adapters => "adapters",
+            Unbuilt::Quantisation => "quantised weights",
+            Unbuilt::Experts => "experts",
+            Unbuilt::Optimizer => "another optimizer",
+            Unbuilt::Objective => "a part of the objective",
+            Unbuilt::Images => "pictures",
+            Unbuilt::Turns => "turns with tools",
+        }
+    }
+
+    /// What a run file without it does.
+    fn without(self) -> &'static str {
+        match self {
+            Unbuilt::Adapters => {
+                "every weight is trained here, for which an adapter's learning rate is too high, and which takes more memory"
+            }
+            Unbuilt::Quantisation => "weights are bf16 or f32 here, which take two to eight times the memory",
+            Unbuilt::Experts => "models with experts are refused here: name a dense model",
+            Unbuilt::Optimizer => {
+                "the optimizer is AdamW here, for which another one's learning rate is not meant"
+            }
+            Unbuilt::Objective => "the objective here has no such part",
+            Unbuilt::Images => "prompts are text here",
+            Unbuilt::Turns => {
+                "an episode is one response here, unless [environment] names a class that plays turns: docs/environments.md"
+            }
+        }
+    }
+}
+
+/// True if a setting of a row that is not built asks for it: a number above 0, a switch that is on, or a name.
+pub(crate) fn asks(given: &Setting) -> bool {
+    let text = given.value.trim();
+    match (number(text), flag(text)) {
+        _ if given.unreadable.is_some() => true,
+        _ if given.is_unset() => false,
+        (Some(count), _) => count > 0.0,
+        (None, Some(on)) => on,
+        (None, None) => true,
+    }
+}
+
+/// Returns one line of what is missing: the setting, what it asks for, what a run does without it.
+pub(crate) fn line(what: Unbuilt, given: &Setting) -> String {
+    format!("{}: {}: {}", given.shown(), what.name(), what.without())
+}
+
+/// The error for a job that needs what is not built.
+pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
+    let mut names: Vec<&str> = Vec::new();
+    for (what, _) in found {
+        if !names.contains(&what.name()) {
+            names.push(what.name());
+        }
+    }
+    let message = format!("{} asks for what is not built here: {}", one_line(file), names.join(", "));
+    let error = Error::usage("import-not-built", message);
+    let place =
+        |given: &Setting| if given.line == 0 { String::new() } else { format!("line {}: ", given.line) };
+    let error = found.iter().fold(error, |error, (what, given)| {
+        error.fact(format!("{}{}: {}", place(given), given.shown(), what.without()))
+    });
+    error.hint(
+        "change the job there, or import the rest of it with --force: the run file then says what is missing",
+    )
+}
+
+/// Returns what a model's published name says that is not built: `Qwen3-30B-A3B` has experts, `...-AWQ` has 4 bits.
+pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
+    let last = name.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    let parts: Vec<&str> = last.split(['-', '_', '.', ' ']).collect();
+    let is_count = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    // `A3B` are the parameters that a token uses, `8x7B` experts times parameters.
+    let active =
+        |part: &&str| part.strip_prefix('a').and_then(|rest| rest.strip_suffix('b')).is_some_and(is_count);
+    let times = |part: &&str| {
+        part.strip_suffix('b')
+            .and_then(|rest| rest.split_once('x'))
+            .is_some_and(|(a, b)| is_count(a) && is_count(b))
+    };
+    const EXPERTS: [&str; 14] = [
+        "mixtral",
+        "dbrx",
+        "grok",
+        "jamba",
+        "moe",
+        "olmoe",
+        "deepseek-v2",
+        "deepseek-v3",
+        "deepseek-moe",
+        "gpt-oss",
+        "kimi-k2",
+        "glm-4.5",
+        "llama-4",
+        "qwen3-next",
+    ];
+    const QUANTISED: [&str; 10] =
+        ["awq", "gptq", "bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp8", "w4a16"];
+    let is_deepseek =
+        last == "deepseek-r1" || last.starts_with("deepseek-r1-0") || last == "deepseek-r1-zero";
+    let has_experts = parts.iter().any(active)
+        || parts.iter().any(times)
+        || EXPERTS.iter().any(|name| last.starts_with(name) || parts.contains(name))
+        || is_deepseek;
+    match () {
+        () if has_experts => Some(Unbuilt::Experts),
+        () if parts.iter().any(|part| QUANTISED.contains(part)) => Some(Unbuilt::Quantisation),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_models_that_are_not_built() {
+        let experts = Some(Unbuilt::Experts);
+        let bits = Some(Unbuilt::Quantisation);
+        for (name, expect) in [
+            ("Qwen/Qwen3-30B-A3B", experts),
+            ("Qwen/Qwen3-235B-A22B-Instruct-2507", experts),
+            ("Qwen/Qwen1.5-MoE-A2.7B", experts),
+            ("mistralai/Mixtral-8x7B-v0.1", experts),
+            ("deepseek-ai/DeepSeek-V3-0324", experts),
+            ("deepseek-ai/DeepSeek-R1", experts),
+            ("openai/gpt-oss-20b", experts),
+            ("/models/Qwen3-30B-A3B/", experts),
+            ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", bits),
+            ("Qwen/Qwen2.5-7B-Instruct-AWQ", bits),
+            ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", bits),
+            ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
+            ("Qwen/Qwen2.5-7B", None),
+            ("Qwen/Qwen3-8B-Base", None),
+            ("mistralai/Mistral-7B-v0.3", None),
+            ("HuggingFaceTB/SmolLM2-135M", None),
+            ("model-q4_0.gguf", None),
+            ("", None),
+        ] {
+            assert_eq!(of_model(name), expect, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_switch_that_is_off_asks_for_nothing() {
+        for (value, expect) in [
+            ("", true),
+            ("True", true),
+            ("64", true),
+            ("all-linear", true),
+            ("0", false),
+            ("False", false),
+            ("None", false),
+        ] {
+            assert_eq!(asks(&Setting::new("lora_rank", value, 1)), expect, "{value}");
+        }
+    }
+}

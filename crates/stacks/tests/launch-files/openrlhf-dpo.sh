@@ -1,0 +1,19 @@
+deepspeed --module openrlhf.cli.train_dpo \
+   --ckpt.output_dir ./checkpoint/dpo \
+   --train.batch_size 64 \
+   --train.micro_batch_size 1 \
+   --model.model_name_or_path Qwen/Qwen2.5-1.5B-Instruct \
+   --ds.param_dtype bf16 \
+   --train.max_epochs 1 \
+   --data.max_len 1024 \
+   --data.max_samples 6400 \
+   --ds.zero_stage 3 \
+   --adam.lr 5e-7 \
+   --model.beta 0.1 \
+   --model.ipo_enable \
+   --data.dataset data/pairs.jsonl \
+   --data.apply_chat_template \
+   --data.chosen_key chosen \
+   --data.rejected_key rejected \
+   --ds.packing_samples \
+   --model.gradient_checkpointing_enable
