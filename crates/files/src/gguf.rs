@@ -5,7 +5,7 @@
 
 use crate::storage::Storage;
 use crate::tensors::Encoding;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Bytes, Error, Result, shown, shown_number};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -14,6 +14,11 @@ const TENSORS_MAX: u64 = 1 << 17;
 const ARRAY_MAX: u64 = 1 << 23; // tokens and merges of the largest vocabularies are below 2^20
 const STRING_BYTES_MAX: u64 = 16 << 20;
 const HEADER_BYTES_MAX: u64 = 1 << 30;
+/// What all metadata may take in memory: a list of bytes takes eight times its bytes in the file. A vocabulary of 262,144
+/// tokens with its merges takes 50 MiB.
+const METADATA_BYTES_MAX: u64 = 192 << 20;
+/// Memory of a string besides its text: pointer, length and capacity, and the allocator's header.
+const STRING_BYTES: u64 = 40;
 const AXES_MAX: u32 = 4;
 const WINDOW_BYTES: usize = 1 << 18;
 
@@ -44,9 +49,9 @@ impl fmt::Display for GgufValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = match self {
             GgufValue::Int(n) => return write!(f, "{n}"),
-            GgufValue::Float(x) => return write!(f, "{x}"),
+            GgufValue::Float(x) => return f.write_str(&shown_number(*x)),
             GgufValue::Bool(b) => return write!(f, "{b}"),
-            GgufValue::Str(text) => return write!(f, "{:?}", text.chars().take(40).collect::<String>()),
+            GgufValue::Str(text) => return write!(f, "{:?}", shown(text)),
             GgufValue::Ints(list) => list.len(),
             GgufValue::Floats(list) => list.len(),
             GgufValue::Bools(list) => list.len(),
@@ -69,7 +74,7 @@ pub(crate) struct GgufTensor {
 impl Gguf {
     /// Reads and checks the header of `storage`.
     pub(crate) fn parse(storage: &Storage) -> Result<Gguf> {
-        let mut reader = Reader { storage, position: 0, window: Vec::new(), window_start: 0 };
+        let mut reader = Reader { storage, position: 0, window: Vec::new(), window_start: 0, held_bytes: 0 };
         let magic = reader.bytes::<4>()?;
         if magic != *b"GGUF" {
             return Err(reader.corrupt(format!("begins with {magic:02x?}, a GGUF file begins with `GGUF`")));
@@ -86,7 +91,7 @@ impl Gguf {
             let kind = reader.u32()?;
             let value = reader.value(kind, &key)?;
             if metadata.insert(key.clone(), value).is_some() {
-                return Err(reader.corrupt(format!("metadata key `{key}` is there twice")));
+                return Err(reader.corrupt(format!("metadata key `{}` is there twice", shown(&key))));
             }
         }
         let mut tensors = Vec::with_capacity(num_tensors);
@@ -108,7 +113,7 @@ impl Gguf {
 fn place_tensors(tensors: &mut [GgufTensor], data_start: u64, alignment: u64, reader: &Reader) -> Result<()> {
     let file_bytes = reader.storage.bytes();
     for tensor in tensors.iter_mut() {
-        let name = &tensor.name;
+        let name = shown(&tensor.name).into_owned();
         if tensor.offset % alignment != 0 {
             let what = format!("tensor `{name}` at offset {}, not a multiple of {alignment}", tensor.offset);
             return Err(reader.corrupt(what));
@@ -133,12 +138,13 @@ fn place_tensors(tensors: &mut [GgufTensor], data_start: u64, alignment: u64, re
     order.sort_by_key(|t| t.offset);
     for pair in order.windows(2) {
         if pair[0].offset + pair[0].bytes > pair[1].offset {
-            return Err(reader.corrupt(format!("tensors `{}` and `{}` overlap", pair[0].name, pair[1].name)));
+            let (first, second) = (shown(&pair[0].name), shown(&pair[1].name));
+            return Err(reader.corrupt(format!("tensors `{first}` and `{second}` overlap")));
         }
     }
     order.sort_by(|a, b| a.name.cmp(&b.name));
     match order.windows(2).find(|pair| pair[0].name == pair[1].name) {
-        Some(pair) => Err(reader.corrupt(format!("tensor `{}` is listed twice", pair[0].name))),
+        Some(pair) => Err(reader.corrupt(format!("tensor `{}` is listed twice", shown(&pair[0].name)))),
         None => Ok(()),
     }
 }
@@ -149,6 +155,8 @@ struct Reader<'a> {
     position: u64,
     window: Vec<u8>,
     window_start: u64,
+    /// Memory of what was read.
+    held_bytes: u64,
 }
 
 impl Reader<'_> {
@@ -206,8 +214,21 @@ impl Reader<'_> {
         Ok(count as usize)
     }
 
+    /// Counts memory, before it is allocated.
+    fn hold(&mut self, bytes: u64) -> Result<()> {
+        self.held_bytes += bytes;
+        if self.held_bytes > METADATA_BYTES_MAX {
+            let (held, limit) = (Bytes(self.held_bytes), Bytes(METADATA_BYTES_MAX));
+            return Err(
+                self.corrupt(format!("metadata and names that take {held} in memory, the limit is {limit}"))
+            );
+        }
+        Ok(())
+    }
+
     fn string(&mut self) -> Result<String> {
         let length = self.count(STRING_BYTES_MAX, 1, "bytes of a string")?;
+        self.hold(STRING_BYTES + length as u64)?;
         let mut bytes = vec![0; length];
         self.read(&mut bytes)?;
         String::from_utf8(bytes).map_err(|e| self.corrupt(format!("a string is not UTF-8: {e}")))
@@ -240,7 +261,9 @@ impl Reader<'_> {
             }
             11 => GgufValue::Int(i64::from_le_bytes(self.bytes()?)),
             12 => GgufValue::Float(f64::from_le_bytes(self.bytes()?)),
-            _ => return Err(self.corrupt(format!("metadata key `{key}` has value type {kind}"))),
+            _ => {
+                return Err(self.corrupt(format!("metadata key `{}` has value type {kind}", shown(key))));
+            }
         })
     }
 
@@ -251,13 +274,17 @@ impl Reader<'_> {
             2 | 3 => 2,
             4..=6 => 4,
             8 | 10..=12 => 8,
-            _ => return Err(self.corrupt(format!("metadata key `{key}` is a list of value type {kind}"))),
+            _ => {
+                let key = shown(key);
+                return Err(self.corrupt(format!("metadata key `{key}` is a list of value type {kind}")));
+            }
         };
         let count = self.count(ARRAY_MAX, least_bytes, "items of a list")?;
         if kind == 8 {
             // Not reserved up front: a string takes 24 bytes here and may be 8 in the file.
             return (0..count).map(|_| self.string()).collect::<Result<_>>().map(GgufValue::Strs);
         }
+        self.hold(count as u64 * if kind == 6 || kind == 12 { 4 } else { 8 })?;
         let (mut ints, mut floats, mut bools) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..count {
             match self.scalar(kind, key)? {
@@ -278,6 +305,7 @@ impl Reader<'_> {
         let name = self.string()?;
         let axes = self.u32()?;
         if !(1..=AXES_MAX).contains(&axes) {
+            let name = shown(&name);
             return Err(self.corrupt(format!("tensor `{name}` has {axes} axes, read are 1 to {AXES_MAX}")));
         }
         let mut shape = (0..axes).map(|_| self.u64()).collect::<Result<Vec<u64>>>()?;
@@ -288,13 +316,14 @@ impl Reader<'_> {
         let encoding = encoding_of(kind).ok_or_else(|| self.unknown_encoding(&name, kind))?;
         let bytes = if shape.contains(&0) { None } else { encoding.tensor_bytes(&shape) };
         let bytes = bytes.ok_or_else(|| {
+            let name = shown(&name);
             self.corrupt(format!("tensor `{name}` of shape {shape:?} cannot be {}", encoding.name()))
         })?;
         Ok(GgufTensor { name, shape, encoding, offset, bytes })
     }
 
     fn unknown_encoding(&self, name: &str, kind: u32) -> Error {
-        let message = format!("{}: tensor `{name}` has GGUF type {kind}", self.storage.name());
+        let message = format!("{}: tensor `{}` has GGUF type {kind}", self.storage.name(), shown(name));
         Error::new("model-unsupported", message)
             .fact("read are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K")
             .hint("take a file of another quantisation, Q8_0 for instance")

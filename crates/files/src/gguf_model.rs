@@ -9,6 +9,9 @@ use crate::tensors::{Encoding, RowOrder, TensorInfo};
 use plimsoll_base::{ARCHITECTURES, Error, ModelSpec, Result, RopeScaling};
 use serde_json::json;
 
+/// Numbers of a list that a message shows.
+const LAYERS_SHOWN: usize = 8;
+
 /// The tokenizer tables of a GGUF file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufTokenizer {
@@ -47,15 +50,15 @@ pub(crate) struct GgufModel {
 }
 
 /// Reads spec, tensors and tokenizer from a parsed header.
-pub(crate) fn read(gguf: &Gguf, storage: &Storage) -> Result<GgufModel> {
-    let meta = Meta { gguf, arch: gguf.text("general.architecture")?.to_string() };
+pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
+    let meta = Meta { gguf: &gguf, arch: gguf.text("general.architecture")?.to_string() };
     let mut spec = meta.spec()?;
     if let Some(freqs) = gguf.tensors.iter().find(|t| t.name == "rope_freqs.weight") {
         spec.rope_scaling = meta.llama3_scaling(&spec, freqs, storage)?;
     }
     check_spec(&spec, &gguf.file)?;
-    let tensors = hf_tensors(gguf, &spec)?;
-    let tokenizer = gguf.tokenizer(spec.vocab)?;
+    let tensors = hf_tensors(&gguf, &spec)?;
+    let tokenizer = gguf.take_tokenizer(spec.vocab)?;
     // A chat model may end a turn with a token of its own.
     let mut eos: Vec<u32> = tokenizer.eos.into_iter().collect();
     if let Some(eot) = gguf.id("tokenizer.ggml.eot_token_id").filter(|id| !eos.contains(id)) {
@@ -198,7 +201,8 @@ impl Meta<'_> {
             Some(GgufValue::Int(n)) if *n > 0 && *n <= i64::from(i32::MAX) => Ok(*n as u32),
             // A list has one number a layer: layers of several shapes.
             Some(GgufValue::Ints(list)) => {
-                Err(unsupported(&self.gguf.file, &self.key(key), &json!(list), "one number for all layers"))
+                let first = json!(list[..list.len().min(LAYERS_SHOWN)]);
+                Err(unsupported(&self.gguf.file, &self.key(key), &first, "one number for all layers"))
             }
             Some(other) => {
                 Err(self.invalid(format!("{} = {other}, expected an integer from 1 to 2^31", self.key(key))))
@@ -262,28 +266,33 @@ impl Gguf {
         }
     }
 
-    fn tokenizer(&self, vocab: u32) -> Result<GgufTokenizer> {
-        let text = |key: &str| match self.metadata.get(key) {
-            Some(GgufValue::Str(text)) => Some(text.clone()),
-            _ => None,
-        };
-        let strings = |key: &str| match self.metadata.get(key) {
-            Some(GgufValue::Strs(list)) => list.clone(),
-            _ => Vec::new(),
-        };
+    /// Takes the tokenizer's tables out of the metadata: they are too large to be there twice.
+    fn take_tokenizer(&mut self, vocab: u32) -> Result<GgufTokenizer> {
+        let [model, pre, chat_template] =
+            ["tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.chat_template"].map(|key| {
+                match self.metadata.remove(key) {
+                    Some(GgufValue::Str(text)) => Some(text),
+                    _ => None,
+                }
+            });
+        let [tokens, merges] =
+            ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"].map(|key| match self.metadata.remove(key) {
+                Some(GgufValue::Strs(list)) => list,
+                _ => Vec::new(),
+            });
         let tokenizer = GgufTokenizer {
-            model: text("tokenizer.ggml.model").unwrap_or_default(),
-            pre: text("tokenizer.ggml.pre").unwrap_or_default(),
-            tokens: strings("tokenizer.ggml.tokens"),
-            token_types: match self.metadata.get("tokenizer.ggml.token_type") {
-                Some(GgufValue::Ints(list)) => list.clone(),
+            model: model.unwrap_or_default(),
+            pre: pre.unwrap_or_default(),
+            tokens,
+            token_types: match self.metadata.remove("tokenizer.ggml.token_type") {
+                Some(GgufValue::Ints(list)) => list,
                 _ => Vec::new(),
             },
-            scores: match self.metadata.get("tokenizer.ggml.scores") {
-                Some(GgufValue::Floats(list)) => list.clone(),
+            scores: match self.metadata.remove("tokenizer.ggml.scores") {
+                Some(GgufValue::Floats(list)) => list,
                 _ => Vec::new(),
             },
-            merges: strings("tokenizer.ggml.merges"),
+            merges,
             bos: self.id("tokenizer.ggml.bos_token_id"),
             eos: self.id("tokenizer.ggml.eos_token_id"),
             unknown: self.id("tokenizer.ggml.unknown_token_id"),
@@ -292,7 +301,7 @@ impl Gguf {
                 Some(GgufValue::Bool(flag)) => Some(*flag),
                 _ => None,
             },
-            chat_template: text("tokenizer.chat_template"),
+            chat_template,
         };
         let num_tokens = tokenizer.tokens.len();
         if num_tokens as u64 > u64::from(vocab) {

@@ -15,7 +15,7 @@ use ureq::Agent;
 use ureq::http::Response;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-const LISTING_BYTES_MAX: u64 = 64 << 20;
+const LISTING_BYTES_MAX: u64 = 8 << 20; // takes up to thirty times that as JSON values
 const COPY_BYTES: usize = 1 << 20;
 const ATTEMPTS_MAX: u32 = 5;
 const REDIRECTS_MAX: u32 = 5;

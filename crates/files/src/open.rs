@@ -15,7 +15,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
-const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+/// Files of JSON that become values in memory, which take up to thirty times their text. The largest
+/// `tokenizer_config.json` in use has 1.2 MB.
+const SMALL_JSON_BYTES_MAX: u64 = 4 << 20;
+const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 const TEMPLATE_BYTES_MAX: u64 = 4 << 20;
 
 /// A model whose headers are read and checked.
@@ -222,8 +225,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
 
 fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {
     let storage = Storage::open(path)?;
-    let gguf = Gguf::parse(&storage)?;
-    let model = gguf_model::read(&gguf, &storage)?;
+    let model = gguf_model::read(Gguf::parse(&storage)?, &storage)?;
     let tokenizer = TokenizerFiles {
         chat_template: model.tokenizer.chat_template.clone(),
         gguf: Some(model.tokenizer),
@@ -299,7 +301,7 @@ fn template_of(config: &Value) -> Option<String> {
 }
 
 fn optional_json(path: &Path) -> Result<Option<Value>> {
-    match read_small_if_present(path, TOKENIZER_BYTES_MAX)? {
+    match read_small_if_present(path, SMALL_JSON_BYTES_MAX)? {
         Some(bytes) => parse_json(&path.display().to_string(), &bytes).map(Some),
         None => Ok(None),
     }

@@ -3,15 +3,19 @@
 
 use crate::storage::{Storage, read_small};
 use crate::tensors::{Encoding, RowOrder, TensorInfo};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, shown};
 use serde::Deserialize;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 const HEADER_BYTES_MAX: u64 = 100_000_000; // the format's own limit
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 const SHARDS_MAX: usize = 4096;
+/// Tensors of one file or index; the largest models have 92,000. An entry takes up to five times its text in memory.
+const TENSORS_MAX: usize = 1 << 17;
+/// Axes that are kept of a shape; more than four are refused anyway.
+const AXES_KEPT: usize = 8;
 
 /// Reads the headers of `model.safetensors`, or of the shards that `model.safetensors.index.json` names.
 pub(crate) fn open_directory(dir: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo>)> {
@@ -50,7 +54,7 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
     for name in names {
         // A shard lies next to its index: a path that climbs out is not followed.
         if !matches!(Path::new(name).components().collect::<Vec<_>>().as_slice(), [Component::Normal(_)]) {
-            return Err(corrupt(index, format!("shard `{name}` is not a plain file name")));
+            return Err(corrupt(index, format!("shard `{}` is not a plain file name", shown(name))));
         }
         let storage = Storage::open(&dir.join(name))?;
         let shard = read_header(&storage, files.len())?;
@@ -58,13 +62,14 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
             match weight_map.get(&tensor.name) {
                 Some(owner) if owner == name => {}
                 Some(owner) => {
-                    let what = format!("tensor `{}` is in {name}, the index says {owner}", tensor.name);
+                    let (tensor, owner) = (shown(&tensor.name), shown(owner));
+                    let what = format!("tensor `{tensor}` is in {name}, the index says {owner}");
                     return Err(corrupt(index, what));
                 }
                 None => {
                     return Err(corrupt(
                         index,
-                        format!("tensor `{}` of {name} is not in the index", tensor.name),
+                        format!("tensor `{}` of {name} is not in the index", shown(&tensor.name)),
                     ));
                 }
             }
@@ -76,8 +81,8 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
         let here: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
         let absent = weight_map.iter().find(|(name, _)| !here.contains(name.as_str()));
         let (tensor, shard) = absent.expect("every tensor found is in the index, and fewer are here");
-        let message =
-            format!("{}: no tensor `{tensor}`, which the index promises", dir.join(shard).display());
+        let (shard, tensor) = (dir.join(shard), shown(tensor));
+        let message = format!("{}: no tensor `{tensor}`, which the index promises", shard.display());
         return Err(Error::new("model-tensor-missing", message).hint("fetch the model again"));
     }
     Ok((files, tensors))
@@ -95,11 +100,11 @@ pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>> {
 fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
     #[derive(Deserialize)]
     struct Index {
-        weight_map: BTreeMap<String, String>,
+        weight_map: Entries<String>,
     }
     let bytes = read_small(index, INDEX_BYTES_MAX)?;
     let parsed: Index = serde_json::from_slice(&bytes).map_err(|e| corrupt(index, e.to_string()))?;
-    Ok(parsed.weight_map)
+    Ok(parsed.weight_map.0.into_iter().collect())
 }
 
 /// Reads and checks the header of one file.
@@ -121,7 +126,7 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     }
     let mut header = vec![0; header_bytes as usize];
     storage.read_exact_at(&mut header, 8)?;
-    let Header(mut entries) =
+    let Entries(mut entries) =
         serde_json::from_slice(&header).map_err(|e| corrupt(format!("header is not valid: {e}")))?;
     refuse_duplicates(&entries).map_err(&corrupt)?;
     entries.sort_by_key(|(_, entry)| entry.data_offsets);
@@ -149,6 +154,7 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
 
 /// Checks one entry against its own shape and the end of the one before it.
 fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Result<TensorInfo, String> {
+    let name = shown(name);
     let (start, end) = entry.data_offsets;
     if end < start {
         return Err(format!("tensor `{name}` ends at {end}, before it begins at {start}"));
@@ -163,7 +169,10 @@ fn check_entry(name: &str, entry: &Entry, expect_start: u64) -> std::result::Res
         "F32" => Encoding::F32,
         "F16" => Encoding::F16,
         "BF16" => Encoding::Bf16,
-        other => return Err(format!("tensor `{name}` has dtype {other}; F32, F16 and BF16 are read")),
+        other => {
+            let other = shown(other);
+            return Err(format!("tensor `{name}` has dtype {other}; F32, F16 and BF16 are read"));
+        }
     };
     let shape = &entry.shape;
     if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
@@ -194,7 +203,7 @@ fn refuse_duplicates(entries: &[(String, Entry)]) -> std::result::Result<(), Str
     let mut names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("tensor `{}` is listed twice", pair[0])),
+        Some(pair) => Err(format!("tensor `{}` is listed twice", shown(pair[0]))),
         None => Ok(()),
     }
 }
@@ -207,35 +216,64 @@ fn corrupt(path: &Path, what: String) -> Error {
 #[derive(Deserialize)]
 struct Entry {
     dtype: String,
+    #[serde(deserialize_with = "axes")]
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
 
-/// All entries in file order. A map would keep one of two tensors of the same name; both must be seen.
-struct Header(Vec<(String, Entry)>);
+/// Reads a shape, of which axes beyond `AXES_KEPT` are left out: a list of zeros takes four times its text.
+fn axes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<u64>, D::Error> {
+    struct Axes;
+    impl<'de> Visitor<'de> for Axes {
+        type Value = Vec<u64>;
 
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Header, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Header;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a shape")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Vec<u64>, A::Error> {
+            let mut axes = Vec::new();
+            while axes.len() < AXES_KEPT
+                && let Some(axis) = seq.next_element()?
+            {
+                axes.push(axis);
+            }
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(axes)
+        }
+    }
+    deserializer.deserialize_seq(Axes)
+}
+
+/// All entries in file order, but the metadata. A map would keep one of two tensors of the same name; both must be seen.
+struct Entries<T>(Vec<(String, T)>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> std::result::Result<Entries<T>, D::Error> {
+        struct Visit<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Visit<T> {
+            type Value = Entries<T>;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object of tensors")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> std::result::Result<Header, M::Error> {
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> std::result::Result<Entries<T>, M::Error> {
                 let mut entries = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
                         map.next_value::<IgnoredAny>()?;
+                    } else if entries.len() == TENSORS_MAX {
+                        return Err(serde::de::Error::custom(format!("more than {TENSORS_MAX} tensors")));
                     } else {
                         entries.push((name, map.next_value()?));
                     }
                 }
-                Ok(Header(entries))
+                Ok(Entries(entries))
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(Visit(std::marker::PhantomData))
     }
 }

@@ -39,8 +39,9 @@ pub fn render(error: &Error, colour: bool) -> String {
 /// Reports panics as bugs of Plimsoll, with a name, the place and a request to report it.
 pub fn install_panic_hook() {
     panic::set_hook(Box::new(|info| {
-        // The decoder failed on a user's file; its reader names the file.
-        if std::thread::current().name() == Some(plimsoll_text::PARQUET_THREAD) {
+        // A library failed on a user's file; its caller names the file.
+        let is_parquet = std::thread::current().name() == Some(plimsoll_text::PARQUET_THREAD);
+        if is_parquet || plimsoll_text::panic_becomes_an_error() {
             return;
         }
         let payload = info.payload();

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 /// Returns names and contents of the files to save with the weights.
 pub fn files_to_save(files: &TokenizerFiles) -> Result<Vec<(&'static str, Vec<u8>)>> {
-    let mut out = vec![("tokenizer.json", tokenizer_json(files)?)];
+    let mut out = vec![("tokenizer.json", tokenizer_json(files)?.into_owned())];
     let mut config = match &files.tokenizer_config_json {
         Some(config) => config.clone(),
         None => built_config(files),

@@ -1,13 +1,17 @@
 //! Converts a GGUF file's tokenizer tables to a `tokenizer.json`: byte-level BPE with the word rule that `pre` names, and
 //! SentencePiece BPE with byte fallback. Unknown rules are refused, because a similar one would give other tokens.
 
-use plimsoll_base::{Error, Result};
+use crate::tokenizer::file::{MERGES_MAX, TOKENS_MAX, VOCABULARY_BYTES_MAX};
+use plimsoll_base::{Error, Result, shown};
 use plimsoll_files::GgufTokenizer;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
+/// Bytes that are compared to find the merges of SentencePiece: for each token, the squares of their lengths. A vocabulary of
+/// 262,144 takes 3e7; more than this takes seconds.
+const COMPARED_BYTES_MAX: u64 = 1 << 31;
 
 const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -20,6 +24,7 @@ pub(crate) fn tokenizer_json(tables: &GgufTokenizer) -> Result<Value> {
         return Err(Error::new("tokenizer-missing", "the GGUF file has no tokenizer tables")
             .hint("take a GGUF file that carries its tokenizer"));
     }
+    refuse_large(tables)?;
     refuse_doubles(&tables.tokens)?;
     let added = added_ids(tables);
     match tables.model.as_str() {
@@ -38,7 +43,10 @@ pub(crate) fn tokenizer_json(tables: &GgufTokenizer) -> Result<Value> {
             Ok(value)
         }
         "llama" => sentencepiece_json(tables, &added),
-        other => Err(unsupported(format!("GGUF tokenizer of kind `{other}`; built are gpt2 and llama"))),
+        other => {
+            let other = shown(other);
+            Err(unsupported(format!("GGUF tokenizer of kind `{other}`; built are gpt2 and llama")))
+        }
     }
 }
 
@@ -89,7 +97,8 @@ fn word_rule(pre: &str) -> Result<Value> {
         "qwen2" => Ok(sequence(split(QWEN2_SPLIT), byte_level(false))),
         "llama-bpe" | "llama3" => Ok(sequence(split(LLAMA3_SPLIT), byte_level(false))),
         other => Err(unsupported(format!(
-            "GGUF tokenizer with word rule `{other}`; built are gpt-2, smollm, qwen2 and llama-bpe"
+            "GGUF tokenizer with word rule `{}`; built are gpt-2, smollm, qwen2 and llama-bpe",
+            shown(other)
         ))),
     }
 }
@@ -97,8 +106,7 @@ fn word_rule(pre: &str) -> Result<Value> {
 /// Converts SentencePiece to BPE: merges follow from the scores, and unknown characters become bytes.
 fn sentencepiece_json(tables: &GgufTokenizer, added: &Added) -> Result<Value> {
     if tables.scores.len() != tables.tokens.len() {
-        let what = format!("{} scores for {} tokens", tables.scores.len(), tables.tokens.len());
-        return Err(Error::new("tokenizer-invalid", format!("GGUF tokenizer: {what}")));
+        return Err(invalid(&format!("{} scores for {} tokens", tables.scores.len(), tables.tokens.len())));
     }
     if (0..=255).any(|b| !tables.tokens.contains(&format!("<0x{b:02X}>"))) {
         return Err(unsupported("SentencePiece tokenizer without tokens for all bytes".into()));
@@ -128,12 +136,12 @@ fn sentencepiece_json(tables: &GgufTokenizer, added: &Added) -> Result<Value> {
         "pre_tokenizer": null,
         "post_processor": null,
         "decoder": { "type": "Sequence", "decoders": decoders },
-        "model": bpe(&tables.tokens, json!(merges_from_scores(tables)), json!(unknown), true),
+        "model": bpe(&tables.tokens, json!(merges_from_scores(tables)?), json!(unknown), true),
     }))
 }
 
 /// Returns all pairs of tokens whose concatenation is a token, best score first; ties go to the longer left part.
-fn merges_from_scores(tables: &GgufTokenizer) -> Vec<[&str; 2]> {
+fn merges_from_scores(tables: &GgufTokenizer) -> Result<Vec<[&str; 2]>> {
     let ids: HashMap<&str, usize> = tables.tokens.iter().enumerate().map(|(i, t)| (t.as_str(), i)).collect();
     let mut merges = Vec::new();
     for (id, token) in tables.tokens.iter().enumerate() {
@@ -142,9 +150,12 @@ fn merges_from_scores(tables: &GgufTokenizer) -> Vec<[&str; 2]> {
             cuts.filter_map(|(left, right)| Some((ids.get(left)?, ids.get(right)?, left, right))).collect();
         pairs.sort_by_key(|(left, right, ..)| (**left, **right));
         merges.extend(pairs.into_iter().map(|(_, _, left, right)| (tables.scores[id], [left, right])));
+        if merges.len() > MERGES_MAX {
+            return Err(invalid(&format!("more than {MERGES_MAX} merges follow from its scores")));
+        }
     }
     merges.sort_by(|a, b| b.0.total_cmp(&a.0));
-    merges.into_iter().map(|(_, pair)| pair).collect()
+    Ok(merges.into_iter().map(|(_, pair)| pair).collect())
 }
 
 /// Tokens matched in the text before anything else.
@@ -184,13 +195,38 @@ fn bpe(tokens: &[String], merges: Value, unknown: Value, byte_fallback: bool) ->
     })
 }
 
+/// Refuses tables that no vocabulary in use comes near, before anything is built of them.
+fn refuse_large(tables: &GgufTokenizer) -> Result<()> {
+    let bytes = tables.tokens.iter().map(String::len).sum();
+    for (count, limit, what) in [
+        (tables.tokens.len(), TOKENS_MAX, "tokens"),
+        (tables.merges.len(), MERGES_MAX, "merges"),
+        (bytes, VOCABULARY_BYTES_MAX, "bytes of tokens"),
+    ] {
+        if count > limit {
+            return Err(invalid(&format!("{count} {what}, the limit is {limit}")));
+        }
+    }
+    let compared = tables.tokens.iter().map(|token| (token.len() as u64).pow(2)).sum::<u64>();
+    if tables.model == "llama" && compared > COMPARED_BYTES_MAX {
+        let longest = tables.tokens.iter().map(String::len).max().unwrap_or(0);
+        return Err(invalid(&format!(
+            "{bytes} bytes of tokens, the longest of {longest}: too long for their number"
+        )));
+    }
+    Ok(())
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new("tokenizer-invalid", format!("GGUF tokenizer: {what}")).hint("fetch the file again")
+}
+
 /// Refuses two ids with one text: the vocabulary would lose one of them.
 fn refuse_doubles(tokens: &[String]) -> Result<()> {
     let mut seen = HashMap::with_capacity(tokens.len());
     for (id, token) in tokens.iter().enumerate() {
         if let Some(first) = seen.insert(token.as_str(), id) {
-            let message = format!("GGUF tokenizer: tokens {first} and {id} are both {token:?}");
-            return Err(Error::new("tokenizer-invalid", message).hint("fetch the file again"));
+            return Err(invalid(&format!("tokens {first} and {id} are both {:?}", shown(token))));
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ mod data;
 mod files_to_save;
 mod gguf;
 mod growth;
+mod guard;
 mod jinja;
 mod pairs;
 mod parquet_file;
@@ -24,6 +25,7 @@ pub use data::{
     FileSize, Prompt, Row, SftRow, each_prompt, file_size, load_sft, tokenize_prompt, tokenize_sft,
 };
 pub use files_to_save::files_to_save;
+pub use guard::panic_becomes_an_error;
 pub use pairs::{PairRow, PairTokens, load_pairs, tokenize_pair};
 pub use parquet_file::PARQUET_THREAD;
 pub use stop::{StopMatch, StopMatcher};

@@ -2,13 +2,31 @@
 //! Hugging Face's own library encodes. Byte-level vocabularies are decoded by a table, so that streaming does not
 //! allocate. Special tokens are never added: templates write them.
 
+mod build;
+mod expansion;
+pub(crate) mod file;
+mod small_json;
+
 use crate::gguf;
+use crate::growth::grown_bytes_max;
+use crate::guard::{guarded, on_a_stack};
+use file::File;
 use plimsoll_base::{Error, Result};
 use plimsoll_files::TokenizerFiles;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tokenizers::{OffsetReferential, OffsetType, PreTokenizer};
 
-const INPUT_BYTES_MAX: usize = 256 << 20;
+/// Longest text, as the longest line of data. The library takes about 200 bytes for each of its bytes.
+const INPUT_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the added tokens after normalization: they are kept.
+const ADDED_BYTES_MAX: f64 = (32 << 20) as f64;
+/// Characters of each text that is encoded when a tokenizer is opened, and how long all of them may take. Tokenizers in use
+/// take a millisecond; a regular expression may take minutes.
+const PROBE_CHARS: usize = 2000;
+const PROBE_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -16,6 +34,8 @@ pub struct Tokenizer {
     /// The bytes of each id, if decoding is concatenation.
     pub(crate) table: Option<TokenBytes>,
     special: Vec<bool>,
+    /// How many times as long its steps may make a text.
+    expansion: f64,
     /// True if a character outside the vocabulary would be lost silently.
     loses_unknown: bool,
     vocab_size: u32,
@@ -27,19 +47,31 @@ impl Tokenizer {
     /// Errors: `tokenizer-missing`, `tokenizer-invalid`, `tokenizer-unsupported`, `tokenizer-model-mismatch`.
     pub fn from_files(files: &TokenizerFiles, vocab: u32) -> Result<Tokenizer> {
         let json = tokenizer_json(files)?;
-        // Parsed first, because the library panics on a decoder that is not JSON. Its other panics are caught.
-        let config: Value = serde_json::from_slice(&json).map_err(|e| invalid(&e.to_string()))?;
-        let parsed = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(&json));
-        let parsed = parsed.map_err(|_| invalid("the library cannot read it"))?;
-        let mut inner = parsed.map_err(|e| invalid(&e.to_string()))?;
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(|e| invalid(&e.to_string()))?;
-        Tokenizer::new(inner, &config, vocab)
+        let read = on_a_stack("tokenizer", || {
+            let file = File::read(&json).map_err(|what| invalid(&what))?;
+            let tokenizer = Tokenizer::new(file, vocab)?;
+            tokenizer.probe()?;
+            Ok(tokenizer)
+        })?;
+        read.unwrap_or_else(|| Err(invalid("the library cannot use it")))
     }
 
-    fn new(inner: tokenizers::Tokenizer, config: &Value, vocab: u32) -> Result<Tokenizer> {
+    fn new(file: File, vocab: u32) -> Result<Tokenizer> {
+        let expansion =
+            expansion::encoded(&file.normalizer, &file.pre_tokenizer).map_err(|what| invalid(&what))?;
+        expansion::check_decoder(&file.decoder).map_err(|what| invalid(&what))?;
+        let added: usize = file.added.iter().filter(|token| token.normalized).map(|t| t.content.len()).sum();
+        if added as f64 * expansion > ADDED_BYTES_MAX {
+            let times = plimsoll_base::shown_number(expansion.round());
+            let what = format!("its added tokens of {added} bytes may become {times} times as long");
+            return Err(invalid(&format!("{what}, the limit is {ADDED_BYTES_MAX} bytes")));
+        }
+        let decoder = file.decoder["type"].as_str().map(str::to_string);
+        let loses_unknown = loses_unknown(&file);
+        let inner = build::tokenizer(file).map_err(|what| invalid(&what))?;
         let ids = inner.get_vocab(true);
         if let Some((token, &id)) = ids.iter().filter(|&(_, &id)| id >= vocab).max_by_key(|&(_, &id)| id) {
+            let token = plimsoll_base::shown(token);
             let message = format!("token `{token}` has id {id}, the model's embedding has {vocab} rows");
             return Err(Error::new("tokenizer-model-mismatch", message)
                 .hint("the tokenizer and the weights are of different models"));
@@ -52,9 +84,10 @@ impl Tokenizer {
             }
         }
         Ok(Tokenizer {
-            table: TokenBytes::build(&inner, config, vocab_size),
+            table: TokenBytes::build(&inner, decoder.as_deref(), vocab_size),
             special,
-            loses_unknown: loses_unknown(config),
+            expansion,
+            loses_unknown,
             vocab_size,
             inner,
         })
@@ -67,11 +100,16 @@ impl Tokenizer {
         if text.len() > INPUT_BYTES_MAX {
             return Err(invalid(&format!("a text of {} bytes, the limit is {INPUT_BYTES_MAX}", text.len())));
         }
+        self.check_expansion(text)?;
+        let encoded = guarded(|| match self.loses_unknown {
+            true => self.inner.encode(text, false),
+            false => self.inner.encode_fast(text, false),
+        });
+        let encoded = encoded.ok_or_else(|| invalid("the library cannot use it"))?;
+        let encoding = encoded.map_err(|e| invalid(&e.to_string()))?;
         if !self.loses_unknown {
-            let encoding = self.inner.encode_fast(text, false).map_err(|e| invalid(&e.to_string()))?;
             return Ok(encoding.get_ids().to_vec());
         }
-        let encoding = self.inner.encode(text, false).map_err(|e| invalid(&e.to_string()))?;
         let (mut end, mut whole) = (0, true);
         for &(from, to) in encoding.get_offsets() {
             whole &= from == end;
@@ -81,6 +119,59 @@ impl Tokenizer {
             return Err(self.unknown_character(text));
         }
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Encodes a few texts, so that a tokenizer that cannot, or takes minutes, is refused when it is opened.
+    fn probe(&self) -> Result<()> {
+        let begun = Instant::now();
+        for piece in ["a", "1", " ", "aB 1\n.é"] {
+            let text: String = piece.chars().cycle().take(PROBE_CHARS).collect();
+            // An error is one of this text, such as a character that the vocabulary lacks.
+            drop(self.inner.encode_fast(text, false));
+            let took = begun.elapsed();
+            if took > PROBE_TIME_MAX {
+                let (took, limit) = (took.as_secs_f64(), PROBE_TIME_MAX.as_secs());
+                return Err(invalid(&format!(
+                    "{PROBE_CHARS} characters take {took:.1} s, the limit is {limit} s"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a text that normalizer and pre-tokenizer would make too long. Only if they could, it is measured, in pieces
+    /// that stay short.
+    fn check_expansion(&self, text: &str) -> Result<()> {
+        let limit = grown_bytes_max(text.len());
+        if text.len() as f64 * self.expansion <= limit as f64 {
+            return Ok(());
+        }
+        let piece_bytes = (grown_bytes_max(0) as f64 / self.expansion).max(4.0) as usize;
+        let (mut rest, mut bytes) = (text, 0);
+        while !rest.is_empty() && bytes <= limit {
+            let (piece, after) = rest.split_at(rest.ceil_char_boundary(piece_bytes));
+            let expanded = guarded(|| self.expanded_bytes(piece));
+            bytes +=
+                expanded.ok_or_else(|| invalid("the library cannot use it"))?.map_err(|e| invalid(&e))?;
+            rest = after;
+        }
+        if bytes > limit {
+            let what = format!("it makes a text of {} bytes {bytes} bytes long or longer", text.len());
+            return Err(invalid(&format!("{what}, the limit is {limit}")));
+        }
+        Ok(())
+    }
+
+    /// Returns the length of a text after normalizer and pre-tokenizer.
+    fn expanded_bytes(&self, text: &str) -> std::result::Result<usize, String> {
+        // As the library does: added tokens are cut out, and the text between them is normalized part by part.
+        let added = self.inner.get_added_vocabulary();
+        let mut pieces = added.extract_and_normalize(self.inner.get_normalizer(), text);
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces).map_err(|e| e.to_string())?;
+        }
+        let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        Ok(splits.into_iter().map(|(piece, ..)| piece.len()).sum())
     }
 
     /// Returns a token that has another id, or none, in `other`; `None` if both agree.
@@ -125,7 +216,10 @@ impl Tokenizer {
                 String::from_utf8_lossy(&bytes).into_owned()
             }
             // The library's decoders never fail on ids that it encoded.
-            None => self.inner.decode(ids, skip_special).unwrap_or_default(),
+            None => {
+                let decoded = guarded(|| self.inner.decode(ids, skip_special));
+                decoded.and_then(|text| text.ok()).unwrap_or_default()
+            }
         }
     }
 
@@ -149,9 +243,9 @@ impl Tokenizer {
 }
 
 /// Returns the `tokenizer.json` of the files, built if they have none.
-pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Vec<u8>> {
+pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Cow<'_, [u8]>> {
     if let Some(json) = &files.tokenizer_json {
-        return Ok(json.clone());
+        return Ok(Cow::Borrowed(json));
     }
     let built = match &files.gguf {
         Some(tables) => gguf::tokenizer_json(tables)?,
@@ -161,7 +255,7 @@ pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Vec<u8>> {
                 .hint("fetch the model again; a tokenizer.model alone is converted by transformers' save_pretrained"));
         }
     };
-    Ok(serde_json::to_vec(&built).expect("a JSON value is written"))
+    Ok(Cow::Owned(serde_json::to_vec(&built).expect("a JSON value is written")))
 }
 
 /// Builds 256 tokens of one byte each, in order, then `<bos>`, `<eos>` and `<pad>`.
@@ -189,8 +283,8 @@ impl TokenBytes {
     }
 
     /// Builds a table if the decoder only concatenates tokens.
-    fn build(inner: &tokenizers::Tokenizer, config: &Value, vocab_size: u32) -> Option<TokenBytes> {
-        let byte_level = match config.get("decoder")?.get("type")?.as_str()? {
+    fn build(inner: &tokenizers::Tokenizer, decoder: Option<&str>, vocab_size: u32) -> Option<TokenBytes> {
+        let byte_level = match decoder? {
             "ByteLevel" => true,
             "Fuse" => false,
             _ => return None,
@@ -212,14 +306,13 @@ impl TokenBytes {
 }
 
 /// Returns true for a plain BPE without an unknown token, which drops unknown characters.
-fn loses_unknown(config: &Value) -> bool {
-    let is_null = |v: Option<&Value>| v.is_none_or(Value::is_null);
-    let model = &config["model"];
-    is_null(config.get("pre_tokenizer"))
-        && is_null(config.get("normalizer"))
-        && model["type"] == "BPE"
-        && is_null(model.get("unk_token"))
-        && model["byte_fallback"] != true
+fn loses_unknown(file: &File) -> bool {
+    let option = |name: &str| file.model.options.get(name).unwrap_or(&Value::Null);
+    file.pre_tokenizer.is_null()
+        && file.normalizer.is_null()
+        && option("type") == "BPE"
+        && option("unk_token").is_null()
+        && option("byte_fallback") != true
 }
 
 fn invalid(why: &str) -> Error {
