@@ -6,7 +6,7 @@
 use super::event::Event;
 use super::signatures::{Level, Signatures};
 use super::state::Suspicion;
-use super::text::regex;
+use super::text::{message, regex};
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -92,11 +92,12 @@ impl Choice<'_> {
         })
     }
 
-    /// A fault of no class that came before `event`.
+    /// A fault of no class that came before `event`. One in another log without a clock is taken to have: what waits
+    /// reports a death later than the log of the dead.
     fn fault_before(&self, event: &Event) -> Option<&Suspicion> {
         self.faults().find(|fault| match (fault.stamp, event.stamp) {
             (Some(fault), Some(event)) if fault.seconds != event.seconds => fault.seconds < event.seconds,
-            _ => fault.at.line < event.line,
+            _ => fault.file != event.file || fault.at.line < event.line,
         })
     }
 
@@ -107,7 +108,13 @@ impl Choice<'_> {
         let is_alone = self.signatures.classes[chosen.class].is_alone;
         let own = |event: &&&Event| event.class == chosen.class && event.file == chosen.file;
         let last = self.events.iter().filter(own).map(|event| event.line).max().unwrap_or(chosen.line);
-        self.faults().filter(|fault| fault.file == chosen.file).any(|fault| {
+        // Other ranks raise the same.
+        let kind = |text: &str| exception(text).map(str::to_string);
+        let is_other = |fault: &&Suspicion| {
+            fault.file == chosen.file
+                && (kind(&fault.at.text).is_none() || kind(&fault.at.text) != kind(&chosen.text))
+        };
+        self.faults().filter(is_other).any(|fault| {
             let after = fault.at.line.saturating_sub(last);
             fault.at.line + BURST_LINES < chosen.line
                 || after > 0 && (is_alone || after > WRAPPER_LINES && !fault.is_chained)
@@ -125,6 +132,13 @@ impl Choice<'_> {
         };
         self.suspicions.iter().min_by(|a, b| rank(a).cmp(&rank(b)).then(order(a, b)))
     }
+}
+
+/// Returns the name of the exception that a line shows, without its module.
+fn exception(line: &str) -> Option<&str> {
+    let (path, _) = message(line).split_once(':')?;
+    let name = path.rsplit('.').next()?;
+    name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_').then_some(name)
 }
 
 /// Returns true if the line reports a death elsewhere, or what runs survive.

@@ -15,6 +15,7 @@ use super::progress::SURVIVED;
 use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
 use super::state::{FileState, Suspicion};
 use super::text::{is_quiet, message, shown};
+use plimsoll_base::Bytes;
 use std::io::ErrorKind;
 
 /// Bytes after a line that are read with it.
@@ -336,7 +337,12 @@ impl<'s> Scanner<'s> {
                 let Some(found) = read.regex.captures(moment.near()) else { continue };
                 let names = read.regex.capture_names().flatten();
                 let fill = |says: String, name: &str| {
-                    says.replace(&format!("{{{name}}}"), found.name(name).map_or("?", |part| part.as_str()))
+                    let part = found.name(name).map_or("?", |part| part.as_str());
+                    let bytes = part.parse().ok().filter(|_| name == "bytes");
+                    says.replace(
+                        &format!("{{{name}}}"),
+                        &bytes.map_or(part.to_string(), |n| Bytes(n).to_string()),
+                    )
                 };
                 verdict.reasons.push(names.fold(read.says.clone(), fill));
                 verdict.first_steps.extend(read.first.clone());

@@ -21,8 +21,8 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"|(?:stdout|stderr) [FP]",
         r"|\(?\b(?:INFO|ERROR|WARNING|WARN|DEBUG|CRITICAL|FATAL)\b\)?:?(?: \d\d-\d\d \d\d:\d\d:\d\d)?(?: \[?[\w/.\-]+\.\w+:\d+\]?)?",
         r"|\[[\w/.\-]+\.(?:py|cc|cpp|cu):\d+(?::\w+)?\]:?",
-        r"|\d{1,4}: |[\w-]+-\d+: ", // srun -l, pods
-        r"|\|(?: *[\w.:-]+ *\|)+",  // | ERROR | stderr |
+        r"|\d{1,4}: |[\w-]+-\d+: |\d+\.\d+s \d+ ", // srun -l, pods, notebooks
+        r"|\|(?: *[\w.:-]+ *\|)+",                 // | ERROR | stderr |
         r"|[│┃](?: |$)|E(?: {3,})",
         r"))+",
     ))
@@ -60,10 +60,16 @@ pub fn tag(line: &str) -> Option<&str> {
     TAG.captures(line).and_then(|found| found.get(1)).map(|found| found.as_str())
 }
 
-/// What a logger calls a line that ends nothing.
-static QUIET: LazyLock<Regex> = LazyLock::new(|| regex(r"\b(?:INFO|DEBUG|WARNING|WARN|NOTICE|Warning)\b"));
+/// What a logger calls a line that ends nothing, where loggers write it. NCCL's "NCCL WARN" is its word for a failure.
+static QUIET: LazyLock<Regex> = LazyLock::new(|| {
+    regex(concat!(
+        r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:INFO|DEBUG|WARNING|WARN|NOTICE)\b[\s:\]|)\-]", // [INFO], 10:11:12 WARN, - INFO -
+        r"|\b\w*Warning:",                      // x.py:12: UserWarning:
+        r"|(?:^|[\[\s])[IW]\d{3,4} \d\d:\d\d:", // glog's W0302 10:11:12
+    ))
+});
 /// Characters in which a logger names the level.
-const LEVEL_CHARS: usize = 100;
+const LEVEL_CHARS: usize = 160;
 
 /// Returns true if its logger calls the line information or a warning.
 pub fn is_quiet(line: &str) -> bool {
@@ -98,6 +104,7 @@ mod tests {
             ("│ RuntimeError: x", "RuntimeError: x"),
             ("2026-03-01 10:11:12 | ERROR | stderr | RuntimeError: x", "RuntimeError: x"),
             ("train-worker-0: RuntimeError: x", "RuntimeError: x"),
+            ("704.7s 1461 RuntimeError: x", "RuntimeError: x"),
             ("[2026-03-01 10:11:12 TP0 DP1] RuntimeError: x", "RuntimeError: x"),
             (
                 "|    0   N/A  N/A     52464      C   python  307MiB |",
@@ -109,6 +116,31 @@ mod tests {
             ),
         ] {
             assert_eq!(message(line), expect, "{line}");
+        }
+    }
+
+    #[test]
+    fn levels_are_where_loggers_write_them() {
+        for line in [
+            "INFO 03-02 10:00:00 [a.py:1] x",
+            "(EngineCore pid=5) WARNING 03-02 10:00:00 x",
+            "2026-03-01 10:11:12,000 WARNING worker.py:1839 -- x",
+            "2026-03-01 10:11:12,000 - __main__ - INFO - x",
+            "[2026-03-01 10:11:12,123] [INFO] [launch.py:319:f] x",
+            "/opt/a.py:12: UserWarning: x",
+            "[rank0]:[W306 12:24:36.982942725 ProcessGroupNCCL.cpp:1496] x",
+            "WARNING:root:x",
+        ] {
+            assert!(is_quiet(line), "{line}");
+        }
+        for line in [
+            "node1:5:9 [0] init.cc:844 NCCL WARN Duplicate GPU detected",
+            "DistBackendError: NCCL error, invalid usage (run with NCCL_DEBUG=WARN for details)",
+            "[rank0]:[E306 12:24:36.982942725 ProcessGroupNCCL.cpp:1496] x",
+            "ERROR 03-02 10:00:00 [a.py:1] x",
+            "ValueError: log level INFO is not known",
+        ] {
+            assert!(!is_quiet(line), "{line}");
         }
     }
 
