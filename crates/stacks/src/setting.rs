@@ -39,9 +39,14 @@ pub(crate) fn named_trainer(settings: &[Setting]) -> Option<String> {
     settings.iter().rev().find(|one| one.key == TRAINER).map(|one| one.value.clone())
 }
 
-/// Text for a comment or a message: control characters, line breaks among them, as spaces, at most 160 characters.
+/// Text for a comment or a message, at most 160 characters of it.
 pub(crate) fn one_line(text: &str) -> String {
-    text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    printable(&text.chars().take(160).collect::<String>())
+}
+
+/// Text with control characters, line breaks among them, as spaces: a comment may hold none.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A whole number, also as `1_000` or `1e3`.

@@ -216,6 +216,12 @@ fn an_agent_is_an_environment() {
     );
     assert!(run.contains("#   left out: prompt_data = data/train.jsonl: the environment's `reset`"), "{run}");
     assert!(!run.contains("[[reward]]"), "{run}");
+    let file = Folder::new();
+    let sets = ["model=random:qwen2.5-0.5b", "environment.env=text:guess-number"];
+    let file = file.write("run.toml", &run);
+    let output =
+        plimsoll(&["plan", &file, "--limit", "host=512GiB,disk=4TiB", "--set", sets[0], "--set", sets[1]]);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", text(&output.stderr));
 }
 
 /// What is not built is refused, and with --force named in the run file.

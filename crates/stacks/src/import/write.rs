@@ -1,7 +1,7 @@
 //! Writes a draft as the text of a run file, with remarks as comments at its end.
 
 use super::draft::{Draft, Entry, Fate, Line};
-use crate::setting::{TRAINER, one_line};
+use crate::setting::{TRAINER, one_line, printable};
 use crate::unbuilt;
 
 #[derive(Clone, Debug)]
@@ -100,6 +100,6 @@ impl Draft {
                 Fate::Carried | Fate::Changed(_) | Fate::NotBuilt(_) => {}
             }
         }
-        remarks
+        remarks.iter().map(|remark| printable(remark)).collect()
     }
 }

@@ -424,6 +424,9 @@ impl<'a> Run<'a> {
         if self.options.whole("lora_rank")?.unwrap_or(0) > 0 {
             self.ledger.note("lora_rank: adapters are planned as training of all weights, which is more");
         }
+        if self.options.flag_or("load_in_4bit", false)? {
+            self.ledger.note("load_in_4bit: weights are planned in bf16, which is more");
+        }
         self.ledger.note("Ray's monitor kills from 95 % of the limit on; its object store and the batches in it are not in the rows");
         Ok(self.ledger)
     }

@@ -78,7 +78,7 @@ pub(super) static TABLE: Table = Table {
         ("compute_fp32_loss|model.compute_fp32_loss_enable", Idle, Lost("the loss is always f32 here")),
         ("aux_loss_coef|actor.aux_loss_coef|model.aux_loss_coef", Idle, Lost("only a model with experts has such a loss")),
         ("lora_rank|ds.lora.rank", Used, NotBuilt(Adapters)),
-        ("load_in_4bit|ds.load_in_4bit", Idle, NotBuilt(Quantisation)),
+        ("load_in_4bit|ds.load_in_4bit", Used, NotBuilt(Quantisation)),
         ("enforce_eager|vllm.enforce_eager", Idle, Lost(why::EAGER)),
         ("packing_samples|ds.packing_samples", Idle, Lost(why::PACKED)),
         ("entropy_loss_coef|actor.entropy_coef", Idle, Number("loss.entropy_coef")),

@@ -108,7 +108,10 @@ pub(super) fn rules(options: &Options, _: Version, limits: &Limits, models: &Mod
     let per_node = limits.gpus.as_ref().map_or(ranks, |known| known.value);
     let (mut ledger, group) = Ledger::of_one_group("trainer, engine", ranks, per_node);
     let sharding = sharding(options, &mut ledger)?;
-    let adapters = options.flag_or("use_peft", false)?;
+    let adapters = options.flag_or("use_peft", false)? || options.has("peft_config");
+    if options.flag_or("load_in_4bit", false)? || options.flag_or("load_in_8bit", false)? {
+        ledger.note("load_in_4bit and load_in_8bit: weights are planned in their dtype, which is more");
+    }
     // DeepSpeed holds bf16, whatever the file names.
     let element = match sharding {
         Sharding::Zero(_) => 2,
@@ -167,7 +170,7 @@ impl Run<'_> {
         }
         if self.adapters {
             self.ledger.note(
-                "use_peft: gradients and states of the adapters, a few per cent of the weights, are left out",
+                "use_peft, peft_config: gradients and states of the adapters, a few per cent of the weights, are left out",
             );
         }
         self.passes()?;

@@ -107,6 +107,9 @@ pub(super) fn rules(
     run.save(&actor)?;
     run.judge_longest()?;
     run.ledger.goes_through(|phase| phase != Phase::Critic || has_critic);
+    if options.whole("actor_rollout_ref.model.lora_rank")?.unwrap_or(0) > 0 {
+        run.ledger.note("lora_rank: adapters are planned as training of all weights, which is more");
+    }
     run.ledger.note("Ray's monitor kills from 95 % of the limit on; its object store keeps every page that it has touched, up to 30 % of memory");
     Ok(run.ledger)
 }

@@ -219,6 +219,12 @@ fn trl_by_its_sharding() {
         );
     }
     assert_eq!(bytes(&more(""), "trainer", "logits", Pool::Device), 4 * 1024 * 152_064 * 10);
+    // An adapter that a script makes is one that a flag asks for.
+    for adapter in ["use_peft=True", "peft_config=LoraConfig"] {
+        let plan = more(adapter);
+        assert_eq!(bytes(&plan, "trainer", "gradients", Pool::Device), 0, "{adapter}");
+        assert_eq!(plan.items(), more("use_peft=True").items(), "{adapter}");
+    }
     assert_eq!(bytes(&more("use_liger_loss=true"), "trainer", "logits", Pool::Device), 0);
     let both = planned("trl", "1.10.0", &format!("{base} generation_batch_size=8 steps_per_generation=2"));
     assert_eq!(both.unwrap_err().slug, "run-settings-contradict");

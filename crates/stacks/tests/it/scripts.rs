@@ -45,6 +45,8 @@ fn variables_of_a_script() {
         ("A=x", "'$A'", Some("$A")),
         ("A=x", "\"$A\"", Some("x")),
         ("A=1\nA+=2", "$A", Some("12")),
+        ("A=(1)\nA+=(data.shuffle=False)", "${A[@]}", Some("1")),
+        ("if [ $1 ]; then B=1; else A=5; fi", "${A:-3}", None),
         ("# it's a comment\nA=1", "$A", Some("1")),
         ("cat <<X\nit's text\nX\nA=1", "$A", Some("1")),
         ("A=1", "$A 2>&1 | tee log", Some("1")),
@@ -158,6 +160,9 @@ fn models_data_and_rewards_of_a_script() {
 fn r_reading_was_quadratic() {
     let half = |text: &str| text.repeat((1 << 19) / text.len());
     let whole = |text: &str| text.repeat((1 << 20) / text.len() - 100);
+    let numbered = |before: &str, after: &str, count: usize| -> String {
+        (0..count).map(|number| format!("{before}{number}{after}")).collect()
+    };
     let start = "python3 -m verl.trainer.main_ppo data.train_batch_size=4 data.seed=";
     let files = [
         ("verl", format!("{start}{}", "${".repeat(200_000))),
@@ -168,6 +173,19 @@ fn r_reading_was_quadratic() {
         ("verl", format!("A=({})\n{start}{}", half("x "), half("\"${A[@]}\" "))),
         ("verl", format!("{start}4\n{}", whole("if a; then\nA=1\n"))),
         ("verl", format!("{start}4\n{}", whole("cat <<A\n"))),
+        ("verl", format!("{start}4\n{}", whole("<<A "))),
+        ("verl", format!("{}{start}$A", whole("A+=xxxx\n"))),
+        ("verl", format!("if\nA=({})\n{}{start}$A", half("x "), half("A+=(x)\n"))),
+        ("verl", format!("if\n{}{}{start}4", numbered("A", "=1\n", 20_000), half("else\n"))),
+        (
+            "verl",
+            format!(
+                "{}{}{}{start}4",
+                "if\n".repeat(100_000),
+                numbered("A", "=1\n", 20_000),
+                "fi\n".repeat(100_000)
+            ),
+        ),
         ("verl", format!("data:\n  seed: {}\n{}", half("x"), half("  a: ${data.seed}\n"))),
         ("trl", whole("GRPOConfig(")),
         ("trl", format!("GRPOConfig({})", whole("seed=1,"))),

@@ -74,6 +74,11 @@ impl Variables {
         self.known.insert(name.into(), words);
     }
 
+    /// Takes a variable away, to give it another value.
+    pub fn take(&mut self, name: &str) -> Option<Vec<Word>> {
+        self.known.remove(name)
+    }
+
     pub fn forget(&mut self, name: &str) {
         self.known.remove(name);
     }
@@ -151,6 +156,8 @@ impl Variables {
             return words;
         }
         match operator {
+            // One that a branch may have set has no default.
+            _ if self.branched.contains(&name) => self.unknown(&name, written()),
             Some(operator @ (":-" | ":=" | "-" | "=")) if depth < DEPTH_MAX => {
                 let mut at = operator_at + operator.len();
                 let word = self.default(&chars[..inside.end], closings, &mut at, depth + 1);
@@ -195,7 +202,8 @@ impl Variables {
         }
     }
 
-    fn value(&mut self, name: &str) -> Option<Vec<Word>> {
+    /// A copy of the value of a variable; none once copies have taken too much.
+    pub fn value(&mut self, name: &str) -> Option<Vec<Word>> {
         let words = self.known.get(name).filter(|_| self.filled_bytes <= FILLED_BYTES_MAX)?;
         self.filled_bytes += words.iter().map(|word| word.text.len() + size_of::<Word>()).sum::<usize>();
         let is_short = words.iter().all(|word| word.text.len() <= VALUE_BYTES_MAX);

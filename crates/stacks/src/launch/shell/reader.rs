@@ -1,7 +1,8 @@
 //! Reads a script into commands: words, quotes, comments, redirections, here documents, assignments and branches.
 
 use super::expand::{Closings, Variables};
-use super::word::Word;
+use super::word::{VALUE_BYTES_MAX, Word};
+use std::collections::VecDeque;
 
 /// What a script says: its commands, and the variables that it sets.
 pub(crate) struct Script {
@@ -10,10 +11,28 @@ pub(crate) struct Script {
     pub variables: Vec<(String, String, usize)>,
 }
 
-/// A branch of the script, whose variables are not known after it: each name that it sets, with its value before.
+const TOO_LONG: &str = "holds more than a variable may hold here";
+/// Deepest branches that are followed.
+const BRANCHES_MAX: usize = 64;
+/// Most words of an array that grows.
+const WORDS_MAX: usize = 4096;
+
+/// A branch of the script, whose variables are not known after it.
 #[derive(Default)]
 struct Branch {
+    /// Each name that this arm of it has set, with its value before.
     touched: Vec<(String, Option<Vec<Word>>)>,
+    /// Names that earlier arms and inner branches have set.
+    others: Vec<String>,
+}
+
+/// What an assignment does to the value that a variable had.
+enum Before {
+    Goes,
+    /// `NAME+=text` makes it longer, `NAME+=(a b)` adds words.
+    Grows {
+        is_list: bool,
+    },
 }
 
 pub(super) struct Shell {
@@ -26,8 +45,10 @@ pub(super) struct Shell {
     closings: Closings,
     variables: Variables,
     branches: Vec<Branch>,
+    /// Branches within the deepest one that is followed.
+    deeper: usize,
     /// Where the text of here documents ends that the current line announces.
-    documents: Vec<String>,
+    documents: VecDeque<String>,
     assigned: Vec<(String, String, usize)>,
 }
 
@@ -47,7 +68,8 @@ pub(super) fn read(text: &str) -> Script {
         at: 0,
         variables: Variables::new(),
         branches: Vec::new(),
-        documents: Vec::new(),
+        deeper: 0,
+        documents: VecDeque::new(),
         assigned: Vec::new(),
     };
     let mut commands = Vec::new();
@@ -74,7 +96,7 @@ impl Shell {
 
     /// Reads the text of a here document as a script of its own, so that a quote in it ends with it.
     fn document(&mut self, into: &mut Vec<Vec<Word>>) {
-        let mark = self.documents.remove(0);
+        let Some(mark) = self.documents.pop_front() else { return };
         let (mut close, mut after) = (self.end, self.end);
         let mut start = self.at;
         while start < self.end {
@@ -140,9 +162,10 @@ impl Shell {
     /// True for a word after which a command begins. Branches are followed on the way.
     fn is_opener(&mut self, word: &str) -> bool {
         match word {
-            "if" | "for" | "while" | "until" | "case" | "select" => {
-                self.branches.push(Branch::default());
-            }
+            "if" | "for" | "while" | "until" | "case" | "select" => match self.branches.len() {
+                0..BRANCHES_MAX => self.branches.push(Branch::default()),
+                _ => self.deeper += 1,
+            },
             "else" | "elif" => self.restore(false),
             "fi" | "done" | "esac" => self.restore(true),
             _ => {}
@@ -150,23 +173,27 @@ impl Shell {
         matches!(word, "export" | "declare" | "local" | "readonly" | "typeset" | "then" | "do" | "else" | "{")
     }
 
-    /// Takes back what a branch has set: at its end for good, at `else` for the other branch.
+    /// Takes back what an arm of a branch has set: at `else` for the other arm, at the end for good.
     fn restore(&mut self, is_end: bool) {
+        if self.deeper > 0 {
+            self.deeper -= usize::from(is_end);
+            return;
+        }
         let Some(mut branch) = self.branches.pop() else { return };
         // The last one first, so that the oldest value is what remains.
-        for (name, before) in branch.touched.iter().rev() {
+        for (name, before) in branch.touched.drain(..).rev() {
             match before {
-                Some(words) if !is_end => self.variables.set(name, words.clone()),
-                None if !is_end => self.variables.forget(name),
-                _ => self.variables.depends(name),
+                Some(words) => self.variables.set(&name, words),
+                None => self.variables.forget(&name),
             }
+            branch.others.push(name);
         }
         if !is_end {
-            // Kept, because the end of the other branch makes it unknown.
-            branch.touched.iter_mut().for_each(|(_, before)| *before = None);
-            self.branches.push(branch);
-        } else if let Some(outer) = self.branches.last_mut() {
-            outer.touched.extend(branch.touched);
+            return self.branches.push(branch);
+        }
+        branch.others.iter().for_each(|name| self.variables.depends(name));
+        if let Some(outer) = self.branches.last_mut() {
+            outer.others.append(&mut branch.others);
         }
     }
 
@@ -187,7 +214,7 @@ impl Shell {
         self.word(false, &mut target);
         if let (true, Some(mark)) = (operator.starts_with("<<") && !operator.starts_with("<<<"), target.pop())
         {
-            self.documents.push(mark.text);
+            self.documents.push_back(mark.text);
         }
     }
 
@@ -204,12 +231,13 @@ impl Shell {
         let line = self.lines[self.at] as usize;
         self.at = sign + 1;
         let mut words = Vec::new();
-        match self.peek(0) {
-            Some('(') => {
+        let is_list = self.peek(0) == Some('(');
+        match is_list {
+            true => {
                 self.at += 1;
                 self.list(&mut words);
             }
-            _ => {
+            false => {
                 self.word(false, &mut words);
                 if words.is_empty() {
                     words.push(Word { line, ..Word::default() });
@@ -221,24 +249,27 @@ impl Shell {
                 }
             }
         }
-        self.keep(&name, words, adds);
+        let before = if adds { Before::Grows { is_list } } else { Before::Goes };
+        self.keep(&name, words, before);
         true
     }
 
-    fn keep(&mut self, name: &str, mut words: Vec<Word>, adds: bool) {
-        let before = self.variables.get(name).cloned();
-        if let (true, Some(mut all)) = (adds, before.clone()) {
-            match (all.as_mut_slice(), words.as_slice()) {
-                ([one], [more]) => {
+    fn keep(&mut self, name: &str, mut words: Vec<Word>, what_was: Before) {
+        if !self.branches.is_empty() {
+            let before = self.variables.value(name);
+            self.branches.last_mut().expect("there is one").touched.push((name.into(), before));
+        }
+        if let (Before::Grows { is_list }, Some(mut all)) = (what_was, self.variables.take(name)) {
+            match (is_list, all.as_mut_slice(), words.as_slice()) {
+                // As there, text goes to the first word of an array.
+                (false, [one, ..], [more]) if one.text.len() + more.text.len() <= VALUE_BYTES_MAX => {
                     one.text += &more.text;
                     one.open = one.open.or(more.open);
                 }
-                _ => all.append(&mut words),
+                (true, all_words, _) if all_words.len() + words.len() <= WORDS_MAX => all.append(&mut words),
+                _ => all = vec![Word { open: Some(TOO_LONG), ..Word::default() }],
             }
             words = all;
-        }
-        if let Some(branch) = self.branches.last_mut() {
-            branch.touched.push((name.into(), before));
         }
         self.variables.set(name, words);
     }
