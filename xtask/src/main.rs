@@ -1,8 +1,8 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
-//! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; and of the verifiers under hostile text:
-//! `cargo xtask fuzz-grade`; of two binaries against each other: `cargo xtask same-bits`. `cargo xtask index` writes the list
-//! of error pages, `cargo xtask book` builds the docs. `cargo xtask cycles` and `rooms` print what two of
-//! tidy's checks measure.
+//! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; of every parser under hostile files, and of
+//! the verifiers under hostile text: `cargo xtask fuzz` and `fuzz-grade`; of two binaries against each other:
+//! `cargo xtask same-bits`. `cargo xtask index` writes the list of error pages, `cargo xtask book` builds the docs.
+//! `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
 
 mod book;
 mod cycles;
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         ["kernels", "--check"] => cargo(&KERNELS, &["--nocapture".into()]),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
+        ["fuzz", ..] => cargo(&FUZZ, &arguments[1..]),
         ["fuzz-grade", ..] => cargo(&FUZZ_GRADE, &arguments[1..]),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
@@ -82,12 +83,17 @@ fn cargo(words: &[&str], arguments: &[String]) -> ExitCode {
 
 /// Compiles every kernel for every architecture; NVRTC must be there.
 const KERNELS: [&str; 7] = ["test", "-p", "plimsoll-cuda", "--test", "it", "kernels::", "--"];
+/// Reads mutated files with every parser of files that other people wrote, with overflow checks on.
+const FUZZ: [&str; 5] = ["run", "-q", "-p", "fuzz", "--"];
 /// Grades mutated and random texts with every verifier, with overflow checks on.
 const FUZZ_GRADE: [&str; 7] = ["run", "-q", "-p", "plimsoll-reward", "--example", "fuzz_grade", "--"];
 
 fn usage() -> ExitCode {
     eprintln!(
         "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | book | kernels --check | truth [--runs N] [--seed S]"
+    );
+    eprintln!(
+        "       cargo xtask fuzz [--seconds N] [--seed S] [--from N] [--target NAME] [--show] [--out FILE]"
     );
     eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(

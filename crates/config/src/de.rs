@@ -3,7 +3,7 @@
 use super::aliases;
 use super::provenance::{Origin, Source};
 use super::tree::{Node, Table, Value};
-use plimsoll_base::Error;
+use plimsoll_base::{Error, shown, shown_number};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor,
@@ -166,10 +166,10 @@ fn expected_words(expected: &dyn Expected) -> String {
 
 fn unexpected_words(got: Unexpected<'_>) -> String {
     match got {
-        Unexpected::Str(text) => format!("the string \"{text}\""),
+        Unexpected::Str(text) => format!("the string \"{}\"", shown(text)),
         Unexpected::Signed(number) => format!("the whole number {number}"),
         Unexpected::Unsigned(number) => format!("the whole number {number}"),
-        Unexpected::Float(number) => format!("the number {number}"),
+        Unexpected::Float(number) => format!("the number {}", shown_number(number)),
         Unexpected::Bool(value) => format!("{value}"),
         Unexpected::Map => "a table".into(),
         Unexpected::Seq => "a list".into(),

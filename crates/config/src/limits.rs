@@ -1,12 +1,17 @@
 //! Checks of values: errors for those that are out of range, and for keys that contradict each other.
 
 use super::provenance::Provenance;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, shown, shown_number};
 
 /// Largest number of tokens of a sequence or micro-batch; a larger one is a typing error.
 pub(super) const TOKENS_MAX: u32 = 1 << 22;
 
 pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
+    let value = value.to_string();
+    let value = match value.parse() {
+        Ok(number) => shown_number(number).into(),
+        Err(_) => shown(&value),
+    };
     at.error("bad-value", key, &format!("`{key}` is {value}; it takes {takes}"))
         .hint(format!("set {key} to {takes}"))
 }

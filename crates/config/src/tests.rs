@@ -54,6 +54,23 @@ fn layers_win_in_their_order_and_remember_it() {
     assert!(keys.contains(&"reward.1.kind".to_string()), "{keys:?}");
 }
 
+/// A number was printed with 300 digits, a text with all its letters.
+#[test]
+fn r_a_long_value_was_printed_whole() {
+    let long = "x".repeat(100_000);
+    for (set, words) in [
+        ("train.learning_rate=1.7e308".into(), "is 1.7e308; it takes"),
+        ("rollout.group_size=1.7e308".into(), "the number 1.7e308"),
+        (format!("rollout.group_size={long}"), "xxx... (100000 bytes)"),
+        (format!("method={long}"), "bytes"),
+        (format!("{long}=1"), "bytes"),
+    ] {
+        let error = load_text(GOOD, &[&set], &[]).unwrap_err();
+        assert!(error.message.contains(words), "{error}");
+        assert!(error.to_string().lines().all(|line| line.chars().count() < 2200), "{error}");
+    }
+}
+
 #[test]
 fn set_takes_toml_if_it_parses_and_a_string_otherwise() {
     let sets = [

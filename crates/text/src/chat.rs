@@ -1,9 +1,11 @@
 //! Chat templates: Jinja as Hugging Face runs it, by a metered interpreter. A template comes with a model and is not trusted.
 
-use crate::jinja::{Context, Template};
-use plimsoll_base::{Error, Result};
+use crate::jinja::{Context, SOURCE_BYTES_MAX, Template};
+use plimsoll_base::{Error, Result, shown};
 use plimsoll_files::TokenizerFiles;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::path::Path;
 
 /// Special tokens that templates may name.
 const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
@@ -36,6 +38,13 @@ impl ChatTemplate {
         let template = Template::parse(template).map_err(|what| invalid(&what))?;
         let special = special.iter().map(|(name, token)| (name.to_string(), token.to_string())).collect();
         Ok(ChatTemplate { template, special })
+    }
+
+    /// Reads `data.chat_template`: a template, or the path of a file with one.
+    ///
+    /// Errors: `chat-template-invalid`.
+    pub fn from_setting(setting: &str) -> Result<ChatTemplate> {
+        ChatTemplate::new(&template_text(setting)?, &[])
     }
 
     /// Parses the template of a model, if it has one.
@@ -77,6 +86,32 @@ pub(crate) fn special_token(files: &TokenizerFiles, name: &str) -> Option<String
     tables.tokens.get(id as usize).cloned()
 }
 
+/// Returns the text of the template that `data.chat_template` gives. A text without a tag would be the same prompt for every
+/// conversation, so it is a path.
+///
+/// Errors: `chat-template-invalid`.
+pub fn template_text(setting: &str) -> Result<Cow<'_, str>> {
+    if setting.contains("{{") || setting.contains("{%") {
+        return Ok(Cow::Borrowed(setting));
+    }
+    let path = Path::new(setting);
+    let refused = |what: String| {
+        Error::new("chat-template-invalid", format!("data.chat_template = {:?}: {what}", shown(setting)))
+            .hint("write a Jinja template, the path of a file with one, or \"none\"")
+    };
+    let file = std::fs::metadata(path)
+        .map_err(|err| refused(format!("no tag of a template, and no file: {err}")))?;
+    if !file.is_file() || file.len() > SOURCE_BYTES_MAX as u64 {
+        let what = format!("not a regular file of at most {SOURCE_BYTES_MAX} bytes: it has {}", file.len());
+        return Err(refused(what));
+    }
+    let text = std::fs::read_to_string(path).map_err(|err| refused(err.to_string()))?;
+    match text.contains("{{") || text.contains("{%") {
+        true => Ok(Cow::Owned(text)),
+        false => Err(refused("the file has no tag of a template, `{{ ... }}` or `{% ... %}`".into())),
+    }
+}
+
 fn invalid(what: &str) -> Error {
     Error::new("chat-template-invalid", format!("chat template{what}"))
         .hint("set data.chat_template to a template that fits the conversation")
@@ -113,6 +148,34 @@ mod tests {
             ),
         ] {
             assert_eq!(render(template, &one).unwrap(), expect, "{template}");
+        }
+    }
+
+    /// A path was taken for a template of its own letters: every prompt was the path.
+    #[test]
+    fn r_a_path_was_a_template() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+        std::fs::write(path("t.jinja"), "{{ messages[0].content }}\n").unwrap();
+        std::fs::write(path("plain"), "no template").unwrap();
+        std::fs::write(path("bytes"), b"{{ \xff }}").unwrap();
+        std::fs::write(path("long"), " ".repeat(300_000)).unwrap();
+        let user = [Message::new("user", "hi")];
+        for setting in [path("t.jinja"), "{{ messages[0].content }}".into()] {
+            assert_eq!(ChatTemplate::from_setting(&setting).unwrap().render(&user, true).unwrap(), "hi");
+        }
+        for (setting, words) in [
+            (path("absent.jinja"), "no tag of a template, and no file: No such file"),
+            (path("plain"), "the file has no tag"),
+            (path("bytes"), "UTF-8"),
+            (path("long"), "it has 300000"),
+            (dir.path().to_str().unwrap().to_string(), "not a regular file"),
+            (String::new(), "no file"),
+            ("x".repeat(100_000), "no file"),
+        ] {
+            let error = ChatTemplate::from_setting(&setting).unwrap_err();
+            assert_eq!(error.slug, "chat-template-invalid");
+            assert!(error.message.contains(words) && error.message.len() < 500, "{error}");
         }
     }
 

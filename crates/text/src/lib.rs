@@ -20,7 +20,7 @@ mod strings;
 mod tasks;
 mod tokenizer;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::{ChatTemplate, Message, template_text};
 pub use data::{
     FileSize, Prompt, Row, SftRow, each_prompt, file_size, load_sft, tokenize_prompt, tokenize_sft,
 };

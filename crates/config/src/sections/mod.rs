@@ -140,8 +140,8 @@ pub struct Data {
     /// Put before every prompt as a system message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// A Jinja template instead of the tokenizer's; `none` takes strings as they are. With a template a string is one user
-    /// message, unless it already contains the template's own marks.
+    /// A Jinja template, or the path of a file with one, instead of the tokenizer's; `none` takes strings as they are. With a
+    /// template a string is one user message, unless it already contains the template's own marks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
     /// Longest prompt in tokens; the longest in the data if absent.

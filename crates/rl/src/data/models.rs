@@ -214,7 +214,7 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     let template = match data.chat_template.as_deref() {
         None => ChatTemplate::from_files(&model.tokenizer)?,
         Some("none") => None,
-        Some(source) => Some(ChatTemplate::new(source, &[])?),
+        Some(setting) => Some(ChatTemplate::from_setting(setting)?),
     };
     let strings = Strings::of(template.as_ref());
     let system_prompt = data.system_prompt.clone();

@@ -7,8 +7,9 @@ use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Loaded, RunFile, RunSpec};
 use plimsoll_files::{OpenModel, config_json, digest, record_of};
 use plimsoll_plan::Resolved;
-use plimsoll_text::files_to_save;
+use plimsoll_text::{files_to_save, template_text};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -291,6 +292,12 @@ fn text_side(run: &RunSpec, model: &OpenModel) -> Result<BTreeMap<String, String
         let what =
             if name == TOKENIZER_CONFIG { "tokenizer_config.json, with the chat template," } else { name };
         files.insert(format!("{what} of {source}"), digest(&bytes));
+    }
+    // A template that the run file holds is compared with it; a file may have changed since.
+    if let Some(setting) = run.data.chat_template.as_deref().filter(|setting| *setting != "none")
+        && let Cow::Owned(text) = template_text(setting)?
+    {
+        files.insert(format!("the chat template {setting}"), digest(text.as_bytes()));
     }
     Ok(files)
 }

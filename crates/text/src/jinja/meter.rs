@@ -5,7 +5,7 @@ use plimsoll_base::Bytes;
 use std::cell::Cell;
 
 /// Longest source. The longest templates of published models have about 30 KiB.
-pub(super) const SOURCE_BYTES_MAX: usize = 256 << 10;
+pub(crate) const SOURCE_BYTES_MAX: usize = 256 << 10;
 /// Most tags, `{% ... %}` and `{{ ... }}`, in one template. Long published ones have about 400.
 pub(super) const TAGS_MAX: usize = 4096;
 /// How deep expressions and blocks may nest; a chain of n operators, filters or attributes is n deep.

@@ -28,7 +28,8 @@ mod tests;
 
 use crate::growth::grown_bytes_max;
 use crate::strftime::now_seconds;
-use meter::{Fault, Meter, SOURCE_BYTES_MAX};
+pub(crate) use meter::SOURCE_BYTES_MAX;
+use meter::{Fault, Meter};
 use value::{Items, Value};
 
 /// A parsed template.

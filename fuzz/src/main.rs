@@ -1,0 +1,61 @@
+//! `cargo xtask fuzz`: one target in this process, or all of them, each in a process of its own.
+
+use fuzz::session::{self, Options};
+use fuzz::{report, targets};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+struct Words {
+    options: Options,
+    target: Option<String>,
+    out: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let Some(Words { options, target, out }) = words() else {
+        let names: Vec<&str> = targets::TARGETS.iter().map(|target| target.name).collect();
+        eprintln!("usage: fuzz [--seconds N] [--seed S] [--from N] [--target NAME] [--show] [--out FILE]");
+        eprintln!("targets: {}", names.join(", "));
+        return ExitCode::from(2);
+    };
+    let Some(name) = target else {
+        let rows = report::all(&options);
+        if let Some(Err(err)) = out.map(|path| report::write(&path, &options, &rows)) {
+            eprintln!("{err}");
+            return ExitCode::FAILURE;
+        }
+        return if rows.iter().all(|(_, row)| row.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    };
+    let Some(target) = targets::TARGETS.iter().find(|target| target.name == name) else {
+        eprintln!("no target {name}");
+        return ExitCode::from(2);
+    };
+    let outcome = session::run(target, &options);
+    println!("{}", report::row(&outcome));
+    match outcome.fault {
+        None => ExitCode::SUCCESS,
+        Some((number, what)) => {
+            println!("input {number}: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn words() -> Option<Words> {
+    let options = Options { seconds: 60, inputs_max: u64::MAX, seed: 1, from: 0, show: false, at: None };
+    let mut words = Words { options, target: None, out: None };
+    let mut flags = std::env::args().skip(1);
+    while let Some(flag) = flags.next() {
+        match flag.as_str() {
+            "--seconds" => words.options.seconds = flags.next()?.parse().ok()?,
+            "--seed" => words.options.seed = flags.next()?.parse().ok()?,
+            "--from" => words.options.from = flags.next()?.parse().ok()?,
+            "--at" => words.options.at = Some(flags.next()?.into()),
+            "--show" => words.options.show = true,
+            "--target" => words.target = Some(flags.next()?),
+            "--out" => words.out = Some(flags.next()?.into()),
+            _ => return None,
+        }
+    }
+    Some(words)
+}

@@ -1,0 +1,90 @@
+//! Launch files of other frameworks, as `plimsoll import` and `plimsoll doctor --run` read them.
+
+use super::{Subject, Target, files};
+use crate::mutate::Shape;
+use plimsoll_base::Result;
+use plimsoll_stacks::{STACKS, Wishes, import, settings};
+use tempfile::TempDir;
+
+pub(super) const TARGET: Target = Target {
+    name: "import",
+    reads: "launch files of every stack: shell, Python, YAML, JSON",
+    shape: Shape::Text,
+    pieces: &[
+        "python3 -m verl.trainer.main_ppo ",
+        "openrlhf.cli.train_ppo_ray ",
+        "GRPOConfig(",
+        "--",
+        "--lr ",
+        "=",
+        "\\\n",
+        "\n",
+        "\"",
+        "'",
+        "${A:-b}",
+        "${",
+        "$(",
+        "`",
+        "$((1+",
+        "))",
+        "A=1\n",
+        "export ",
+        "#",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ":",
+        "- ",
+        "  ",
+        "def f():\n    ",
+        "import x\n",
+        "lambda x: ",
+        "f\"{a}\"",
+        "r'\\'",
+        "1e-6",
+        "true",
+        "null",
+        "&a *a",
+        "|\n  ",
+        "é",
+    ],
+    open: || {
+        let mut corpus = files("runs/other-stacks", &[".sh", ".py"]);
+        corpus.push(b"data:\n  train_batch_size: 4\nactor_rollout_ref:\n  rollout: {n: 8}\n".to_vec());
+        corpus.push(b"{\"model_name_or_path\": \"a/b\", \"max_steps\": 4}".to_vec());
+        Box::new(Launches { folder: tempfile::tempdir().expect("a folder for one file"), corpus })
+    },
+};
+
+struct Launches {
+    folder: TempDir,
+    corpus: Vec<Vec<u8>>,
+}
+
+impl Subject for Launches {
+    fn corpus(&self) -> &[Vec<u8>] {
+        &self.corpus
+    }
+
+    fn read(&mut self, input: &[u8]) -> Result<()> {
+        let name = match input.len() % 4 {
+            0 => "a.sh",
+            1 => "a.py",
+            2 => "a.yaml",
+            _ => "a.json",
+        };
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, input).expect("the file can be written");
+        let mut results = Vec::new();
+        for stack in STACKS {
+            let settings = settings(stack, &path).map(drop);
+            results.push(import(stack, &path, &Wishes::default()).map(drop).or(settings));
+        }
+        // A file is of one stack.
+        results.into_iter().reduce(Result::or).expect("there are stacks")
+    }
+}
