@@ -4,15 +4,12 @@
 //! own, without network and GPU. What the program does wrong is a wrong answer and never an error of the run.
 
 use crate::case::{Case, last_block};
-use crate::hash::simple_hash;
 use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_worker::{Columns, Launch, Ran, RunEnd, Scores, Stop, run_once};
+use plimsoll_worker::{Columns, Ids, Launch, ProgramFolder, Ran, RunEnd, Runner, Scores, Stop};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Most tests of a row.
@@ -20,6 +17,8 @@ pub(crate) const TESTS_MAX: usize = 256;
 /// Longest program and longest output of a test.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Runs a program and then the statements that are its tests.
+const RUN_STATEMENTS: &str = include_str!("run_statements.py");
 /// Largest file that a program may write.
 const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 
@@ -86,7 +85,7 @@ pub struct Programs(Code);
 impl Programs {
     /// Interpreters of `python` within `memory` of address space, each for `timeout` at most.
     pub fn new(name: &str, python: Option<&str>, memory: Bytes, timeout: Duration, stop: Stop) -> Programs {
-        Programs(Code { launch: Code::launch(name, python, memory), timeout, stop })
+        Programs(Code::new(Code::launch(name, python, memory), timeout, stop))
     }
 
     /// What a program printed, and why it did not come to its end, if so.
@@ -104,13 +103,18 @@ impl Programs {
 /// Runs programs.
 pub(crate) struct Code {
     /// The interpreter with its limits; the program's file is added for each run.
-    pub(crate) launch: Launch,
+    launch: Launch,
     /// For one test.
-    pub(crate) timeout: Duration,
-    pub(crate) stop: Stop,
+    timeout: Duration,
+    stop: Stop,
+    runner: Mutex<(Runner, Ids)>,
 }
 
 impl Code {
+    pub(crate) fn new(launch: Launch, timeout: Duration, stop: Stop) -> Code {
+        Code { launch, timeout, stop, runner: Mutex::default() }
+    }
+
     /// What starts an interpreter.
     pub(crate) fn launch(name: &str, python: Option<&str>, memory: Bytes) -> Launch {
         Launch {
@@ -146,8 +150,9 @@ impl Code {
                 Ok(Ok(()))
             }
             Tests::Statements(statements) => {
-                let (program, token) = with_statements(program, statements);
-                let ran = self.run(&program, &format!("{token}\n"))?;
+                let token = self.runner.lock().unwrap_or_else(PoisonError::into_inner).1.next_id();
+                let input = format!("{token}\n{statements}\n");
+                let ran = self.run_with(&["-c", RUN_STATEMENTS], program, &input)?;
                 let answer: String = token.chars().rev().collect();
                 let says = ran.output.trim_ascii_end().ends_with(answer.as_bytes());
                 // A program that ends before the tests have run passes none.
@@ -158,24 +163,24 @@ impl Code {
     }
 
     fn run(&self, program: &str, input: &str) -> Result<Ran> {
-        let folder = Folder::new()?;
-        let file = folder.0.join("main.py");
+        self.run_with(&[], program, input)
+    }
+
+    /// Runs a program in a folder of its own. `before`: arguments of the interpreter before the program's file.
+    fn run_with(&self, before: &[&str], program: &str, input: &str) -> Result<Ran> {
+        let folder = ProgramFolder::make().map_err(|err| {
+            Error::io("io-error", &std::env::temp_dir(), &err)
+                .hint("TMPDIR names the folder in which programs are run")
+        })?;
+        let file = folder.path().join("main.py");
         fs::write(&file, program).map_err(|err| Error::io("io-error", &file, &err))?;
         let mut launch = self.launch.clone();
+        launch.args.extend(before.iter().map(|argument| argument.to_string()));
         launch.args.push(file.to_string_lossy().into_owned());
-        launch.folder = Some(folder.0.clone());
-        run_once(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
+        launch.folder = Some(folder.path().to_path_buf());
+        let runner = &mut self.runner.lock().unwrap_or_else(PoisonError::into_inner).0;
+        runner.run(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
     }
-}
-
-/// The program with its tests after it, and the token that they turn round at the end: that they did is known by an
-/// answer which the program can give neither by accident nor by printing what it reads.
-fn with_statements(program: &str, statements: &str) -> (String, String) {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let seed = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed), std::time::Instant::now());
-    let token = format!("{:x}", simple_hash(format!("{seed:?}").as_bytes()));
-    let end = "import os as _os\n_os.write(1, b'\\n' + _os.read(0, 64).strip()[::-1] + b'\\n')\n";
-    (format!("{program}\n{statements}\n{end}"), token)
 }
 
 /// Why a program did not come to its end.
@@ -183,10 +188,14 @@ fn broke(ran: &Ran) -> Option<String> {
     let last = ran.last_words.last().map_or(String::new(), |line| format!(": {line:.200}"));
     match ran.end {
         RunEnd::Code(0) => None,
+        RunEnd::Code(code) if ran.was_full => {
+            Some(format!("exit code {code}, with too many processes{last}"))
+        }
         RunEnd::Code(code) => Some(format!("exit code {code}{last}")),
         RunEnd::Signal(signal) => Some(format!("signal {signal}{last}")),
         RunEnd::Late => Some("out of time".into()),
         RunEnd::TooLong => Some(format!("more than {OUTPUT_BYTES_MAX} bytes of output")),
+        RunEnd::Over(over) => Some(format!("it held {over}")),
     }
 }
 
@@ -200,31 +209,6 @@ fn differs(output: &[u8], expect: &str) -> Option<String> {
             (a, b) if a.map(str::trim_end) == b.map(str::trim_end) => {}
             (a, b) => return Some(format!("`{:.60}` instead of `{:.60}`", a.unwrap_or(""), b.unwrap_or(""))),
         }
-    }
-}
-
-/// A new folder for a program, removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Folder> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path: &Path =
-            &std::env::temp_dir().join(format!("plimsoll-code-{}-{number}", std::process::id()));
-        // What an earlier process of this number left.
-        let _ = fs::remove_dir_all(path);
-        fs::create_dir(path).map_err(|err| {
-            Error::io("io-error", path, &err).hint("TMPDIR names the folder in which programs are run")
-        })?;
-        Ok(Folder(path.to_path_buf()))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A folder that cannot be removed costs disk and no result.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -249,7 +233,7 @@ impl Graded {
 pub(crate) fn read() -> Reading {
     Reading::starts("code", |Start { name, spec, limits, stop, .. }| {
         let launch = Code::launch(name, spec.python.as_deref(), spec.worker_memory);
-        let code = Code { launch, timeout: limits.timeout, stop };
+        let code = Code::new(launch, limits.timeout, stop);
         Ok(Box::new(Graded { code, name: name.to_string(), answer_column: spec.answer_column.clone() }))
     })
 }

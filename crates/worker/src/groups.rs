@@ -127,6 +127,11 @@ impl WorkerGroup {
         [self.group.dir.clone(), self.own.clone()]
     }
 
+    /// Returns how many processes of it the kernel has killed for lack of memory.
+    pub(crate) fn kills(&self) -> Option<u64> {
+        self.group.oom_kills()
+    }
+
     /// Returns the kernel's counts, if it killed processes in the group.
     pub fn killed(&self) -> Option<GroupKill> {
         let kills = self.group.oom_kills()?;

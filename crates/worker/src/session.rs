@@ -12,11 +12,12 @@ use plimsoll_base::{Error, Result};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -28,6 +29,8 @@ use std::time::{Duration, Instant};
 pub const LAST_WORDS_BYTES: usize = 64 << 10;
 /// Longest message; the kernel's default for a socket is larger.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Most descriptors with a message: standard input, output and error.
+const DESCRIPTORS_MAX: usize = 3;
 /// Bytes moved per system call.
 const CHUNK_BYTES: usize = 16 << 10;
 /// How long killed processes may take to end before their keeper is killed too.
@@ -200,14 +203,17 @@ impl Session {
     /// Kills every process of the worker and waits for its keeper.
     pub fn kill(&mut self) -> Option<ExitStatus> {
         let (keeper, until) = (self.keeper(), Instant::now() + KILL_TIME);
+        // A keeper without processes removes what they left, and ends. One that has started none yet is killed below, and so
+        // is an interpreter without a keeper.
+        let mut keeps = self.interpreter.is_some_and(|interpreter| interpreter != keeper);
         // The keeper last: while it lives it adopts orphans and counts their time.
         while self.ended().is_none() && Instant::now() < until {
             let below = procs::below(&[keeper]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != keeper);
             let below: Vec<u32> = below.collect();
-            // Without a keeper the interpreter itself is the child, which is killed below.
-            if below.is_empty() {
+            if below.is_empty() && !keeps {
                 break;
             }
+            keeps |= self.interpreter.is_none();
             procs::kill_all(below);
             std::thread::sleep(KILL_TICK);
         }
@@ -258,13 +264,49 @@ pub fn send(socket: BorrowedFd<'_>, message: &[u8]) -> std::io::Result<()> {
 
 /// Sends one message and a descriptor with it.
 pub fn send_with(socket: BorrowedFd<'_>, message: &[u8], fd: BorrowedFd<'_>) -> std::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    send_with_all(socket, message, &[fd])
+}
+
+/// Sends one message and up to three descriptors with it.
+pub(crate) fn send_with_all(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
+    control.push(SendAncillaryMessage::ScmRights(fds));
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags)?;
     Ok(())
+}
+
+/// Takes the descriptor of a message; `None` without a message, or without a descriptor in it.
+pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let (_, fds) = receive_with_descriptors(socket, &mut [0]).ok()?;
+    fds.into_iter().next()
+}
+
+/// Takes one message and the descriptors with it, if there is one now. Returns the message's length, 0 if the other end is
+/// closed. Errors: there is none now, or it does not fit.
+pub(crate) fn receive_with_descriptors(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> std::io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    match received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        true => Err(Errno::MSGSIZE.into()),
+        false => Ok((received.bytes, fds)),
+    }
 }
 
 /// Takes one message if there is one; a longer one than `buffer` counts as closed, because its rest is lost.

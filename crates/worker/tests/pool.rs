@@ -1,10 +1,12 @@
 //! A pool over small shell programs: order, deadlines, deaths, restarts.
 
 use plimsoll_base::Bytes;
-use plimsoll_worker::{Launch, Limits, Network, Pool, Ran, Request, RunEnd, Stop, run_once};
+use plimsoll_worker::{Launch, Limits, Network, Pool, ProgramFolder, Ran, Request, RunEnd, Runner, Stop};
 use std::time::{Duration, Instant};
 
+/// A small program; also names the binary that keeps it.
 fn launch(program: &str, script: &str) -> Launch {
+    plimsoll_worker::keep_with(env!("CARGO_BIN_EXE_plimsoll-keeper").into());
     Launch {
         name: "test".into(),
         program: program.into(),
@@ -107,7 +109,7 @@ fn a_stop_ends_a_call_from_another_thread() {
 
 fn run(launch: &Launch, input: &str, timeout_ms: u64) -> Ran {
     let timeout = Duration::from_millis(timeout_ms);
-    run_once(launch, input.as_bytes(), timeout, 1 << 16, &Stop::default()).expect("it starts")
+    Runner::default().run(launch, input.as_bytes(), timeout, 1 << 16, &Stop::default()).expect("it starts")
 }
 
 #[test]
@@ -126,17 +128,20 @@ fn a_program_runs_once_and_each_end_is_told() {
     assert_eq!(words, ["why"]);
     // Unread input ends with the program.
     assert_eq!(run(&launch("sh", "exit 0"), &"x".repeat(1 << 20), 20_000).end, RunEnd::Code(0));
-    let folder = tempfile::tempdir().unwrap();
-    let bounded =
-        Launch { folder: Some(folder.path().into()), file: Some(Bytes(4096)), ..launch("sh", "yes > big") };
-    let end = run(&bounded, "", 20_000).end;
-    assert!(matches!(end, RunEnd::Signal(25) | RunEnd::Code(_)), "{end:?}");
-    assert_eq!(std::fs::metadata(folder.path().join("big")).unwrap().len(), 4096);
+    let folder = ProgramFolder::make().unwrap();
+    let bounded = Launch {
+        folder: Some(folder.path().into()),
+        file: Some(Bytes(4096)),
+        ..launch("sh", "sh -c 'yes > big'; wc -c < big")
+    };
+    let ran = run(&bounded, "", 20_000);
+    assert!(String::from_utf8_lossy(&ran.output).contains("4096"), "{ran:?}");
+    assert!(!folder.path().exists(), "the keeper removes the folder");
 }
 
 #[test]
 fn a_program_in_a_folder_of_its_own_writes_nowhere_else() {
-    let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (inside, outside) = (ProgramFolder::make().unwrap(), tempfile::tempdir().unwrap());
     let kept = outside.path().join("kept");
     std::fs::write(&kept, "kept").unwrap();
     let script = format!(
@@ -158,7 +163,7 @@ fn a_program_in_a_folder_of_its_own_writes_nowhere_else() {
 /// Returns the kernel's answer, as a Python program prints it.
 fn kernel_says(program: &str, network: Network) -> Option<String> {
     let asked = Launch { network, ..launch("python3", program) };
-    let ran = run_once(&asked, b"", Duration::from_secs(60), 1 << 16, &Stop::default()).ok()?;
+    let ran = Runner::default().run(&asked, b"", Duration::from_secs(60), 1 << 16, &Stop::default()).ok()?;
     Some(String::from_utf8_lossy(&ran.output).trim().to_string())
 }
 
