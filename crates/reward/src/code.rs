@@ -124,6 +124,7 @@ impl Code {
             args: vec!["-I".into()],
             env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
+            memory_groups: true,
             network: plimsoll_worker::Network::Deny,
             folder: None,
             file: Some(FILE_BYTES_MAX),

@@ -3,8 +3,8 @@
 //! The process that forks is a keeper, which has one thread, so that memory may be allocated here.
 
 use crate::landlock;
+use crate::message;
 use crate::sandbox::{self, Answers, Author, Rules};
-use crate::session;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags};
@@ -36,7 +36,7 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// Puts this process under the limits. `parent`: dies with it. `questions`: gets the descriptor from which the keeper
-    /// reads what the filter asks; without it nobody answers, and `outside` gets no signals.
+    /// reads what the filter asks; without it there are no answers, and `outside` gets no signals.
     pub(crate) fn enter(
         &self,
         parent: Option<Pid>,
@@ -69,9 +69,9 @@ impl Bounds {
         rules.map_or(Ok(()), |rules| landlock::confine(&rules))?;
         // Last, so that it cannot refuse the calls above.
         match questions {
-            None => sandbox::enter(self.rules, Answers::Nobody(outside)).map(drop),
+            None => sandbox::enter(self.rules, Answers::None(outside)).map(drop),
             Some(socket) => match sandbox::enter(self.rules, Answers::Keeper)? {
-                Some(listener) => session::send_with(socket.as_fd(), b"!", listener.as_fd()),
+                Some(listener) => message::send_with(socket.as_fd(), b"!", listener.as_fd()),
                 None => Ok(()),
             },
         }

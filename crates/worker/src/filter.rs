@@ -147,11 +147,11 @@ fn jump(code: u16, operand: u32, jump_true: u8, jump_false: u8) -> Instruction {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Runs a filter as the kernel does.
-    fn verdict(filter: &[Instruction], machine: u32, number: u32, arguments: &[u64]) -> u32 {
+    pub(crate) fn verdict(filter: &[Instruction], machine: u32, number: u32, arguments: &[u64]) -> u32 {
         let word = |at: u32| match at {
             NUMBER => number,
             MACHINE => machine,

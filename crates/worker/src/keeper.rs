@@ -12,8 +12,8 @@
 use crate::budget::Over;
 use crate::groups::Joined;
 use crate::job::{Job, JobEnd, Order, Report};
+use crate::message::{self, MESSAGE_BYTES_MAX};
 use crate::sandbox::Author;
-use crate::session::{self, MESSAGE_BYTES_MAX};
 use crate::tree::{Tree, TreeEnd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mm::Advice;
@@ -80,7 +80,7 @@ fn serve(socket: &OwnedFd, is_held: bool) {
     let mut running: Option<Tree> = None;
     loop {
         sleep(socket.as_fd(), PollFlags::IN, running.as_ref(), Duration::MAX);
-        match session::receive_with_descriptors(socket.as_fd(), &mut buffer) {
+        match message::receive_with_descriptors(socket.as_fd(), &mut buffer) {
             Ok((0, _)) => break,
             Ok((length, pipes)) => match serde_json::from_slice(&buffer[..length]) {
                 Ok(Order::Run(job)) if running.is_none() => running = run(socket, job, pipes, is_held),
@@ -137,7 +137,7 @@ fn ended(end: TreeEnd, over: Option<Over>) -> Report {
 /// A report that cannot be sent has no reader: the socket is closed, which the next receive shows.
 fn say(socket: &OwnedFd, report: &Report) {
     let text = serde_json::to_vec(report).expect("a report has a JSON text");
-    let _ = session::send(socket.as_fd(), &text);
+    let _ = message::send(socket.as_fd(), &text);
 }
 
 /// Keeps one interpreter: waits until it or `parent` has ended, kills what is left, and ends as the interpreter did.

@@ -3,8 +3,8 @@
 use crate::groups::{GroupHome, GroupKill, WorkerGroup};
 use crate::job::{Job, JobEnd, Order, Report};
 use crate::keeper::KEEPER;
+use crate::message::{self, MESSAGE_BYTES_MAX};
 use crate::procs;
-use crate::session::{self, MESSAGE_BYTES_MAX};
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::Host;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -49,8 +49,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts one, for programs of `memory` each, in a memory group where one can be made.
-    pub(crate) fn start(memory: Bytes) -> std::io::Result<Keeper> {
+    /// Starts one, for programs of `memory` each; with `groups` in a memory group, where one can be made.
+    pub(crate) fn start(memory: Bytes, groups: bool) -> std::io::Result<Keeper> {
         let program =
             PROGRAM.get().ok_or_else(|| Error::other("no binary with the verb `keeper` is named"))?;
         // A binary that was replaced is still this process's.
@@ -58,7 +58,7 @@ impl Keeper {
         let program = if program.is_file() { program } else { &replaced };
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (socket, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        let group = home().and_then(|home| home.make(memory).ok());
+        let group = groups.then(home).flatten().and_then(|home| home.make(memory).ok());
         let paths = group.as_ref().map(WorkerGroup::arguments).unwrap_or_default();
         let mut command = Command::new(program);
         command.arg(KEEPER).arg(std::process::id().to_string()).args(paths);
@@ -85,7 +85,7 @@ impl Keeper {
         }
         self.kills_before = self.kills();
         let socket = self.socket.as_ref().ok_or_else(lost)?;
-        session::send_with_all(socket.as_fd(), &order, &pipes)?;
+        message::send_with_all(socket.as_fd(), &order, &pipes)?;
         let deadline = Instant::now() + START_TIME;
         while Instant::now() < deadline {
             self.socket.iter().for_each(|socket| wait(socket.as_fd(), deadline));
@@ -118,7 +118,7 @@ impl Keeper {
         let order = serde_json::to_vec(&Order::End).expect("an order has a JSON text");
         if let (true, Some(socket)) = (self.is_busy, &self.socket) {
             // Fails if the keeper has ended, which the wait shows.
-            let _ = session::send(socket.as_fd(), &order);
+            let _ = message::send(socket.as_fd(), &order);
         }
         self.wait_until(Instant::now() + END_TIME).unwrap_or_else(|| {
             self.lose();
@@ -161,10 +161,10 @@ impl Keeper {
     fn hear(&mut self) -> Option<Report> {
         let mut buffer = [0u8; REPORT_BYTES_MAX];
         let socket = self.socket.as_ref()?;
-        let report = match session::receive(socket.as_fd(), &mut buffer) {
-            session::Received::Later => return None,
-            session::Received::Message(length) => serde_json::from_slice(&buffer[..length]).ok(),
-            session::Received::Closed => None,
+        let report = match message::receive(socket.as_fd(), &mut buffer) {
+            message::Received::Later => return None,
+            message::Received::Message(length) => serde_json::from_slice(&buffer[..length]).ok(),
+            message::Received::Closed => None,
         };
         Some(report.unwrap_or_else(|| {
             self.lose();

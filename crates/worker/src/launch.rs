@@ -17,8 +17,10 @@ pub struct Launch {
     pub args: Vec<String>,
     /// Added to the environment.
     pub env: Vec<(String, String)>,
-    /// Limit on the address space (RLIMIT_AS).
+    /// Limit on the address space of each process (RLIMIT_AS), and on the memory of all of them together.
     pub memory: Bytes,
+    /// Whether the kernel holds that limit by a memory group, if one can be made; otherwise the keeper counts.
+    pub memory_groups: bool,
     pub network: Network,
     /// For a program that a model wrote: its working directory, and with Landlock the only place where it may write. It is
     /// removed when the program has ended. `None` for the user's own code, which works here and writes where it likes.
@@ -57,6 +59,7 @@ impl Launch {
             args: vec!["-c".into(), script.into(), file.to_string_lossy().into_owned(), name.into()],
             env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
+            memory_groups: true,
             network,
             folder: None,
             file: None,

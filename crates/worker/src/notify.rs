@@ -37,7 +37,7 @@ struct Reply {
     flags: u32,
 }
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The kernel carries it out.

@@ -226,9 +226,10 @@ impl Pool {
             if let Some(lines) = process.take_lines(request.reply_lines) {
                 // Once more, for what came after the last line. An end shows at the next request.
                 process.read();
-                return match process.unread() {
-                    0 => Ok(Some(lines)),
-                    more => Err(surplus(&self.launch.name, more, "after its reply")),
+                return match (process.unread(), process.killed_in_part()) {
+                    (0, None) => Ok(Some(lines)),
+                    (_, Some(error)) => Err(error),
+                    (more, None) => Err(surplus(&self.launch.name, more, "after its reply")),
                 };
             }
             if call.sent < request.bytes.len() && flow == Flow::Later {

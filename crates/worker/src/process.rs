@@ -56,7 +56,8 @@ pub(crate) enum Flow {
 
 impl Process {
     pub(crate) fn start(launch: &Launch) -> Result<Process> {
-        let keeper = Keeper::start(launch.memory).map_err(|err| launch.not_started(&err))?;
+        let keeper =
+            Keeper::start(launch.memory, launch.memory_groups).map_err(|err| launch.not_started(&err))?;
         Process::start_in(keeper, launch)
     }
 
@@ -164,6 +165,13 @@ impl Process {
     pub(crate) fn over(&self, end: JobEnd) -> Option<Over> {
         let by_kernel = || self.keeper.killed_in_group().filter(|kill| kill.by_own_limit);
         end.over.or_else(|| by_kernel().map(|_| Over::Memory(0, self.memory.0)))
+    }
+
+    /// Returns the error of a worker that goes on although the kernel has killed processes of it, which cannot be relied on.
+    pub(crate) fn killed_in_part(&mut self) -> Option<Error> {
+        let kill = self.keeper.killed_in_group().filter(|kill| kill.by_own_limit)?;
+        let over = Over::Memory(0, self.memory.0);
+        Some(self.over_budget(&format!("held {over}, and was ended")).fact(kill.fact))
     }
 
     /// Whether it was refused a process because it had too many.

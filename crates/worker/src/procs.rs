@@ -71,7 +71,7 @@ pub fn tasks_below(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Lists the processes below this one, dead ones that nobody has collected included.
+/// Lists the processes below this one, dead ones that were not collected included.
 pub(crate) fn descendants() -> Vec<u32> {
     let own = std::process::id();
     let (mut found, mut next) = (Vec::new(), vec![own]);

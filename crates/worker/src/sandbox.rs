@@ -34,7 +34,7 @@ pub enum Gpu {
 /// Who wrote the code of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Author {
-    /// The user: it may do what the user may, except to processes outside of the worker, and it leaves nothing behind.
+    /// The user: it may do what the user may, except to processes outside of the worker, and it leaves nothing.
     User,
     /// A model, to be rewarded for it: it may compute, and write in its folder.
     Model,
@@ -52,8 +52,8 @@ pub(crate) struct Rules {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answers<'a> {
     Keeper,
-    /// None: these processes get no signals of the user's code; a model's code reaches only itself.
-    Nobody(&'a [u32]),
+    /// Without a keeper, these processes get no signals of the user's code; a model's code reaches only itself.
+    None(&'a [u32]),
 }
 
 #[repr(C)]
@@ -75,6 +75,9 @@ const SET_MODE_FILTER: usize = 1;
 const NEW_LISTENER: usize = 1 << 3;
 /// While the keeper thinks, only a kill interrupts the caller (Linux 5.19).
 const WAIT_KILLABLE: usize = 1 << 5;
+
+/// Kernels from this version on carry out a call that the keeper allows.
+const ANSWERS_SINCE: (u32, u32) = (5, 5);
 
 const EPERM: u16 = 1;
 const EACCES: u16 = 13;
@@ -128,6 +131,14 @@ pub(crate) fn is_there() -> bool {
     calls::MACHINE.is_some() && refused == -1 && Error::last_os_error().raw_os_error() == Some(EFAULT)
 }
 
+/// Whether this kernel lets a keeper answer what a filter asks.
+pub(crate) fn can_ask() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
+    let version = numbers.next().flatten().zip(numbers.next().flatten());
+    is_there() && version.is_some_and(|version| version >= ANSWERS_SINCE)
+}
+
 /// Sets the filter for this process and its children. Returns where its questions come out, if it asks any.
 pub(crate) fn enter(rules: Rules, answers: Answers<'_>) -> std::io::Result<Option<OwnedFd>> {
     let Some(machine) = calls::MACHINE else { return Ok(None) };
@@ -135,16 +146,17 @@ pub(crate) fn enter(rules: Rules, answers: Answers<'_>) -> std::io::Result<Optio
     rustix::thread::set_no_new_privs(true)?;
     let own = std::process::id();
     let outside: &[u32] = match answers {
-        Answers::Keeper => {
+        Answers::Keeper if can_ask() => {
             let filter = filter(machine, rules, own, None);
             let asking = set(&filter, NEW_LISTENER | WAIT_KILLABLE).or_else(|_| set(&filter, NEW_LISTENER));
             if let Ok(Some(listener)) = asking {
                 return Ok(Some(listener));
             }
-            // A kernel before 5.5, or a filter above this one that asks already.
+            // A filter above this one asks already.
             &[]
         }
-        Answers::Nobody(outside) => outside,
+        Answers::Keeper => &[],
+        Answers::None(outside) => outside,
     };
     set(&filter(machine, rules, own, Some(outside)), 0)
 }
@@ -164,7 +176,7 @@ fn set(filter: &[Instruction], flags: usize) -> std::io::Result<Option<OwnedFd>>
 /// Returns the filter of process `own`. `outside`: the processes to spare if no keeper answers.
 fn filter(machine: u32, rules: Rules, own: u32, outside: Option<&[u32]>) -> Vec<Instruction> {
     let is_model = rules.author == Author::Model;
-    // What nobody answers: a model's program is refused it.
+    // Without answers, a model's program is refused what needs one.
     let ask = match (outside, is_model) {
         (None, _) => Verdict::Ask,
         (Some(_), true) => Verdict::Fail(EPERM),
@@ -258,4 +270,47 @@ fn model(filter: &mut Filter, ask: Verdict) {
     let attributes = [SETXATTR, LSETXATTR, FSETXATTR, REMOVEXATTR, LREMOVEXATTR, FREMOVEXATTR];
     filter.calls(&attributes, Verdict::Fail(ENOTSUP));
     filter.calls(&[SETXATTRAT, REMOVEXATTRAT], Verdict::Fail(ENOTSUP));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::tests::verdict;
+
+    const ALLOW: u32 = 0x7fff_0000;
+    const ASK: u32 = 0x7fc0_0000;
+    const REFUSE: u32 = 0x0005_0000 | EPERM as u32;
+
+    #[test]
+    fn without_a_keeper_a_model_reaches_only_itself_and_a_user_not_the_parents() {
+        let machine = calls::MACHINE.expect("tests run where there are filters");
+        let (own, parent, other) = (100, 50, 70);
+        let code = |author| Rules { author, network: Network::Deny, gpu: Gpu::Deny };
+        for (author, asks, number, arguments, expect) in [
+            (Author::User, false, KILL, [own, 9], ALLOW),
+            (Author::User, false, KILL, [0, 9], ALLOW),
+            (Author::User, false, KILL, [parent, 9], REFUSE),
+            (Author::User, false, KILL, [-1i64 as u64, 9], REFUSE),
+            (Author::User, false, KILL, [other, 9], ALLOW),
+            (Author::User, false, PTRACE, [16, parent], REFUSE),
+            (Author::User, false, SHMGET, [0, 0], ALLOW),
+            (Author::Model, false, KILL, [own, 9], ALLOW),
+            (Author::Model, false, KILL, [other, 9], REFUSE),
+            (Author::Model, false, CHMOD, [0, 0], REFUSE),
+            (Author::Model, false, FORK, [0, 0], ALLOW),
+            (Author::User, true, KILL, [own, 9], ALLOW),
+            (Author::User, true, KILL, [other, 9], ASK),
+            (Author::User, true, SETPRIORITY, [2, 0], REFUSE),
+            (Author::User, true, CLONE, [0, 0], ALLOW),
+            (Author::Model, true, CLONE, [0x11, 0], ASK),
+            (Author::Model, true, CLONE, [0x1_0f00, 0], ALLOW),
+            (Author::Model, true, CLONE, [0x1000_0011, 0], REFUSE),
+        ] {
+            let outside = [parent as u32];
+            let outside = (!asks).then_some(&outside[..]);
+            let filter = filter(machine, code(author), own as u32, outside);
+            let found = verdict(&filter, machine, number, &arguments);
+            assert_eq!(found, expect, "{author:?} {asks} {number} {arguments:?}");
+        }
+    }
 }

@@ -6,9 +6,9 @@ use crate::budget::{Budget, Over, PROGRAM_PROCESSES_MAX};
 use crate::child::Bounds;
 use crate::desk::Desk;
 use crate::folder;
+use crate::message;
 use crate::procs;
 use crate::sandbox::Author;
-use crate::session;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
@@ -24,7 +24,7 @@ const KILL_TIME: Duration = Duration::from_secs(5);
 const KILL_TICK: Duration = Duration::from_millis(1);
 /// As the keeper's sleep, on kernels without process descriptors.
 const SHORT_TICK: Duration = Duration::from_millis(20);
-/// How long processes that only tidy up behind the first one may take, as Python's tracker of shared memory does.
+/// How long processes that only tidy up after the first one may take, as Python's tracker of shared memory does.
 const TIDY_TIME: Duration = Duration::from_millis(100);
 
 /// A running worker.
@@ -69,7 +69,7 @@ impl Tree {
         // Its end of the pair is closed with the command, so there is an answer either way.
         drop(command);
         let most = (author == Author::Model).then_some(PROGRAM_PROCESSES_MAX);
-        let desk = session::receive_descriptor(questions.as_fd())
+        let desk = message::receive_descriptor(questions.as_fd())
             .map(|listener| Desk::new(listener, place, most, memory));
         let handle = rustix::process::pidfd_open(root, PidfdFlags::empty()).ok();
         let budget = Budget::new(author, folder.clone(), memory, is_held);
@@ -120,7 +120,7 @@ impl Tree {
             self.let_tidy();
         }
         let until = Instant::now() + KILL_TIME;
-        // Its questions are answered no more, so that a program which forks for ever stands still.
+        // Its questions are answered no more, so that a program which forks for ever waits.
         while self.reap() && Instant::now() < until {
             procs::kill_all(procs::descendants());
             if self.reap() {
