@@ -128,6 +128,7 @@ impl Code {
             network: plimsoll_worker::Network::Deny,
             folder: None,
             file: Some(FILE_BYTES_MAX),
+            words: None,
             ready: None,
         }
     }

@@ -18,7 +18,7 @@ pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
     let mut words = argument?.split_whitespace().map(str::to_string);
     let (program, args) = (words.next()?, words.collect());
     let label = program.rsplit('/').next().unwrap_or(&program).to_string();
-    Some(Reading::starts(&label, |Start { name, spec, limits, stop, .. }| {
+    Some(Reading::starts(&label, |Start { name, spec, limits, stop, words, .. }| {
         let launch = Launch {
             name: name.to_string(),
             program,
@@ -29,6 +29,7 @@ pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
             network: spec.network,
             folder: None,
             file: None,
+            words,
             ready: None,
         };
         let pool = Pool::start(launch, limits, stop)?;

@@ -3,6 +3,7 @@
 use crate::child::Bounds;
 use crate::job::Job;
 use crate::sandbox::{self, Author, Gpu, Network, Rules};
+use crate::words::Words;
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Launch {
     pub folder: Option<PathBuf>,
     /// The largest file that it may write (RLIMIT_FSIZE), if limited.
     pub file: Option<Bytes>,
+    /// Where its standard error goes in addition to messages.
+    pub words: Option<Words>,
     /// Checks the line that the worker sends before its first request, if it sends one: (name, line).
     pub ready: Option<fn(&str, &str) -> Result<()>>,
 }
@@ -63,6 +66,7 @@ impl Launch {
             network,
             folder: None,
             file: None,
+            words: None,
             ready: Some(ready),
         }
     }

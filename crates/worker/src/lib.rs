@@ -44,6 +44,7 @@ mod stand_in;
 mod status;
 mod supervisor;
 mod tree;
+mod words;
 
 pub use bell::Bell;
 pub use budget::Over;
@@ -63,3 +64,4 @@ pub use session::{Session, find_python};
 pub use shared::SharedMemory;
 pub use status::{STATUS_BYTES, StatusNote, run_pid, supervisor_pid};
 pub use supervisor::{Ended, Seen, SignalPipe, supervise, terminal_columns};
+pub use words::{WORDS_BYTES_MAX, Words};

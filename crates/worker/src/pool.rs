@@ -224,8 +224,9 @@ impl Pool {
         if !call.starting {
             let Some(request) = request else { return Ok(Some(Vec::new())) };
             if let Some(lines) = process.take_lines(request.reply_lines) {
-                // Once more, for what came after the last line. An end shows at the next request.
+                // Once more, for what came after the last line, and what it printed before. An end shows at the next request.
                 process.read();
+                process.listen();
                 return match (process.unread(), process.killed_in_part()) {
                     (0, None) => Ok(Some(lines)),
                     (_, Some(error)) => Err(error),
@@ -266,6 +267,12 @@ impl Pool {
 fn surplus(name: &str, bytes: usize, when: &str) -> Error {
     Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{name}` wrote {bytes} bytes {when}"))
         .hint("write one line for each that is asked, and everything else to standard error")
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.workers.iter_mut().flatten().for_each(Process::listen_to_end);
+    }
 }
 
 fn first_line(starting: bool, process: &mut Process) -> Option<Vec<String>> {

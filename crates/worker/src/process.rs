@@ -5,6 +5,7 @@ use crate::job::JobEnd;
 use crate::kept::Keeper;
 use crate::launch::Launch;
 use crate::ring::Ring;
+use crate::words::{Unfinished, Words};
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_memory::host::{OomEvidence, OomWatch};
 use rustix::io::Errno;
@@ -37,6 +38,8 @@ pub(crate) struct Process {
     /// Line feeds in `replies`, counted on arrival.
     whole_lines: usize,
     last_words: Ring,
+    words: Option<Words>,
+    unfinished: Unfinished,
     name: String,
     /// The program's file name, as the kernel cuts it.
     program: String,
@@ -84,6 +87,8 @@ impl Process {
             reply_bytes_max: REPLY_BYTES_OVER,
             whole_lines: 0,
             last_words: Ring::new(STDERR_BYTES_MAX),
+            words: launch.words.clone(),
+            unfinished: Unfinished::default(),
             name: launch.name.clone(),
             program: launch.program.rsplit('/').next().unwrap_or_default().chars().take(15).collect(),
             memory: launch.memory,
@@ -213,7 +218,12 @@ impl Process {
                     self.stderr_open = false;
                     return;
                 }
-                Ok(n) => self.last_words.push(&chunk[..n]),
+                Ok(n) => {
+                    self.last_words.push(&chunk[..n]);
+                    if let Some(words) = &self.words {
+                        words.hear(&self.name, &mut self.unfinished, &chunk[..n]);
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(_) => return,
             }
@@ -223,6 +233,14 @@ impl Process {
     /// Returns how many bytes were read and not taken.
     pub(crate) fn unread(&self) -> usize {
         self.replies.len()
+    }
+
+    /// Reads what it wrote last to stderr.
+    pub(crate) fn listen_to_end(&mut self) {
+        self.listen();
+        if let Some(words) = &self.words {
+            words.end_line(&self.name, &mut self.unfinished);
+        }
     }
 
     /// Takes `count` whole lines, if there are as many.
@@ -248,7 +266,7 @@ impl Process {
         let end = self.keeper.wait_until(Instant::now() + CLOSED_TIME);
         let had_ended = end.is_some();
         let end = end.unwrap_or_else(|| self.kill());
-        self.listen();
+        self.listen_to_end();
         if let Some(over) = self.over(end) {
             return self.over_budget(&format!("held {over}, and was ended"));
         }
@@ -323,7 +341,7 @@ impl Process {
     /// Kills a worker that did not answer in time. Returns its error.
     pub(crate) fn timeout(&mut self, limit: Duration, doing: &str) -> Error {
         self.kill();
-        self.listen();
+        self.listen_to_end();
         let error = Error::new(
             slugs::REWARD_WORKER_TIMEOUT,
             format!(

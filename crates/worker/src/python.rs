@@ -6,6 +6,7 @@ use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
+use crate::words::Words;
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -54,6 +55,8 @@ pub struct PythonSpec {
     /// Limit on the address space of one interpreter.
     pub memory: Bytes,
     pub network: Network,
+    /// Where prints and logs of the function go.
+    pub words: Option<Words>,
 }
 
 /// Scores of a batch and the values that the function logged.
@@ -89,6 +92,7 @@ impl PythonFunction {
         let python = spec.python.as_deref();
         let launch =
             Launch::of_python(python, SERVE, (file, function), spec.memory, spec.network, check_loaded);
+        let launch = Launch { words: spec.words.clone(), ..launch };
         let pool = Pool::start(launch, limits, stop)?;
         Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature, ids: Ids::default() })
     }

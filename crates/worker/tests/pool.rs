@@ -19,6 +19,7 @@ fn launch(program: &str, script: &str) -> Launch {
         network: Network::Deny,
         folder: None,
         file: None,
+        words: None,
         ready: None,
     }
 }

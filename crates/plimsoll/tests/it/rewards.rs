@@ -246,3 +246,53 @@ fn grade_lists_disagreements_with_their_reasons() {
     }
     assert!(!stderr.contains("exact refuses"), "{stderr}");
 }
+
+#[test]
+fn what_a_reward_prints_is_kept_and_shown_in_the_first_step() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = folder();
+    let more = r#"
+import logging, sys
+print("loads")
+
+def speaks(completions, ground_truth, trainer_state, **kwargs):
+    step = trainer_state.global_step
+    print("prints", step)
+    print("complains", step, file=sys.stderr)
+    logging.warning("logs %d", step)
+    return right(completions, ground_truth)
+
+def speaks_and_raises(completions, **kwargs):
+    print("just before")
+    raise ValueError("no")
+"#;
+    folder.write("rewards.py", &format!("{FUNCTIONS}\n{more}"));
+    let stderr = check_done(&python(&folder, "speaks", ""));
+    let log = text(&std::fs::read(folder.path("out/rewards.log")).expect("the run leaves it"));
+    for step in 1..=3 {
+        for words in ["prints", "complains", "WARNING:root:logs"] {
+            let line = format!("step {step} speaks: {words} {step}\n");
+            assert!(log.contains(&line), "{line:?} is not in {log}");
+        }
+    }
+    assert!(log.starts_with("start speaks: loads\n"), "{log}");
+    assert!(stderr.contains("\nspeaks: loads\n") && stderr.contains("\nspeaks: prints 1\n"), "{stderr}");
+    assert!(!stderr.contains("prints 2"), "{stderr}");
+
+    let output = python(&folder, "speaks_and_raises", "");
+    let stderr = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains("\nspeaks_and_raises: just before\n"), "{stderr}");
+
+    // `grade` prints as it goes.
+    let file = folder.write("one.jsonl", "{\"response\": \"1\", \"ground_truth\": \"1\"}\n");
+    let kind = format!("python:{}:speaks", folder.text_path("rewards.py"));
+    let output = plimsoll(&["grade", "--reward", &kind, &file]);
+    assert_eq!(text(&output.stdout), "{\"score\":1.0}\n");
+    assert!(text(&output.stderr).contains(": prints 0\n"), "{}", text(&output.stderr));
+
+    // A verifier prints nothing, and leaves no log.
+    check_done(&train(&folder, "kind = \"exact\"\n"));
+    assert!(!folder.path("out/rewards.log").exists());
+}
