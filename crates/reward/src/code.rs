@@ -6,10 +6,10 @@
 use crate::case::{Case, last_block};
 use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_worker::{Columns, Ids, Launch, ProgramFolder, Ran, RunEnd, Runner, Scores, Stop};
-use serde_json::Value;
+use plimsoll_worker::{Columns, Ids, Judge, Launch, ProgramFolder, Ran, RunEnd, Runner, Scores, Stop};
+use serde_json::{Value, json};
 use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Most tests of a row.
@@ -17,8 +17,14 @@ pub(crate) const TESTS_MAX: usize = 256;
 /// Longest program and longest output of a test.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Runs a program, and does what its tests ask for.
+const PROGRAM: &str = concat!(include_str!("judge/values.py"), include_str!("judge/program.py"));
+/// Runs tests of programs that run elsewhere.
+const JUDGE: &str = concat!(include_str!("judge/values.py"), include_str!("judge/judge.py"));
+/// Limit on the memory of the interpreter in which tests run: it holds the tests, and values of a line each.
+pub(crate) const JUDGE_BYTES: Bytes = Bytes::mib(128);
 /// Runs a program and then the statements that are its tests.
-const RUN_STATEMENTS: &str = include_str!("run_statements.py");
+const RUN_STATEMENTS: &str = include_str!("judge/inside.py");
 /// Largest file that a program may write.
 const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 
@@ -27,7 +33,7 @@ const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 pub(crate) enum Tests {
     /// What is put in and must come out: (standard input, standard output).
     Streams(Vec<(String, String)>),
-    /// Statements that run after the program and must not fail.
+    /// Statements that must not fail; they see what the program defines.
     Statements(String),
 }
 
@@ -107,12 +113,22 @@ pub(crate) struct Code {
     /// For one test.
     timeout: Duration,
     stop: Stop,
-    runner: Mutex<(Runner, Ids)>,
+    workers: Mutex<Workers>,
+}
+
+/// What programs run in, and their tests.
+struct Workers {
+    runner: Runner,
+    judge: Judge,
+    ids: Ids,
 }
 
 impl Code {
     pub(crate) fn new(launch: Launch, timeout: Duration, stop: Stop) -> Code {
-        Code { launch, timeout, stop, runner: Mutex::default() }
+        let mut judge = Launch { memory: JUDGE_BYTES, ..launch.clone() };
+        judge.args.extend(["-c".into(), JUDGE.into()]);
+        let (runner, judge, ids) = (Runner::default(), Judge::new(judge), Ids::default());
+        Code { launch, timeout, stop, workers: Mutex::new(Workers { runner, judge, ids }) }
     }
 
     /// What starts an interpreter.
@@ -151,37 +167,72 @@ impl Code {
                 }
                 Ok(Ok(()))
             }
-            Tests::Statements(statements) => {
-                let token = self.runner.lock().unwrap_or_else(PoisonError::into_inner).1.next_id();
-                let input = format!("{token}\n{statements}\n");
-                let ran = self.run_with(&["-c", RUN_STATEMENTS], program, &input)?;
-                let answer: String = token.chars().rev().collect();
-                let says = ran.output.trim_ascii_end().ends_with(answer.as_bytes());
-                // A program that ends before the tests have run passes none.
-                let early = || (!says).then(|| "it ended before the tests had run".to_string());
-                Ok(broke(&ran).or_else(early).map_or(Ok(()), Err))
-            }
+            Tests::Statements(statements) => match self.judged(program, statements)? {
+                Some(verdict) => Ok(verdict),
+                None => self.inside(program, statements),
+            },
         }
+    }
+
+    /// Whether a program passes statements that run in another process; `None` if they must run in its own.
+    fn judged(&self, program: &str, statements: &str) -> Result<Option<std::result::Result<(), String>>> {
+        let (launch, _folder) = self.prepare(&["-c", PROGRAM], program)?;
+        let tests = json!({ "tests": statements }).to_string();
+        let Workers { runner, judge, .. } = &mut *self.workers();
+        let judged = judge.judge(runner, &launch, &tests, self.timeout, OUTPUT_BYTES_MAX, &self.stop)?;
+        let verdict: Value =
+            judged.verdict.as_deref().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        if verdict.get("inside").is_some() {
+            return Ok(None);
+        }
+        if verdict["holds"] == true {
+            return Ok(Some(Ok(())));
+        }
+        // Why the program ended says more than that it did.
+        let ended = judged.program.as_ref().filter(|_| judged.verdict.is_none());
+        let why = ended.map(|ran| broke(ran).unwrap_or_else(|| "it ended before the tests had run".into()));
+        let said = verdict["why"].as_str().map(str::to_string);
+        Ok(Some(Err(why.or(said).unwrap_or_else(|| "out of time".into()))))
+    }
+
+    /// Whether a program passes statements that run after it, in its process.
+    fn inside(&self, program: &str, statements: &str) -> Result<std::result::Result<(), String>> {
+        let token = self.workers().ids.next_id();
+        let ran = self.run_with(&["-c", RUN_STATEMENTS], program, &format!("{token}\n{statements}\n"))?;
+        let answer: String = token.chars().rev().collect();
+        let says = ran.output.trim_ascii_end().ends_with(answer.as_bytes());
+        // A program that ends before the tests have run passes none.
+        let early = || (!says).then(|| "it ended before the tests had run".to_string());
+        Ok(broke(&ran).or_else(early).map_or(Ok(()), Err))
     }
 
     fn run(&self, program: &str, input: &str) -> Result<Ran> {
         self.run_with(&[], program, input)
     }
 
-    /// Runs a program in a folder of its own. `before`: arguments of the interpreter before the program's file.
+    /// Runs a program in a folder of its own.
     fn run_with(&self, before: &[&str], program: &str, input: &str) -> Result<Ran> {
+        let (launch, _folder) = self.prepare(before, program)?;
+        let runner = &mut self.workers().runner;
+        runner.run(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
+    }
+
+    /// Writes a program to a folder of its own. `before`: arguments of the interpreter before the program's file.
+    fn prepare(&self, before: &[&str], program: &str) -> Result<(Launch, ProgramFolder)> {
         let folder = ProgramFolder::make().map_err(|err| {
             Error::io("io-error", &std::env::temp_dir(), &err)
                 .hint("TMPDIR names the folder in which programs are run")
         })?;
         let file = folder.path().join("main.py");
         fs::write(&file, program).map_err(|err| Error::io("io-error", &file, &err))?;
-        let mut launch = self.launch.clone();
+        let mut launch = Launch { folder: Some(folder.path().to_path_buf()), ..self.launch.clone() };
         launch.args.extend(before.iter().map(|argument| argument.to_string()));
         launch.args.push(file.to_string_lossy().into_owned());
-        launch.folder = Some(folder.path().to_path_buf());
-        let runner = &mut self.runner.lock().unwrap_or_else(PoisonError::into_inner).0;
-        runner.run(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
+        Ok((launch, folder))
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -258,7 +309,6 @@ impl Scorer for Graded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn tests_are_read_in_the_forms_that_data_sets_have() {

@@ -266,7 +266,9 @@ impl RewardSpec {
         let graders = u64::from(kind.graders(self));
         let (worker, each) = match kind.row.place {
             Place::Process => (0, IN_PROCESS_BYTES),
-            Place::Program | Place::Worker => (self.worker_memory.0, GRADER_BYTES),
+            // The program, and what its tests run in.
+            Place::Program => (self.worker_memory.0.saturating_add(code::JUDGE_BYTES.0), GRADER_BYTES),
+            Place::Worker => (self.worker_memory.0, GRADER_BYTES),
             Place::Address => (0, HTTP_BYTES),
         };
         RewardMemory {

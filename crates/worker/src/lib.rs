@@ -4,7 +4,8 @@
 //! with limits of its own (`child.rs`, `sandbox.rs`, `landlock.rs`), answers the calls that its filter asks about
 //! (`desk.rs`), counts what all its processes hold (`budget.rs`), ends them together and removes what they left
 //! (`tree.rs`). The worker dies with its keeper, and the keeper with the process that started it.
-//! A worker of rewards answers with lines on stdout (`process.rs`, `pool.rs`), a program for a test runs once (`once.rs`),
+//! A worker of rewards answers with lines on stdout (`process.rs`, `pool.rs`), a program for a test runs once (`once.rs`), apart from its
+//! tests (`judged.rs`),
 //! and a worker of environments is a session (`session.rs`) with a message socket and shared memory; where one can be made,
 //! each has its own memory cgroup (`groups.rs`). A failure has a name and the last words of the worker's stderr; a failed
 //! worker is restarted a bounded number of times.
@@ -23,6 +24,7 @@ mod folder;
 mod groups;
 mod ids;
 mod job;
+mod judged;
 mod keeper;
 mod kept;
 mod landlock;
@@ -52,6 +54,7 @@ pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};
 pub use episodes::{EpisodesSpec, Messages, PythonEpisodes, Turn};
 pub use groups::{GroupHome, GroupKill, WorkerGroup};
 pub use ids::Ids;
+pub use judged::{Judge, Judged};
 pub use keeper::{KEEPER, OVER_WORDS, become_keeper};
 pub use kept::keep_with;
 pub use launch::{Launch, Limits};

@@ -79,12 +79,26 @@ impl Runner {
         output_bytes_max: usize,
         stop: &Stop,
     ) -> Result<Ran> {
-        let mut process = match self.keeper.take().filter(Keeper::is_free) {
-            Some(keeper) => Process::start_in(keeper, launch)?,
-            None => Process::start(launch)?,
-        };
+        let mut process = self.begin(launch)?;
         process.bound_reply(output_bytes_max);
         let early = drive(&mut process, input, Instant::now() + timeout, stop);
+        Ok(self.ended(process, early))
+    }
+
+    /// Starts a program, which the caller moves input and output for and then hands to `end`.
+    pub(crate) fn begin(&mut self, launch: &Launch) -> Result<Process> {
+        match self.keeper.take().filter(Keeper::is_free) {
+            Some(keeper) => Process::start_in(keeper, launch),
+            None => Process::start(launch),
+        }
+    }
+
+    /// Ends a program with all that it has started; `is_late` if it took too long.
+    pub(crate) fn end(&mut self, process: Process, is_late: bool) -> Ran {
+        self.ended(process, is_late.then_some(RunEnd::Late))
+    }
+
+    fn ended(&mut self, mut process: Process, early: Option<RunEnd>) -> Ran {
         let end = process.kill();
         process.listen();
         // What it wrote just before its end.
@@ -98,7 +112,7 @@ impl Runner {
         let (output, last_words) = (process.take_output(), process.last_lines(4));
         let was_full = process.was_full();
         self.keeper = Some(process.into_keeper());
-        Ok(Ran { end, was_full, output, last_words })
+        Ran { end, was_full, output, last_words }
     }
 }
 

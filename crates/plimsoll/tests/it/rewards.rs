@@ -1,6 +1,6 @@
 //! Rewards from outside: user code in a run, how its failures are handled, and `grade`.
 
-use crate::common::{plimsoll, text};
+use crate::common::{command, plimsoll, text};
 use crate::run::{Run, check_done, number, python_is_there};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -248,6 +248,24 @@ fn grade_lists_disagreements_with_their_reasons() {
 }
 
 #[test]
+fn a_reward_in_a_file_with_a_modules_name_works_from_its_own_folder() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = folder();
+    let body = "import asyncio, inspect\nfrom dis import opmap\nasync def f(completions, **columns):\n    \
+                await asyncio.sleep(0)\n    return [float(len(opmap) > 10)] * len(completions)\n";
+    folder.write("one.jsonl", "{\"response\": \"1\", \"ground_truth\": \"1\"}\n");
+    for name in ["dis", "inspect", "asyncio"] {
+        folder.write(&format!("{name}.py"), body);
+        let mut grade = command(&["grade", "--reward", &format!("python:{name}.py:f"), "one.jsonl"]);
+        let output = grade.current_dir(folder.path(".")).output().expect("the binary runs");
+        assert_eq!(text(&output.stdout), "{\"score\":1.0}\n", "{name}: {}", text(&output.stderr));
+        std::fs::remove_file(folder.path(&format!("{name}.py"))).expect("it was written");
+    }
+}
+
+#[test]
 fn what_a_reward_prints_is_kept_and_shown_in_the_first_step() {
     if !python_is_there() {
         return;
@@ -283,7 +301,10 @@ def speaks_and_raises(completions, **kwargs):
 
     let output = python(&folder, "speaks_and_raises", "");
     let stderr = text(&output.stderr);
-    assert!(output.status.code() == Some(1) && stderr.contains("\nspeaks_and_raises: just before\n"), "{stderr}");
+    assert!(
+        output.status.code() == Some(1) && stderr.contains("\nspeaks_and_raises: just before\n"),
+        "{stderr}"
+    );
 
     // `grade` prints as it goes.
     let file = folder.write("one.jsonl", "{\"response\": \"1\", \"ground_truth\": \"1\"}\n");
