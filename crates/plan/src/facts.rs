@@ -6,6 +6,7 @@ use plimsoll_config::{Auto, ByteSize, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
+use plimsoll_reward::WORDS_BYTES_MAX;
 use plimsoll_textenv::{EpisodeMemory, Kind};
 
 /// Host bytes of a tokenizer per token of its vocabulary: both maps, merges and the decoding table, measured with a
@@ -85,12 +86,15 @@ pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let lines = if run.environment.is_some() { 2 } else { 1 };
     let tokens = lines * (run.response_tokens_max() as u64 + u64::from(prompt_tokens));
     let samples = rows.saturating_mul(line_bytes_max(tokens));
+    // What rewards print.
+    let has_workers = run.rewards.iter().any(|reward| reward.memory().leaves_process());
+    let words = if has_workers { WORDS_BYTES_MAX } else { 0 };
     DiskFacts {
         // Without `every` a run saves only once, with no earlier checkpoint to keep.
         keep: Some(if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 0 }),
         keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
         best: run.checkpoint.every.is_some() && sets > 0,
-        records: Bytes(samples.saturating_add(4096 * (steps + evals * sets) + REPORT_BYTES)),
+        records: Bytes(samples.saturating_add(4096 * (steps + evals * sets) + REPORT_BYTES + words)),
     }
 }
 

@@ -38,9 +38,15 @@ Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the 
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|verb| verb == plimsoll_collect::ENV_WORKER) {
-        // Before anything else, because this process becomes the keeper of a user's interpreter.
-        return plimsoll_collect::become_env_worker(&args.collect::<Vec<_>>());
+    // Before anything else, because this process becomes the keeper of other people's code.
+    match args.next() {
+        Some(verb) if verb == plimsoll_collect::ENV_WORKER => {
+            return plimsoll_collect::become_env_worker(&args.collect::<Vec<_>>());
+        }
+        Some(verb) if verb == plimsoll_reward::KEEPER => {
+            return plimsoll_reward::become_keeper(&args.collect::<Vec<_>>());
+        }
+        _ => std::env::current_exe().into_iter().for_each(plimsoll_reward::keep_with),
     }
     errors::install_panic_hook();
     let cli = match Cli::try_parse() {

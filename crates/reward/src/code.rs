@@ -4,15 +4,12 @@
 //! own, without network and GPU. What the program does wrong is a wrong answer and never an error of the run.
 
 use crate::case::{Case, last_block};
-use crate::hash::simple_hash;
 use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_worker::{Columns, Launch, Ran, RunEnd, Scores, Stop, run_once};
-use serde_json::Value;
+use plimsoll_worker::{Columns, Ids, Judge, Launch, ProgramFolder, Ran, RunEnd, Runner, Scores, Stop};
+use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Most tests of a row.
@@ -20,6 +17,14 @@ pub(crate) const TESTS_MAX: usize = 256;
 /// Longest program and longest output of a test.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Runs a program, and does what its tests ask for.
+const PROGRAM: &str = concat!(include_str!("judge/values.py"), include_str!("judge/program.py"));
+/// Runs tests of programs that run elsewhere.
+const JUDGE: &str = concat!(include_str!("judge/values.py"), include_str!("judge/judge.py"));
+/// Limit on the memory of the interpreter in which tests run: it holds the tests, and values of a line each.
+pub(crate) const JUDGE_BYTES: Bytes = Bytes::mib(128);
+/// Runs a program and then the statements that are its tests.
+const RUN_STATEMENTS: &str = include_str!("judge/inside.py");
 /// Largest file that a program may write.
 const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 
@@ -28,7 +33,7 @@ const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 pub(crate) enum Tests {
     /// What is put in and must come out: (standard input, standard output).
     Streams(Vec<(String, String)>),
-    /// Statements that run after the program and must not fail.
+    /// Statements that must not fail; they see what the program defines.
     Statements(String),
 }
 
@@ -86,7 +91,7 @@ pub struct Programs(Code);
 impl Programs {
     /// Interpreters of `python` within `memory` of address space, each for `timeout` at most.
     pub fn new(name: &str, python: Option<&str>, memory: Bytes, timeout: Duration, stop: Stop) -> Programs {
-        Programs(Code { launch: Code::launch(name, python, memory), timeout, stop })
+        Programs(Code::new(Code::launch(name, python, memory), timeout, stop))
     }
 
     /// What a program printed, and why it did not come to its end, if so.
@@ -104,13 +109,28 @@ impl Programs {
 /// Runs programs.
 pub(crate) struct Code {
     /// The interpreter with its limits; the program's file is added for each run.
-    pub(crate) launch: Launch,
+    launch: Launch,
     /// For one test.
-    pub(crate) timeout: Duration,
-    pub(crate) stop: Stop,
+    timeout: Duration,
+    stop: Stop,
+    workers: Mutex<Workers>,
+}
+
+/// What programs run in, and their tests.
+struct Workers {
+    runner: Runner,
+    judge: Judge,
+    ids: Ids,
 }
 
 impl Code {
+    pub(crate) fn new(launch: Launch, timeout: Duration, stop: Stop) -> Code {
+        let mut judge = Launch { memory: JUDGE_BYTES, ..launch.clone() };
+        judge.args.extend(["-c".into(), JUDGE.into()]);
+        let (runner, judge, ids) = (Runner::default(), Judge::new(judge), Ids::default());
+        Code { launch, timeout, stop, workers: Mutex::new(Workers { runner, judge, ids }) }
+    }
+
     /// What starts an interpreter.
     pub(crate) fn launch(name: &str, python: Option<&str>, memory: Bytes) -> Launch {
         Launch {
@@ -120,9 +140,11 @@ impl Code {
             args: vec!["-I".into()],
             env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
+            memory_groups: true,
             network: plimsoll_worker::Network::Deny,
             folder: None,
             file: Some(FILE_BYTES_MAX),
+            words: None,
             ready: None,
         }
     }
@@ -145,37 +167,73 @@ impl Code {
                 }
                 Ok(Ok(()))
             }
-            Tests::Statements(statements) => {
-                let (program, token) = with_statements(program, statements);
-                let ran = self.run(&program, &format!("{token}\n"))?;
-                let answer: String = token.chars().rev().collect();
-                let says = ran.output.trim_ascii_end().ends_with(answer.as_bytes());
-                // A program that ends before the tests have run passes none.
-                let early = || (!says).then(|| "it ended before the tests had run".to_string());
-                Ok(broke(&ran).or_else(early).map_or(Ok(()), Err))
-            }
+            Tests::Statements(statements) => match self.judged(program, statements)? {
+                Some(verdict) => Ok(verdict),
+                None => self.inside(program, statements),
+            },
         }
     }
 
-    fn run(&self, program: &str, input: &str) -> Result<Ran> {
-        let folder = Folder::new()?;
-        let file = folder.0.join("main.py");
-        fs::write(&file, program).map_err(|err| Error::io("io-error", &file, &err))?;
-        let mut launch = self.launch.clone();
-        launch.args.push(file.to_string_lossy().into_owned());
-        launch.folder = Some(folder.0.clone());
-        run_once(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
+    /// Whether a program passes statements that run in another process; `None` if they must run in its own.
+    fn judged(&self, program: &str, statements: &str) -> Result<Option<std::result::Result<(), String>>> {
+        let (launch, _folder) = self.prepare(&["-c", PROGRAM], program)?;
+        let tests = json!({ "tests": statements }).to_string();
+        let Workers { runner, judge, .. } = &mut *self.workers();
+        let judged = judge.judge(runner, &launch, &tests, self.timeout, OUTPUT_BYTES_MAX, &self.stop)?;
+        let verdict: Value =
+            judged.verdict.as_deref().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        if verdict.get("inside").is_some() {
+            return Ok(None);
+        }
+        if verdict["holds"] == true {
+            return Ok(Some(Ok(())));
+        }
+        // Why the program ended says more than that it did.
+        let ended = judged.program.as_ref().filter(|_| judged.verdict.is_none());
+        let why = ended.map(|ran| broke(ran).unwrap_or_else(|| "it ended before the tests had run".into()));
+        let said = verdict["why"].as_str().map(str::to_string);
+        Ok(Some(Err(why.or(said).unwrap_or_else(|| "out of time".into()))))
     }
-}
 
-/// The program with its tests after it, and the token that they turn round at the end: that they did is known by an
-/// answer which the program can give neither by accident nor by printing what it reads.
-fn with_statements(program: &str, statements: &str) -> (String, String) {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let seed = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed), std::time::Instant::now());
-    let token = format!("{:x}", simple_hash(format!("{seed:?}").as_bytes()));
-    let end = "import os as _os\n_os.write(1, b'\\n' + _os.read(0, 64).strip()[::-1] + b'\\n')\n";
-    (format!("{program}\n{statements}\n{end}"), token)
+    /// Whether a program passes statements that run after it, in its process.
+    fn inside(&self, program: &str, statements: &str) -> Result<std::result::Result<(), String>> {
+        let token = self.workers().ids.next_id();
+        let ran = self.run_with(&["-c", RUN_STATEMENTS], program, &format!("{token}\n{statements}\n"))?;
+        let answer: String = token.chars().rev().collect();
+        let says = ran.output.trim_ascii_end().ends_with(answer.as_bytes());
+        // A program that ends before the tests have run passes none.
+        let early = || (!says).then(|| "it ended before the tests had run".to_string());
+        Ok(broke(&ran).or_else(early).map_or(Ok(()), Err))
+    }
+
+    fn run(&self, program: &str, input: &str) -> Result<Ran> {
+        self.run_with(&[], program, input)
+    }
+
+    /// Runs a program in a folder of its own.
+    fn run_with(&self, before: &[&str], program: &str, input: &str) -> Result<Ran> {
+        let (launch, _folder) = self.prepare(before, program)?;
+        let runner = &mut self.workers().runner;
+        runner.run(&launch, input.as_bytes(), self.timeout, OUTPUT_BYTES_MAX, &self.stop)
+    }
+
+    /// Writes a program to a folder of its own. `before`: arguments of the interpreter before the program's file.
+    fn prepare(&self, before: &[&str], program: &str) -> Result<(Launch, ProgramFolder)> {
+        let folder = ProgramFolder::make().map_err(|err| {
+            Error::io("io-error", &std::env::temp_dir(), &err)
+                .hint("TMPDIR names the folder in which programs are run")
+        })?;
+        let file = folder.path().join("main.py");
+        fs::write(&file, program).map_err(|err| Error::io("io-error", &file, &err))?;
+        let mut launch = Launch { folder: Some(folder.path().to_path_buf()), ..self.launch.clone() };
+        launch.args.extend(before.iter().map(|argument| argument.to_string()));
+        launch.args.push(file.to_string_lossy().into_owned());
+        Ok((launch, folder))
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Why a program did not come to its end.
@@ -183,10 +241,14 @@ fn broke(ran: &Ran) -> Option<String> {
     let last = ran.last_words.last().map_or(String::new(), |line| format!(": {line:.200}"));
     match ran.end {
         RunEnd::Code(0) => None,
+        RunEnd::Code(code) if ran.was_full => {
+            Some(format!("exit code {code}, with too many processes{last}"))
+        }
         RunEnd::Code(code) => Some(format!("exit code {code}{last}")),
         RunEnd::Signal(signal) => Some(format!("signal {signal}{last}")),
         RunEnd::Late => Some("out of time".into()),
         RunEnd::TooLong => Some(format!("more than {OUTPUT_BYTES_MAX} bytes of output")),
+        RunEnd::Over(over) => Some(format!("it held {over}")),
     }
 }
 
@@ -200,31 +262,6 @@ fn differs(output: &[u8], expect: &str) -> Option<String> {
             (a, b) if a.map(str::trim_end) == b.map(str::trim_end) => {}
             (a, b) => return Some(format!("`{:.60}` instead of `{:.60}`", a.unwrap_or(""), b.unwrap_or(""))),
         }
-    }
-}
-
-/// A new folder for a program, removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Folder> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path: &Path =
-            &std::env::temp_dir().join(format!("plimsoll-code-{}-{number}", std::process::id()));
-        // What an earlier process of this number left.
-        let _ = fs::remove_dir_all(path);
-        fs::create_dir(path).map_err(|err| {
-            Error::io("io-error", path, &err).hint("TMPDIR names the folder in which programs are run")
-        })?;
-        Ok(Folder(path.to_path_buf()))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A folder that cannot be removed costs disk and no result.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -249,7 +286,7 @@ impl Graded {
 pub(crate) fn read() -> Reading {
     Reading::starts("code", |Start { name, spec, limits, stop, .. }| {
         let launch = Code::launch(name, spec.python.as_deref(), spec.worker_memory);
-        let code = Code { launch, timeout: limits.timeout, stop };
+        let code = Code::new(launch, limits.timeout, stop);
         Ok(Box::new(Graded { code, name: name.to_string(), answer_column: spec.answer_column.clone() }))
     })
 }
@@ -272,7 +309,6 @@ impl Scorer for Graded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn tests_are_read_in_the_forms_that_data_sets_have() {

@@ -3,13 +3,14 @@
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, plain};
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_worker::{Launch, Pool, Request, Scores};
+use plimsoll_worker::{Ids, Launch, Pool, Request, Scores};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 struct Command {
     pool: Pool,
     name: String,
+    ids: Ids,
 }
 
 /// Reads `PROGRAM ARGS`; a reward is called after the program, without its folder.
@@ -17,36 +18,45 @@ pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
     let mut words = argument?.split_whitespace().map(str::to_string);
     let (program, args) = (words.next()?, words.collect());
     let label = program.rsplit('/').next().unwrap_or(&program).to_string();
-    Some(Reading::starts(&label, |Start { name, spec, limits, stop, .. }| {
+    Some(Reading::starts(&label, |Start { name, spec, limits, stop, words, .. }| {
         let launch = Launch {
             name: name.to_string(),
             program,
             args,
             env: Vec::new(),
             memory: spec.worker_memory,
+            memory_groups: true,
             network: spec.network,
             folder: None,
             file: None,
+            words,
             ready: None,
         };
-        Ok(Box::new(Command { pool: Pool::start(launch, limits, stop)?, name: name.to_string() }))
+        let pool = Pool::start(launch, limits, stop)?;
+        Ok(Box::new(Command { pool, name: name.to_string(), ids: Ids::default() }))
     }))
 }
 
 impl Scorer for Command {
     fn score(&mut self, cases: &[Arc<Case>], _: [u32; 2]) -> Result<Scores> {
-        let replies = self.pool.call(&[lines(cases)]).remove(0)?;
-        read_lines(&replies, &self.name).map(plain)
+        let ids: Vec<String> = cases.iter().map(|_| self.ids.next_id()).collect();
+        let replies = self.pool.call(&[lines(cases, &ids)]).remove(0)?;
+        let scores = read_lines(&replies, &ids, &self.name);
+        if scores.is_err() {
+            // What it writes next may belong to lines of this batch.
+            self.pool.discard(0);
+        }
+        scores.map(plain)
     }
 }
 
-/// A line a case: `{"prompt", "completion", "ended", "columns": {…}}`.
-fn lines(cases: &[Arc<Case>]) -> Request {
+/// A line a case: `{"prompt", "completion", "ended", "columns": {…}, "id"}`.
+fn lines(cases: &[Arc<Case>], ids: &[String]) -> Request {
     let mut bytes = Vec::new();
-    for case in cases {
+    for (case, id) in cases.iter().zip(ids) {
         let line = json!({
             "prompt": case.prompt.text, "completion": case.response, "ended": case.ended,
-            "columns": case.prompt.columns,
+            "columns": case.prompt.columns, "id": id,
         });
         bytes.extend_from_slice(line.to_string().as_bytes());
         bytes.push(b'\n');
@@ -54,16 +64,18 @@ fn lines(cases: &[Arc<Case>]) -> Request {
     Request { bytes, reply_lines: cases.len() }
 }
 
-/// A reply line is a number, `null`, or `{"score": number or null}`.
-fn read_lines(lines: &[String], name: &str) -> Result<Vec<Option<f64>>> {
-    let one = |line: &String| {
+/// A reply line is a number, `null`, or `{"score": number or null}`, which may repeat the `id` of its line.
+fn read_lines(lines: &[String], ids: &[String], name: &str) -> Result<Vec<Option<f64>>> {
+    let one = |(line, id): (&String, &String)| {
         let value: Value = serde_json::from_str(line).unwrap_or_else(|_| Value::String(line.clone()));
+        let is_reply = value.get("id").is_none_or(|repeated| repeated == id.as_str());
         match value.get("score").unwrap_or(&value) {
-            Value::Null => Ok(None),
-            Value::Number(number) => Ok(number.as_f64()),
+            Value::Null if is_reply => Ok(None),
+            Value::Number(number) if is_reply => Ok(number.as_f64()),
             _ => Err(Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{name}` answered {line:.80?}"))
-                .hint("answer each line with a number, null, or {\"score\": number}, and flush")),
+                .hint("answer each line with a number, null, or {\"score\": number}, and flush")
+                .hint("an `id` in a reply is that of the line which it answers")),
         }
     };
-    lines.iter().map(one).collect()
+    lines.iter().zip(ids).map(one).collect()
 }

@@ -5,7 +5,7 @@ use crate::kinds;
 use crate::scorer::Scorer;
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
-use plimsoll_worker::Stop;
+use plimsoll_worker::{Stop, Words};
 use serde_json::{Map, Value};
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Graders {
                 let spec = RewardSpec::of_kind(kind);
                 let read = kinds::read(&spec)?;
                 let needs_answer = read.needs_answer;
-                let scorer = read.start(kind, &spec, &Stop::default())?;
+                let scorer = read.start(kind, &spec, &Stop::default(), Some(Words::to_stderr()))?;
                 self.0.push((kind.to_string(), scorer, needs_answer));
                 self.0.len() - 1
             }

@@ -10,7 +10,7 @@ use crate::scorer::Scorer;
 use crate::spec::RewardSpec;
 use crate::tally::Tally;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_worker::{Columns, Scores, Stop};
+use plimsoll_worker::{Columns, Scores, Stop, Words};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -55,12 +55,14 @@ impl Grader {
         name: &str,
         spec: &RewardSpec,
         stop: &Stop,
+        words: &Words,
         done: &Sender<Graded>,
     ) -> Result<Starting> {
         let (jobs, inbox) = channel();
         let (say, started) = channel();
-        let (name, spec, stop, done) = (name.to_string(), spec.clone(), stop.clone(), done.clone());
-        let work = move || match Worker::start(reward, name, spec, stop) {
+        let (name, spec, done) = (name.to_string(), spec.clone(), done.clone());
+        let (stop, words) = (stop.clone(), words.clone());
+        let work = move || match Worker::start(reward, name, spec, stop, words) {
             Ok(worker) => {
                 let _ = say.send(Ok(worker.is_remote));
                 worker.serve(&inbox, &done);
@@ -124,11 +126,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(reward: usize, name: String, spec: RewardSpec, stop: Stop) -> Result<Worker> {
+    fn start(reward: usize, name: String, spec: RewardSpec, stop: Stop, words: Words) -> Result<Worker> {
         let kind = kinds::read(&spec)?;
         let tries = 1 + if kind.may_retry() { spec.retries } else { 0 };
         let is_remote = kind.is_remote();
-        let scorer = kind.start(&name, &spec, &stop)?;
+        let scorer = kind.start(&name, &spec, &stop, Some(words))?;
         Ok(Worker { reward, name, spec, stop, scorer, tries, is_remote })
     }
 

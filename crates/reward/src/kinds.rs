@@ -12,7 +12,7 @@ use crate::scorer::{OfTexts, Reading, Scorer, Start, Verifier};
 use crate::spec::RewardSpec;
 use crate::{code, command, hash, http, json_schema, math, pattern, python};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_worker::{Limits, Stop};
+use plimsoll_worker::{Limits, Stop, Words};
 use std::time::Duration;
 
 /// A kind of reward.
@@ -236,13 +236,19 @@ impl Kind {
         self.row.place == Place::Address
     }
 
-    /// Starts what has to be started. A worker dies with the thread that calls this.
-    pub(crate) fn start(self, name: &str, spec: &RewardSpec, stop: &Stop) -> Result<Box<dyn Scorer>> {
+    /// Starts what has to be started. `words`: where a worker's prints go.
+    pub(crate) fn start(
+        self,
+        name: &str,
+        spec: &RewardSpec,
+        stop: &Stop,
+        words: Option<Words>,
+    ) -> Result<Box<dyn Scorer>> {
         let timeout = Duration::from_millis(spec.timeout_ms);
         // Tries are counted where the batch is known, so the pool makes one.
         let limits = Limits { workers: 1, timeout, start_timeout: START_TIMEOUT, retries: 0 };
         let needs_answer = self.needs_answer;
-        (self.reading.start)(Start { name, spec, needs_answer, limits, stop: stop.clone() })
+        (self.reading.start)(Start { name, spec, needs_answer, limits, stop: stop.clone(), words })
     }
 }
 
@@ -260,7 +266,9 @@ impl RewardSpec {
         let graders = u64::from(kind.graders(self));
         let (worker, each) = match kind.row.place {
             Place::Process => (0, IN_PROCESS_BYTES),
-            Place::Program | Place::Worker => (self.worker_memory.0, GRADER_BYTES),
+            // The program, and what its tests run in.
+            Place::Program => (self.worker_memory.0.saturating_add(code::JUDGE_BYTES.0), GRADER_BYTES),
+            Place::Worker => (self.worker_memory.0, GRADER_BYTES),
             Place::Address => (0, HTTP_BYTES),
         };
         RewardMemory {

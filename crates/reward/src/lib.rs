@@ -35,7 +35,9 @@ pub use exact::grade_exact;
 pub use grade::{Agreement, Disagreement, GraderAgreement, grade_jsonl};
 pub use gsm8k::grade_gsm8k;
 pub use kinds::{KINDS, RewardKind, RewardMemory};
-pub use plimsoll_worker::{Network, Signature};
+pub use plimsoll_worker::{
+    KEEPER, Network, Offered, Signature, WORDS_BYTES_MAX, Words, become_keeper, keep_with, offered,
+};
 pub use rewards::{Rewards, Scored};
 pub use spec::{OnError, RewardSpec};
 pub use tally::Tally;

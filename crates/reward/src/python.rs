@@ -20,7 +20,7 @@ pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
         return None;
     }
     let (file, name) = (Path::new(file).to_path_buf(), function.to_string());
-    Some(Reading::starts(function, |Start { spec, limits, stop, .. }| {
+    Some(Reading::starts(function, |Start { spec, limits, stop, words, .. }| {
         let python = PythonSpec {
             file,
             function: name,
@@ -28,6 +28,7 @@ pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
             python: spec.python.clone(),
             memory: spec.worker_memory,
             network: spec.network,
+            words,
         };
         let function = PythonFunction::start(&python, limits, stop)?;
         Ok(Box::new(Python { function, answer_column: spec.answer_column.clone() }))

@@ -10,7 +10,7 @@ use crate::scorer::column_missing;
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
 use plimsoll_base::{Error, Result};
-use plimsoll_worker::{Scores, Stop};
+use plimsoll_worker::{Scores, Stop, Words};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,6 +34,7 @@ pub struct Rewards {
     rewards: Vec<Reward>,
     done: Receiver<Graded>,
     stop: Stop,
+    words: Words,
     round: Round,
 }
 
@@ -71,6 +72,11 @@ impl Rewards {
     ///
     /// Errors: `unknown-reward`, `reward-bad-weight`, those of starting a worker.
     pub fn new(specs: &[RewardSpec]) -> Result<Rewards> {
+        Rewards::saying(specs, Words::to_stderr())
+    }
+
+    /// As `new`; `words` gets what functions and programs print. Errors: as `new`.
+    pub fn saying(specs: &[RewardSpec], words: Words) -> Result<Rewards> {
         let stop = Stop::default();
         let (say, done) = channel();
         let mut rewards: Vec<Reward> = Vec::with_capacity(specs.len());
@@ -92,7 +98,7 @@ impl Rewards {
                 same => format!("{base}_{}", same + 1),
             };
             for _ in 0..kind.graders(spec) {
-                starting.push((index, Grader::begin(index, &name, spec, &stop, &say)?));
+                starting.push((index, Grader::begin(index, &name, spec, &stop, &words, &say)?));
             }
             rewards.push(Reward {
                 name,
@@ -108,7 +114,7 @@ impl Rewards {
         for (index, grader) in starting {
             rewards[index].graders.push(grader.ready()?);
         }
-        Ok(Rewards { rewards, done, stop, round: Round::default() })
+        Ok(Rewards { rewards, done, stop, words, round: Round::default() })
     }
 
     /// Checks that a row has what the rewards read of it, and that functions can be called with its columns.
@@ -128,6 +134,7 @@ impl Rewards {
     /// Begins a round of `samples` samples in groups of `group`. `steps`: the step and how many there will be.
     pub fn begin(&mut self, samples: usize, group: usize, steps: [u32; 2]) {
         self.round = Round { steps, cases: vec![None; samples] };
+        self.words.begin(steps[0]);
         for reward in &mut self.rewards {
             reward.batches =
                 Batches::cut(samples, group.max(1), reward.spec.batch_size, reward.graders.len());
@@ -193,6 +200,11 @@ impl Rewards {
             self.submit(index, case);
         }
         self.finish()
+    }
+
+    /// What functions and programs print.
+    pub fn words(&self) -> &Words {
+        &self.words
     }
 
     /// The names of the rewards in metrics, in order; equal kinds are numbered.

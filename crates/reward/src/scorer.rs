@@ -3,7 +3,7 @@
 use crate::case::{Case, column, text_of};
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
-use plimsoll_worker::{Columns, Limits, Scores, Stop};
+use plimsoll_worker::{Columns, Limits, Scores, Stop, Words};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -78,6 +78,8 @@ pub(crate) struct Start<'s> {
     pub(crate) needs_answer: bool,
     pub(crate) limits: Limits,
     pub(crate) stop: Stop,
+    /// Where a worker's prints go.
+    pub(crate) words: Option<Words>,
 }
 
 type Starts = Box<dyn FnOnce(Start) -> Result<Box<dyn Scorer>>>;

@@ -15,7 +15,7 @@ use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
 use plimsoll_plan::{PlanReport, RoleName, check_lengths, devices, machine_limits, plan_with};
-use plimsoll_reward::Rewards;
+use plimsoll_reward::{Rewards, Words};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
 use plimsoll_run::lead::{Begun, lead};
@@ -24,6 +24,9 @@ use plimsoll_run::resume::{Fingerprint, Start};
 use run::LanguageRun;
 use std::path::Path;
 use std::sync::atomic::AtomicI32;
+
+/// The file of a run directory with what rewards print.
+const REWARDS_LOG: &str = "rewards.log";
 
 /// Trains a language model. `signal` holds the number of the signal that came, or 0; on a signal the run saves and ends
 /// between two steps.
@@ -64,6 +67,7 @@ pub fn train(
     let ready = ready(&run, &*dev, &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
     opened.dir.write_plan(&measured.to_json())?;
+    rewards.words().write_to(&opened.dir.path().join(REWARDS_LOG));
     let begun = Begun {
         run: &run,
         title: title(&run, &report, &*dev),
@@ -114,7 +118,7 @@ fn ready<'a>(
 
 /// Opens the rewards of a run, which must find their columns in the data.
 fn rewards(run: &RunSpec, session: &Session) -> Result<Rewards> {
-    let rewards = Rewards::new(&run.rewards)?;
+    let rewards = Rewards::saying(&run.rewards, Words::of_run())?;
     if run.objective.is_some() {
         session.data.first_columns().try_for_each(|columns| rewards.check_columns(&columns))?;
     }

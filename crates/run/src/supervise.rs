@@ -6,8 +6,8 @@
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_files::write_atomic;
 use plimsoll_memory::host::{Host, KernelLine, OomEvidence, OomWatch};
-use plimsoll_worker::Ended;
 pub use plimsoll_worker::SignalPipe;
+use plimsoll_worker::{Ended, Seen};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -47,15 +47,18 @@ pub fn terminal_columns(terminal: &std::fs::File) -> Option<u16> {
 ///
 /// Errors, with exit code 4: `container-oom-kill`, `kernel-oom-kill`, `trainer-killed`, `trainer-crashed`; then the run directory
 /// has a `crash.json`. A trainer that died of a signal that was forwarded to it gives 128 plus the signal's number.
+/// `say` gets a line for the user when something stops the trainer, and when it goes on.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
     forward: &[SignalPipe<'_>],
     child_ended: SignalPipe<'_>,
+    say: &mut dyn FnMut(&str),
 ) -> Result<u8> {
     let host = Host::this();
     let mut watch = OomWatch::begin(&host);
-    let ended = plimsoll_worker::supervise(args, env, forward, child_ended)?;
+    let ended =
+        plimsoll_worker::supervise(args, env, forward, child_ended, &mut |seen| say(&pause_words(seen)))?;
     if let Some(code) = ended.status.code() {
         return Ok(code as u8);
     }
@@ -185,13 +188,8 @@ impl Death<'_> {
         }
     }
 
-    /// Returns for example `in step 7 of 200, phase update`.
     fn place(&self) -> String {
-        let number = |name: &str| self.last.get(name).and_then(Value::as_u64).unwrap_or(0);
-        match self.last.get("phase").and_then(Value::as_str) {
-            None | Some("start") => "before the first step".into(),
-            Some(phase) => format!("in step {} of {}, phase {phase}", number("step"), number("steps")),
-        }
+        place(&self.last)
     }
 
     fn facts(&self, host: &Host) -> Vec<String> {
@@ -284,6 +282,34 @@ impl Death<'_> {
         format!(
             "give the container at least {mib} MiB: {planned} planned, {others} held by others, and a {HEADROOM_DIVISOR}th more"
         )
+    }
+}
+
+/// Returns for example `in step 7 of 200, phase update`, from the content of a status page.
+fn place(last: &Value) -> String {
+    let number = |name: &str| last.get(name).and_then(Value::as_u64).unwrap_or(0);
+    match last.get("phase").and_then(Value::as_str) {
+        None | Some("start") => "before the first step".into(),
+        Some(phase) => format!("in step {} of {}, phase {phase}", number("step"), number("steps")),
+    }
+}
+
+/// Says that the trainer was stopped, or that it goes on.
+fn pause_words(seen: &Seen) -> String {
+    match seen {
+        Seen::Stopped { pid, note } => {
+            let place = place(&read_note(note.as_deref()));
+            let message =
+                format!("a signal stopped the trainer, pid {pid}, {place}: it waits until it is continued");
+            let warning = Error::new("trainer-stopped", message).hint(format!(
+                "kill -CONT {pid} continues it; Ctrl-C continues it and ends the run with a checkpoint"
+            ));
+            let hints = warning.hints.iter().map(|hint| format!("\nhint: {hint}")).collect::<String>();
+            format!("warning[{}]: {}{hints}", warning.slug, warning.message)
+        }
+        Seen::Continued { pid, stopped } => {
+            format!("the trainer, pid {pid}, goes on after {} s", stopped.as_secs())
+        }
     }
 }
 

@@ -58,29 +58,3 @@ impl TextEnvironment for PythonTool {
         Ok(Said::words(text))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use plimsoll_base::Bytes;
-    use plimsoll_worker::Stop;
-    use std::time::Duration;
-
-    #[test]
-    fn programs_are_run_and_answers_are_judged() {
-        let timeout = Duration::from_secs(20);
-        let programs = Programs::new("python-tool", None, Bytes::mib(512), timeout, Stop::default());
-        let mut tool = PythonTool { programs: Arc::new(programs), answer: 0 };
-        let question = tool.reset(&Start::train(0, 0))[0].content.clone();
-        let sum = question.strip_prefix("What is ").unwrap().split('?').next().unwrap();
-        let said = tool.step(&format!("I compute.\n```python\nprint({sum})\n```")).unwrap();
-        assert_eq!(said, Said::words(format!("Output:\n{}", tool.answer)));
-        let said = tool.step("```python\nraise ValueError('x')\n```").unwrap();
-        let words = &said.messages[0].content;
-        assert!(words.starts_with("It printed nothing.\nIt did not come to its end: exit code 1"), "{words}");
-        assert!(words.contains("ValueError: x") && !said.done);
-        let answer = tool.answer;
-        assert_eq!(tool.step(&format!("It is {answer}.")).unwrap(), Said::end(1.0));
-        assert_eq!(tool.step(&format!("It is {}.", answer + 1)).unwrap(), Said::end(0.0));
-    }
-}

@@ -1,15 +1,17 @@
 //! The hidden verb `env-worker`: how a process limits itself before it starts the user's interpreter.
 //!
 //! The parent spawns this program without code between fork and exec, which would be unsafe in a process with threads.
-//! Here, with a single thread, it opens a session, joins its memory group, blocks the GPU, starts the interpreter
-//! on a script in a memfd, and stays as its keeper (`keeper.rs`).
+//! Here, with a single thread, it opens a session, joins its memory group, starts the interpreter under its limits
+//! (`child.rs`) on a script in a memfd, and stays as its keeper (`keeper.rs`).
 
+use crate::child::Bounds;
 use crate::groups::Joined;
 use crate::keeper;
-use crate::sandbox::{self, Gpu, Network};
+use crate::sandbox::{Author, Gpu, Network, Rules};
+use crate::tree::Tree;
 use plimsoll_base::Bytes;
 use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, Resource, Rlimit};
+use rustix::process::Pid;
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -19,10 +21,10 @@ use std::process::{Command, ExitCode};
 /// The verb with which a binary becomes a worker.
 pub const ENV_WORKER: &str = "env-worker";
 
+/// How a script loads a user's file; every script begins with it.
+const LOAD: &str = include_str!("load.py");
 /// The descriptor of the socket between script and parent.
 const SOCKET: i32 = 3;
-/// Workers are killed for lack of memory before their parent.
-const OOM_POINTS: i32 = 500;
 /// Exit code of a process that could not start its program, as in shells.
 const NOT_STARTED: u8 = 126;
 
@@ -39,6 +41,12 @@ pub struct Confined {
 }
 
 impl Confined {
+    /// On a kernel without filters the parent's scans replace them.
+    fn bounds(&self) -> Bounds {
+        let rules = Rules { author: Author::User, network: self.network, gpu: self.gpu };
+        Bounds { rules, memory: self.memory.0, is_private: true, file: None, folder: None }
+    }
+
     /// Returns the arguments of the binary, verb first, for a child of process `parent` in the group of these paths.
     pub(crate) fn arguments(&self, parent: u32, group: Option<[PathBuf; 2]>) -> Vec<OsString> {
         let network = if self.network == Network::Allow { "network" } else { "" };
@@ -90,23 +98,25 @@ impl Place {
 pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
     let group = place.join();
-    let started = stay(place.parent).and_then(|()| prepare(&place.confined, script)).and_then(|ready| {
-        // The interpreter has its own copies of the socket and the script.
-        keeper::start(ready.command, place.confined.memory.0)
-    });
+    let started =
+        keeper::stay(place.parent).and_then(|()| prepare(&place.confined, script)).and_then(|ready| {
+            // The interpreter has its own copies of the socket and the script. Its parent reads its memory.
+            Tree::start(ready.command, place.confined.bounds(), true)
+        });
     match started {
-        Ok(python) => keeper::keep(python, place.parent, group),
+        Ok(tree) => keeper::keep(tree, place.parent, group),
         Err(err) => place.not_started(&err),
     }
 }
 
 /// Becomes the worker itself, without a keeper, for large programs such as an interpreter with this library
-/// loaded. Processes in other sessions may then outlive a killed parent, until groups are swept.
+/// loaded. Processes in other sessions may then outlive a killed parent, until groups are swept, and only this process's
+/// parents are safe from its signals, where the kernel does not keep signals inside.
 pub fn exec_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
     let Some(place) = Place::read(arguments) else { return not_by_hand() };
     place.join();
     let prepared = prepare(&place.confined, script).and_then(|mut ready| {
-        keeper::bind(Pid::from_raw(place.parent), place.confined.memory.0)?;
+        place.confined.bounds().enter(Pid::from_raw(place.parent), None, &[place.parent as u32])?;
         // `exec` only returns on errors.
         Err::<(), _>(ready.command.exec())
     });
@@ -118,15 +128,6 @@ fn not_by_hand() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Limits the keeper itself.
-fn stay(parent: i32) -> std::io::Result<()> {
-    rustix::process::setsid()?;
-    if rustix::process::getppid() != Pid::from_raw(parent) {
-        return Err(rustix::io::Errno::SRCH.into());
-    }
-    keeper::adopt()
-}
-
 /// Returns the interpreter's command with its inherited descriptors.
 struct Ready {
     command: Command,
@@ -134,11 +135,8 @@ struct Ready {
     _script: OwnedFd,
 }
 
-/// Sets everything that a worker inherits.
+/// Prepares the descriptors that a worker inherits.
 fn prepare(confined: &Confined, script: &str) -> std::io::Result<Ready> {
-    // A worker's core file is useless and may be gigabytes.
-    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    raise_oom_score();
     // The socket came as stdin, because a spawn can pass that.
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), SOCKET)?;
     if socket.as_raw_fd() != SOCKET {
@@ -147,25 +145,15 @@ fn prepare(confined: &Confined, script: &str) -> std::io::Result<Ready> {
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty())?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let memfd = rustix::fs::memfd_create("plimsoll-env-worker.py", MemfdFlags::empty())?;
-    let mut rest = script.as_bytes();
-    while !rest.is_empty() {
-        let written = rustix::io::write(&memfd, rest)?;
-        rest = &rest[written..];
-    }
-    // Last, so that it cannot refuse the calls above. On a kernel without filters the parent's scans replace it.
-    if (confined.network, confined.gpu) != (Network::Allow, Gpu::Allow) && sandbox::is_there() {
-        sandbox::enter(confined.network, confined.gpu)?;
+    for mut rest in [LOAD.as_bytes(), script.as_bytes()] {
+        while !rest.is_empty() {
+            let written = rustix::io::write(&memfd, rest)?;
+            rest = &rest[written..];
+        }
     }
     let mut command = Command::new(&confined.python);
     command.arg(format!("/proc/self/fd/{}", memfd.as_raw_fd())).arg(SOCKET.to_string());
     Ok(Ready { command, _socket: socket, _script: memfd })
-}
-
-/// Best effort: where it cannot be set, the kernel chooses by size alone.
-fn raise_oom_score() {
-    const PATH: &str = "/proc/self/oom_score_adj";
-    let own: i32 = std::fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    let _ = std::fs::write(PATH, (own + OOM_POINTS).min(1000).to_string());
 }
 
 #[cfg(test)]

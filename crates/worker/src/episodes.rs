@@ -3,8 +3,10 @@
 //! Failures are distinguished: it raised, hung, died, exceeded its memory, or returned something that is not a turn. An
 //! episode whose worker has ended since its reset is lost, which is not counted as a second failure.
 
+use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
-use crate::pool::{Pool, Request, Stop};
+use crate::pool::{Pool, Stop};
+use crate::python::line;
 use crate::sandbox::Network;
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Value, json};
@@ -12,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Serves the class; embedded, so that nothing needs to be installed.
-const SERVE: &str = include_str!("serve_episodes.py");
+const SERVE: &str = concat!(include_str!("load.py"), include_str!("serve_episodes.py"));
 
 /// The class to load, and its limits.
 #[derive(Clone, Debug)]
@@ -48,6 +50,7 @@ pub struct Turn {
 pub struct PythonEpisodes {
     pool: Pool,
     name: String,
+    ids: Ids,
     step_timeout: Duration,
     reset_timeout: Duration,
 }
@@ -69,7 +72,7 @@ impl PythonEpisodes {
         // No retries: the environment may already have taken the turn.
         let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };
         let pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
-        Ok(PythonEpisodes { pool, name: class.clone(), step_timeout, reset_timeout })
+        Ok(PythonEpisodes { pool, name: class.clone(), ids: Ids::default(), step_timeout, reset_timeout })
     }
 
     /// Begins an episode in a slot. Returns the environment's first messages.
@@ -77,7 +80,7 @@ impl PythonEpisodes {
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
     pub fn reset(&mut self, slot: usize, seed: u32) -> Result<Messages> {
         self.pool.set_timeout(self.reset_timeout);
-        let reply = self.ask(&json!({ "reset": slot, "seed": seed }));
+        let reply = self.ask(json!({ "reset": slot, "seed": seed }));
         self.pool.set_timeout(self.step_timeout);
         let reply = reply?;
         messages(&reply).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
@@ -87,7 +90,7 @@ impl PythonEpisodes {
     ///
     /// Errors: as `reset`.
     pub fn step(&mut self, slot: usize, response: &str) -> Result<Option<Turn>> {
-        let reply = self.ask(&json!({ "step": slot, "response": response }))?;
+        let reply = self.ask(json!({ "step": slot, "response": response }))?;
         if reply.get("lost").is_some() {
             return Ok(None);
         }
@@ -103,12 +106,16 @@ impl PythonEpisodes {
         self.pool.restarts()
     }
 
-    fn ask(&mut self, request: &Value) -> Result<Value> {
-        let mut bytes = request.to_string().into_bytes();
-        bytes.push(b'\n');
-        let reply = self.pool.call(&[Request { bytes, reply_lines: 1 }]).remove(0).map_err(of_environment)?;
-        let reply: Value =
-            serde_json::from_str(&reply[0]).map_err(|_| self.bad_reply("a line that is not JSON"))?;
+    fn ask(&mut self, request: Value) -> Result<Value> {
+        let id = self.ids.next_id();
+        let reply = self.pool.call(&[line(request, &id)]).remove(0).map_err(of_environment)?;
+        let reply: Value = match serde_json::from_str::<Value>(&reply[0]) {
+            Ok(reply) if reply.get("id").and_then(Value::as_str) == Some(&id) => reply,
+            _ => {
+                self.pool.discard(0);
+                return Err(self.bad_reply("wrote a line that is no answer to its request"));
+            }
+        };
         if let Some(trace) = reply.get("raised").and_then(Value::as_str) {
             let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
             let what = lines.last().copied().unwrap_or("an exception");
@@ -178,7 +185,7 @@ fn of_environment(error: Error) -> Error {
         },
         slugs::REWARD_BAD_REPLY => Words {
             slug: slugs::TEXT_ENVIRONMENT_BAD_REPLY,
-            hint: "what an environment says to one turn is bounded by 1 MiB",
+            hint: "an environment answers by what it returns, 1 MiB a turn at most; nothing of its own goes to the worker's pipes",
         },
         slugs::REWARD_WORKER_NOT_STARTED => Words {
             slug: "text-environment-missing",

@@ -74,6 +74,15 @@ impl GroupHome {
         Some(home)
     }
 
+    /// Whether `find` would look for one here; makes and moves nothing.
+    pub(crate) fn is_likely(host: &Host) -> bool {
+        let groups = host.memory_groups();
+        let Some(own) = groups.first() else { return false };
+        let home = candidates(&groups).map(|home| home.dir);
+        let dir = home.or_else(|| (own.version == 2 && is_delegated(&own.dir)).then(|| own.dir.clone()));
+        dir.is_some_and(|dir| may_write(&dir) && may_write(&dir.join("cgroup.procs")))
+    }
+
     /// Describes it, with its path.
     pub fn describe(&self) -> String {
         format!("memory group (cgroup v{}) below {}", self.version, self.dir.display())
@@ -125,6 +134,11 @@ impl WorkerGroup {
     /// Returns the arguments with which a keeper joins.
     pub(crate) fn arguments(&self) -> [PathBuf; 2] {
         [self.group.dir.clone(), self.own.clone()]
+    }
+
+    /// Returns how many processes of it the kernel has killed for lack of memory.
+    pub(crate) fn kills(&self) -> Option<u64> {
+        self.group.oom_kills()
     }
 
     /// Returns the kernel's counts, if it killed processes in the group.

@@ -1,87 +1,178 @@
-//! The process between this program and an interpreter: it owns all processes that the interpreter starts, and ends them.
+//! The process between this program and other people's code: it owns all processes that the code starts, answers for
+//! them, and ends them.
 //!
 //! The signal at a parent's death reaches children but not grandchildren. So the keeper stays: it adopts orphans of the
-//! worker, ends when the interpreter or its own parent has ended, and before that kills everything below itself,
-//! including processes in other sessions. It ends as the interpreter did, so that its parent sees
-//! that end. It does not hold the worker's socket, and releases this program's pages once the interpreter runs: it costs
-//! a megabyte.
+//! worker, ends when the worker or its own parent has ended, and before that kills everything below itself,
+//! including processes in other sessions. It does not hold the worker's pipes, and releases this program's pages once the
+//! worker runs: it costs a megabyte.
+//!
+//! Two verbs make a process a keeper. `env-worker` keeps one interpreter and ends as that did (`enter.rs`). `keeper` runs
+//! what it is sent, one program after the other, and reports how each ended.
 
+use crate::budget::Over;
 use crate::groups::Joined;
-use crate::procs;
+use crate::job::{Job, JobEnd, Order, Report};
+use crate::message::{self, MESSAGE_BYTES_MAX};
+use crate::sandbox::Author;
+use crate::tree::{Tree, TreeEnd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mm::Advice;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
-use std::ffi::c_void;
+use rustix::process::{Pid, Signal};
+use std::ffi::{OsString, c_void};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
-/// How soon orphans are collected, and the parent's end is noticed if its pipe does not show it.
+/// The verb with which a binary becomes the keeper of programs.
+pub const KEEPER: &str = "keeper";
+
+/// The words on standard error of a keeper that ends its interpreter for what it holds.
+pub const OVER_WORDS: &str = "plimsoll: the worker holds";
+
+/// How soon the parent's end is noticed if its pipe does not show it.
 const TICK: Duration = Duration::from_millis(200);
-/// As `TICK`, on kernels without process descriptors.
-const SHORT_TICK: Duration = Duration::from_millis(20);
-/// How long killed processes may take to end; one that waits for a disk is left to the kernel.
-const KILL_TIME: Duration = Duration::from_secs(5);
-/// Between two checks of what is left.
-const KILL_TICK: Duration = Duration::from_millis(1);
+/// Before the end of a pipe is taken for the end of the parent.
+const CLOSED_TICK: Duration = Duration::from_millis(1);
 /// What shells add to a signal's number in exit codes.
 const SIGNALLED: i32 = 128;
 
-/// Adopts orphans from now on.
-pub(crate) fn adopt() -> std::io::Result<()> {
+/// Becomes a keeper that runs what it is sent on standard input, until that is closed. `arguments` are those of the process
+/// after the verb.
+pub fn become_keeper(arguments: &[OsString]) -> ExitCode {
+    let [parent, group, own] = arguments else { return not_by_hand() };
+    let Some(parent) = parent.to_str().and_then(|pid| pid.parse::<i32>().ok()) else { return not_by_hand() };
+    let ready = stay(parent).and_then(|()| {
+        let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        // What is started inherits nothing of it.
+        rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+        Ok(socket)
+    });
+    let Ok(socket) = ready else { return not_by_hand() };
+    let group = (!group.is_empty()).then(|| Joined::join(Path::new(group), Path::new(own)).ok()).flatten();
+    serve(&socket, group.is_some());
+    // The parent removes the group; without a parent, this process does.
+    if let Some(group) = group.filter(|_| rustix::process::getppid() != Pid::from_raw(parent)) {
+        group.leave();
+    }
+    ExitCode::SUCCESS
+}
+
+fn not_by_hand() -> ExitCode {
+    eprintln!("plimsoll {KEEPER} is started by plimsoll itself");
+    ExitCode::from(2)
+}
+
+/// Opens a session, and adopts orphans from now on. Errors: the parent has died already.
+pub(crate) fn stay(parent: i32) -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    if rustix::process::getppid() != Pid::from_raw(parent) {
+        return Err(rustix::io::Errno::SRCH.into());
+    }
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Opens a session that dies with `parent`, with limited private memory. Only makes system calls: it may run between fork
-/// and exec.
-pub(crate) fn bind(parent: Option<Pid>, memory: u64) -> std::io::Result<()> {
-    rustix::process::setsid()?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the signal was armed; then it would never be sent.
-    if rustix::process::getppid() != parent {
-        return Err(rustix::io::Errno::SRCH.into());
+/// Runs what it is sent, one program at a time, until the socket is closed. `is_held`: whether a group holds the limit on
+/// memory.
+fn serve(socket: &OwnedFd, is_held: bool) {
+    let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
+    let mut running: Option<Tree> = None;
+    loop {
+        sleep(socket.as_fd(), PollFlags::IN, running.as_ref(), Duration::MAX);
+        match message::receive_with_descriptors(socket.as_fd(), &mut buffer) {
+            Ok((0, _)) => break,
+            Ok((length, pipes)) => match serde_json::from_slice(&buffer[..length]) {
+                Ok(Order::Run(job)) if running.is_none() => running = run(socket, job, pipes, is_held),
+                Ok(Order::End) => {
+                    running.take().into_iter().for_each(|tree| say(socket, &ended(tree.finish(), None)));
+                }
+                Ok(Order::Run(_)) | Err(_) => break,
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+        let Some(tree) = &mut running else { continue };
+        let over = if tree.attend() { None } else { tree.look() };
+        if tree.has_ended() || over.is_some() {
+            running.take().into_iter().for_each(|tree| say(socket, &ended(tree.finish(), over)));
+        }
     }
-    let bytes = Some(memory);
-    rustix::process::setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?;
-    Ok(())
+    running.take().map(Tree::finish);
 }
 
-/// Starts the interpreter, bound to this process.
-pub(crate) fn start(mut python: Command, memory: u64) -> std::io::Result<Pid> {
-    let keeper = rustix::process::getpid();
-    // SAFETY: `bind` neither allocates nor takes a lock, as required between fork and exec.
-    unsafe { python.pre_exec(move || bind(Some(keeper), memory)) };
-    let child = python.spawn()?;
-    Ok(Pid::from_child(&child))
+fn run(socket: &OwnedFd, job: Job, pipes: Vec<OwnedFd>, is_held: bool) -> Option<Tree> {
+    let lives_long = job.bounds.rules.author == Author::User;
+    let started =
+        <[OwnedFd; 3]>::try_from(pipes).map_err(|_| std::io::Error::other("three pipes are missing"));
+    let started = started.and_then(|[input, output, errors]| {
+        let mut command = Command::new(&job.program);
+        command.args(&job.args).envs(job.env);
+        command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));
+        command.current_dir(job.bounds.folder.as_deref().unwrap_or(Path::new(".")));
+        Tree::start(command, job.bounds, is_held)
+    });
+    match started {
+        Ok(tree) => {
+            say(socket, &Report::Started(tree.root()));
+            if lives_long {
+                forget_pages(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
+            }
+            Some(tree)
+        }
+        Err(error) => {
+            say(socket, &Report::Refused(error.to_string()));
+            None
+        }
+    }
 }
 
-/// Waits until the interpreter or `parent` has ended, kills what is left, and ends as the interpreter did.
-pub(crate) fn keep(python: Pid, parent: i32, group: Option<Joined>) -> ExitCode {
-    let handle = rustix::process::pidfd_open(python, PidfdFlags::empty()).ok();
-    let mut end = None;
+fn ended(end: TreeEnd, over: Option<Over>) -> Report {
+    let code = end.status.and_then(|status| status.exit_status());
+    let signal = end.status.and_then(|status| status.terminating_signal());
+    Report::Ended(JobEnd { code, signal, over, was_full: end.was_full })
+}
+
+/// A report that cannot be sent has no reader: the socket is closed, which the next receive shows.
+fn say(socket: &OwnedFd, report: &Report) {
+    let text = serde_json::to_vec(report).expect("a report has a JSON text");
+    let _ = message::send(socket.as_fd(), &text);
+}
+
+/// Keeps one interpreter: waits until it or `parent` has ended, kills what is left, and ends as the interpreter did.
+pub(crate) fn keep(mut tree: Tree, parent: i32, group: Option<Joined>) -> ExitCode {
     let parent = Pid::from_raw(parent);
     forget_pages(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
-    while end.is_none() && rustix::process::getppid() == parent {
-        wait(handle.as_ref());
-        reap(python, &mut end);
+    while !tree.attend() && rustix::process::getppid() == parent {
+        if let Some(over) = tree.look() {
+            eprintln!("{OVER_WORDS} {over}");
+            break;
+        }
+        if sleep(rustix::stdio::stderr(), PollFlags::empty(), Some(&tree), TICK) {
+            // The pipe closes a moment before its reader ends; sleep, in case the reader lives on.
+            std::thread::sleep(CLOSED_TICK);
+        }
     }
-    // The worker first, because it may be starting others.
-    if end.is_none() {
-        let _ = rustix::process::kill_process(python, Signal::KILL);
-    }
-    let until = Instant::now() + KILL_TIME;
-    while reap(python, &mut end) && Instant::now() < until {
-        let own = std::process::id();
-        procs::kill_all(procs::below(&[own]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != own));
-        std::thread::sleep(KILL_TICK);
-    }
+    let end = tree.finish();
     // The parent removes the group; without a parent, this process does.
     if let Some(group) = group.filter(|_| rustix::process::getppid() != parent) {
         group.leave();
     }
     end_as(end)
+}
+
+/// Sleeps until `fd` has what is asked for or is closed, the worker needs something, or `most` has passed. Returns whether
+/// it was the descriptor.
+fn sleep(fd: BorrowedFd<'_>, asked: PollFlags, tree: Option<&Tree>, most: Duration) -> bool {
+    let mut fds = vec![PollFd::from_borrowed_fd(fd, asked)];
+    fds.extend(tree.into_iter().flat_map(Tree::wakes));
+    let most = tree.map_or(most, |tree| tree.wait().min(most));
+    let timeout =
+        Timespec { tv_sec: most.as_secs().min(3600) as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+    // An interrupted poll found nothing.
+    let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    !fds[0].revents().is_empty()
 }
 
 /// Releases mapped file pages that were never written here, by the text of /proc/self/smaps. A page that is needed
@@ -119,35 +210,13 @@ fn clean_ranges(smaps: &str) -> Vec<(Range<usize>, bool)> {
     found
 }
 
-/// Sleeps until the interpreter ends, the reader of stderr is gone, or a tick has passed.
-fn wait(handle: Option<&OwnedFd>) {
-    let words = rustix::stdio::stderr();
-    let mut fds = vec![PollFd::from_borrowed_fd(words, PollFlags::empty())];
-    fds.extend(handle.map(|handle| PollFd::new(handle, PollFlags::IN)));
-    let tick = if handle.is_some() { TICK } else { SHORT_TICK };
-    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) };
-    // An interrupted poll found nothing.
-    let _ = rustix::event::poll(&mut fds, Some(&timeout));
-    if !fds[0].revents().is_empty() {
-        // The pipe closes a moment before its reader ends; sleep, in case the reader lives on.
-        std::thread::sleep(KILL_TICK);
-    }
-}
-
-/// Collects children that have ended. Returns false once there are none at all.
-fn reap(python: Pid, end: &mut Option<WaitStatus>) -> bool {
-    loop {
-        match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if pid == python => *end = Some(status),
-            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-            Ok(None) => return true,
-            Err(_) => return false,
-        }
-    }
-}
-
-fn end_as(end: Option<WaitStatus>) -> ExitCode {
-    let code = match (end.and_then(|end| end.exit_status()), end.and_then(|end| end.terminating_signal())) {
+fn end_as(end: TreeEnd) -> ExitCode {
+    let status = end.status;
+    let exits = (
+        status.and_then(|status| status.exit_status()),
+        status.and_then(|status| status.terminating_signal()),
+    );
+    let code = match exits {
         (Some(code), _) => code,
         (None, Some(signal)) => {
             if let Some(signal) = Signal::from_named_raw(signal) {

@@ -1,11 +1,11 @@
-//! Starts a worker: program, environment and the limits set between fork and exec.
+//! What a worker is: program, environment and limits.
 
-use crate::sandbox::{self, Gpu, Network};
+use crate::child::Bounds;
+use crate::job::Job;
+use crate::sandbox::{self, Author, Gpu, Network, Rules};
+use crate::words::Words;
 use plimsoll_base::{Bytes, Error, Result, slugs};
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// What to start.
@@ -18,13 +18,18 @@ pub struct Launch {
     pub args: Vec<String>,
     /// Added to the environment.
     pub env: Vec<(String, String)>,
-    /// Limit on the address space (RLIMIT_AS).
+    /// Limit on the address space of each process (RLIMIT_AS), and on the memory of all of them together.
     pub memory: Bytes,
+    /// Whether the kernel holds that limit by a memory group, if one can be made; otherwise the keeper counts.
+    pub memory_groups: bool,
     pub network: Network,
-    /// Its working directory, and with Landlock the only place where it may write; `None` for this one, unrestricted.
+    /// For a program that a model wrote: its working directory, and with Landlock the only place where it may write. It is
+    /// removed when the program has ended. `None` for the user's own code, which works here and writes where it likes.
     pub folder: Option<PathBuf>,
     /// The largest file that it may write (RLIMIT_FSIZE), if limited.
     pub file: Option<Bytes>,
+    /// Where its standard error goes in addition to messages.
+    pub words: Option<Words>,
     /// Checks the line that the worker sends before its first request, if it sends one: (name, line).
     pub ready: Option<fn(&str, &str) -> Result<()>>,
 }
@@ -57,80 +62,53 @@ impl Launch {
             args: vec!["-c".into(), script.into(), file.to_string_lossy().into_owned(), name.into()],
             env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,
+            memory_groups: true,
             network,
             folder: None,
             file: None,
+            words: None,
             ready: Some(ready),
         }
     }
 
-    /// Starts the process. Errors: `reward-worker-not-started`.
-    pub(crate) fn spawn(&self) -> Result<Child> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    /// Returns the order for a keeper. Errors: `reward-sandbox-missing`.
+    pub(crate) fn job(&self) -> Result<Job> {
+        self.check_filters()?;
         // No GPU, also by the filter (`sandbox.rs`). One thread each, so that thread pools use up neither address space nor cores.
-        command.env("CUDA_VISIBLE_DEVICES", "").env("OMP_NUM_THREADS", "1").env("OPENBLAS_NUM_THREADS", "1");
-        // Processes of the worker are not trainers under this supervisor.
-        command.env_remove(crate::status::VARIABLE);
-        command.envs(self.env.iter().map(|(key, value)| (key, value)));
-        if let Some(folder) = &self.folder {
-            command.current_dir(folder);
-        }
-        let filters = self.filters()?;
-        // Open until the child has started, which inherits the descriptor and closes it at exec.
-        let rules = self.folder.as_deref().and_then(sandbox::writes_in);
-        let rules_fd = rules.as_ref().map(AsRawFd::as_raw_fd);
-        let (memory, file, parent) = (self.memory, self.file, rustix::process::getpid());
-        // SAFETY: `limit_child` only makes system calls; it neither allocates nor takes a lock, as required between
-        // fork and exec.
-        unsafe { command.pre_exec(move || limit_child(memory, file, rules_fd, filters, parent)) };
-        command.spawn().map_err(|err| {
-            Error::new(slugs::REWARD_WORKER_NOT_STARTED, format!("reward `{}`: starting `{}`: {err}", self.name, self.program))
-                .hint("check that the program is installed and in PATH; for Python set `python` in the [[reward]] table")
+        let fixed = [("CUDA_VISIBLE_DEVICES", ""), ("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")];
+        let fixed = fixed.map(|(name, value)| (name.to_string(), value.to_string()));
+        let author = if self.folder.is_some() { Author::Model } else { Author::User };
+        let rules = Rules { author, network: self.network, gpu: Gpu::Deny };
+        Ok(Job {
+            program: self.program.clone(),
+            args: self.args.clone(),
+            env: fixed.into_iter().chain(self.env.iter().cloned()).collect(),
+            bounds: Bounds {
+                rules,
+                memory: self.memory.0,
+                is_private: false,
+                file: self.file.map(|bytes| bytes.0),
+                folder: self.folder.clone(),
+            },
         })
     }
 
-    /// Returns the filter to set. A kernel without filters can block nothing, so a worker without network access does
-    /// not start there.
-    fn filters(&self) -> Result<Option<Network>> {
-        match (sandbox::is_there(), self.network) {
-            (true, network) => Ok(Some(network)),
-            (false, Network::Allow) => Ok(None),
-            (false, Network::Deny) => Err(Error::new(
-                slugs::REWARD_SANDBOX_MISSING,
-                format!(
-                    "reward `{}`: this kernel has no seccomp filters, so a worker cannot be kept off the network",
-                    self.name
-                ),
-            )
-            .hint("set network = \"allow\" in the [[reward]] table if the code may reach the network")),
-        }
+    pub(crate) fn not_started(&self, words: &dyn std::fmt::Display) -> Error {
+        let message = format!("reward `{}`: starting `{}`: {words}", self.name, self.program);
+        Error::new(slugs::REWARD_WORKER_NOT_STARTED, message)
+            .hint("check that the program is installed and in PATH; for Python set `python` in the [[reward]] table")
     }
-}
 
-fn limit_child(
-    memory: Bytes,
-    file: Option<Bytes>,
-    rules: Option<i32>,
-    filters: Option<Network>,
-    parent: rustix::process::Pid,
-) -> std::io::Result<()> {
-    use rustix::process::{Resource, Rlimit, Signal};
-    rustix::process::setsid()?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the signal was armed; then it would never be sent.
-    if rustix::process::getppid() != Some(parent) {
-        return Err(std::io::Error::from(rustix::io::Errno::SRCH));
+    /// A kernel without filters can block nothing, so a worker without network access does not start there.
+    fn check_filters(&self) -> Result<()> {
+        if sandbox::is_there() || self.network == Network::Allow {
+            return Ok(());
+        }
+        let message = format!(
+            "reward `{}`: this kernel has no seccomp filters, so a worker cannot be kept off the network",
+            self.name
+        );
+        Err(Error::new(slugs::REWARD_SANDBOX_MISSING, message)
+            .hint("set network = \"allow\" in the [[reward]] table if the code may reach the network"))
     }
-    let bytes = Some(memory.0);
-    rustix::process::setrlimit(Resource::As, Rlimit { current: bytes, maximum: bytes })?;
-    // A worker's core file is useless and may be gigabytes.
-    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    if let Some(file) = file {
-        let bytes = Some(file.0);
-        rustix::process::setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum: bytes })?;
-    }
-    rules.map_or(Ok(()), sandbox::confine)?;
-    // Last, so that it cannot refuse the calls above.
-    filters.map_or(Ok(()), |network| sandbox::enter(network, Gpu::Deny))
 }

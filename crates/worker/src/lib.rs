@@ -1,20 +1,38 @@
 //! Processes that run other people's code: spawned, limited, supervised.
 //!
-//! A worker has a limit on its address space, its own session, neither network nor GPU (`sandbox.rs`), and dies
-//! with the thread that started it. It answers with lines on stdout. A failure has a name and the last
-//! words of its stderr; a failed worker is killed with its process group and restarted a bounded number of times.
+//! Between this process and a worker is its keeper (`keeper.rs`), a verb of this binary, which starts the worker in a session
+//! with limits of its own (`child.rs`, `sandbox.rs`, `landlock.rs`), answers the calls that its filter asks about
+//! (`desk.rs`), counts what all its processes hold (`budget.rs`), ends them together and removes what they left
+//! (`tree.rs`). The worker dies with its keeper, and the keeper with the process that started it.
+//! A worker of rewards answers with lines on stdout (`process.rs`, `pool.rs`), a program for a test runs once (`once.rs`), apart from its
+//! tests (`judged.rs`),
+//! and a worker of environments is a session (`session.rs`) with a message socket and shared memory; where one can be made,
+//! each has its own memory cgroup (`groups.rs`). A failure has a name and the last words of the worker's stderr; a failed
+//! worker is restarted a bounded number of times.
 //! The supervisor of a run is here too: it starts the trainer, passes signals on and reports how it ended.
-//! Workers of environments are sessions (`session.rs`): a message socket, shared memory, and a verb of this binary
-//! (`enter.rs`) that starts the user's interpreter and keeps it (`keeper.rs`), in its own memory cgroup where one can be
-//! made (`groups.rs`).
 //! Every wait has a deadline. Only `python.rs` and `episodes.rs` know what the lines mean.
 
 mod bell;
+mod budget;
+mod calls;
+mod child;
+mod desk;
 mod enter;
 mod episodes;
+mod filter;
+mod folder;
 mod groups;
+mod ids;
+mod job;
+mod judged;
 mod keeper;
+mod kept;
+mod landlock;
 mod launch;
+pub mod message;
+mod notify;
+mod objects;
+mod offered;
 mod once;
 mod pool;
 mod process;
@@ -24,19 +42,29 @@ mod ring;
 mod sandbox;
 pub mod session;
 mod shared;
+mod stand_in;
 mod status;
 mod supervisor;
+mod tree;
+mod words;
 
 pub use bell::Bell;
+pub use budget::Over;
 pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};
 pub use episodes::{EpisodesSpec, Messages, PythonEpisodes, Turn};
 pub use groups::{GroupHome, GroupKill, WorkerGroup};
+pub use ids::Ids;
+pub use judged::{Judge, Judged};
+pub use keeper::{KEEPER, OVER_WORDS, become_keeper};
+pub use kept::keep_with;
 pub use launch::{Launch, Limits};
-pub use once::{Ran, RunEnd, run_once};
+pub use offered::{Offered, offered};
+pub use once::{ProgramFolder, Ran, RunEnd, Runner};
 pub use pool::{Pool, Request, Stop};
 pub use python::{Batch, Columns, PythonFunction, PythonSpec, Scores, Signature};
 pub use sandbox::{Gpu, Network};
 pub use session::{Session, find_python};
 pub use shared::SharedMemory;
 pub use status::{STATUS_BYTES, StatusNote, run_pid, supervisor_pid};
-pub use supervisor::{Ended, SignalPipe, supervise, terminal_columns};
+pub use supervisor::{Ended, Seen, SignalPipe, supervise, terminal_columns};
+pub use words::{WORDS_BYTES_MAX, Words};

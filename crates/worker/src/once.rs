@@ -1,11 +1,17 @@
-//! One program, started for one input and gone after it: how programs that a model wrote are run.
+//! Programs that are started for one input and gone after it: how programs that a model wrote are run.
 
+use crate::budget::Over;
+use crate::folder;
+use crate::kept::Keeper;
 use crate::launch::Launch;
 use crate::pool::Stop;
 use crate::process::{Flow, Process};
 use plimsoll_base::Result;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+const SIGKILL: i32 = 9;
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,33 +24,102 @@ pub enum RunEnd {
     Late,
     /// Killed because it wrote too much.
     TooLong,
+    /// Killed because its processes held too much together.
+    Over(Over),
 }
 
 /// The result of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     pub end: RunEnd,
+    /// Whether it was refused a process because it had too many.
+    pub was_full: bool,
     /// Its stdout.
     pub output: Vec<u8>,
     /// The last lines of its stderr.
     pub last_words: Vec<String>,
 }
 
-/// Runs a program to its end with `input` as its stdin.
-///
-/// `output_bytes_max`: more output ends the program. Errors: those of starting it; its failures are results.
-pub fn run_once(
-    launch: &Launch,
-    input: &[u8],
-    timeout: Duration,
-    output_bytes_max: usize,
-    stop: &Stop,
-) -> Result<Ran> {
-    let mut process = Process::start(launch)?;
-    process.bound_reply(output_bytes_max);
-    let deadline = Instant::now() + timeout;
+/// A folder for one program, removed when dropped.
+#[derive(Debug)]
+pub struct ProgramFolder(PathBuf);
+
+impl ProgramFolder {
+    pub fn make() -> std::io::Result<ProgramFolder> {
+        folder::make().map(ProgramFolder)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ProgramFolder {
+    fn drop(&mut self) {
+        // The keeper has removed it, unless it was lost or never started the program.
+        folder::remove(&self.0);
+    }
+}
+
+/// Runs programs one after the other, in one keeper.
+#[derive(Debug, Default)]
+pub struct Runner {
+    keeper: Option<Keeper>,
+}
+
+impl Runner {
+    /// Runs a program to its end with `input` as its stdin, and ends all that it has started.
+    ///
+    /// `output_bytes_max`: more output ends the program. Errors: those of starting it; its failures are results.
+    pub fn run(
+        &mut self,
+        launch: &Launch,
+        input: &[u8],
+        timeout: Duration,
+        output_bytes_max: usize,
+        stop: &Stop,
+    ) -> Result<Ran> {
+        let mut process = self.begin(launch)?;
+        process.bound_reply(output_bytes_max);
+        let early = drive(&mut process, input, Instant::now() + timeout, stop);
+        Ok(self.ended(process, early))
+    }
+
+    /// Starts a program, which the caller moves input and output for and then hands to `end`.
+    pub(crate) fn begin(&mut self, launch: &Launch) -> Result<Process> {
+        match self.keeper.take().filter(Keeper::is_free) {
+            Some(keeper) => Process::start_in(keeper, launch),
+            None => Process::start(launch),
+        }
+    }
+
+    /// Ends a program with all that it has started; `is_late` if it took too long.
+    pub(crate) fn end(&mut self, process: Process, is_late: bool) -> Ran {
+        self.ended(process, is_late.then_some(RunEnd::Late))
+    }
+
+    fn ended(&mut self, mut process: Process, early: Option<RunEnd>) -> Ran {
+        let end = process.kill();
+        process.listen();
+        // What it wrote just before its end.
+        let more = process.read();
+        let over = process.over(end).map(RunEnd::Over);
+        let late = early.or_else(|| (more == Flow::TooLong).then_some(RunEnd::TooLong));
+        let end = over.or(late).unwrap_or_else(|| match (end.code, end.signal) {
+            (Some(code), _) => RunEnd::Code(code),
+            (None, signal) => RunEnd::Signal(signal.unwrap_or(SIGKILL)),
+        });
+        let (output, last_words) = (process.take_output(), process.last_lines(4));
+        let was_full = process.was_full();
+        self.keeper = Some(process.into_keeper());
+        Ran { end, was_full, output, last_words }
+    }
+}
+
+/// Moves input and output until the program has ended. Returns why it must be ended, if it has not.
+fn drive(process: &mut Process, input: &[u8], deadline: Instant, stop: &Stop) -> Option<RunEnd> {
     let mut sent = 0;
-    let end = loop {
+    loop {
         process.listen();
         let flow = process.read();
         if sent < input.len() {
@@ -56,36 +131,22 @@ pub fn run_once(
             process.close_input();
         }
         match flow {
-            Flow::Closed => break ended(&mut process, deadline),
-            Flow::TooLong => break RunEnd::TooLong,
-            Flow::Later if Instant::now() >= deadline || stop.is_set() => break RunEnd::Late,
-            Flow::Later => wait(&process, deadline),
-        }
-    };
-    process.kill();
-    process.listen();
-    Ok(Ran { end, output: process.take_output(), last_words: process.last_lines(4) })
-}
-
-/// Output closes before the process ends, possibly long before.
-fn ended(process: &mut Process, deadline: Instant) -> RunEnd {
-    use std::os::unix::process::ExitStatusExt;
-    loop {
-        match process.status() {
-            Some(status) => {
-                return status.code().map_or(RunEnd::Signal(status.signal().unwrap_or(0)), RunEnd::Code);
-            }
-            None if Instant::now() >= deadline => return RunEnd::Late,
-            None => std::thread::sleep(Duration::from_millis(1)),
+            Flow::TooLong => return Some(RunEnd::TooLong),
+            _ if process.ended().is_some() => return None,
+            _ if Instant::now() >= deadline || stop.is_set() => return Some(RunEnd::Late),
+            Flow::Closed | Flow::Later => wait(process, flow, deadline),
         }
     }
 }
 
-/// Sleeps until a pipe is ready, the deadline is reached, or 50 ms have passed.
-fn wait(process: &Process, deadline: Instant) {
-    let mut fds = vec![PollFd::from_borrowed_fd(process.output(), PollFlags::IN)];
-    fds.extend(process.errors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    fds.extend(process.open_input().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
+/// Sleeps until a pipe is ready, the program has ended, the deadline is reached, or 50 ms have passed.
+fn wait(process: &Process, flow: Flow, deadline: Instant) {
+    // Output closes before the process ends, possibly long before.
+    let output = (flow == Flow::Later).then(|| process.output());
+    let input = process.open_input().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT));
+    let readable = [output, process.errors(), process.reports()].into_iter().flatten();
+    let mut fds: Vec<PollFd<'_>> = readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    fds.extend(input);
     let next = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(50));
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(next.subsec_nanos()) };
     // An interrupted poll is fine: the caller checks every pipe anyway.

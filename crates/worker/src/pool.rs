@@ -121,7 +121,12 @@ impl Pool {
     /// Discards a worker that reported running out of memory: its heap is unusable. Returns the error.
     pub fn over_budget(&mut self, worker: usize) -> Error {
         let mut process = self.workers[worker].take().expect("a worker that just answered runs");
-        process.over_budget("raised MemoryError")
+        process.out_of_memory("raised MemoryError")
+    }
+
+    /// Gives up a worker whose answer was none: what it writes next may belong to nothing that it was asked.
+    pub fn discard(&mut self, worker: usize) {
+        self.workers[worker] = None;
     }
 
     fn drive(&mut self, requests: &[Request], only_start: bool) -> Vec<Result<Vec<String>>> {
@@ -182,9 +187,8 @@ impl Pool {
             let Some(process) = &self.workers[call.index] else { return };
             next = next.min(call.deadline.saturating_duration_since(Instant::now()));
             fds.push(PollFd::from_borrowed_fd(process.output(), PollFlags::IN));
-            if let Some(errors) = process.errors() {
-                fds.push(PollFd::from_borrowed_fd(errors, PollFlags::IN));
-            }
+            let further = [process.errors(), process.reports()];
+            fds.extend(further.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             if !call.starting
                 && requests.get(call.index).is_some_and(|request| call.sent < request.bytes.len())
             {
@@ -207,6 +211,9 @@ impl Pool {
         let reply_bytes_max = process.expect_reply_to(request.map_or(0, |request| request.bytes.len()));
         process.listen();
         let mut flow = process.read();
+        if let (0, false, 1.., Some(_)) = (call.sent, call.starting, process.unread(), request) {
+            return Err(surplus(&self.launch.name, process.unread(), "before it was asked"));
+        }
         if let (true, Some(ready), Some(lines)) =
             (call.starting, self.launch.ready, first_line(call.starting, process))
         {
@@ -217,7 +224,14 @@ impl Pool {
         if !call.starting {
             let Some(request) = request else { return Ok(Some(Vec::new())) };
             if let Some(lines) = process.take_lines(request.reply_lines) {
-                return Ok(Some(lines));
+                // Once more, for what came after the last line, and what it printed before. An end shows at the next request.
+                process.read();
+                process.listen();
+                return match (process.unread(), process.killed_in_part()) {
+                    (0, None) => Ok(Some(lines)),
+                    (_, Some(error)) => Err(error),
+                    (more, None) => Err(surplus(&self.launch.name, more, "after its reply")),
+                };
             }
             if call.sent < request.bytes.len() && flow == Flow::Later {
                 let (sent, written) = process.write(&request.bytes[call.sent..]);
@@ -246,6 +260,18 @@ impl Pool {
             }),
             Flow::Later => Ok(None),
         }
+    }
+}
+
+/// Makes the error of a worker that writes more than it is asked for: further lines would be taken for later replies.
+fn surplus(name: &str, bytes: usize, when: &str) -> Error {
+    Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{name}` wrote {bytes} bytes {when}"))
+        .hint("write one line for each that is asked, and everything else to standard error")
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.workers.iter_mut().flatten().for_each(Process::listen_to_end);
     }
 }
 

@@ -1,31 +1,36 @@
 //! One worker process: its pipes, its last words, and how it ended.
 
+use crate::budget::Over;
+use crate::job::JobEnd;
+use crate::kept::Keeper;
 use crate::launch::Launch;
 use crate::ring::Ring;
+use crate::words::{Unfinished, Words};
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use plimsoll_memory::host::{OomEvidence, OomWatch};
-use rustix::fs::OFlags;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Bytes kept of stderr for messages.
 const STDERR_BYTES_MAX: usize = 8 << 10;
 /// How much longer than its request a reply may be: a score takes about 25 bytes, so more is a runaway.
 const REPLY_BYTES_OVER: usize = 1 << 20;
+/// From the end of a worker's output to its own.
+const CLOSED_TIME: Duration = Duration::from_millis(200);
 const SIGKILL: i32 = 9;
 /// Bytes moved per system call.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A running worker. Dropping it kills its process group.
+/// A running worker and its keeper. Dropping it ends both, with all that the worker started.
 pub(crate) struct Process {
-    child: Child,
+    keeper: Keeper,
+    pid: u32,
     /// `None` once closed.
-    stdin: Option<ChildStdin>,
-    stdout: ChildStdout,
-    stderr: ChildStderr,
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
     stderr_open: bool,
     replies: Vec<u8>,
     /// Longest reply to the request under way.
@@ -33,6 +38,8 @@ pub(crate) struct Process {
     /// Line feeds in `replies`, counted on arrival.
     whole_lines: usize,
     last_words: Ring,
+    words: Option<Words>,
+    unfinished: Unfinished,
     name: String,
     /// The program's file name, as the kernel cuts it.
     program: String,
@@ -52,23 +59,26 @@ pub(crate) enum Flow {
 
 impl Process {
     pub(crate) fn start(launch: &Launch) -> Result<Process> {
-        let mut child = launch.spawn()?;
-        let (stdin, stdout, stderr) = match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
-            (Some(stdin), Some(stdout), Some(stderr)) => (stdin, stdout, stderr),
-            _ => unreachable!("all three streams were asked for as pipes"),
-        };
-        for fd in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
-            let set = rustix::fs::fcntl_getfl(fd)
-                .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
-            set.map_err(|err| {
-                Error::new(
-                    slugs::REWARD_WORKER_NOT_STARTED,
-                    format!("reward `{}`: its pipes: {err}", launch.name),
-                )
-            })?;
+        let keeper =
+            Keeper::start(launch.memory, launch.memory_groups).map_err(|err| launch.not_started(&err))?;
+        Process::start_in(keeper, launch)
+    }
+
+    /// Starts a worker in a keeper that is free.
+    pub(crate) fn start_in(mut keeper: Keeper, launch: &Launch) -> Result<Process> {
+        let job = launch.job()?;
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+        let pipes = pipe().and_then(|input| Ok((input, pipe()?, pipe()?)));
+        let ((input, stdin), (stdout, output), (stderr, errors)) =
+            pipes.map_err(|err| launch.not_started(&format!("its pipes: {err}")))?;
+        for end in [&stdin, &stdout, &stderr] {
+            rustix::io::ioctl_fionbio(end, true).map_err(|err| launch.not_started(&err))?;
         }
+        let theirs = [input.as_fd(), output.as_fd(), errors.as_fd()];
+        let pid = keeper.run(job, theirs).map_err(|err| launch.not_started(&err))?;
         Ok(Process {
-            child,
+            keeper,
+            pid,
             stdin: Some(stdin),
             stdout,
             stderr,
@@ -77,14 +87,21 @@ impl Process {
             reply_bytes_max: REPLY_BYTES_OVER,
             whole_lines: 0,
             last_words: Ring::new(STDERR_BYTES_MAX),
+            words: launch.words.clone(),
+            unfinished: Unfinished::default(),
             name: launch.name.clone(),
             program: launch.program.rsplit('/').next().unwrap_or_default().chars().take(15).collect(),
             memory: launch.memory,
         })
     }
 
+    /// Returns the keeper of a worker that has ended.
+    pub(crate) fn into_keeper(self) -> Keeper {
+        self.keeper
+    }
+
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Returns stdin while it is open.
@@ -92,11 +109,16 @@ impl Process {
         self.stdin.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns stdout.
     pub(crate) fn close_input(&mut self) {
         self.stdin = None;
     }
 
+    /// Returns the descriptor that is readable when the keeper has something to report.
+    pub(crate) fn reports(&self) -> Option<BorrowedFd<'_>> {
+        self.keeper.reports()
+    }
+
+    /// Returns stdout.
     pub(crate) fn output(&self) -> BorrowedFd<'_> {
         self.stdout.as_fd()
     }
@@ -109,13 +131,13 @@ impl Process {
     /// Writes as much of `bytes` as the pipe takes. Returns the number of bytes written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> (usize, Flow) {
         let mut sent = 0;
-        let Some(stdin) = &mut self.stdin else { return (0, Flow::Closed) };
+        let Some(stdin) = &self.stdin else { return (0, Flow::Closed) };
         while sent < bytes.len() {
-            match stdin.write(&bytes[sent..]) {
+            match rustix::io::write(stdin, &bytes[sent..]) {
                 Ok(0) => return (sent, Flow::Closed),
                 Ok(n) => sent += n,
-                Err(err) if err.kind() == ErrorKind::Interrupted => {}
-                Err(err) if err.kind() == ErrorKind::WouldBlock => return (sent, Flow::Later),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return (sent, Flow::Later),
                 Err(_) => return (sent, Flow::Closed),
             }
         }
@@ -140,8 +162,26 @@ impl Process {
     }
 
     /// Returns how it ended, if it has.
-    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+    pub(crate) fn ended(&mut self) -> Option<JobEnd> {
+        self.keeper.ended()
+    }
+
+    /// Returns what it held too much of when it ended, if that is why.
+    pub(crate) fn over(&self, end: JobEnd) -> Option<Over> {
+        let by_kernel = || self.keeper.killed_in_group().filter(|kill| kill.by_own_limit);
+        end.over.or_else(|| by_kernel().map(|_| Over::Memory(0, self.memory.0)))
+    }
+
+    /// Returns the error of a worker that goes on although the kernel has killed processes of it, which cannot be relied on.
+    pub(crate) fn killed_in_part(&mut self) -> Option<Error> {
+        let kill = self.keeper.killed_in_group().filter(|kill| kill.by_own_limit)?;
+        let over = Over::Memory(0, self.memory.0);
+        Some(self.over_budget(&format!("held {over}, and was ended")).fact(kill.fact))
+    }
+
+    /// Whether it was refused a process because it had too many.
+    pub(crate) fn was_full(&mut self) -> bool {
+        self.ended().is_some_and(|end| end.was_full)
     }
 
     /// Returns the last lines of its stderr.
@@ -153,14 +193,14 @@ impl Process {
     pub(crate) fn read(&mut self) -> Flow {
         let mut chunk = [0u8; CHUNK_BYTES];
         loop {
-            match self.stdout.read(&mut chunk) {
+            match rustix::io::read(&self.stdout, &mut chunk) {
                 Ok(0) => return Flow::Closed,
                 Ok(n) => {
                     self.whole_lines += chunk[..n].iter().filter(|&&byte| byte == b'\n').count();
                     self.replies.extend_from_slice(&chunk[..n]);
                 }
-                Err(err) if err.kind() == ErrorKind::Interrupted => {}
-                Err(err) if err.kind() == ErrorKind::WouldBlock => return Flow::Later,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Flow::Later,
                 Err(_) => return Flow::Closed,
             }
             if self.replies.len() > self.reply_bytes_max {
@@ -173,15 +213,33 @@ impl Process {
     pub(crate) fn listen(&mut self) {
         let mut chunk = [0u8; CHUNK_BYTES];
         for _ in 0..16 {
-            match self.stderr.read(&mut chunk) {
+            match rustix::io::read(&self.stderr, &mut chunk) {
                 Ok(0) => {
                     self.stderr_open = false;
                     return;
                 }
-                Ok(n) => self.last_words.push(&chunk[..n]),
-                Err(err) if err.kind() == ErrorKind::Interrupted => {}
+                Ok(n) => {
+                    self.last_words.push(&chunk[..n]);
+                    if let Some(words) = &self.words {
+                        words.hear(&self.name, &mut self.unfinished, &chunk[..n]);
+                    }
+                }
+                Err(Errno::INTR) => {}
                 Err(_) => return,
             }
+        }
+    }
+
+    /// Returns how many bytes were read and not taken.
+    pub(crate) fn unread(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// Reads what it wrote last to stderr.
+    pub(crate) fn listen_to_end(&mut self) {
+        self.listen();
+        if let Some(words) = &self.words {
+            words.end_line(&self.name, &mut self.unfinished);
         }
     }
 
@@ -198,47 +256,37 @@ impl Process {
         Some(text.split('\n').map(str::to_string).collect())
     }
 
-    /// Kills the worker and its group, and waits for it.
-    pub(crate) fn kill(&mut self) -> Option<ExitStatus> {
-        if let Ok(Some(status)) = self.child.try_wait() {
-            self.kill_group();
-            return Some(status);
-        }
-        self.kill_group();
-        // A killed process ends at once; this only collects it.
-        self.child.wait().ok()
-    }
-
-    fn kill_group(&self) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // The group is the session that the child opened. Killing an empty group fails, which is fine.
-            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
-        }
+    /// Ends the worker with all that it started. Returns how it ended.
+    pub(crate) fn kill(&mut self) -> JobEnd {
+        self.keeper.end()
     }
 
     /// Returns why a worker died, after its output closed. `oom` was begun before the worker died.
     pub(crate) fn death(&mut self, oom: &mut OomWatch) -> Error {
-        let status = self.wait_briefly().or_else(|| self.kill());
-        self.listen();
-        if status.is_some_and(|status| status.signal() == Some(SIGKILL))
+        let end = self.keeper.wait_until(Instant::now() + CLOSED_TIME);
+        let had_ended = end.is_some();
+        let end = end.unwrap_or_else(|| self.kill());
+        self.listen_to_end();
+        if let Some(over) = self.over(end) {
+            return self.over_budget(&format!("held {over}, and was ended"));
+        }
+        if end.signal == Some(SIGKILL)
             && let Some(error) = self.oom_kill(&oom.evidence())
         {
             return error;
         }
-        let how = match status {
-            Some(status) => match (status.code(), status.signal()) {
-                (Some(code), _) => format!("ended with exit code {code}"),
-                (_, Some(signal)) => format!("was killed by signal {signal}"),
-                _ => "ended".into(),
-            },
-            None => "closed its output".into(),
+        let how = match (end.code, end.signal) {
+            _ if !had_ended => "closed its output".into(),
+            (Some(code), _) => format!("ended with exit code {code}"),
+            (_, Some(signal)) => format!("was killed by signal {signal}"),
+            _ => "ended with its keeper".into(),
         };
         let starved =
             ["MemoryError", "Cannot allocate memory", "bad_alloc", "out of memory", "memory allocation of"]
                 .iter()
                 .any(|words| self.last_words.contains(words));
         if starved {
-            return self.over_budget(&how);
+            return self.out_of_memory(&how);
         }
         let error = Error::new(
             slugs::REWARD_WORKER_CRASHED,
@@ -278,25 +326,22 @@ impl Process {
         )
     }
 
-    /// Returns the error of a worker that exceeded its memory limit.
-    pub(crate) fn over_budget(&mut self, how: &str) -> Error {
+    /// Returns the error of a worker that reached the limit on its address space, and `how` that showed.
+    pub(crate) fn out_of_memory(&mut self, how: &str) -> Error {
+        self.over_budget(&format!("ran out of its {} of address space and {how}", self.memory))
+    }
+
+    fn over_budget(&mut self, what: &str) -> Error {
         self.listen();
-        let error = Error::new(
-            slugs::REWARD_WORKER_OVER_BUDGET,
-            format!(
-                "reward `{}`: worker {} ran out of its {} of address space and {how}",
-                self.name,
-                self.pid(),
-                self.memory
-            ),
-        );
-        self.with_last_words(error).hint("raise `worker_memory` in the [[reward]] table, or lower `workers`")
+        let message = format!("reward `{}`: worker {} {what}", self.name, self.pid());
+        self.with_last_words(Error::new(slugs::REWARD_WORKER_OVER_BUDGET, message))
+            .hint("raise `worker_memory` in the [[reward]] table, or lower `workers`")
     }
 
     /// Kills a worker that did not answer in time. Returns its error.
     pub(crate) fn timeout(&mut self, limit: Duration, doing: &str) -> Error {
         self.kill();
-        self.listen();
+        self.listen_to_end();
         let error = Error::new(
             slugs::REWARD_WORKER_TIMEOUT,
             format!(
@@ -316,23 +361,5 @@ impl Process {
             .last_lines(8)
             .into_iter()
             .fold(error, |error, line| error.fact(format!("stderr: {line}")))
-    }
-
-    /// Waits at most 200 ms for the exit status: output closes a moment before the process is a zombie.
-    fn wait_briefly(&mut self) -> Option<ExitStatus> {
-        let until = Instant::now() + Duration::from_millis(200);
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
-                _ => return None,
-            }
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
     }
 }

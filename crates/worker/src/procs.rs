@@ -9,6 +9,9 @@ use std::fs;
 /// Prefixes of the paths of GPU devices.
 pub const GPU_DEVICES: [&str; 2] = ["/dev/nvidia", "/dev/kfd"];
 
+/// Most generations between a process and an ancestor that is looked for.
+pub(crate) const DEPTH_MAX: usize = 4096;
+
 /// What a process holds of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuUse {
@@ -68,8 +71,50 @@ pub fn tasks_below(pid: u32) -> Vec<u32> {
     found
 }
 
+/// Lists the processes below this one, dead ones that were not collected included.
+pub(crate) fn descendants() -> Vec<u32> {
+    let own = std::process::id();
+    let (mut found, mut next) = (Vec::new(), vec![own]);
+    while let Some(pid) = next.pop() {
+        match children_of(pid) {
+            Some(children) => {
+                found.extend_from_slice(&children);
+                next.extend(children);
+            }
+            // It has ended, or this kernel was built without process checkpoints.
+            None if pid == own => {
+                return below(&[own]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != own).collect();
+            }
+            None => {}
+        }
+    }
+    found
+}
+
+/// Lists the children of a process; `None` if they cannot be read.
+fn children_of(pid: u32) -> Option<Vec<u32>> {
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let children = fs::read_to_string(task.path().join("children")).ok()?;
+        found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    Some(found)
+}
+
+/// Lists the processes of a process group.
+pub(crate) fn of_group(group: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace().nth(2));
+        fields.flatten().and_then(|group| group.parse().ok()) == Some(group)
+    })
+    .collect()
+}
+
 /// Returns the parent of a process, and whether the process lives.
-fn parent_of(pid: u32) -> Option<(u32, bool)> {
+pub(crate) fn parent_of(pid: u32) -> Option<(u32, bool)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -94,6 +139,27 @@ fn session_of(stat: &str) -> Option<u32> {
 /// Sums the anonymous memory of processes.
 pub fn anonymous_bytes(pids: &[u32]) -> Bytes {
     resident_bytes(pids).0
+}
+
+/// Sums the memory of processes that is of no file. Pages that processes share count once for each of them.
+pub(crate) fn own_bytes(pids: &[u32]) -> Bytes {
+    let host = Host::this();
+    Bytes(pids.iter().filter_map(|&pid| host.rss_of(pid)).map(|rss| rss.anon.0 + rss.shmem.0).sum())
+}
+
+/// As `own_bytes`, but each of n processes that share a page has an nth of it.
+pub(crate) fn proportional_bytes(pids: &[u32]) -> Bytes {
+    let kib = |line: &str| {
+        let value = ["Pss_Anon:", "Pss_Shmem:"].iter().find_map(|name| line.strip_prefix(name))?;
+        value.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
+    };
+    let one = |pid: &u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        // Kernels before 5.5 do not tell the kinds apart.
+        let held: Vec<u64> = text.lines().filter_map(kib).collect();
+        if held.is_empty() { own_bytes(&[*pid]).0 } else { held.iter().sum::<u64>() << 10 }
+    };
+    Bytes(pids.iter().map(one).sum())
 }
 
 /// Sums the resident memory of processes: (anonymous, file). Shared file pages count once for each process.
@@ -181,5 +247,7 @@ mod tests {
         let pid = std::process::id();
         let held = vec![1u8; 64 << 20];
         assert!(anonymous_bytes(&[pid]) >= Bytes::mib(64), "{} bytes are held", held.len());
+        let (whole, share) = (own_bytes(&[pid]), proportional_bytes(&[pid]));
+        assert!(share >= Bytes::mib(64) && share.0 <= whole.0 + (1 << 20), "{share} of {whole}");
     }
 }

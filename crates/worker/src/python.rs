@@ -2,15 +2,17 @@
 //!
 //! Three ways to call it, so that functions written for other stacks work unchanged: see [`Signature`].
 
+use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::sandbox::Network;
+use crate::words::Words;
 use plimsoll_base::{Bytes, Error, Result, slugs};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
 /// Serves the function; embedded, so that nothing needs to be installed.
-const SERVE: &str = include_str!("serve.py");
+const SERVE: &str = concat!(include_str!("load.py"), include_str!("serve.py"));
 
 pub type Columns = Map<String, Value>;
 
@@ -53,6 +55,8 @@ pub struct PythonSpec {
     /// Limit on the address space of one interpreter.
     pub memory: Bytes,
     pub network: Network,
+    /// Where prints and logs of the function go.
+    pub words: Option<Words>,
 }
 
 /// Scores of a batch and the values that the function logged.
@@ -69,6 +73,7 @@ pub struct PythonFunction {
     pool: Pool,
     name: String,
     signature: Signature,
+    ids: Ids,
 }
 
 impl PythonFunction {
@@ -87,8 +92,9 @@ impl PythonFunction {
         let python = spec.python.as_deref();
         let launch =
             Launch::of_python(python, SERVE, (file, function), spec.memory, spec.network, check_loaded);
+        let launch = Launch { words: spec.words.clone(), ..launch };
         let pool = Pool::start(launch, limits, stop)?;
-        Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature })
+        Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature, ids: Ids::default() })
     }
 
     /// Checks the function's parameters against the arguments of its call.
@@ -99,8 +105,9 @@ impl PythonFunction {
         if self.signature == Signature::Trl {
             names.extend(columns.keys().map(String::as_str));
         }
-        let reply = self.pool.call(&[line(&json!({ "check": names }), 1)]).remove(0)?;
-        let reply: Value = serde_json::from_str(&reply[0]).unwrap_or_default();
+        let id = self.ids.next_id();
+        let reply = self.pool.call(&[line(json!({ "check": names }), &id)]).remove(0)?;
+        let reply = self.reply_to(0, &id, &reply[0])?;
         let Some(why) = reply.get("signature").and_then(Value::as_str) else { return Ok(()) };
         let parameters = reply.get("parameters").and_then(Value::as_str).unwrap_or_default();
         let name = &self.name;
@@ -112,12 +119,15 @@ impl PythonFunction {
 
     /// Scores `slices`, slice `i` in worker `i`.
     pub fn call(&mut self, slices: &[Batch]) -> Vec<Result<Scores>> {
-        let requests: Vec<Request> = slices.iter().map(|batch| self.request(batch)).collect();
+        let ids: Vec<String> = slices.iter().map(|_| self.ids.next_id()).collect();
+        let requests: Vec<Request> =
+            slices.iter().zip(&ids).map(|(batch, id)| line(self.request(batch), id)).collect();
         let outcomes = self.pool.call(&requests);
         let mut scores = Vec::with_capacity(slices.len());
         for (index, outcome) in outcomes.into_iter().enumerate() {
             let samples = slices[index].responses.len();
-            scores.push(outcome.and_then(|lines| self.read_reply(index, &lines[0], samples)));
+            let reply = outcome.and_then(|lines| self.reply_to(index, &ids[index], &lines[0]));
+            scores.push(reply.and_then(|reply| self.read_reply(index, &reply, samples)));
         }
         scores
     }
@@ -137,8 +147,8 @@ impl PythonFunction {
         self.pool.pids()
     }
 
-    fn request(&self, batch: &Batch) -> Request {
-        let request = match self.signature {
+    fn request(&self, batch: &Batch) -> Value {
+        match self.signature {
             Signature::Trl => {
                 let mut keywords = columns_by_name(&batch.columns);
                 // Arguments of the call take precedence over columns.
@@ -156,14 +166,25 @@ impl PythonFunction {
                     json!({ "queries": queries, "prompts": batch.rendered, "labels": batch.answers });
                 json!({ "keywords": keywords, "step": batch.steps[0], "steps": batch.steps[1] })
             }
-        };
-        line(&request, 1)
+        }
     }
 
-    fn read_reply(&mut self, worker: usize, line: &str, samples: usize) -> Result<Scores> {
+    /// Reads a line as the reply to request `id`. A worker that wrote something else is given up.
+    fn reply_to(&mut self, worker: usize, id: &str, line: &str) -> Result<Value> {
+        match serde_json::from_str::<Value>(line) {
+            Ok(reply) if reply.get("id").and_then(Value::as_str) == Some(id) => Ok(reply),
+            parsed => {
+                self.pool.discard(worker);
+                Err(self.bad_reply(match parsed {
+                    Ok(_) => "a line that is no reply to its request: it lacks the request's id",
+                    Err(_) => "a line that is not JSON",
+                }))
+            }
+        }
+    }
+
+    fn read_reply(&mut self, worker: usize, reply: &Value, samples: usize) -> Result<Scores> {
         let name = &self.name;
-        let reply: Value =
-            serde_json::from_str(line).map_err(|_| self.bad_reply("a line that is not JSON"))?;
         if let Some(trace) = reply.get("raised").and_then(Value::as_str) {
             let lines: Vec<&str> = trace.lines().filter(|line| !line.trim().is_empty()).collect();
             let what = lines.last().copied().unwrap_or("an exception");
@@ -190,7 +211,7 @@ impl PythonFunction {
             .iter()
             .map(|value| score(value).ok_or_else(|| self.bad_reply(&format!("the score {value}"))))
             .collect();
-        Ok(Scores { scores: scores?, logged: logged(&reply) })
+        Ok(Scores { scores: scores?, logged: logged(reply) })
     }
 
     fn bad_reply(&self, what: &str) -> Error {
@@ -281,8 +302,10 @@ fn score(value: &Value) -> Option<Option<f64>> {
     }
 }
 
-fn line(request: &Value, reply_lines: usize) -> Request {
+/// Makes the line of a request, which asks for one line.
+pub(crate) fn line(mut request: Value, id: &str) -> Request {
+    request["id"] = id.into();
     let mut bytes = request.to_string().into_bytes();
     bytes.push(b'\n');
-    Request { bytes, reply_lines }
+    Request { bytes, reply_lines: 1 }
 }

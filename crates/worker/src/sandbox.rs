@@ -1,16 +1,19 @@
-//! What the kernel refuses a worker: sockets that reach beyond this machine's own processes, and the GPU driver.
+//! What the kernel refuses a worker: signals and other calls that reach processes outside of it, objects that would
+//! outlive it, sockets that reach beyond this machine's own processes, and the GPU driver. A program that a model wrote
+//! is also refused what changes a file without writing it, and everything that a program for a test does not need.
 //!
 //! A seccomp filter, set between fork and exec and inherited by all child processes. It needs no privilege and no
-//! namespace, so it works in containers too. A program with its own folder may write only there, if the
-//! kernel has Landlock. Nothing else changes: a worker is limited, but not a virtual machine.
+//! namespace, so it works in containers too. What it cannot decide by numbers alone, the keeper answers (`desk.rs`).
+//! A worker is limited, but not a virtual machine.
 
-use rustix::fs::{Mode, OFlags};
+use crate::calls::{self, *};
+use crate::filter::{Check, Condition, Filter, Instruction, Verdict};
+use serde::{Deserialize, Serialize};
 use std::io::Error;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Network access of a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Network {
     /// Only sockets between processes of this machine (`AF_UNIX`).
     #[default]
@@ -19,7 +22,7 @@ pub enum Network {
 }
 
 /// Whether a worker may use a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gpu {
     /// No call of the NVIDIA driver succeeds.
     #[default]
@@ -28,14 +31,29 @@ pub enum Gpu {
     Allow,
 }
 
-/// One instruction of the kernel's filter machine.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Instruction {
-    code: u16,
-    jump_true: u8,
-    jump_false: u8,
-    operand: u32,
+/// Who wrote the code of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Author {
+    /// The user: it may do what the user may, except to processes outside of the worker, and it leaves nothing.
+    User,
+    /// A model, to be rewarded for it: it may compute, and write in its folder.
+    Model,
+}
+
+/// What a worker may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rules {
+    pub author: Author,
+    pub network: Network,
+    pub gpu: Gpu,
+}
+
+/// One that answers what the filter cannot decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answers<'a> {
+    Keeper,
+    /// Without a keeper, these processes get no signals of the user's code; a model's code reaches only itself.
+    None(&'a [u32]),
 }
 
 #[repr(C)]
@@ -50,151 +68,249 @@ unsafe extern "C" {
     fn syscall(number: i64, ...) -> i64;
 }
 
-// Landlock has the same numbers on every architecture.
-const LANDLOCK_CREATE_RULESET: i64 = 444;
-const LANDLOCK_ADD_RULE: i64 = 445;
-const LANDLOCK_RESTRICT_SELF: i64 = 446;
-const RULE_PATH_BENEATH: usize = 1;
-const WRITE_FILE: u64 = 1 << 1;
-/// Writing, removing and making files of every kind (bits 1 and 4 to 12), moving between folders, truncating.
-const WRITES: u64 = WRITE_FILE | 0x1ff0 | 1 << 13 | 1 << 14;
-
-/// A path of a ruleset and what is allowed below it.
-#[repr(C, packed)]
-struct Beneath {
-    allowed: u64,
-    folder: i32,
-}
-
+const SECCOMP: i64 = if cfg!(target_arch = "x86_64") { 317 } else { 277 };
 const PR_SET_SECCOMP: i32 = 22;
 const SECCOMP_MODE_FILTER: usize = 2;
-const LOAD: u16 = 0x20;
-const AND: u16 = 0x54;
-const JUMP_EQUAL: u16 = 0x15;
-const JUMP_AT_LEAST: u16 = 0x35;
-const RETURN: u16 = 0x06;
+const SET_MODE_FILTER: usize = 1;
+const NEW_LISTENER: usize = 1 << 3;
+/// While the keeper thinks, only a kill interrupts the caller (Linux 5.19).
+const WAIT_KILLABLE: usize = 1 << 5;
 
-// Offsets of the call's number, the architecture, and the low words of the first two arguments.
-const NUMBER: u32 = 0;
-const MACHINE: u32 = 4;
-const ARGUMENT_0: u32 = 16;
-const ARGUMENT_1: u32 = 24;
+/// Kernels from this version on carry out a call that the keeper allows.
+const ANSWERS_SINCE: (u32, u32) = (5, 5);
 
-const ALLOW: u32 = 0x7fff_0000;
-const KILL: u32 = 0x8000_0000;
-const REFUSE: u32 = 0x0005_0000;
-const EPERM: u32 = 1;
-const EACCES: u32 = 13;
-const ENOSYS: u32 = 38;
+const EPERM: u16 = 1;
+const EACCES: u16 = 13;
+const ENOTTY: u16 = 25;
+const ENOSYS: u16 = 38;
+const ENOTSUP: u16 = 95;
 const EFAULT: i32 = 14;
 
 const AF_UNIX: u32 = 1;
+const PTRACE_ATTACHES: [u32; 2] = [16, 0x4206];
+const PRIORITY_OF_USER: u32 = 2;
+const IO_PRIORITY_OF_USER: u32 = 3;
+/// `F_SETOWN` and `F_SETOWN_EX`: the owner of a descriptor gets its signals.
+const OWNERS: [u32; 2] = [8, 15];
+/// As `OWNERS` by ioctl, and what types into a terminal or signals its processes.
+const OWNERS_AND_TERMINALS: [u32; 5] = [0x8901, 0x8902, 0x5412, 0x541c, 0x4004_5436];
 /// Every call of the NVIDIA driver has this type in its number; without calls there is no context on the card.
-const NVIDIA_IOCTL_TYPE: u32 = (b'F' as u32) << 8;
-/// Numbers from here on are the x32 calls of x86-64, which would bypass the checked numbers.
-const X32_CALLS: u32 = 0x4000_0000;
+const NVIDIA_TYPE: (u32, u32) = (0xff00, (b'F' as u32) << 8);
+/// What a program asks of its pipes: is it a terminal, how wide, how much is there to read, do not wait, do not inherit.
+const IOCTLS_OF_PIPES: [u32; 6] = [0x5401, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451];
+const CLONE_NAMESPACES: u32 = 0x7e02_0000;
+const CLONE_THREAD: u32 = 0x1_0000;
+/// The first negative number: a group of processes, or all of them.
+const NEGATIVE: u32 = 1 << 31;
 
-#[cfg(target_arch = "x86_64")]
-const CALLS: Option<Calls> = Some(Calls { machine: 0xc000_003e, socket: 41, ioctl: 16, io_uring_setup: 425 });
-#[cfg(target_arch = "aarch64")]
-const CALLS: Option<Calls> =
-    Some(Calls { machine: 0xc000_00b7, socket: 198, ioctl: 29, io_uring_setup: 425 });
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const CALLS: Option<Calls> = None;
-
-/// Numbers of system calls on one architecture.
-struct Calls {
-    machine: u32,
-    socket: u32,
-    ioctl: u32,
-    io_uring_setup: u32,
-}
+/// Calls that name a process, and in which argument.
+const OF_PROCESS: [(u32, u32); 16] = [
+    (KILL, 0),
+    (TKILL, 0),
+    (TGKILL, 0),
+    (RT_SIGQUEUEINFO, 0),
+    (RT_TGSIGQUEUEINFO, 0),
+    (PIDFD_OPEN, 0),
+    (PRLIMIT64, 0),
+    (SCHED_SETPARAM, 0),
+    (SCHED_SETSCHEDULER, 0),
+    (SCHED_SETAFFINITY, 0),
+    (SCHED_SETATTR, 0),
+    (MIGRATE_PAGES, 0),
+    (MOVE_PAGES, 0),
+    (PROCESS_VM_READV, 0),
+    (PROCESS_VM_WRITEV, 0),
+    // Below: by kind of target, of which the first is a process.
+    (SETPRIORITY, 1),
+];
 
 /// Whether this kernel supports filters.
 pub(crate) fn is_there() -> bool {
     // SAFETY: the filter is at address 0, so the call fails and sets nothing. A kernel without filters returns EINVAL.
     let refused = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0) };
-    CALLS.is_some() && refused == -1 && Error::last_os_error().raw_os_error() == Some(EFAULT)
+    calls::MACHINE.is_some() && refused == -1 && Error::last_os_error().raw_os_error() == Some(EFAULT)
 }
 
-/// Sets the filter for this process and its children. Only makes system calls: it may run between fork and exec.
-pub(crate) fn enter(network: Network, gpu: Gpu) -> std::io::Result<()> {
-    let Some(calls) = CALLS else { return Ok(()) };
+/// Whether this kernel lets a keeper answer what a filter asks.
+pub(crate) fn can_ask() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
+    let version = numbers.next().flatten().zip(numbers.next().flatten());
+    is_there() && version.is_some_and(|version| version >= ANSWERS_SINCE)
+}
+
+/// Sets the filter for this process and its children. Returns where its questions come out, if it asks any.
+pub(crate) fn enter(rules: Rules, answers: Answers<'_>) -> std::io::Result<Option<OwnedFd>> {
+    let Some(machine) = calls::MACHINE else { return Ok(None) };
     // Without it the filter would need a privilege; with it set-user-id programs give none.
     rustix::thread::set_no_new_privs(true)?;
-    let filter = filter(&calls, network, gpu);
+    let own = std::process::id();
+    let outside: &[u32] = match answers {
+        Answers::Keeper if can_ask() => {
+            let filter = filter(machine, rules, own, None);
+            let asking = set(&filter, NEW_LISTENER | WAIT_KILLABLE).or_else(|_| set(&filter, NEW_LISTENER));
+            if let Ok(Some(listener)) = asking {
+                return Ok(Some(listener));
+            }
+            // A filter above this one asks already.
+            &[]
+        }
+        Answers::Keeper => &[],
+        Answers::None(outside) => outside,
+    };
+    set(&filter(machine, rules, own, Some(outside)), 0)
+}
+
+fn set(filter: &[Instruction], flags: usize) -> std::io::Result<Option<OwnedFd>> {
     let program = Program { length: filter.len() as u16, instructions: filter.as_ptr() };
     // SAFETY: `program` and its instructions live until the call returns; the kernel copies them.
-    let set = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program as usize, 0, 0) };
-    if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+    let set = unsafe { syscall(SECCOMP, SET_MODE_FILTER, flags, &raw const program) };
+    match i32::try_from(set) {
+        // SAFETY: with this flag the call returned a new descriptor, which nothing else owns.
+        Ok(fd @ 0..) if flags & NEW_LISTENER != 0 => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        Ok(0) => Ok(None),
+        _ => Err(Error::last_os_error()),
+    }
 }
 
-/// Returns a ruleset that allows writing files only in `folder`; `None` if the kernel has no Landlock.
-pub(crate) fn writes_in(folder: &Path) -> Option<OwnedFd> {
-    // SAFETY: with these arguments the call returns the version and accesses no memory.
-    let version = unsafe { syscall(LANDLOCK_CREATE_RULESET, 0usize, 0usize, 1usize) };
-    // Version 2 added moves between folders, version 3 truncation.
-    let known = match version {
-        ..1 => return None,
-        1 => WRITES & ((1 << 13) - 1),
-        2 => WRITES & ((1 << 14) - 1),
-        _ => WRITES,
+/// Returns the filter of process `own`. `outside`: the processes to spare if no keeper answers.
+fn filter(machine: u32, rules: Rules, own: u32, outside: Option<&[u32]>) -> Vec<Instruction> {
+    let is_model = rules.author == Author::Model;
+    // Without answers, a model's program is refused what needs one.
+    let ask = match (outside, is_model) {
+        (None, _) => Verdict::Ask,
+        (Some(_), true) => Verdict::Fail(EPERM),
+        (Some(_), false) => Verdict::Allow,
     };
-    // SAFETY: the kernel reads the eight bytes of `known`, which outlive the call.
-    let rules = unsafe { syscall(LANDLOCK_CREATE_RULESET, &raw const known, size_of::<u64>(), 0usize) };
-    let rules = i32::try_from(rules).ok().filter(|&fd| fd >= 0)?;
-    // SAFETY: the call returned this descriptor, which nothing else owns.
-    let rules = unsafe { OwnedFd::from_raw_fd(rules) };
-    for (path, allowed) in [(folder, known), (Path::new("/dev/null"), WRITE_FILE)] {
-        let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let rule = Beneath { allowed, folder: place.as_raw_fd() };
-        // SAFETY: the kernel reads `rule`, which outlives the call, as does its open descriptor.
-        let added = unsafe {
-            syscall(LANDLOCK_ADD_RULE, rules.as_raw_fd() as usize, RULE_PATH_BENEATH, &raw const rule, 0usize)
-        };
-        if added != 0 {
-            return None;
+    let mut filter = Filter::new(machine);
+    processes(&mut filter, own, outside.unwrap_or_default(), ask);
+    filter.calls(&[PIDFD_SEND_SIGNAL, MQ_OPEN, IO_URING_SETUP], Verdict::Fail(ENOSYS));
+    filter.calls(&[PIDFD_GETFD], Verdict::Fail(EPERM));
+    let owners = OWNERS.map(|command| check(1, Condition::Is(command), Verdict::Fail(EPERM)));
+    filter.call(FCNTL, &owners, Verdict::Allow);
+    if is_model {
+        model(&mut filter, ask);
+    } else {
+        user(&mut filter, rules, ask);
+    }
+    filter.done()
+}
+
+fn check(argument: u32, condition: Condition, verdict: Verdict) -> Check {
+    Check { argument, condition, verdict }
+}
+
+/// Calls that name a process: allowed for the process itself and for 0, which means it or its group.
+fn processes(filter: &mut Filter, own: u32, outside: &[u32], ask: Verdict) {
+    let allowed = |argument| {
+        let mut checks: Vec<Check> =
+            [0, own].map(|pid| check(argument, Condition::Is(pid), Verdict::Allow)).to_vec();
+        if ask == Verdict::Allow {
+            let refused = outside.iter().map(|&pid| Condition::Is(pid)).chain([Condition::AtLeast(NEGATIVE)]);
+            checks.extend(refused.map(|condition| check(argument, condition, Verdict::Fail(EPERM))));
+        }
+        checks
+    };
+    for (number, argument) in OF_PROCESS {
+        let mut checks = allowed(argument);
+        if number == SETPRIORITY {
+            checks.insert(0, check(0, Condition::Is(PRIORITY_OF_USER), Verdict::Fail(EPERM)));
+        }
+        filter.call(number, &checks, ask);
+    }
+    let mut io = allowed(1);
+    io.insert(0, check(0, Condition::Is(IO_PRIORITY_OF_USER), Verdict::Fail(EPERM)));
+    filter.call(IOPRIO_SET, &io, ask);
+    let attach = if ask == Verdict::Ask { ask } else { Verdict::Fail(EPERM) };
+    let attaches = PTRACE_ATTACHES.map(|request| check(0, Condition::Is(request), attach));
+    filter.call(PTRACE, &attaches, Verdict::Allow);
+}
+
+/// What the user's own code is refused in addition.
+fn user(filter: &mut Filter, rules: Rules, ask: Verdict) {
+    if rules.network == Network::Deny {
+        let local = check(0, Condition::Is(AF_UNIX), Verdict::Allow);
+        filter.call(SOCKET, &[local], Verdict::Fail(EACCES));
+    }
+    let mut ioctls =
+        OWNERS_AND_TERMINALS.map(|request| check(1, Condition::Is(request), Verdict::Fail(EPERM))).to_vec();
+    if rules.gpu == Gpu::Deny {
+        let (mask, value) = NVIDIA_TYPE;
+        ioctls.push(check(1, Condition::Masked(mask, value), Verdict::Fail(EPERM)));
+    }
+    filter.call(IOCTL, &ioctls, Verdict::Allow);
+    // The keeper makes these objects, so that it can remove them.
+    filter.calls(&[SHMGET, SEMGET, MSGGET], ask);
+}
+
+/// What a model's program is refused in addition.
+fn model(filter: &mut Filter, ask: Verdict) {
+    filter.calls(&[SOCKET], Verdict::Fail(EACCES));
+    let pipes = IOCTLS_OF_PIPES.map(|request| check(1, Condition::Is(request), Verdict::Allow));
+    filter.call(IOCTL, &pipes, Verdict::Fail(ENOTTY));
+    // The keeper counts processes. Threads are bounded by their stacks.
+    let fork = if ask == Verdict::Ask { ask } else { Verdict::Allow };
+    let clones = [
+        check(0, Condition::AnyBit(CLONE_NAMESPACES), Verdict::Fail(EPERM)),
+        check(0, Condition::AnyBit(CLONE_THREAD), Verdict::Allow),
+    ];
+    filter.call(CLONE, &clones, fork);
+    filter.calls(&[FORK, VFORK], fork);
+    // Its flags are in memory, where a filter cannot read them; the C library then uses the older call.
+    filter.calls(&[CLONE3], Verdict::Fail(ENOSYS));
+    filter.calls(&[UNSHARE, SETNS, OPEN_BY_HANDLE_AT], Verdict::Fail(EPERM));
+    filter.calls(&[SHMGET, SEMGET, MSGGET, ADD_KEY, REQUEST_KEY, KEYCTL], Verdict::Fail(ENOSYS));
+    // Memory that no limit on the address space counts.
+    filter.calls(&[MEMFD_CREATE, MEMFD_SECRET], Verdict::Fail(ENOSYS));
+    filter.calls(&[PERF_EVENT_OPEN, BPF, USERFAULTFD], Verdict::Fail(ENOSYS));
+    // In its own folder, the keeper does the first ones for it.
+    filter.calls(&[CHMOD, FCHMOD, FCHMODAT, FCHMODAT2, UTIMENSAT], ask);
+    filter.calls(&[UTIME, UTIMES, FUTIMESAT], Verdict::Fail(EPERM));
+    filter.calls(&[CHOWN, FCHOWN, LCHOWN, FCHOWNAT, FILE_SETATTR], Verdict::Fail(EPERM));
+    let attributes = [SETXATTR, LSETXATTR, FSETXATTR, REMOVEXATTR, LREMOVEXATTR, FREMOVEXATTR];
+    filter.calls(&attributes, Verdict::Fail(ENOTSUP));
+    filter.calls(&[SETXATTRAT, REMOVEXATTRAT], Verdict::Fail(ENOTSUP));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::tests::verdict;
+
+    const ALLOW: u32 = 0x7fff_0000;
+    const ASK: u32 = 0x7fc0_0000;
+    const REFUSE: u32 = 0x0005_0000 | EPERM as u32;
+
+    #[test]
+    fn without_a_keeper_a_model_reaches_only_itself_and_a_user_not_the_parents() {
+        let machine = calls::MACHINE.expect("tests run where there are filters");
+        let (own, parent, other) = (100, 50, 70);
+        let code = |author| Rules { author, network: Network::Deny, gpu: Gpu::Deny };
+        for (author, asks, number, arguments, expect) in [
+            (Author::User, false, KILL, [own, 9], ALLOW),
+            (Author::User, false, KILL, [0, 9], ALLOW),
+            (Author::User, false, KILL, [parent, 9], REFUSE),
+            (Author::User, false, KILL, [-1i64 as u64, 9], REFUSE),
+            (Author::User, false, KILL, [other, 9], ALLOW),
+            (Author::User, false, PTRACE, [16, parent], REFUSE),
+            (Author::User, false, SHMGET, [0, 0], ALLOW),
+            (Author::Model, false, KILL, [own, 9], ALLOW),
+            (Author::Model, false, KILL, [other, 9], REFUSE),
+            (Author::Model, false, CHMOD, [0, 0], REFUSE),
+            (Author::Model, false, FORK, [0, 0], ALLOW),
+            (Author::User, true, KILL, [own, 9], ALLOW),
+            (Author::User, true, KILL, [other, 9], ASK),
+            (Author::User, true, SETPRIORITY, [2, 0], REFUSE),
+            (Author::User, true, CLONE, [0, 0], ALLOW),
+            (Author::Model, true, CLONE, [0x11, 0], ASK),
+            (Author::Model, true, CLONE, [0x1_0f00, 0], ALLOW),
+            (Author::Model, true, CLONE, [0x1000_0011, 0], REFUSE),
+        ] {
+            let outside = [parent as u32];
+            let outside = (!asks).then_some(&outside[..]);
+            let filter = filter(machine, code(author), own as u32, outside);
+            let found = verdict(&filter, machine, number, &arguments);
+            assert_eq!(found, expect, "{author:?} {asks} {number} {arguments:?}");
         }
     }
-    Some(rules)
-}
-
-/// Puts this process and its children under a ruleset. Only makes system calls.
-pub(crate) fn confine(rules: i32) -> std::io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?;
-    // SAFETY: the call takes a descriptor and accesses no memory.
-    let set = unsafe { syscall(LANDLOCK_RESTRICT_SELF, rules as usize, 0usize) };
-    if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
-}
-
-/// Returns the filter. Jumps count instructions from the next one on.
-fn filter(calls: &Calls, network: Network, gpu: Gpu) -> [Instruction; 19] {
-    let load = |operand| Instruction { code: LOAD, jump_true: 0, jump_false: 0, operand };
-    let stop = |operand| Instruction { code: RETURN, jump_true: 0, jump_false: 0, operand };
-    let test = |code, operand, jump_true, jump_false| Instruction { code, jump_true, jump_false, operand };
-    // To allow something, its test below gets a number that no call has.
-    let socket = if network == Network::Deny { calls.socket } else { u32::MAX };
-    let ioctl = if gpu == Gpu::Deny { calls.ioctl } else { u32::MAX };
-    [
-        load(MACHINE),
-        test(JUMP_EQUAL, calls.machine, 1, 0),
-        stop(KILL),
-        load(NUMBER),
-        test(JUMP_AT_LEAST, X32_CALLS, 0, 1),
-        stop(REFUSE | ENOSYS),
-        // A ring makes calls that bypass this filter.
-        test(JUMP_EQUAL, calls.io_uring_setup, 0, 1),
-        stop(REFUSE | ENOSYS),
-        test(JUMP_EQUAL, socket, 0, 3),
-        load(ARGUMENT_0),
-        test(JUMP_EQUAL, AF_UNIX, 1, 0),
-        stop(REFUSE | EACCES),
-        load(NUMBER),
-        test(JUMP_EQUAL, ioctl, 0, 3),
-        load(ARGUMENT_1),
-        test(AND, 0xff00, 0, 0),
-        test(JUMP_EQUAL, NVIDIA_IOCTL_TYPE, 1, 0),
-        stop(ALLOW),
-        stop(REFUSE | EPERM),
-    ]
 }

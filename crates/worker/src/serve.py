@@ -1,9 +1,9 @@
 """Serves one reward function: a JSON line in, a JSON line out. Usage: serve.py FILE FUNCTION.
 
 A line holds the keywords of one call (`keywords`), or of one call a sample (`calls`), or names to hold the function's
-signature against (`check`). Standard output belongs to the protocol, so the user's prints go to standard error.
+signature against (`check`), and an `id` that the reply repeats. Standard output belongs to the protocol, so the user's
+prints go to standard error.
 """
-import importlib.util
 import inspect
 import json
 import os
@@ -20,12 +20,7 @@ def reply(out, message):
 
 
 def load(path, name):
-    directory = os.path.dirname(os.path.abspath(path))
-    sys.path.insert(0, directory)
-    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = load_file(path)
     function = getattr(module, name, None)
     if not callable(function):
         known = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
@@ -170,7 +165,7 @@ def main():
         except MemoryError:
             reply(out, {"memory": True})
             continue
-        reply(out, answer(function, names, request))
+        reply(out, {"id": request["id"], **answer(function, names, request)})
 
 
 main()

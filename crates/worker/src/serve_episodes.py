@@ -1,10 +1,9 @@
 """Serves episodes of one environment class: a JSON line in, a JSON line out. Usage: serve_episodes.py FILE CLASS.
 
 {"reset": slot, "seed": n} begins an episode, {"step": slot, "response": text} is the model's turn in it. A slot keeps its
-object from episode to episode; one that raised is made anew. Standard output belongs to the protocol, so the user's prints
-go to standard error.
+object from episode to episode; one that raised is made anew. A reply repeats the `id` of its request. Standard output
+belongs to the protocol, so the user's prints go to standard error.
 """
-import importlib.util
 import json
 import os
 import sys
@@ -17,11 +16,7 @@ def reply(out, message):
 
 
 def load(path, name):
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = load_file(path)
     made = getattr(module, name, None)
     if not callable(made):
         known = [k for k, v in vars(module).items() if isinstance(v, type)]
@@ -108,7 +103,7 @@ def main():
         except MemoryError:
             reply(out, {"memory": True})
             continue
-        reply(out, answer(make, slots, request))
+        reply(out, {"id": request["id"], **answer(make, slots, request)})
 
 
 main()

@@ -10,14 +10,9 @@ use crate::ring::Ring;
 use crate::sandbox::Gpu;
 use plimsoll_base::{Error, Result};
 use rustix::io::Errno;
-use rustix::net::sockopt::Timeout;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -26,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes kept of stderr.
 pub const LAST_WORDS_BYTES: usize = 64 << 10;
-/// Longest message; the kernel's default for a socket is larger.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes moved per system call.
 const CHUNK_BYTES: usize = 16 << 10;
 /// How long killed processes may take to end before their keeper is killed too.
@@ -48,17 +41,6 @@ pub struct Session {
     interpreter: Option<u32>,
     group: Option<WorkerGroup>,
     is_grouped: bool,
-}
-
-/// The result of receiving.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Received {
-    /// A message of this many bytes.
-    Message(usize),
-    /// No message now.
-    Later,
-    /// The other end is closed.
-    Closed,
 }
 
 impl Session {
@@ -200,14 +182,17 @@ impl Session {
     /// Kills every process of the worker and waits for its keeper.
     pub fn kill(&mut self) -> Option<ExitStatus> {
         let (keeper, until) = (self.keeper(), Instant::now() + KILL_TIME);
+        // A keeper without processes removes what they left, and ends. One that has started none yet is killed below, and so
+        // is an interpreter without a keeper.
+        let mut keeps = self.interpreter.is_some_and(|interpreter| interpreter != keeper);
         // The keeper last: while it lives it adopts orphans and counts their time.
         while self.ended().is_none() && Instant::now() < until {
             let below = procs::below(&[keeper]).into_iter().map(|(_, pid)| pid).filter(|&pid| pid != keeper);
             let below: Vec<u32> = below.collect();
-            // Without a keeper the interpreter itself is the child, which is killed below.
-            if below.is_empty() {
+            if below.is_empty() && !keeps {
                 break;
             }
+            keeps |= self.interpreter.is_none();
             procs::kill_all(below);
             std::thread::sleep(KILL_TICK);
         }
@@ -246,52 +231,6 @@ pub fn ending(status: Option<ExitStatus>) -> String {
         Some((Some(code), _)) => format!("ended with exit code {code}"),
         Some((_, Some(signal))) => format!("was killed by signal {signal}"),
         _ => "closed its socket".into(),
-    }
-}
-
-/// Sends one message. Errors: the other end is closed, or its buffer is full.
-pub fn send(socket: BorrowedFd<'_>, message: &[u8]) -> std::io::Result<()> {
-    // Without SIGPIPE: a dead worker is a value and must not end this process.
-    rustix::net::send(socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
-    Ok(())
-}
-
-/// Sends one message and a descriptor with it.
-pub fn send_with(socket: BorrowedFd<'_>, message: &[u8], fd: BorrowedFd<'_>) -> std::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags)?;
-    Ok(())
-}
-
-/// Takes one message if there is one; a longer one than `buffer` counts as closed, because its rest is lost.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
-    receive_with(socket, buffer, RecvFlags::DONTWAIT)
-}
-
-/// As `receive`, but waits as long as `limit_waits` set.
-pub fn receive_waiting(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
-    receive_with(socket, buffer, RecvFlags::empty())
-}
-
-/// Limits how long `receive_waiting` waits.
-pub fn limit_waits(socket: BorrowedFd<'_>, limit: Duration) -> std::io::Result<()> {
-    Ok(rustix::net::sockopt::set_socket_timeout(socket, Timeout::Recv, Some(limit))?)
-}
-
-fn receive_with(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> Received {
-    loop {
-        match rustix::net::recv(socket, &mut *buffer, flags | RecvFlags::TRUNC) {
-            Ok((_, 0)) => return Received::Closed,
-            Ok((_, length)) if length > buffer.len() => return Received::Closed,
-            Ok((_, length)) => return Received::Message(length),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Received::Later,
-            Err(_) => return Received::Closed,
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 /// Bytes kept of stderr.
 const LAST_WORDS_BYTES: usize = 8 << 10;
@@ -22,6 +23,9 @@ const LAST_WORDS_LINES: usize = 20;
 const CHUNK_BYTES: usize = 16 << 10;
 /// Longest sleep, after which a child is noticed even if the signal of its end was lost.
 const POLL_SECONDS: i64 = 1;
+/// How long the trainer must have been stopped before that is reported: a shell that continues a job continues its
+/// processes one after the other.
+const STOPPED_TIME: Duration = Duration::from_secs(2);
 /// The trainer's out-of-memory score, added to the supervisor's old one: of two processes of one
 /// size the trainer is killed first. One point is a thousandth of the memory.
 const TRAINER_OOM_POINTS: i32 = 10;
@@ -49,15 +53,25 @@ pub struct Ended {
     pub last_words: Vec<String>,
 }
 
+/// What a supervisor sees of a trainer that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A signal has stopped it; `note` is its last note on the status page.
+    Stopped { pid: u32, note: Option<String> },
+    /// It was continued, after this time.
+    Continued { pid: u32, stopped: Duration },
+}
+
 /// Runs this program again with `args` and `env` as the trainer, and waits for its end.
 ///
 /// `forward` are signals to pass on; `child_ended` becomes readable on SIGCHLD. Standard input and output are the
-/// supervisor's; stderr comes through a pipe. The trainer dies with the supervisor.
+/// supervisor's; stderr comes through a pipe. The trainer dies with the supervisor. `report` gets what else there is to say.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
     forward: &[SignalPipe<'_>],
     child_ended: SignalPipe<'_>,
+    report: &mut dyn FnMut(&Seen),
 ) -> Result<Ended> {
     let page = StatusPage::new().ok();
     let mut child = start(args, env, page.as_ref())?;
@@ -66,7 +80,7 @@ pub fn supervise(
     rustix::fs::fcntl_setfl(&stderr, flags | OFlags::NONBLOCK).map_err(|err| not_started(&err.into()))?;
     let pid = Pid::from_child(&child);
     let mut words = Ring::new(LAST_WORDS_BYTES);
-    let (mut forwarded, mut open) = (None, true);
+    let (mut forwarded, mut open, mut pause) = (None, true, Pause::default());
     let status = loop {
         wait(forward, child_ended, open.then_some(&stderr));
         open = open && pump(&mut stderr, &mut words);
@@ -75,9 +89,13 @@ pub fn supervise(
             // The child is not waited for yet, so its pid cannot be reused. A dead child needs no signal.
             if let Some(signal) = Signal::from_named_raw(one.signal) {
                 let _ = rustix::process::kill_process(pid, signal);
+                // A stopped process does not see the request until it goes on.
+                let _ = rustix::process::kill_process(pid, Signal::CONT);
             }
         }
         drain(child_ended.pipe);
+        let seen = pause.look(is_stopped(pid), Instant::now(), pid, || page.as_ref()?.read());
+        seen.iter().for_each(&mut *report);
         if let Some(status) = child.try_wait().map_err(|err| not_started(&err))? {
             break status;
         }
@@ -99,6 +117,40 @@ impl Ended {
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
     }
+}
+
+/// How long the trainer has been stopped.
+#[derive(Default)]
+struct Pause {
+    since: Option<Instant>,
+    is_reported: bool,
+}
+
+impl Pause {
+    /// Returns what is new, given whether the trainer is stopped `now`.
+    fn look(
+        &mut self,
+        is_stopped: bool,
+        now: Instant,
+        pid: Pid,
+        note: impl FnOnce() -> Option<String>,
+    ) -> Option<Seen> {
+        let pid = pid.as_raw_nonzero().get() as u32;
+        if !is_stopped {
+            let Pause { since, is_reported } = std::mem::take(self);
+            return is_reported.then(|| Seen::Continued { pid, stopped: now - since.unwrap_or(now) });
+        }
+        let since = *self.since.get_or_insert(now);
+        let is_new = !self.is_reported && now - since >= STOPPED_TIME;
+        self.is_reported |= is_new;
+        is_new.then(|| Seen::Stopped { pid, note: note() })
+    }
+}
+
+/// Whether a signal has stopped a process; one that a debugger holds is not meant.
+fn is_stopped(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>) -> Result<Child> {
@@ -218,6 +270,23 @@ fn not_started(err: &std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stop_is_reported_once_and_so_is_its_end() {
+        let (start, pid) = (Instant::now(), rustix::process::getpid());
+        let number = std::process::id();
+        let mut pause = Pause::default();
+        let mut look = |is_stopped: bool, ms: u64| {
+            pause.look(is_stopped, start + Duration::from_millis(ms), pid, || Some("note".into()))
+        };
+        let stopped = Seen::Stopped { pid: number, note: Some("note".into()) };
+        // Shorter than a shell needs to continue a job.
+        assert_eq!([look(true, 0), look(true, 1900), look(false, 1950)], [None, None, None]);
+        assert_eq!([look(true, 3000), look(true, 5000), look(true, 9000)], [None, Some(stopped), None]);
+        let continued = Seen::Continued { pid: number, stopped: Duration::from_secs(7) };
+        assert_eq!([look(false, 10_000), look(false, 11_000)], [Some(continued), None]);
+        assert!(!is_stopped(pid));
+    }
 
     #[test]
     fn last_words_are_plain_text() {

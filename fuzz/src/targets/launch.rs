@@ -54,6 +54,7 @@ pub(super) const TARGET: Target = Target {
     ],
     open: || {
         let mut corpus = files("runs/other-stacks", &[".sh", ".py"]);
+        corpus.extend(files("crates/stacks/tests/launch-files", &[".sh", ".py", ".yaml"]));
         corpus.push(b"data:\n  train_batch_size: 4\nactor_rollout_ref:\n  rollout: {n: 8}\n".to_vec());
         corpus.push(b"{\"model_name_or_path\": \"a/b\", \"max_steps\": 4}".to_vec());
         Box::new(Launches { folder: tempfile::tempdir().expect("a folder for one file"), corpus })
@@ -71,20 +72,30 @@ impl Subject for Launches {
     }
 
     fn read(&mut self, input: &[u8]) -> Result<()> {
-        let name = match input.len() % 4 {
-            0 => "a.sh",
-            1 => "a.py",
-            2 => "a.yaml",
-            _ => "a.json",
-        };
-        let path = self.folder.path().join(name);
+        let path = self.folder.path().join(name_of(input));
         std::fs::write(&path, input).expect("the file can be written");
         let mut results = Vec::new();
         for stack in STACKS {
-            let settings = settings(stack, &path).map(drop);
-            results.push(import(stack, &path, &Wishes::default()).map(drop).or(settings));
+            results.push(settings(stack, &path).map(drop));
+            for force in [false, true] {
+                results.push(import(stack, &path, &Wishes { force, trainer: None }).map(|run| {
+                    let parsed = run.run_file.parse::<toml::Table>();
+                    parsed.unwrap_or_else(|err| panic!("{stack:?}: the run file is no TOML: {err}"));
+                }));
+            }
         }
         // A file is of one stack.
         results.into_iter().reduce(Result::or).expect("there are stacks")
+    }
+}
+
+/// A name by which the readers know what the file is.
+fn name_of(input: &[u8]) -> &'static str {
+    let holds = |word: &[u8]| input.windows(word.len()).any(|part| part == word);
+    match input {
+        [b'{', ..] => "a.json",
+        _ if input.starts_with(b"#!") || holds(b"\\\n") => "a.sh",
+        _ if holds(b"import ") || holds(b"(") => "a.py",
+        _ => "a.yaml",
     }
 }

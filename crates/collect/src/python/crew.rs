@@ -12,8 +12,8 @@ use super::{PythonEnvs, TICK, share};
 use crate::FaultKind;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::host::{Host, OomWatch};
-use plimsoll_worker::session::{self, MESSAGE_BYTES_MAX, Received};
-use plimsoll_worker::{Bell, Confined, GroupHome, Session, SharedMemory, procs};
+use plimsoll_worker::message::{self, MESSAGE_BYTES_MAX, Received};
+use plimsoll_worker::{Bell, Confined, GroupHome, OVER_WORDS, Session, SharedMemory, procs, session};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::json;
 use std::os::fd::{AsFd, OwnedFd};
@@ -234,7 +234,7 @@ impl Crew {
         while !matches!(self.posts[worker].stage, Stage::Ready) {
             let post = &mut self.posts[worker];
             let Some(session) = &post.session else { return Ok(()) };
-            let length = match session::receive(session.socket(), &mut buffer) {
+            let length = match message::receive(session.socket(), &mut buffer) {
                 Received::Message(length) => length,
                 Received::Later => return Ok(()),
                 Received::Closed => {
@@ -292,8 +292,8 @@ impl Crew {
     fn say(&self, worker: usize, word: &[u8], fd: Option<OwnedFd>) -> Result<()> {
         let session = self.posts[worker].session.as_ref().expect("who speaks is there");
         let sent = match fd {
-            Some(fd) => session::send_with(session.socket(), word, fd.as_fd()),
-            None => session::send(session.socket(), word),
+            Some(fd) => message::send_with(session.socket(), word, fd.as_fd()),
+            None => message::send(session.socket(), word),
         };
         sent.map_err(|err| {
             let message = format!("worker {worker} (pid {}) does not listen: {err}", session.pid());
@@ -344,7 +344,7 @@ impl Crew {
             let message = format!("a second descriptor of worker {worker}'s socket: {err}");
             Error::new("env-worker-not-started", message).hint("raise the limit on open files: `ulimit -n`")
         })?;
-        session::limit_waits(socket.as_fd(), TICK)
+        message::limit_waits(socket.as_fd(), TICK)
             .map_err(|err| bad(&format!("the socket of worker {worker} takes no limit on waits: {err}")))?;
         let link = Link { socket, memory, pid: session.pid(), keeper: session.keeper() };
         post.look_at_gpu = true;
@@ -412,7 +412,8 @@ impl Crew {
         self.oom = OomWatch::begin(&Host::this());
         let session = self.posts[worker].session.as_ref().expect("as above");
         let starved = session.last_words(LAST_LINES).iter().any(|line| {
-            ["MemoryError", "Cannot allocate memory", "bad_alloc"].iter().any(|words| line.contains(words))
+            let words = ["MemoryError", "Cannot allocate memory", "bad_alloc", OVER_WORDS];
+            words.iter().any(|words| line.contains(words))
         });
         let error = if let Some(kill) = in_group.as_ref().filter(|kill| kill.by_own_limit) {
             kind = FaultKind::OverBudget;
@@ -561,7 +562,7 @@ impl Crew {
         let ready = |post: &&mut Post| matches!(post.stage, Stage::Ready);
         let deadline = Instant::now() + CLOSE_TIME;
         for session in self.posts.iter_mut().filter(ready).filter_map(|post| post.session.as_ref()) {
-            let _ = session::send(session.socket(), br#"{"close": true}"#);
+            let _ = message::send(session.socket(), br#"{"close": true}"#);
         }
         for session in self.posts.iter_mut().filter(ready).filter_map(|post| post.session.as_mut()) {
             session.wait_until(deadline);

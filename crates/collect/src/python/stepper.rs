@@ -10,7 +10,8 @@ use super::words::{Word, bad};
 use crate::{Fault, FaultKind, Request, RestartLimit, Results, Stepper};
 use plimsoll_base::{Error, Result};
 use plimsoll_env::{Slot, Spec};
-use plimsoll_worker::session::{self, LAST_WORDS_BYTES, MESSAGE_BYTES_MAX, Received};
+use plimsoll_worker::message::{self, MESSAGE_BYTES_MAX, Received};
+use plimsoll_worker::session::LAST_WORDS_BYTES;
 use plimsoll_worker::{Bell, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
@@ -236,7 +237,7 @@ impl PythonStepper {
             seat.moved_at = now;
         }
         self.groups[group].state = State::Asked;
-        if session::send(link.socket.as_fd(), &message).is_err() {
+        if message::send(link.socket.as_fd(), &message).is_err() {
             self.end(self.groups[group].worker, Why::Closed);
         }
     }
@@ -254,7 +255,7 @@ impl PythonStepper {
     fn listen(&mut self) -> Result<()> {
         if self.has_only_one_to_hear() {
             // One system call instead of two: they take nearly all of a short turn.
-            self.take(0, session::receive_waiting)?;
+            self.take(0, message::receive_waiting)?;
             return self.hear_all();
         }
         let asked = |seat: &Seat| {
@@ -276,7 +277,7 @@ impl PythonStepper {
         let spoke = waiting.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
         let spoke: Vec<usize> = spoke.map(|(&worker, _)| worker).collect();
         for worker in spoke {
-            self.take(worker, session::receive)?;
+            self.take(worker, message::receive)?;
         }
         if rang {
             self.told.quiet();

@@ -251,16 +251,8 @@ def load(spec):
         import gymnasium
 
         return lambda: gymnasium.make(rest, **kwargs)
-    import importlib.util
-
     path, _, name = rest.rpartition(":")
-    path = os.path.abspath(path)
-    sys.path.insert(0, os.path.dirname(path))
-    module_name = os.path.splitext(os.path.basename(path))[0]
-    found = importlib.util.spec_from_file_location(module_name, path)
-    module = importlib.util.module_from_spec(found)
-    sys.modules[module_name] = module
-    found.loader.exec_module(module)
+    module = load_file(path)
     make = getattr(module, name)
     return lambda: make(**kwargs)
 
@@ -619,7 +611,6 @@ def main():
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     sock = socket.socket(fileno=int(sys.argv[1]))
     sys.argv = [sys.argv[0]]
-    sys.path[:] = sys.path[1:]
     started = start()
     if started is None:
         return

@@ -61,11 +61,13 @@ pub struct Machine {
     pub run_dir: PathBuf,
     pub temp_dir: PathBuf,
     pub gpu: GpuFacts,
+    /// `None` if it was not probed.
+    pub workers: Option<WorkerFacts>,
 }
 
 impl Machine {
     /// Returns this machine, for a run that writes below `run_dir`.
-    pub fn this(run_dir: PathBuf, gpu: GpuFacts) -> Machine {
+    pub fn this(run_dir: PathBuf, gpu: GpuFacts, workers: WorkerFacts) -> Machine {
         let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
             (key.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
         };
@@ -75,6 +77,7 @@ impl Machine {
             run_dir,
             temp_dir: std::env::temp_dir(),
             gpu,
+            workers: Some(workers),
         }
     }
 
@@ -137,6 +140,21 @@ pub struct GpuFacts {
     /// Libraries that could not be opened, with the reason.
     pub libraries_missing: Vec<String>,
     pub hand_over: HandOver,
+}
+
+/// What the kernel offers, from the caller: this crate starts no workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerFacts {
+    /// Seccomp filters.
+    pub filters: bool,
+    /// Filters whose questions another process answers.
+    pub answers: bool,
+    /// The version of Landlock; 0 without it.
+    pub landlock: i64,
+    /// Memory groups for workers can probably be made.
+    pub groups: bool,
+    /// A worker may get a `/dev/shm` of its own.
+    pub mounts: bool,
 }
 
 /// The result of probing whether a card's memory can be handed to another process.

@@ -12,8 +12,9 @@ mod limits;
 mod memory;
 mod packages;
 mod storage;
+mod workers;
 
-pub use facts::{Card, Check, GpuFacts, HandOver, Machine, State};
+pub use facts::{Card, Check, GpuFacts, HandOver, Machine, State, WorkerFacts};
 
 impl Machine {
     pub fn checks(&self) -> Vec<Check> {
@@ -24,7 +25,7 @@ impl Machine {
             storage::checks(self),
             gpu::checks(self),
             environment::checks(self),
-            vec![Check::of("machine-python-packages", packages::check(self))],
+            vec![Check::of("machine-python-packages", packages::check(self)), workers::check(self)],
         ]
         .concat()
     }

@@ -1,7 +1,7 @@
 //! Checks of machines that are folders, and that hidden files are no fault.
 
 use plimsoll_base::Bytes;
-use plimsoll_doctor::machine::{Card, Check, GpuFacts, Machine, State};
+use plimsoll_doctor::machine::{Card, Check, GpuFacts, Machine, State, WorkerFacts};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -20,6 +20,7 @@ fn machine(root: &Path, files: &[(&str, &str)], variables: &[(&str, &str)]) -> M
         run_dir: root.into(),
         temp_dir: root.into(),
         gpu: GpuFacts::default(),
+        workers: None,
     }
 }
 
@@ -72,12 +73,33 @@ fn a_machine_that_hides_everything_is_unknown() {
         "machine-gpu-holders",
         "machine-gpu-hand-over",
         "machine-python-packages",
+        "machine-workers",
     ] {
         assert_eq!(of(&checks, slug).state, State::Unknown, "{slug}: {}", of(&checks, slug).finding);
     }
-    assert_eq!(checks.len(), 23);
+    assert_eq!(checks.len(), 24);
     let none = machine(Path::new("/nonexistent"), &[], &[]).checks();
-    assert_eq!(none.len(), 23);
+    assert_eq!(none.len(), 24);
+}
+
+#[test]
+fn what_keeps_workers_in_is_said_and_what_is_missing() {
+    let root = folder();
+    let all = WorkerFacts { filters: true, answers: true, landlock: 7, groups: true, mounts: true };
+    for (facts, state, words) in [
+        (all, State::Fine, "seccomp that asks; Landlock 7; memory groups; their own /dev/shm"),
+        (WorkerFacts { landlock: 3, ..all }, State::Fine, "the keeper answers for them"),
+        (WorkerFacts { groups: false, ..all }, State::Fine, "memory is counted"),
+        (WorkerFacts { mounts: false, ..all }, State::Fine, "a shared /dev/shm"),
+        (WorkerFacts { landlock: 0, ..all }, State::Note, "may write where you may"),
+        (WorkerFacts { answers: false, ..all }, State::Note, "may signal processes of yours"),
+        (WorkerFacts { filters: false, answers: false, ..all }, State::Note, "do not start"),
+    ] {
+        let made = Machine { workers: Some(facts), ..machine(root.path(), &[], &[]) };
+        let checks = made.checks();
+        let found = of(&checks, "machine-workers");
+        assert!(found.state == state && found.finding.contains(words), "{facts:?}: {found:?}");
+    }
 }
 
 #[test]

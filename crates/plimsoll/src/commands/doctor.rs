@@ -7,7 +7,8 @@ use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_cuda as cuda;
 use plimsoll_doctor::log::self_test::Confusion;
 use plimsoll_doctor::log::{Diagnosis, Evidence, Input, Limits, diagnose, frameworks};
-use plimsoll_doctor::machine::{Card, Check, GpuFacts, HandOver, Machine, State};
+use plimsoll_doctor::machine::{Card, Check, GpuFacts, HandOver, Machine, State, WorkerFacts};
+use plimsoll_reward::Offered;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io;
@@ -128,7 +129,7 @@ fn in_words(diagnosis: &Diagnosis, page: Option<&str>, remedies: &[String]) -> S
 }
 
 fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
-    let mut checks = Machine::this(dir.to_path_buf(), gpu_facts()).checks();
+    let mut checks = Machine::this(dir.to_path_buf(), gpu_facts(), worker_facts()).checks();
     // Problems first; within a state in the order of the checks.
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));
     let has_problem = checks.iter().any(|check| check.state == State::Problem);
@@ -154,6 +155,12 @@ fn row(check: &Check) -> String {
         text += &format!("         do:  {first}\n");
     }
     text
+}
+
+/// Asks the kernel what it offers to keep workers in.
+fn worker_facts() -> WorkerFacts {
+    let Offered { filters, answers, landlock, groups, mounts } = plimsoll_reward::offered();
+    WorkerFacts { filters, answers, landlock, groups, mounts }
 }
 
 /// Asks CUDA about the cards and probes the first.

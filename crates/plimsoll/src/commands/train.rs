@@ -53,7 +53,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let (forward, child_ended) = signals::pipes()?;
     let forward: Vec<_> = forward.iter().map(signals::Pipe::as_signal).collect();
     let words: Vec<_> = std::env::args_os().skip(1).collect();
-    supervise::supervise(&words, &terminal::for_child(), &forward, child_ended.as_signal())
+    // A warning, which `--quiet` leaves in.
+    let mut say = |words: &str| output::note(false, words);
+    supervise::supervise(&words, &terminal::for_child(), &forward, child_ended.as_signal(), &mut say)
         .map(ExitCode::from)
 }
 

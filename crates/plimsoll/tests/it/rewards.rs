@@ -1,6 +1,6 @@
 //! Rewards from outside: user code in a run, how its failures are handled, and `grade`.
 
-use crate::common::{plimsoll, text};
+use crate::common::{command, plimsoll, text};
 use crate::run::{Run, check_done, number, python_is_there};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -245,4 +245,75 @@ fn grade_lists_disagreements_with_their_reasons() {
         assert!(stderr.contains(line), "lacks {line:?}: {stderr}");
     }
     assert!(!stderr.contains("exact refuses"), "{stderr}");
+}
+
+#[test]
+fn a_reward_in_a_file_with_a_modules_name_works_from_its_own_folder() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = folder();
+    let body = "import asyncio, inspect\nfrom dis import opmap\nasync def f(completions, **columns):\n    \
+                await asyncio.sleep(0)\n    return [float(len(opmap) > 10)] * len(completions)\n";
+    folder.write("one.jsonl", "{\"response\": \"1\", \"ground_truth\": \"1\"}\n");
+    for name in ["dis", "inspect", "asyncio"] {
+        folder.write(&format!("{name}.py"), body);
+        let mut grade = command(&["grade", "--reward", &format!("python:{name}.py:f"), "one.jsonl"]);
+        let output = grade.current_dir(folder.path(".")).output().expect("the binary runs");
+        assert_eq!(text(&output.stdout), "{\"score\":1.0}\n", "{name}: {}", text(&output.stderr));
+        std::fs::remove_file(folder.path(&format!("{name}.py"))).expect("it was written");
+    }
+}
+
+#[test]
+fn what_a_reward_prints_is_kept_and_shown_in_the_first_step() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = folder();
+    let more = r#"
+import logging, sys
+print("loads")
+
+def speaks(completions, ground_truth, trainer_state, **kwargs):
+    step = trainer_state.global_step
+    print("prints", step)
+    print("complains", step, file=sys.stderr)
+    logging.warning("logs %d", step)
+    return right(completions, ground_truth)
+
+def speaks_and_raises(completions, **kwargs):
+    print("just before")
+    raise ValueError("no")
+"#;
+    folder.write("rewards.py", &format!("{FUNCTIONS}\n{more}"));
+    let stderr = check_done(&python(&folder, "speaks", ""));
+    let log = text(&std::fs::read(folder.path("out/rewards.log")).expect("the run leaves it"));
+    for step in 1..=3 {
+        for words in ["prints", "complains", "WARNING:root:logs"] {
+            let line = format!("step {step} speaks: {words} {step}\n");
+            assert!(log.contains(&line), "{line:?} is not in {log}");
+        }
+    }
+    assert!(log.starts_with("start speaks: loads\n"), "{log}");
+    assert!(stderr.contains("\nspeaks: loads\n") && stderr.contains("\nspeaks: prints 1\n"), "{stderr}");
+    assert!(!stderr.contains("prints 2"), "{stderr}");
+
+    let output = python(&folder, "speaks_and_raises", "");
+    let stderr = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && stderr.contains("\nspeaks_and_raises: just before\n"),
+        "{stderr}"
+    );
+
+    // `grade` prints as it goes.
+    let file = folder.write("one.jsonl", "{\"response\": \"1\", \"ground_truth\": \"1\"}\n");
+    let kind = format!("python:{}:speaks", folder.text_path("rewards.py"));
+    let output = plimsoll(&["grade", "--reward", &kind, &file]);
+    assert_eq!(text(&output.stdout), "{\"score\":1.0}\n");
+    assert!(text(&output.stderr).contains(": prints 0\n"), "{}", text(&output.stderr));
+
+    // A verifier prints nothing, and leaves no log.
+    check_done(&train(&folder, "kind = \"exact\"\n"));
+    assert!(!folder.path("out/rewards.log").exists());
 }

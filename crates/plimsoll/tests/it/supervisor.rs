@@ -86,6 +86,26 @@ fn a_killed_trainer_is_told_from_a_crashed_one() {
 }
 
 #[test]
+fn a_stopped_trainer_is_reported_and_ends_when_it_is_asked_to() {
+    let run = Live::start(None);
+    let (supervisor, trainer) = (run.supervisor(), run.trainer());
+    kill("-STOP", trainer);
+    std::thread::sleep(Duration::from_secs(4));
+    kill("-CONT", trainer);
+    std::thread::sleep(Duration::from_secs(2));
+    kill("-STOP", trainer);
+    std::thread::sleep(Duration::from_millis(100));
+    // Without being continued it would never see this.
+    kill("-TERM", supervisor);
+    let (code, words, crash, _) = run.end();
+    assert_eq!((code, crash), (Some(143), None), "{words}");
+    let stopped = format!("warning[trainer-stopped]: a signal stopped the trainer, pid {trainer}, in step ");
+    assert_eq!(words.matches(&stopped).count(), 1, "{words}");
+    assert!(words.contains(&format!("\nhint: kill -CONT {trainer} ")), "{words}");
+    assert!(words.contains(&format!("\nthe trainer, pid {trainer}, goes on after ")), "{words}");
+}
+
+#[test]
 fn nothing_outlives_the_supervisor_and_it_is_small() {
     let mut run = Live::start(None);
     let (supervisor, trainer) = (run.supervisor(), run.trainer());

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 const FUNCTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/functions.py");
 
+/// Whether there is an interpreter; also names the binary that keeps workers.
 fn python_is_there() -> bool {
+    plimsoll_reward::keep_with(env!("CARGO_BIN_EXE_plimsoll-reward-keeper").into());
     let there =
         std::process::Command::new("python3").arg("-c").arg("").status().is_ok_and(|status| status.success());
     if !there {
@@ -102,6 +104,8 @@ fn each_failure_has_its_name() {
         ("wrong_length", "reward-bad-reply", "3 scores for 2"),
         ("gives_text", "reward-bad-reply", "a str: 'high'"),
         ("gives_nan", "reward-not-finite", "sample 1"),
+        // The forged line alone, or with the true one after it, as they happen to arrive.
+        ("forges", "reward-bad-reply", "reward `forges` "),
         ("dies", "reward-worker-crashed", "last words"),
         ("eats", "reward-worker-over-budget", "worker_memory"),
         ("no_such_function", "reward-function-missing", "no_such_function"),
@@ -298,6 +302,7 @@ fn workers_end_with_their_rewards() {
 
 #[test]
 fn a_command_answers_a_line_a_case() {
+    plimsoll_reward::keep_with(env!("CARGO_BIN_EXE_plimsoll-reward-keeper").into());
     let command = |kind: &str| RewardSpec { retries: 0, timeout_ms: 20_000, ..RewardSpec::of_kind(kind) };
     let run = |kind: &str| score(command(kind), &["a", "b"], &Map::new());
     let folder = tempfile::tempdir().unwrap();
@@ -312,10 +317,45 @@ fn a_command_answers_a_line_a_case() {
     assert_eq!(totals(run(&null).unwrap()), [None, None]);
     let words = script("words.sh", "while read -r line; do echo good; done\n");
     assert_eq!(run(&words).unwrap_err().slug, "reward-bad-reply");
+    let twice = script("twice.sh", "while read -r line; do echo 1; echo 1; done\n");
+    // A line too many may arrive after its batch; some batch later it is noticed.
+    let twice = RewardSpec { batch_size: Some(1), ..command(&twice) };
+    let error = score(twice, &["a"; 100], &Map::new()).unwrap_err();
+    assert!(error.slug == "reward-bad-reply" && error.message.contains(" wrote "), "{error}");
+    let of_another =
+        script("other.sh", "while read -r line; do echo '{\"score\": 1, \"id\": \"7\"}'; done\n");
+    assert_eq!(run(&of_another).unwrap_err().slug, "reward-bad-reply");
+    let echoes = script(
+        "echoes.sh",
+        "while read -r line; do id=${line##*\"id\":\"}; echo \"{\\\"score\\\": 2, \\\"id\\\": \\\"${id%%\\\"*}\\\"}\"; done\n",
+    );
+    assert_eq!(totals(run(&echoes).unwrap()), [Some(2.0), Some(2.0)]);
     assert_eq!(run(&script("end.sh", "exit 0\n")).unwrap_err().slug, "reward-worker-crashed");
     assert_eq!(run("command:/no/such/program").unwrap_err().slug, "reward-worker-not-started");
     let missing = score(command("python:/no/such.py:f"), &["a"], &Map::new()).unwrap_err();
     assert_eq!(missing.slug, "reward-function-missing");
+}
+
+#[test]
+fn a_file_with_the_name_of_a_module_hides_it_from_nobody() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let body = "import inspect, fractions, helper\nfrom dis import opmap\n\ndef f(completions, **columns):\n    \
+                assert inspect.signature(f) and opmap and __file__.endswith('.py')\n    \
+                return [helper.ONE] * len(completions)\n";
+    std::fs::write(folder.path().join("helper.py"), "ONE = 1.0\n").unwrap();
+    // Modules that are loaded before a user's file, after it, and never; and one that is no module.
+    for name in ["dis", "inspect", "numbers", "antigravity", "mine", "two.parts"] {
+        let file = folder.path().join(format!("{name}.py"));
+        std::fs::write(&file, body).unwrap();
+        let spec =
+            RewardSpec { timeout_ms: 20_000, ..RewardSpec::of_kind(format!("python:{}:f", file.display())) };
+        let scored = score(spec, &["a"], &Map::new()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(totals(scored), [Some(1.0)], "{name}");
+        std::fs::remove_file(&file).unwrap();
+    }
 }
 
 #[test]

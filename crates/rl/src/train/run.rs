@@ -118,11 +118,14 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
-        match self.run.needs.learns_from {
+        let made = match self.run.needs.learns_from {
             LearnsFrom::Samples => self.policy_step(lead, step),
             LearnsFrom::Completions => self.supervised_step(lead, step),
             LearnsFrom::Pairs => self.pair_step(lead, step),
-        }
+        };
+        // Also of a step that failed: what a reward printed may say why.
+        self.rewards.words().first_lines().into_iter().for_each(|line| lead.note(line));
+        made
     }
 
     fn evaluate(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {

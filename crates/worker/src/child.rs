@@ -1,0 +1,132 @@
+//! What the first process of a worker does to itself between fork and exec: its session, its limits, its rules.
+//!
+//! The process that forks is a keeper, which has one thread, so that memory may be allocated here.
+
+use crate::landlock;
+use crate::message;
+use crate::sandbox::{self, Answers, Author, Rules};
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags};
+use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Workers are killed for lack of memory before their parent.
+const OOM_POINTS: i32 = 500;
+/// Files that a model's program may have open at a time.
+const OPEN_FILES_MAX: u64 = 256;
+/// Where named shared memory is.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The limits of every process of a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bounds {
+    pub rules: Rules,
+    /// On memory, in bytes.
+    pub memory: u64,
+    /// Whether `memory` bounds private memory (RLIMIT_DATA), not the address space (RLIMIT_AS).
+    pub is_private: bool,
+    /// The largest file that it may write, in bytes, if limited (RLIMIT_FSIZE).
+    pub file: Option<u64>,
+    /// The only place where a model's program may write.
+    pub folder: Option<PathBuf>,
+}
+
+impl Bounds {
+    /// Puts this process under the limits. `parent`: dies with it. `questions`: gets the descriptor from which the keeper
+    /// reads what the filter asks; without it there are no answers, and `outside` gets no signals.
+    pub(crate) fn enter(
+        &self,
+        parent: Option<Pid>,
+        questions: Option<&OwnedFd>,
+        outside: &[u32],
+    ) -> std::io::Result<()> {
+        rustix::process::setsid()?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have died before the signal was armed; then it would never be sent.
+        if rustix::process::getppid() != parent {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        raise_oom_score();
+        let is_model = self.rules.author == Author::Model;
+        self.limit(is_model)?;
+        if is_model {
+            drop_capabilities()?;
+        } else {
+            // Best effort: it takes a privilege. `plimsoll doctor` says whether it is there.
+            let _ = own_shared_memory(self.memory);
+        }
+        // Without filters nothing can be blocked; a launch that depends on it is refused before.
+        if !sandbox::is_there() {
+            return Ok(());
+        }
+        let rules = match &self.folder {
+            Some(folder) => landlock::writes_in(folder),
+            None => landlock::signals_inside(),
+        };
+        rules.map_or(Ok(()), |rules| landlock::confine(&rules))?;
+        // Last, so that it cannot refuse the calls above.
+        match questions {
+            None => sandbox::enter(self.rules, Answers::None(outside)).map(drop),
+            Some(socket) => match sandbox::enter(self.rules, Answers::Keeper)? {
+                Some(listener) => message::send_with(socket.as_fd(), b"!", listener.as_fd()),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn limit(&self, is_model: bool) -> std::io::Result<()> {
+        let set = |resource, bytes: u64| {
+            rustix::process::setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) })
+        };
+        set(if self.is_private { Resource::Data } else { Resource::As }, self.memory)?;
+        // A worker's core file is useless and may be gigabytes.
+        set(Resource::Core, 0)?;
+        self.file.map_or(Ok(()), |bytes| set(Resource::Fsize, bytes))?;
+        let open = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        if is_model { Ok(set(Resource::Nofile, open.min(OPEN_FILES_MAX))?) } else { Ok(()) }
+    }
+}
+
+/// Best effort: where it cannot be set, the kernel chooses by size alone.
+fn raise_oom_score() {
+    const PATH: &str = "/proc/self/oom_score_adj";
+    let own: i32 = std::fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let _ = std::fs::write(PATH, (own + OOM_POINTS).min(1000).to_string());
+}
+
+/// Gives up what root may do, other than reading: mounting, changing owners, loading modules, setting the clock.
+fn drop_capabilities() -> std::io::Result<()> {
+    let held = rustix::thread::capabilities(None)?.permitted;
+    if held.is_empty() {
+        return Ok(());
+    }
+    // Or else a program that root starts would get them back.
+    if held.contains(CapabilitySet::SETPCAP) {
+        let bits = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
+        rustix::thread::set_capabilities_secure_bits(bits)?;
+    }
+    let kept = held & CapabilitySet::DAC_READ_SEARCH;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
+    rustix::thread::set_capabilities(None, sets)?;
+    if !kept.is_empty() {
+        // Exec keeps what is ambient.
+        rustix::thread::configure_capability_in_ambient_set(CapabilitySet::DAC_READ_SEARCH, true)?;
+    }
+    Ok(())
+}
+
+/// Gives this process and its children a `/dev/shm` of their own, which goes with them.
+fn own_shared_memory(bytes: u64) -> std::io::Result<()> {
+    // SAFETY: only the table of mounts is unshared; descriptors stay as they are.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
+    // Mounts made outside are still seen inside, and not the other way round.
+    let below = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", below)?;
+    let size = CString::new(format!("size={bytes},mode=1777"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("plimsoll-worker", SHARED_MEMORY, "tmpfs", flags, &*size)?;
+    Ok(())
+}
