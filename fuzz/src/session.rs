@@ -1,7 +1,7 @@
 //! Runs one target: input after input, each measured, with a watch that ends the process when one does not return.
 
 use crate::mutate::{self, Random};
-use crate::targets::Target;
+use crate::target::Target;
 use plimsoll_base::Error;
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Verifiers that parse: JSON Schema and LaTeX. `cargo xtask fuzz-grade` has all verifiers and stricter limits.
 
-use super::{JSON_PIECES, Subject, Target, text};
 use crate::mutate::Shape;
+use crate::target::{JSON_PIECES, Subject, Target, text};
 use plimsoll_base::Result;
 use plimsoll_reward::{Case, OnError, Prompt, RewardSpec, Rewards};
 use serde_json::{Map, Value};
