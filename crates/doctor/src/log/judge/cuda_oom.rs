@@ -14,6 +14,8 @@ const CONTEXT_MAX: u64 = 700 << 20;
 const CONTEXTS_MIN: usize = 6;
 /// Larger requests are overflows.
 const REQUEST_MAX: f64 = 64.0 * (1u64 << 40) as f64;
+/// No machine has more. Some versions print 17179869184.00 GiB; what a message names adds up without overflow.
+const SIZE_MAX: f64 = (1u64 << 56) as f64;
 /// What a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
 const BESIDE_TENSORS: u64 = 3 << 30;
 
@@ -364,7 +366,7 @@ fn shown(bytes: u64) -> String {
 fn bytes(number: &str, unit: &str) -> Option<f64> {
     let number: f64 = number.trim_end_matches('.').parse().ok()?;
     let power = "KMGTP".find(unit.chars().next()?.to_ascii_uppercase()).map_or(0, |at| 10 * (at + 1));
-    Some(number * (1u64 << power) as f64)
+    Some((number * (1u64 << power) as f64).min(SIZE_MAX))
 }
 
 #[cfg(test)]
@@ -392,6 +394,15 @@ mod tests {
         assert_eq!((numbers.capacity, numbers.unallocated), (gib(23.0), gib(0.5)));
         assert_eq!(numbers.fragmentation(), None);
         assert!(numbers.other_processes().is_some());
+    }
+
+    /// A sum of two sizes overflowed.
+    #[test]
+    fn r_sizes_beyond_any_machine() {
+        let text = "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 17179869184.00 GiB of which 9e99 MiB is free. Process 1 has 17179869184.00 GiB memory in use. Process 2 has 17179869184.00 GiB memory in use. Of the allocated memory 17179869184.00 GiB is allocated by PyTorch, and 17179869184.00 GiB is reserved by PyTorch but unallocated.";
+        let numbers = Numbers::parse(text);
+        assert_eq!(numbers.tensors(), 1 << 57);
+        assert!(!numbers.is_own(1 << 56));
     }
 
     #[test]
