@@ -98,7 +98,7 @@ struct Verifier {
 
 impl Verifier {
     fn new(kind: &str, corpus: Vec<Vec<u8>>) -> Verifier {
-        let spec = RewardSpec { on_error: OnError::None, ..RewardSpec::of_kind(kind) };
+        let spec = RewardSpec { on_error: OnError::Stop, ..RewardSpec::of_kind(kind) };
         Verifier { rewards: Rewards::new(&[spec]).expect("the verifier starts"), corpus }
     }
 }
