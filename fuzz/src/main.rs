@@ -2,6 +2,7 @@
 
 use fuzz::session::{self, Options};
 use fuzz::{report, targets};
+use rustix::process::{Resource, Rlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,6 +31,12 @@ fn main() -> ExitCode {
         eprintln!("no target {name}");
         return ExitCode::from(2);
     };
+    let most = Some(session::ADDRESS_BYTES_MAX);
+    let limit = Rlimit { current: most, maximum: most };
+    if let Err(err) = rustix::process::setrlimit(Resource::As, limit) {
+        eprintln!("the address space cannot be limited: {err}");
+        return ExitCode::FAILURE;
+    }
     let outcome = session::run(target, &options);
     println!("{}", report::row(&outcome));
     match outcome.fault {

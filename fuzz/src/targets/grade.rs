@@ -92,6 +92,7 @@ fn math_corpus() -> Vec<Vec<u8>> {
 }
 
 struct Verifier {
+    spec: RewardSpec,
     rewards: Rewards,
     corpus: Vec<Vec<u8>>,
 }
@@ -99,7 +100,7 @@ struct Verifier {
 impl Verifier {
     fn new(kind: &str, corpus: Vec<Vec<u8>>) -> Verifier {
         let spec = RewardSpec { on_error: OnError::Stop, ..RewardSpec::of_kind(kind) };
-        Verifier { rewards: Rewards::new(&[spec]).expect("the verifier starts"), corpus }
+        Verifier { rewards: start(&spec), spec, corpus }
     }
 }
 
@@ -121,6 +122,15 @@ impl Subject for Verifier {
             max_new_tokens: 8,
             ended: true,
         };
-        self.rewards.score(vec![case]).map(drop)
+        let scored = self.rewards.score(vec![case]).map(drop);
+        if scored.is_err() {
+            // An error ends a verifier, as it ends a run.
+            self.rewards = start(&self.spec);
+        }
+        scored
     }
+}
+
+fn start(spec: &RewardSpec) -> Rewards {
+    Rewards::new(std::slice::from_ref(spec)).expect("the verifier starts")
 }
