@@ -1,5 +1,5 @@
-//! Reads streams in windows and finds the lines that matter. The automaton over all literals reads each byte
-//! once; a line that holds a literal is cut out, cleaned and tried against the rules of that literal.
+//! Reads streams in windows and finds the lines that matter. A line that holds one of the literals is cut out,
+//! cleaned and tried against the rules of that literal; other lines are never decoded.
 //!
 //! Memory does not depend on the input: one window, a bounded number of events, one state a file. A line without an end is
 //! read in pieces.
@@ -144,17 +144,15 @@ impl<'s> Scanner<'s> {
     /// Tries the rules of literals that begin in `from..to`.
     fn scan(&mut self, bytes: &[u8], from: usize, to: usize, state: &mut FileState) {
         let signatures = self.signatures;
-        let end = bytes.len().min(to + signatures.literal_bytes_max);
         // The current piece of a line, and the rules to try on it.
         let (mut piece, mut pending): ((usize, usize), Vec<usize>) = ((0, 0), Vec::new());
-        for found in signatures.automaton.find_overlapping_iter(&bytes[from..end]) {
-            let (literal, at) = (found.pattern().as_usize(), from + found.start());
-            if !state.active[literal] || at >= to {
-                continue;
+        signatures.literals.candidates(bytes, from, to, |literal, at| {
+            if !state.active[literal] || !signatures.literals.holds(literal, bytes, at) {
+                return;
             }
+            // What this line is looked at for may depend on the one before.
             if at >= piece.1 {
                 self.try_piece(bytes, piece, &mut pending, state);
-                piece = piece_around(bytes, at);
             }
             for &rule in &signatures.rules_of[literal] {
                 let is_idle = match signatures.rules[rule].about {
@@ -162,11 +160,17 @@ impl<'s> Scanner<'s> {
                     About::Mark(Mark::Step) => !state.progress.wants_more(),
                     _ => false,
                 };
-                if !is_idle && !pending.contains(&rule) {
+                if is_idle {
+                    continue;
+                }
+                if at >= piece.1 {
+                    piece = piece_around(bytes, at);
+                }
+                if !pending.contains(&rule) {
                     pending.push(rule);
                 }
             }
-        }
+        });
         self.try_piece(bytes, piece, &mut pending, state);
     }
 

@@ -1,8 +1,8 @@
-//! Compiles the signatures of data/: classes, rules, and one automaton over all literals.
+//! Compiles the signatures of data/: classes, rules, and the search for all literals.
 
 use super::data::{LINES, THEMES};
+use super::literals::Literals;
 use super::text::regex;
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -153,10 +153,9 @@ pub struct Signatures {
     pub frameworks: Vec<String>,
     pub suspicious: Vec<Suspicious>,
     pub rules: Vec<Rule>,
-    pub automaton: AhoCorasick,
+    pub literals: Literals,
     /// The rules of each literal.
     pub rules_of: Vec<Vec<usize>>,
-    pub literal_bytes_max: usize,
 }
 
 #[derive(Deserialize)]
@@ -353,20 +352,13 @@ impl Rules {
     }
 
     fn finish(self, classes: Vec<Class>, frameworks: Vec<String>, suspicious: Vec<Suspicious>) -> Signatures {
-        // A DFA reads one table entry a byte, whatever the number of literals; overlapping matches need the standard kind.
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::Standard)
-            .kind(Some(AhoCorasickKind::DFA))
-            .build(&self.literals)
-            .expect("some hundreds of short literals");
         Signatures {
             classes,
             frameworks,
             suspicious,
             rules: self.rules,
-            automaton,
+            literals: Literals::new(&self.literals),
             rules_of: self.rules_of,
-            literal_bytes_max: self.literals.iter().map(String::len).max().unwrap_or(0),
         }
     }
 }
