@@ -145,6 +145,8 @@ pub struct Rule {
     pub unless: Option<Regex>,
     /// Must not match the lines before either.
     pub unless_before: Option<Regex>,
+    /// Must not match the lines after it, further than `unless` reads.
+    pub unless_after: Option<Regex>,
 }
 
 #[derive(Debug)]
@@ -246,6 +248,7 @@ struct SignRow {
     needs: Option<String>,
     unless: Option<String>,
     unless_before: Option<String>,
+    unless_after: Option<String>,
 }
 
 impl Signatures {
@@ -348,6 +351,7 @@ impl Rules {
             needs: compiled(&sign.needs),
             unless: compiled(&sign.unless),
             unless_before: compiled(&sign.unless_before),
+            unless_after: compiled(&sign.unless_after),
         });
     }
 
