@@ -36,11 +36,11 @@ const INNERMOST: usize = 18;
 static NUMBERS: LazyLock<[Regex; 8]> = LazyLock::new(|| {
     const SIZE: &str = r"([\d.]+)\s?([KMGTP]?i?B|bytes)";
     [
-        format!(r"(?i)tried to allocate (?:more than )?{SIZE}"),
-        format!(r"total capacity of {SIZE}|{SIZE} total capacity"),
+        format!(r"(?i)tried to allocate (?:more than )?{SIZE}|Requested *: {SIZE}"),
+        format!(r"total capaci?ty of {SIZE}|{SIZE} total capacity|Device limit *: {SIZE}"),
         format!(r"of which {SIZE} is free|{SIZE} free\b"),
         format!(r"this process has {SIZE} memory in use"),
-        format!(r"{SIZE} is allocated by PyTorch|{SIZE} already allocated"),
+        format!(r"{SIZE} is allocated by PyTorch|{SIZE} already allocated|Currently allocated *: {SIZE}"),
         format!(r"{SIZE} is reserved by PyTorch but unallocated"),
         format!(r"{SIZE} reserved in total"),
         format!(r"{SIZE} allocated in private pools"),
@@ -165,7 +165,9 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
     if frames.startup.is_match(&all) && !frames.serving.is_match(&inner) {
         return named("vllm-startup-oom", "the rollout engine was starting");
     }
-    let in_body = frames.body.is_match(&moment.innermost(4));
+    // The loss of a package for attention is work on logits too.
+    let last = moment.innermost(4);
+    let in_body = frames.body.is_match(&last) && !frames.logits.is_match(&last);
     if !in_body && (frames.logits.is_match(&all) || frames.logprobs.is_match(&inner)) {
         return named("cuda-oom-logits", &logits_reason(numbers));
     }
@@ -228,7 +230,8 @@ impl Numbers {
     fn parse(text: &str) -> Numbers {
         let part = |at: usize| -> Option<(String, f64)> {
             let found = NUMBERS[at].captures(text)?;
-            let (number, unit) = found.get(1).zip(found.get(2)).or_else(|| found.get(3).zip(found.get(4)))?;
+            let pair = |group: usize| found.get(group).zip(found.get(group + 1));
+            let (number, unit) = [1, 3, 5].into_iter().find_map(pair)?;
             let (number, unit) = (number.as_str().trim_end_matches('.'), unit.as_str());
             Some((format!("{number} {unit}"), bytes(number, unit)?))
         };
