@@ -35,6 +35,8 @@ impl PlanReport {
             "steps": self.steps,
             "predicted_run_s": (self.steps > 0).then(|| self.run_s()),
             "assumed": self.assumed,
+            "not_checked": self.not_checked,
+            "warnings": self.warnings,
             "libraries_source": self.held_source(),
         })
     }
@@ -57,7 +59,11 @@ impl PlanReport {
             let total = duration(self.run_s());
             line(format!("  {} steps: {total}, if every response is as long as it may be", self.steps));
         }
+        self.warnings.iter().for_each(|words| line(format!("warning: {words}")));
         self.assumed.iter().for_each(|words| line(format!("assumed: {words}")));
+        if !self.not_checked.is_empty() {
+            line(format!("not checked: {}", self.not_checked.join("; ")));
+        }
         line(match (self.fits, self.assumed.is_empty()) {
             (true, true) => "verdict: fits".into(),
             (true, false) => "verdict: fits, if what is assumed holds".into(),
