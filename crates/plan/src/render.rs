@@ -129,10 +129,21 @@ pub fn pools_json(plan: &Plan) -> Value {
             "peak_phase": peak.phase.name(),
             "resident_bytes": peak.resident,
             "phase_bytes": phases,
+            "peak_parts": parts_json(plan, pool),
         });
         pools.insert(pool.name().to_string(), entry);
     }
     Value::Object(pools)
+}
+
+/// Returns who holds the peak of the host; null for other pools.
+fn parts_json(plan: &Plan, pool: Pool) -> Value {
+    match pool {
+        Pool::Host => {
+            plan.host_parts().into_iter().map(|(name, bytes)| (name.to_string(), json!(bytes))).collect()
+        }
+        _ => Value::Null,
+    }
 }
 
 /// Formats one line per region.
@@ -162,8 +173,17 @@ pub fn pool_lines(plan: &Plan) -> String {
         let phases: Vec<String> =
             plan.phases().map(|p| format!("{} {}", p.name(), plan.in_phase(pool, p))).collect();
         text += &format!("  {}\n", phases.join(", "));
+        let parts = if pool == Pool::Host { plan.host_parts() } else { Vec::new() };
+        if parts.len() > 1 {
+            text += &format!("  of the peak: {}\n", parts_words(&parts));
+        }
     }
     text
+}
+
+/// Formats parts of a sum: `trainer 98.8 MiB, supervisor 10.0 MiB`.
+fn parts_words(parts: &[(&'static str, Bytes)]) -> String {
+    parts.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the knobs of a setting, each under its key.

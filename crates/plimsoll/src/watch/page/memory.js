@@ -30,7 +30,9 @@ function poolCard(detail, pool) {
   const limitNear = pool.limit_bytes && pool.limit_bytes <= line * 1.6;
   const top = Math.max(line, limitNear ? pool.limit_bytes : 0, ...phases.map((p) => p.measured)) * 1.1;
   const at = (value) => (100 * value) / top + "%";
-  const most = Math.max(...phases.map((p) => p.measured));
+  // Also what was read outside the phases, as between two steps: the page's first lines show the same number.
+  const read = pool.pool === "host" ? detail.peaks.map((p) => p.all_bytes) : [];
+  const most = Math.max(...phases.map((p) => p.measured), ...read);
   const over = most > line;
   const words = most ? (over ? bytes(most - line) + " over the load line" : bytes(line - most) + " below the load line at the highest") : "not measured";
   const kinds = Object.keys(KINDS).filter((kind) => phases.some((p) => p.bands.some((b) => b.kind === kind)));
