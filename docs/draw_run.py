@@ -47,7 +47,7 @@ def accuracy(events):
 def memory(plan, events):
     host = plan["pools"]["host"]
     bars = [("resident", host["resident_bytes"]), *host["phase_bytes"].items()]
-    peak = max(e["rss_bytes"] for e in events if e["event"] == "step")
+    peak = max(e.get("held_bytes", e["rss_bytes"]) for e in events if e["event"] == "step")
     line = host["peak_bytes"]
     left, top = LEFT + PLOT_W + 90, TOP
     y = lambda b: top + PLOT_H * (1 - b / (line * 1.15))

@@ -31,6 +31,8 @@ pub struct AgentPlan {
     /// Threads of the learner, and of the collector.
     pub threads: [usize; 2],
     pub parameters: u64,
+    /// What `train` would refuse or the user hardly means, for people.
+    pub warnings: Vec<String>,
 }
 
 impl AgentPlan {
@@ -41,7 +43,7 @@ impl AgentPlan {
         let plan = Plan { layout: layout(run, settings)?, limits: limits_of(run, given) };
         plan.check_sum()?;
         let threads = [settings.threads, settings.lanes];
-        Ok(AgentPlan { plan, threads, parameters: settings.network.spec.parameters() })
+        Ok(AgentPlan { plan, threads, parameters: settings.network.spec.parameters(), warnings: Vec::new() })
     }
 
     /// Refuses a run that does not fit, with exit code 3.
@@ -61,6 +63,7 @@ impl AgentPlan {
         });
         object["resolved"] = json!({ "threads": self.threads[0], "lanes": self.threads[1] });
         object["hints"] = json!([]);
+        object["warnings"] = json!(self.warnings);
         object
     }
 
@@ -70,6 +73,7 @@ impl AgentPlan {
         text += &format!("arena: {} ({} bytes)\n", self.plan.arena_bytes(), self.plan.arena_bytes().0);
         let [threads, lanes] = self.threads;
         text += &format!("chosen: threads {threads}, collector threads {lanes}\n");
+        text.extend(self.warnings.iter().map(|words| format!("warning: {words}\n")));
         text += if self.plan.fits() { "verdict: fits\n" } else { "verdict: does not fit\n" };
         text
     }

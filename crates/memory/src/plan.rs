@@ -95,6 +95,18 @@ impl Plan {
         Phase::ALL.into_iter().map(in_phase).max().unwrap_or_default()
     }
 
+    /// Returns who holds the host's peak, the largest part first; the parts sum to the peak.
+    pub fn host_parts(&self) -> Vec<(&'static str, Bytes)> {
+        let phase = self.peak(Pool::Host).phase;
+        let of = |holder: &str| {
+            self.sum(|r| r.pool == Pool::Host && r.phases.contains(phase) && holder_of(r) == holder)
+        };
+        let parts = [TRAINER, SUPERVISOR, WORKERS, KERNEL].map(|holder| (holder, of(holder)));
+        let mut parts: Vec<_> = parts.into_iter().filter(|(_, bytes)| *bytes > Bytes(0)).collect();
+        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        parts
+    }
+
     /// Requires that the sum of all regions does not overflow.
     ///
     /// Errors: `size-overflow`.
@@ -153,6 +165,22 @@ impl Plan {
     }
 }
 
+/// The process that trains, or collects.
+const TRAINER: &str = "trainer";
+const SUPERVISOR: &str = "supervisor";
+const WORKERS: &str = "workers";
+const KERNEL: &str = "kernel";
+
+fn holder_of(region: &crate::Region) -> &'static str {
+    match region.place {
+        Place::Workers if region.name == "process.supervisor" => SUPERVISOR,
+        Place::Workers => WORKERS,
+        // Pages of files are charged to the container and to no process.
+        Place::Kernel | Place::File => KERNEL,
+        Place::Arena | Place::Offloaded | Place::Heap | Place::Process => TRAINER,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +204,23 @@ mod tests {
         let peak = plan().peak(Pool::Host);
         assert_eq!((peak.resident, peak.peak, peak.phase), (Bytes(1024), Bytes(5376), Phase::Update));
         assert_eq!(plan().arena_bytes(), Bytes(5376));
+    }
+
+    #[test]
+    fn the_parts_of_the_host_sum_to_its_peak() {
+        let mut plan = plan();
+        for (name, place, bytes) in [
+            ("process.supervisor", Place::Workers, 10_000),
+            ("reward.workers", Place::Workers, 300),
+            ("kernel.memory", Place::Kernel, 20),
+        ] {
+            plan.layout.outside(name, "test", Pool::Host, place, Bytes(bytes));
+        }
+        let expect = [("supervisor", 10_000), ("trainer", 5376), ("workers", 300), ("kernel", 20)];
+        assert_eq!(plan.host_parts(), expect.map(|(name, bytes)| (name, Bytes(bytes))));
+        let sum = plan.host_parts().iter().map(|(_, bytes)| bytes.0).sum();
+        assert_eq!(plan.peak(Pool::Host).peak, Bytes(sum));
+        assert_eq!(plan.process_peak(), Bytes(5376));
     }
 
     #[test]

@@ -9,6 +9,14 @@ use std::path::Path;
 
 /// How the source of a limit ends when the run file sets it.
 pub(crate) const OF_RUN_FILE: &str = "of the run file";
+/// The source of a limit of another machine.
+const OF_FLAG: &str = "--limit";
+
+/// True if a plan is for a machine that is not this one.
+pub(crate) fn is_elsewhere(limits: &Limits) -> bool {
+    let all = [&limits.host, &limits.device, &limits.disk, &limits.shm];
+    all.into_iter().flatten().any(|limit| limit.source == OF_FLAG)
+}
 
 /// Returns the limits of this machine for a run in `dir`. What earlier processes of the run have saved there belongs to
 /// the run, and counts as free.
@@ -63,7 +71,7 @@ pub fn parse_limits(text: &str) -> Result<Limits> {
             "device" => &mut limits.device,
             _ => return Err(bad("is not a limit")),
         };
-        let before = limit.replace(Limit { bytes: Bytes::parse(bytes)?, source: "--limit".into() });
+        let before = limit.replace(Limit { bytes: Bytes::parse(bytes)?, source: OF_FLAG.into() });
         if before.is_some() {
             return Err(bad("limits a pool for the second time"));
         }

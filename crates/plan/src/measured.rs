@@ -15,10 +15,12 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Highest readings of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Resident host memory by phase, in the order of a step; phases without a reading are left out.
+    /// Host memory of the run's processes by phase, in the order of a step; phases without a reading are left out.
     pub phases: Vec<(Phase, u64)>,
-    /// Highest reading of the whole process.
+    /// Highest reading of all processes of the run.
     pub peak: Option<u64>,
+    /// Highest reading of the processes besides the trainer.
+    others: u64,
 }
 
 impl Measured {
@@ -44,17 +46,22 @@ impl Measured {
         }
         let summary = std::fs::read(dir.join("summary.json")).ok();
         let summary: Option<Value> = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        measured.peak = summary.and_then(|summary| summary["rss_peak_bytes"].as_u64()).or(measured.peak);
+        let trainer = summary.and_then(|summary| summary["rss_peak_bytes"].as_u64());
+        measured.peak = trainer.map(|bytes| bytes + measured.others).or(measured.peak);
         measured.phases.sort_by_key(|(phase, _)| *phase);
         Ok(measured)
     }
 
     /// Adds the readings of a `memory` event: one per part of the step, some of which are phases.
     fn add(&mut self, event: &Map<String, Value>) {
+        let held = |name: &str| event.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let others = held("workers_bytes") + held("supervisor_bytes");
+        self.others = self.others.max(others);
         for part in event.get("parts").and_then(Value::as_array).into_iter().flatten() {
             let (Some(name), Some(bytes)) = (part["phase"].as_str(), part["rss_bytes"].as_u64()) else {
                 continue;
             };
+            let bytes = bytes + others;
             self.peak = Some(self.peak.unwrap_or(0).max(bytes));
             let Some(phase) = Phase::ALL.into_iter().find(|phase| phase.name() == name) else { continue };
             match self.phases.iter_mut().find(|(known, _)| *known == phase) {
@@ -92,15 +99,15 @@ mod tests {
         let events = concat!(
             "{\"event\": \"memory\", \"parts\": [{\"phase\": \"update\", \"rss_bytes\": 5}, {\"phase\": \"reward\", \"rss_bytes\": 9}]}\n",
             "{\"event\": \"step\", \"step\": 1}\n",
-            "{\"event\": \"memory\", \"parts\": [{\"phase\": \"rollout\", \"rss_bytes\": 3}, {\"phase\": \"update\", \"rss_bytes\": 7}]}\n",
+            "{\"event\": \"memory\", \"parts\": [{\"phase\": \"rollout\", \"rss_bytes\": 3}, {\"phase\": \"update\", \"rss_bytes\": 7}], \"supervisor_bytes\": 1, \"workers_bytes\": 2}\n",
             "{\"event\": \"st"
         );
         std::fs::write(dir.path().join("events.jsonl"), events).unwrap();
         let measured = Measured::of_run(dir.path()).unwrap();
-        assert_eq!(measured.phases, [(Phase::Rollout, 3), (Phase::Reward, 9), (Phase::Update, 7)]);
-        assert_eq!(measured.peak, Some(9));
+        assert_eq!(measured.phases, [(Phase::Rollout, 6), (Phase::Reward, 9), (Phase::Update, 10)]);
+        assert_eq!(measured.peak, Some(10));
         std::fs::write(dir.path().join("summary.json"), "{\"rss_peak_bytes\": 11}").unwrap();
-        assert_eq!(Measured::of_run(dir.path()).unwrap().peak, Some(11));
+        assert_eq!(Measured::of_run(dir.path()).unwrap().peak, Some(14));
     }
 
     #[test]

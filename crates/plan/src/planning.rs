@@ -2,7 +2,7 @@
 
 use crate::cost::{self, StepCost};
 use crate::facts::Facts;
-use crate::limits::limits_of;
+use crate::limits::{is_elsewhere, limits_of};
 use crate::rates::Rates;
 use crate::report::{AutoReport, PlanReport, Resolved, Setting, SmallestLimits};
 use crate::search::{Candidate, Planner, Purpose};
@@ -105,10 +105,13 @@ pub(crate) fn with_planner<T>(
     purpose: Purpose,
     work: impl FnOnce(&Planner) -> Result<T>,
 ) -> Result<T> {
-    let threads = run.choices.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
+    let cores = Host::this().threads();
+    let threads = run.choices.threads.value().map_or(cores, |n| n.max(1) as usize);
     let kind = devices::kind_of(run, limits);
+    // Threads that wait for a core add nothing. Another machine has as many cores as its run file names threads.
+    let at_work = if is_elsewhere(limits) { threads } else { threads.min(cores) };
     let rates = match kind {
-        DeviceKind::Cpu => Rates::of_this_machine(threads),
+        DeviceKind::Cpu => Rates::of_this_machine(at_work),
         DeviceKind::Cuda => Rates::of_a_card(),
     };
     let (held, source) = match kind {
@@ -132,8 +135,27 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     let Candidate { shape, resolved, .. } = solution.chosen;
     let held_source = planner.held.1.to_string();
     let steps = if planner.purpose == Purpose::Train { run.train.steps } else { 0 };
-    let (fits, assumed) = (solution.fits, Vec::new());
-    Ok(PlanReport { plan: solution.plan, shape, resolved, auto, fits, hints, steps, assumed, held_source })
+    Ok(PlanReport {
+        plan: solution.plan,
+        shape,
+        resolved,
+        auto,
+        fits: solution.fits,
+        hints,
+        steps,
+        assumed: Vec::new(),
+        not_checked: Vec::new(),
+        warnings: threads_without_cores(planner).into_iter().collect(),
+        held_source,
+    })
+}
+
+/// Returns the warning for threads that this machine has no cores for.
+fn threads_without_cores(planner: &Planner) -> Option<String> {
+    let (threads, cores) = (planner.threads, Host::this().threads());
+    (threads > cores && !is_elsewhere(planner.limits)).then(|| {
+        format!("run.threads = {threads}, and this machine has {cores} cores: threads wait for one another")
+    })
 }
 
 fn setting(candidate: &Candidate, plan: &Plan) -> Setting {

@@ -35,6 +35,8 @@ impl PlanReport {
             "steps": self.steps,
             "predicted_run_s": (self.steps > 0).then(|| self.run_s()),
             "assumed": self.assumed,
+            "not_checked": self.not_checked,
+            "warnings": self.warnings,
             "libraries_source": self.held_source(),
         })
     }
@@ -57,7 +59,11 @@ impl PlanReport {
             let total = duration(self.run_s());
             line(format!("  {} steps: {total}, if every response is as long as it may be", self.steps));
         }
+        self.warnings.iter().for_each(|words| line(format!("warning: {words}")));
         self.assumed.iter().for_each(|words| line(format!("assumed: {words}")));
+        if !self.not_checked.is_empty() {
+            line(format!("not checked: {}", self.not_checked.join("; ")));
+        }
         line(match (self.fits, self.assumed.is_empty()) {
             (true, true) => "verdict: fits".into(),
             (true, false) => "verdict: fits, if what is assumed holds".into(),
@@ -123,10 +129,21 @@ pub fn pools_json(plan: &Plan) -> Value {
             "peak_phase": peak.phase.name(),
             "resident_bytes": peak.resident,
             "phase_bytes": phases,
+            "peak_parts": parts_json(plan, pool),
         });
         pools.insert(pool.name().to_string(), entry);
     }
     Value::Object(pools)
+}
+
+/// Returns who holds the peak of the host; null for other pools.
+fn parts_json(plan: &Plan, pool: Pool) -> Value {
+    match pool {
+        Pool::Host => {
+            plan.host_parts().into_iter().map(|(name, bytes)| (name.to_string(), json!(bytes))).collect()
+        }
+        _ => Value::Null,
+    }
 }
 
 /// Formats one line per region.
@@ -156,8 +173,17 @@ pub fn pool_lines(plan: &Plan) -> String {
         let phases: Vec<String> =
             plan.phases().map(|p| format!("{} {}", p.name(), plan.in_phase(pool, p))).collect();
         text += &format!("  {}\n", phases.join(", "));
+        let parts = if pool == Pool::Host { plan.host_parts() } else { Vec::new() };
+        if parts.len() > 1 {
+            text += &format!("  of the peak: {}\n", parts_words(&parts));
+        }
     }
     text
+}
+
+/// Formats parts of a sum: `trainer 98.8 MiB, supervisor 10.0 MiB`.
+fn parts_words(parts: &[(&'static str, Bytes)]) -> String {
+    parts.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the knobs of a setting, each under its key.

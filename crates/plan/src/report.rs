@@ -68,6 +68,10 @@ pub struct PlanReport {
     pub steps: u32,
     /// What is assumed where facts are not known, for people.
     pub assumed: Vec<String>,
+    /// Checks of `train` that the plan left out, for people.
+    pub not_checked: Vec<String>,
+    /// Settings that `train` takes and that the user hardly means.
+    pub warnings: Vec<String>,
     /// Origin of the rows for a card's driver and libraries; empty on the CPU.
     pub held_source: String,
 }

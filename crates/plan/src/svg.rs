@@ -490,7 +490,8 @@ mod tests {
 
     #[test]
     fn measured_peaks_have_their_mark() {
-        let measured = Measured { phases: vec![(Phase::Update, 960)], peak: Some(970) };
+        let measured =
+            Measured { phases: vec![(Phase::Update, 960)], peak: Some(970), ..Measured::default() };
         let svg = draw(&plan(), "x", &measured);
         assert!(svg.contains("measured 960 B") && svg.contains("Measured: update 960 B."), "{svg}");
     }

@@ -74,7 +74,12 @@ impl Progress {
     fn started(&mut self, started: &Started) {
         self.dir = started.dir.display().to_string();
         let (planned, limit) = (Bytes(started.planned_bytes), Bytes(started.limit_bytes));
-        self.say(&format!("{}; {planned} planned of {limit}; writes {}", started.what, self.dir));
+        let mut parts: Vec<(&String, &u64)> = started.planned_parts.iter().collect();
+        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
+        let parts: Vec<String> =
+            parts.into_iter().map(|(name, bytes)| format!("{name} {}", Bytes(*bytes))).collect();
+        let parts = parts.join(", ");
+        self.say(&format!("{}; {planned} planned of {limit} ({parts}); writes {}", started.what, self.dir));
         if let Some(bar) = &self.live {
             bar.set_length(u64::from(started.steps));
         }
@@ -195,7 +200,7 @@ fn step_line(step: &StepResult) -> String {
     let names = ["reward", "loss", "accuracy", "frames/s", "rollout tok/s", "update tok/s"];
     parts.extend(numbers(step, names, ""));
     if step.planned_bytes > 0 {
-        parts.push(format!("memory {} of {}", Bytes(step.rss_bytes), Bytes(step.planned_bytes)));
+        parts.push(format!("memory {} of {}", Bytes(step.held_bytes), Bytes(step.planned_bytes)));
     }
     parts.push(format!("{} left", duration(step.seconds_left)));
     parts.join("  ")
@@ -222,7 +227,7 @@ fn live_line(step: &StepResult) -> String {
     let mut parts = vec![format!("{}/{}", step.step, step.steps)];
     parts.extend(numbers(step, ["reward", "loss", "acc", "frames", "rollout", "update"], "/s"));
     if step.planned_bytes > 0 {
-        parts.push(format!("{}/{} MiB", step.rss_bytes / Bytes::MIB, step.planned_bytes / Bytes::MIB));
+        parts.push(format!("{}/{} MiB", step.held_bytes / Bytes::MIB, step.planned_bytes / Bytes::MIB));
     }
     parts.push(format!("{} left", duration(step.seconds_left)));
     parts.join(" ")
@@ -268,7 +273,7 @@ mod tests {
             reward: Some(0.5),
             accuracy: Some(0.25),
             tokens_per_second_rollout: Some(9000.4),
-            rss_bytes: 40 << 20,
+            held_bytes: 40 << 20,
             planned_bytes: 48 << 20,
             seconds_left: 83.0,
             ..StepResult::default()
@@ -303,7 +308,7 @@ mod tests {
             accuracy: Some(0.25),
             tokens_per_second_rollout: Some(12345.0),
             tokens_per_second_update: Some(12345.0),
-            rss_bytes: 1095 << 20,
+            held_bytes: 1095 << 20,
             planned_bytes: 1100 << 20,
             seconds_left: 83.0,
             ..StepResult::default()

@@ -16,11 +16,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What a grader is asked.
 enum Job {
     Check(Columns, Sender<Result<()>>),
     Score { batch: usize, cases: Arc<[Arc<Case>]>, steps: [u32; 2] },
+}
+
+/// How scorers are started.
+#[derive(Clone)]
+pub(crate) struct Opening {
+    /// What functions and programs print goes there.
+    pub(crate) words: Words,
+    /// Longest time from start to ready.
+    pub(crate) start_timeout: Duration,
 }
 
 /// What became of a batch.
@@ -55,14 +65,14 @@ impl Grader {
         name: &str,
         spec: &RewardSpec,
         stop: &Stop,
-        words: &Words,
+        opening: &Opening,
         done: &Sender<Graded>,
     ) -> Result<Starting> {
         let (jobs, inbox) = channel();
         let (say, started) = channel();
         let (name, spec, done) = (name.to_string(), spec.clone(), done.clone());
-        let (stop, words) = (stop.clone(), words.clone());
-        let work = move || match Worker::start(reward, name, spec, stop, words) {
+        let (stop, opening) = (stop.clone(), opening.clone());
+        let work = move || match Worker::start(reward, name, spec, stop, opening) {
             Ok(worker) => {
                 let _ = say.send(Ok(worker.is_remote));
                 worker.serve(&inbox, &done);
@@ -126,11 +136,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(reward: usize, name: String, spec: RewardSpec, stop: Stop, words: Words) -> Result<Worker> {
+    fn start(reward: usize, name: String, spec: RewardSpec, stop: Stop, opening: Opening) -> Result<Worker> {
         let kind = kinds::read(&spec)?;
         let tries = 1 + if kind.may_retry() { spec.retries } else { 0 };
         let is_remote = kind.is_remote();
-        let scorer = kind.start(&name, &spec, &stop, Some(words))?;
+        let Opening { words, start_timeout } = opening;
+        let scorer = kind.start_within(start_timeout, &name, &spec, &stop, Some(words))?;
         Ok(Worker { reward, name, spec, stop, scorer, tries, is_remote })
     }
 

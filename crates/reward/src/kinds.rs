@@ -177,7 +177,7 @@ fn verifier(label: &str, verifier: impl Verifier + 'static) -> Result<Option<Rea
 }
 
 /// Longest time from start to ready: an interpreter may import large packages.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Most workers of one reward.
 const WORKERS_MAX: u32 = 256;
 /// Stack of a grader's thread: the `math` verifier's recursion is bounded well below half of it.
@@ -244,9 +244,21 @@ impl Kind {
         stop: &Stop,
         words: Option<Words>,
     ) -> Result<Box<dyn Scorer>> {
+        self.start_within(START_TIMEOUT, name, spec, stop, words)
+    }
+
+    /// As `start`, where nothing takes longer than `start_timeout` until it is ready.
+    pub(crate) fn start_within(
+        self,
+        start_timeout: Duration,
+        name: &str,
+        spec: &RewardSpec,
+        stop: &Stop,
+        words: Option<Words>,
+    ) -> Result<Box<dyn Scorer>> {
         let timeout = Duration::from_millis(spec.timeout_ms);
         // Tries are counted where the batch is known, so the pool makes one.
-        let limits = Limits { workers: 1, timeout, start_timeout: START_TIMEOUT, retries: 0 };
+        let limits = Limits { workers: 1, timeout, start_timeout, retries: 0 };
         let needs_answer = self.needs_answer;
         (self.reading.start)(Start { name, spec, needs_answer, limits, stop: stop.clone(), words })
     }

@@ -4,8 +4,8 @@
 //! grades it and in which order a worker sees its batches follow from the run alone, so scores do not depend on timing.
 
 use crate::case::{Case, column};
-use crate::grader::{Graded, Grader};
-use crate::kinds;
+use crate::grader::{Graded, Grader, Opening};
+use crate::kinds::{self, START_TIMEOUT};
 use crate::scorer::column_missing;
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 /// Samples of a batch where the run file does not say, unless one group has more: few, so that grading begins early.
 const BATCH_SAMPLES: usize = 8;
@@ -77,6 +78,12 @@ impl Rewards {
 
     /// As `new`; `words` gets what functions and programs print. Errors: as `new`.
     pub fn saying(specs: &[RewardSpec], words: Words) -> Result<Rewards> {
+        Rewards::within(specs, words, START_TIMEOUT)
+    }
+
+    /// As `saying`, where nothing takes longer than `start_timeout` to start. Errors: as `new`.
+    pub fn within(specs: &[RewardSpec], words: Words, start_timeout: Duration) -> Result<Rewards> {
+        let opening = Opening { words, start_timeout };
         let stop = Stop::default();
         let (say, done) = channel();
         let mut rewards: Vec<Reward> = Vec::with_capacity(specs.len());
@@ -98,7 +105,7 @@ impl Rewards {
                 same => format!("{base}_{}", same + 1),
             };
             for _ in 0..kind.graders(spec) {
-                starting.push((index, Grader::begin(index, &name, spec, &stop, &words, &say)?));
+                starting.push((index, Grader::begin(index, &name, spec, &stop, &opening, &say)?));
             }
             rewards.push(Reward {
                 name,
@@ -114,7 +121,7 @@ impl Rewards {
         for (index, grader) in starting {
             rewards[index].graders.push(grader.ready()?);
         }
-        Ok(Rewards { rewards, done, stop, words, round: Round::default() })
+        Ok(Rewards { rewards, done, stop, words: opening.words, round: Round::default() })
     }
 
     /// Checks that a row has what the rewards read of it, and that functions can be called with its columns.

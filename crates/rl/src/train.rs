@@ -4,9 +4,8 @@ mod evaluate;
 mod run;
 mod steps;
 
-use crate::data::models::check_trainable;
+use crate::checks::{Before, Checks};
 use crate::data::session::Session;
-use crate::episodes::Episodes;
 use crate::roles::{Sources, Trainer, sampling};
 use crate::save::checkpoint_size;
 use plimsoll_base::Result;
@@ -15,7 +14,6 @@ use plimsoll_device::{Device, Sampling};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
 use plimsoll_plan::{PlanReport, RoleName, check_lengths, devices, machine_limits, plan_with};
-use plimsoll_reward::{Rewards, Words};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
 use plimsoll_run::lead::{Begun, lead};
@@ -44,15 +42,17 @@ pub fn train(
         Origins::Open(run_file, opening) => (run_file, opening),
     };
     let run = RunSpec::new(&run_file);
-    devices::check(run.choices.device)?;
-    check_trainable(&run.model)?;
+    let mut checks = Checks::new(Before::Training);
+    checks.machine(&run)?;
     let session = match opening.checkpoint().map(|good| good.folder.clone()) {
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
         None => Session::open(&run)?,
     };
-    let rewards = rewards(&run, &session)?;
-    let episodes = Episodes::open(&run, session.facts.prompt_tokens)?;
+    let rewards =
+        checks.rewards(&run, &session.first_columns(&run))?.expect("they are started before training");
+    let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let report = fitting_plan(&run, &session, &opening.path)?;
+    report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     let run_file = report.resolved.write_into(&run_file).to_toml();
     let opened = opening.directory(&run_file, &report.to_json(), checkpoint_size(&report.shape))?;
     let before = Host::this().rss();
@@ -114,16 +114,4 @@ fn ready<'a>(
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
     let measured = devices::with_measured(report, dev, before, !run.checked)?;
     Ok((trainer, measured))
-}
-
-/// Opens the rewards of a run, which must find their columns in the data.
-fn rewards(run: &RunSpec, session: &Session) -> Result<Rewards> {
-    let rewards = Rewards::saying(&run.rewards, Words::of_run())?;
-    if run.objective.is_some() {
-        session.data.first_columns().try_for_each(|columns| rewards.check_columns(&columns))?;
-    }
-    // Episodes have no columns.
-    let firsts = session.eval.iter().filter_map(|set| set.items.first());
-    firsts.map(|item| &item.columns).try_for_each(|columns| rewards.check_columns(columns))?;
-    Ok(rewards)
 }

@@ -41,8 +41,10 @@ pub struct Started {
     pub what: String,
     pub steps: u32,
     pub dir: PathBuf,
-    /// The load line: the planned peak of the process.
+    /// The load line: the planned peak of host memory, of all processes of the run and of the kernel for them.
     pub planned_bytes: u64,
+    /// Who holds it: `trainer`, `supervisor`, `workers`, `kernel`.
+    pub planned_parts: BTreeMap<String, u64>,
     /// The limit that the plan was made for.
     pub limit_bytes: u64,
 }
@@ -82,7 +84,11 @@ pub struct StepResult {
     /// Environment frames per second, over rollouts and updates together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_per_second: Option<f64>,
+    /// Resident memory of the trainer.
     pub rss_bytes: u64,
+    /// As `rss_bytes`, of the trainer, its supervisor and its workers together.
+    pub held_bytes: u64,
+    /// The load line, as when the run started.
     pub planned_bytes: u64,
     pub seconds: f64,
     /// Predicted seconds to the end of the run.

@@ -185,7 +185,12 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             what: self.begun.title.clone(),
             steps: self.run.train.steps,
             dir: self.dir.path().to_path_buf(),
-            planned_bytes: plan.process_peak().0,
+            planned_bytes: plan.peak(Pool::Host).peak.0,
+            planned_parts: plan
+                .host_parts()
+                .into_iter()
+                .map(|(name, bytes)| (name.into(), bytes.0))
+                .collect(),
             limit_bytes: plan.limits.host.as_ref().map_or(0, |l| l.bytes.0),
         });
         let Some(Good { folder, state }) = checkpoint else {
@@ -279,7 +284,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             tokens_per_second_update: rate(progress.update_tokens, progress.update_s),
             frames_per_second: stepped.frames_per_second,
             rss_bytes: rss.now.0,
-            planned_bytes: planned.0,
+            held_bytes: rss.now.0 + self.watch.others_bytes(),
+            planned_bytes: self.begun.plan.peak(Pool::Host).peak.0,
             seconds: stepped.seconds,
             seconds_left: f64::from(self.run.train.steps - step) * progress.step_s / f64::from(step),
             metrics: stepped.metrics,

@@ -64,6 +64,7 @@ pub struct Watch {
     /// True if the run has worker processes, which run other people's code.
     has_workers: bool,
     workers_bytes: u64,
+    has_read_others: bool,
     series: [Series; KINDS.len()],
     scratch: Scratch,
     verdicts: [Option<Verdict>; KINDS.len()],
@@ -122,6 +123,7 @@ impl Watch {
             supervisor_bytes: 0,
             has_workers: planned.workers > Bytes(0),
             workers_bytes: 0,
+            has_read_others: false,
             series: std::array::from_fn(|_| Series::new(warm_up)),
             scratch: Scratch::new(),
             verdicts: [None; KINDS.len()],
@@ -173,20 +175,7 @@ impl Watch {
         self.begin(Doing::Idle, step, card);
         let started = Instant::now();
         let rss = self.status.status.rss;
-        let host = Host::this();
-        let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
-        self.supervisor_bytes = self.supervisor.map_or(0, held);
-        if self.has_workers {
-            // Processes that a worker starts are counted with it.
-            let ours = [Some(std::process::id()), self.supervisor];
-            let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
-            // Workers of environments share the pages of their interpreter, which have their own row.
-            let anon = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0);
-            self.workers_bytes = match self.planned.has_env_workers {
-                true => workers.map(anon).sum(),
-                false => workers.map(held).sum(),
-            };
-        }
+        self.read_others();
         let kinds = [rss.anon.0, rss.file.0, rss.shmem.0, self.workers_bytes];
         for (series, bytes) in self.series.iter_mut().zip(kinds) {
             series.push(bytes as f64);
@@ -205,6 +194,32 @@ impl Watch {
         }
         self.spent += started.elapsed();
         events
+    }
+
+    fn read_others(&mut self) {
+        let host = Host::this();
+        let held = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.now.0);
+        self.supervisor_bytes = self.supervisor.map_or(0, held);
+        if self.has_workers {
+            // Processes that a worker starts are counted with it.
+            let ours = [Some(std::process::id()), self.supervisor];
+            let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
+            // Workers of environments share the pages of their interpreter, which have their own row.
+            let anon = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0);
+            self.workers_bytes = match self.planned.has_env_workers {
+                true => workers.map(anon).sum(),
+                false => workers.map(held).sum(),
+            };
+        }
+        self.has_read_others = true;
+    }
+
+    /// Returns the memory of the run's processes besides this one, as of the last step.
+    pub fn others_bytes(&mut self) -> u64 {
+        if !self.has_read_others {
+            self.read_others();
+        }
+        self.supervisor_bytes + self.workers_bytes
     }
 
     /// Returns the error of a strict run that went over the line, once.

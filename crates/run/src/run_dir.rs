@@ -5,7 +5,7 @@
 //! that another run used unless it is resumed, and a symbolic link in place of a file. It knows no tensors.
 
 use crate::checkpoint::Store;
-use crate::replace::make_room;
+use crate::replace::{has_room, make_room};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::write_atomic;
 use serde::Serialize;
@@ -180,6 +180,27 @@ impl RunDir {
 
     pub fn store(&self) -> Store {
         Store::of_run(&self.path)
+    }
+}
+
+/// Returns what `train` would refuse about its directory without a flag, for people; changes nothing.
+pub fn obstacle(path: &Path) -> Option<String> {
+    let shown = path.display();
+    if !path.exists() {
+        let above = path.ancestors().skip(1).find(|above| above.exists())?;
+        return (!above.is_dir())
+            .then(|| format!("{shown} cannot be made: {} is not a folder", above.display()));
+    }
+    match first_entry(path) {
+        Err(_) => Some(format!("{shown} is not a folder that can be read: set run.dir to another place")),
+        Ok(None) => None,
+        Ok(Some(_)) if has_room(path, LOCK, false) => None,
+        Ok(Some(_)) if has_room(path, LOCK, true) => Some(format!(
+            "{shown} holds an earlier run: `train` goes on with it under --resume, and replaces it under --overwrite"
+        )),
+        Ok(Some(name)) => Some(format!(
+            "{shown} holds {name}, which is no run's, and `train` refuses it: set run.dir to another place"
+        )),
     }
 }
 

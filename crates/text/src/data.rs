@@ -8,6 +8,7 @@ use plimsoll_base::{Bytes, Error, Result};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -42,15 +43,40 @@ pub struct SftRow {
 pub fn each_prompt(
     path: &Path,
     prompt_column: &str,
-    mut visit: impl FnMut(usize, Row) -> Result<()>,
+    visit: impl FnMut(usize, Row) -> Result<()>,
 ) -> Result<()> {
+    first_prompts(path, prompt_column, Part::WHOLE, visit).map(drop)
+}
+
+/// How much of a file is read: up to the row with which one of these numbers is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub rows: usize,
+    /// Bytes of the rows as JSON lines.
+    pub bytes: usize,
+}
+
+impl Part {
+    const WHOLE: Part = Part { rows: usize::MAX, bytes: usize::MAX };
+}
+
+/// As `each_prompt`, for a part of the file. Returns the number of rows that were read if there may be more.
+///
+/// Errors: as `each_prompt`.
+pub fn first_prompts(
+    path: &Path,
+    prompt_column: &str,
+    part: Part,
+    mut visit: impl FnMut(usize, Row) -> Result<()>,
+) -> Result<Option<usize>> {
     let mut index = 0;
-    each_object(path, |mut object, place| {
+    let is_whole = each_object(path, part, |mut object, place| {
         let value = take(&mut object, prompt_column, place)?;
         visit(index, Row { prompt: prompt_of(value, prompt_column, place)?, columns: object })?;
         index += 1;
         Ok(())
-    })
+    })?;
+    Ok((!is_whole).then_some(index))
 }
 
 /// The size of a data file, in the numbers that determine memory.
@@ -80,7 +106,7 @@ pub fn file_size(path: &Path) -> Result<FileSize> {
         let row = Value::Object(object);
         size.json.0 += row.to_string().len() as u64 + 1;
         size.count(&row);
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(size)
 }
@@ -262,36 +288,48 @@ fn open(path: &Path) -> Result<(File, bool)> {
 
 pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Result<T>) -> Result<Vec<T>> {
     let mut rows = Vec::new();
-    each_object(path, |object, place| {
+    each_object(path, Part::WHOLE, |object, place| {
         rows.push(row(object, place)?);
         Ok(())
     })?;
     Ok(rows)
 }
 
-/// Calls `visit` with each row of a file, which must not be empty.
-fn each_object(path: &Path, mut visit: impl FnMut(Map<String, Value>, Place) -> Result<()>) -> Result<()> {
+/// Calls `visit` with each row of a part of a file, which must not be empty. Returns whether the file ends with it.
+fn each_object(
+    path: &Path,
+    part: Part,
+    mut visit: impl FnMut(Map<String, Value>, Place) -> Result<()>,
+) -> Result<bool> {
     let (file, is_packed) = open(path)?;
-    let mut rows = 0;
-    let mut count = |object: Map<String, Value>, place: Place<'_>| {
-        rows += 1;
-        visit(object, place)
+    let (mut rows, mut bytes) = (0, 0);
+    let mut is_whole = true;
+    let mut count = |object: Map<String, Value>, place: Place<'_>, row_bytes: usize| {
+        (rows, bytes) = (rows + 1, bytes + row_bytes);
+        visit(object, place)?;
+        is_whole = rows < part.rows && bytes < part.bytes;
+        Ok(if is_whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     };
     match is_packed {
-        true => each_row(path, file, ROWS_MAX, |line, object| count(object, Place { path, line }))?,
+        true => each_row(path, file, ROWS_MAX, |line, object| {
+            // The length as JSON is a bound on time, and costs some itself.
+            let row_bytes =
+                if part.bytes == usize::MAX { 0 } else { Value::from(object.clone()).to_string().len() };
+            count(object, Place { path, line }, row_bytes)
+        })?,
         false => each_line(path, file, &mut count)?,
     }
     if rows == 0 {
         return Err(Error::new("data-empty", format!("{}: no rows", path.display()))
             .hint("write one JSON object a line, such as {\"prompt\": \"2+2=\", \"ground_truth\": \"4\"}"));
     }
-    Ok(())
+    Ok(is_whole)
 }
 
 fn each_line(
     path: &Path,
     file: File,
-    visit: &mut impl FnMut(Map<String, Value>, Place) -> Result<()>,
+    visit: &mut impl FnMut(Map<String, Value>, Place, usize) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
     let mut reader = BufReader::new(file);
     let (mut rows, mut bytes) = (0, Vec::new());
@@ -315,7 +353,9 @@ fn each_line(
             return Err(bad_json(place, &format!("more than {ROWS_MAX} rows")));
         }
         rows += 1;
-        visit(parse(text, place)?, place)?;
+        if visit(parse(text, place)?, place, text.len())?.is_break() {
+            break;
+        }
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use plimsoll_base::{Error, Result};
 use serde_json::{Map, Number, Value};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -30,14 +31,14 @@ pub(crate) fn is_parquet(file: &mut File) -> std::io::Result<bool> {
     Ok(read.is_ok() && &start == MAGIC)
 }
 
-/// Calls `visit` with each row and its number, from 1; at most `rows_max` rows.
+/// Calls `visit` with each row and its number, from 1, until it breaks off; a file of more than `rows_max` rows is refused.
 ///
 /// Errors: `data-bad-parquet`, those of `visit`.
 pub(crate) fn each_row(
     path: &Path,
     file: File,
     rows_max: usize,
-    visit: impl FnMut(usize, Map<String, Value>) -> Result<()>,
+    visit: impl FnMut(usize, Map<String, Value>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
     decoding(path, |rows| read(file, rows_max, rows), visit).map(drop)
 }
@@ -47,7 +48,8 @@ pub(crate) fn each_row(
 /// Errors: `data-bad-parquet`.
 pub(crate) fn reading(path: &Path, file: File) -> Result<u64> {
     let mut bytes = 0;
-    decoding(path, |_| open(file).map(|(_, reading)| reading), |_, _| Ok(())).map(|found| bytes = found)?;
+    decoding(path, |_| open(file).map(|(_, reading)| reading), |_, _| Ok(ControlFlow::Continue(())))
+        .map(|found| bytes = found)?;
     Ok(bytes)
 }
 
@@ -55,7 +57,7 @@ pub(crate) fn reading(path: &Path, file: File) -> Result<u64> {
 fn decoding<T: Send>(
     path: &Path,
     work: impl FnOnce(&SyncSender<Map<String, Value>>) -> std::result::Result<T, String> + Send,
-    mut visit: impl FnMut(usize, Map<String, Value>) -> Result<()>,
+    mut visit: impl FnMut(usize, Map<String, Value>) -> Result<ControlFlow<()>>,
 ) -> Result<T> {
     std::thread::scope(|scope| {
         let (send, receive) = sync_channel(ROWS_IN_FLIGHT);
@@ -63,10 +65,14 @@ fn decoding<T: Send>(
         let thread = thread.spawn_scoped(scope, move || work(&send)).map_err(|err| {
             Error::new("thread-not-started", format!("{}: no thread to read it: {err}", path.display()))
         })?;
-        let visited = receive.iter().enumerate().try_for_each(|(i, object)| visit(i + 1, object));
-        drop(receive); // After an error the thread cannot send any more, and ends.
+        let visited = receive.iter().enumerate().try_for_each(|(i, object)| match visit(i + 1, object) {
+            Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
+            Ok(ControlFlow::Break(())) => ControlFlow::Break(Ok(())),
+            Err(error) => ControlFlow::Break(Err(error)),
+        });
+        drop(receive); // The thread cannot send any more, and ends.
         let decoded = thread.join();
-        visited?;
+        visited.break_value().transpose()?;
         match decoded {
             Ok(result) => result.map_err(|what| bad_parquet(path, &what)),
             Err(_) => Err(bad_parquet(path, "its pages contradict its schema")),

@@ -9,7 +9,7 @@ use super::leaves::leaves;
 /// Events that tell of what was learned. Others tell of processes: a run that is stopped saves once more.
 const EVENTS: [&str; 4] = ["\"started\"", "\"eval\"", "\"step\"", "\"finished\""];
 /// Readings of clocks, of memory, and names of directories, by the beginning of a key's last part or of a metric's name.
-const READINGS: [&str; 21] = [
+const READINGS: [&str; 25] = [
     "seconds",
     "time/",
     "step_time",
@@ -18,6 +18,10 @@ const READINGS: [&str; 21] = [
     "monitoring_share",
     "supervisor_",
     "planned_bytes",
+    "held_bytes",
+    "trainer",
+    "workers",
+    "kernel",
     "limit_bytes",
     "host/",
     "memory",

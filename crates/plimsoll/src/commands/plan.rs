@@ -13,12 +13,14 @@ use plimsoll_plan::measured::{Measured, plan_of_run};
 use plimsoll_plan::{PlanReport, parse_limits, svg};
 use plimsoll_rl::data::session::{plan_run, smallest_limits};
 use plimsoll_run::ending::run_dir_path;
+use plimsoll_run::run_dir::obstacle;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
+It makes the checks of `train` that take seconds at most, and a line `not checked` names the others.
 Exit code: 0 if the run fits, 3 if it does not.
 
 Examples:
@@ -87,13 +89,19 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return print_smallest(found.min_host_bytes, found.min_device_bytes, args.json);
     }
     let limits = args.limit.as_deref().map(parse_limits).transpose()?;
-    let planned = plan_run(&RunSpec::new(&loaded.run), limits)?;
+    let mut planned = plan_run(&RunSpec::new(&loaded.run), limits)?;
+    planned.warnings.extend(obstacle_here(args, &loaded));
     draw_plan(args, &loaded, &planned.to_json(), quiet)?;
     // A plan for another machine ignores this one's limits.
     let machine = args.limit.is_none().then(|| limits::read(&run_dir_path(&loaded)));
     let settings = args.explain.then(|| settings(&loaded, &planned));
     print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
     Ok(verdict(planned.refuse()))
+}
+
+/// Returns what `train` would refuse about its directory, where the plan is for this machine.
+fn obstacle_here(args: &Args, loaded: &Loaded) -> Option<String> {
+    args.limit.is_none().then(|| obstacle(&run_dir_path(loaded))).flatten()
 }
 
 fn verdict(refused: Result<()>) -> ExitCode {
@@ -104,7 +112,8 @@ fn verdict(refused: Result<()>) -> ExitCode {
 fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
     let limits = args.limit.as_deref().map(parse_limits).transpose()?.unwrap_or_default();
     let run = RunSpec::new(&loaded.run);
-    let planned = AgentPlan::new(&run, &AgentSettings::new(&run, &Stop::default())?, &limits)?;
+    let mut planned = AgentPlan::new(&run, &AgentSettings::new(&run, &Stop::default())?, &limits)?;
+    planned.warnings.extend(obstacle_here(args, loaded));
     if args.min {
         let host = planned.plan.peak(Pool::Host).peak;
         return print_smallest(host, Bytes(0), args.json);

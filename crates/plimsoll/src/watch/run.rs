@@ -286,7 +286,7 @@ impl Run {
             "update_rate": last("tokens_per_second/update"),
             "frame_rate": last("frames_per_second"),
             "rss_bytes": last("memory/host/step/measured"),
-            "peak_bytes": self.peaks.iter().map(|peak| peak.most.rss_bytes).max(),
+            "peak_bytes": self.peaks.iter().map(|peak| peak.all_bytes).max(),
             "planned_bytes": self.planned_bytes,
             "all_peak_bytes": self.all_peak_bytes(),
             "load_line_bytes": self.load_line_bytes(),

@@ -1,7 +1,8 @@
 //! The load line from outside: limits as `plan` shows them, and a run that goes over its plan.
 
 use crate::common::{plimsoll, text};
-use crate::run::{FIRST, Run, SMALL, object, python_is_there};
+use crate::run::{FIRST, Run, SMALL, object, python_is_there, refs};
+use plimsoll_base::Bytes;
 use serde_json::Value;
 
 fn plan(args: &[&str]) -> Value {
@@ -87,5 +88,50 @@ fn a_strict_run_that_goes_over_a_row_saves_and_ends() {
         stderr.matches("warning[over-the-line]: step 1: row reward.workers is ").count(),
         1,
         "{stderr}"
+    );
+}
+
+#[test]
+fn a_run_has_one_number_for_its_memory_and_names_its_parts() {
+    if !python_is_there() {
+        return;
+    }
+    let run = Run::new(SMALL);
+    let file = run
+        .write("r.py", "def f(completions, **columns):\n    return [float(len(c)) for c in completions]\n");
+    let reward = format!("reward.0.kind=python:{file}:f");
+    let sets = [reward.as_str(), "reward.0.worker_memory=1GiB", "run.device=cpu"];
+    let stderr = run.train("out", &sets);
+    let plan = run.read_json("out/plan.json");
+    let host = &plan["pools"]["host"];
+    let peak = host["peak_bytes"].as_u64().expect("bytes");
+    let parts = host["peak_parts"].as_object().expect("parts");
+    let names: Vec<&str> = parts.keys().map(String::as_str).collect();
+    assert_eq!(names, ["workers", "trainer", "supervisor", "kernel"]);
+    assert_eq!(parts.values().filter_map(Value::as_u64).sum::<u64>(), peak);
+    // The start, the steps and the log show it; so do the plan and the page, which read the same.
+    for event in run.events("out").iter().filter(|e| e["event"] == "started" || e["event"] == "step") {
+        assert_eq!(event["planned_bytes"], peak, "{event}");
+        if event["event"] == "step" {
+            let (held, trainer) = (event["held_bytes"].as_u64(), event["rss_bytes"].as_u64());
+            assert!(trainer < held && held <= Some(peak), "{event}");
+        }
+    }
+    let shown = Bytes(peak).to_string();
+    assert!(
+        stderr.contains(&format!("; {shown} planned of ")) && stderr.contains(" (workers 1.0 GiB, trainer "),
+        "{stderr}"
+    );
+    assert!(stderr.contains(&format!(" of {shown}  ")), "the steps: {stderr}");
+    let planned = plimsoll(&refs(&run.args("plan", &sets)));
+    let planned = text(&planned.stdout);
+    assert!(planned.contains(&format!("host: peak {shown} in ")), "{shown}: {planned}");
+    assert!(planned.contains("  of the peak: workers 1.0 GiB, trainer "), "{planned}");
+    let drawn =
+        object(&["plan", "--run", &run.text_path("out"), "--svg", &run.text_path("x.svg"), "--json"]).1;
+    let trainer = run.read_json("out/summary.json")["rss_peak_bytes"].as_u64();
+    assert!(
+        drawn["measured_peak_bytes"].as_u64() > trainer,
+        "the workers and the supervisor are measured too: {drawn}"
     );
 }

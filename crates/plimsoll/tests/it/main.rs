@@ -24,6 +24,7 @@ mod import_scripts;
 mod load_line;
 mod methods;
 mod pairs;
+mod plan_checks;
 mod planning;
 mod ppo;
 mod resume;

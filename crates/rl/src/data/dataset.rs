@@ -248,10 +248,7 @@ impl Set {
     }
 
     fn open_task(&mut self, path: &str, data: &Data, rows: LearnsFrom, text: &TextModel) -> Result<()> {
-        if let Some(column) = &data.pass_rate_column {
-            return Err(no_rows_to_filter(path, column));
-        }
-        let task = Box::new(Task::parse(path)?);
+        let task = Box::new(training_task(path, data)?);
         self.source = Source::Task { task, rows, limit: Limit::of(data) };
         // All prompts of a task have one form; a few show their length.
         for i in 0..64 {
@@ -280,7 +277,7 @@ impl Set {
         match rows {
             LearnsFrom::Samples => each_prompt(path, &data.prompt_column, |i, row| {
                 let rate = pass_rate(&row, data, path, i)?;
-                match rate.is_none_or(|rate| is_wanted(rate, data)) {
+                match is_wanted(rate, data) {
                     true => keep(i, text.item(row)?, rate.map(|rate| rate as f32)),
                     false => {
                         by_pass_rate += 1;
@@ -346,6 +343,16 @@ impl Set {
     }
 }
 
+/// Reads a task to train on.
+///
+/// Errors: those of `Task::parse`; `no_rows_to_filter`.
+pub(crate) fn training_task(path: &str, data: &Data) -> Result<Task> {
+    match &data.pass_rate_column {
+        Some(column) => Err(no_rows_to_filter(path, column)),
+        None => Task::parse(path),
+    }
+}
+
 /// Returns a set's own seed, so that two sets of one task have different rows.
 fn seed_of(seed: u64, name: &str) -> u64 {
     name.bytes().fold(seed, |seed, byte| {
@@ -357,7 +364,7 @@ fn seed_of(seed: u64, name: &str) -> u64 {
 /// Returns the pass rate of a row, where the run file names its column.
 ///
 /// Errors: `data-column-missing`, `data-bad-pass-rate`.
-fn pass_rate(row: &Row, data: &Data, path: &Path, index: usize) -> Result<Option<f64>> {
+pub(crate) fn pass_rate(row: &Row, data: &Data, path: &Path, index: usize) -> Result<Option<f64>> {
     let Some(name) = &data.pass_rate_column else { return Ok(None) };
     let place = format!("{}: row {}", path.display(), index + 1);
     let Some(value) = column(&row.columns, name) else {
@@ -376,8 +383,11 @@ fn pass_rate(row: &Row, data: &Data, path: &Path, index: usize) -> Result<Option
     }
 }
 
-fn is_wanted(rate: f64, data: &Data) -> bool {
-    data.pass_rate_min.is_none_or(|min| rate >= min) && data.pass_rate_max.is_none_or(|max| rate <= max)
+/// True for a row without a pass rate, and for one whose rate is within the run file's bounds.
+pub(crate) fn is_wanted(rate: Option<f64>, data: &Data) -> bool {
+    rate.is_none_or(|rate| {
+        data.pass_rate_min.is_none_or(|min| rate >= min) && data.pass_rate_max.is_none_or(|max| rate <= max)
+    })
 }
 
 impl TextModel {

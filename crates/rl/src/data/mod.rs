@@ -1,6 +1,7 @@
 //! Prompts, completions and pairs as tokens, and the files that a run names.
 
 pub mod dataset;
+mod first_rows;
 mod mixture;
 pub mod models;
 pub(crate) mod pairs;

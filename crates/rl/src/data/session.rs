@@ -1,13 +1,15 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan opens the same things as the run, but only
 //! those that it needs.
 
+use crate::checks::{Before, Checks};
 use crate::data::dataset::{Dataset, TextModel};
+use crate::data::first_rows::{FirstRows, first_rows};
 use crate::data::models::{model_of_plan, other_models, other_specs, text_model, trained_model};
 use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{DataSet, DataSets, LearnsFrom, ModelOptions, RunSpec};
+use plimsoll_config::{DataSets, LearnsFrom, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{
@@ -15,7 +17,7 @@ use plimsoll_plan::{
     staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
-use plimsoll_textenv::Kind;
+use serde_json::{Map, Value};
 use std::path::Path;
 
 /// Host bytes of a data file's rows per byte of JSON: text and tokens, measured on GSM8K.
@@ -116,23 +118,39 @@ impl Session {
         Ok(Session { model, others, text, data, eval, facts })
     }
 
-    /// Returns the facts alone, and what they assume. With `data.prompt_tokens_max` and a method that samples, no text is
-    /// tokenized, and neither the model's files nor the data need be at hand.
-    pub fn facts(run: &RunSpec) -> Result<(Facts, Vec<String>)> {
+    /// Returns the columns of the first row of each set, for checking what rewards ask for.
+    pub(crate) fn first_columns(&self, run: &RunSpec) -> Vec<Map<String, Value>> {
+        // What is trained without sampling has no rewards; episodes have no columns.
+        let training = self.data.first_columns().filter(|_| run.objective.is_some());
+        let held_out = self.eval.iter().filter_map(|set| Some(set.items.first()?.columns.clone()));
+        training.chain(held_out).collect()
+    }
+}
+
+/// What a plan knows of what a run file names.
+struct Known {
+    facts: Facts,
+    /// What the facts assume, for people.
+    assumed: Vec<String>,
+    /// What was not read, for people.
+    not_checked: Vec<String>,
+    /// As `Session::first_columns`.
+    columns: Vec<Map<String, Value>>,
+}
+
+impl Known {
+    /// Opens what a plan needs. With `data.prompt_tokens_max` and a method that samples, only the first rows of the data
+    /// are read, and neither the model's files nor the data need be at hand.
+    ///
+    /// Errors: those of `Session::open`.
+    fn of(run: &RunSpec) -> Result<Known> {
         let Some((prompt_tokens, eval_prompts)) = limits_of_data(run) else {
-            return Session::open(run).map(|session| (session.facts, Vec::new()));
+            let session = Session::open(run)?;
+            let (columns, facts) = (session.first_columns(run), session.facts);
+            return Ok(Known { facts, assumed: Vec::new(), not_checked: Vec::new(), columns });
         };
         let (model, assumed_model) = model_of_plan(run)?;
         let others = other_models(run, &model)?;
-        check_environment(run)?;
-        let sets = if run.environment.is_some() { &[] } else { prompts_of(run)?.sets() };
-        let is_missing = |set: &&DataSet| !set.is_builtin() && !Path::new(&set.path).is_file();
-        let assumed_data = sets.iter().find(is_missing).map(|set| {
-            format!(
-                "{} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory",
-                set.path
-            )
-        });
         let facts = Facts {
             spec: model.spec,
             prompt_tokens,
@@ -141,7 +159,28 @@ impl Session {
             models: other_specs(run, &model, &others),
             host: host_facts(run, &model, &others)?,
         };
-        Ok((facts, assumed_model.into_iter().chain(assumed_data).collect()))
+        let text = match &assumed_model {
+            None => Some(text_model(&model, &run.data)?),
+            Some(_) => None,
+        };
+        let rows = match run.environment {
+            Some(_) => FirstRows::default(),
+            None => {
+                prompts_of(run)?;
+                first_rows(run, text.as_ref())?
+            }
+        };
+        let mut not_checked = rows.not_checked;
+        if text.is_none() {
+            not_checked.push("the lengths of prompts, which need the model's tokenizer".into());
+        }
+        let assumed_data = rows.missing.iter().map(|path| {
+            format!(
+                "{path} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory"
+            )
+        });
+        let assumed = assumed_model.into_iter().chain(assumed_data).collect();
+        Ok(Known { facts, assumed, not_checked, columns: rows.columns })
     }
 }
 
@@ -166,38 +205,26 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
         .unwrap_or(0)
 }
 
-/// Plans a run for this machine, or for the given limits.
+/// Plans a run for this machine, or for the given limits, and makes the checks of `train`.
 ///
-/// Errors: those of opening the model and the data; `size-overflow`; a run that does not fit is a report, not an error.
+/// Errors: those of opening the model and the data, and of the checks; `size-overflow`; a run that does not fit is a
+/// report, not an error.
 pub fn plan_run(run: &RunSpec, limits: Option<Limits>) -> Result<PlanReport> {
-    let (facts, assumed) = planned_facts(run)?;
+    let mut checks = Checks::new(if limits.is_some() { Before::PlanElsewhere } else { Before::Plan });
+    checks.machine(run)?;
+    let Known { facts, assumed, not_checked, columns } = Known::of(run)?;
+    checks.rewards(run, &columns)?;
+    checks.environment(run, facts.prompt_tokens)?;
+    check_lengths(run, &facts)?;
     let report = plimsoll_plan::plan_with(run, &facts, &limits.unwrap_or_default())?;
-    Ok(PlanReport { assumed, ..report })
+    let not_checked = not_checked.into_iter().chain(checks.not_checked).collect();
+    Ok(PlanReport { assumed, not_checked, ..report })
 }
 
 pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {
-    plimsoll_plan::smallest_limits(run, &planned_facts(run)?.0)
-}
-
-fn planned_facts(run: &RunSpec) -> Result<(Facts, Vec<String>)> {
-    let (facts, assumed) = Session::facts(run)?;
+    let facts = Known::of(run)?.facts;
     check_lengths(run, &facts)?;
-    Ok((facts, assumed))
-}
-
-/// Requires that a user's environment exists.
-///
-/// Errors: `text-environment-missing`.
-fn check_environment(run: &RunSpec) -> Result<()> {
-    let Some(section) = &run.environment else { return Ok(()) };
-    match Kind::parse(&section.env)? {
-        Kind::Python { file, .. } if !file.is_file() => {
-            let message = format!("`{}` is not a file", file.display());
-            Err(Error::usage("text-environment-missing", message)
-                .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"))
-        }
-        _ => Ok(()),
-    }
+    plimsoll_plan::smallest_limits(run, &facts)
 }
 
 fn prompts_of(run: &RunSpec) -> Result<&DataSets> {

@@ -28,8 +28,9 @@ function poolCard(detail, pool) {
   const phases = picture(detail, pool);
   const line = Math.max(pool.peak_bytes || 0, ...phases.map((p) => p.planned));
   const limitNear = pool.limit_bytes && pool.limit_bytes <= line * 1.6;
-  // Also of parts without a column, such as evaluations and checkpoints.
-  const most = Math.max(...phases.map((p) => p.measured), pool.pool === "host" ? (detail.parts_of_host || {}).measured || 0 : 0);
+  // Also of parts without a column, such as evaluations and checkpoints: the page's first lines show the same number.
+  const read = pool.pool === "host" ? detail.peaks.map((p) => p.all_bytes) : [];
+  const most = Math.max(...phases.map((p) => p.measured), ...read);
   const over = most > line;
   const top = Math.max(line, limitNear ? pool.limit_bytes : 0, most) * 1.1;
   const at = (value) => (100 * value) / top + "%";

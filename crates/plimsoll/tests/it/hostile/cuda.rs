@@ -76,9 +76,13 @@ fn a_plan_for_a_card_needs_none_and_says_where_its_numbers_come_from() {
     let folder = folder();
     let run = folder.text_path("x.toml");
     let on = ["--set", "run.device=cuda"];
+    if !has_driver() {
+        let args = ["plan", &run, on[0], on[1]];
+        check_error(&args, &plimsoll(&args), 1, &["error[cuda-driver-missing]: ", "hint: --limit device="]);
+    }
     // A limit of the card's is a wish for it, too.
     for (args, limited) in [
-        (&[&run, on[0], on[1]][..], has_driver()),
+        (&[&run, "--limit", "host=64GiB", on[0], on[1]][..], has_driver()),
         (&[&run, "--limit", "device=8GiB"], true),
         (&[&run, "--limit", "device=8GiB", on[0], on[1]], true),
     ] {
@@ -113,7 +117,7 @@ fn a_run_in_too_little_device_memory_gets_hints_that_hold() {
         assert_eq!(output.status.code(), Some(code), "{limit}: {}", text(&output.stderr));
     }
     let memory = format!("memory.device={}", least - (1 << 20));
-    let on = ["--set", "run.device=cuda", "--set", &memory];
+    let on = ["--limit", "host=64GiB", "--set", "run.device=cuda", "--set", &memory];
     check_hints_of("device", &[&["plan", FIRST, "--json"], &on[..]].concat());
     // The same as a limit of the machine's, under which every change of the run must hold.
     let limit = format!("device={}", least - (1 << 20));
@@ -128,7 +132,7 @@ fn a_run_in_too_little_device_memory_gets_hints_that_hold() {
         assert_eq!(plan(&again).0, 0, "{set} does not help");
     }
     // Below what the driver itself takes.
-    let on = ["--set", "run.device=cuda", "--set", "memory.device=1MiB"];
+    let on = ["--limit", "host=64GiB", "--set", "run.device=cuda", "--set", "memory.device=1MiB"];
     check_hints_of("device", &[&["plan", FIRST, "--json"], &on[..]].concat());
 }
 

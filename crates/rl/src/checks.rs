@@ -1,0 +1,127 @@
+//! What must hold before a run begins, besides its data and its memory. `train` requires all of it; a plan makes the same
+//! checks where they take less than a few seconds, and names those that it left out.
+//!
+//! A plan for a machine with other limits cannot know that machine: what fails here may work there, and is named.
+
+use crate::data::models::check_trainable;
+use crate::episodes::Episodes;
+use plimsoll_base::{Error, Result, slugs};
+use plimsoll_config::{RunDevice, RunSpec};
+use plimsoll_plan::devices;
+use plimsoll_reward::{RewardSpec, Rewards, Words};
+use plimsoll_textenv::{Hosts, Kind};
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// The longest that a plan waits for a worker: an interpreter starts in a tenth of a second, a large package is
+/// imported in several.
+const PLAN_START: Duration = Duration::from_secs(5);
+/// Errors of a worker that was not ready in time.
+const NOT_READY: [&str; 2] = [slugs::REWARD_WORKER_TIMEOUT, slugs::TEXT_ENVIRONMENT_TIMEOUT];
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    Training,
+    /// A plan for this machine.
+    Plan,
+    /// A plan for given limits.
+    PlanElsewhere,
+}
+
+/// The checks of one run, in the order of the methods.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    before: Before,
+    /// What was left out, for people. Empty before training.
+    pub(crate) not_checked: Vec<String>,
+}
+
+impl Checks {
+    pub(crate) fn new(before: Before) -> Checks {
+        Checks { before, not_checked: Vec::new() }
+    }
+
+    /// Requires a usable card where the run file names one, and a model that can be trained.
+    ///
+    /// Errors: those of `devices::check`; `model-unsupported`.
+    pub(crate) fn machine(&mut self, run: &RunSpec) -> Result<()> {
+        let device = run.choices.device;
+        match self.before {
+            Before::PlanElsewhere if device.value() == Some(RunDevice::Cuda) => {
+                self.left_out("the CUDA driver")
+            }
+            Before::PlanElsewhere => {}
+            Before::Plan => devices::check(device).map_err(|error| {
+                error.hint("--limit device=80GiB,host=64GiB plans for a card of another machine")
+            })?,
+            Before::Training => devices::check(device)?,
+        }
+        let trainable = check_trainable(&run.model);
+        match self.before {
+            Before::Training => trainable,
+            _ => {
+                if trainable.is_err() {
+                    self.left_out(format!("the weights of {}, which is a shape for plans only", run.model));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts the rewards, which must find their columns in the first row of each set. `None` before a plan, which
+    /// starts one worker of each and ends it.
+    ///
+    /// Errors: those of starting rewards and of their columns.
+    pub(crate) fn rewards(&mut self, run: &RunSpec, rows: &[Map<String, Value>]) -> Result<Option<Rewards>> {
+        if self.before == Before::Training {
+            let rewards = Rewards::saying(&run.rewards, Words::of_run())?;
+            rows.iter().try_for_each(|columns| rewards.check_columns(columns))?;
+            return Ok(Some(rewards));
+        }
+        for spec in &run.rewards {
+            let one = RewardSpec { workers: 1, ..spec.clone() };
+            match Rewards::within(&[one], Words::of_run(), PLAN_START) {
+                Ok(rewards) => rows.iter().try_for_each(|columns| rewards.check_columns(columns))?,
+                Err(error) => self.not_started(&format!("reward `{}`", spec.kind), error)?,
+            }
+            if spec.kind.starts_with("http") {
+                self.left_out(format!("whether {} answers", spec.kind));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Starts the environment of the run file, if it has one, as `rewards` starts rewards. `prompt_tokens`: the longest
+    /// prompt of the plan.
+    ///
+    /// Errors: those of starting an environment.
+    pub(crate) fn environment(&mut self, run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
+        if self.before == Before::Training {
+            return Episodes::open(run, prompt_tokens);
+        }
+        let Some(section) = &run.environment else { return Ok(None) };
+        let mut settings = section.host_settings();
+        settings.num_workers = 1;
+        settings.reset_timeout = settings.reset_timeout.min(PLAN_START);
+        if let Err(error) = Hosts::start(&Kind::parse(&section.env)?, &settings) {
+            self.not_started(&format!("environment `{}`", section.env), error)?;
+        }
+        Ok(None)
+    }
+
+    /// Names what was not started where that is no fault of the run file.
+    fn not_started(&mut self, what: &str, error: Error) -> Result<()> {
+        let why = match self.before {
+            _ if NOT_READY.contains(&error.slug) => format!("not ready after {} s", PLAN_START.as_secs()),
+            Before::PlanElsewhere => format!("on this machine: {}", error.message),
+            _ => return Err(error),
+        };
+        self.left_out(format!("{what} ({why})"));
+        Ok(())
+    }
+
+    fn left_out(&mut self, what: impl Into<String>) {
+        self.not_checked.push(what.into());
+    }
+}

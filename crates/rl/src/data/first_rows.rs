@@ -1,0 +1,92 @@
+//! The first rows of a run's data, read as `train` reads them: a plan that need not know every row still refuses those
+//! that `train` would.
+
+use crate::data::dataset::{Limit, TextModel, is_wanted, pass_rate, training_task};
+use plimsoll_base::Result;
+use plimsoll_config::RunSpec;
+use plimsoll_text::{Part, Row, Task, first_prompts};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// What is read of all files together: the tokenizer takes a second for some 5 MB, a debug build less than ten.
+const ROWS_MAX: usize = 4096;
+const BYTES_MAX: usize = 2 << 20;
+
+/// What the first rows showed.
+#[derive(Debug, Default)]
+pub(crate) struct FirstRows {
+    /// The columns of the first row of each set that is there.
+    pub(crate) columns: Vec<Map<String, Value>>,
+    /// Files that are not there.
+    pub(crate) missing: Vec<String>,
+    /// What was not read, for people.
+    pub(crate) not_checked: Vec<String>,
+}
+
+/// Reads the first rows of all sets of a run that samples. Without `text` their prompts are not tokenized.
+///
+/// Errors: those of reading and tokenizing a data set.
+pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<FirstRows> {
+    let training = run.data.prompts.iter().flat_map(|sets| sets.sets()).map(|set| (set.path.as_str(), true));
+    let held_out = run.eval_sets.iter().map(|(_, path)| (path.as_str(), false));
+    let sets: Vec<(&str, bool)> = training.chain(held_out).collect();
+    let files = sets.iter().filter(|(path, _)| !path.starts_with("builtin:")).count().max(1);
+    let part = Part { rows: ROWS_MAX / files, bytes: BYTES_MAX / files };
+    let mut found = FirstRows::default();
+    for (path, is_training) in sets {
+        match path.starts_with("builtin:") {
+            true => found.columns.push(row_of_task(run, path, is_training, text)?),
+            false if !Path::new(path).exists() => {
+                if !found.missing.iter().any(|known| known == path) {
+                    found.missing.push(path.to_string());
+                }
+            }
+            false => found.read(run, path, is_training, text, part)?,
+        }
+    }
+    Ok(found)
+}
+
+impl FirstRows {
+    fn read(
+        &mut self,
+        run: &RunSpec,
+        path: &str,
+        is_training: bool,
+        text: Option<&TextModel>,
+        part: Part,
+    ) -> Result<()> {
+        let mut first = None;
+        let more = first_prompts(Path::new(path), &run.data.prompt_column, part, |i, row| {
+            let rate = if is_training { pass_rate(&row, &run.data, Path::new(path), i)? } else { None };
+            if is_wanted(rate, &run.data) {
+                first.get_or_insert_with(|| row.columns.clone());
+                fits(run, row, path, i, text)?;
+            }
+            Ok(())
+        })?;
+        self.columns.extend(first);
+        self.not_checked.extend(more.map(|rows| format!("rows after {rows} of {path}")));
+        Ok(())
+    }
+}
+
+/// Returns the columns of a task's first row.
+fn row_of_task(
+    run: &RunSpec,
+    path: &str,
+    is_training: bool,
+    text: Option<&TextModel>,
+) -> Result<Map<String, Value>> {
+    let task = if is_training { training_task(path, &run.data)? } else { Task::parse(path)? };
+    let row = task.train_row(run.seed, 0);
+    let columns = row.columns.clone();
+    fits(run, row, path, 0, text)?;
+    Ok(columns)
+}
+
+/// Requires that a prompt has tokens, and no more than the run file allows.
+fn fits(run: &RunSpec, row: Row, path: &str, index: usize, text: Option<&TextModel>) -> Result<()> {
+    let Some(text) = text else { return Ok(()) };
+    Limit::of(&run.data).apply(text.item(row)?, path, index).map(drop)
+}
