@@ -13,6 +13,7 @@ mod gguf_model;
 #[cfg(feature = "hub")]
 mod hub;
 mod open;
+mod output;
 mod pypi;
 mod safetensors_dir;
 mod source;
@@ -27,6 +28,7 @@ pub use config::{
 };
 pub use gguf_model::GgufTokenizer;
 pub use open::{OpenModel, TokenizerFiles};
+pub use output::{check_folder, check_output_file, check_output_folder, output_error};
 pub use source::{Local, Source, resolve};
 pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, expected_tensors};

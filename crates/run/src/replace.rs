@@ -17,25 +17,10 @@ const FOLDERS: [&str; 2] = ["samples", "checkpoints"];
 ///
 /// Errors: the file that cannot be removed, and why.
 pub(crate) fn make_room(path: &Path, lock: &str, overwrite: bool) -> Result<bool, (PathBuf, io::Error)> {
-    let names: Vec<String> = fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name != lock)
-        .collect();
-    let is_own = |name: &String| {
-        let is_part = name.starts_with('.') && name.ends_with(".part");
-        let is_folder = path.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
-        match FOLDERS.contains(&name.as_str()) {
-            true => is_folder,
-            false => !is_folder && (is_part || FILES.contains(&name.as_str())),
-        }
-    };
-    let is_run = names.iter().any(|name| name == RUN_FILE) && names.iter().all(is_own);
-    if !is_run || !(overwrite || made_no_step(path)) {
+    if !has_room(path, lock, overwrite) {
         return Ok(false);
     }
+    let names = names(path, lock);
     // The run file goes last: a directory that is half removed is still a run's.
     for folder in FOLDERS.map(|name| path.join(name)).iter().filter(|folder| folder.exists()) {
         fs::remove_dir_all(folder).map_err(|err| (folder.clone(), err))?;
@@ -46,6 +31,28 @@ pub(crate) fn make_room(path: &Path, lock: &str, overwrite: bool) -> Result<bool
         fs::remove_file(&file).map_err(|err| (file, err))?;
     }
     Ok(true)
+}
+
+/// True if `path` holds an earlier run's files alone, and a new run may replace them.
+pub(crate) fn has_room(path: &Path, lock: &str, overwrite: bool) -> bool {
+    let names = names(path, lock);
+    let is_own = |name: &String| {
+        let is_part = name.starts_with('.') && name.ends_with(".part");
+        let is_folder = path.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        match FOLDERS.contains(&name.as_str()) {
+            true => is_folder,
+            false => !is_folder && (is_part || FILES.contains(&name.as_str())),
+        }
+    };
+    let is_run = names.iter().any(|name| name == RUN_FILE) && names.iter().all(is_own);
+    is_run && (overwrite || made_no_step(path))
+}
+
+/// Returns the names in `path` except the lock's.
+fn names(path: &Path, lock: &str) -> Vec<String> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name != lock).collect()
 }
 
 /// True if the earlier run has no checkpoint and reported no step: it failed before it made anything worth keeping.

@@ -23,6 +23,7 @@ mod import;
 mod import_scripts;
 mod load_line;
 mod methods;
+mod outputs;
 mod pairs;
 mod planning;
 mod ppo;

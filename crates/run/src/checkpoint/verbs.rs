@@ -2,7 +2,7 @@
 
 use super::{Manifest, RunState, STATE, Store};
 use plimsoll_base::{Error, Result};
-use plimsoll_files::fsync_dir;
+use plimsoll_files::{check_output_folder, fsync_dir, output_error};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
@@ -54,15 +54,14 @@ pub fn verify(path: &Path) -> Result<Vec<Listed>> {
 }
 
 /// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder. It gets its name when
-/// it is complete.
+/// it is complete; the place is checked before the checkpoint is read.
 ///
-/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`, `write-failed`.
+/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `output-unwritable`,
+/// `disk-full`, `write-failed`.
 pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let mut listed = list(path)?;
     let newest = listed.iter().rposition(|entry| entry.latest).unwrap_or(listed.len() - 1);
     let entry = listed.swap_remove(newest);
-    let manifest = Manifest::read(&entry.path)?;
-    manifest.verify(&entry.path)?;
     if to.symlink_metadata().is_ok() {
         return Err(Error::usage("export-exists", format!("{} already exists", to.display()))
             .hint("choose another folder, or remove it"));
@@ -72,6 +71,9 @@ pub fn export(path: &Path, to: &Path) -> Result<Listed> {
             .hint("give a folder that does not exist yet")
     })?;
     let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_output_folder(above)?;
+    let manifest = Manifest::read(&entry.path)?;
+    manifest.verify(&entry.path)?;
     let part = above.join(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
     let is_model = |file: &&String| !file.starts_with(STATE);
     let copied = fs::create_dir_all(above).and_then(|()| fs::create_dir(&part)).and_then(|()| {
@@ -80,7 +82,7 @@ pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let finished = copied.and_then(|()| fs::rename(&part, to));
     if let Err(err) = finished {
         let _ = fs::remove_dir_all(&part);
-        return Err(crate::run_dir::unwritable(to, &err));
+        return Err(output_error(to, &err));
     }
     fsync_dir(above)?;
     Ok(entry)
