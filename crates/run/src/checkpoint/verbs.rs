@@ -1,6 +1,6 @@
 //! The checkpoint commands that need no device: list, verify, export.
 
-use super::{Manifest, RunState, STATE, Store};
+use super::{Finding, Manifest, RunState, STATE, Store};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{check_output_folder, fsync_dir, output_error};
 use serde::Serialize;
@@ -23,6 +23,20 @@ pub struct Listed {
     pub eval: Option<f64>,
     /// The error message of its damage.
     pub damage: Option<String>,
+    /// The files that are not what was written, after `verify`.
+    pub damaged_files: Vec<Finding>,
+}
+
+impl Listed {
+    /// Returns a line for each damaged file: its path, its bytes and its sums.
+    pub fn damaged_lines(&self) -> Vec<String> {
+        let line = |found: &Finding| format!("{}: {}", self.path.join(&found.file).display(), found.what);
+        match (&self.damage, &self.damaged_files[..]) {
+            // The manifest itself, which the message names.
+            (Some(damage), []) => vec![damage.clone()],
+            (_, files) => files.iter().map(line).collect(),
+        }
+    }
 }
 
 /// Lists the checkpoints of a run, ascending, or the one at `path`. Reads manifests, not files.
@@ -41,14 +55,20 @@ pub fn list(path: &Path) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Reads every file of the checkpoints of a run, or of the one at `path`.
+/// Reads every file of the checkpoints of a run, or of the one at `path`, and finds the bytes that differ.
 ///
 /// Errors: `checkpoint-missing`. Damage to a checkpoint is reported in its entry.
 pub fn verify(path: &Path) -> Result<Vec<Listed>> {
     let mut listed = list(path)?;
     for entry in listed.iter_mut().filter(|entry| entry.damage.is_none()) {
-        let verified = Manifest::read(&entry.path).and_then(|manifest| manifest.verify(&entry.path));
-        entry.damage = verified.err().map(|error| words(&error));
+        match Manifest::read(&entry.path) {
+            Err(error) => entry.damage = Some(words(&error)),
+            Ok(manifest) => entry.damaged_files = manifest.findings(&entry.path),
+        }
+        if !entry.damaged_files.is_empty() {
+            let names: Vec<&str> = entry.damaged_files.iter().map(|found| found.file.as_str()).collect();
+            entry.damage = Some(format!("checkpoint-damaged: {}", names.join(", ")));
+        }
     }
     Ok(listed)
 }
@@ -130,6 +150,7 @@ fn entry(path: PathBuf, latest: Option<&Path>) -> Listed {
         best: false,
         eval: None,
         damage: None,
+        damaged_files: Vec::new(),
     };
     match Manifest::read(&blank.path) {
         Err(error) => Listed { damage: Some(words(&error)), ..blank },
