@@ -269,6 +269,25 @@ pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Re
     Ok(rows)
 }
 
+/// Calls `visit` with each row of a file of JSON lines or Parquet, and its line or row, from 1.
+///
+/// Errors: as `each_prompt`, without those of prompts; those of `visit`.
+pub fn each_row_of(
+    path: &Path,
+    mut visit: impl FnMut(usize, Map<String, Value>) -> Result<()>,
+) -> Result<()> {
+    each_object(path, |object, place| visit(place.line, object))
+}
+
+/// As `each_row_of`, for JSON lines that come from elsewhere, such as stdin; there may be none. Errors call it `name`.
+pub fn each_line_of(
+    name: &Path,
+    reader: impl BufRead,
+    mut visit: impl FnMut(usize, Map<String, Value>) -> Result<()>,
+) -> Result<()> {
+    each_line(name, reader, &mut |object, place| visit(place.line, object))
+}
+
 /// Calls `visit` with each row of a file, which must not be empty.
 fn each_object(path: &Path, mut visit: impl FnMut(Map<String, Value>, Place) -> Result<()>) -> Result<()> {
     let (file, is_packed) = open(path)?;
@@ -279,7 +298,7 @@ fn each_object(path: &Path, mut visit: impl FnMut(Map<String, Value>, Place) -> 
     };
     match is_packed {
         true => each_row(path, file, ROWS_MAX, |line, object| count(object, Place { path, line }))?,
-        false => each_line(path, file, &mut count)?,
+        false => each_line(path, BufReader::new(file), &mut count)?,
     }
     if rows == 0 {
         return Err(Error::new("data-empty", format!("{}: no rows", path.display()))
@@ -290,10 +309,9 @@ fn each_object(path: &Path, mut visit: impl FnMut(Map<String, Value>, Place) -> 
 
 fn each_line(
     path: &Path,
-    file: File,
+    mut reader: impl BufRead,
     visit: &mut impl FnMut(Map<String, Value>, Place) -> Result<()>,
 ) -> Result<()> {
-    let mut reader = BufReader::new(file);
     let (mut rows, mut bytes) = (0, Vec::new());
     for line in 1.. {
         let place = Place { path, line };

@@ -18,6 +18,7 @@ mod data;
 mod doctor;
 mod doctor_run;
 mod founding;
+mod grade;
 mod hostile;
 mod import;
 mod import_scripts;
