@@ -90,6 +90,26 @@ const ALIASES: [(&str, &str, Becomes); 48] = [
 const MEMORY_ALIASES: [(&str, &str, Becomes); 2] =
     [("memory", "adam_offload", OffloadOptimizer), ("memory", "gpu_memory_utilization", CardFraction)];
 
+/// (value, ours): values of other stacks that mean the same here.
+const VALUES: [(&str, &str); 13] = [
+    ("bfloat16", "bf16"),
+    ("torch.bfloat16", "bf16"),
+    ("float32", "f32"),
+    ("torch.float32", "f32"),
+    ("fp32", "f32"),
+    ("float", "f32"),
+    ("8bit", "int8"),
+    ("adamw_8bit", "int8"),
+    ("adamw_bnb_8bit", "int8"),
+    ("paged_adamw_8bit", "int8"),
+    ("gpu", "cuda"),
+    ("cuda:0", "cuda"),
+    ("full", "layer"),
+];
+
+/// Floats of 16 bits with a small range.
+const HALF: [&str; 5] = ["float16", "torch.float16", "fp16", "f16", "half"];
+
 /// (name, where it belongs): names of other stacks whose values mean something else here, so that no value is taken over.
 const HINTS: [(&str, &str); 33] = [
     ("max_steps", "set `train.steps`: rollouts here, where TRL counts updates"),
@@ -132,6 +152,18 @@ const HINTS: [(&str, &str); 33] = [
 const PASSES: &str = "set `train.steps`: passes over the data are not counted here";
 const NO_TRACKER: &str = "remove it: metrics are lines of events.jsonl in the run directory";
 const NO_ADAPTER: &str = "remove it: adapters are not built, every weight is trained";
+
+/// Returns the hint for a value that other stacks know, of a key that takes the names `known`.
+pub(super) fn value_hint(path: &str, value: &str, known: &[&str]) -> Option<String> {
+    let value = value.to_ascii_lowercase();
+    if HALF.contains(&&*value) && known.contains(&"bf16") {
+        return Some(format!(
+            "set `{path}` to \"bf16\", which has the size of a half and the range of f32; halves are not built"
+        ));
+    }
+    let (_, ours) = VALUES.iter().find(|(theirs, _)| *theirs == value)?;
+    known.contains(ours).then(|| format!("did you mean \"{ours}\"?"))
+}
 
 /// Returns what to write instead of a name of another stack, or the section in which it is read.
 pub(super) fn hint(section: &str, name: &str) -> Option<String> {

@@ -65,6 +65,9 @@ impl Failure {
                         &format!("`{path}` is \"{got}\", which is none of its names"),
                     )
                     .fact(format!("`{path}` takes {}", known.join(", ")));
+                if let Some(hint) = aliases::value_hint(&path, &got, known) {
+                    return error.hint(hint);
+                }
                 match nearest(&got, known.iter().copied()) {
                     Some(name) => error.hint(format!("did you mean \"{name}\"?")),
                     None => error.hint(format!("set `{path}` to one of these names")),

@@ -1,6 +1,5 @@
 //! Reading the text of a run file or an environment file, and the origins of its values.
 
-use super::de::nearest;
 use super::provenance::{Provenance, Source};
 use super::tree;
 use plimsoll_base::{Error, Result};
@@ -50,18 +49,9 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
 }
 
 fn missing_file(path: &Path) -> Error {
-    let error = Error::usage("run-file-missing", format!("there is no file {}", path.display()));
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let wanted = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let names: Vec<String> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.ends_with(".toml"))
-        .collect();
-    match nearest(&wanted, names.iter().map(String::as_str)) {
-        Some(name) => error.hint(format!("did you mean {}?", folder.join(name).display())),
-        None => error.hint("give the path of a run file, for example runs/first.toml"),
+    let error = Error::usage("run-file-missing", format!("there is no file {}", path.display())).near(path);
+    match error.hints.is_empty() {
+        true => error.hint("give the path of a run file, for example runs/first.toml"),
+        false => error,
     }
 }

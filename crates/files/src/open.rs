@@ -4,7 +4,7 @@
 use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
 use crate::gguf::Gguf;
 use crate::gguf_model::{self, GgufTokenizer};
-use crate::source::{Local, resolve};
+use crate::source::{Local, is_repo, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::{builtin, dequant, safetensors_dir};
@@ -184,9 +184,15 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     match std::fs::metadata(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let error = Error::new("model-file-missing", format!("{}: no such directory", dir.display()));
-            return Err(
-                error.hint("write a directory, a .gguf file, builtin:nano, hf:org/name or pypi:package")
-            );
+            // A name of the hub without its scheme; `models/m` in a folder that is there is a path.
+            let is_hub_name = is_repo(source) && !dir.parent().is_some_and(Path::exists);
+            let error = match is_hub_name {
+                true => error.hint(format!("write hf:{source} for the repository of that name on the hub")),
+                false => error,
+            };
+            return Err(error
+                .near(dir)
+                .hint("write a directory, a .gguf file, builtin:nano, hf:org/name or pypi:package"));
         }
         Err(e) => return Err(Error::io("model-file-unreadable", dir, &e)),
         Ok(meta) if !meta.is_dir() => {

@@ -141,7 +141,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-fn is_repo(text: &str) -> bool {
+pub(crate) fn is_repo(text: &str) -> bool {
     matches!(text.split_once('/'), Some((org, name)) if is_name(org) && is_name(name))
 }
 

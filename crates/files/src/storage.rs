@@ -96,6 +96,7 @@ pub(crate) fn read_small_if_present(path: &Path, limit_bytes: u64) -> Result<Opt
 fn open_error(path: &Path, err: &std::io::Error) -> Error {
     match err.kind() {
         ErrorKind::NotFound => Error::new("model-file-missing", format!("{}: no such file", path.display()))
+            .near(path)
             .hint("check `model` in the run file, or fetch the model again"),
         _ => Error::io("model-file-unreadable", path, err),
     }

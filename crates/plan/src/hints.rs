@@ -77,15 +77,6 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
     }))
 }
 
-/// Formats lost speed for people: `12 % slower`.
-pub(crate) fn speed(lost: f64) -> String {
-    match (lost * 100.0).round() {
-        percent if percent > 1.0 => format!("predicted {percent} % slower"),
-        percent if percent < -1.0 => format!("predicted {} % faster", -percent),
-        _ => "predicted as fast".into(),
-    }
-}
-
 /// Returns the facts after a change, which decides the staging buffers.
 fn facts_after(facts: &Facts, changed: &RunSpec) -> Facts {
     let staging = changed.choices.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);

@@ -20,7 +20,7 @@ pub struct Measured {
     /// Highest reading of all processes of the run.
     pub peak: Option<u64>,
     /// Highest reading of the processes besides the trainer.
-    others: u64,
+    pub others: u64,
 }
 
 impl Measured {

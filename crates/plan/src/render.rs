@@ -102,7 +102,7 @@ impl PlanReport {
         ));
         if let Some(next) = &auto.runner_up {
             let lost = next.predicted_step_s / auto.chosen.predicted_step_s - 1.0;
-            let words = super::hints::speed(lost);
+            let words = speed(lost);
             lines.push(format!("runner-up: {}", changes(&auto.chosen, next)));
             lines.push(format!(
                 "  predicted step {}: {words}, host peak {}",
@@ -204,6 +204,15 @@ fn named(setting: &Setting) -> Vec<(&'static str, String)> {
 
 fn knobs(setting: &Setting) -> String {
     listed(named(setting))
+}
+
+/// Formats lost speed for people.
+fn speed(lost: f64) -> String {
+    match (lost * 100.0).round() {
+        percent if percent > 1.0 => format!("{percent} % slower"),
+        percent if percent < -1.0 => format!("{} % faster", -percent),
+        _ => "equally fast".into(),
+    }
 }
 
 /// Returns the knobs in which `next` differs.

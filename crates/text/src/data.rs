@@ -267,6 +267,7 @@ impl Place<'_> {
 
 fn missing(path: &Path, err: &std::io::Error) -> Error {
     Error::io("data-missing", path, err)
+        .near(path)
         .hint("check data.prompts in the run file; paths are relative to where you are")
 }
 

@@ -64,6 +64,7 @@ impl PythonEpisodes {
         if !file.is_file() {
             let message = format!("`{}` is not a file", file.display());
             return Err(Error::usage("text-environment-missing", message)
+                .near(file)
                 .hint("write env = \"python:FILE.py:CLASS\" with a path from where the command runs"));
         }
         let python = spec.python.as_deref();

@@ -87,6 +87,7 @@ impl PythonFunction {
                 "reward-function-missing",
                 format!("`{}` is not a file", file.display()),
             )
+            .near(file)
             .hint("write kind = \"python:FILE.py:FUNCTION\" with a path from where the command runs"));
         }
         let python = spec.python.as_deref();

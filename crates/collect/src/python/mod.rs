@@ -181,7 +181,11 @@ fn check_name(env: &str) -> Result<()> {
     match env.strip_prefix("python:").and_then(|rest| rest.rsplit_once(':')) {
         Some((file, function)) if !file.is_empty() && !function.is_empty() => {
             let is_file = Path::new(file).is_file();
-            if is_file { Ok(()) } else { Err(not_found(format!("`{file}` is not a file"))) }
+            if is_file {
+                Ok(())
+            } else {
+                Err(not_found(format!("`{file}` is not a file")).near(Path::new(file)))
+            }
         }
         _ => Err(not_found(format!("`{env}` names no Python environment"))),
     }

@@ -92,6 +92,7 @@ fn not_opened(path: &Path, err: &io::Error) -> Error {
     match err.kind() {
         io::ErrorKind::NotFound => {
             Error::usage("log-missing", format!("{}: there is no such file", path.display()))
+                .near(path)
                 .hint("name log files or folders; `-` reads standard input")
         }
         _ => Error::io("log-unreadable", path, err).hint("check its permissions"),

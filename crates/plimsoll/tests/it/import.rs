@@ -163,6 +163,22 @@ fn missing(content: &str) -> Vec<(String, String)> {
     keys
 }
 
+/// Names the answers of the built-in task, where the run file names those of its own data.
+fn answer_columns(content: &str) -> Vec<String> {
+    let (mut section, mut rewards, mut sets) = (String::new(), 0, Vec::new());
+    for line in content.lines() {
+        if line == "[[reward]]" {
+            section = format!("reward.{rewards}");
+            rewards += 1;
+        } else if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']').to_string();
+        } else if line.starts_with("answer_column ") {
+            sets.push(format!("{section}.answer_column=ground_truth"));
+        }
+    }
+    sets
+}
+
 /// Plans `run` with another model and other data; what the plan refuses beyond its size fails the test. A key that the run file
 /// leaves to the user is refused by its name.
 pub fn check_plans(run: &str) {
@@ -178,6 +194,9 @@ pub fn check_plans(run: &str) {
         {
             stand_ins.extend((!missing.iter().any(|(own, _)| own == key)).then(|| set.to_string()));
         }
+    }
+    if needs_stand_ins {
+        stand_ins.extend(answer_columns(&content));
     }
     if needs_stand_ins && content.contains("\n[critic]\n") {
         stand_ins.push("critic.model=actor".to_string());

@@ -1,7 +1,7 @@
 //! `plan` makes the checks of `train`: where it says that a run fits, the run starts.
 
 use crate::common::{command, plimsoll, text};
-use crate::run::{Run, python_is_there};
+use crate::run::{Run, python_is_there, refs};
 use serde_json::Value;
 
 /// A run whose prompts have a bound, so that its plan does not depend on its data.
@@ -206,4 +206,38 @@ fn a_directory_that_train_would_refuse_is_named() {
         !planned(&run, &[&dir, "--limit=host=8GiB,disk=1TiB"]).contains("warning: "),
         "it is another machine's"
     );
+}
+
+#[test]
+fn a_misspelt_path_names_the_nearest() {
+    let run = folder();
+    run.write("my_reward.py", "def f(completions, **columns):\n    return [0.0] * len(completions)\n");
+    std::fs::create_dir(run.path("model")).expect("a folder in it");
+    let at = |name: &str| run.text_path(name);
+    let near = |words: &[&str], meant: &str| {
+        let args = run.args("train", words);
+        let stderr = text(&plimsoll(&refs(&args)).stderr);
+        assert!(stderr.contains(&format!("\nhint: did you mean {}?\n", at(meant))), "{words:?}: {stderr}");
+    };
+    near(&[&format!("data.prompts={}", at("godo.jsonl"))], "good.jsonl");
+    near(&[&format!("reward.0.kind=python:{}:f", at("my_rewrad.py"))], "my_reward.py");
+    near(&[&format!("model={}", at("modle"))], "model");
+    near(&[&format!("model_options.tokenizer={}", at("god.jsonl"))], "good.jsonl");
+    let game = run.file("game.toml");
+    let stderr = text(
+        &plimsoll(&refs(&game.args("plan", &[&format!("environment.env=python:{}:Fine", at("emv.py"))])))
+            .stderr,
+    );
+    assert!(stderr.contains("env.py?\n"), "{stderr}");
+    // What a plan takes as not yet there.
+    let said = planned(&run, &[&format!("data.prompts={}", at("godo.jsonl"))]);
+    assert!(said.contains(&format!("; did you mean {}?\nverdict: fits, if", at("good.jsonl"))), "{said}");
+    let stderr = text(&plimsoll(&refs(&run.args("train", &["model=Qwen/Qwen2.5-0.5B"]))).stderr);
+    assert!(stderr.contains("\nhint: write hf:Qwen/Qwen2.5-0.5B for the repository"), "{stderr}");
+    assert!(
+        planned(&run, &["model=Qwen/Qwen2.5-0.5B", "model_options.positions=extend"])
+            .contains("(on the hub it is hf:Qwen/Qwen2.5-0.5B)")
+    );
+    let stderr = text(&plimsoll(&["doctor", "--log", &at("good.jsnl")]).stderr);
+    assert!(stderr.contains("good.jsonl?\n"), "{stderr}");
 }

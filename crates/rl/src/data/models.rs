@@ -49,7 +49,11 @@ pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)
     model.source = name.clone();
     // Its tokenizer is as large as its vocabulary.
     model.tokenizer.bytes = false;
-    Ok((model, Some(format!("{name} is not on this machine; its shape is the published one of {preset}"))))
+    let hub = if name.starts_with("hf:") { String::new() } else { format!(" (on the hub it is hf:{name})") };
+    Ok((
+        model,
+        Some(format!("{name} is not on this machine{hub}; its shape is the published one of {preset}")),
+    ))
 }
 
 /// Opens a causal language model named in a run file.
@@ -180,6 +184,7 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
     let read = if is_other { Err(std::io::ErrorKind::InvalidInput.into()) } else { std::fs::read(path) };
     read.map_err(|err| {
         Error::io("tokenizer-missing", path, &err)
+            .near(path)
             .hint("set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"")
     })
 }

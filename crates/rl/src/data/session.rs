@@ -8,7 +8,7 @@ use crate::data::models::{model_of_plan, other_models, other_specs, text_model, 
 use crate::data::pairs;
 use crate::episodes;
 use crate::eval::EvalSet;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, nearest_path};
 use plimsoll_config::{DataSets, LearnsFrom, ModelOptions, RunSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
@@ -159,10 +159,8 @@ impl Known {
             models: other_specs(run, &model, &others),
             host: host_facts(run, &model, &others)?,
         };
-        let text = match &assumed_model {
-            None => Some(text_model(&model, &run.data)?),
-            Some(_) => None,
-        };
+        // `random:PRESET` is a shape, also in place of a model that is elsewhere.
+        let text = (!model.random).then(|| text_model(&model, &run.data)).transpose()?;
         let rows = match run.environment {
             Some(_) => FirstRows::default(),
             None => {
@@ -171,12 +169,14 @@ impl Known {
             }
         };
         let mut not_checked = rows.not_checked;
-        if text.is_none() {
-            not_checked.push("the lengths of prompts, which need the model's tokenizer".into());
+        if text.is_none() && run.environment.is_none() {
+            not_checked.push("prompts as tokens, which need the model's tokenizer".into());
         }
         let assumed_data = rows.missing.iter().map(|path| {
+            let near = nearest_path(Path::new(path));
+            let near = near.map_or(String::new(), |near| format!("; did you mean {}?", near.display()));
             format!(
-                "{path} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory"
+                "{path} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory{near}"
             )
         });
         let assumed = assumed_model.into_iter().chain(assumed_data).collect();

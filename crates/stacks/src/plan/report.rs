@@ -119,7 +119,7 @@ fn words(plan: &RunPlan) -> String {
     let mut page = Page(String::new());
     page.line(headline(plan));
     if let Some(over) = &plan.verdict.over {
-        page.line(format_args!("what that is, and more of what to do: plimsoll explain {}", over.slug));
+        page.line(format_args!("more on this, and further remedies: plimsoll explain {}", over.slug));
     }
     page.section("problem", hazards(plan, Verdict::Problem).flat_map(hazard));
     page.section("cannot be judged before the run", hazards(plan, Verdict::Open).flat_map(hazard));
