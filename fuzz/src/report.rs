@@ -17,10 +17,18 @@ pub struct Row {
     pub accepted: u64,
     /// Names of the errors.
     pub errors: BTreeSet<String>,
-    pub slowest_seconds: f64,
+    pub slowest: Slowest,
     pub peak_bytes: u64,
     /// What ended a process before its time.
     pub faults: Vec<String>,
+}
+
+/// The input that took the longest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+pub struct Slowest {
+    pub seconds: f64,
+    pub seed: u64,
+    pub input: u64,
 }
 
 impl Row {
@@ -31,7 +39,7 @@ impl Row {
             inputs: outcome.inputs,
             accepted: outcome.accepted,
             errors: outcome.refused.keys().map(|slug| slug.to_string()).collect(),
-            slowest_seconds: outcome.slowest.0.as_secs_f64(),
+            slowest: Slowest { seconds: outcome.slowest.0.as_secs_f64(), seed, input: outcome.slowest.1 },
             peak_bytes: outcome.peak_bytes,
             faults: fault.into_iter().collect(),
         }
@@ -41,7 +49,9 @@ impl Row {
         self.inputs += other.inputs;
         self.accepted += other.accepted;
         self.errors.extend(other.errors);
-        self.slowest_seconds = self.slowest_seconds.max(other.slowest_seconds);
+        if other.slowest > self.slowest {
+            self.slowest = other.slowest;
+        }
         self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
         self.faults.extend(other.faults);
     }
@@ -49,11 +59,13 @@ impl Row {
     /// The row of the table.
     pub fn words(&self) -> String {
         format!(
-            "{} | {} | {} | {:.2} s | {} MiB",
+            "{} | {} | {} | {:.2} s (seed {}, input {}) | {} MiB",
             self.inputs,
             self.accepted,
             self.errors.len(),
-            self.slowest_seconds,
+            self.slowest.seconds,
+            self.slowest.seed,
+            self.slowest.input,
             self.peak_bytes >> 20,
         )
     }

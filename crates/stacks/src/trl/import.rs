@@ -216,7 +216,7 @@ fn per_update(draft: &mut Draft, name: &str, key: &str, updates: i64) {
     match integer(&taken.value) {
         Some(0) => {}
         Some(count) if count > 0 => {
-            draft.set_toml(key, (count + updates - 1) / updates, &taken.from);
+            draft.set_toml(key, (count - 1) / updates + 1, &taken.from);
             if updates > 1 {
                 draft.change(&taken, &format!("{updates} updates there are one step here"));
             }
