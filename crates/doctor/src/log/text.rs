@@ -64,8 +64,9 @@ pub fn tag(line: &str) -> Option<&str> {
 static QUIET: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:INFO|DEBUG|WARNING|WARN|NOTICE)\b[\s:\]|)\-]", // [INFO], 10:11:12 WARN, - INFO -
-        r"|\b\w*Warning:",                      // x.py:12: UserWarning:
-        r"|(?:^|[\[\s])[IW]\d{3,4} \d\d:\d\d:", // glog's W0302 10:11:12
+        r"|\b\w*Warning:",                             // x.py:12: UserWarning:
+        r"|(?:^|[\[\s])[IW]\d{3,4} \d\d:\d\d:",        // glog's W0302 10:11:12
+        r"|\[\d{4}-\d\d-\d\d [\d:,.]+ [IW] \d+ \d+\]", // Ray's [2026-03-01 10:11:12,000 W 77 77]
     ))
 });
 /// Characters in which a logger names the level.
@@ -130,6 +131,7 @@ mod tests {
             "/opt/a.py:12: UserWarning: x",
             "[rank0]:[W306 12:24:36.982942725 ProcessGroupNCCL.cpp:1496] x",
             "WARNING:root:x",
+            "[2026-03-01 10:11:12,219 W 393 393] rpc_client.h:153: x",
         ] {
             assert!(is_quiet(line), "{line}");
         }
@@ -138,6 +140,7 @@ mod tests {
             "DistBackendError: NCCL error, invalid usage (run with NCCL_DEBUG=WARN for details)",
             "[rank0]:[E306 12:24:36.982942725 ProcessGroupNCCL.cpp:1496] x",
             "ERROR 03-02 10:00:00 [a.py:1] x",
+            "(raylet) [2026-03-01 10:11:12,219 E 393 393] (raylet) node_manager.cc:3277: x",
             "ValueError: log level INFO is not known",
         ] {
             assert!(!is_quiet(line), "{line}");
