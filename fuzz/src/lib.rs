@@ -4,4 +4,5 @@
 pub mod mutate;
 pub mod report;
 pub mod session;
+pub mod target;
 pub mod targets;

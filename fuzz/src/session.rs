@@ -1,7 +1,7 @@
 //! Runs one target: input after input, each measured, with a watch that ends the process when one does not return.
 
 use crate::mutate::{self, Random};
-use crate::targets::Target;
+use crate::target::Target;
 use plimsoll_base::Error;
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const HANG: Duration = Duration::from_secs(60);
 /// Highest resident memory of the process, whatever it read.
 pub const PEAK_BYTES_MAX: u64 = 512 << 20;
+/// Address space of a process that reads one target: what asks for more ends, before it takes the machine's memory.
+pub const ADDRESS_BYTES_MAX: u64 = 8 << 30;
 
 #[derive(Clone, Debug)]
 pub struct Options {

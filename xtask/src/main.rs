@@ -93,7 +93,7 @@ fn usage() -> ExitCode {
         "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | book | kernels --check | truth [--runs N] [--seed S]"
     );
     eprintln!(
-        "       cargo xtask fuzz [--seconds N] [--seed S] [--from N] [--target NAME] [--show] [--out FILE]"
+        "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"
     );
     eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(

@@ -28,6 +28,7 @@ const SECONDS_MIN: f64 = 1e-7;
 /// Errors: those of the benchmarks; `calibration-not-stored`, `write-failed`, `disk-full`.
 pub fn calibrate(options: &BenchOptions) -> Result<Value> {
     let threads = bench::threads(options);
+    Rates::check_store(threads)?;
     let (pool, isa) = (Pool::new(threads), Isa::detect());
     let mut rates = Rates::built_in(isa.name(), threads);
     let f32_share = rates.flops_f32 / rates.flops_bf16;

@@ -9,10 +9,11 @@ use plimsoll_algo::method::{METHODS, Method, SamplingSpec};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_base::{Error, Result};
 use plimsoll_cpu::Isa;
+use plimsoll_files::{check_output_folder, output_error, write_atomic};
 use plimsoll_memory::host::Host;
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The score that a run must reach.
@@ -84,19 +85,22 @@ fn rows() -> Vec<Row> {
 }
 
 /// Makes the table: `runs` is the folder with the run files, `only` restricts the methods, and `methods.json` and
-/// `methods.md` are written to `out`.
+/// `methods.md` are written to `out`, which is checked before the first run.
 ///
-/// Errors: `run-file-missing`, `unknown-method`, `bench-run-failed`, those of writing.
+/// Errors: `run-file-missing`, `unknown-method`, `output-unwritable`, `bench-run-failed`, `disk-full`, `write-failed`.
 pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value> {
     let all = rows();
-    let chosen = all.iter().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name));
+    let is_chosen = |row: &&Row| only.is_empty() || only.iter().any(|name| name == row.name);
+    let chosen: Vec<&Row> = all.iter().filter(is_chosen).collect();
     if let Some(name) = only.iter().find(|name| all.iter().all(|row| row.name != **name)) {
         let names = all.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
         return Err(Error::usage("unknown-method", format!("`{name}` is not a row of the table"))
             .hint(format!("the rows are {names}")));
     }
+    out.map_or(Ok(()), check_output_folder)?;
+    chosen.iter().try_for_each(|row| check_run_file(&runs.join(row.run_file)))?;
     let work = std::env::temp_dir().join(format!("plimsoll-methods-{}", std::process::id()));
-    let rows: Result<Vec<Value>> = chosen.map(|row| measure(row, runs, &work)).collect();
+    let rows: Result<Vec<Value>> = chosen.into_iter().map(|row| measure(row, runs, &work)).collect();
     // The runs' directories are not needed any more, whatever happened.
     let _ = fs::remove_dir_all(&work);
     let mut result = json!({ "bench": "methods", "score": SCORE, "rows": rows? });
@@ -104,18 +108,24 @@ pub fn methods(runs: &Path, only: &[String], out: Option<&Path>) -> Result<Value
     result["peak_bytes"] = json!(host.rss().peak);
     let result = finish(result, Isa::detect().name(), host.threads());
     if let Some(out) = out {
-        write(
-            &out.join("methods.json"),
-            &(serde_json::to_string_pretty(&result).expect("plain data") + "\n"),
-        )?;
-        write(&out.join("methods.md"), &page(&result))?;
+        let text = serde_json::to_string_pretty(&result).expect("plain data") + "\n";
+        fs::create_dir_all(out).map_err(|err| output_error(out, &err))?;
+        write_atomic(&out.join("methods.json"), text.as_bytes())?;
+        write_atomic(&out.join("methods.md"), page(&result).as_bytes())?;
     }
     Ok(result)
 }
 
-fn write(path: &PathBuf, text: &str) -> Result<()> {
-    fs::write(path, text)
-        .map_err(|err| Error::io("write-failed", path, &err).hint("give --out an existing, writable folder"))
+/// Requires the run file of a row before any row is trained.
+fn check_run_file(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_file() => Ok(()),
+        found => {
+            let what = found.map_or_else(|err| err.to_string(), |_| "not a file".into());
+            Err(Error::usage("run-file-missing", format!("{}: {what}", path.display()))
+                .hint("give --runs the folder with first.toml, first-ppo.toml and the others, `runs` of the repository"))
+        }
+    }
 }
 
 /// Measures one row: the error of its formulas, and its run.

@@ -3,6 +3,7 @@
 
 use super::{Bench, BenchOptions, add, bench_run, finish, median, run_file, spread};
 use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_files::{check_output_folder, output_error};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_rl::roles::{Sources, Trainer};
@@ -20,16 +21,17 @@ use std::time::{Duration, Instant};
 /// Interval between readings of anonymous memory during a save.
 const SAMPLE: Duration = Duration::from_millis(1);
 
-/// Saves into `dir`, which must exist and be writable; removes what it wrote.
+/// Saves into `dir`, which is checked before the model is opened; removes what it wrote.
 ///
-/// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; `io-error` where `dd` cannot run.
+/// Errors: `output-unwritable`, `disk-full`, `write-failed`; `io-error` where `dd` cannot run.
 pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
+    check_output_folder(dir)?;
     let run = bench_run(options, 1, 1, 8);
     let bench = Bench::open(options, &run, 8)?;
     let (dev, mut arena) = devices::open(&bench.report.shape, options.cuda())?;
     let trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     let place = dir.join(format!(".plimsoll-bench-save-{}", std::process::id()));
-    let unwritable = |err: std::io::Error| plimsoll_run::run_dir::unwritable(&place, &err);
+    let unwritable = |err: std::io::Error| output_error(&place, &err);
     std::fs::create_dir_all(place.join("checkpoints")).map_err(unwritable)?;
     let measured = measure(options, &bench, &trainer, &place);
     std::fs::remove_dir_all(&place).map_err(unwritable)?;

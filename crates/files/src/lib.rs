@@ -13,6 +13,8 @@ mod gguf_model;
 #[cfg(feature = "hub")]
 mod hub;
 mod open;
+mod output;
+mod pieces;
 mod pypi;
 mod safetensors_dir;
 mod source;
@@ -27,6 +29,8 @@ pub use config::{
 };
 pub use gguf_model::GgufTokenizer;
 pub use open::{OpenModel, TokenizerFiles};
+pub use output::{check_folder, check_output_file, check_output_folder, output_error};
+pub use pieces::{DamagedRange, Difference, Pieces, difference};
 pub use source::{Local, Source, resolve};
 pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, expected_tensors};

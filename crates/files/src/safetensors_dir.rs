@@ -7,6 +7,7 @@ use plimsoll_base::{Error, Result, shown};
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Component, Path};
 
 const HEADER_BYTES_MAX: u64 = 100_000_000; // the format's own limit
@@ -107,8 +108,23 @@ fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
     Ok(parsed.weight_map.0.into_iter().collect())
 }
 
-/// Reads and checks the header of one file.
-pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorInfo>> {
+/// A tensor's name and its bytes in the file.
+type Placed = (String, Range<u64>);
+
+/// Reads where the header of a file says that its data begins and its tensors are, in order, though the file may be cut.
+///
+/// Errors: as `read_header`, of the header alone.
+pub(crate) fn tensors_at(path: &Path) -> Result<(u64, Vec<Placed>)> {
+    let (data_start, entries) = read_entries(&Storage::open(path)?)?;
+    let span = |(name, entry): (String, Entry)| {
+        let (start, end) = entry.data_offsets;
+        (shown(&name).to_string(), data_start.saturating_add(start)..data_start.saturating_add(end))
+    };
+    Ok((data_start, entries.into_iter().map(span).collect()))
+}
+
+/// Reads the entries of a header in the order of their data, and where the data begins.
+fn read_entries(storage: &Storage) -> Result<(u64, Vec<(String, Entry)>)> {
     let name = storage.name();
     let corrupt = |what: String| {
         Error::new("model-file-corrupt", format!("{name}: {what}")).hint("fetch or copy the file again")
@@ -126,11 +142,20 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     }
     let mut header = vec![0; header_bytes as usize];
     storage.read_exact_at(&mut header, 8)?;
-    let Entries(mut entries) =
+    let Entries::<Entry>(mut entries) =
         serde_json::from_slice(&header).map_err(|e| corrupt(format!("header is not valid: {e}")))?;
-    refuse_duplicates(&entries).map_err(&corrupt)?;
     entries.sort_by_key(|(_, entry)| entry.data_offsets);
-    let data_start = 8 + header_bytes;
+    Ok((8 + header_bytes, entries))
+}
+
+/// Reads and checks the header of one file.
+pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorInfo>> {
+    let name = storage.name();
+    let corrupt = |what: String| {
+        Error::new("model-file-corrupt", format!("{name}: {what}")).hint("fetch or copy the file again")
+    };
+    let (data_start, entries) = read_entries(storage)?;
+    refuse_duplicates(&entries).map_err(&corrupt)?;
     let mut end = 0u64;
     let mut tensors = Vec::with_capacity(entries.len());
     for (tensor, entry) in entries {

@@ -2,6 +2,7 @@
 //! Every byte is counted against the declaration and hashed on its way; a file that is not finished is removed.
 //! What is streamed does not stay in the page cache: a save costs its caller's buffer, not the size of its files.
 
+use crate::pieces::{PieceSums, Pieces};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// container's limit and cannot be reclaimed, so they are bounded too; 16 MiB is a few milliseconds of writing.
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// What a file must be: its length and its SHA-256 in hex.
+/// What a file must be: its length, its SHA-256 in hex, and the sums of its pieces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRecord {
@@ -24,6 +25,30 @@ pub struct FileRecord {
     pub bytes: u64,
     /// SHA-256 of all of it, in hex.
     pub sha256: String,
+    /// None in records of checkpoints of format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pieces: Option<Pieces>,
+}
+
+/// Counts and sums the bytes of a file as they pass.
+#[derive(Debug, Default)]
+struct Sums {
+    sha256: Sha256,
+    pieces: PieceSums,
+    bytes: u64,
+}
+
+impl Sums {
+    fn update(&mut self, bytes: &[u8]) {
+        self.sha256.update(bytes);
+        self.pieces.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    fn finish(self) -> FileRecord {
+        let (sha256, pieces) = (hex(&self.sha256.finalize()), Some(self.pieces.finish()));
+        FileRecord { bytes: self.bytes, sha256, pieces }
+    }
 }
 
 /// One tensor to be written.
@@ -88,10 +113,9 @@ impl ArrayElement {
 pub struct SafetensorsWriter {
     file: Option<File>,
     path: PathBuf,
-    sha256: Sha256,
+    sums: Sums,
     written_bytes: u64,
     data_bytes: u64,
-    file_bytes: u64,
     /// Bytes that are on the disk and out of the page cache.
     settled_bytes: u64,
 }
@@ -127,14 +151,12 @@ impl SafetensorsWriter {
 
     fn start(path: &Path, (header, data_bytes): (Vec<u8>, u64)) -> Result<SafetensorsWriter> {
         let file = File::create(path).map_err(|e| write_error(path, &e))?;
-        let sha256 = Sha256::new();
         let mut writer = SafetensorsWriter {
             file: Some(file),
             path: path.to_path_buf(),
-            sha256,
+            sums: Sums::default(),
             written_bytes: 0,
             data_bytes,
-            file_bytes: 0,
             settled_bytes: 0,
         };
         writer.put(&(header.len() as u64).to_le_bytes())?;
@@ -185,18 +207,17 @@ impl SafetensorsWriter {
         file.sync_all().map_err(|e| write_error(&self.path, &e))?;
         forget_pages(file);
         self.file = None; // kept: drop removes only what is still open
-        Ok(FileRecord { bytes: self.file_bytes, sha256: hex(&self.sha256.finalize_reset()) })
+        Ok(std::mem::take(&mut self.sums).finish())
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         let file = self.file.as_mut().expect("the file is open until finish");
         file.write_all(bytes).map_err(|e| write_error(&self.path, &e))?;
-        self.sha256.update(bytes);
-        self.file_bytes += bytes.len() as u64;
-        if self.file_bytes - self.settled_bytes >= WINDOW_BYTES {
+        self.sums.update(bytes);
+        if self.sums.bytes - self.settled_bytes >= WINDOW_BYTES {
             file.sync_data().map_err(|e| write_error(&self.path, &e))?;
             forget_pages(file);
-            self.settled_bytes = self.file_bytes;
+            self.settled_bytes = self.sums.bytes;
         }
         Ok(())
     }
@@ -244,26 +265,27 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<FileRecord> {
         .open(path)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
     written.map_err(|e| write_error(path, &e))?;
-    Ok(FileRecord { bytes: bytes.len() as u64, sha256: digest(bytes) })
+    let mut sums = Sums::default();
+    sums.update(bytes);
+    Ok(sums.finish())
 }
 
 /// As above, for a file that is made line by line, of which one is held at a time.
 ///
 /// Errors: as `write_new`.
 pub fn write_new_lines(path: &Path, lines: impl Iterator<Item = String>) -> Result<FileRecord> {
-    let (mut sha256, mut bytes) = (Sha256::new(), 0);
+    let mut sums = Sums::default();
     let write = || {
         let mut file = BufWriter::new(OpenOptions::new().write(true).create_new(true).open(path)?);
         for mut line in lines {
             line.push('\n');
             file.write_all(line.as_bytes())?;
-            sha256.update(line.as_bytes());
-            bytes += line.len() as u64;
+            sums.update(line.as_bytes());
         }
         file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
     };
     write().map_err(|e| write_error(path, &e))?;
-    Ok(FileRecord { bytes, sha256: hex(&sha256.finalize()) })
+    Ok(sums.finish())
 }
 
 /// SHA-256 of some bytes, in hex.
@@ -274,14 +296,11 @@ pub fn digest(bytes: &[u8]) -> String {
 /// Reads a file to its end through a buffer of 1 MiB and says what it is.
 pub fn record_of(path: &Path) -> std::io::Result<FileRecord> {
     let mut file = File::open(path)?;
-    let (mut buffer, mut sha256, mut bytes) = (vec![0; 1 << 20], Sha256::new(), 0);
+    let (mut buffer, mut sums) = (vec![0; 1 << 20], Sums::default());
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(FileRecord { bytes, sha256: hex(&sha256.finalize()) }),
-            n => {
-                sha256.update(&buffer[..n]);
-                bytes += n as u64;
-            }
+            0 => return Ok(sums.finish()),
+            n => sums.update(&buffer[..n]),
         }
     }
 }
@@ -356,7 +375,7 @@ fn header<'a>(
     Ok((text, offset))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

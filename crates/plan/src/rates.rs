@@ -114,19 +114,34 @@ impl Rates {
     ///
     /// Errors: `calibration-not-stored`, `disk-full`, `write-failed`.
     pub fn store(&self, threads: usize) -> Result<PathBuf> {
-        let path = calibration_file(Isa::detect().name(), threads).ok_or_else(|| {
-            Error::new("calibration-not-stored", "neither XDG_CACHE_HOME nor HOME names a folder")
-                .hint("set XDG_CACHE_HOME to a folder that can be written")
-        })?;
-        let folder = path.parent().expect("a file in a folder");
-        std::fs::create_dir_all(folder).map_err(|err| {
-            Error::io("calibration-not-stored", folder, &err)
-                .hint("set XDG_CACHE_HOME to a folder that can be written")
-        })?;
+        let (folder, path) = Rates::place(threads)?;
+        std::fs::create_dir_all(&folder).map_err(|err| not_stored(&folder, &err))?;
         let text = serde_json::to_vec_pretty(self).expect("numbers have a JSON form");
         plimsoll_files::write_atomic(&path, &text)?;
         Ok(path)
     }
+
+    /// Requires that rates can be stored, before they are measured.
+    ///
+    /// Errors: `calibration-not-stored`.
+    pub fn check_store(threads: usize) -> Result<()> {
+        let (folder, _) = Rates::place(threads)?;
+        plimsoll_files::check_folder(&folder).map_err(|err| not_stored(&folder, &err))
+    }
+
+    /// Returns the folder of this machine's rates, and the file in it.
+    fn place(threads: usize) -> Result<(PathBuf, PathBuf)> {
+        let path = calibration_file(Isa::detect().name(), threads).ok_or_else(|| {
+            Error::new("calibration-not-stored", "neither XDG_CACHE_HOME nor HOME names a folder")
+                .hint("set XDG_CACHE_HOME to a folder that can be written")
+        })?;
+        Ok((path.parent().expect("a file in a folder").to_path_buf(), path))
+    }
+}
+
+fn not_stored(folder: &Path, err: &std::io::Error) -> Error {
+    Error::io("calibration-not-stored", folder, err)
+        .hint("set XDG_CACHE_HOME to a folder that can be written")
 }
 
 /// Returns `$XDG_CACHE_HOME/plimsoll/machine-ISA-CPU-Nt.json`; none where no cache folder is known.

@@ -490,8 +490,8 @@ mod tests {
 
     #[test]
     fn measured_peaks_have_their_mark() {
-        let measured =
-            Measured { phases: vec![(Phase::Update, 960)], peak: Some(970), ..Measured::default() };
+        let mut measured = Measured::default();
+        (measured.phases, measured.peak) = (vec![(Phase::Update, 960)], Some(970));
         let svg = draw(&plan(), "x", &measured);
         assert!(svg.contains("measured 960 B") && svg.contains("Measured: update 960 B."), "{svg}");
     }

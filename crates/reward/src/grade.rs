@@ -1,13 +1,12 @@
-//! `grade`: a verifier over given responses, a JSON object a line in and out.
+//! `grade`: a verifier over given responses, a row in and a score out.
 
-use crate::case::{Case, Prompt};
+use crate::case::{ANSWER, Case, Prompt, column, text_of};
 use crate::kinds;
 use crate::scorer::Scorer;
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Stop, Words};
 use serde_json::{Map, Value};
-use std::io::{BufRead, Write};
 use std::sync::Arc;
 
 /// Most disagreements that are kept with their reasons.
@@ -58,109 +57,156 @@ pub struct Disagreement {
     pub why: String,
 }
 
-/// Grades each line of `reader` and writes `{"id", "score"}` a line to `out`.
+/// The column of the response unless another is named.
+pub const RESPONSE: &str = "response";
+/// What other frameworks' files call it.
+const RESPONSE_NAMES: [&str; 8] =
+    ["completion", "completions", "output", "generation", "generated_text", "model_output", "answer", "text"];
+/// What other frameworks' files call the answer.
+const ANSWER_NAMES: [&str; 6] = ["answer", "solution", "reference_answer", "label", "target", "expected"];
+/// Columns that an error lists.
+const COLUMNS_LISTED: usize = 20;
+
+/// Grades rows one by one.
 ///
-/// A line has `response` and `ground_truth`, and may have `grader` (else `default_kind`), `correct`, `disputed`, `id`.
-/// Every column goes to the reward; an answer counts as taken for right with a score of at least 0.5.
-/// Errors: `data-bad-json` and `data-column-missing` with the line's number, `unknown-reward`, `io-error`; the reward's.
-pub fn grade_jsonl(reader: impl BufRead, default_kind: &str, out: &mut impl Write) -> Result<Agreement> {
-    let mut graders = Graders(Vec::new());
-    graders.of_kind(default_kind)?;
-    let mut agreement = Agreement::default();
-    for (index, line) in reader.lines().enumerate() {
-        let line = line.map_err(|err| bad_line(index, &err.to_string()))?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let row: Map<String, Value> =
-            serde_json::from_str(&line).map_err(|err| bad_line(index, &err.to_string()))?;
+/// A row has a response and an answer, and may have `grader` (else the kind that `new` was given), `correct`, `disputed`
+/// and `id`. Every column goes to the reward; an answer counts as taken for right with a score of at least 0.5.
+pub struct Grading {
+    spec: RewardSpec,
+    response_column: String,
+    /// The scorers, each started at its first use.
+    graders: Vec<(String, Box<dyn Scorer>, bool)>,
+    agreement: Agreement,
+}
+
+impl Grading {
+    /// Starts the scorer of `spec`; `response_column` has the responses, `spec.answer_column` the answers.
+    ///
+    /// Errors: `unknown-reward`; the reward's.
+    pub fn new(spec: RewardSpec, response_column: &str) -> Result<Grading> {
+        let (graders, agreement) = (Vec::new(), Agreement::default());
+        let kind = spec.kind.clone();
+        let mut grading = Grading { spec, response_column: response_column.into(), graders, agreement };
+        grading.grader(&kind)?;
+        Ok(grading)
+    }
+
+    /// Grades a row; `line` is its number. Returns `{"id", "score"}`.
+    ///
+    /// Errors: `data-column-missing`, `unknown-reward`; the reward's.
+    pub fn grade(&mut self, line: usize, row: Map<String, Value>) -> Result<Value> {
         let mut reply = Map::new();
         reply.extend(row.get("id").map(|id| ("id".to_string(), id.clone())));
-        let score = grade_row(row, index, default_kind, &mut graders, &mut agreement)?;
+        let score = self.score(line, row)?;
         reply.insert("score".into(), score.map_or(Value::Null, Value::from));
-        writeln!(out, "{}", Value::Object(reply))
-            .map_err(|err| Error::new("io-error", format!("writing the scores: {err}")))?;
+        Ok(Value::Object(reply))
     }
-    Ok(agreement)
-}
 
-/// The scorers of a file, each started at its first use.
-struct Graders(Vec<(String, Box<dyn Scorer>, bool)>);
+    /// Returns how often the rewards agreed with `correct`.
+    pub fn finish(self) -> Agreement {
+        self.agreement
+    }
 
-impl Graders {
-    /// The scorer of a kind, and whether it reads the answer.
-    fn of_kind(&mut self, kind: &str) -> Result<(&mut dyn Scorer, bool)> {
-        let at = match self.0.iter().position(|(known, ..)| known == kind) {
-            Some(at) => at,
-            None => {
-                let spec = RewardSpec::of_kind(kind);
-                let read = kinds::read(&spec)?;
-                let needs_answer = read.needs_answer;
-                let scorer = read.start(kind, &spec, &Stop::default(), Some(Words::to_stderr()))?;
-                self.0.push((kind.to_string(), scorer, needs_answer));
-                self.0.len() - 1
-            }
+    /// Returns where the scorer of a kind is.
+    fn grader(&mut self, kind: &str) -> Result<usize> {
+        if let Some(at) = self.graders.iter().position(|(known, ..)| known == kind) {
+            return Ok(at);
+        }
+        let spec = RewardSpec { kind: kind.into(), ..self.spec.clone() };
+        let read = kinds::read(&spec)?;
+        let needs_answer = read.needs_answer;
+        let scorer = read.start(kind, &spec, &Stop::default(), Some(Words::to_stderr()))?;
+        self.graders.push((kind.to_string(), scorer, needs_answer));
+        Ok(self.graders.len() - 1)
+    }
+
+    fn score(&mut self, line: usize, row: Map<String, Value>) -> Result<Option<f64>> {
+        let kind = row.get("grader").and_then(Value::as_str).unwrap_or(&self.spec.kind).to_string();
+        let at = self.grader(&kind)?;
+        let (_, scorer, needs_answer) = &mut self.graders[at];
+        let answer = self.spec.answer_column.as_str();
+        let Some(response) = row.get(&self.response_column) else {
+            return Err(no_column(
+                line,
+                &row,
+                (&self.response_column, RESPONSE),
+                "--response-column",
+                &RESPONSE_NAMES,
+            ));
         };
-        let (_, scorer, needs_answer) = &mut self.0[at];
-        Ok((scorer.as_mut(), *needs_answer))
+        if *needs_answer && column(&row, answer).is_none() {
+            return Err(no_column(line, &row, (answer, ANSWER), "--answer-column", &ANSWER_NAMES));
+        }
+        let (label, id) = (row.get("correct").and_then(Value::as_bool), row.get("id").map(text_of));
+        let is_disputed =
+            row.get("disputed").is_some_and(|value| !value.is_null() && *value != Value::Bool(false));
+        let response = last_message(response);
+        let messages = row.get("prompt").filter(|prompt| prompt.is_array()).cloned();
+        let rendered = row.get("prompt").map(text_of).unwrap_or_default();
+        let text = row.get("prompt").map(last_message).unwrap_or_default();
+        let prompt = Arc::new(Prompt { rendered, text, messages, columns: row });
+        let case =
+            Arc::new(Case { prompt, response, response_ids: Vec::new(), max_new_tokens: 0, ended: true });
+        let score = scorer.score(std::slice::from_ref(&case), [0, 0])?.scores[0];
+        let right = score.is_some_and(|score| score >= 0.5);
+        let why = label.filter(|correct| !is_disputed && *correct != right).map(|_| scorer.why(&case));
+        self.agreement.count(&kind, label.map(|correct| (correct, is_disputed)), right);
+        if let (Some(why), Some(correct), true) =
+            (why, label, self.agreement.disagreements.len() < DISAGREEMENTS_MAX)
+        {
+            self.agreement.disagreements.push(Disagreement { line, id, grader: kind, correct, why });
+        }
+        Ok(score)
     }
 }
 
-fn grade_row(
-    row: Map<String, Value>,
-    index: usize,
-    default_kind: &str,
-    graders: &mut Graders,
-    agreement: &mut Agreement,
-) -> Result<Option<f64>> {
-    let kind = row.get("grader").and_then(Value::as_str).unwrap_or(default_kind).to_string();
-    let (scorer, needs_answer) = graders.of_kind(&kind)?;
-    for name in ["response"].into_iter().chain(needs_answer.then_some("ground_truth")) {
-        if !row.contains_key(name) {
-            let there: Vec<&str> = row.keys().map(String::as_str).collect();
-            let message = format!("line {} has no `{name}`", index + 1);
-            return Err(Error::new("data-column-missing", message)
-                .fact(format!("columns there: {}", there.join(", ")))
-                .hint("a line has `response` and `ground_truth`"));
-        }
+/// Returns a text as it is, and of a conversation its last message, which is how TRL writes completions.
+fn last_message(value: &Value) -> String {
+    let last = value.as_array().and_then(|list| list.last()).and_then(|message| message.get("content"));
+    text_of(last.filter(|content| content.is_string()).unwrap_or(value))
+}
+
+/// Returns the error for a row without a column, naming the one that was probably meant. `names`: the column, and what it
+/// is called unless a flag says otherwise.
+fn no_column(
+    line: usize,
+    row: &Map<String, Value>,
+    names: (&str, &str),
+    flag: &str,
+    others: &[&str],
+) -> Error {
+    let (name, usual) = names;
+    let near = |known: &&String| strsim::damerau_levenshtein(&known.to_ascii_lowercase(), name) <= 2;
+    let known = std::iter::once(&usual).chain(others).find(|other| row.contains_key(**other));
+    let meant = row.keys().find(near).map(String::as_str).or(known.copied());
+    let there: Vec<&str> = row.keys().take(COLUMNS_LISTED).map(String::as_str).collect();
+    let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+    let error = Error::new("data-column-missing", format!("row {line} has no `{name}`"))
+        .fact(format!("columns there: {there}"));
+    match meant {
+        Some(meant) => error.hint(format!("did you mean `{meant}`? {flag} {meant}")),
+        None => error.hint(format!("name the column: {flag} NAME")),
     }
-    let text = |name: &str| row.get(name).map(crate::case::text_of).unwrap_or_default();
-    let (label, id) = (row.get("correct").and_then(Value::as_bool), row.get("id").map(crate::case::text_of));
-    let is_disputed =
-        row.get("disputed").is_some_and(|value| !value.is_null() && *value != Value::Bool(false));
-    let (response, prompt) = (text("response"), text("prompt"));
-    let prompt = Prompt { rendered: prompt.clone(), text: prompt, messages: None, columns: row };
-    let prompt = Arc::new(prompt);
-    let case = Arc::new(Case { prompt, response, response_ids: Vec::new(), max_new_tokens: 0, ended: true });
-    let score = scorer.score(std::slice::from_ref(&case), [0, 0])?.scores[0];
-    let right = score.is_some_and(|score| score >= 0.5);
-    agreement.cases += 1;
-    let entry = agreement.entry(&kind);
-    entry.cases += 1;
-    match label {
-        Some(_) if is_disputed => entry.disputed += 1,
-        Some(correct) => {
-            entry.labelled += 1;
-            entry.agreed += usize::from(correct == right);
-            entry.false_accepts += usize::from(right && !correct);
-            entry.false_rejects += usize::from(!right && correct);
-            if correct != right && agreement.disagreements.len() < DISAGREEMENTS_MAX {
-                let why = scorer.why(&case);
-                agreement.disagreements.push(Disagreement {
-                    line: index + 1,
-                    id,
-                    grader: kind,
-                    correct,
-                    why,
-                });
-            }
-        }
-        None => {}
-    }
-    Ok(score)
 }
 
 impl Agreement {
+    /// Counts a row; `label`: what `correct` says, and whether that is disputed.
+    fn count(&mut self, kind: &str, label: Option<(bool, bool)>, right: bool) {
+        self.cases += 1;
+        let entry = self.entry(kind);
+        entry.cases += 1;
+        match label {
+            Some((_, true)) => entry.disputed += 1,
+            Some((correct, false)) => {
+                entry.labelled += 1;
+                entry.agreed += usize::from(correct == right);
+                entry.false_accepts += usize::from(right && !correct);
+                entry.false_rejects += usize::from(!right && correct);
+            }
+            None => {}
+        }
+    }
+
     fn entry(&mut self, kind: &str) -> &mut GraderAgreement {
         let at = self.graders.iter().position(|entry| entry.grader == kind).unwrap_or_else(|| {
             self.graders.push(GraderAgreement { grader: kind.into(), ..GraderAgreement::default() });
@@ -170,50 +216,87 @@ impl Agreement {
     }
 }
 
-fn bad_line(index: usize, why: &str) -> Error {
-    Error::new("data-bad-json", format!("line {} is not a JSON object: {why}", index + 1))
-        .hint("write one JSON object a line, in UTF-8")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Grades rows with columns of the usual names; the replies and the agreement.
+    fn grade(kind: &str, rows: &[&str]) -> Result<(Vec<String>, Agreement)> {
+        grade_as(RewardSpec::of_kind(kind), RESPONSE, rows)
+    }
+
+    fn grade_as(spec: RewardSpec, column: &str, rows: &[&str]) -> Result<(Vec<String>, Agreement)> {
+        let mut grading = Grading::new(spec, column)?;
+        let row = |row: &&str| serde_json::from_str(row).expect("an object");
+        let replies =
+            rows.iter().map(row).enumerate().map(|(i, row)| Ok(grading.grade(i + 1, row)?.to_string()));
+        let replies = replies.collect::<Result<_>>()?;
+        Ok((replies, grading.finish()))
+    }
+
     #[test]
-    fn scores_come_a_line_each_and_agreement_is_counted() {
-        let input = concat!(
-            "{\"id\": 7, \"response\": \"#### 5\", \"ground_truth\": 5, \"grader\": \"gsm8k\", \"correct\": true}\n\n",
-            "{\"response\": \"5 \", \"ground_truth\": \"5\", \"correct\": false}\n",
-            "{\"response\": \"6\", \"ground_truth\": \"5\", \"correct\": true, \"disputed\": \"why\"}\n",
-        );
-        let mut out = Vec::new();
-        let agreement = grade_jsonl(input.as_bytes(), "exact", &mut out).unwrap();
-        let out = String::from_utf8(out).unwrap();
-        assert_eq!(out, "{\"id\":7,\"score\":1.0}\n{\"score\":1.0}\n{\"score\":0.0}\n");
+    fn scores_come_a_row_each_and_agreement_is_counted() {
+        let rows = [
+            "{\"id\": 7, \"response\": \"#### 5\", \"ground_truth\": 5, \"grader\": \"gsm8k\", \"correct\": true}",
+            "{\"response\": \"5 \", \"ground_truth\": \"5\", \"correct\": false}",
+            "{\"response\": \"6\", \"ground_truth\": \"5\", \"correct\": true, \"disputed\": \"why\"}",
+        ];
+        let (out, agreement) = grade("exact", &rows).unwrap();
+        assert_eq!(out, ["{\"id\":7,\"score\":1.0}", "{\"score\":1.0}", "{\"score\":0.0}"]);
         assert_eq!((agreement.cases, agreement.graders.len()), (3, 2));
         let exact = &agreement.graders[1];
         assert_eq!((exact.labelled, exact.agreed, exact.false_accepts, exact.disputed), (1, 0, 1, 1));
         let differs = &agreement.disagreements[..];
         assert!(
-            matches!(differs, [one] if one.line == 3 && !one.correct && one.grader == "exact"),
+            matches!(differs, [one] if one.line == 2 && !one.correct && one.grader == "exact"),
             "{differs:?}"
         );
         assert_eq!(differs[0].why, "\"5\" against \"5\"");
     }
 
     #[test]
-    fn a_bad_line_is_named_by_its_number() {
-        let grade = |input: &str| grade_jsonl(input.as_bytes(), "math", &mut Vec::new()).unwrap_err();
-        let good = "{\"response\": \"1\", \"ground_truth\": \"1\"}\n";
-        let error = grade(&format!("{good}{{oops\n"));
-        assert_eq!(error.slug, "data-bad-json");
-        assert!(error.message.contains("line 2"), "{error}");
-        assert_eq!(grade(&format!("{good}[1]\n")).slug, "data-bad-json");
-        assert_eq!(grade("{\"response\": \"1\"}\n").slug, "data-column-missing");
-        assert_eq!(
-            grade("{\"response\": \"1\", \"ground_truth\": \"1\", \"grader\": \"mth\"}\n").slug,
-            "unknown-reward"
-        );
-        assert_eq!(grade_jsonl(&b""[..], "mth", &mut Vec::new()).unwrap_err().slug, "unknown-reward");
+    fn columns_may_have_other_names_and_completions_may_be_messages() {
+        let spec = RewardSpec { answer_column: "solution".into(), ..RewardSpec::of_kind("exact") };
+        let rows = [
+            "{\"completion\": \"5\", \"solution\": \"5\"}",
+            "{\"completion\": [{\"role\": \"assistant\", \"content\": \"5\"}], \"solution\": \"5\"}",
+            "{\"completion\": [1], \"solution\": \"[1]\"}",
+        ];
+        let (out, _) = grade_as(spec, "completion", &rows).unwrap();
+        assert_eq!(out, ["{\"score\":1.0}"; 3]);
+        // verl's data has its answer within `reward_model`.
+        let (out, _) =
+            grade("exact", &["{\"response\": \"5\", \"reward_model\": {\"ground_truth\": \"5\"}}"]).unwrap();
+        assert_eq!(out, ["{\"score\":1.0}"]);
+    }
+
+    #[test]
+    fn a_missing_column_names_the_one_that_was_meant() {
+        for (row, message, hint) in [
+            (
+                "{\"completion\": \"1\"}",
+                "row 2 has no `response`",
+                "`completion`? --response-column completion",
+            ),
+            ("{\"Responses\": \"1\"}", "row 2 has no `response`", "`Responses`? --response-column Responses"),
+            ("{\"x\": \"1\"}", "row 2 has no `response`", "name the column: --response-column NAME"),
+            (
+                "{\"response\": \"1\", \"answer\": \"1\"}",
+                "row 2 has no `ground_truth`",
+                "--answer-column answer",
+            ),
+        ] {
+            let error = grade("math", &["{\"response\": \"1\", \"ground_truth\": \"1\"}", row]).unwrap_err();
+            assert_eq!(error.slug, "data-column-missing");
+            assert_eq!(error.message, message);
+            assert!(error.hints[0].ends_with(hint), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_does_not_exist_is_named() {
+        let row = "{\"response\": \"1\", \"ground_truth\": \"1\", \"grader\": \"mth\"}";
+        assert_eq!(grade("math", &[row]).unwrap_err().slug, "unknown-reward");
+        assert_eq!(grade("mth", &[]).unwrap_err().slug, "unknown-reward");
     }
 }

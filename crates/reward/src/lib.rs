@@ -32,7 +32,7 @@ pub use case::{Case, Prompt, column, fenced_block};
 pub use code::Programs;
 pub use countdown::solves_countdown;
 pub use exact::grade_exact;
-pub use grade::{Agreement, Disagreement, GraderAgreement, grade_jsonl};
+pub use grade::{Agreement, Disagreement, GraderAgreement, Grading, RESPONSE};
 pub use gsm8k::grade_gsm8k;
 pub use kinds::{KINDS, RewardKind, RewardMemory};
 pub use plimsoll_worker::{

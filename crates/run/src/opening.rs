@@ -36,9 +36,9 @@ pub enum Origins {
     Finished(Summary),
 }
 
-/// Finds what a run resumes from.
+/// Finds what a run resumes from, and checks the directory of a new one before any work is done for it.
 ///
-/// Errors: those of `resume::origin`.
+/// Errors: those of `resume::origin` and of `RunDir::check`.
 pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Result<Origins> {
     let path = run_dir_path(loaded);
     let overwrite = matches!(start, Start::New { overwrite: true });
@@ -46,7 +46,10 @@ pub fn open(loaded: &Loaded, start: Start, observer: &mut dyn Observer) -> Resul
     let origin = resume::origin(loaded, start, &path, &mut note(observer, &mut notes))?;
     let (run, earlier) = match origin {
         Origin::Finished(summary) => return Ok(Origins::Finished(summary)),
-        Origin::New => (loaded.run.clone(), None),
+        Origin::New => {
+            RunDir::check(&path, overwrite)?;
+            (loaded.run.clone(), None)
+        }
         Origin::Earlier(earlier) => (earlier.run.clone(), Some(earlier)),
     };
     Ok(Origins::Open(Box::new(run), Box::new(Opening { path, earlier, overwrite, notes })))

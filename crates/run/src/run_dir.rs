@@ -7,7 +7,7 @@
 use crate::checkpoint::Store;
 use crate::replace::{has_room, make_room};
 use plimsoll_base::{Error, Result};
-use plimsoll_files::write_atomic;
+use plimsoll_files::{check_folder, write_atomic};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -57,6 +57,23 @@ impl RunDir {
         fill(path, run_file, plan)
             .map(|events| RunDir { path: path.to_path_buf(), events, made, taken_up: false, _lock: lock })
             .inspect_err(|_| empty(path, made))
+    }
+
+    /// Requires that `create` can make `path` the directory of a new run, before models are fetched and data is read. Changes
+    /// nothing.
+    ///
+    /// Errors: as `create`.
+    pub fn check(path: &Path, overwrite: bool) -> Result<()> {
+        check_folder(path).map_err(|err| unwritable(path, &err))?;
+        if !path.exists() {
+            return Ok(());
+        }
+        refuse_links(path)?;
+        let _lock = path.join(LOCK).exists().then(|| lock(path)).transpose()?;
+        match first_entry(path)? {
+            Some(name) if !has_room(path, LOCK, overwrite) => Err(not_empty(path, &name)),
+            _ => Ok(()),
+        }
     }
 
     /// Opens the directory of an earlier process of the same run; `None` if no run got as far as its `plan.json`.
@@ -494,8 +511,12 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
         for path in [file.clone(), file.join("below"), PathBuf::from("/proc/plimsoll")] {
-            let error = RunDir::create(&path, RUN_FILE, &Value::Null, false).unwrap_err();
-            assert_eq!(error.slug, "run-dir-unwritable", "{error}");
+            for error in [
+                RunDir::check(&path, false).unwrap_err(),
+                RunDir::create(&path, RUN_FILE, &Value::Null, false).unwrap_err(),
+            ] {
+                assert_eq!(error.slug, "run-dir-unwritable", "{error}");
+            }
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "x");
     }

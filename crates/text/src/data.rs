@@ -296,6 +296,28 @@ pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Re
     Ok(rows)
 }
 
+/// Calls `visit` with each row of a file of JSON lines or Parquet, and its line or row, from 1.
+///
+/// Errors: as `each_prompt`, without those of prompts; those of `visit`.
+pub fn each_row_of(
+    path: &Path,
+    mut visit: impl FnMut(usize, Map<String, Value>) -> Result<()>,
+) -> Result<()> {
+    each_object(path, Part::WHOLE, |object, place| visit(place.line, object)).map(drop)
+}
+
+/// As `each_row_of`, for JSON lines that come from elsewhere, such as stdin; there may be none. Errors call it `name`.
+pub fn each_line_of(
+    name: &Path,
+    reader: impl BufRead,
+    mut visit: impl FnMut(usize, Map<String, Value>) -> Result<()>,
+) -> Result<()> {
+    each_line(name, reader, &mut |object, place, _| {
+        visit(place.line, object)?;
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
 /// Calls `visit` with each row of a part of a file, which must not be empty. Returns whether the file ends with it.
 fn each_object(
     path: &Path,
@@ -318,7 +340,7 @@ fn each_object(
                 if part.bytes == usize::MAX { 0 } else { Value::from(object.clone()).to_string().len() };
             count(object, Place { path, line }, row_bytes)
         })?,
-        false => each_line(path, file, &mut count)?,
+        false => each_line(path, BufReader::new(file), &mut count)?,
     }
     if rows == 0 {
         return Err(Error::new("data-empty", format!("{}: no rows", path.display()))
@@ -329,10 +351,9 @@ fn each_object(
 
 fn each_line(
     path: &Path,
-    file: File,
+    mut reader: impl BufRead,
     visit: &mut impl FnMut(Map<String, Value>, Place, usize) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    let mut reader = BufReader::new(file);
     let (mut rows, mut bytes) = (0, Vec::new());
     for line in 1.. {
         let place = Place { path, line };

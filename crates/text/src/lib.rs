@@ -22,8 +22,8 @@ mod tokenizer;
 
 pub use chat::{ChatTemplate, Message, template_text};
 pub use data::{
-    FileSize, Part, Prompt, Row, SftRow, each_prompt, file_size, first_prompts, load_sft, tokenize_prompt,
-    tokenize_sft,
+    FileSize, Part, Prompt, Row, SftRow, each_line_of, each_prompt, each_row_of, file_size, first_prompts,
+    load_sft, tokenize_prompt, tokenize_sft,
 };
 pub use files_to_save::files_to_save;
 pub use guard::panic_becomes_an_error;

@@ -102,7 +102,7 @@ impl Judge {
             };
             let answer = exchange(program, question.as_bytes(), line_bytes_max, deadline, stop);
             let Ok(answer) = answer else {
-                // The tests are told, so that they are ready for the next program.
+                // Tell the tests, so that they are ready for the next program.
                 let until = Instant::now() + GONE_TIME;
                 let said = exchange(&mut tester.process, GONE, line_bytes_max, until, stop);
                 is_ready = said.is_ok_and(|line| is_verdict(&line));

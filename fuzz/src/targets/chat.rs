@@ -1,7 +1,7 @@
 //! Chat templates: parsed, and rendered with a conversation.
 
-use super::{Subject, Target, text};
 use crate::mutate::Shape;
+use crate::target::{Subject, Target, text};
 use plimsoll_base::Result;
 use plimsoll_text::{ChatTemplate, Message};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! A checkpoint's manifest and state. Both are sealed by checksums, which would stop nearly every change, so the manifest is
 //! sealed again after it was changed.
 
-use super::{JSON_PIECES, Subject, Target};
 use crate::mutate::Shape;
+use crate::target::{JSON_PIECES, Subject, Target};
 use plimsoll_base::Result;
 use plimsoll_files::digest;
 use plimsoll_run::checkpoint::{MANIFEST, Manifest, RunState, STATE_JSON};

@@ -1,7 +1,7 @@
 //! Data: JSON lines and Parquet, measured and read as prompts, supervised rows and pairs.
 
-use super::{JSON_PIECES, Subject, Target, files};
 use crate::mutate::Shape;
+use crate::target::{JSON_PIECES, Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_text::{each_prompt, file_size, load_pairs, load_sft};
 use tempfile::TempDir;

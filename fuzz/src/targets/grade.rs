@@ -1,7 +1,7 @@
 //! Verifiers that parse: JSON Schema and LaTeX. `cargo xtask fuzz-grade` has all verifiers and stricter limits.
 
-use super::{JSON_PIECES, Subject, Target, text};
 use crate::mutate::Shape;
+use crate::target::{JSON_PIECES, Subject, Target, text};
 use plimsoll_base::Result;
 use plimsoll_reward::{Case, OnError, Prompt, RewardSpec, Rewards};
 use serde_json::{Map, Value};
@@ -92,14 +92,15 @@ fn math_corpus() -> Vec<Vec<u8>> {
 }
 
 struct Verifier {
+    spec: RewardSpec,
     rewards: Rewards,
     corpus: Vec<Vec<u8>>,
 }
 
 impl Verifier {
     fn new(kind: &str, corpus: Vec<Vec<u8>>) -> Verifier {
-        let spec = RewardSpec { on_error: OnError::None, ..RewardSpec::of_kind(kind) };
-        Verifier { rewards: Rewards::new(&[spec]).expect("the verifier starts"), corpus }
+        let spec = RewardSpec { on_error: OnError::Stop, ..RewardSpec::of_kind(kind) };
+        Verifier { rewards: start(&spec), spec, corpus }
     }
 }
 
@@ -121,6 +122,15 @@ impl Subject for Verifier {
             max_new_tokens: 8,
             ended: true,
         };
-        self.rewards.score(vec![case]).map(drop)
+        let scored = self.rewards.score(vec![case]).map(drop);
+        if scored.is_err() {
+            // An error ends a verifier, as it ends a run.
+            self.rewards = start(&self.spec);
+        }
+        scored
     }
+}
+
+fn start(spec: &RewardSpec) -> Rewards {
+    Rewards::new(std::slice::from_ref(spec)).expect("the verifier starts")
 }

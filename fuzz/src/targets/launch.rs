@@ -1,7 +1,7 @@
 //! Launch files of other frameworks, as `plimsoll import` and `plimsoll doctor --run` read them.
 
-use super::{Subject, Target, files};
 use crate::mutate::Shape;
+use crate::target::{Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_stacks::{STACKS, Wishes, import, settings};
 use tempfile::TempDir;

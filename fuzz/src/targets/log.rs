@@ -1,7 +1,7 @@
 //! Logs, as `plimsoll doctor --log` reads them.
 
-use super::{Subject, Target};
 use crate::mutate::Shape;
+use crate::target::{Subject, Target};
 use plimsoll_base::Result;
 use plimsoll_doctor::log::{Input, Limits, diagnose, self_test};
 use std::io::Cursor;

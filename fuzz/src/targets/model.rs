@@ -1,7 +1,7 @@
 //! Model files: GGUF with its tokenizer and its template, the header of safetensors, and the files of JSON next to it.
 
-use super::{JSON_PIECES, Subject, Target, files};
 use crate::mutate::Shape;
+use crate::target::{JSON_PIECES, Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_files::{OpenModel, check_against};
 use plimsoll_text::{ChatTemplate, Message, Tokenizer};

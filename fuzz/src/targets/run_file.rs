@@ -1,7 +1,7 @@
 //! Run files.
 
-use super::{Subject, Target, files};
 use crate::mutate::Shape;
+use crate::target::{Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_config::load;
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! `tokenizer.json`: read, then a text is encoded and decoded.
 
-use super::{JSON_PIECES, Subject, Target};
 use crate::mutate::Shape;
+use crate::target::{JSON_PIECES, Subject, Target};
 use plimsoll_base::Result;
 use plimsoll_files::{OpenModel, TokenizerFiles};
 use plimsoll_text::{Tokenizer, files_to_save};

@@ -9,6 +9,8 @@ use std::sync::LazyLock;
 
 /// Reports kept; a group of more ranks repeats itself.
 const REPORTS_MAX: usize = 1024;
+/// No group has as many ranks; a larger number is no rank's.
+const RANKS_MAX: u64 = 1 << 17;
 /// Ranks listed by number.
 const RANKS_SHOWN: usize = 8;
 
@@ -66,11 +68,12 @@ impl Collectives {
         if self.reports.len() >= REPORTS_MAX || work.is_none() && enqueued.is_none() {
             return;
         }
-        let rank = RANK.captures(line);
+        let found = RANK.captures(line);
         let tag = || TAG.captures(line).and_then(|found| number(found.get(1)));
+        let rank = found.as_ref().and_then(|found| number(found.get(2))).or_else(tag);
         self.reports.push(Report {
-            group: rank.as_ref().and_then(|found| number(found.get(1))),
-            rank: rank.as_ref().and_then(|found| number(found.get(2))).or_else(tag),
+            group: found.as_ref().and_then(|found| number(found.get(1))),
+            rank: rank.filter(|&rank| rank < RANKS_MAX),
             work,
             enqueued,
         });
@@ -196,6 +199,15 @@ mod tests {
         let mut diagnosis = Diagnosis::default();
         collectives.explain(&mut diagnosis);
         diagnosis.reasons.join("; ")
+    }
+
+    /// All ranks below it were listed as silent, which took all memory of the machine.
+    #[test]
+    fn r_a_number_that_is_no_ranks() {
+        let found = reasons(&[
+            "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 9223372036854775807] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800032 milliseconds before timing out.",
+        ]);
+        assert_eq!(found, "allreduce number 12 waited 30 minutes");
     }
 
     #[test]

@@ -258,6 +258,7 @@ impl<'w> Moment<'w> {
             && rule.needs.as_ref().is_none_or(|regex| self.around(regex))
             && rule.unless.as_ref().is_none_or(|regex| !regex.is_match(self.near()))
             && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))
+            && rule.unless_after.as_ref().is_none_or(|regex| !regex.is_match(self.after()))
     }
 
     fn around(&self, regex: &regex::Regex) -> bool {

@@ -12,7 +12,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// At 0.6 GB/s, 64 GiB take about as long as the time allows.
+    /// At 1 GB/s, 64 GiB take half of the time.
     fn default() -> Limits {
         Limits { bytes: 64 << 30, time: Duration::from_secs(120) }
     }

@@ -13,6 +13,7 @@ mod event;
 mod input;
 mod judge;
 mod limits;
+mod literals;
 mod progress;
 mod readings;
 mod scan;
@@ -35,7 +36,7 @@ use plimsoll_base::Result;
 use scan::Scanner;
 use signatures::Signatures;
 
-/// The most memory that reading logs takes, whatever their size: the window, the events and the automaton.
+/// The most memory that reading logs takes, whatever their size: the window, the events and the signatures.
 /// `bounded_memory` in the tests compares the process with it.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 

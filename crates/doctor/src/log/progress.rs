@@ -9,6 +9,8 @@ use std::sync::LazyLock;
 
 /// Steps after a line that show that the run survived it.
 pub const SURVIVED: u64 = 2;
+/// Steps after a line that ends runs that show that it was no such line.
+pub const OUTLIVED: u64 = 10;
 /// Steps looked at while the loss is not a number.
 const NAN_LOOKS: u64 = 512;
 /// Norms in a row that are not a number, after which it is no skipped step of a loss scaler.
@@ -67,9 +69,9 @@ impl Progress {
             || self.nan.as_ref().is_some_and(|nan| nan.looks < NAN_LOOKS)
     }
 
-    /// Something suspicious was seen: the next steps show whether the run survived it.
-    pub fn watch(&mut self) {
-        self.until = self.steps + SURVIVED;
+    /// Something suspicious was seen: the next `steps` show whether the run survived it.
+    pub fn watch(&mut self, steps: u64) {
+        self.until = self.until.max(self.steps + steps);
     }
 
     /// Reads a line that may be a step. Returns true if it is one that was not seen before.

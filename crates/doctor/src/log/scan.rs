@@ -1,5 +1,5 @@
-//! Reads streams in windows and finds the lines that matter. The automaton over all literals reads each byte
-//! once; a line that holds a literal is cut out, cleaned and tried against the rules of that literal.
+//! Reads streams in windows and finds the lines that matter. A line that holds one of the literals is cut out,
+//! cleaned and tried against the rules of that literal; other lines are never decoded.
 //!
 //! Memory does not depend on the input: one window, a bounded number of events, one state a file. A line without an end is
 //! read in pieces.
@@ -11,7 +11,7 @@ use super::event::{BACK, Event, Moment, Verdict, piece_around};
 use super::input::Source;
 use super::judge;
 use super::limits::Budget;
-use super::progress::SURVIVED;
+use super::progress::{OUTLIVED, SURVIVED};
 use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
 use super::state::{FileState, Suspicion};
 use super::text::{is_quiet, message, shown};
@@ -121,10 +121,15 @@ impl<'s> Scanner<'s> {
         let finished = state.progress.finish(state.lines + 1);
         if finished.is_some() {
             // A run that went on and ended well survived whatever it printed before.
-            let steps = state.progress.steps;
-            self.found
-                .events
-                .retain(|event| event.file != file || event.steps.saturating_add(SURVIVED) > steps);
+            let (steps, classes) = (state.progress.steps, &self.signatures.classes);
+            let is_warning = |event: &Event| {
+                event.level == Level::Survivable && classes[event.class].level == Level::Cause
+            };
+            self.found.events.retain(|event| {
+                event.file != file || event.steps.saturating_add(SURVIVED) > steps && !is_warning(event)
+            });
+        } else if state.suspicions.iter().all(|suspicion| suspicion.rank > 0) {
+            self.forget_outlived(file, state.progress.steps);
         }
         if let Some((line, text, reason)) = state.progress.nan_at_end() {
             let class = self.signatures.class("nan-not-memory");
@@ -141,20 +146,29 @@ impl<'s> Scanner<'s> {
         self.found.collectives.add(state.collectives);
     }
 
+    /// Drops what would have ended the run if the run went on for long and nothing else happened: a sample, a sandbox or a test
+    /// printed it.
+    fn forget_outlived(&mut self, file: usize, steps: u64) {
+        let is_death =
+            |event: &Event| event.file == file && matches!(event.level, Level::Cause | Level::Secondary);
+        let is_outlived = |event: &Event| event.steps.saturating_add(OUTLIVED) <= steps;
+        if self.found.events.iter().filter(|event| is_death(event)).all(is_outlived) {
+            self.found.events.retain(|event| !is_death(event));
+        }
+    }
+
     /// Tries the rules of literals that begin in `from..to`.
     fn scan(&mut self, bytes: &[u8], from: usize, to: usize, state: &mut FileState) {
         let signatures = self.signatures;
-        let end = bytes.len().min(to + signatures.literal_bytes_max);
         // The current piece of a line, and the rules to try on it.
         let (mut piece, mut pending): ((usize, usize), Vec<usize>) = ((0, 0), Vec::new());
-        for found in signatures.automaton.find_overlapping_iter(&bytes[from..end]) {
-            let (literal, at) = (found.pattern().as_usize(), from + found.start());
-            if !state.active[literal] || at >= to {
-                continue;
+        signatures.literals.candidates(bytes, from, to, |literal, at| {
+            if !state.active[literal] || !signatures.literals.holds(literal, bytes, at) {
+                return;
             }
+            // What this line is looked at for may depend on the one before.
             if at >= piece.1 {
                 self.try_piece(bytes, piece, &mut pending, state);
-                piece = piece_around(bytes, at);
             }
             for &rule in &signatures.rules_of[literal] {
                 let is_idle = match signatures.rules[rule].about {
@@ -162,11 +176,17 @@ impl<'s> Scanner<'s> {
                     About::Mark(Mark::Step) => !state.progress.wants_more(),
                     _ => false,
                 };
-                if !is_idle && !pending.contains(&rule) {
+                if is_idle {
+                    continue;
+                }
+                if at >= piece.1 {
+                    piece = piece_around(bytes, at);
+                }
+                if !pending.contains(&rule) {
                     pending.push(rule);
                 }
             }
-        }
+        });
         self.try_piece(bytes, piece, &mut pending, state);
     }
 
@@ -197,7 +217,9 @@ impl<'s> Scanner<'s> {
     fn try_rule(&mut self, index: usize, moment: &Moment, state: &mut FileState) {
         let rule = &self.signatures.rules[index];
         let looks_closely = match rule.about {
-            About::Class(_) => rule.needs.is_some() || rule.unless_before.is_some(),
+            About::Class(_) => {
+                rule.needs.is_some() || rule.unless_before.is_some() || rule.unless_after.is_some()
+            }
             About::Judge(judge) => !judge.sums_up(),
             About::Mark(_) | About::Framework(_) | About::Suspicious(_) => false,
         };
@@ -267,7 +289,7 @@ impl<'s> Scanner<'s> {
         let rank = row.rank;
         let (stamp, is_chained, at) = (moment.stamp(), moment.is_chained(), self.evidence(moment));
         state.suspicions.push(Suspicion { rank, file, steps, stamp, is_chained, at });
-        state.progress.watch();
+        state.progress.watch(SURVIVED);
         state.matches[index] += 1;
         if state.matches[index] == SUSPICIONS_A_FILE {
             self.close(index, state);
@@ -329,7 +351,11 @@ impl<'s> Scanner<'s> {
         state: &mut FileState,
     ) {
         let rule = &self.signatures.rules[index];
-        let level = rule.level.unwrap_or(self.signatures.classes[class].level);
+        let mut level = rule.level.unwrap_or(self.signatures.classes[class].level);
+        if matches!(rule.about, About::Judge(_)) && level == Level::Cause && is_quiet(&moment.text) {
+            // Its logger calls it a warning: a batch was skipped, or an attempt made again.
+            level = Level::Survivable;
+        }
         state.matches[index] += 1;
         self.found.counts[class] += 1;
         if state.matches[index] <= EVENTS_A_RULE {
@@ -350,7 +376,7 @@ impl<'s> Scanner<'s> {
             state.survivable += u64::from(level == Level::Survivable);
             let (file, text, stamp) = (self.found.files.len() - 1, moment.shown(rule), moment.stamp());
             let (line, steps) = (moment.line, state.progress.steps);
-            state.progress.watch();
+            state.progress.watch(if level == Level::Survivable { SURVIVED } else { OUTLIVED });
             self.keep(Event { class, file, line, text, stamp, level, steps, verdict });
         }
     }

@@ -1,8 +1,8 @@
-//! Compiles the signatures of data/: classes, rules, and one automaton over all literals.
+//! Compiles the signatures of data/: classes, rules, and the search for all literals.
 
 use super::data::{LINES, THEMES};
+use super::literals::Literals;
 use super::text::regex;
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -145,6 +145,8 @@ pub struct Rule {
     pub unless: Option<Regex>,
     /// Must not match the lines before either.
     pub unless_before: Option<Regex>,
+    /// Must not match the lines after it, further than `unless` reads.
+    pub unless_after: Option<Regex>,
 }
 
 #[derive(Debug)]
@@ -153,10 +155,9 @@ pub struct Signatures {
     pub frameworks: Vec<String>,
     pub suspicious: Vec<Suspicious>,
     pub rules: Vec<Rule>,
-    pub automaton: AhoCorasick,
+    pub literals: Literals,
     /// The rules of each literal.
     pub rules_of: Vec<Vec<usize>>,
-    pub literal_bytes_max: usize,
 }
 
 #[derive(Deserialize)]
@@ -247,6 +248,7 @@ struct SignRow {
     needs: Option<String>,
     unless: Option<String>,
     unless_before: Option<String>,
+    unless_after: Option<String>,
 }
 
 impl Signatures {
@@ -349,24 +351,18 @@ impl Rules {
             needs: compiled(&sign.needs),
             unless: compiled(&sign.unless),
             unless_before: compiled(&sign.unless_before),
+            unless_after: compiled(&sign.unless_after),
         });
     }
 
     fn finish(self, classes: Vec<Class>, frameworks: Vec<String>, suspicious: Vec<Suspicious>) -> Signatures {
-        // A DFA reads one table entry a byte, whatever the number of literals; overlapping matches need the standard kind.
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::Standard)
-            .kind(Some(AhoCorasickKind::DFA))
-            .build(&self.literals)
-            .expect("some hundreds of short literals");
         Signatures {
             classes,
             frameworks,
             suspicious,
             rules: self.rules,
-            automaton,
+            literals: Literals::new(&self.literals),
             rules_of: self.rules_of,
-            literal_bytes_max: self.literals.iter().map(String::len).max().unwrap_or(0),
         }
     }
 }

@@ -7,6 +7,9 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Damaged files that an error names after the first.
+const FILES_NAMED: usize = 15;
+
 #[derive(clap::Args)]
 #[command(after_help = "\
 DIR is a run directory or one of its checkpoints/step-N.
@@ -52,17 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Verb::Verify { dir } => {
             let listed = verbs::verify(dir)?;
             show(args.json, &listed, "whole")?;
-            let damaged: Vec<&Listed> = listed.iter().filter(|entry| entry.damage.is_some()).collect();
-            if let Some(first) = damaged.first() {
-                let message = format!(
-                    "{} of {} checkpoints are damaged, the first is {}",
-                    damaged.len(),
-                    listed.len(),
-                    first.path.display()
-                );
-                return Err(Error::new("checkpoint-damaged", message)
-                    .hint("--resume=previous-good goes on from the newest that is whole"));
-            }
+            refuse_damaged(&listed)?;
         }
         Verb::Export { dir, to } => {
             let from = verbs::export(dir, to)?;
@@ -73,6 +66,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the error of damaged checkpoints: the first damaged file with its bytes, then the others.
+fn refuse_damaged(listed: &[Listed]) -> Result<()> {
+    let damaged: Vec<&Listed> = listed.iter().filter(|entry| entry.damage.is_some()).collect();
+    let mut lines = damaged.iter().flat_map(|entry| entry.damaged_lines());
+    let Some(first) = lines.next() else { return Ok(()) };
+    let error = lines.by_ref().take(FILES_NAMED).fold(Error::new("checkpoint-damaged", first), Error::fact);
+    let error = match lines.count() {
+        0 => error,
+        others => error.fact(format!("{others} more files; --json lists all of them")),
+    };
+    Err(error
+        .fact(format!("of {} checkpoints, {} damaged", listed.len(), damaged.len()))
+        .hint("restore the file from a copy")
+        .hint("--resume=previous-good goes on from the newest that is whole"))
 }
 
 fn show(as_json: bool, listed: &[Listed], sound: &str) -> Result<()> {

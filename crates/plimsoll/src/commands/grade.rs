@@ -3,24 +3,33 @@
 
 use crate::output::{self, Out};
 use plimsoll_base::{Error, Result};
-use plimsoll_reward::{Agreement, Disagreement, GraderAgreement, grade_jsonl};
+use plimsoll_reward::{Agreement, Disagreement, GraderAgreement, Grading, RESPONSE, RewardSpec};
+use plimsoll_text::{each_line_of, each_row_of};
+use serde_json::{Map, Value};
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-A line of FILE has `response` and `ground_truth`; `grader` overrides --reward; `correct` is compared with the score,
-and each line where they differ is listed with the reason.
+A row of FILE has `response` and `ground_truth`, or other columns that flags name; `grader` overrides --reward; `correct`
+is compared with the score, and each row where they differ is listed with the reason.
 
-Example:
-  plimsoll grade --reward math answers.jsonl")]
+Examples:
+  plimsoll grade --reward math answers.jsonl
+  plimsoll grade --reward gsm8k --response-column completion --answer-column answer completions.parquet")]
 pub struct Args {
     /// Any kind of a [[reward]] table, such as math, gsm8k, countdown, code or python:FILE.py:FUNCTION.
     #[arg(long, value_name = "KIND")]
     reward: String,
-    /// JSON lines; `-` is stdin.
+    /// The column with the response, a text or messages; TRL's files have `completion`.
+    #[arg(long, value_name = "NAME", default_value = RESPONSE)]
+    response_column: String,
+    /// The column with the answer.
+    #[arg(long, value_name = "NAME", default_value = "ground_truth")]
+    answer_column: String,
+    /// JSON lines or Parquet; `-` is JSON lines from stdin.
     file: PathBuf,
     /// Print JSON lines on stdout, which is the default.
     #[arg(long)]
@@ -28,31 +37,39 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let reader: Box<dyn BufRead> = match args.file.as_os_str() == "-" {
-        true => Box::new(std::io::stdin().lock()),
-        false => Box::new(BufReader::new(open(&args.file)?)),
-    };
+    let spec =
+        RewardSpec { answer_column: args.answer_column.clone(), ..RewardSpec::of_kind(args.reward.as_str()) };
+    let mut grading = Grading::new(spec, &args.response_column)?;
     let mut out = BufWriter::new(Out);
-    let graded = grade_jsonl(reader, &args.reward, &mut out);
-    // Scores before a bad line are valid and are shown.
+    let graded = each_row(&args.file, |line, row| {
+        let reply = grading.grade(line, row)?;
+        writeln!(out, "{reply}").map_err(|err| unwritten(&err))
+    });
+    // Scores before a bad row are valid and are shown.
     let flushed = out.flush();
-    let agreement = graded?;
-    flushed.map_err(|err| {
-        Error::new("io-error", format!("writing the scores: {err}")).hint("check where stdout goes")
-    })?;
-    output::note(quiet, &words(&agreement));
+    graded?;
+    flushed.map_err(|err| unwritten(&err))?;
+    output::note(quiet, &words(&grading.finish()));
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(path: &Path) -> Result<File> {
-    let hint = "give the path of a JSONL file, or `-` for stdin";
-    let file = File::open(path).map_err(|err| Error::io("data-missing", path, &err).hint(hint))?;
-    match file.metadata() {
-        Ok(metadata) if metadata.is_dir() => {
-            Err(Error::new("data-missing", format!("{} is a directory", path.display())).hint(hint))
-        }
-        _ => Ok(file),
+/// Calls `visit` with each row of a file, of stdin or of a pipe, and its number.
+fn each_row(path: &Path, visit: impl FnMut(usize, Map<String, Value>) -> Result<()>) -> Result<()> {
+    if path.as_os_str() == "-" {
+        return each_line_of(Path::new("stdin"), std::io::stdin().lock(), visit);
     }
+    let hint = "give the path of a JSONL or Parquet file, or `-` for stdin";
+    let missing = |err: std::io::Error| Error::io("data-missing", path, &err).hint(hint);
+    let metadata = std::fs::metadata(path).map_err(missing)?;
+    match (metadata.is_dir(), metadata.is_file()) {
+        (true, _) => Err(Error::new("data-missing", format!("{} is a directory", path.display())).hint(hint)),
+        (_, true) => each_row_of(path, visit),
+        (_, false) => each_line_of(path, BufReader::new(File::open(path).map_err(missing)?), visit),
+    }
+}
+
+fn unwritten(err: &std::io::Error) -> Error {
+    Error::new("io-error", format!("writing the scores: {err}")).hint("check where stdout goes")
 }
 
 fn words(agreement: &Agreement) -> String {

@@ -70,6 +70,7 @@ pub struct Args {
 
 /// Prints the plan; the exit code is the verdict.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    args.svg.as_deref().map_or(Ok(()), plimsoll_files::check_output_file)?;
     if let (Some(dir), Some(file)) = (&args.of_run, &args.svg) {
         return draw_run(dir, file, args.json, quiet);
     }

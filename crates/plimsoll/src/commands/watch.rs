@@ -51,6 +51,7 @@ pub struct Args {
 
 /// Serves until the process ends, or writes a file.
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    args.out.as_deref().map_or(Ok(()), plimsoll_files::check_output_file)?;
     let runs = Runs::open(&args.runs)?;
     if let Some(out) = &args.out {
         runs.read_all();

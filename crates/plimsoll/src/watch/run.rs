@@ -27,6 +27,14 @@ struct Peak {
     all_bytes: u64,
 }
 
+/// The processes that a run started, of which the load line is one part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Others {
+    planned_bytes: u64,
+    /// Highest reading.
+    measured_bytes: u64,
+}
+
 /// A run and the position up to which it was read.
 pub struct Run {
     pub name: String,
@@ -44,6 +52,7 @@ pub struct Run {
     /// By data set: (step, score).
     evals: BTreeMap<String, Vec<(u32, f64)>>,
     peaks: Vec<Peak>,
+    others: Others,
     trend: Value,
     notable: VecDeque<Value>,
     notable_left_out: u64,
@@ -75,6 +84,7 @@ impl Run {
             seconds_left: None,
             evals: BTreeMap::new(),
             peaks: Vec::new(),
+            others: Others::default(),
             trend: Value::Null,
             notable: VecDeque::new(),
             notable_left_out: 0,
@@ -186,6 +196,10 @@ impl Run {
 
     fn memory(&mut self, line: &Line<'_>) {
         let others = line.workers_bytes + line.supervisor_bytes;
+        self.others = Others {
+            planned_bytes: line.workers_planned_bytes + line.supervisor_planned_bytes,
+            measured_bytes: self.others.measured_bytes.max(others),
+        };
         for part in line.parts.iter().take(PARTS_MAX) {
             let at = match self.peaks.iter().position(|peak| peak.most.phase == part.phase) {
                 Some(at) => at,
@@ -240,6 +254,17 @@ impl Run {
         }
     }
 
+    /// Returns the highest reading of the trainer, its workers and its supervisor at one time.
+    fn all_peak_bytes(&self) -> Option<u64> {
+        self.peaks.iter().map(|peak| peak.all_bytes).max()
+    }
+
+    /// Returns the host memory that the plan has for all of them.
+    fn load_line_bytes(&self) -> Option<u64> {
+        let host = self.files.plan["pools"].as_array()?.iter().find(|pool| pool["pool"] == "host")?;
+        host["peak_bytes"].as_u64()
+    }
+
     /// Returns what changes with each step, in about a kilobyte.
     pub fn brief(&self) -> Value {
         let last = |name: &str| self.series.last(name);
@@ -263,6 +288,8 @@ impl Run {
             "rss_bytes": last("memory/host/step/measured"),
             "peak_bytes": self.peaks.iter().map(|peak| peak.all_bytes).max(),
             "planned_bytes": self.planned_bytes,
+            "all_peak_bytes": self.all_peak_bytes(),
+            "load_line_bytes": self.load_line_bytes(),
             "limit_bytes": self.limit_bytes,
             "num_warnings": self.num_warnings,
             "read_bytes": self.tail.offset,
@@ -292,6 +319,17 @@ impl Run {
             "dir": self.dir.display().to_string(),
             "plan": self.files.plan,
             "peaks": peaks.collect::<Vec<Value>>(),
+            "parts_of_host": {
+                "measured": self.all_peak_bytes(),
+                "trainer": {
+                    "planned_bytes": self.planned_bytes,
+                    "measured_bytes": self.peaks.iter().map(|peak| peak.most.rss_bytes).max(),
+                },
+                "workers": {
+                    "planned_bytes": self.others.planned_bytes,
+                    "measured_bytes": self.others.measured_bytes,
+                },
+            },
             "evals": self.evals,
             "trend": self.trend,
             "notable": self.notable,

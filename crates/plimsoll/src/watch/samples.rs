@@ -140,10 +140,21 @@ fn holds(row: &Value, words: &str) -> bool {
 /// Returns a row as the page shows it, in bounded size.
 fn shown(file: &str, row: &Value) -> Value {
     let mut out = json!({ "file": file });
-    for key in ["step", "set", "reward", "rewards", "response_tokens", "finish", "policy_version"] {
+    const SHORT: [&str; 9] = [
+        "step",
+        "set",
+        "prompt_index",
+        "sample",
+        "reward",
+        "rewards",
+        "response_tokens",
+        "finish",
+        "policy_version",
+    ];
+    for key in SHORT {
         out[key] = row[key].clone();
     }
-    for key in ["prompt", "response"] {
+    for key in ["prompt", "response", "ground_truth", "system_prompt"] {
         out[key] = text(&row[key]);
     }
     for key in ["logprobs", "token_chars"] {

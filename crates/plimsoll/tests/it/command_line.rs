@@ -92,7 +92,7 @@ fn grade_reads_stdin_and_keeps_what_came_before_a_bad_line() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stdout).lines().count(), 2);
     let stderr = text(&output.stderr);
-    assert!(stderr.starts_with("error[data-bad-json]: line 3"), "{stderr}");
+    assert!(stderr.starts_with("error[data-bad-json]: stdin:3: "), "{stderr}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn this_machine_is_checked_and_nothing_is_changed() {
         command(&["doctor", "--json"]).arg("--dir").arg(folder.path(".")).output().expect("the binary runs");
     let found = object(&output);
     let checks = found["checks"].as_array().expect("a list");
-    assert_eq!(checks.len(), 23);
+    assert_eq!(checks.len(), 24);
     for check in checks {
         assert!(check["why"].as_str().is_some_and(|why| why.len() > 20), "{check}");
         assert!(check["remedies"].as_array().is_some_and(|steps| !steps.is_empty()), "{check}");

@@ -171,7 +171,7 @@ fn a_damaged_checkpoint_is_named_and_passed_over_when_told_so() {
     let newest = "out/checkpoints/step-000003";
     flip(&folder, &format!("{newest}/state/optimizer.safetensors"));
     let named =
-        ["error[checkpoint-damaged]: ", "optimizer.safetensors: SHA-256", "step-000002, which is good"];
+        ["error[checkpoint-damaged]: ", "optimizer.safetensors: bytes ", "step-000002, which is good"];
     folder.train_refused("out", &["--resume"], 1, &named);
     let (run, json) =
         (folder.text_path("out"), plimsoll(&["checkpoint", "verify", &folder.text_path("out"), "--json"]));
@@ -179,7 +179,25 @@ fn a_damaged_checkpoint_is_named_and_passed_over_when_told_so() {
     let found: Value = serde_json::from_slice(&json.stdout).expect("one object");
     let damage = |i: usize| found["checkpoints"][i]["damage"].is_string();
     assert_eq!([damage(0), damage(1), damage(2)], [false, false, true], "{found}");
-    assert!(text(&plimsoll(&["checkpoint", "verify", &run]).stdout).contains("checkpoint-damaged"));
+    let file = &found["checkpoints"][2]["damaged_files"][0];
+    let range = &file["difference"]["ranges"][0];
+    let bytes = |key: &str| range[key].as_u64().expect("a byte");
+    let flipped = folder.read(&format!("{newest}/state/optimizer.safetensors")).len() as u64 / 2;
+    assert!(file["file"] == "state/optimizer.safetensors", "{found}");
+    assert!((bytes("first_byte")..=bytes("last_byte")).contains(&flipped), "{range}, byte {flipped}");
+    assert!(bytes("last_byte") - bytes("first_byte") < 16 << 10, "{range}");
+    // The error names the file, the bytes, the tensor and both sums.
+    let verified = plimsoll(&["checkpoint", "verify", &run]);
+    assert!(text(&verified.stdout).contains("checkpoint-damaged: state/optimizer.safetensors"));
+    let said = text(&verified.stderr);
+    let place = format!(
+        "step-000003/state/optimizer.safetensors: bytes {} to {} (`adam_",
+        bytes("first_byte"),
+        bytes("last_byte")
+    );
+    for part in [&place, " have CRC-32 ", "; SHA-256 ", ", expected ", "of 3 checkpoints, 1 damaged"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
     let said = folder.train("out", &["--resume=previous-good"]);
     assert!(said.contains("damaged, passed over: ") && said.contains("resumes after step 2"), "{said}");
     assert!(folder.result("out") == folder.result("whole"), "other bits");
@@ -214,8 +232,8 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
 
     let manifest = folder.path("out/checkpoints/step-000003/manifest.json");
     let good = fs::read_to_string(&manifest).expect("it is there");
-    fs::write(&manifest, good.replace("\"format\": 1", "\"format\": 2")).expect("a file");
-    let newer = ["error[checkpoint-newer]: ", "format 2", "up to 1"];
+    fs::write(&manifest, good.replace("\"format\": 2", "\"format\": 3")).expect("a file");
+    let newer = ["error[checkpoint-newer]: ", "format 3", "up to 2"];
     folder.train_refused("out", &["--resume"], 1, &newer);
     check_refused(
         &["checkpoint", "export", &folder.text_path("out"), "--to", &folder.text_path("x")],

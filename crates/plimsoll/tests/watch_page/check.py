@@ -13,7 +13,7 @@ HOSTILE = "<img src=x onerror=\"console.log('xss')\"><script>console.log('xss')<
 
 def step(n, steps):
     reward = (n % 10) / 10
-    metrics = {"reward": reward, "entropy": 0.3, "kl": None, "completions/mean_length": 4.5, "grad_norm": 1.5}
+    metrics = {"reward": reward, "entropy": 0.3, "kl": 0.0, "kl_to_rollout": 0.01, "completions/mean_length": 4.5, "grad_norm": 1.5}
     metrics |= {"time/rollout": 1.0, "time/update": 2.0, "tokens_per_second/rollout": 900.0}
     metrics |= {"memory/host/step/measured": 9e7, "memory/host/step/planned": 1e8, HOSTILE: 1.0}
     event = {"event": "step", "step": n, "steps": steps, "reward": reward, "planned_bytes": 10**8, "metrics": metrics}
@@ -22,7 +22,8 @@ def step(n, steps):
 
 def memory(n):
     part = {"phase": "update", "planned_bytes": 10**8, "rss_bytes": 9 * 10**7}
-    return json.dumps({"event": "memory", "step": n, "parts": [part]}) + "\n"
+    others = {"workers_bytes": 2 * 10**7, "workers_planned_bytes": 5 * 10**7, "supervisor_planned_bytes": 10**7}
+    return json.dumps({"event": "memory", "step": n, "parts": [part]} | others) + "\n"
 
 
 def make(folder, name, first, last):
@@ -34,9 +35,10 @@ def make(folder, name, first, last):
     lines += [step(n, 100) + memory(n) for n in range(first, last + 1)]
     (directory / "events.jsonl").write_text("".join(lines))
     region = {"name": HOSTILE, "pool": "host", "phases": ["resident"], "bytes": 10**8, "place": "arena"}
-    pool = {"limit_bytes": 2 * 10**8, "limit_source": HOSTILE, "peak_bytes": 10**8}
+    pool = {"limit_bytes": 2 * 10**8, "limit_source": HOSTILE, "peak_bytes": 16 * 10**7}
     (directory / "plan.json").write_text(json.dumps({"pools": {"host": pool}, "regions": [region]}))
-    rows = [{"step": 1, "prompt": HOSTILE, "response": "ab" + HOSTILE, "reward": i % 2, "set": HOSTILE,
+    rows = [{"step": 1, "prompt": HOSTILE, "response": "ab" + HOSTILE, "reward": i % 2, "set": HOSTILE, "prompt_index": 7, "sample": i,
+             "ground_truth": "42" + HOSTILE, "system_prompt": "Be brief." + HOSTILE,
              "logprobs": [-0.1, -2.5], "token_chars": [1, 1], "finish": "eos"} for i in range(30)]
     (directory / "samples/step-000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (directory / "run.toml").write_text(f"# {HOSTILE}\n")
@@ -46,6 +48,15 @@ def make(folder, name, first, last):
 def append(directory, text):
     with open(directory / "events.jsonl", "a") as log:
         log.write(text)
+
+
+# Words that are not wholly within their card.
+CLIPPED = """[...document.querySelectorAll(
+    '.values > span, .legend li, .load span, .limit span, .verdict, .tiles dd, .tiles small, .chart h3, .name')].filter((n) => {
+  const own = n.getBoundingClientRect(), card = (n.closest('.card, .tiles') || document.body).getBoundingClientRect();
+  const hides = (box) => getComputedStyle(box).overflow !== 'visible' && (box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1);
+  return own.left < card.left - 1 || own.right > card.right + 1 || own.bottom > card.bottom + 1 || hides(n) || hides(n.parentElement);
+}).map((n) => n.className + ' ' + n.textContent)"""
 
 
 def look_at(page, url, is_live):
@@ -60,12 +71,24 @@ def look_at(page, url, is_live):
             page.until("document.querySelectorAll('.hull .band').length > 0", "the memory picture")
             wide = page.run("document.documentElement.scrollWidth")
             assert wide <= width, f"{wide} pixels on a screen of {width}"
+            assert page.run(CLIPPED) == [], (width, page.run(CLIPPED))
+    # The load line is one, over the trainer and its workers, and both places show the same number.
+    below = "47.7 MiB below the load line"
+    for place in ("#hero", ".verdict"):
+        words = page.run(f"document.querySelector('{place}').textContent")
+        # Numbers and their units have a space between them that does not break.
+        assert below in " ".join(words.split()), words
+    titles = page.run("[...document.querySelectorAll('.chart h3')].map((n) => n.firstChild.textContent)")
+    assert "KL to the policy of the rollout" in titles and "KL to the reference" not in titles, titles
+    assert "Response length" in titles and "Episode length" not in titles, titles
     assert page.run("document.querySelectorAll('img, main script').length") == 0
     assert "xss" in page.run("document.querySelector('.what').textContent")
     unnamed = "[...document.querySelectorAll('button, input, select, a, [role=img]')].filter((n) => !(n.textContent.trim()"
     unnamed += " || n.getAttribute('aria-label') || n.closest('label'))).map((n) => n.outerHTML)"
     assert page.run(unnamed) == [], page.run(unnamed)
     assert page.run("document.querySelector('.area').getAttribute('aria-label')").startswith("Reward")
+    for words in ("ground truth 42", "system Be brief.", "prompt 7, sample 0 of its group"):
+        assert words in page.run("document.querySelector('.sample').textContent"), words
     page.run("document.querySelector('.chart details summary').click()")
     page.until("document.querySelectorAll('.chart table tbody tr').length > 3", "the table of a chart")
     page.run("document.querySelector('.token').focus()")

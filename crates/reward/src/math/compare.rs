@@ -1,4 +1,5 @@
-//! Two trees, one meaning? Lists as sets, tuples by place, relations up to a factor, sets by membership, the rest by value.
+//! Two trees, one meaning? Lists entry by entry in any order, tuples by place, relations up to a factor, sets by membership,
+//! the rest by value.
 
 use super::eval::{Fuel, Point, Value};
 use super::expr::{Expr, Rel};
@@ -34,7 +35,7 @@ impl Comparison<'_> {
             return places.len() == values.len()
                 && places.iter().zip(values).all(|(a, b)| self.same_at(a, b, depth + 1));
         }
-        let (truths, responses) = (items(truth), items(response));
+        let (truths, responses) = (self.entries(truth, depth), self.entries(response, depth));
         if truths.len() == 1 && responses.len() == 1 {
             return self.same_one(&truths[0], &responses[0], depth);
         }
@@ -45,10 +46,44 @@ impl Comparison<'_> {
         {
             return truths.is_empty() && responses.is_empty();
         }
-        // As sets: each has its like on the other side, so an entry given twice counts once.
-        let like = |a: &Expr, b: &Expr| self.same_one(a, b, depth + 1);
-        truths.iter().all(|a| responses.iter().any(|b| like(a, b)))
-            && responses.iter().all(|b| truths.iter().any(|a| like(a, b)))
+        // In any order, but each entry has one of its own on the other side: `1` is not `1,1`.
+        if truths.len() == responses.len() {
+            return self.pair_off(&truths, &responses, depth);
+        }
+        // Where the truth has several entries and repeats none, a response that repeats one says nothing else.
+        truths.len() > 1
+            && responses.len() > truths.len()
+            && self.different(truths.clone(), depth).len() == truths.len()
+            && self.pair_off(&truths, &self.different(responses, depth), depth)
+    }
+
+    fn pair_off(&self, truths: &[Expr], responses: &[Expr], depth: u32) -> bool {
+        let mut left: Vec<&Expr> = responses.iter().collect();
+        let mut takes_one = |a: &Expr| {
+            let like = left.iter().position(|b| self.same_one(a, b, depth + 1));
+            like.map(|at| left.swap_remove(at)).is_some()
+        };
+        truths.len() == responses.len() && truths.iter().all(&mut takes_one)
+    }
+
+    /// The entries of a list or set. In braces an entry that is written twice counts once.
+    fn entries(&self, expr: &Expr, depth: u32) -> Vec<Expr> {
+        let entries = items(expr);
+        match matches!(expr, Expr::Set(_)) && entries.len() <= ITEMS_MAX {
+            true => self.different(entries, depth),
+            false => entries,
+        }
+    }
+
+    /// Drops entries that are the same as one before them.
+    fn different(&self, entries: Vec<Expr>, depth: u32) -> Vec<Expr> {
+        let mut different: Vec<Expr> = Vec::with_capacity(entries.len());
+        for entry in entries {
+            if !different.iter().any(|known| self.same_one(known, &entry, depth + 1)) {
+                different.push(entry);
+            }
+        }
+        different
     }
 
     fn same_one(&self, truth: &Expr, response: &Expr, depth: u32) -> bool {

@@ -9,22 +9,40 @@ const FACTORIAL_MAX: i128 = 1500;
 /// Most terms of a sum that is added up.
 const TERMS_MAX: i128 = 500;
 
-/// Work that is left for one verdict.
-pub(crate) struct Fuel(Cell<u64>);
+/// How deep values may lie in each other; a level takes about 4 KiB of the stack.
+const DEPTH_MAX: u32 = 100;
+
+/// Work that is left for one verdict, and how deep in a tree it is.
+pub(crate) struct Fuel {
+    steps: Cell<u64>,
+    depth: Cell<u32>,
+}
 
 impl Fuel {
     pub(crate) fn new(steps: u64) -> Fuel {
-        Fuel(Cell::new(steps))
+        Fuel { steps: Cell::new(steps), depth: Cell::new(0) }
     }
 
     fn burn(&self, steps: u64) -> Option<()> {
-        let left = self.0.get().checked_sub(steps);
-        self.0.set(left.unwrap_or(0));
+        let left = self.steps.get().checked_sub(steps);
+        self.steps.set(left.unwrap_or(0));
         left.map(|_| ())
     }
 
     pub(crate) fn is_spent(&self) -> bool {
-        self.0.get() == 0
+        self.steps.get() == 0
+    }
+
+    /// Runs one level deeper, or gives up.
+    fn deeper<T>(&self, run: impl FnOnce() -> Option<T>) -> Option<T> {
+        let depth = self.depth.get();
+        if depth == DEPTH_MAX {
+            return None;
+        }
+        self.depth.set(depth + 1);
+        let result = run();
+        self.depth.set(depth);
+        result
     }
 }
 
@@ -79,6 +97,10 @@ impl Point<'_> {
     /// `radians`: degrees are converted, as in the argument of a sine; elsewhere their sign is dropped.
     fn eval(&self, expr: &Expr, scope: &Scope, radians: bool) -> Option<Value> {
         self.fuel.burn(1)?;
+        self.fuel.deeper(|| self.eval_here(expr, scope, radians))
+    }
+
+    fn eval_here(&self, expr: &Expr, scope: &Scope, radians: bool) -> Option<Value> {
         let number = |e: &Expr| self.scalar(e, scope, radians);
         let result = match expr {
             Expr::Number(text) => {

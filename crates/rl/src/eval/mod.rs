@@ -22,6 +22,7 @@ use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{DataSets, ModelReward, Positions, RolloutSpec, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
+use plimsoll_files::check_output_file;
 use plimsoll_memory::host::Host;
 use plimsoll_plan::{Facts, PerRole, check_positions, devices, plan_sampling, samples_kept};
 use plimsoll_reward::{Rewards, Scored};
@@ -161,9 +162,9 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
 }
 
 /// Runs the command `eval`: a model, data sets and rewards, without training. `rows_to`: a file for the prompts with
-/// their pass rates, `responses_to`: one for every response, both as JSON lines.
+/// their pass rates, `responses_to`: one for every response, both as JSON lines and checked before anything is opened.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>) -> Result<Value> {
-    let mut responses = responses_to.map(Responses::create).transpose()?;
+    [rows_to, responses_to].into_iter().flatten().try_for_each(check_output_file)?;
     devices::check(verb.run.device)?;
     let model = open_model(&verb.model, &verb.model_options)?;
     let text = text_model(&model, &verb.data)?;
@@ -195,6 +196,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
         answer_column: &run.data.answer_column,
         model_reward: None,
     };
+    let mut responses = responses_to.map(Responses::create).transpose()?;
     let (mut found, mut examples) = (Vec::with_capacity(sets.len()), Vec::with_capacity(sets.len()));
     for set in &sets {
         let mut write = |row: &KeptSample| responses.as_mut().map_or(Ok(()), |file| file.write(row));

@@ -1,8 +1,9 @@
 //! The rows of evaluated data with their pass rates, as JSON lines for `data.pass_rate_column` of a run file.
 
 use crate::{data::dataset::Item, eval::sets::EvalSet};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::Result;
 use plimsoll_config::Data;
+use plimsoll_files::output_error;
 use plimsoll_run::scores::EvalReport;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -15,7 +16,7 @@ const COLUMN: &str = "pass_rate";
 /// Writes every evaluated prompt with its other columns and its pass rate: the share of its responses to which the
 /// first reward gave 1 or more. The file is complete or absent.
 ///
-/// Errors: `write-failed`, `disk-full`.
+/// Errors: `output-unwritable`, `disk-full`.
 pub fn write(path: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport]) -> Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -23,8 +24,7 @@ pub fn write(path: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport])
     let written = rows(part, data, sets, reports).and_then(|()| fs::rename(part, path));
     written.map_err(|err| {
         let _ = fs::remove_file(part);
-        let slug = if err.kind() == std::io::ErrorKind::StorageFull { "disk-full" } else { "write-failed" };
-        Error::io(slug, path, &err).hint("give --pass-rates a path that can be written")
+        output_error(path, &err)
     })
 }
 

@@ -1,8 +1,8 @@
 //! The manifest of a checkpoint: its files, with the length and checksum of each. It carries its own checksum, so that
 //! any changed byte of a checkpoint is found, and it is read first.
 
-use plimsoll_base::{Error, Result};
-use plimsoll_files::{FileRecord, digest, record_of};
+use plimsoll_base::{Error, Result, shown};
+use plimsoll_files::{Difference, FileRecord, difference, digest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use std::path::{Component, Path};
 
 /// Its file name in a checkpoint.
 pub const MANIFEST: &str = "manifest.json";
-/// The newest checkpoint format that this build writes and reads.
-pub const FORMAT: u64 = 1;
+/// The newest checkpoint format that this build writes and reads. Format 1 has no sums of pieces.
+pub const FORMAT: u64 = 2;
 /// Longest manifest; a larger file is something else.
 const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
@@ -30,6 +30,17 @@ pub struct Manifest {
     pub version: String,
     /// Files by path in the folder; the manifest itself is not listed.
     pub files: BTreeMap<String, FileRecord>,
+}
+
+/// A file of a checkpoint that is not what was written.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// Its path in the checkpoint.
+    pub file: String,
+    /// What is wrong with it: the bytes, the tensors, the sums.
+    pub what: String,
+    /// None where it could not be read.
+    pub difference: Option<Difference>,
 }
 
 impl Manifest {
@@ -61,18 +72,20 @@ impl Manifest {
             return Err(damaged(&path, &format!("{} bytes, the limit is {MANIFEST_BYTES_MAX}", meta.len())));
         }
         let text = fs::read_to_string(&path).map_err(|err| damaged(&path, &err.to_string()))?;
-        let mut value: Value =
-            serde_json::from_str(&text).map_err(|err| damaged(&path, &format!("not valid JSON: {err}")))?;
+        let mut value: Value = serde_json::from_str(&text).map_err(|err| {
+            let what = format!("not valid JSON at byte {}: {err}", byte_of(&text, err.line(), err.column()));
+            damaged(&path, &what)
+        })?;
         match value["format"].as_u64() {
             Some(format) if format > FORMAT => return Err(newer(&path, format, &value)),
             Some(_) => {}
             None => return Err(damaged(&path, "it names no format")),
         }
-        value.as_object_mut().expect("it has a member").shift_remove("sha256");
+        let sealed = value.as_object_mut().expect("it has a member").shift_remove("sha256");
         let manifest: Manifest =
             serde_json::from_value(value).map_err(|err| damaged(&path, &err.to_string()))?;
         if manifest.to_text() != text {
-            return Err(damaged(&path, "its own checksum does not match"));
+            return Err(damaged(&path, &self_difference(&text, &manifest, sealed.as_ref())));
         }
         Ok(manifest)
     }
@@ -81,39 +94,71 @@ impl Manifest {
     ///
     /// Errors: `checkpoint-damaged` names the first such file and lists the others.
     pub fn verify(&self, folder: &Path) -> Result<()> {
-        let mut findings = self.files.iter().filter_map(|(name, record)| {
-            check(folder, name, record).err().map(|what| (folder.join(name), what))
-        });
-        let Some((path, what)) = findings.next() else { return Ok(()) };
-        let error = damaged(&path, &what);
-        Err(findings.fold(error, |error, (path, what)| error.fact(format!("{}: {what}", path.display()))))
+        let mut findings = self.findings(folder).into_iter();
+        let Some(Finding { file, what, .. }) = findings.next() else { return Ok(()) };
+        let error = damaged(&folder.join(file), &what);
+        let line = |Finding { file, what, .. }| format!("{}: {what}", folder.join(file).display());
+        Err(findings.map(line).fold(error, Error::fact))
+    }
+
+    /// Reads every file and returns those that are not what the manifest says.
+    pub fn findings(&self, folder: &Path) -> Vec<Finding> {
+        let found = |(name, record): (&String, &FileRecord)| {
+            let (what, difference) = check(folder, name, record).err()?;
+            Some(Finding { file: name.clone(), what, difference })
+        };
+        self.files.iter().filter_map(found).collect()
     }
 }
 
-fn check(folder: &Path, name: &str, expect: &FileRecord) -> std::result::Result<(), String> {
+/// Returns the byte of a place that a JSON error names.
+fn byte_of(text: &str, line: usize, column: usize) -> usize {
+    let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    (before + column.saturating_sub(1)).min(text.len())
+}
+
+/// Describes how a manifest differs from what it says of itself.
+fn self_difference(text: &str, manifest: &Manifest, sealed: Option<&Value>) -> String {
+    let again = manifest.to_text();
+    let first = text.bytes().zip(again.bytes()).position(|(a, b)| a != b);
+    let at = first.unwrap_or(text.len().min(again.len()));
+    let sum = |text: &str| serde_json::from_str::<Value>(text).ok()?["sha256"].as_str().map(str::to_string);
+    match (sealed.and_then(Value::as_str), sum(&again)) {
+        (Some(sealed), Some(found)) if sealed != found => {
+            format!("its own checksum does not match: SHA-256 {found}, expected {}", shown(sealed))
+        }
+        _ => {
+            format!("its own checksum does not match: from byte {at} on it is not the text that was written")
+        }
+    }
+}
+
+/// What is wrong with a file: words, and where it differs if it can be read.
+type Wrong = (String, Option<Difference>);
+
+fn check(folder: &Path, name: &str, expect: &FileRecord) -> std::result::Result<(), Wrong> {
     let mut parts = Path::new(name).components();
     if !parts.all(|part| matches!(part, Component::Normal(_))) {
-        return Err("the manifest names a place outside the checkpoint".into());
+        return Err(("the manifest names a place outside the checkpoint".into(), None));
     }
     let path = folder.join(name);
     for above in path.ancestors().take_while(|above| *above != folder) {
         if above.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
-            return Err("it is a symbolic link, a checkpoint holds files".into());
+            return Err(("it is a symbolic link, a checkpoint holds files".into(), None));
         }
     }
     match path.symlink_metadata() {
-        Err(err) if err.kind() == ErrorKind::NotFound => return Err("it is missing".into()),
-        Err(err) => return Err(err.to_string()),
-        Ok(meta) if !meta.is_file() => return Err("it is not a regular file".into()),
-        Ok(meta) if meta.len() != expect.bytes => {
-            return Err(format!("{} bytes, expected {}", meta.len(), expect.bytes));
+        Err(err) if err.kind() == ErrorKind::NotFound => {
+            return Err((format!("it is missing, {} bytes are expected", expect.bytes), None));
         }
+        Err(err) => return Err((err.to_string(), None)),
+        Ok(meta) if !meta.is_file() => return Err(("it is not a regular file".into(), None)),
         Ok(_) => {}
     }
-    let found = record_of(&path).map_err(|err| err.to_string())?;
-    match found.sha256 == expect.sha256 {
-        true => Ok(()),
-        false => Err(format!("SHA-256 {}, expected {}", found.sha256, expect.sha256)),
+    match difference(&path, expect) {
+        Ok(None) => Ok(()),
+        Ok(Some(difference)) => Err((difference.to_string(), Some(difference))),
+        Err(err) => Err((err.to_string(), None)),
     }
 }
 
@@ -188,7 +233,7 @@ mod tests {
         let weights = path.join("model.safetensors");
         fs::rename(&weights, path.join("elsewhere")).unwrap();
         let error = manifest.verify(&path).unwrap_err();
-        assert!(error.message.ends_with("model.safetensors: it is missing"), "{error}");
+        assert!(error.message.ends_with("model.safetensors: it is missing, 7 bytes are expected"), "{error}");
         std::os::unix::fs::symlink("elsewhere", &weights).unwrap();
         assert!(manifest.verify(&path).unwrap_err().message.contains("symbolic link"));
         let newer = Manifest { format: FORMAT + 1, version: "9.0.0".into(), ..manifest };
@@ -199,7 +244,46 @@ mod tests {
         fs::remove_file(path.join(MANIFEST)).unwrap();
         fs::create_dir(path.join(MANIFEST)).unwrap();
         assert!(Manifest::read(&path).unwrap_err().message.ends_with("it is not a regular file"));
-        let outside = FileRecord { bytes: 0, sha256: String::new() };
-        assert!(check(&path, "../x", &outside).unwrap_err().contains("outside"));
+        let outside = FileRecord { bytes: 0, sha256: String::new(), pieces: None };
+        assert!(check(&path, "../x", &outside).unwrap_err().0.contains("outside"));
+    }
+
+    #[test]
+    fn damage_is_named_by_its_bytes_and_format_1_by_its_digest() {
+        let (_folder, path, manifest) = checkpoint();
+        fs::write(path.join("model.safetensors"), "weighty").unwrap();
+        let found = manifest.findings(&path);
+        assert!(matches!(&found[..], [one] if one.file == "model.safetensors"), "{found:?}");
+        let [range] = &found[0].difference.as_ref().expect("it was read").ranges[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!((range.first_byte, range.last_byte), (0, 6));
+        let error = manifest.verify(&path).unwrap_err();
+        assert!(
+            error.message.contains("model.safetensors: bytes 0 to 6 (its header) have CRC-32 "),
+            "{error}"
+        );
+        let mut older = Manifest { format: 1, ..manifest };
+        older.files.values_mut().for_each(|record| record.pieces = None);
+        fs::write(path.join(MANIFEST), older.to_text()).unwrap();
+        let error = Manifest::read(&path).and_then(|manifest| manifest.verify(&path)).unwrap_err();
+        assert!(error.message.contains("model.safetensors: SHA-256 "), "{error}");
+    }
+
+    #[test]
+    fn damage_to_the_manifest_is_named_by_its_byte_or_its_digests() {
+        let (_folder, path, manifest) = checkpoint();
+        let good = manifest.to_text();
+        let with = |text: String| {
+            fs::write(path.join(MANIFEST), text).unwrap();
+            Manifest::read(&path).unwrap_err().message
+        };
+        let comma = good.find(',').expect("members");
+        let message = with(good.replacen(',', ";", 1));
+        assert!(message.contains(&format!("not valid JSON at byte {comma}: ")), "{message}");
+        let message = with(good.replacen("\"step\": 3", "\"step\": 4", 1));
+        assert!(message.contains("checksum does not match: SHA-256 "), "{message}");
+        let message = with(good.replacen("\"step\": 3", "\"step\":  3", 1));
+        assert!(message.contains(": from byte "), "{message}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `step-N/` is a Hugging Face model (weights, configuration, tokenizer) with two additions: `state/`, which holds the
 //! optimizer's states, the critic with its own, samples that wait for their steps, the run file as resolved and every
-//! counter of the run, and `manifest.json` with the length and SHA-256 of each file. Tensors are stored as logical rows
+//! counter of the run, and `manifest.json` with the length, the SHA-256 and the sums of pieces of each file. Tensors are stored as logical rows
 //! under Hugging Face names, never in a device's element order, so a checkpoint does not depend on the machine; the
 //! bits of later steps do, which is why `state.json` records the machine, build and plan.
 
@@ -14,7 +14,7 @@ mod state;
 mod store;
 pub mod verbs;
 
-pub use manifest::{FORMAT, MANIFEST, Manifest};
+pub use manifest::{FORMAT, Finding, MANIFEST, Manifest};
 pub use numbers::{exact, exact_map, exact_option};
 pub use retention::Retention;
 pub use saver::Saver;

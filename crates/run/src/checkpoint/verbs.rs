@@ -1,8 +1,8 @@
 //! The checkpoint commands that need no device: list, verify, export.
 
-use super::{Manifest, RunState, STATE, Store};
+use super::{Finding, Manifest, RunState, STATE, Store};
 use plimsoll_base::{Error, Result};
-use plimsoll_files::fsync_dir;
+use plimsoll_files::{check_output_folder, fsync_dir, output_error};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
@@ -23,6 +23,20 @@ pub struct Listed {
     pub eval: Option<f64>,
     /// The error message of its damage.
     pub damage: Option<String>,
+    /// The files that are not what was written, after `verify`.
+    pub damaged_files: Vec<Finding>,
+}
+
+impl Listed {
+    /// Returns a line for each damaged file: its path, its bytes and its sums.
+    pub fn damaged_lines(&self) -> Vec<String> {
+        let line = |found: &Finding| format!("{}: {}", self.path.join(&found.file).display(), found.what);
+        match (&self.damage, &self.damaged_files[..]) {
+            // The manifest itself, which the message names.
+            (Some(damage), []) => vec![damage.clone()],
+            (_, files) => files.iter().map(line).collect(),
+        }
+    }
 }
 
 /// Lists the checkpoints of a run, ascending, or the one at `path`. Reads manifests, not files.
@@ -41,28 +55,33 @@ pub fn list(path: &Path) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Reads every file of the checkpoints of a run, or of the one at `path`.
+/// Reads every file of the checkpoints of a run, or of the one at `path`, and finds the bytes that differ.
 ///
 /// Errors: `checkpoint-missing`. Damage to a checkpoint is reported in its entry.
 pub fn verify(path: &Path) -> Result<Vec<Listed>> {
     let mut listed = list(path)?;
     for entry in listed.iter_mut().filter(|entry| entry.damage.is_none()) {
-        let verified = Manifest::read(&entry.path).and_then(|manifest| manifest.verify(&entry.path));
-        entry.damage = verified.err().map(|error| words(&error));
+        match Manifest::read(&entry.path) {
+            Err(error) => entry.damage = Some(words(&error)),
+            Ok(manifest) => entry.damaged_files = manifest.findings(&entry.path),
+        }
+        if !entry.damaged_files.is_empty() {
+            let names: Vec<&str> = entry.damaged_files.iter().map(|found| found.file.as_str()).collect();
+            entry.damage = Some(format!("checkpoint-damaged: {}", names.join(", ")));
+        }
     }
     Ok(listed)
 }
 
 /// Copies the newest checkpoint of a run, or the one at `path`, as a plain Hugging Face folder. It gets its name when
-/// it is complete.
+/// it is complete; the place is checked before the checkpoint is read.
 ///
-/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `disk-full`, `write-failed`.
+/// Errors: `checkpoint-missing`, `checkpoint-damaged`, `checkpoint-newer`, `export-exists`, `output-unwritable`,
+/// `disk-full`, `write-failed`.
 pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let mut listed = list(path)?;
     let newest = listed.iter().rposition(|entry| entry.latest).unwrap_or(listed.len() - 1);
     let entry = listed.swap_remove(newest);
-    let manifest = Manifest::read(&entry.path)?;
-    manifest.verify(&entry.path)?;
     if to.symlink_metadata().is_ok() {
         return Err(Error::usage("export-exists", format!("{} already exists", to.display()))
             .hint("choose another folder, or remove it"));
@@ -72,6 +91,9 @@ pub fn export(path: &Path, to: &Path) -> Result<Listed> {
             .hint("give a folder that does not exist yet")
     })?;
     let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_output_folder(above)?;
+    let manifest = Manifest::read(&entry.path)?;
+    manifest.verify(&entry.path)?;
     let part = above.join(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
     let is_model = |file: &&String| !file.starts_with(STATE);
     let copied = fs::create_dir_all(above).and_then(|()| fs::create_dir(&part)).and_then(|()| {
@@ -80,7 +102,7 @@ pub fn export(path: &Path, to: &Path) -> Result<Listed> {
     let finished = copied.and_then(|()| fs::rename(&part, to));
     if let Err(err) = finished {
         let _ = fs::remove_dir_all(&part);
-        return Err(crate::run_dir::unwritable(to, &err));
+        return Err(output_error(to, &err));
     }
     fsync_dir(above)?;
     Ok(entry)
@@ -128,6 +150,7 @@ fn entry(path: PathBuf, latest: Option<&Path>) -> Listed {
         best: false,
         eval: None,
         damage: None,
+        damaged_files: Vec::new(),
     };
     match Manifest::read(&blank.path) {
         Err(error) => Listed { damage: Some(words(&error)), ..blank },

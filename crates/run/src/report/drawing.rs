@@ -42,9 +42,10 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
         .map(|(i, (name, points))| Curve { class: format!("c{}", 1 + i % COLOURS), name, points })
         .collect();
     let mean = |points| vec![Curve { class: "c1".into(), name: "mean", points }];
-    let lengths = match curves.episode_lengths.is_empty() {
-        true => ("response length in tokens", mean(&curves.lengths)),
-        false => ("episode length in frames", mean(&curves.episode_lengths)),
+    // Small policies have no responses, and in the first steps maybe no episode that ended.
+    let lengths = match curves.lengths.is_empty() {
+        false => ("response length in tokens", mean(&curves.lengths)),
+        true => ("episode length in frames", mean(&curves.episode_lengths)),
     };
     let panels = match curves.losses.is_empty() {
         true => [

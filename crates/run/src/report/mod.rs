@@ -18,8 +18,10 @@ pub(crate) const SIDE_BY_SIDE: &str = "samples/side_by_side.md";
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub curves: Curves,
-    /// Responses of the first and the last evaluation, or of the first and the last step.
+    /// Responses to the same prompts in the first and the last evaluation, or in the first and the last step.
     pub pairs: Vec<Pair>,
+    /// True if there are samples of before and after, with or without a prompt in common.
+    has_both: bool,
 }
 
 impl Report {
@@ -33,13 +35,15 @@ impl Report {
         let evaluated = sets.iter().map(|set| (name(0, set), name(steps, set)));
         let files = evaluated.chain([(step_name(1), step_name(steps))]);
         let folder = dir.join("samples");
-        let mut pairs = Vec::new();
+        let (mut pairs, mut has_both) = (Vec::new(), false);
         for (first, last) in files.filter(|(first, last)| first != last) {
-            if pairs.is_empty() {
-                pairs = samples::pairs(&folder, &first, &last)?;
+            if pairs.is_empty()
+                && let Some(found) = samples::pairs(&folder, &first, &last)?
+            {
+                (pairs, has_both) = (found, true);
             }
         }
-        Ok(Report { curves, pairs })
+        Ok(Report { curves, pairs, has_both })
     }
 }
 
@@ -49,7 +53,7 @@ impl Report {
 pub fn write(dir: &RunDir, title: &str, steps: u32) -> Result<()> {
     let report = Report::read(dir.path(), steps)?;
     dir.write_text(CURVES_SVG, &drawing::draw(&report.curves, title))?;
-    if report.pairs.is_empty() {
+    if !report.has_both {
         return Ok(());
     }
     dir.write_text(SIDE_BY_SIDE, &samples::markdown(&report.pairs, title))

@@ -5,6 +5,15 @@ use crate::setting::{Setting, unquote};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
+/// Longest path of a key: each line below a section repeats the section's path.
+const PATH_BYTES_MAX: usize = 512;
+
+/// Returns the path of `key` in the section `outer`, or nothing if it is longer than a path is.
+fn path_of(outer: &str, key: &str) -> Option<String> {
+    let path = if outer.is_empty() { key.to_string() } else { format!("{outer}.{key}") };
+    (path.len() <= PATH_BYTES_MAX).then_some(path)
+}
+
 /// `key: value`, lists in brackets or with dashes; a nested key is `outer.inner`.
 pub(crate) fn yaml(text: &str) -> Vec<Setting> {
     let mut given: Vec<Setting> = Vec::new();
@@ -22,21 +31,22 @@ pub(crate) fn yaml(text: &str) -> Vec<Setting> {
             }
             continue;
         }
-        let Some((key, value)) = content.split_once(':') else {
+        while outer.last().is_some_and(|(depth, _)| *depth >= indent) {
+            outer.pop();
+        }
+        let section = outer.last().map_or("", |(_, path)| path);
+        let found = content
+            .split_once(':')
+            .and_then(|(key, value)| Some((path_of(section, unquote(key.trim()))?, unquote(value.trim()))));
+        let Some((path, value)) = found else {
             let unreadable = Some("not read as YAML");
             given.push(Setting { unreadable, ..Setting::new(content, "", line) });
             continue;
         };
-        while outer.last().is_some_and(|(depth, _)| *depth >= indent) {
-            outer.pop();
-        }
-        let path: Vec<&str> =
-            outer.iter().map(|(_, name)| name.as_str()).chain([unquote(key.trim())]).collect();
-        let value = unquote(value.trim());
-        given.push(Setting::new(path.join("."), value, line));
+        given.push(Setting::new(path.clone(), value, line));
         if value.is_empty() {
             // A section, or a list: its own line goes if sections follow.
-            outer.push((indent, unquote(key.trim()).into()));
+            outer.push((indent, path));
         }
     }
     let sections: Vec<String> = given.iter().map(|one| format!("{}.", one.key)).collect();
@@ -57,7 +67,11 @@ pub(crate) fn json(text: &str) -> Option<Vec<Setting>> {
 
 fn flatten(path: &str, object: &Map<String, Value>, given: &mut Vec<Setting>) {
     for (key, value) in object {
-        let key = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let Some(key) = path_of(path, key) else {
+            let unreadable = Some("its name is too long");
+            given.push(Setting { unreadable, ..Setting::new(key.clone(), "", 0) });
+            continue;
+        };
         let value = match value {
             Value::Object(inner) => {
                 flatten(&key, inner, given);

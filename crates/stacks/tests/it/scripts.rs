@@ -187,6 +187,8 @@ fn r_reading_was_quadratic() {
             ),
         ),
         ("verl", format!("data:\n  seed: {}\n{}", half("x"), half("  a: ${data.seed}\n"))),
+        ("verl", format!("{}:\n{}", half("x"), half(" a:\n  b: 1\n"))),
+        ("verl", format!("{{\"{}\": {{{}\"b\": 1}}}}", half("x"), numbered("\"", "\": 1,", 40_000))),
         ("trl", whole("GRPOConfig(")),
         ("trl", format!("GRPOConfig({})", whole("seed=1,"))),
         ("trl", format!("GRPOConfig(seed={})", whole("-"))),

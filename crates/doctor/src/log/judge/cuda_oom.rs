@@ -14,6 +14,8 @@ const CONTEXT_MAX: u64 = 700 << 20;
 const CONTEXTS_MIN: usize = 6;
 /// Larger requests are overflows.
 const REQUEST_MAX: f64 = 64.0 * (1u64 << 40) as f64;
+/// No machine has more. Some versions print 17179869184.00 GiB; what a message names adds up without overflow.
+const SIZE_MAX: f64 = (1u64 << 56) as f64;
 /// What a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
 const BESIDE_TENSORS: u64 = 3 << 30;
 
@@ -34,11 +36,11 @@ const INNERMOST: usize = 18;
 static NUMBERS: LazyLock<[Regex; 8]> = LazyLock::new(|| {
     const SIZE: &str = r"([\d.]+)\s?([KMGTP]?i?B|bytes)";
     [
-        format!(r"(?i)tried to allocate (?:more than )?{SIZE}"),
-        format!(r"total capacity of {SIZE}|{SIZE} total capacity"),
+        format!(r"(?i)tried to allocate (?:more than )?{SIZE}|Requested *: {SIZE}"),
+        format!(r"total capaci?ty of {SIZE}|{SIZE} total capacity|Device limit *: {SIZE}"),
         format!(r"of which {SIZE} is free|{SIZE} free\b"),
         format!(r"this process has {SIZE} memory in use"),
-        format!(r"{SIZE} is allocated by PyTorch|{SIZE} already allocated"),
+        format!(r"{SIZE} is allocated by PyTorch|{SIZE} already allocated|Currently allocated *: {SIZE}"),
         format!(r"{SIZE} is reserved by PyTorch but unallocated"),
         format!(r"{SIZE} reserved in total"),
         format!(r"{SIZE} allocated in private pools"),
@@ -163,7 +165,9 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
     if frames.startup.is_match(&all) && !frames.serving.is_match(&inner) {
         return named("vllm-startup-oom", "the rollout engine was starting");
     }
-    let in_body = frames.body.is_match(&moment.innermost(4));
+    // The loss of a package for attention is work on logits too.
+    let last = moment.innermost(4);
+    let in_body = frames.body.is_match(&last) && !frames.logits.is_match(&last);
     if !in_body && (frames.logits.is_match(&all) || frames.logprobs.is_match(&inner)) {
         return named("cuda-oom-logits", &logits_reason(numbers));
     }
@@ -226,7 +230,8 @@ impl Numbers {
     fn parse(text: &str) -> Numbers {
         let part = |at: usize| -> Option<(String, f64)> {
             let found = NUMBERS[at].captures(text)?;
-            let (number, unit) = found.get(1).zip(found.get(2)).or_else(|| found.get(3).zip(found.get(4)))?;
+            let pair = |group: usize| found.get(group).zip(found.get(group + 1));
+            let (number, unit) = [1, 3, 5].into_iter().find_map(pair)?;
             let (number, unit) = (number.as_str().trim_end_matches('.'), unit.as_str());
             Some((format!("{number} {unit}"), bytes(number, unit)?))
         };
@@ -364,7 +369,7 @@ fn shown(bytes: u64) -> String {
 fn bytes(number: &str, unit: &str) -> Option<f64> {
     let number: f64 = number.trim_end_matches('.').parse().ok()?;
     let power = "KMGTP".find(unit.chars().next()?.to_ascii_uppercase()).map_or(0, |at| 10 * (at + 1));
-    Some(number * (1u64 << power) as f64)
+    Some((number * (1u64 << power) as f64).min(SIZE_MAX))
 }
 
 #[cfg(test)]
@@ -392,6 +397,15 @@ mod tests {
         assert_eq!((numbers.capacity, numbers.unallocated), (gib(23.0), gib(0.5)));
         assert_eq!(numbers.fragmentation(), None);
         assert!(numbers.other_processes().is_some());
+    }
+
+    /// A sum of two sizes overflowed.
+    #[test]
+    fn r_sizes_beyond_any_machine() {
+        let text = "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 17179869184.00 GiB of which 9e99 MiB is free. Process 1 has 17179869184.00 GiB memory in use. Process 2 has 17179869184.00 GiB memory in use. Of the allocated memory 17179869184.00 GiB is allocated by PyTorch, and 17179869184.00 GiB is reserved by PyTorch but unallocated.";
+        let numbers = Numbers::parse(text);
+        assert_eq!(numbers.tensors(), 1 << 57);
+        assert!(!numbers.is_own(1 << 56));
     }
 
     #[test]

@@ -2,17 +2,19 @@
 const CHARTS = [
   { id: "reward", title: "Reward", lines: ["reward"], evals: true },
   { id: "return", title: "Episode return", lines: ["episode/return_mean_100", "episode/return", "episode/return_mean"], first: true },
-  { id: "length", title: "Response length", unit: "tokens", lines: ["completions/mean_length", "episode/length_mean"], first: true },
+  { id: "length", title: "Response length", unit: "tokens", lines: ["completions/mean_length"] },
+  { id: "frames-of", title: "Episode length", unit: "frames", lines: ["episode/length_mean"] },
   { id: "entropy", title: "Entropy", unit: "nats", lines: ["entropy"] },
-  { id: "kl", title: "KL to the reference", unit: "nats", lines: ["kl", "kl_to_rollout"], first: true },
+  { id: "kl", title: "KL to the reference", unit: "nats", lines: ["kl"], nonzero: true },
+  { id: "drift", title: "KL to the policy of the rollout", unit: "nats", lines: ["kl_to_rollout"], nonzero: true },
   { id: "throughput", title: "Throughput", unit: "tokens/s", lines: ["tokens_per_second/rollout", "tokens_per_second/update"], zero: true },
   { id: "frames", title: "Throughput", unit: "frames/s", lines: ["frames_per_second"], zero: true },
   { id: "loss", title: "Loss", lines: ["loss", "loss/policy"], first: true },
   { id: "value", title: "Value loss", lines: ["loss/value"] },
   { id: "grad", title: "Gradient norm", lines: ["grad_norm"], zero: true },
 ];
-const HOST = { id: "hosttrend", title: "Host memory over the run", lines: ["memory/host/step/measured", "host/anon", "host/file", "host/shmem"],
-  names: ["measured", "anonymous", "files", "shared"], load: "memory/host/step/planned", loadName: "load line of the trainer", format: bytes, zero: true };
+const HOST = { id: "hosttrend", title: "Host memory of the trainer", lines: ["memory/host/step/measured", "host/anon", "host/file", "host/shmem"],
+  names: ["measured", "anonymous", "files", "shared"], plan: "memory/host/step/planned", planName: "planned", format: bytes, zero: true };
 const PHASES = ["rollout", "reward", "score", "critic", "update"];
 const TIMES = { id: "steptime", title: "Time of a step", lines: PHASES.map((phase) => "time/" + phase), names: PHASES, stack: true, format: duration, zero: true };
 const DASHES = [[], [5, 4], [2, 3], [8, 3, 2, 3]];
@@ -24,9 +26,10 @@ let zoomed = null;
 const runColour = (run) => colour("run-" + (run % 8));
 const has = (series, name) => Boolean(series && series.metrics[name] && series.metrics[name].mean.some((value) => value !== null));
 
-/** The metrics of `spec` that one of the runs has. */
+/** The metrics of `spec` that one of the runs has. Without a reference, for one, its KL is 0 in every step. */
 function linesOf(spec, runs) {
-  const names = spec.lines.filter((name) => runs.some((run) => has(run.shown, name)));
+  const isShown = (series, name) => has(series, name) && (!spec.nonzero || series.metrics[name].mean.some((value) => value));
+  const names = spec.lines.filter((name) => runs.some((run) => isShown(run.shown, name)));
   return spec.first ? names.slice(0, 1) : names;
 }
 
@@ -59,9 +62,9 @@ function columns(spec, runs) {
       own.push(cells.mean);
       series.push({ name, shown, stroke, width: 1.75, dash: spec === HOST && runs.length === 1 ? [] : DASHES[i % DASHES.length] });
     });
-    if (spec.load && has(run.shown, spec.load) && run === runs[0]) {
-      own.push(metrics[spec.load].mean);
-      series.push({ name: spec.load, shown: [run.brief.name, spec.loadName], stroke: colour("load"), width: 2 });
+    if (spec.plan && has(run.shown, spec.plan) && run === runs[0]) {
+      own.push(metrics[spec.plan].mean);
+      series.push({ name: spec.plan, shown: [run.brief.name, spec.planName], stroke: colour("soft"), width: 1.5, dash: [6, 4] });
     }
     tables.push(own);
     if (spec.evals && run.detail) {

@@ -102,13 +102,15 @@ function drawHero(run) {
   const b = run.brief, share = b.steps ? Math.min(1, b.step / b.steps) : 0;
   document.title = (b.state === "running" && b.steps ? Math.floor(share * 100) + " % " : "") + b.name + " · Plimsoll";
   const reading = b.log_bytes > b.read_bytes + 65536 ? "reading the log, " + Math.floor((100 * b.read_bytes) / b.log_bytes) + " %" : "";
-  const headroom = b.planned_bytes && b.peak_bytes ? b.planned_bytes - b.peak_bytes : null;
+  // One line over the trainer and its workers, as in the memory picture; without a plan only the trainer's own is known.
+  const held = b.all_peak_bytes || b.peak_bytes;
+  const headroom = b.load_line_bytes && b.all_peak_bytes ? b.load_line_bytes - b.all_peak_bytes : null;
   const tiles = [
     isNumber(b.reward) ? ["Reward", number(b.reward), "mean of the last step"] : isNumber(b.loss) ? ["Loss", number(b.loss), "last step"] : null,
     isNumber(b.eval_last) ? ["Held out", number(b.eval_last), b.eval_first !== b.eval_last ? "from " + number(b.eval_first) : "before training"] : null,
     isNumber(b.rollout_rate) ? ["Sampling", number(b.rollout_rate), "tokens a second"] : isNumber(b.frame_rate) ? ["Frames", number(b.frame_rate), "a second"] : null,
     isNumber(b.update_rate) ? ["Training", number(b.update_rate), "tokens a second"] : null,
-    b.peak_bytes ? ["Memory", bytes(b.peak_bytes), headroom === null ? "highest reading" : headroom >= 0 ? bytes(headroom) + " below the load line" : bytes(-headroom) + " over the load line", headroom < 0 ? "bad" : ""] : null,
+    held ? ["Memory", bytes(held), headroom === null ? "highest reading" : headroom >= 0 ? bytes(headroom) + " below the load line" : bytes(-headroom) + " over the load line", headroom < 0 ? "bad" : ""] : null,
     b.state === "running" && isNumber(b.seconds_left) ? ["Left", duration(b.seconds_left), duration(b.seconds) + " so far"] : ["Took", duration(b.seconds), whole(b.step) + " steps"],
   ].filter(Boolean);
   fillIf($("hero"), JSON.stringify([b, reading]), () => [

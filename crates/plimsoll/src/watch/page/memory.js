@@ -28,12 +28,12 @@ function poolCard(detail, pool) {
   const phases = picture(detail, pool);
   const line = Math.max(pool.peak_bytes || 0, ...phases.map((p) => p.planned));
   const limitNear = pool.limit_bytes && pool.limit_bytes <= line * 1.6;
-  const top = Math.max(line, limitNear ? pool.limit_bytes : 0, ...phases.map((p) => p.measured)) * 1.1;
-  const at = (value) => (100 * value) / top + "%";
-  // Also what was read outside the phases, as between two steps: the page's first lines show the same number.
+  // Also of parts without a column, such as evaluations and checkpoints: the page's first lines show the same number.
   const read = pool.pool === "host" ? detail.peaks.map((p) => p.all_bytes) : [];
   const most = Math.max(...phases.map((p) => p.measured), ...read);
   const over = most > line;
+  const top = Math.max(line, limitNear ? pool.limit_bytes : 0, most) * 1.1;
+  const at = (value) => (100 * value) / top + "%";
   const words = most ? (over ? bytes(most - line) + " over the load line" : bytes(line - most) + " below the load line at the highest") : "not measured";
   const kinds = Object.keys(KINDS).filter((kind) => phases.some((p) => p.bands.some((b) => b.kind === kind)));
   const plot = el("div", { class: "hull", role: "group", "aria-label": POOL_NAMES[pool.pool] + " by phase; the table next to it has the numbers" },
@@ -52,8 +52,21 @@ function poolCard(detail, pool) {
           phases.some((p) => p.idle > top * 0.02) ? el("li", {}, el("i", { class: "k-idle" }), "arena, idle in this phase") : null,
           most ? el("li", {}, el("i", { class: "k-measured" }), "measured, highest reading") : null),
         table(POOL_NAMES[pool.pool] + " by phase", ["phase", "planned", "measured", "left to the line"], rows),
+        pool.pool === "host" ? sharesOfHost(detail, line, most) : null,
         pool.limit_bytes ? el("p", { class: "hint" }, "The limit is " + bytes(pool.limit_bytes) + " (" + (pool.limit_source || "given") + ")" + (times >= 2 ? ", " + number(Math.round(times)) + " times the plan." : ".")) : null,
         folded("All regions of the plan", () => regionTable(detail, pool)))));
+}
+
+/** Whose the memory under the load line is: the line is one, over the trainer and everything that it started. */
+function sharesOfHost(detail, line, most) {
+  const parts = detail.parts_of_host;
+  if (!parts || !parts.trainer || !parts.trainer.planned_bytes) return null;
+  const row = (name, part) => [name, bytes(part.planned_bytes), part.measured_bytes ? bytes(part.measured_bytes) : "–"];
+  const others = Math.max(0, line - parts.trainer.planned_bytes - parts.workers.planned_bytes);
+  return table("Host memory by process", ["whose", "planned", "highest reading"], [
+    row("trainer", parts.trainer), row("workers, supervisor", parts.workers),
+    others ? ["kernel, reserve", bytes(others), "–"] : null, ["load line, at one time", bytes(line), most ? bytes(most) : "–"],
+  ].filter(Boolean));
 }
 
 function column(p, at) {

@@ -56,9 +56,12 @@ function sampleCard(row) {
       el("span", { class: "reward " + tone }, isNumber(reward) ? number(reward) : "no score"),
       el("span", { class: "soft" }, (String(row.file).startsWith("eval") ? "evaluation, " : "") + "step " + whole(row.step)),
       row.set ? el("span", { class: "soft" }, row.set) : null,
+      isNumber(row.prompt_index) ? el("span", { class: "soft" }, "prompt " + whole(row.prompt_index) + (isNumber(row.sample) ? ", sample " + whole(row.sample) + " of its group" : "")) : null,
       isNumber(row.response_tokens) ? el("span", { class: "soft" }, whole(row.response_tokens) + " tokens" + (row.finish && row.finish !== "eos" ? ", ended by " + row.finish : "")) : null,
       parts.length > 1 ? parts.map(([name, value]) => el("span", { class: "soft" }, name + " " + number(value))) : null),
-    transcript ? turns(row) : [el("div", { class: "prompt" }, row.prompt || ""), response(row.response, row.logprobs, row.token_chars, row.finish)]);
+    row.system_prompt ? el("div", { class: "prompt" }, el("b", {}, "system "), row.system_prompt) : null,
+    transcript ? turns(row) : [el("div", { class: "prompt" }, row.prompt || ""), response(row.response, row.logprobs, row.token_chars, row.finish)],
+    row.ground_truth ? el("p", { class: "truth" }, el("b", {}, "ground truth "), row.ground_truth) : null);
 }
 
 function turns(row) {
