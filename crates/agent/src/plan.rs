@@ -13,7 +13,7 @@ use plimsoll_memory::{Layout, Limits, Place, Plan, Pool};
 use plimsoll_model::saved_bytes;
 use plimsoll_plan::environments_image_bytes;
 use plimsoll_plan::{kernel_row, process_rows_of, training_rows};
-use plimsoll_plan::{limits_of, pool_lines, pools_json, region_lines};
+use plimsoll_plan::{limits_of, pool_lines, pools_json, region_lines, threads_without_cores};
 use serde_json::{Value, json};
 
 /// Number of batches: one, which is filled and read in turns.
@@ -43,7 +43,8 @@ impl AgentPlan {
         let plan = Plan { layout: layout(run, settings)?, limits: limits_of(run, given) };
         plan.check_sum()?;
         let threads = [settings.threads, settings.lanes];
-        Ok(AgentPlan { plan, threads, parameters: settings.network.spec.parameters(), warnings: Vec::new() })
+        let warnings = threads_without_cores(settings.threads, &plan.limits).into_iter().collect();
+        Ok(AgentPlan { plan, threads, parameters: settings.network.spec.parameters(), warnings })
     }
 
     /// Refuses a run that does not fit, with exit code 3.

@@ -62,6 +62,7 @@ fn train_until_signal(
     let settings = AgentSettings::new(&run, &Stop::on(signal))?;
     let plan = AgentPlan::new(&run, &settings, &Limits::default())?;
     plan.refuse()?;
+    plan.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     let begins_anew = opening.replans();
     let opened = opening.directory(&run_file, &plan.to_json(), checkpoint_bytes(&settings))?;
     let mut arena = Arena::new(ArenaMap::new(&learner_layout(&settings)?, 0));

@@ -54,9 +54,15 @@ impl Failure {
             What::Type { got, expected } => source
                 .error("bad-type", &origin, &format!("`{path}` is {got}; it takes {expected}"))
                 .hint(format!("write `{}` as {expected}", last(&path))),
-            What::Value { got, expected } => source
-                .error("bad-value", &origin, &format!("`{path}` is {got}; it takes {expected}"))
-                .hint(format!("set `{path}` to {expected}")),
+            What::Value { got, expected } => {
+                // Serde's words quote the value and the names.
+                let known: Vec<&str> = expected.split('"').skip(1).step_by(2).collect();
+                let value = got.split('"').nth(1).unwrap_or_default();
+                let hint = aliases::value_hint(&path, value, &known);
+                source
+                    .error("bad-value", &origin, &format!("`{path}` is {got}; it takes {expected}"))
+                    .hint(hint.unwrap_or_else(|| format!("set `{path}` to {expected}")))
+            }
             What::UnknownName { got, known } => {
                 let error = source
                     .error(

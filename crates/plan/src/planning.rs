@@ -145,15 +145,15 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
         steps,
         assumed: Vec::new(),
         not_checked: Vec::new(),
-        warnings: threads_without_cores(planner).into_iter().collect(),
+        warnings: threads_without_cores(planner.threads, planner.limits).into_iter().collect(),
         held_source,
     })
 }
 
-/// Returns the warning for threads that this machine has no cores for.
-fn threads_without_cores(planner: &Planner) -> Option<String> {
-    let (threads, cores) = (planner.threads, Host::this().threads());
-    (threads > cores && !is_elsewhere(planner.limits)).then(|| {
+/// Returns the warning for threads that this machine has no cores for, unless the limits are those of another machine.
+pub fn threads_without_cores(threads: usize, limits: &Limits) -> Option<String> {
+    let cores = Host::this().threads();
+    (threads > cores && !is_elsewhere(limits)).then(|| {
         format!("run.threads = {threads}, and this machine has {cores} cores: threads wait for one another")
     })
 }

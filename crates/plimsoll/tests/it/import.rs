@@ -167,6 +167,7 @@ fn missing(content: &str) -> Vec<(String, String)> {
 fn answer_columns(content: &str) -> Vec<String> {
     let (mut section, mut rewards, mut sets) = (String::new(), 0, Vec::new());
     for line in content.lines() {
+        let line = line.split_once("  #").map_or(line, |(line, _)| line);
         if line == "[[reward]]" {
             section = format!("reward.{rewards}");
             rewards += 1;

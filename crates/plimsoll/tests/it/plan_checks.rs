@@ -176,6 +176,9 @@ fn a_plan_for_this_machine_needs_its_driver_and_counts_its_cores() {
     assert!(step(&many) >= step(&few) * 0.9, "threads without cores do not make a step faster");
     let elsewhere = [many[0], "--limit=host=8GiB,disk=1TiB"];
     assert!(warnings(&elsewhere) == "[]" && step(&elsewhere) < step(&few));
+    let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/cartpole-ppo.toml");
+    let policy = text(&plimsoll(&["plan", policy, "--set", many[0]]).stdout);
+    assert!(policy.contains(&format!("warning: {}", many[0].replace('=', " = "))), "{policy}");
     let stderr = run.train("threads", &[many[0]]);
     assert!(stderr.contains("warning: run.threads = "), "{stderr}");
 
