@@ -29,6 +29,7 @@ mod pairs;
 mod planning;
 mod ppo;
 mod resume;
+mod reward_models;
 mod rewards;
 mod run_files;
 mod short_forms;
