@@ -37,6 +37,7 @@ pub use env_file::{
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
 pub use load::{Loaded, LoadedVerb, Setting, json_schema, keys, load, load_verb};
+pub use model_reward::REWARD_MODELS_MAX;
 pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};
 pub use plimsoll_algo::method::{LearnsFrom, Method};

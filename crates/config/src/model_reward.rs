@@ -1,9 +1,11 @@
-//! `[[reward]] kind = "model"`: which of its keys are required, and where a reward model is allowed.
+//! `[[reward]] kind = "model"`: which of its keys are required, and how many there may be.
 
 use super::{limits::contradiction, provenance::Provenance, sections::Reward};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::Result;
 
 const MODEL: &str = "model";
+/// Reward models of a run at most: each has a role of its own in the plan.
+pub const REWARD_MODELS_MAX: usize = 4;
 
 impl Reward {
     /// True if a reward model within the run scores.
@@ -13,7 +15,7 @@ impl Reward {
 }
 
 pub(super) fn check(rewards: &[Reward], at: &Provenance) -> Result<()> {
-    let mut first = None;
+    let mut models = 0;
     for (index, reward) in rewards.iter().enumerate() {
         let key = format!("reward.{index}.model");
         match &reward.model {
@@ -34,28 +36,15 @@ pub(super) fn check(rewards: &[Reward], at: &Provenance) -> Result<()> {
                     .error("bad-value", &key, &format!("`{key}` is empty"))
                     .hint("set it to the directory of a reward model"));
             }
-            Some(_) if first.replace(index).is_some() => {
-                return Err(super::not_built::error(
-                    at,
-                    &key,
-                    "a second reward model",
-                    "one reward model a run",
-                ));
-            }
-            _ => {}
+            Some(_) => models += 1,
+            None => {}
+        }
+        if models > REWARD_MODELS_MAX {
+            let message = format!("`{key}`: more than {REWARD_MODELS_MAX} reward models");
+            return Err(at
+                .error("bad-value", &key, &message)
+                .hint("score with fewer, or serve one of them and name it with kind = \"http:...\""));
         }
     }
     Ok(())
-}
-
-/// Refuses reward models where nothing is trained.
-pub(super) fn refuse(rewards: &[Reward], at: &Provenance) -> Result<()> {
-    let Some(index) = rewards.iter().position(Reward::is_model) else { return Ok(()) };
-    let error: Error = super::not_built::error(
-        at,
-        &format!("reward.{index}.kind"),
-        "a reward model in `eval`",
-        "every other reward",
-    );
-    Err(error.hint("a training run evaluates with it: its events have the scores"))
 }

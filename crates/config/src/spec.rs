@@ -28,8 +28,8 @@ pub struct RunSpec {
     pub metric: Option<EvalMetric>,
     pub rollout: RolloutSpec,
     pub rewards: Vec<RewardSpec>,
-    /// The reward model, if there is one.
-    pub model_reward: Option<ModelReward>,
+    /// The reward models among the rewards.
+    pub model_rewards: Vec<ModelReward>,
     /// What is optimised; none where nothing is sampled.
     pub objective: Option<Objective>,
     pub preference: PreferenceLoss,
@@ -100,10 +100,13 @@ pub struct TrainSpec {
     pub dead_steps_max: u32,
 }
 
-/// The reward model among the rewards.
+/// A reward model among the rewards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelReward {
+    /// Its place among all rewards.
     pub index: usize,
+    /// Its name in metrics: `model`, `model_2`, and so on.
+    pub name: String,
     pub weight: f64,
     /// Its path or name.
     pub model: String,
@@ -151,7 +154,7 @@ impl RunSpec {
                 ..RolloutSpec::new(&run.rollout)
             },
             rewards: reward_specs(&run.reward, &run.data.answer_column),
-            model_reward: ModelReward::of(&run.reward),
+            model_rewards: ModelReward::of(&run.reward),
             objective: Objective::new(run),
             preference: preference(&run.loss),
             critic: needs.critic.then(|| run.critic.clone().unwrap_or_default()),
@@ -187,7 +190,7 @@ impl RunSpec {
     }
 
     pub fn has_rewards(&self) -> bool {
-        !self.rewards.is_empty() || self.model_reward.is_some()
+        !self.rewards.is_empty() || !self.model_rewards.is_empty()
     }
 
     /// Returns the sequences of a step: prompts times samples, both halves of pairs, or examples.
@@ -254,10 +257,15 @@ impl TrainSpec {
 }
 
 impl ModelReward {
-    fn of(rewards: &[Reward]) -> Option<ModelReward> {
-        let index = rewards.iter().position(Reward::is_model)?;
-        let Reward { weight, model, .. } = &rewards[index];
-        Some(ModelReward { index, weight: *weight, model: model.clone().unwrap_or_default() })
+    fn of(rewards: &[Reward]) -> Vec<ModelReward> {
+        let models = rewards.iter().enumerate().filter(|(_, reward)| reward.is_model());
+        let named = models.enumerate().map(|(nth, (index, reward))| ModelReward {
+            index,
+            name: if nth == 0 { "model".to_string() } else { format!("model_{}", nth + 1) },
+            weight: reward.weight,
+            model: reward.model.clone().unwrap_or_default(),
+        });
+        named.collect()
     }
 }
 

@@ -213,9 +213,11 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["reward.0.kind=model", "reward.0.model="], "bad-value", "reward.0.model"),
     (&["reward.0.model=m"], "contradictory-keys", "kind = \"exact\" has no model"),
     (
-        &["reward.0.kind=model", "reward.0.model=m", "reward.1.kind=model", "reward.1.model=m"],
-        "not-built",
-        "one reward model a run",
+        &[
+            "reward=[{kind=\"model\",model=\"a\"},{kind=\"model\",model=\"b\"},{kind=\"model\",model=\"c\"},{kind=\"model\",model=\"d\"},{kind=\"model\",model=\"e\"}]",
+        ],
+        "bad-value",
+        "`reward.4.model`: more than 4 reward models",
     ),
     (&["critic.model=actor"], "contradictory-keys", "method `grpo` has no critic"),
     (&["method=sft", "critic.value_clip=0.2"], "contradictory-keys", "method `sft` has no critic"),

@@ -56,7 +56,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
 /// Checks the settings of `generate` and `eval`.
 pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
     sampling(&verb.rollout, at)?;
-    super::model_reward::refuse(&verb.reward, at)?;
+    super::model_reward::check(&verb.reward, at)?;
     rewards(&verb.reward, at)?;
     data(&verb.data, at)?;
     eval_counts(&verb.eval, at)?;

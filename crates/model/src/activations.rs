@@ -29,8 +29,9 @@ pub enum Mode {
         /// True if top-k, top-p or min-p cut the vocabulary.
         truncates: bool,
     },
-    /// Scores of whole sequences: a reward model, forward only.
-    Reward,
+    /// Scores of whole sequences: a reward model, forward only. Models of one shape have the same number, and share the
+    /// regions of their passes.
+    Reward(u8),
     /// Log-probs only.
     Score,
     /// A critic: forward to values, and backward.
@@ -46,10 +47,18 @@ impl Mode {
     pub fn phase(self) -> Phase {
         match self {
             Mode::Rollout { .. } => Phase::Rollout,
-            Mode::Reward => Phase::Reward,
+            Mode::Reward(_) => Phase::Reward,
             Mode::Score => Phase::Score,
             Mode::Critic(_) => Phase::Critic,
             Mode::Update(_) | Mode::UpdateScore(_) => Phase::Update,
+        }
+    }
+
+    /// The beginning of its regions' names: the phase, and a number where the phase has passes of several shapes.
+    fn prefix(self) -> String {
+        match self {
+            Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
+            _ => self.phase().name().to_string(),
         }
     }
 
@@ -57,13 +66,13 @@ impl Mode {
     pub(crate) fn recompute(self) -> Option<Recompute> {
         match self {
             Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
-            Mode::Rollout { .. } | Mode::Reward | Mode::Score => None,
+            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score => None,
         }
     }
 
     /// True if the head is one column instead of the vocabulary's.
     fn has_values(self) -> bool {
-        matches!(self, Mode::Reward | Mode::Critic(_) | Mode::UpdateScore(_))
+        matches!(self, Mode::Reward(_) | Mode::Critic(_) | Mode::UpdateScore(_))
     }
 }
 
@@ -109,7 +118,7 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
     let layers = spec.layers as usize;
     match mode {
         Mode::Rollout { .. } => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: layers },
-        Mode::Reward | Mode::Score => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 },
+        Mode::Reward(_) | Mode::Score => Slots { resid: 1, mid: 0, kept: 1, cheap: 1, qkv: 1, kv: 1 },
         Mode::Critic(recompute) | Mode::Update(recompute) | Mode::UpdateScore(recompute) => {
             let kept = if recompute == Recompute::Layer { 1 } else { layers };
             let cheap = if recompute == Recompute::None { layers } else { 1 };
@@ -119,7 +128,7 @@ fn slots(spec: &ModelSpec, mode: Mode) -> Slots {
     }
 }
 
-/// The regions of a pass. Names begin with the phase.
+/// The regions of a pass. Names begin with `Mode::prefix`.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -129,11 +138,11 @@ pub fn layout(
     mode: Mode,
     limits: PassLimits,
 ) -> Result<Layout> {
-    let phase = mode.phase();
+    let (phase, prefix) = (mode.phase(), mode.prefix());
     let mut regions = Layout::new();
     let mut add_in = |turn: Turn, name: &str, shape: &[usize], dtype: DType| {
         let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
-        let (name, phases) = (format!("{}.{name}", phase.name()), PhaseSet::of(&[phase]));
+        let (name, phases) = (format!("{prefix}.{name}"), PhaseSet::of(&[phase]));
         regions.arena_in_turn(&name, "model", target.pool, phases, turn, &shape, dtype)
     };
     let (m, r, s) = (limits.rows, limits.head_rows, slots(spec, mode));
@@ -378,7 +387,7 @@ impl<'p> Activations<'p> {
     /// Resolves the handles of a pass whose regions `layout` gave.
     pub fn bind(phase: &InPhase<'p>, mode: Mode, limits: PassLimits) -> Activations<'p> {
         assert_eq!(phase.phase(), mode.phase(), "the pass belongs to another phase");
-        let name = mode.phase().name();
+        let name = mode.prefix();
         let get = |what: &str| phase.get(&format!("{name}.{what}"));
         let buf = |what: &str| phase.buf(&format!("{name}.{what}"));
         let norm = get("norm");

@@ -6,8 +6,7 @@
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
 use super::rates::Rates;
-use crate::role_name::RoleName;
-use crate::shape::{Offload, RunShape, Training};
+use crate::shape::{RunShape, Training};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_model::Recompute;
 use plimsoll_rollout::EngineLimits;
@@ -55,27 +54,29 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         cost.rollout_s = rollout(work, &model, &shape.engine, rates);
     }
     if let Some(training) = &shape.training {
-        let cut = Cut::of(work, training);
+        let cut = Cut::of(work, training.pack.micro_batch_tokens);
         if training.reference {
-            cost.score_s = score(work, &model, training, &cut, rates);
-        }
-        if let Some(spec) = training.models.get(RoleName::Reward) {
-            let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
-            let offload = Offload { reference: false, ..training.offload };
-            cost.score_s += score(work, &model, &Training { offload, ..*training }, &cut, rates);
+            cost.score_s = score(work, &model, training.offload.reference, &cut, rates);
         }
         if training.policy_lag > 0 {
             // Only the first step of a rollout scores with the reference; later steps score their samples again with
             // resident weights.
-            let offload = Offload { reference: false, ..training.offload };
             let lag = training.policy_lag as f64;
-            let actor = score(work, &model, &Training { offload, ..*training }, &cut, rates);
+            let actor = score(work, &model, false, &cut, rates);
             cost.score_s += actor * lag / (1.0 + lag);
         }
-        if let Some(spec) = training.models.get(RoleName::Critic) {
+        if let Some(spec) = &training.critic {
             cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
         }
         cost.update_s = update(work, &model, training, &cut, rates);
+    }
+    if let Some(scoring) = &shape.scoring {
+        let cut = Cut::of(work, scoring.pack.micro_batch_tokens);
+        let each = scoring.models.values().map(|spec| {
+            let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
+            score(work, &model, false, &cut, rates)
+        });
+        cost.score_s += each.sum::<f64>();
     }
     cost
 }
@@ -157,8 +158,8 @@ struct Cut {
 }
 
 impl Cut {
-    fn of(work: &Work, training: &Training) -> Cut {
-        let most = training.pack.micro_batch_tokens as f64;
+    fn of(work: &Work, micro_batch_tokens: usize) -> Cut {
+        let most = micro_batch_tokens as f64;
         // The last token of a response has no row.
         let response = work.response_tokens - 1.0;
         let rows = work.prompts * (work.prompt_tokens + work.group * response);
@@ -182,14 +183,15 @@ fn head_rows(work: &Work) -> f64 {
     work.prompts * work.group * work.response_tokens * work.epochs
 }
 
-fn score(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
+/// Returns the seconds of forward passes over all sequences; `is_offloaded`: the weights come from host memory.
+fn score(work: &Work, model: &Model, is_offloaded: bool, cut: &Cut, rates: &Rates) -> f64 {
     // The reference is scored once, whatever the number of epochs.
     let flops = (cut.rows * model.row(mean_context(work)) + head_rows(work) * model.head_flops) / work.epochs;
     let passes = cut.micro_batches / work.epochs;
     let computed = flops / (rates.flops(model.dtype) * rates.update_share)
         + passes * (model.weight_bytes / rates.bandwidth + rates.pass_s);
     // Layers are loaded while others are computed: the slower of the two counts.
-    let moved = if training.offload.reference { passes * model.weight_bytes / rates.bus() } else { 0.0 };
+    let moved = if is_offloaded { passes * model.weight_bytes / rates.bus() } else { 0.0 };
     computed.max(moved)
 }
 
@@ -197,9 +199,8 @@ fn score(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rat
 fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 {
     let (updates, epochs) = work.critic;
     let (work, model) = (Work { updates, epochs, ..*work }, Model { head_flops: 0.0, ..model });
-    let offload = Offload { reference: false, ..training.offload };
-    let (training, cut) = (Training { offload, ..*training }, Cut::of(&work, training));
-    score(&work, &model, &training, &cut, rates) + update(&work, &model, &training, &cut, rates)
+    let cut = Cut::of(&work, training.pack.micro_batch_tokens);
+    score(&work, &model, false, &cut, rates) + update(&work, &model, training, &cut, rates)
 }
 
 fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
@@ -242,7 +243,7 @@ fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::role_name::PerRole;
+    use crate::shape::Offload;
     use plimsoll_train::{OptimizerDType, PackLimits};
 
     fn work() -> Work {
@@ -273,7 +274,7 @@ mod tests {
             packing: Default::default(),
             recompute,
             reference: false,
-            models: PerRole::none(),
+            critic: None,
             offload,
             sequences: 32,
             response_tokens: 64,
@@ -285,9 +286,9 @@ mod tests {
 
     #[test]
     fn a_group_that_is_cut_computes_its_prompt_again() {
-        let whole = Cut::of(&work(), &training(4096));
+        let whole = Cut::of(&work(), 4096);
         assert_eq!((whole.rows, whole.micro_batches), (8.0 * (46.0 + 4.0 * 63.0), 1.0));
-        let cut = Cut::of(&work(), &training(512));
+        let cut = Cut::of(&work(), 512);
         assert!(cut.micro_batches > 4.0 && cut.rows > whole.rows, "{} {}", cut.rows, cut.micro_batches);
     }
 
@@ -296,7 +297,7 @@ mod tests {
         let spec = ModelSpec::preset("smollm2-135m").unwrap();
         let (model, rates) = (Model::new(&spec, DType::Bf16), Rates::built_in("avx512bf16", 2));
         let cost = |training: Training| {
-            let cut = Cut::of(&work(), &training);
+            let cut = Cut::of(&work(), training.pack.micro_batch_tokens);
             update(&work(), &model, &training, &cut, &rates)
         };
         let base = cost(training(4096));

@@ -91,7 +91,7 @@ fn cell(
         eval_prompts: 0,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
-            .with(RoleName::Reward, run.model_reward.as_ref().map(|_| spec)),
+            .with_rewards(run.model_rewards.iter().map(|_| spec)),
         host: HostFacts {
             image: facts::image_bytes(),
             tokenizer: facts::tokenizer_bytes_of(&spec),

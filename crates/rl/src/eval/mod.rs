@@ -13,7 +13,7 @@ pub use sets::EvalSet;
 use responses::Responses;
 
 use crate::data::dataset::TextModel;
-use crate::data::models::{open_model, text_model};
+use crate::data::models::{open_model, other_models, other_specs, text_model};
 use crate::roles::{Sources, Trainer};
 use crate::rollout::grading::Grading;
 use crate::rollout::model_reward;
@@ -24,7 +24,7 @@ use plimsoll_config::{DataSets, ModelReward, Positions, RolloutSpec, RunSpec, Ve
 use plimsoll_device::Sampling;
 use plimsoll_files::check_output_file;
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{Facts, PerRole, check_positions, devices, plan_sampling, samples_kept};
+use plimsoll_plan::{Facts, PerRole, check_positions, devices, plan_sampling, samples_kept, staging_bytes};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Finish, Request};
 use plimsoll_run::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
@@ -48,8 +48,8 @@ pub struct EvalHow<'s> {
     pub step: u32,
     /// The column with the answer, for the kept responses.
     pub answer_column: &'s str,
-    /// The reward model among the rewards, if there is one.
-    pub model_reward: Option<&'s ModelReward>,
+    /// The reward models among the rewards.
+    pub model_rewards: &'s [ModelReward],
 }
 
 /// The first reward's smallest score of a successful response.
@@ -78,7 +78,7 @@ pub fn evaluate(
     let mut report = EvalReport { pass_rates: Vec::with_capacity(items.len()), ..EvalReport::default() };
     let mut examples = Vec::new();
     let names: Vec<String> =
-        model_reward::names(rewards, how.model_reward).into_iter().map(str::to_string).collect();
+        model_reward::names(rewards, how.model_rewards).into_iter().map(str::to_string).collect();
     let at_once = (trainer.shape.engine.samples / how.samples).max(1);
     let kept = samples_kept(how.samples);
     let max_new_tokens = how.rollout.max_new_tokens as usize;
@@ -97,9 +97,7 @@ pub fn evaluate(
         report.tokens += trainer.samples.total_tokens();
         let texts = grading.texts();
         let mut scored = rewards.finish()?;
-        if let Some(model) = how.model_reward {
-            model_reward::add(model, trainer, items, how.samples, &mut scored)?;
-        }
+        model_reward::add(how.model_rewards, trainer, items, how.samples, &mut scored)?;
         let version = trainer.updates();
         let samples = &trainer.samples;
         let rows = Kept {
@@ -180,11 +178,18 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);
     let largest = sets.iter().map(|set| set.items.len()).max().unwrap_or(0);
     keep_within_positions(&mut run, &model, longest)?;
-    let facts = verb_facts(&run, &model, longest, largest);
+    let others = other_models(&run, &model)?;
+    let mut facts = verb_facts(&run, &model, longest, largest);
+    facts.models = other_specs(&run, &model, &others);
+    facts.host.staging = others
+        .values()
+        .map(|other| staging_bytes(run.choices.staging, other))
+        .fold(facts.host.staging, Bytes::max);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = devices::open(&report.shape, devices::options(&run))?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let sources = Sources { model: &model, others: others.each_ref() };
+    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
     let sampling = crate::roles::sampling(&run.rollout, verb.seed);
     let how = EvalHow {
         text: &text,
@@ -194,7 +199,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
         samples: verb.eval.samples.max(1) as usize,
         step: 0,
         answer_column: &run.data.answer_column,
-        model_reward: None,
+        model_rewards: &run.model_rewards,
     };
     let mut responses = responses_to.map(Responses::create).transpose()?;
     let (mut found, mut examples) = (Vec::with_capacity(sets.len()), Vec::with_capacity(sets.len()));

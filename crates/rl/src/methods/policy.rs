@@ -130,7 +130,7 @@ impl StepReport {
         self.add("completions/mean_length", batch.which.clone().map(drawn).sum::<usize>() as f64 / count);
         self.add("completions/clipped_ratio", batch.cut().count() as f64 / count);
         self.add("rollout/policy_lag", f64::from(batch.lag));
-        let names = model_reward::names(cx.rewards, cx.run.model_reward.as_ref());
+        let names = model_reward::names(cx.rewards, &cx.run.model_rewards);
         let scored = batch.groups.iter().flat_map(|group| &group.scored);
         self.metrics.extend(metrics::of_reward_parts(&names, scored));
     }

@@ -43,7 +43,7 @@ pub(crate) fn reward_model_step(
 pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
     let mut sums = PairSums::default();
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
-        let scores = trainer.reward_scores(&sequences(items))?;
+        let scores = trainer.reward_scores(RoleName::Reward, &sequences(items))?;
         sums.merge(pair_loss(items, &scores, 1.0, &mut vec![0.0; scores.len()]));
     }
     sums.loss /= sums.pairs.max(1.0);

@@ -79,7 +79,7 @@ impl<'a> Trainer<'a> {
             resident,
             overlay,
             engine: Engine::new(engine, shape.on_full),
-            packer: shape.training.map(|_| Packer::new(shape.pass())),
+            packer: shape.packs().map(Packer::new),
             loading,
         })
     }
@@ -109,7 +109,7 @@ impl<'a> Trainer<'a> {
             let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
             self.engine.rehearse(self.dev, self.roles[0].decoder(), acts, samplings)?;
         }
-        if self.shape.training.is_some() {
+        if self.packer.is_some() {
             for index in (0..self.roles.len()).rev() {
                 let (role, with, _) = self.parts(index);
                 role.rehearse(with)?;
@@ -214,10 +214,10 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Returns the reward model's score of each sequence, read at its last token.
-    pub(crate) fn reward_scores(&mut self, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
+    /// Returns a reward model's score of each sequence, read at its last token.
+    pub(crate) fn reward_scores(&mut self, role: RoleName, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
         let mut out = vec![0f32; sequences.len()];
-        self.score(RoleName::Reward, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
+        self.score(role, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
         Ok(out)
     }
 
@@ -258,7 +258,7 @@ impl<'a> Trainer<'a> {
 
     fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
         let Trainer { dev, shape, roles, overlay, packer, buffers, .. } = self;
-        let packer = packer.as_mut().expect("a training run packs");
+        let packer = packer.as_mut().expect("what has passes over whole sequences packs");
         (&mut roles[index], Passes { dev: *dev, overlay, packer, positions: shape.positions }, buffers)
     }
 }

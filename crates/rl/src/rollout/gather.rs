@@ -190,9 +190,7 @@ fn respond(
     (cx.edge)(Doing::Reward);
     let started = Instant::now();
     let mut scored = cx.rewards.finish()?;
-    if let Some(model) = &cx.run.model_reward {
-        model_reward::add(model, trainer, items, group, &mut scored)?;
-    }
+    model_reward::add(&cx.run.model_rewards, trainer, items, group, &mut scored)?;
     gathered.add_graded(cx.rewards);
     gathered.reward_s += started.elapsed().as_secs_f64();
     Ok((scored, texts))

@@ -1,21 +1,19 @@
-//! A reward model within the run (`[[reward]] kind = "model"`): its weights are next to the actor's, and it scores
-//! prompt and response after each rollout, in a separate phase. It is never trained.
+//! Reward models within the run (`[[reward]] kind = "model"`): their weights are next to the actor's, and they score
+//! prompt and response after each rollout, one after the other, in a separate phase. They are never trained.
 
 use crate::{data::dataset::Item, roles::Trainer};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::ModelReward;
+use plimsoll_plan::RoleName;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Samples;
 use plimsoll_train::Sequence;
 
-/// Its name in metrics.
-const NAME: &str = "model";
-
 /// Returns the names of a run's rewards in metrics, in the order of their scores.
-pub fn names<'n>(rewards: &'n Rewards, model: Option<&ModelReward>) -> Vec<&'n str> {
+pub fn names<'n>(rewards: &'n Rewards, models: &'n [ModelReward]) -> Vec<&'n str> {
     let mut names = rewards.names();
-    if let Some(model) = model {
-        names.insert(model.index, NAME);
+    for model in models {
+        names.insert(model.index, &model.name);
     }
     names
 }
@@ -24,28 +22,35 @@ pub fn names<'n>(rewards: &'n Rewards, model: Option<&ModelReward>) -> Vec<&'n s
 ///
 /// Errors: `reward-not-finite`; those of the device.
 pub fn add(
-    model: &ModelReward,
+    models: &[ModelReward],
     trainer: &mut Trainer<'_>,
     items: &[Item],
     group: usize,
     scored: &mut [Scored],
 ) -> Result<()> {
+    if models.is_empty() {
+        return Ok(());
+    }
     let samples = std::mem::replace(&mut trainer.samples, Samples::with_capacity(0, 1));
     let sequence =
         |s: usize| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) };
     let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
-    let scores = trainer.reward_scores(&sequences);
+    let score = |(role, _): (RoleName, &ModelReward)| trainer.reward_scores(role, &sequences);
+    let scores: Result<Vec<Vec<f32>>> = RoleName::REWARDS.into_iter().zip(models).map(score).collect();
     drop(sequences);
     trainer.samples = samples;
-    for (sample, (one, score)) in scored.iter_mut().zip(scores?).enumerate() {
-        let weighted = (f64::from(score) * model.weight) as f32;
-        if !weighted.is_finite() {
-            let message = format!("the reward model gave {score} for sample {sample}");
-            return Err(Error::new(slugs::REWARD_NOT_FINITE, message)
-                .hint("check its weights, and the weight of the reward"));
+    // In the order of the run file, in which each score has its place.
+    for (model, scores) in models.iter().zip(scores?) {
+        for (sample, (one, score)) in scored.iter_mut().zip(scores).enumerate() {
+            let weighted = (f64::from(score) * model.weight) as f32;
+            if !weighted.is_finite() {
+                let message = format!("the reward model `{}` gave {score} for sample {sample}", model.name);
+                return Err(Error::new(slugs::REWARD_NOT_FINITE, message)
+                    .hint("check its weights, and the weight of the reward"));
+            }
+            one.parts.insert(model.index, Some(score));
+            one.total = Some(one.total.unwrap_or(0.0) + weighted);
         }
-        one.parts.insert(model.index, Some(score));
-        one.total = Some(one.total.unwrap_or(0.0) + weighted);
     }
     Ok(())
 }

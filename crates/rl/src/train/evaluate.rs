@@ -69,7 +69,7 @@ impl LanguageRun<'_> {
             samples: self.run.eval.samples.max(1) as usize,
             step,
             answer_column: &self.run.data.answer_column,
-            model_reward: self.run.model_reward.as_ref(),
+            model_rewards: &self.run.model_rewards,
         };
         if let Some(episodes) = &mut self.episodes {
             let count = self.run.eval_episodes();

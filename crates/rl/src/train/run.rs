@@ -106,7 +106,12 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         })?;
         check_same(self.frozen_sum(RoleName::Reference), state.reference, "`model`", "the reference")?;
         let what = "what scores responses";
-        check_same(self.frozen_sum(RoleName::Reward), state.reward, "the reward model", what)?;
+        let began = state.reward.into_iter().chain(state.more_rewards.iter().copied());
+        let mut began = began.map(Some).chain(std::iter::repeat(None));
+        for role in RoleName::REWARDS {
+            let then = began.next().flatten();
+            check_same(self.frozen_sum(role), then, "the reward model", what)?;
+        }
         if let (Some(coef), Some(objective)) = (state.kl_coef, &mut self.objective) {
             objective.set_kl_coef(coef);
         }
@@ -163,7 +168,9 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.held = self.held.state();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         state.reference = self.frozen_sum(RoleName::Reference);
-        state.reward = self.frozen_sum(RoleName::Reward);
+        let [first, more @ ..] = RoleName::REWARDS.map(|role| self.frozen_sum(role));
+        state.reward = first;
+        state.more_rewards = more.into_iter().flatten().collect();
     }
 
     fn score(&self, progress: &Progress) -> Option<f64> {

@@ -146,7 +146,7 @@ impl LanguageRun<'_> {
             let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
             return dir.write_samples(n, &rows);
         }
-        let names = model_reward::names(&self.rewards, self.run.model_reward.as_ref());
+        let names = model_reward::names(&self.rewards, &self.run.model_rewards);
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
         let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);

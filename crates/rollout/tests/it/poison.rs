@@ -87,7 +87,7 @@ fn critic_layout(setup: &Setup) -> Layout {
     layout
         .extend(activations_layout(&spec, dtype, target, Mode::Critic(setup.recompute), setup.pass).unwrap());
     // A reward model's weights are of the critic's shape, and here they are the critic's.
-    layout.extend(activations_layout(&spec, dtype, target, Mode::Reward, setup.pass).unwrap());
+    layout.extend(activations_layout(&spec, dtype, target, Mode::Reward(0), setup.pass).unwrap());
     layout
 }
 
@@ -122,7 +122,7 @@ fn trained(h: &mut Harness, mode: Mode) {
     let mut parts = h.parts();
     let mut decoder = parts.decoder.clone();
     let (mut role, mut table) = ("actor", parts.table.clone());
-    if let Mode::Critic(_) | Mode::Reward = mode {
+    if let Mode::Critic(_) | Mode::Reward(_) = mode {
         (role, table) = ("critic", ParamTable::critic(&spec, parts.dev.kind(), dtype));
         let params = Params::bind(&spec, &table, dtype, parts.resident.buf("critic.weights"));
         load(parts.dev, &model, &table, &params, 1, Bytes(4 << 20)).unwrap();
@@ -148,7 +148,7 @@ fn trained(h: &mut Harness, mode: Mode) {
         let pass = Pass::upload(parts.dev, acts, index);
         layers(parts.dev, &decoder, &pass);
         let d = vec![0.01; index.head_rows.len()];
-        if let Mode::Critic(_) | Mode::Reward = mode {
+        if let Mode::Critic(_) | Mode::Reward(_) = mode {
             values(parts.dev, &decoder, &pass);
         } else {
             head(parts.dev, &decoder, &pass, 0.7);
@@ -227,7 +227,7 @@ fn check(family: Family, dtype: DType, recompute: Recompute, truncates: bool) {
     for phase in Phase::ALL {
         let after = poisoned(&mut world, |world| match phase {
             Phase::Rollout => rollout(world, how),
-            Phase::Reward => trained(&mut world.harness, Mode::Reward),
+            Phase::Reward => trained(&mut world.harness, Mode::Reward(0)),
             Phase::Score => trained(&mut world.harness, Mode::Score),
             Phase::Critic => trained(&mut world.harness, Mode::Critic(recompute)),
             Phase::Update => trained(&mut world.harness, Mode::Update(recompute)),

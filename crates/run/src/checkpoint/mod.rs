@@ -15,7 +15,7 @@ mod store;
 pub mod verbs;
 
 pub use manifest::{FORMAT, Finding, MANIFEST, Manifest};
-pub use numbers::{exact, exact_map, exact_option};
+pub use numbers::{exact, exact_list, exact_map, exact_option};
 pub use retention::Retention;
 pub use saver::Saver;
 pub use state::{Best, HeldState, RunState};

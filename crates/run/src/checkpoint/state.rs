@@ -1,7 +1,7 @@
 //! The counters of a run: everything except tensors that its next step depends on. Random numbers are counter-based, so
 //! the seed, the next sample and the next prompt are the whole state of every generator.
 
-use super::{STATE_JSON, exact, exact_option};
+use super::{STATE_JSON, exact, exact_list, exact_option};
 use crate::progress::Progress;
 use plimsoll_base::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,9 @@ pub struct RunState {
     /// Sum of squares of the weights of the reward model that scores responses.
     #[serde(with = "exact_option", default)]
     pub reward: Option<f64>,
+    /// The same of further reward models, in their order.
+    #[serde(with = "exact_list", default, skip_serializing_if = "Vec::is_empty")]
+    pub more_rewards: Vec<f64>,
 }
 
 impl RunState {
@@ -82,6 +85,7 @@ impl RunState {
             inputs: BTreeMap::new(),
             reference: None,
             reward: None,
+            more_rewards: Vec::new(),
         }
     }
 
