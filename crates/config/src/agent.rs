@@ -1,6 +1,6 @@
 //! The run file of an environment policy: values of absent keys, and refusals.
 
-use super::limits::{bad_value, contradiction, not_zero};
+use super::limits::{bad_value, contradiction, divisor, not_zero};
 use super::provenance::{Origin, Provenance};
 use super::sections::{Environment, RunFile, is_python_env};
 use super::values::{Auto, ByteSize, RunDevice};
@@ -209,7 +209,7 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     if !frames.is_multiple_of(mini_batch) {
         let message =
             format!("train.mini_batch = {mini_batch} does not divide the {frames} frames of a batch");
-        let below = (1..=mini_batch.min(frames)).rev().find(|&size| frames.is_multiple_of(size)).unwrap_or(1);
+        let below = divisor(u64::from(frames), u64::from(mini_batch));
         return Err(contradiction(at, "train.mini_batch", &message)
             .hint(format!("set train.mini_batch = {below}, or remove it for one update a pass")));
     }

@@ -16,6 +16,15 @@ pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Displa
         .hint(format!("set {key} to {takes}"))
 }
 
+/// Numbers tried for a hint; a step has fewer sequences.
+const DIVISORS_TRIED: usize = 1 << 20;
+
+/// Returns a number that divides `whole` and is at most `most`: the largest one, unless both are huge.
+pub(super) fn divisor(whole: u64, most: u64) -> u64 {
+    let most = most.min(whole).max(1);
+    (1..=most).rev().take(DIVISORS_TRIED).find(|&size| whole.is_multiple_of(size)).unwrap_or(1)
+}
+
 pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
     at.error("contradictory-keys", key, message)
 }

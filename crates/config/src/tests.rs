@@ -71,6 +71,19 @@ fn r_a_long_value_was_printed_whole() {
     }
 }
 
+/// A hint counted down from there, for seconds.
+#[test]
+fn r_a_huge_number_has_a_hint_soon() {
+    for key in ["train.mini_batch", "critic.updates_per_rollout"] {
+        let sets = ["method=ppo".to_string(), format!("{key}=4294967295")];
+        let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+        let begin = std::time::Instant::now();
+        let error = load_text(GOOD, &sets, &[]).unwrap_err();
+        assert_eq!(error.slug, "contradictory-keys", "{error}");
+        assert!(begin.elapsed() < std::time::Duration::from_secs(1), "{:?}", begin.elapsed());
+    }
+}
+
 #[test]
 fn set_takes_toml_if_it_parses_and_a_string_otherwise() {
     let sets = [

@@ -2,7 +2,7 @@
 //!
 //! Each check names one key, points at the place where it was set, and says which values are allowed.
 
-use super::limits::{TOKENS_MAX, bad_value, contradiction, finite_from_zero, in_range, not_zero};
+use super::limits::{TOKENS_MAX, bad_value, contradiction, divisor, finite_from_zero, in_range, not_zero};
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
@@ -181,14 +181,9 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     let message = format!(
         "train.mini_batch = {mini_batch} does not divide the {sequences} sequences of a step ({made_of})"
     );
-    let below = (1..=sequences.min(u64::from(mini_batch))).rev().find(|&size| sequences.is_multiple_of(size));
-    let error = contradiction(at, "train.mini_batch", &message);
-    Err(match below {
-        Some(size) => {
-            error.hint(format!("set train.mini_batch = {size}, or remove it for one update a step"))
-        }
-        None => error.hint("remove train.mini_batch for one update a step"),
-    })
+    let below = divisor(sequences, u64::from(mini_batch));
+    Err(contradiction(at, "train.mini_batch", &message)
+        .hint(format!("set train.mini_batch = {below}, or remove it for one update a step")))
 }
 
 /// Requires that the advantage has something to compare within a group.
@@ -352,7 +347,7 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
             let message = format!(
                 "critic.updates_per_rollout = {updates} does not divide the {sequences} sequences of a step"
             );
-            let below = (1..updates).rev().find(|&n| sequences.is_multiple_of(n)).unwrap_or(1);
+            let below = divisor(sequences, updates);
             Err(contradiction(at, "critic.updates_per_rollout", &message)
                 .hint(format!("set critic.updates_per_rollout = {below}")))
         }

@@ -19,7 +19,7 @@ pub(super) const CHANGES: &[Change] = &[
             let micro = options.count_or("micro_train_batch_size", 4).ok()?;
             let ranks = cards(options, "actor", 8).ok()?.min(cards(options, "critic", 8).ok()?);
             (options.flag_or("adam_offload", false) == Ok(true))
-                .then(|| set("train_batch_size", micro * ranks))
+                .then(|| set("train_batch_size", micro.saturating_mul(ranks)))
         },
     ),
     ("recompute activations", |options| options.switch("gradient_checkpointing", true)),
