@@ -286,9 +286,8 @@ impl Run {
             "update_rate": last("tokens_per_second/update"),
             "frame_rate": last("frames_per_second"),
             "rss_bytes": last("memory/host/step/measured"),
-            "peak_bytes": self.peaks.iter().map(|peak| peak.all_bytes).max(),
+            "peak_bytes": self.all_peak_bytes(),
             "planned_bytes": self.planned_bytes,
-            "all_peak_bytes": self.all_peak_bytes(),
             "load_line_bytes": self.load_line_bytes(),
             "limit_bytes": self.limit_bytes,
             "num_warnings": self.num_warnings,
@@ -322,7 +321,7 @@ impl Run {
             "parts_of_host": {
                 "measured": self.all_peak_bytes(),
                 "trainer": {
-                    "planned_bytes": self.planned_bytes,
+                    "planned_bytes": self.peaks.iter().map(|peak| peak.most.planned_bytes).max(),
                     "measured_bytes": self.peaks.iter().map(|peak| peak.most.rss_bytes).max(),
                 },
                 "workers": {

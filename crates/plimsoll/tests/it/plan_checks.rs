@@ -238,7 +238,7 @@ fn a_misspelt_path_names_the_nearest() {
     let stderr = text(&plimsoll(&refs(&run.args("train", &["model=Qwen/Qwen2.5-0.5B"]))).stderr);
     assert!(stderr.contains("\nhint: write hf:Qwen/Qwen2.5-0.5B for the repository"), "{stderr}");
     assert!(
-        planned(&run, &["model=Qwen/Qwen2.5-0.5B", "model_options.positions=extend"])
+        planned(&run, &["model=Qwen/Qwen2.5-0.5B", "--limit=host=64GiB,disk=1TiB"])
             .contains("(on the hub it is hf:Qwen/Qwen2.5-0.5B)")
     );
     let stderr = text(&plimsoll(&["doctor", "--log", &at("good.jsnl")]).stderr);

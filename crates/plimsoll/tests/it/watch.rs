@@ -374,3 +374,23 @@ fn the_page_in_a_browser() {
         code => panic!("{code:?}\n{out}\n{}", text(&done.stderr)),
     }
 }
+
+#[test]
+fn the_first_lines_and_the_parts_are_of_one_load_line() {
+    let folder = Folder::new();
+    let dir = run(&folder, "a", 1);
+    let part = json!({ "phase": "update", "planned_bytes": 700, "rss_bytes": 600 });
+    let memory = json!({
+        "event": "memory", "step": 1, "parts": [part], "workers_bytes": 90, "workers_planned_bytes": 200,
+        "supervisor_bytes": 10, "supervisor_planned_bytes": 50,
+    });
+    append(&dir, &format!("{memory}\n"));
+    let plan = json!({ "pools": { "host": { "peak_bytes": 1000 } }, "regions": [] });
+    fs::write(dir.join("plan.json"), plan.to_string()).expect("a plan");
+    let server = Server::start(&[name(&dir)]);
+    let brief = server.listen(|run| run["peak_bytes"].is_u64());
+    assert_eq!((&brief["peak_bytes"], &brief["load_line_bytes"]), (&json!(700), &json!(1000)));
+    let parts = &server.json("/api/detail?run=0")["parts_of_host"];
+    assert_eq!(parts["trainer"], json!({ "planned_bytes": 700, "measured_bytes": 600 }));
+    assert_eq!(parts["workers"], json!({ "planned_bytes": 250, "measured_bytes": 100 }));
+}

@@ -102,9 +102,9 @@ function drawHero(run) {
   const b = run.brief, share = b.steps ? Math.min(1, b.step / b.steps) : 0;
   document.title = (b.state === "running" && b.steps ? Math.floor(share * 100) + " % " : "") + b.name + " · Plimsoll";
   const reading = b.log_bytes > b.read_bytes + 65536 ? "reading the log, " + Math.floor((100 * b.read_bytes) / b.log_bytes) + " %" : "";
-  // One line over the trainer and its workers, as in the memory picture; without a plan only the trainer's own is known.
-  const held = b.all_peak_bytes || b.peak_bytes;
-  const headroom = b.load_line_bytes && b.all_peak_bytes ? b.load_line_bytes - b.all_peak_bytes : null;
+  // One line over the trainer and its workers, as in the memory picture.
+  const held = b.peak_bytes;
+  const headroom = b.load_line_bytes && held ? b.load_line_bytes - held : null;
   const tiles = [
     isNumber(b.reward) ? ["Reward", number(b.reward), "mean of the last step"] : isNumber(b.loss) ? ["Loss", number(b.loss), "last step"] : null,
     isNumber(b.eval_last) ? ["Held out", number(b.eval_last), b.eval_first !== b.eval_last ? "from " + number(b.eval_first) : "before training"] : null,
