@@ -8,6 +8,7 @@ mod builtin;
 mod check;
 mod config;
 mod dequant;
+mod difference;
 mod gguf;
 mod gguf_model;
 #[cfg(feature = "hub")]
@@ -27,10 +28,11 @@ pub use check::check_against;
 pub use config::{
     Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,
 };
+pub use difference::{DamagedRange, Difference, difference};
 pub use gguf_model::GgufTokenizer;
 pub use open::{OpenModel, TokenizerFiles};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error};
-pub use pieces::{DamagedRange, Difference, Pieces, difference};
+pub use pieces::Pieces;
 pub use source::{Local, Source, resolve};
 pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, expected_tensors};
