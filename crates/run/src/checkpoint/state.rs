@@ -61,7 +61,7 @@ pub struct RunState {
     /// Sum of squares of the weights of the reward model that scores responses.
     #[serde(with = "exact_option", default)]
     pub reward: Option<f64>,
-    /// The same of further reward models, in their order.
+    /// As `reward`, for further reward models, in their order.
     #[serde(with = "exact_list", default, skip_serializing_if = "Vec::is_empty")]
     pub more_rewards: Vec<f64>,
 }
