@@ -1,7 +1,8 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
 //! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; of every parser under hostile files, and of
 //! the verifiers under hostile text: `cargo xtask fuzz` and `fuzz-grade`; of two binaries against each other:
-//! `cargo xtask same-bits`. `cargo xtask index` writes the list of error pages, `cargo xtask book` builds the docs.
+//! `cargo xtask same-bits`. `cargo xtask index` writes the list of error pages, `cargo xtask pages` the numbers and
+//! pictures of the docs, `cargo xtask book` builds them.
 //! `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
 
 mod book;
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
             with_tree("index", |tree| book::index::write(tree, repository_root()).map(|()| ExitCode::SUCCESS))
         }
         ["book"] => book::build::run(repository_root()),
+        ["pages"] => cargo(&PAGES, &[]),
+        ["pages", "--release"] => cargo(&PAGES_RELEASE, &[]),
         ["kernels", "--check"] => cargo(&KERNELS, &["--nocapture".into()]),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
@@ -88,9 +91,26 @@ const FUZZ: [&str; 5] = ["run", "-q", "-p", "fuzz", "--"];
 /// Grades mutated and random texts with every verifier, with overflow checks on.
 const FUZZ_GRADE: [&str; 7] = ["run", "-q", "-p", "plimsoll-reward", "--example", "fuzz_grade", "--"];
 
+/// Writes the numbers and pictures of the docs.
+const PAGES: [&str; 9] =
+    ["test", "-p", "plimsoll", "--test", "docs", "pages_are_written", "--", "--ignored", "--nocapture"];
+/// The same with a release build, whose rates and whose binary are those that users see.
+const PAGES_RELEASE: [&str; 10] = [
+    "test",
+    "--release",
+    "-p",
+    "plimsoll",
+    "--test",
+    "docs",
+    "pages_are_written",
+    "--",
+    "--ignored",
+    "--nocapture",
+];
+
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | book | kernels --check | truth [--runs N] [--seed S]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S]"
     );
     eprintln!(
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"

@@ -1,8 +1,7 @@
 //! Where a file differs from what was written: which bytes, and of which tensors.
 
-use crate::pieces::{PieceSums, joined};
+use crate::pieces::{FileRecord, PieceSums, hex, joined};
 use crate::safetensors_dir::tensors_at;
-use crate::writer::{FileRecord, hex};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fs::File;

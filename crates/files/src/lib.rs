@@ -32,11 +32,11 @@ pub use difference::{DamagedRange, Difference, difference};
 pub use gguf_model::GgufTokenizer;
 pub use open::{OpenModel, TokenizerFiles};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error};
-pub use pieces::Pieces;
+pub use pieces::{FileRecord, Pieces};
 pub use source::{Local, Source, resolve};
 pub use tensor_file::TensorFile;
 pub use tensors::{Encoding, RowOrder, TensorInfo, expected_tensors};
 pub use writer::{
-    ArrayDecl, ArrayElement, FileRecord, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of,
-    write_atomic, write_error, write_new, write_new_lines,
+    ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
+    write_error, write_new, write_new_lines,
 };

@@ -9,6 +9,19 @@ const PIECE_BYTES_MIN: u64 = 4096;
 /// Pieces of a file at most: a larger file has larger pieces. Their sums take 32 KiB of a manifest.
 const PIECES_MAX: usize = 4096;
 
+/// What a file must be: its length, its SHA-256 in hex, and the sums of its pieces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileRecord {
+    /// Length.
+    pub bytes: u64,
+    /// SHA-256 of all of it, in hex.
+    pub sha256: String,
+    /// None in records of checkpoints of format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pieces: Option<Pieces>,
+}
+
 /// The sums of a file's pieces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,6 +108,10 @@ impl PieceSums {
         let bytes = self.piece_bytes;
         Pieces { bytes, crc32: self.sums().iter().map(|sum| format!("{sum:08x}")).collect() }
     }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Returns the CRC-32 of two ranges in a row, the second of which has `second_bytes`.

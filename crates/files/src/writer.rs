@@ -2,10 +2,9 @@
 //! Every byte is counted against the declaration and hashed on its way; a file that is not finished is removed.
 //! What is streamed does not stay in the page cache: a save costs its caller's buffer, not the size of its files.
 
-use crate::pieces::{PieceSums, Pieces};
+use crate::pieces::{FileRecord, PieceSums, hex};
 use plimsoll_base::{Bytes, DType, Error, Result};
 use rustix::fs::{Advice, fadvise};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
@@ -16,19 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes after which a streamed file is put on the disk and its pages are given back. Dirty pages count against a
 /// container's limit and cannot be reclaimed, so they are bounded too; 16 MiB is a few milliseconds of writing.
 const WINDOW_BYTES: u64 = 16 << 20;
-
-/// What a file must be: its length, its SHA-256 in hex, and the sums of its pieces.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileRecord {
-    /// Length.
-    pub bytes: u64,
-    /// SHA-256 of all of it, in hex.
-    pub sha256: String,
-    /// None in records of checkpoints of format 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pieces: Option<Pieces>,
-}
 
 /// Counts and sums the bytes of a file as they pass.
 #[derive(Debug, Default)]
@@ -373,10 +359,6 @@ fn header<'a>(
     let mut text = serde_json::to_vec(&map).expect("a map of plain values is JSON");
     text.resize(text.len().next_multiple_of(8), b' '); // the data begins on a multiple of 8 bytes
     Ok((text, offset))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! numbers vary, so may sparklines, and other lines may come between the shown ones.
 
 /// What any text and any lines are shown as.
-const ANY: char = '…';
+pub const ANY: char = '…';
 
 /// The first shown line that is not in the output where it should be.
 pub fn first_difference<'a>(shown: &'a [String], output: &str, numbers_are_free: bool) -> Option<&'a str> {
@@ -30,6 +30,15 @@ pub fn first_difference<'a>(shown: &'a [String], output: &str, numbers_are_free:
         may_skip = numbers_are_free;
     }
     None
+}
+
+/// The index of the line that is `shown` but for its numbers. Of several, the first that agrees the longest: `step 20/200`
+/// is not replaced by `step 1/200`.
+pub fn best_match(shown: &str, lines: &[&str]) -> Option<usize> {
+    let wanted = shape(shown.trim_end());
+    let equal = |line: &str| shown.chars().zip(line.chars()).take_while(|(a, b)| a == b).count();
+    let found = lines.iter().enumerate().filter(|(_, line)| matches(&wanted, &shape(line.trim_end())));
+    found.rev().max_by_key(|(_, line)| equal(line)).map(|(index, _)| index)
 }
 
 /// Whether `text` is `pattern`, in which `…` is any text.

@@ -165,6 +165,18 @@ impl Block {
     }
 }
 
+impl Block {
+    /// The indices of the lines that are output, in the order of `commands`.
+    pub fn output_lines(&self) -> impl Iterator<Item = usize> {
+        let mut was_continued = false;
+        self.text.iter().enumerate().filter_map(move |(index, line)| {
+            let is_command = line.starts_with("$ ") || was_continued;
+            was_continued = is_command && line.ends_with('\\');
+            (!is_command).then_some(index)
+        })
+    }
+}
+
 /// Returns the code spans that are commands: `plimsoll ...` between backticks, outside fences.
 pub fn spans(page: &str) -> Vec<(usize, String)> {
     let mut spans = Vec::new();
