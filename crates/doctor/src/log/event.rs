@@ -256,9 +256,16 @@ impl<'w> Moment<'w> {
         is_match
             && !(rule.is_loud && is_quiet(&self.text))
             && rule.needs.as_ref().is_none_or(|regex| self.around(regex))
-            && rule.unless.as_ref().is_none_or(|regex| !regex.is_match(self.near()))
+            && rule.unless.as_ref().is_none_or(|regex| !self.says(regex))
             && rule.unless_before.as_ref().is_none_or(|regex| !self.around(regex))
             && rule.unless_after.as_ref().is_none_or(|regex| !regex.is_match(self.after()))
+    }
+
+    /// Returns true if the message, or what may be the rest of it, matches: a terminal that wraps a line repeats no tag.
+    fn says(&self, regex: &regex::Regex) -> bool {
+        let is_rest = |line: &String| tag(line).is_none();
+        let rest = || self.lines_ahead().take(LINES_NEAR).filter(is_rest).collect::<Vec<String>>().join("\n");
+        regex.is_match(self.near()) || tag(&self.text).is_some() && regex.is_match(&rest())
     }
 
     fn around(&self, regex: &regex::Regex) -> bool {

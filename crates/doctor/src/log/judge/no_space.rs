@@ -22,7 +22,7 @@ static PLACES: LazyLock<[Place; 11]> = LazyLock::new(|| {
         ),
         place(
             "shm-full-torch",
-            r"/dev/shm|</?torch_\d|_multiprocessing\.SemLock|multiprocessing/synchronize\.py|multiprocessing/shared_memory\.py|/psm_|_share_f(d|ilename)\w*\(|multiprocessing/reductions\.py|multiprocessing/heap\.py",
+            r"/dev/shm|</?torch_\d|_multiprocessing\.SemLock|multiprocessing/synchronize\.py|ctx\.(R?Lock|(Bounded)?Semaphore|Condition|Event)\(|multiprocessing/shared_memory\.py|/psm_|_share_f(d|ilename)\w*\(|multiprocessing/reductions\.py|multiprocessing/heap\.py",
             "the frames make shared memory, which is in /dev/shm",
         ),
         place(
@@ -56,10 +56,18 @@ static PLACES: LazyLock<[Place; 11]> = LazyLock::new(|| {
     ]
 });
 
+/// Where a message comes from, as in `/opt/lib/store.py:46: UserWarning:`. Nothing is written there.
+static SOURCES: LazyLock<Regex> = LazyLock::new(|| regex(r"\S+\.(py|pyx|cc|cpp|cu|h|hpp|rs|go):\d+"));
+
 /// Classifies a full device. Returns `None` if neither the line nor the frames show which.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let near = moment.near();
     let line = near.lines().next().unwrap_or(near);
+    // joblib finds that it can make no semaphores, and goes on without.
+    if line.contains("joblib will operate in serial mode") {
+        return None;
+    }
+    let line = &*SOURCES.replace_all(line, "");
     let inner = moment.innermost(24);
     let named = |text: &str| PLACES.iter().find(|Place(_, regex, _)| regex.is_match(text));
     if let Some(Place(slug, _, words)) = named(line).or_else(|| named(&inner)) {
