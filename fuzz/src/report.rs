@@ -121,7 +121,7 @@ pub fn write(path: &Path, options: &Options, seeds: u64, rows: &[Row]) -> std::i
         "# Fuzzing\n\nEvery parser of files that other people wrote, {} s each: {seconds} s for each seed from {seed} to {}.\n\n\
          ```text\ncargo xtask fuzz --seconds {seconds} --seed {seed} --seeds {seeds} --out bench/results/fuzz.md\n```\n\n\
          An input is one of the corpus in the repository, pieces of its language, or one piece within itself, with some changes. \
-         It must be\naccepted or end in a named error, within a minute, the process below 512 MiB. `accepted` counts inputs that \
+         It must be\naccepted or end in a named error, within a minute, the process below 512 MiB; a verdict within a second, below 64 MiB. `accepted` counts inputs that \
          were read,\n`errors` the different names of the others. A verifier accepts what it gives a score.\n\n\
          | parser | inputs | accepted | errors | slowest | peak of the process |\n|---|---|---|---|---|---|\n",
         seconds * seeds,

@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Time on the wall after which an input is a hang, however busy the machine is.
 const HANG: Duration = Duration::from_secs(60);
-/// Highest resident memory of the process, whatever it read.
-pub const PEAK_BYTES_MAX: u64 = 512 << 20;
 /// Address space of a process that reads one target: what asks for more ends, before it takes the machine's memory.
 pub const ADDRESS_BYTES_MAX: u64 = 8 << 30;
 
@@ -73,10 +71,16 @@ pub fn run(target: &Target, options: &Options) -> Outcome {
         if options.show {
             eprintln!("{number}: {:?}", String::from_utf8_lossy(&input));
         }
-        let input_begun = Instant::now();
+        let (input_begun, processor) = (Instant::now(), processor_time());
         let read = catch_unwind(AssertUnwindSafe(|| subject.read(&input)));
         outcome.slowest = outcome.slowest.max((input_begun.elapsed(), number));
         outcome.inputs += 1;
+        let processor = processor_time() - processor;
+        if processor > target.bounds.input_time {
+            outcome.fault =
+                Some((number, format!("it takes {:.2} s of processor time", processor.as_secs_f64())));
+            break;
+        }
         match read {
             Ok(Ok(())) => outcome.accepted += 1,
             Ok(Err(error)) => {
@@ -95,7 +99,7 @@ pub fn run(target: &Target, options: &Options) -> Outcome {
     // What a watch on an input that ended would find.
     at.store(u64::MAX, Ordering::Relaxed);
     outcome.peak_bytes = peak_bytes();
-    if outcome.peak_bytes > PEAK_BYTES_MAX && outcome.fault.is_none() {
+    if outcome.peak_bytes > target.bounds.peak_bytes && outcome.fault.is_none() {
         let what = format!("{} MiB were resident at one time", outcome.peak_bytes >> 20);
         outcome.fault = Some((options.from + outcome.inputs, what));
     }
@@ -131,6 +135,15 @@ fn watch(at: &Arc<AtomicU64>, target: &'static str, seed: u64) {
             }
         }
     });
+}
+
+/// Processor time of all threads, in steps of 10 ms.
+fn processor_time() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name, which may hold spaces: fields 14 and 15 of all, user and system time in ticks.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
 }
 
 /// Highest resident memory of the process.

@@ -2,6 +2,23 @@
 
 use crate::mutate::Shape;
 use plimsoll_base::Result;
+use std::time::Duration;
+
+/// What one process may take to read a target's inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Processor time of all threads for one input.
+    pub input_time: Duration,
+    /// Resident memory, whatever was read.
+    pub peak_bytes: u64,
+}
+
+impl Bounds {
+    /// For files, which are read once.
+    pub const FILE: Bounds = Bounds { input_time: Duration::from_secs(60), peak_bytes: 512 << 20 };
+    /// For words of a model, of which a run grades thousands a step: most take less than a millisecond, the slowest 0.1 s.
+    pub const WORDS: Bounds = Bounds { input_time: Duration::from_secs(1), peak_bytes: 64 << 20 };
+}
 
 /// A parser and its language.
 pub struct Target {
@@ -9,6 +26,7 @@ pub struct Target {
     /// What it reads, for the table.
     pub reads: &'static str,
     pub shape: Shape,
+    pub bounds: Bounds,
     /// Words and signs of its language.
     pub pieces: &'static [&'static str],
     pub open: fn() -> Box<dyn Subject>,

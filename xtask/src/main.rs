@@ -1,6 +1,6 @@
 //! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
 //! `bench/results/plan_truth.*`; of the binary under faults: `cargo xtask soak`; of every parser under hostile files, and of
-//! the verifiers under hostile text: `cargo xtask fuzz` and `fuzz-grade`; of two binaries against each other:
+//! the verifiers under hostile text: `cargo xtask fuzz`; of two binaries against each other:
 //! `cargo xtask same-bits`. `cargo xtask index` writes the list of error pages, `cargo xtask pages` the numbers and
 //! pictures of the docs, `cargo xtask book` builds them.
 //! `cargo xtask cycles` and `rooms` print what two of tidy's checks measure.
@@ -47,7 +47,6 @@ fn main() -> ExitCode {
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["fuzz", ..] => cargo(&FUZZ, &arguments[1..]),
-        ["fuzz-grade", ..] => cargo(&FUZZ_GRADE, &arguments[1..]),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
     }
@@ -86,10 +85,8 @@ fn cargo(words: &[&str], arguments: &[String]) -> ExitCode {
 
 /// Compiles every kernel for every architecture; NVRTC must be there.
 const KERNELS: [&str; 7] = ["test", "-p", "plimsoll-cuda", "--test", "it", "kernels::", "--"];
-/// Reads mutated files with every parser of files that other people wrote, with overflow checks on.
+/// Reads mutated files with every parser, and grades mutated texts with every verifier, with overflow checks on.
 const FUZZ: [&str; 5] = ["run", "-q", "-p", "fuzz", "--"];
-/// Grades mutated and random texts with every verifier, with overflow checks on.
-const FUZZ_GRADE: [&str; 7] = ["run", "-q", "-p", "plimsoll-reward", "--example", "fuzz_grade", "--"];
 
 /// Writes the numbers and pictures of the docs.
 const PAGES: [&str; 9] =
@@ -115,7 +112,6 @@ fn usage() -> ExitCode {
     eprintln!(
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"
     );
-    eprintln!("       cargo xtask fuzz-grade [--seconds N] [--seed S] [--from N] [--show]");
     eprintln!(
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults]"
     );

@@ -1,7 +1,7 @@
 //! Chat templates: parsed, and rendered with a conversation.
 
 use crate::mutate::Shape;
-use crate::target::{Subject, Target, text};
+use crate::target::{Bounds, Subject, Target, text};
 use plimsoll_base::Result;
 use plimsoll_text::{ChatTemplate, Message};
 use serde_json::Value;
@@ -10,6 +10,7 @@ pub(super) const TARGET: Target = Target {
     name: "chat-template",
     reads: "Jinja, parsed and rendered",
     shape: Shape::Text,
+    bounds: Bounds::FILE,
     pieces: &[
         "{{ ",
         " }}",

@@ -2,7 +2,7 @@
 //! sealed again after it was changed.
 
 use crate::mutate::Shape;
-use crate::target::{JSON_PIECES, Subject, Target};
+use crate::target::{Bounds, JSON_PIECES, Subject, Target};
 use plimsoll_base::Result;
 use plimsoll_files::digest;
 use plimsoll_run::checkpoint::{MANIFEST, Manifest, RunState, STATE_JSON};
@@ -13,6 +13,7 @@ pub(super) const TARGET: Target = Target {
     name: "checkpoint",
     reads: "manifest and state of a checkpoint, sealed again",
     shape: Shape::Json,
+    bounds: Bounds::FILE,
     pieces: &JSON_PIECES,
     open: || {
         let folder = tempfile::tempdir().expect("a folder for two files");

@@ -1,7 +1,7 @@
 //! Data: JSON lines and Parquet, measured and read as prompts, supervised rows and pairs.
 
 use crate::mutate::Shape;
-use crate::target::{JSON_PIECES, Subject, Target, files};
+use crate::target::{Bounds, JSON_PIECES, Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_text::{each_prompt, file_size, load_pairs, load_sft};
 use tempfile::TempDir;
@@ -10,6 +10,7 @@ pub(super) const LINES: Target = Target {
     name: "jsonl",
     reads: "JSON lines: prompts, supervised rows, pairs",
     shape: Shape::Text,
+    bounds: Bounds::FILE,
     pieces: &JSON_PIECES,
     open: || {
         let corpus = [
@@ -24,6 +25,7 @@ pub(super) const PARQUET: Target = Target {
     name: "parquet",
     reads: "Parquet: prompts, supervised rows, pairs",
     shape: Shape::Binary,
+    bounds: Bounds::FILE,
     pieces: &["PAR1", "\0\0\0\0", "\u{15}\0\u{15}", "\u{1}", "prompt", "SNAPPY"],
     open: || Box::new(Data::new(files("crates/text/tests/parquet", &[".parquet"]))),
 };

@@ -1,7 +1,8 @@
-//! Verifiers that parse: JSON Schema and LaTeX. `cargo xtask fuzz-grade` has all verifiers and stricter limits.
+//! Verifiers of a model's words: those that parse, JSON Schema and LaTeX, and all of them together, each in its grader's thread
+//! with its stack.
 
 use crate::mutate::Shape;
-use crate::target::{JSON_PIECES, Subject, Target, text};
+use crate::target::{Bounds, JSON_PIECES, Subject, Target, text};
 use plimsoll_base::Result;
 use plimsoll_reward::{Case, OnError, Prompt, RewardSpec, Rewards};
 use serde_json::{Map, Value};
@@ -11,32 +12,16 @@ pub(super) const SCHEMA: Target = Target {
     name: "json-schema",
     reads: "a JSON Schema and a response",
     shape: Shape::Text,
+    bounds: Bounds::WORDS,
     pieces: &JSON_PIECES,
-    open: || {
-        let schema = |schema: &str, response: &str| format!("{response}\0{schema}").into_bytes();
-        let corpus = vec![
-            schema(
-                "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
-                "{\"a\":{}}",
-            ),
-            schema("{\"anyOf\":[{\"type\":\"integer\",\"minimum\":3},{\"enum\":[\"x\",null]}]}", "[1, 2]"),
-            schema(
-                "{\"type\":\"array\",\"items\":{\"pattern\":\"^(a+)+$\"},\"uniqueItems\":true}",
-                "[\"aaaa\"]",
-            ),
-            schema(
-                "{\"allOf\":[{\"not\":{\"const\":1}}],\"$defs\":{\"b\":{\"$ref\":\"#/$defs/b\"}}}",
-                "```json\n1\n```",
-            ),
-        ];
-        Box::new(Verifier::new("json-schema", corpus))
-    },
+    open: || Box::new(Verifier::new(&["json-schema"], schema_corpus())),
 };
 
 pub(super) const LATEX: Target = Target {
     name: "latex",
     reads: "an answer in LaTeX and a ground truth",
     shape: Shape::Text,
+    bounds: Bounds::WORDS,
     pieces: &[
         "\\boxed{",
         "\\frac",
@@ -77,8 +62,97 @@ pub(super) const LATEX: Target = Target {
         "\u{202e}",
         "\u{0}",
     ],
-    open: || Box::new(Verifier::new("math", math_corpus())),
+    open: || Box::new(Verifier::new(&["math"], math_corpus())),
 };
+
+pub(super) const ALL: Target = Target {
+    name: "grade",
+    reads: "a response and a ground truth, by every verifier",
+    shape: Shape::Text,
+    bounds: Bounds::WORDS,
+    pieces: &[
+        "\\boxed{",
+        "\\frac",
+        "\\sqrt",
+        "\\left(",
+        "\\right)",
+        "\\text{",
+        "\\cup",
+        "\\pm",
+        "\\binom",
+        "^{",
+        "_{",
+        "}",
+        "{",
+        "(",
+        ")",
+        "[",
+        "]",
+        "|",
+        "$",
+        "$$",
+        "\\(",
+        "\\)",
+        "\\",
+        "&",
+        "\\\\",
+        "!",
+        "%",
+        ",",
+        ";",
+        "=",
+        "<",
+        "9999999999",
+        "1e999",
+        "-",
+        "/",
+        "*",
+        "x",
+        "½",
+        "é",
+        "\u{202e}",
+        "####",
+        "<answer>",
+        "</answer>",
+        "```",
+        "\u{0}",
+        "{\"type\": ",
+        "{\"$ref\": \"#\"}",
+        "{\"anyOf\": [",
+        "{\"items\": ",
+        "{\"not\": ",
+        "1e308",
+        "\"a\": ",
+        "{\"pattern\": \"(a+)+$\"}",
+        "null",
+        "{\"target\": 7, \"nums\": [3, 4]}",
+    ],
+    open: || {
+        let mut corpus = math_corpus();
+        corpus.extend(schema_corpus());
+        corpus.push(b"<answer>3 + 4</answer>\0{\"target\": 7, \"nums\": [3, 4]}".to_vec());
+        corpus.push(b"so it is\n#### 1,234\x001234".to_vec());
+        let kinds = ["math", "gsm8k", "exact", "countdown", "json-schema", "format", "regex:^a.*b$"];
+        Box::new(Verifier::new(&kinds, corpus))
+    },
+};
+
+/// JSON Schemas, each with a response.
+fn schema_corpus() -> Vec<Vec<u8>> {
+    let schema = |schema: &str, response: &str| format!("{response}\0{schema}").into_bytes();
+    vec![
+        schema(
+            "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
+            "{\"a\":{}}",
+        ),
+        schema("{\"anyOf\":[{\"type\":\"integer\",\"minimum\":3},{\"enum\":[\"x\",null]}]}", "[1, 2]"),
+        schema("{\"type\":\"array\",\"items\":{\"pattern\":\"^(a+)+$\"},\"uniqueItems\":true}", "[\"aaaa\"]"),
+        schema(
+            "{\"allOf\":[{\"not\":{\"const\":1}}],\"$defs\":{\"b\":{\"$ref\":\"#/$defs/b\"}}}",
+            "```json\n1\n```",
+        ),
+    ]
+}
 
 fn math_corpus() -> Vec<Vec<u8>> {
     let cases = include_str!("../../../crates/reward/tests/math_cases.jsonl").lines();
@@ -92,15 +166,18 @@ fn math_corpus() -> Vec<Vec<u8>> {
 }
 
 struct Verifier {
-    spec: RewardSpec,
+    specs: Vec<RewardSpec>,
     rewards: Rewards,
     corpus: Vec<Vec<u8>>,
 }
 
 impl Verifier {
-    fn new(kind: &str, corpus: Vec<Vec<u8>>) -> Verifier {
-        let spec = RewardSpec { on_error: OnError::Stop, ..RewardSpec::of_kind(kind) };
-        Verifier { rewards: start(&spec), spec, corpus }
+    /// One verifier ends with its error; of several, each gives no score where it fails, as the others still do.
+    fn new(kinds: &[&str], corpus: Vec<Vec<u8>>) -> Verifier {
+        let on_error = if kinds.len() == 1 { OnError::Stop } else { OnError::None };
+        let spec = |kind: &&str| RewardSpec { on_error, ..RewardSpec::of_kind(*kind) };
+        let specs: Vec<RewardSpec> = kinds.iter().map(spec).collect();
+        Verifier { rewards: start(&specs), specs, corpus }
     }
 }
 
@@ -125,12 +202,12 @@ impl Subject for Verifier {
         let scored = self.rewards.score(vec![case]).map(drop);
         if scored.is_err() {
             // An error ends a verifier, as it ends a run.
-            self.rewards = start(&self.spec);
+            self.rewards = start(&self.specs);
         }
         scored
     }
 }
 
-fn start(spec: &RewardSpec) -> Rewards {
-    Rewards::new(std::slice::from_ref(spec)).expect("the verifier starts")
+fn start(specs: &[RewardSpec]) -> Rewards {
+    Rewards::new(specs).expect("the verifiers start")
 }

@@ -1,7 +1,7 @@
 //! Launch files of other frameworks, as `plimsoll import` and `plimsoll doctor --run` read them.
 
 use crate::mutate::Shape;
-use crate::target::{Subject, Target, files};
+use crate::target::{Bounds, Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_stacks::{STACKS, Wishes, import, settings};
 use tempfile::TempDir;
@@ -10,6 +10,7 @@ pub(super) const TARGET: Target = Target {
     name: "import",
     reads: "launch files of every stack: shell, Python, YAML, JSON",
     shape: Shape::Text,
+    bounds: Bounds::FILE,
     pieces: &[
         "python3 -m verl.trainer.main_ppo ",
         "openrlhf.cli.train_ppo_ray ",

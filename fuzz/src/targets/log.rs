@@ -1,7 +1,7 @@
 //! Logs, as `plimsoll doctor --log` reads them.
 
 use crate::mutate::Shape;
-use crate::target::{Subject, Target};
+use crate::target::{Bounds, Subject, Target};
 use plimsoll_base::Result;
 use plimsoll_doctor::log::{Input, Limits, diagnose, self_test};
 use std::io::Cursor;
@@ -10,6 +10,7 @@ pub(super) const TARGET: Target = Target {
     name: "log",
     reads: "a log of any framework",
     shape: Shape::Text,
+    bounds: Bounds::FILE,
     pieces: &[
         "\n",
         "\r\n",

@@ -12,7 +12,7 @@ mod tokenizer;
 
 use crate::target::Target;
 
-pub static TARGETS: [Target; 13] = [
+pub static TARGETS: [Target; 14] = [
     chat::TARGET,
     tokenizer::TARGET,
     model::GGUF,
@@ -23,6 +23,7 @@ pub static TARGETS: [Target; 13] = [
     run_file::TARGET,
     grade::SCHEMA,
     grade::LATEX,
+    grade::ALL,
     checkpoint::TARGET,
     log::TARGET,
     launch::TARGET,

@@ -1,7 +1,7 @@
 //! Model files: GGUF with its tokenizer and its template, the header of safetensors, and the files of JSON next to it.
 
 use crate::mutate::Shape;
-use crate::target::{JSON_PIECES, Subject, Target, files};
+use crate::target::{Bounds, JSON_PIECES, Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_files::{OpenModel, check_against};
 use plimsoll_text::{ChatTemplate, Message, Tokenizer};
@@ -15,6 +15,7 @@ pub(super) const GGUF: Target = Target {
     name: "gguf",
     reads: "a GGUF file with tokenizer and chat template",
     shape: Shape::Binary,
+    bounds: Bounds::FILE,
     pieces: &[
         "GGUF",
         "\u{3}\0\0\0",
@@ -34,6 +35,7 @@ pub(super) const SAFETENSORS: Target = Target {
     name: "safetensors",
     reads: "the header of a safetensors file",
     shape: Shape::Json,
+    bounds: Bounds::FILE,
     pieces: &JSON_PIECES,
     open: || {
         let (header, data) = common::header_and_data(&common::shapes());
@@ -47,6 +49,7 @@ pub(super) const JSON: Target = Target {
     name: "model-json",
     reads: "`config.json`, `tokenizer_config.json` and the index of shards",
     shape: Shape::Json,
+    bounds: Bounds::FILE,
     pieces: &JSON_PIECES,
     open: || {
         let mut corpus = files("crates/files/tests/configs", &[".json"]);

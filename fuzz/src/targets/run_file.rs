@@ -1,7 +1,7 @@
 //! Run files.
 
 use crate::mutate::Shape;
-use crate::target::{Subject, Target, files};
+use crate::target::{Bounds, Subject, Target, files};
 use plimsoll_base::Result;
 use plimsoll_config::load;
 use tempfile::TempDir;
@@ -10,6 +10,7 @@ pub(super) const TARGET: Target = Target {
     name: "run-file",
     reads: "a run file",
     shape: Shape::Text,
+    bounds: Bounds::FILE,
     pieces: &[
         "[train]",
         "[[reward]]",

@@ -1,7 +1,7 @@
 //! `tokenizer.json`: read, then a text is encoded and decoded.
 
 use crate::mutate::Shape;
-use crate::target::{JSON_PIECES, Subject, Target};
+use crate::target::{Bounds, JSON_PIECES, Subject, Target};
 use plimsoll_base::Result;
 use plimsoll_files::{OpenModel, TokenizerFiles};
 use plimsoll_text::{Tokenizer, files_to_save};
@@ -11,6 +11,7 @@ pub(super) const TARGET: Target = Target {
     name: "tokenizer",
     reads: "`tokenizer.json`, opened, encoding and decoding",
     shape: Shape::Json,
+    bounds: Bounds::FILE,
     pieces: &JSON_PIECES,
     open: || Box::new(Tokenizers { corpus: corpus() }),
 };
