@@ -221,8 +221,12 @@ fn a_container_made_too_small_is_named_and_with_more_memory_the_run_goes_on_bit_
 
 /// Resumes the run for three more steps, makes one of that length, and compares weights and states.
 fn check_goes_on(folder: &Run, group: &Group) {
-    let newest = fs::read_link(folder.path("out/checkpoints/latest")).expect("a link to the newest");
-    let done: u32 = newest.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).expect("step-N");
+    // Not `latest`: a trainer that is killed after a checkpoint got its name and before the link was moved leaves it behind.
+    let names = fs::read_dir(folder.path("out/checkpoints"))
+        .expect("a folder")
+        .map(|entry| entry.expect("a name").file_name());
+    let step = |name: std::ffi::OsString| name.to_str()?.strip_prefix("step-")?.parse().ok();
+    let done: u32 = names.filter_map(step).max().expect("step-N");
     let steps = format!("train.steps={}", done + 3);
     let train = |dir: &str, flag: &[&str]| {
         let args = folder.train_args(dir, &[&[&*steps, "checkpoint.every=1"], flag].concat());
