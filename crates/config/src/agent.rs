@@ -159,6 +159,7 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
         "critic.updates_per_rollout",
         "critic.warmup_steps",
         "train.micro_batch_tokens",
+        "train.cut_multiple",
         "train.grad_dtype",
         "train.optimizer_dtype",
         "train.recompute",

@@ -83,6 +83,8 @@ pub struct TrainSpec {
     pub steps: u32,
     /// Sequences of one update, or frames for an environment policy; all of the step if absent.
     pub mini_batch: Option<u32>,
+    /// What the number of micro-batches of an update is a multiple of.
+    pub cut_multiple: Auto<u32>,
     pub epochs_per_rollout: u32,
     pub learning_rate: f64,
     /// How it moves after warm-up.
@@ -243,6 +245,7 @@ impl TrainSpec {
         TrainSpec {
             steps: train.steps,
             mini_batch: train.mini_batch,
+            cut_multiple: train.cut_multiple,
             epochs_per_rollout: train.epochs_per_rollout,
             learning_rate: train.learning_rate,
             schedule: train.schedule,

@@ -90,12 +90,18 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
+/// Of micro-batches of an update.
+const CUT_MULTIPLE_MAX: f64 = 1024.0;
+
 fn train(train: &Train, at: &Provenance) -> Result<()> {
     not_zero(Some(train.steps), at, "train.steps")?;
     not_zero(train.mini_batch, at, "train.mini_batch")?;
     not_zero(Some(train.epochs_per_rollout), at, "train.epochs_per_rollout")?;
     if let Auto::Value(tokens) = train.micro_batch_tokens {
         in_range(f64::from(tokens), 1.0, f64::from(TOKENS_MAX), at, "train.micro_batch_tokens")?;
+    }
+    if let Auto::Value(multiple) = train.cut_multiple {
+        in_range(f64::from(multiple), 1.0, CUT_MULTIPLE_MAX, at, "train.cut_multiple")?;
     }
     finite_from_zero(train.learning_rate, at, "train.learning_rate")?;
     finite_from_zero(train.weight_decay, at, "train.weight_decay")?;

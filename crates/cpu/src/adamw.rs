@@ -9,7 +9,7 @@ use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::{load_any, store_any};
 use plimsoll_base::DType;
-use plimsoll_device::{AdamW, AdamWBufs, Update};
+use plimsoll_device::{AdamW, AdamWBufs, Run, Update};
 use plimsoll_memory::Buf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BLOCKS_MAX: usize = 1024;
 /// Elements of a block of `sum_squares`, at least; larger blocks are multiples of it.
 const BLOCK_ELEMENTS: usize = 4096;
+/// Runs of `squares_of` that threads share at once.
+const RUNS_MAX: usize = 256;
 
 pub(super) fn sum_squares(dev: &CpuDevice, x: Buf<'_>) -> f64 {
     let block = x.len().div_ceil(BLOCKS_MAX).next_multiple_of(BLOCK_ELEMENTS).max(BLOCK_ELEMENTS);
@@ -32,6 +34,37 @@ pub(super) fn sum_squares(dev: &CpuDevice, x: Buf<'_>) -> f64 {
         });
     });
     sums[..blocks].iter().fold(0.0, |sum, block| sum + f64::from_bits(block.load(Ordering::Relaxed)))
+}
+
+/// Gives the sum of squares of each run, some runs at a time.
+pub(super) fn squares_of(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    all: &mut dyn Iterator<Item = Run>,
+    each: &mut dyn FnMut(f64),
+) {
+    let mut runs = [Run::default(); RUNS_MAX];
+    loop {
+        let mut len = 0;
+        runs.iter_mut().zip(&mut *all).for_each(|(run, next)| (*run, len) = (next, len + 1));
+        let runs = &runs[..len];
+        let sums = [const { AtomicU64::new(0) }; RUNS_MAX];
+        let elements = runs.iter().map(|run| run.elements as usize).sum::<usize>() / len.max(1);
+        by_dtype!(x, T => {
+            let x = dev.read::<T>(x);
+            split(dev, len, elements, &|part| {
+                for index in part {
+                    let run = runs[index];
+                    let sum = squares::<T>(dev.isa(), &x[run.start as usize..run.end() as usize]);
+                    sums[index].store(sum.to_bits(), Ordering::Relaxed);
+                }
+            });
+        });
+        sums[..len].iter().for_each(|sum| each(f64::from_bits(sum.load(Ordering::Relaxed))));
+        if len < RUNS_MAX {
+            return;
+        }
+    }
 }
 
 simd_fn! {

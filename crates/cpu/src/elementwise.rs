@@ -3,7 +3,6 @@
 
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::{CpuDevice, Element, Real, Shared};
-use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_device::codes::by_code;
 use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, SEGMENT_FIELDS};
@@ -235,40 +234,40 @@ pub(super) fn embed_backward(dev: &CpuDevice, d: Buf<'_>, ids: Buf<'_>, grad: Ma
     let (ids, d, h) = (dev.read::<u32>(ids), dev.read::<f32>(d), grad.k);
     assert_eq!(d.len(), ids.len() * h, "[{}, {h}] of embedding gradients", ids.len());
     // Columns are split, so that rows of one token add up in the order of m whatever the threads.
-    if grad.buf.dtype() == DType::F32 {
-        let out = dev.write::<f32>(grad.buf);
-        return split(dev, h.div_ceil(LANES), ids.len() * LANES, &|part| {
-            let columns = part.start * LANES..(part.end * LANES).min(h);
-            for (m, &id) in ids.iter().enumerate() {
-                add_to_row(&out, &row_index(grad, id as usize), columns.start, &d[m * h..][columns.clone()]);
-            }
-        });
-    }
-    let out = dev.write::<bf16>(grad.buf);
     let width = h.div_ceil(dev.pool().threads()).next_multiple_of(LANES).min(SUM_COLUMNS_MAX);
-    dev.pool().run(h.div_ceil(width), &|task, _thread| {
-        let columns = task * width..((task + 1) * width).min(h);
-        for (m, &id) in ids.iter().enumerate() {
-            // A token's rows are summed in f32 at its first row, and rounded into the gradient once.
-            if num_equal(&ids[..m], id) > 0 {
-                continue;
-            }
-            let mut sums = [0.0f32; SUM_COLUMNS_MAX];
-            let sums = &mut sums[..columns.len()];
-            sums.copy_from_slice(&d[m * h..][columns.clone()]);
-            let mut left = num_equal(&ids[m + 1..], id);
-            for (other, _) in ids.iter().enumerate().skip(m + 1).filter(|&(_, &other)| other == id) {
-                for (sum, x) in sums.iter_mut().zip(&d[other * h..][columns.clone()]) {
-                    *sum += x;
-                }
-                left -= 1;
-                if left == 0 {
-                    break;
-                }
-            }
-            add_to_row(&out, &row_index(grad, id as usize), columns.start, sums);
-        }
+    by_dtype!(grad.buf, T => {
+        let out = dev.write::<T>(grad.buf);
+        dev.pool().run(h.div_ceil(width), &|task, _thread| {
+            let columns = task * width..((task + 1) * width).min(h);
+            each_sum(ids, d, h, columns.clone(), |id, sums| {
+                add_to_row(&out, &row_index(grad, id as usize), columns.start, sums);
+            });
+        });
     });
+}
+
+/// Gives each id of `ids` with the sum of its rows of `d`, m ascending, in `columns`.
+fn each_sum(ids: &[u32], d: &[f32], h: usize, columns: Range<usize>, mut give: impl FnMut(u32, &[f32])) {
+    for (m, &id) in ids.iter().enumerate() {
+        // A token's rows are summed at its first row.
+        if num_equal(&ids[..m], id) > 0 {
+            continue;
+        }
+        let mut sums = [0.0f32; SUM_COLUMNS_MAX];
+        let sums = &mut sums[..columns.len()];
+        sums.copy_from_slice(&d[m * h..][columns.clone()]);
+        let mut left = num_equal(&ids[m + 1..], id);
+        for (other, _) in ids.iter().enumerate().skip(m + 1).filter(|&(_, &other)| other == id) {
+            for (sum, x) in sums.iter_mut().zip(&d[other * h..][columns.clone()]) {
+                *sum += x;
+            }
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+        }
+        give(id, sums);
+    }
 }
 
 /// How often `ids` holds `id`; without an early end, so that it runs on vectors.

@@ -7,7 +7,7 @@ use crate::{
 };
 use plimsoll_base::{DType, ModelSpec, PhaseSet, Result};
 use plimsoll_device::{
-    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
+    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Run, Transfer,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
 use std::sync::atomic::Ordering;
@@ -171,6 +171,15 @@ impl Backend for CpuDevice {
     }
     fn get_sum_squares(&self, _: &Claim<'_>, x: Buf<'_>) -> f64 {
         adamw::sum_squares(self, x)
+    }
+    fn get_squares_of(
+        &self,
+        _: &Claim<'_>,
+        x: Buf<'_>,
+        runs: &mut dyn Iterator<Item = Run>,
+        each: &mut dyn FnMut(f64),
+    ) {
+        adamw::squares_of(self, x, runs, each);
     }
 
     fn sync(&self) {}

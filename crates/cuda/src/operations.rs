@@ -10,7 +10,7 @@ use crate::{
 };
 use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::{
-    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Transfer,
+    Backend, Checked, Claim, Claims, Coded, DeviceKind, Matrix, MatrixLayout, Op, Pipeline, Run, Transfer,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -35,6 +35,7 @@ impl CudaDevice {
                 rows::sum_scratch_bytes(rows, widest.max(2 * d)),
                 rows::add_scratch_bytes(rows),
                 optimizer::SQUARES_SCRATCH_BYTES,
+                optimizer::RUNS_SCRATCH_BYTES,
             ]);
         }
         let bytes = bytes.into_iter().max().expect("there are two at least");
@@ -108,6 +109,15 @@ impl Backend for CudaDevice {
     }
     fn get_sum_squares(&self, _: &Claim<'_>, x: Buf<'_>) -> f64 {
         optimizer::sum_squares(self, x)
+    }
+    fn get_squares_of(
+        &self,
+        _: &Claim<'_>,
+        x: Buf<'_>,
+        runs: &mut dyn Iterator<Item = Run>,
+        each: &mut dyn FnMut(f64),
+    ) {
+        optimizer::squares_of(self, x, runs, each);
     }
 
     fn sync(&self) {

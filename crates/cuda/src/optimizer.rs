@@ -3,7 +3,7 @@
 use super::rows::{blocks, count, wide};
 use super::{Arg, CudaDevice};
 use plimsoll_base::DType;
-use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Coded, Update};
+use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Coded, Run, Update};
 use plimsoll_memory::Buf;
 
 /// Blocks of `sum_squares`, at most: a card has room for them all at once.
@@ -33,6 +33,44 @@ pub(crate) fn sum_squares(dev: &CudaDevice, x: Buf<'_>) -> f64 {
     let mut bytes = [0; 8];
     dev.read_bytes(sums + 8 * num_blocks as u64, &mut bytes);
     f64::from_le_bytes(bytes)
+}
+
+/// Runs of a launch of `squares_of`, at most.
+const RUNS_MAX: usize = 4096;
+/// Bytes of scratch that `squares_of` needs: where runs lie, and their sums.
+pub(crate) const RUNS_SCRATCH_BYTES: u64 = RUNS_MAX as u64 * 3 * 8;
+
+/// Gives the sum of squares of each run, in f64.
+pub(crate) fn squares_of(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    all: &mut dyn Iterator<Item = Run>,
+    each: &mut dyn FnMut(f64),
+) {
+    let mut runs = [[0u64; 2]; RUNS_MAX];
+    loop {
+        let (mut len, mut aligned) = (0, true);
+        for (slot, run) in runs.iter_mut().zip(&mut *all) {
+            *slot = [run.start, run.elements];
+            aligned &= run.start.is_multiple_of(8);
+            len += 1;
+        }
+        if len > 0 {
+            let scratch = dev.scratch(RUNS_SCRATCH_BYTES);
+            let sums = scratch + 16 * RUNS_MAX as u64;
+            dev.send(scratch, &runs[..len]);
+            let wide = aligned && wide(dev, 8, 8, &[x]);
+            let args = [dev.arg(x), Arg::Ptr(scratch), Arg::Ptr(sums), Arg::U32(wide.into())];
+            dev.launch("optimizer", super::rows::typed!("squares_of", x), blocks(len, 1, 256), &args);
+            let mut bytes = [0; RUNS_MAX * 8];
+            let bytes = &mut bytes[..len * 8];
+            dev.read_bytes(sums, bytes);
+            bytes.as_chunks().0.iter().for_each(|sum| each(f64::from_le_bytes(*sum)));
+        }
+        if len < RUNS_MAX {
+            return;
+        }
+    }
 }
 
 pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {

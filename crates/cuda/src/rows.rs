@@ -322,7 +322,7 @@ pub(super) fn add_partials(
 pub(crate) fn embed_backward(dev: &CudaDevice, d: Buf<'_>, ids: Buf<'_>, grad: Matrix<'_>) {
     assert_eq!(grad.layout, MatrixLayout::Rows);
     assert_eq!(d.len(), ids.len() * grad.k, "[{}, {}] of embedding gradients", ids.len(), grad.k);
-    add_rows(dev, d, ids, grad.buf, grad.n, BAD_TOKEN);
+    add_rows(dev, d, ids, grad.buf, grad.n, BAD_TOKEN, Adds::Sum);
 }
 
 pub(crate) fn scatter_add_rows(dev: &CudaDevice, src: Buf<'_>, rows: Buf<'_>, dst: Buf<'_>) {
@@ -332,11 +332,28 @@ pub(crate) fn scatter_add_rows(dev: &CudaDevice, src: Buf<'_>, rows: Buf<'_>, ds
     }
     let h = src.len() / rows.len();
     assert_eq!((src.len(), dst.len() % h), (rows.len() * h, 0), "whole rows");
-    add_rows(dev, src, rows, dst, dst.len() / h, BAD_ROW);
+    add_rows(dev, src, rows, dst, dst.len() / h, BAD_ROW, Adds::Each);
+}
+
+/// How the rows of a target are added to it.
+#[derive(Clone, Copy, PartialEq)]
+enum Adds {
+    /// One after the other.
+    Each,
+    /// Their sum, once.
+    Sum,
 }
 
 /// Rows are sorted by their target first, stably, so that one block adds all rows of a target in their order.
-fn add_rows(dev: &CudaDevice, src: Buf<'_>, targets: Buf<'_>, dst: Buf<'_>, limit: usize, code: u32) {
+fn add_rows(
+    dev: &CudaDevice,
+    src: Buf<'_>,
+    targets: Buf<'_>,
+    dst: Buf<'_>,
+    limit: usize,
+    code: u32,
+    how: Adds,
+) {
     assert_eq!((src.dtype(), targets.dtype()), (DType::F32, DType::U32));
     let rows = targets.len();
     if rows == 0 {
@@ -346,7 +363,7 @@ fn add_rows(dev: &CudaDevice, src: Buf<'_>, targets: Buf<'_>, dst: Buf<'_>, limi
     let scratch = dev.scratch(add_scratch_bytes(rows as u64));
     let (order, runs) = (Arg::Ptr(scratch), Arg::Ptr(scratch + 4 * rows as u64));
     dev.launch("rows", "order_rows", blocks(rows, 8, 256), &[dev.arg(targets), order, runs, count(rows)]);
-    let how = Launch { grid: [rows as u32, h.div_ceil(128) as u32, 1], block: 32, shared: 0 };
+    let launch = Launch { grid: [rows as u32, h.div_ceil(128) as u32, 1], block: 32, shared: 0 };
     let wide = wide(dev, h, 4, &[src, dst]);
     let args = [
         dev.arg(src),
@@ -358,6 +375,7 @@ fn add_rows(dev: &CudaDevice, src: Buf<'_>, targets: Buf<'_>, dst: Buf<'_>, limi
         count(limit),
         Arg::U32(code),
         Arg::U32(wide.into()),
+        Arg::U32((how == Adds::Each).into()),
     ];
-    dev.launch("rows", typed!("add_rows", dst), how, &args);
+    dev.launch("rows", typed!("add_rows", dst), launch, &args);
 }

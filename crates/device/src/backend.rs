@@ -1,7 +1,7 @@
 //! What a device crate implements. Callers use `Device`, whose methods claim the bytes of each operation first.
 
 use crate::claims::{Claim, Claims};
-use crate::{Coded, DeviceKind, Matrix, MatrixLayout, Op};
+use crate::{Coded, DeviceKind, Matrix, MatrixLayout, Op, Run};
 use plimsoll_base::{Phase, Result};
 use plimsoll_memory::{Buf, CardMemory};
 
@@ -79,6 +79,13 @@ pub trait Backend: Sync {
         dst: &mut [f32],
     );
     fn get_sum_squares(&self, claim: &Claim<'_>, x: Buf<'_>) -> f64;
+    fn get_squares_of(
+        &self,
+        claim: &Claim<'_>,
+        x: Buf<'_>,
+        runs: &mut dyn Iterator<Item = Run>,
+        each: &mut dyn FnMut(f64),
+    );
 
     /// Waits until all operations and copies have ended.
     fn sync(&self);

@@ -4,7 +4,7 @@
 use crate::claims::{Access, Claim, Operand, Uses};
 use crate::{
     Activation, AdamW, AdamWBufs, AttentionBackward, Backend, Batch, Checked, Coded, HeadBackward, HeadOut,
-    Kv, Matrix, MatrixLayout, NormGrads, QkNorm, RopeBackward, Sample, Transfer,
+    Kv, Matrix, MatrixLayout, NormGrads, QkNorm, RopeBackward, Run, Sample, Transfer,
 };
 use plimsoll_memory::Buf;
 
@@ -127,7 +127,8 @@ operations! {
     fn scatter_add_rows(src: Read Buf<'a>, rows: Read Buf<'a>, dst: Write Buf<'a>) = ScatterAddRows;
     /// The gradient of the head.
     fn head_backward(args: Read HeadBackward<'a>) = HeadBackward;
-    /// grad row ids[m] += d[m], m ascending. `d`: [M, h] f32.
+    /// grad row t += (the sum of d[m] where ids[m] = t, m ascending): one addition to what is there, whatever the rows, as
+    /// for the gradient of any weight. `d`: [M, h] f32.
     fn embed_backward(d: Read Buf<'a>, ids: Read Buf<'a>, grad: Write Matrix<'a>) = EmbedBackward;
 
     /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
@@ -208,6 +209,14 @@ operations! {
         fn sum_squares(&self, x: Buf<'_>) -> f64 {
             let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
             self.get_sum_squares(&self.claims().claim("sum_squares", true, note), x)
+        }
+
+        /// Gives the sum of squares of each run of elements of `x`, f64, in their order; NaN if any element is. The order in which a
+        /// run is summed depends on its length alone.
+        fn squares_of(&self, x: Buf<'_>, runs: &mut dyn Iterator<Item = Run>, each: &mut dyn FnMut(f64)) {
+            let note = |uses: &mut Uses<'_>| x.note(Access::Read, "x", uses);
+            let runs = &mut runs.inspect(|run| assert!(run.end() <= x.len() as u64, "{run:?} of {}", x.len()));
+            self.get_squares_of(&self.claims().claim("squares_of", true, note), x, runs, each);
         }
 
         /// Starts copying each offloaded buffer into a buffer of the arena, which belongs to `slot`, once that is free.

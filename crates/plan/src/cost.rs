@@ -54,7 +54,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         cost.rollout_s = rollout(work, &model, &shape.engine, rates);
     }
     if let Some(training) = &shape.training {
-        let cut = Cut::of(work, training.pack.micro_batch_tokens);
+        let cut = Cut::greedy(work, training.pack.micro_batch_tokens);
         if training.reference {
             cost.score_s = score(work, &model, training.offload.reference, &cut, rates);
         }
@@ -68,10 +68,10 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         if let Some(spec) = &training.critic {
             cost.critic_s = critic(work, Model::new(spec, shape.weights), training, rates);
         }
-        cost.update_s = update(work, &model, training, &cut, rates);
+        cost.update_s = update(work, &model, training, &Cut::of_update(work, training), rates);
     }
     if let Some(scoring) = &shape.scoring {
-        let cut = Cut::of(work, scoring.pack.micro_batch_tokens);
+        let cut = Cut::greedy(work, scoring.pack.micro_batch_tokens);
         let each = scoring.models.values().map(|spec| {
             let model = Model { head_flops: 0.0, ..Model::new(spec, shape.weights) };
             score(work, &model, false, &cut, rates)
@@ -158,18 +158,26 @@ struct Cut {
 }
 
 impl Cut {
-    fn of(work: &Work, micro_batch_tokens: usize) -> Cut {
+    /// As many micro-batches as needed.
+    fn greedy(work: &Work, micro_batch_tokens: usize) -> Cut {
+        Cut::of(work, micro_batch_tokens, |fewest, _| fewest)
+    }
+
+    fn of_update(work: &Work, training: &Training) -> Cut {
+        Cut::of(work, training.pack.micro_batch_tokens, |fewest, rows| training.cut.number(fewest, rows))
+    }
+
+    /// `number` gives the micro-batches of an update from the fewest that its rows need, and the rows.
+    fn of(work: &Work, micro_batch_tokens: usize, number: impl Fn(usize, usize) -> usize) -> Cut {
         let most = micro_batch_tokens as f64;
         // The last token of a response has no row.
         let response = work.response_tokens - 1.0;
         let rows = work.prompts * (work.prompt_tokens + work.group * response);
         let per_update = rows * work.epochs / work.updates;
-        if per_update <= most {
-            return Cut { rows: rows * work.epochs, micro_batches: work.updates };
-        }
         // At a cut, the rows of half a response stay empty on average and the group's prompt is repeated.
         let useful = (most - work.prompt_tokens - response / 2.0).max(1.0);
-        let micro_batches = work.updates * (per_update / useful).ceil();
+        let fewest = if per_update <= most { 1.0 } else { (per_update / useful).ceil() };
+        let micro_batches = work.updates * number(fewest as usize, per_update as usize) as f64;
         let again = if work.group > 1.0 { work.prompt_tokens * (micro_batches - work.updates) } else { 0.0 };
         Cut { rows: rows * work.epochs + again, micro_batches }
     }
@@ -199,8 +207,9 @@ fn score(work: &Work, model: &Model, is_offloaded: bool, cut: &Cut, rates: &Rate
 fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 {
     let (updates, epochs) = work.critic;
     let (work, model) = (Work { updates, epochs, ..*work }, Model { head_flops: 0.0, ..model });
-    let cut = Cut::of(&work, training.pack.micro_batch_tokens);
-    score(&work, &model, false, &cut, rates) + update(&work, &model, training, &cut, rates)
+    let cut = Cut::greedy(&work, training.pack.micro_batch_tokens);
+    score(&work, &model, false, &cut, rates)
+        + update(&work, &model, training, &Cut::of_update(&work, training), rates)
 }
 
 fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
@@ -272,6 +281,7 @@ mod tests {
             dtypes,
             pack,
             packing: Default::default(),
+            cut: plimsoll_train::Cut::multiple(1),
             recompute,
             reference: false,
             critic: None,
@@ -286,9 +296,9 @@ mod tests {
 
     #[test]
     fn a_group_that_is_cut_computes_its_prompt_again() {
-        let whole = Cut::of(&work(), 4096);
+        let whole = Cut::greedy(&work(), 4096);
         assert_eq!((whole.rows, whole.micro_batches), (8.0 * (46.0 + 4.0 * 63.0), 1.0));
-        let cut = Cut::of(&work(), 512);
+        let cut = Cut::greedy(&work(), 512);
         assert!(cut.micro_batches > 4.0 && cut.rows > whole.rows, "{} {}", cut.rows, cut.micro_batches);
     }
 
@@ -297,7 +307,7 @@ mod tests {
         let spec = ModelSpec::preset("smollm2-135m").unwrap();
         let (model, rates) = (Model::new(&spec, DType::Bf16), Rates::built_in("avx512bf16", 2));
         let cost = |training: Training| {
-            let cut = Cut::of(&work(), training.pack.micro_batch_tokens);
+            let cut = Cut::greedy(&work(), training.pack.micro_batch_tokens);
             update(&work(), &model, &training, &cut, &rates)
         };
         let base = cost(training(4096));

@@ -168,7 +168,8 @@ impl RunShape {
             Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max),
         );
         if let Some(pass) = self.packs() {
-            row("train.packing", "train", Place::Heap, Packer::host_bytes(&pass));
+            let sequences = self.training.as_ref().map_or(0, |training| training.sequences);
+            row("train.packing", "train", Place::Heap, Packer::host_bytes(&pass, sequences));
         }
         // The scores of the responses that a reward model reads at once.
         let scores = if self.scoring.is_some() { 4 * self.engine.samples as u64 } else { 0 };

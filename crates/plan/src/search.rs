@@ -24,7 +24,7 @@ use plimsoll_memory::{Limits, Plan, Pool};
 use plimsoll_model::{Recompute, STAGING_BYTES_MIN, Target};
 use plimsoll_reward::RewardMemory;
 use plimsoll_rollout::{EngineLimits, OnFull};
-use plimsoll_train::{Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
+use plimsoll_train::{Cut, Heads, OptimizerDType, PackLimits, Packing, StateDTypes};
 
 /// Micro-batches that `"auto"` chooses from: powers of two.
 const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
@@ -348,6 +348,10 @@ impl Planner<'_> {
             packing: Packing {
                 heads: if run.needs.scores { Heads::End } else { Heads::Tokens },
                 whole_groups: run.needs.learns_from == LearnsFrom::Pairs,
+            },
+            cut: match run.train.cut_multiple {
+                Auto::Auto => Cut::auto(self.target().kind),
+                Auto::Value(multiple) => Cut::multiple(multiple as usize),
             },
             recompute: knobs.recompute,
             reference,

@@ -9,7 +9,7 @@ use common::{World, sampling};
 use plimsoll_base::{DType, Phase};
 use plimsoll_model::{Activations, Derivatives, Mode, Pass, Recompute, backward, head, layers};
 use plimsoll_rollout::{Engine, EngineLimits, NeverStop, OnFull, Request, Samples};
-use plimsoll_train::{Optimizer, PackLimits, Packer, Sequence, UpdateOptions};
+use plimsoll_train::{Cut, Optimizer, PackLimits, Packer, Packing, Sequence, Units, UpdateOptions};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 
@@ -82,22 +82,26 @@ fn roll_out(world: &mut World, prompts: &[&[u32]], out: &mut Samples) {
 
 fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
     let all: Vec<Sequence<'_>> = common::sequences(prompts, out, GROUP);
-    let (spec, limits) = (world.harness.spec, world.harness.setup.pass);
+    let limits = world.harness.setup.pass;
     let mut parts = world.harness.parts();
     let params = parts.decoder.params.clone();
-    let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, &params, parts.resident, "actor");
+    let mut optimizer = Optimizer::new(parts.dev, parts.table, &params, parts.resident, "actor");
     let how = UpdateOptions { lr: 1e-4, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
-    let mut packer = Packer::new(limits);
+    let mut packer = Packer::new(limits, all.len());
     let phase = parts.overlay.enter(Phase::Update);
+    let grads = &parts.grads;
+    let units = Units { packing: Packing::default(), hidden: 64 };
+    let cut = Cut::multiple(8);
     let acts = Activations::bind(&phase, Mode::Update(Recompute::Cheap), limits);
     let slots = optimizer.slots(&phase, "actor");
     let (mut logprobs, d) = (vec![0.0; limits.head_rows], vec![0.01; limits.head_rows]);
     for step in 0..3 {
         let count = allocations(|| {
-            optimizer.zero_grads(parts.dev);
+            parts.dev.zero(grads.all);
+            packer.cut(cut, units, &all, 0..all.len()).unwrap();
             let mut first = 0;
-            while first < all.len() {
-                let batch = packer.pack(&all, first).unwrap();
+            for index in 0..packer.num_micro_batches() {
+                let batch = packer.micro_batch(units.packing, &all, first, index).unwrap();
                 let rows = batch.head.len();
                 let pass = Pass::upload(parts.dev, acts, batch.index);
                 layers(parts.dev, &parts.decoder, &pass);
@@ -105,11 +109,11 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
                 parts.dev.read_f32(pass.head_out().logprobs, 0, &mut logprobs[..rows]);
                 let d = &d[..rows];
                 let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: d, entropy: d };
-                backward(parts.dev, &parts.decoder, &optimizer.grads, true, &pass, of);
+                backward(parts.dev, &parts.decoder, grads, true, &pass, of);
                 first = batch.sequences.end;
             }
-            let norm = optimizer.grad_norm(parts.dev);
-            optimizer.update(parts.dev, &params, slots, how, norm);
+            let norm = optimizer.grad_norm(parts.dev, grads.all);
+            optimizer.update(parts.dev, &params, grads.all, slots, how, norm);
         });
         assert!(step == 0 || count == 0, "step {step}: {count} allocations");
     }

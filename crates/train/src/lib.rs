@@ -3,11 +3,14 @@
 //! It owns gradients and optimizer states, and how responses are laid out in micro-batches. It knows no rewards and
 //! no losses: those are the algorithm's, on the host.
 
+mod buckets;
+mod cut;
 mod diverged;
 mod optimizer;
 mod packing;
 
+pub use cut::{Cut, Units};
 pub use diverged::{finite_weights, gradient_not_finite, name_tensor};
-pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, layout as optimizer_layout};
+pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, gradients, layout as optimizer_layout};
 pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};
 pub use plimsoll_algo::update::UpdateOptions;

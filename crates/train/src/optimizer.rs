@@ -1,8 +1,9 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
+use crate::buckets::{buckets, padding};
 use plimsoll_algo::update::UpdateOptions;
-use plimsoll_base::{DType, Phase, PhaseSet, Result};
-use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Device, OFFLOAD_SLOTS};
+use plimsoll_base::{DType, ModelSpec, Phase, PhaseSet, Result};
+use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Device, OFFLOAD_SLOTS, Run};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
 use plimsoll_model::{FlatTensors, ParamTable, Params};
 use serde::{Deserialize, Serialize};
@@ -72,8 +73,8 @@ fn slot_elements(table: &ParamTable) -> u64 {
     table.elements.div_ceil(SLOTS_MIN).min(SLOT_ELEMENTS_MAX).next_multiple_of(CODE_BLOCK as u64)
 }
 
-/// Gradients and states of one role. Gradients are resident; states too, or they lie in the device's host memory, as
-/// `offload.ROLE.adam_m` and so on, and pass through slots in `phase`, in which the role is updated.
+/// Gradients and states of one role, which is updated in `phase`. Gradients exist in that phase alone. States are resident,
+/// or they lie in the device's host memory, as `offload.ROLE.adam_m` and so on, and pass through slots in the phase.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -86,7 +87,8 @@ pub fn layout(
 ) -> Result<Layout> {
     let (all, [m, v]) = (table.elements, dtypes.moments());
     let mut layout = Layout::new();
-    layout.arena(&format!("{role}.grads"), "train", pool, PhaseSet::RESIDENT, &[all], dtypes.grads)?;
+    let update = PhaseSet::of(&[phase]);
+    layout.arena(&format!("{role}.grads"), "train", pool, update, &[all], dtypes.grads)?;
     let scales = dtypes.has_scales().then_some(DType::F32);
     let blocks = CODE_BLOCK as u64;
     for (name, of, dtype) in [
@@ -103,10 +105,21 @@ pub fn layout(
             continue;
         }
         layout.offloaded(&format!("offload.{region}"), "train", &[elements], dtype)?;
-        let (shape, update) = ([OFFLOAD_SLOTS as u64, slot_elements(table) / of], PhaseSet::of(&[phase]));
+        let shape = [OFFLOAD_SLOTS as u64, slot_elements(table) / of];
         layout.arena_in_turn(&region, "train", pool, update, Turn::Optimizer, &shape, dtype)?;
     }
     Ok(layout)
+}
+
+/// Resolves a role's gradients, in the shape of its parameters. They hold what another phase left there.
+pub fn gradients<'p>(
+    spec: &ModelSpec,
+    table: &ParamTable,
+    weights: DType,
+    phase: &InPhase<'p>,
+    role: &str,
+) -> Params<'p> {
+    Params::bind(spec, table, weights, phase.buf(&format!("{role}.grads")))
 }
 
 /// AdamW's states of a range of parameters.
@@ -141,38 +154,34 @@ impl<'a> States<'a> {
     }
 }
 
-/// Gradients and AdamW states of one role.
+/// AdamW's states of one role, and how its gradients are summed.
 #[derive(Clone, Debug)]
 pub struct Optimizer<'a> {
-    /// Gradients, in the shape of the parameters.
-    pub grads: Params<'a>,
     states: States<'a>,
+    buckets: Vec<Run>,
+    padding: Vec<Run>,
     pub step: u64,
 }
 
 impl<'a> Optimizer<'a> {
-    /// Resolves the regions of `layout`, zeroes them, and copies the weights into the master copy.
+    /// Resolves the states of `layout`, zeroes them, and copies the weights into the master copy.
     pub fn new(
         dev: &dyn Device,
-        spec: &plimsoll_base::ModelSpec,
         table: &ParamTable,
         weights: &Params<'a>,
         resident: Resident<'a>,
         role: &str,
     ) -> Optimizer<'a> {
-        let grads = resident.buf(&format!("{role}.grads"));
-        let grads = Params::bind(spec, table, weights.all.dtype(), grads);
         let get = |what: &str| {
             let offloaded = || resident.get(&format!("offload.{role}.{what}"));
             resident.get(&format!("{role}.{what}")).or_else(offloaded)
         };
         let states = States::bind(get).expect("the layout has an optimizer's states");
-        dev.zero(grads.all);
         states.bufs().for_each(|state| dev.zero(state));
         if let Some(master) = states.master {
             copy_elements(dev, weights.all, master);
         }
-        Optimizer { grads, states, step: 0 }
+        Optimizer { states, buckets: buckets(table), padding: padding(table), step: 0 }
     }
 
     /// The slots through which offloaded states pass; `None` where states are resident.
@@ -194,22 +203,31 @@ impl<'a> Optimizer<'a> {
         moments.into_iter().chain(master).collect()
     }
 
-    /// Sets gradients to zero: the start of a step.
-    pub fn zero_grads(&self, dev: &dyn Device) {
-        dev.zero(self.grads.all);
+    /// Makes gradients ready for a first backward pass, which writes all but what pads them.
+    pub fn begin_gradients(&self, dev: &dyn Device, grads: Buf<'_>) {
+        self.padding.iter().for_each(|run| dev.zero(grads.slice(run.start as usize, run.elements as usize)));
     }
 
-    /// Global norm of the gradients; NaN or infinite if any of them is.
-    pub fn grad_norm(&self, dev: &dyn Device) -> f64 {
-        dev.sum_squares(self.grads.all).sqrt()
+    /// Returns the global norm of the gradients; NaN or infinite if any of them is.
+    pub fn grad_norm(&self, dev: &dyn Device, grads: Buf<'_>) -> f64 {
+        let mut sum = 0.0;
+        let mut pieces = self.buckets.iter().flat_map(|bucket| bucket.pieces());
+        dev.squares_of(grads, &mut pieces, &mut |piece| sum += piece);
+        sum.sqrt()
     }
 
     /// Runs the optimizer's operations once on zero gradients with a rate of zero: no weight and no state moves.
-    pub fn rehearse(&self, dev: &dyn Device, weights: &Params<'_>, slots: Option<States<'_>>) {
-        self.zero_grads(dev);
-        self.grad_norm(dev);
+    pub fn rehearse(
+        &self,
+        dev: &dyn Device,
+        weights: &Params<'_>,
+        grads: Buf<'_>,
+        slots: Option<States<'_>>,
+    ) {
+        dev.zero(grads);
+        self.grad_norm(dev, grads);
         let still = UpdateOptions { lr: 0.0, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 0.0, seed: 0 };
-        self.apply(dev, weights, slots, adamw(still, 1.0, 1));
+        self.apply(dev, weights, grads, slots, adamw(still, 1.0, 1));
     }
 
     /// One AdamW step with gradients scaled to `grad_clip` where `grad_norm` exceeds it. Bits do not depend on `slots`,
@@ -218,6 +236,7 @@ impl<'a> Optimizer<'a> {
         &mut self,
         dev: &dyn Device,
         weights: &Params<'_>,
+        grads: Buf<'_>,
         slots: Option<States<'_>>,
         how: UpdateOptions,
         grad_norm: f64,
@@ -225,12 +244,19 @@ impl<'a> Optimizer<'a> {
         self.step += 1;
         let clip = f64::from(how.grad_clip);
         let grad_scale = if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 };
-        self.apply(dev, weights, slots, adamw(how, grad_scale, self.step));
+        self.apply(dev, weights, grads, slots, adamw(how, grad_scale, self.step));
     }
 
-    fn apply(&self, dev: &dyn Device, weights: &Params<'_>, slots: Option<States<'_>>, how: AdamW) {
+    fn apply(
+        &self,
+        dev: &dyn Device,
+        weights: &Params<'_>,
+        grads: Buf<'_>,
+        slots: Option<States<'_>>,
+        how: AdamW,
+    ) {
         let Some(slots) = slots else {
-            return dev.adamw(how, self.bufs(weights, self.states, 0, weights.all.len()));
+            return dev.adamw(how, bufs(weights, grads, self.states, 0));
         };
         let chunk = slots.m.len() / OFFLOAD_SLOTS;
         let starts = (0..weights.all.len()).step_by(chunk);
@@ -251,7 +277,7 @@ impl<'a> Optimizer<'a> {
             let (index, states) = slot(start);
             dev.offload_wait(index);
             let how = AdamW { first_element: start as u64, ..how };
-            dev.adamw(how, self.bufs(weights, states, start, states.m.len()));
+            dev.adamw(how, bufs(weights, grads, states, start));
             dev.offload_out(index, &mut states.bufs().zip(host(start).bufs()));
             let next = start + ahead * chunk;
             if next < weights.all.len() {
@@ -259,16 +285,13 @@ impl<'a> Optimizer<'a> {
             }
         }
     }
+}
 
-    /// `len` parameters from `start`, whose states are `states`.
-    fn bufs<'b>(&self, weights: &Params<'b>, states: States<'b>, start: usize, len: usize) -> AdamWBufs<'b>
-    where
-        'a: 'b,
-    {
-        let States { m, v, scales, master } = states;
-        let (weights, grad) = (weights.all.slice(start, len), self.grads.all.slice(start, len));
-        AdamWBufs { weights, grad, m, v, scales, master }
-    }
+/// The parameters from `start` on whose states are `states`.
+fn bufs<'b>(weights: &Params<'b>, grads: Buf<'b>, states: States<'b>, start: usize) -> AdamWBufs<'b> {
+    let States { m, v, scales, master } = states;
+    let (weights, grad) = (weights.all.slice(start, m.len()), grads.slice(start, m.len()));
+    AdamWBufs { weights, grad, m, v, scales, master }
 }
 
 /// The update of step `step`, of all parameters.

@@ -107,29 +107,93 @@ pub struct Packer {
     index: PassIndex,
     head: Vec<HeadRow>,
     next_block: usize,
+    /// The last cut.
+    pub(crate) parts: Parts,
 }
 
-/// What adding sequences takes.
+/// The ends of the micro-batches of a cut, with what each costs; its vectors are made once.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub ends: Vec<u32>,
+    pub costs: Vec<u64>,
+}
+
+impl Parts {
+    fn with_capacity(sequences: usize) -> Parts {
+        Parts { ends: Vec::with_capacity(sequences), costs: Vec::with_capacity(sequences) }
+    }
+
+    /// Heap bytes for the most sequences of an update.
+    fn bytes(sequences: usize) -> u64 {
+        sequences as u64 * 12
+    }
+}
+
+/// What sequences take.
 #[derive(Default)]
-struct Need {
-    prompt_rows: usize,
-    rows: usize,
+pub(crate) struct Need {
+    pub prompt_rows: usize,
+    pub rows: usize,
     head_rows: usize,
     segments: usize,
     table_entries: usize,
     blocks: usize,
+    /// Keys that the rows attend to.
+    keys: u64,
+}
+
+impl Need {
+    pub fn plus(&self, more: &Need) -> Need {
+        Need {
+            prompt_rows: self.prompt_rows + more.prompt_rows,
+            rows: self.rows + more.rows,
+            head_rows: self.head_rows + more.head_rows,
+            segments: self.segments + more.segments,
+            table_entries: self.table_entries + more.table_entries,
+            blocks: self.blocks + more.blocks,
+            keys: self.keys + more.keys,
+        }
+    }
+
+    /// Returns the work, in units of no meaning: a layer multiplies a row by about 12 h^2 weights, and attends to a key with 2 h
+    /// products.
+    pub fn cost(&self, hidden: u64) -> u64 {
+        (self.prompt_rows + self.rows) as u64 * 6 * hidden + self.keys
+    }
 }
 
 impl Packer {
-    /// A packer for passes within `limits`.
-    pub fn new(limits: PassLimits) -> Packer {
+    /// A packer for passes within `limits` and updates of up to `sequences`.
+    pub fn new(limits: PassLimits, sequences: usize) -> Packer {
         let index = PassIndex::with_capacity(&limits);
-        Packer { limits, index, head: Vec::with_capacity(limits.head_rows), next_block: 0 }
+        let parts = Parts::with_capacity(sequences);
+        Packer { limits, index, head: Vec::with_capacity(limits.head_rows), next_block: 0, parts }
     }
 
     /// Heap bytes of a packer.
-    pub fn host_bytes(limits: &PassLimits) -> u64 {
-        PassIndex::bytes(limits) + 8 * limits.head_rows as u64
+    pub fn host_bytes(limits: &PassLimits, sequences: usize) -> u64 {
+        PassIndex::bytes(limits) + 8 * limits.head_rows as u64 + Parts::bytes(sequences)
+    }
+
+    /// Returns how many micro-batches the last cut made.
+    pub fn num_micro_batches(&self) -> usize {
+        self.parts.ends.len()
+    }
+
+    /// Packs micro-batch `index` of the last cut, which begins with sequence `first`.
+    ///
+    /// Errors: none that `cut` has not found.
+    pub fn micro_batch(
+        &mut self,
+        how: Packing,
+        sequences: &[Sequence<'_>],
+        first: usize,
+        index: usize,
+    ) -> Result<MicroBatch<'_>> {
+        let end = self.parts.ends[index] as usize;
+        let batch = self.pack_as(how, &sequences[..end], first)?;
+        assert_eq!(batch.sequences.end, end, "what was cut fits");
+        Ok(batch)
     }
 
     /// The micro-batch that begins with sequence `first`: as many as fit, in order.
@@ -153,13 +217,16 @@ impl Packer {
         self.next_block = 0;
         // (group, first row, first block) of the prompt in this micro-batch.
         let mut root: Option<(usize, usize, usize)> = None;
+        let mut taken = Need::default();
         let mut end = first;
         while end < sequences.len() {
             let unit = unit(how, &sequences[end..]);
             let open = root.filter(|&(group, ..)| group == unit[0].group);
-            if !self.fits(&need(how.heads, unit, open.is_some())) {
+            let with = taken.plus(&need(how.heads, unit, open.is_some()));
+            if !self.holds(&with) {
                 break;
             }
+            taken = with;
             let (_, row, block) = *root.insert(open.unwrap_or_else(|| self.push_prompt(&unit[0])));
             for sequence in unit {
                 self.push_response(how.heads, sequence, end, row, block);
@@ -172,16 +239,17 @@ impl Packer {
         Ok(MicroBatch { index: &self.index, head: &self.head, sequences: first..end })
     }
 
-    fn fits(&self, need: &Need) -> bool {
-        let (at, max) = (&self.index, &self.limits);
-        at.ids.len() + need.prompt_rows + need.rows <= max.rows
-            && self.head.len() + need.head_rows <= max.head_rows
-            && at.num_segments() + need.segments <= max.segments
-            && at.tables.len() + need.table_entries <= max.table_entries
-            && self.next_block + need.blocks <= max.blocks
+    /// Returns whether one pass holds all of it.
+    pub(crate) fn holds(&self, need: &Need) -> bool {
+        let max = &self.limits;
+        need.prompt_rows + need.rows <= max.rows
+            && need.head_rows <= max.head_rows
+            && need.segments <= max.segments
+            && need.table_entries <= max.table_entries
+            && need.blocks <= max.blocks
     }
 
-    fn too_long(&self, unit: &[Sequence<'_>]) -> Error {
+    pub(crate) fn too_long(&self, unit: &[Sequence<'_>]) -> Error {
         let tokens = unit[0].prompt.len() + unit.iter().map(|s| s.response.len()).sum::<usize>();
         let limit = self.limits.rows;
         let what = if unit.len() == 1 { "a sequence" } else { "a pair" };
@@ -262,7 +330,7 @@ impl Packer {
 }
 
 /// What goes into a micro-batch together: the first sequence, or its whole group.
-fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [Sequence<'a>] {
+pub(crate) fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [Sequence<'a>] {
     let group = sequences[0].group;
     let end = match how.whole_groups {
         true => sequences.iter().position(|s| s.group != group).unwrap_or(sequences.len()),
@@ -277,12 +345,13 @@ fn own_rows(heads: Heads, sequence: &Sequence<'_>) -> usize {
 }
 
 /// What sequences of one group take together.
-fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -> Need {
+pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -> Need {
     let prompt = unit[0].prompt.len();
     let mut need = Need::default();
     if !prompt_is_there {
         let blocks = prompt.div_ceil(KV_BLOCK);
-        need = Need { prompt_rows: prompt, segments: 1, table_entries: blocks, blocks, ..need };
+        let keys = keys(0, prompt);
+        need = Need { prompt_rows: prompt, segments: 1, table_entries: blocks, blocks, keys, ..need };
     }
     for sequence in unit {
         let rows = own_rows(heads, sequence);
@@ -293,9 +362,16 @@ fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -> Need {
             need.segments += 1;
             need.table_entries += prompt / KV_BLOCK + blocks;
             need.blocks += blocks;
+            need.keys += keys(prompt, rows);
         }
     }
     need
+}
+
+/// Keys that rows at positions from `first` on attend to, each to its own and those before.
+fn keys(first: usize, rows: usize) -> u64 {
+    let (first, rows) = (first as u64, rows as u64);
+    rows * first + rows * (rows + 1) / 2
 }
 
 #[cfg(test)]
@@ -319,7 +395,7 @@ mod tests {
         let prompts = vec![(0..20).collect::<Vec<u32>>(), (100..117).collect()];
         let responses: Vec<Vec<u32>> = (0..6).map(|i| (200..201 + 3 * i).collect()).collect();
         let all = sequences(&prompts, &responses, 3);
-        let mut packer = Packer::new(limits(128));
+        let mut packer = Packer::new(limits(128), 0);
         let batch = packer.pack(&all, 0).unwrap();
         assert_eq!(batch.sequences, 0..6);
         let rows: usize = 20 + 17 + responses.iter().map(|r| r.len() - 1).sum::<usize>();
@@ -337,7 +413,7 @@ mod tests {
         let prompts = vec![(0..20).collect::<Vec<u32>>()];
         let responses: Vec<Vec<u32>> = (0..5).map(|i| (0..2 + 9 * i).collect()).collect();
         let all = sequences(&prompts, &responses, 5);
-        let mut packer = Packer::new(limits(256));
+        let mut packer = Packer::new(limits(256), 0);
         let batch = packer.pack(&all, 0).unwrap();
         let mut slots = batch.index.slots.clone();
         slots.sort_unstable();
@@ -359,7 +435,7 @@ mod tests {
         let responses: Vec<Vec<u32>> = (0..16).map(|i| (0..1 + i % 7).collect()).collect();
         let all = sequences(&prompts, &responses, 4);
         for tokens in [24, 32, 64, 200] {
-            let mut packer = Packer::new(limits(tokens));
+            let mut packer = Packer::new(limits(tokens), 0);
             let (mut first, mut head) = (0, 0);
             while first < all.len() {
                 let batch = packer.pack(&all, first).unwrap();
@@ -377,7 +453,7 @@ mod tests {
         let responses: Vec<Vec<u32>> = (0..4).map(|i| (200..201 + 3 * i).collect()).collect();
         let all = sequences(&prompts, &responses, 2);
         let how = Packing { heads: Heads::End, whole_groups: false };
-        let mut packer = Packer::new(limits(128));
+        let mut packer = Packer::new(limits(128), 0);
         let batch = packer.pack_as(how, &all, 0).unwrap();
         assert_eq!(batch.index.ids.len(), 20 + 17 + responses.iter().map(Vec::len).sum::<usize>());
         let last = |row: &u32| batch.index.ids[*row as usize];
@@ -393,7 +469,7 @@ mod tests {
         let responses: Vec<Vec<u32>> = (0..16).map(|i| (0..1 + i % 7).collect()).collect();
         let all = sequences(&prompts, &responses, 2);
         for (tokens, heads) in [32, 64, 200].into_iter().flat_map(|n| [(n, Heads::Tokens), (n, Heads::End)]) {
-            let mut packer = Packer::new(limits(tokens));
+            let mut packer = Packer::new(limits(tokens), 0);
             let (mut first, mut rows) = (0, 0);
             while first < all.len() {
                 let batch = packer.pack_as(Packing { heads, whole_groups: true }, &all, first).unwrap();
@@ -411,7 +487,7 @@ mod tests {
         }
         // Each half fits alone, the pair does not.
         let how = Packing { whole_groups: true, heads: Heads::End };
-        let error = Packer::new(limits(21)).pack_as(how, &all[4..6], 0).unwrap_err();
+        let error = Packer::new(limits(21), 0).pack_as(how, &all[4..6], 0).unwrap_err();
         assert!(error.slug == "sequence-too-long" && error.message.contains("a pair of 23"), "{error}");
     }
 
@@ -420,6 +496,6 @@ mod tests {
         let prompts = vec![vec![0; 40]];
         let responses = vec![vec![0; 40]];
         let all = sequences(&prompts, &responses, 1);
-        assert_eq!(Packer::new(limits(64)).pack(&all, 0).unwrap_err().slug, "sequence-too-long");
+        assert_eq!(Packer::new(limits(64), 0).pack(&all, 0).unwrap_err().slug, "sequence-too-long");
     }
 }

@@ -241,6 +241,10 @@ pub struct Train {
     /// Token limit of one forward pass.
     #[serde(default)]
     pub micro_batch_tokens: Auto<u32>,
+    /// The number of micro-batches of an update is a multiple of it, so that ranks share them evenly; "auto": of 8, or of 4 or
+    /// 2 where less work is to be done. The order of sums, and with it the bits, depends on it, but not on the number of ranks.
+    #[serde(default)]
+    pub cut_multiple: Auto<u32>,
     /// Passes over one rollout.
     #[serde(default = "one_epoch")]
     pub epochs_per_rollout: u32,
@@ -310,6 +314,7 @@ impl Train {
             steps,
             mini_batch: None,
             micro_batch_tokens: Auto::Auto,
+            cut_multiple: Auto::Auto,
             epochs_per_rollout: 1,
             learning_rate,
             schedule: Schedule::Constant,

@@ -3,7 +3,7 @@
 use crate::both::{Rig, close, get, numbers, paths, stored};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
-use plimsoll_device::{AdamW, AdamWBufs, Device};
+use plimsoll_device::{AdamW, AdamWBufs, Device, PIECES, Run};
 
 const HOW: AdamW = AdamW {
     lr: 1e-2,
@@ -203,4 +203,39 @@ fn sums_of_squares_are_the_same_for_all_paths_and_threads() {
     let (dev, r) = rig.bufs();
     dev.write_f32(r.buf("x"), 4999, &[f32::NAN]);
     assert!(dev.sum_squares(r.buf("x")).is_nan());
+}
+
+#[test]
+fn squares_of_runs_are_the_same_for_all_paths_and_threads_and_wherever_a_run_lies() {
+    let len = 70_144 + (1 << 20);
+    let buckets = [Run { start: 0, elements: 70_001 }, Run { start: 70_144, elements: 1 << 20 }];
+    // More than are summed at once, some of them empty.
+    let small = (0..500).map(|i| Run { start: i * 256, elements: i % 300 });
+    let runs: Vec<Run> = buckets.into_iter().flat_map(Run::pieces).chain(small).collect();
+    for dtype in [DType::F32, DType::Bf16] {
+        let x = stored(dtype, &numbers(9, len));
+        let mut first: Option<Vec<f64>> = None;
+        for (isa, threads) in paths().flat_map(|isa| [(isa, 1), (isa, 2)]) {
+            let rig = Rig::new(isa, threads, &[("x", dtype, len), ("own", dtype, len)]);
+            let (dev, r) = rig.bufs();
+            dev.write_f32(r.buf("x"), 0, &x);
+            let mut sums = Vec::new();
+            dev.squares_of(r.buf("x"), &mut runs.iter().copied(), &mut |sum| sums.push(sum));
+            assert_eq!(sums.len(), runs.len());
+            for (run, sum) in runs.iter().zip(&sums) {
+                let want: f64 =
+                    x[run.start as usize..run.end() as usize].iter().map(|&x| f64::from(x).powi(2)).sum();
+                // At most 16 Ki positive terms in another order: roundings of 1e-16 each.
+                assert!((sum - want).abs() <= 1e-12 * want, "{run:?}: {sum} against {want}");
+            }
+            assert_eq!(first.get_or_insert_with(|| sums.clone()), &sums, "{isa:?} x{threads}");
+            // The owner of a piece has it elsewhere.
+            let of = runs[PIECES + 17];
+            dev.write_f32(r.buf("own"), 768, &x[of.start as usize..of.end() as usize]);
+            let own = Run { start: 768, ..of };
+            dev.squares_of(r.buf("own"), &mut std::iter::once(own), &mut |sum| {
+                assert_eq!(sum.to_bits(), sums[PIECES + 17].to_bits());
+            });
+        }
+    }
 }

@@ -264,12 +264,10 @@ __device__ __forceinline__ double block_sum(double x) {
     return sum;
 }
 
-/// sums[block] = sum of squares of its elements, in f64, where the square of an f32 is exact. `block` is a multiple of
-/// eight; whether loads are wide does not change who adds what.
+/// The sum of squares of elements first..end by a block of threads, in f64, where the square of an f32 is exact. `first` is a
+/// multiple of eight; whether loads are wide does not change who adds what.
 template <class T>
-__device__ __forceinline__ void sum_squares(const T* __restrict__ x, double* __restrict__ sums, u64 n, u64 block,
-                                            u32 wide) {
-    u64 first = blockIdx.x * block, end = first + block < n ? first + block : n;
+__device__ __forceinline__ double squares(const T* __restrict__ x, u64 first, u64 end, u32 wide) {
     double total[4] = {0.0, 0.0, 0.0, 0.0};
 #pragma unroll 2
     for (u64 at = first + threadIdx.x * 8; at < end; at += SQUARE_THREADS * 8) {
@@ -288,7 +286,25 @@ __device__ __forceinline__ void sum_squares(const T* __restrict__ x, double* __r
             total[i % 4] = total[i % 4] + y * y;
         }
     }
-    double sum = block_sum((total[0] + total[1]) + (total[2] + total[3]));
+    return block_sum((total[0] + total[1]) + (total[2] + total[3]));
+}
+
+/// sums[block] = sum of squares of its elements. `block` is a multiple of eight.
+template <class T>
+__device__ __forceinline__ void sum_squares(const T* __restrict__ x, double* __restrict__ sums, u64 n, u64 block,
+                                            u32 wide) {
+    u64 first = blockIdx.x * block, end = first + block < n ? first + block : n;
+    double sum = squares<T>(x, first, end, wide);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+/// sums[run] = sum of squares of its elements. `runs`: first element and elements of each, first elements multiples of eight
+/// if `wide`. A block a run.
+template <class T>
+__device__ __forceinline__ void squares_of(const T* __restrict__ x, const u64* __restrict__ runs,
+                                           double* __restrict__ sums, u32 wide) {
+    const u64 start = runs[2 * blockIdx.x], elements = runs[2 * blockIdx.x + 1];
+    double sum = squares<T>(x + start, 0, elements, wide);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
@@ -296,6 +312,10 @@ __device__ __forceinline__ void sum_squares(const T* __restrict__ x, double* __r
     extern "C" __global__ void __launch_bounds__(SQUARE_THREADS)                                                     \
         sum_squares_##T(const T* x, double* sums, u64 n, u64 block, u32 wide) {                                      \
         sum_squares<T>(x, sums, n, block, wide);                                                                     \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(SQUARE_THREADS)                                                     \
+        squares_of_##T(const T* x, const u64* runs, double* sums, u32 wide) {                                        \
+        squares_of<T>(x, runs, sums, wide);                                                                          \
     }
 SUM_SQUARES(float)
 SUM_SQUARES(bf16)

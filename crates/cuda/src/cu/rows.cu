@@ -521,13 +521,12 @@ __device__ __forceinline__ void add_columns(const float* row, u32 c, u32 h, u32 
     for (int j = 0; j < 4; j++) x[j] = c + j < h ? row[c + j] : 0.0f;
 }
 
-/// dst[target] += src[row] for the rows of a target, ascending. f32 is added to row by row; for bf16 the rows are summed
-/// in f32 and rounded into the target once. grid: (rows, columns / ADD_COLUMNS), a warp a block.
+/// dst[target] += src[row] for the rows of a target, ascending: one by one if `direct`, else their f32 sum at once. grid:
+/// (rows, columns / ADD_COLUMNS), a warp a block.
 template <class T>
 __device__ __forceinline__ void add_rows(const float* __restrict__ src, const u32* __restrict__ targets,
                                          const u32* __restrict__ order, const u32* __restrict__ runs, T* dst, u32 h,
-                                         u32 limit, u32 code, u32 wide) {
-    const bool direct = sizeof(T) == 4;
+                                         u32 limit, u32 code, u32 wide, u32 direct) {
     u32 run = runs[blockIdx.x], c = blockIdx.y * ADD_COLUMNS + threadIdx.x * 4;
     if (run == 0 || c >= h) return;
     const u32* rows = order + blockIdx.x;
@@ -572,8 +571,8 @@ __device__ __forceinline__ void add_rows(const float* __restrict__ src, const u3
 #define ADD_ROWS(T)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(WARP)                                                               \
         add_rows_##T(const float* src, const u32* targets, const u32* order, const u32* runs, T* dst, u32 h,         \
-                     u32 limit, u32 code, u32 wide) {                                                                \
-        add_rows<T>(src, targets, order, runs, dst, h, limit, code, wide);                                           \
+                     u32 limit, u32 code, u32 wide, u32 direct) {                                                    \
+        add_rows<T>(src, targets, order, runs, dst, h, limit, code, wide, direct);                                   \
     }
 ADD_ROWS(float)
 ADD_ROWS(bf16)

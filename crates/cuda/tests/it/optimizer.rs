@@ -5,7 +5,7 @@ use crate::rig::{on_card, twin};
 use plimsoll_base::DType;
 use plimsoll_base::DType::{Bf16, E4M3, E5M3, F32};
 use plimsoll_cpu::Isa;
-use plimsoll_device::{AdamW, AdamWBufs, Backend, CODE_BLOCK, Coded, Device, MatrixLayout};
+use plimsoll_device::{AdamW, AdamWBufs, Backend, CODE_BLOCK, Coded, Device, MatrixLayout, Run};
 use plimsoll_memory::Buf;
 
 /// Not a multiple of eight, and more than one block of threads.
@@ -192,5 +192,41 @@ fn a_sum_of_squares_is_exact_to_f64_and_keeps_nan() {
         }
         gpu.dev.write_f32(gpu.buf("x"), 77_777, &[f32::NAN]);
         assert!(gpu.dev.sum_squares(gpu.buf("x")).is_nan());
+    }
+}
+
+#[test]
+fn squares_of_runs_are_exact_to_f64_for_any_number_of_runs() {
+    for dtype in [F32, Bf16] {
+        let len = 5000 * 256;
+        let Some(gpu) = on_card(&[("x", dtype, len), ("own", dtype, len)]) else { return };
+        let x = normal(7, len, 3.0, dtype);
+        gpu.set("x", &x);
+        // More than a launch takes, some of them empty, and some that begin anywhere.
+        let whole = (0..5000).map(|i| Run { start: i * 256, elements: i % 257 });
+        let odd = (0..10).map(|i| Run { start: 3 + i, elements: 70_001 });
+        for runs in [whole.clone().collect::<Vec<Run>>(), whole.chain(odd).collect()] {
+            let sums = || {
+                let mut sums = Vec::new();
+                gpu.dev.squares_of(gpu.buf("x"), &mut runs.iter().copied(), &mut |sum| sums.push(sum));
+                sums
+            };
+            let got = sums();
+            assert_eq!(got.len(), runs.len());
+            for (run, sum) in runs.iter().zip(&got) {
+                let of = &x[run.start as usize..run.end() as usize];
+                let want: f64 = of.iter().map(|&x| f64::from(x).powi(2)).sum();
+                // At most 70,001 positive terms in another order: roundings of 1e-16 each.
+                assert!((sum - want).abs() <= 1e-11 * want, "{dtype:?} {run:?}: {sum} against {want}");
+            }
+            assert_eq!(got, sums());
+            // Elsewhere a run has the same bits.
+            let of = runs[4242];
+            gpu.dev.write_f32(gpu.buf("own"), 512, &x[of.start as usize..of.end() as usize]);
+            let own = &mut std::iter::once(Run { start: 512, ..of });
+            gpu.dev
+                .squares_of(gpu.buf("own"), own, &mut |sum| assert_eq!(sum.to_bits(), got[4242].to_bits()));
+            gpu.dev.check().unwrap();
+        }
     }
 }

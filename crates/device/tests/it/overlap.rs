@@ -51,6 +51,14 @@ impl Backend for Counter {
     fn get_sum_squares(&self, _: &Claim<'_>, _: Buf<'_>) -> f64 {
         0.0
     }
+    fn get_squares_of(
+        &self,
+        _: &Claim<'_>,
+        _: Buf<'_>,
+        _: &mut dyn Iterator<Item = Run>,
+        _: &mut dyn FnMut(f64),
+    ) {
+    }
     fn sync(&self) {}
     fn offload_begin(&self) {}
     fn offload_wait(&self, _: usize) {}

@@ -6,5 +6,5 @@
 mod role;
 mod trainer;
 
-pub use role::{Passes, Role, Scores, UpdateStats};
+pub use role::{LossOf, Passes, Role, Scores, UpdateStats};
 pub use trainer::{Sources, Trainer, sampling};

@@ -14,7 +14,7 @@ use plimsoll_model::{
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
 use plimsoll_run::checkpoint::{CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
-use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions, gradient_not_finite};
+use plimsoll_train::{Optimizer, Packer, Sequence, Units, UpdateOptions, gradient_not_finite, gradients};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -57,6 +57,16 @@ pub struct UpdateStats {
     pub forward_s: f64,
     pub backward_s: f64,
     pub optimizer_s: f64,
+}
+
+/// A loss and the sequences that it is of.
+pub struct LossOf<'x, 's> {
+    pub sequences: &'x [Sequence<'s>],
+    pub which: Range<usize>,
+    pub inv_temperature: f32,
+    /// Called for each micro-batch after its forward pass, whose numbers are in the buffers: writes the derivatives of its
+    /// tokens there.
+    pub loss: &'x mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
 }
 
 /// What all roles share when they make passes.
@@ -115,8 +125,7 @@ impl<'a> Role<'a> {
         let all = resident.buf(&format!("{name}.weights"));
         let params = Params::bind(&shape.spec, &table, shape.weights, all);
         load(dev, model, &table, &params, how.seed, how.staging)?;
-        let optimizer =
-            shape.update.map(|_| Optimizer::new(dev, &shape.spec, &table, &params, resident, name));
+        let optimizer = shape.update.map(|_| Optimizer::new(dev, &table, &params, resident, name));
         let sum_squares = (first.is_some() && optimizer.is_none()).then(|| dev.sum_squares(all));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
         Ok(Role { shape, table, optimizer, sum_squares, weights: Weights::Resident(decoder) })
@@ -163,32 +172,48 @@ impl<'a> Role<'a> {
         Ok(())
     }
 
-    /// Computes the gradients of `which` sequences, from zero. `loss` is called for each micro-batch after its forward
-    /// pass, whose numbers are in `buffers`, and writes the derivatives of its tokens.
+    /// Computes the gradients of `of`, and applies them: their norm, and one step of the optimizer.
     ///
-    /// Errors: `loss-not-finite`; those of packing and of the device.
-    pub fn gradients(
-        &self,
+    /// Errors: those of `gradients`; `gradient-not-finite`; the weights are then unchanged.
+    pub fn update(
+        &mut self,
         with: Passes<'_, '_>,
         buffers: &mut StepBuffers,
-        sequences: &[Sequence<'_>],
-        which: Range<usize>,
-        inv_temperature: f32,
-        loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
+        of: LossOf<'_, '_>,
+        how: UpdateOptions,
     ) -> Result<UpdateStats> {
-        let UpdateShape { pass: shape, .. } = self.shape.update.expect("only trained roles have gradients");
         let Passes { dev, overlay, packer, .. } = with;
-        let (decoder, grads) = (self.decoder(), &self.trained().grads);
-        let phase = enter(dev, overlay, shape.mode.phase());
-        let acts = Activations::bind(&phase, shape.mode, shape.limits);
+        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
+        let (grads, stats) = self.gradients(dev, &phase, packer, buffers, of)?;
+        self.apply(dev, &phase, grads.all, stats, how)
+    }
+
+    /// Computes the gradients of some sequences, from zero.
+    ///
+    /// Errors: `loss-not-finite`; those of packing and of the device.
+    pub fn gradients<'p>(
+        &self,
+        dev: &dyn Device,
+        phase: &InPhase<'p>,
+        packer: &mut Packer,
+        buffers: &mut StepBuffers,
+        of: LossOf<'_, '_>,
+    ) -> Result<(Params<'p>, UpdateStats)> {
+        let LossOf { sequences, which, inv_temperature, loss } = of;
+        let UpdateShape { pass: shape, cut, .. } = self.update_shape();
+        let (decoder, grads) = (self.decoder(), self.bind_gradients(phase));
+        let acts = Activations::bind(phase, shape.mode, shape.limits);
         let mut stats = UpdateStats::default();
-        if which.is_empty() {
-            self.trained().zero_grads(dev);
+        match which.is_empty() {
+            true => dev.zero(grads.all),
+            false => self.trained().begin_gradients(dev, grads.all),
         }
+        let units = Units { packing: shape.packing, hidden: u64::from(self.shape.spec.hidden) };
+        packer.cut(cut, units, sequences, which.clone())?;
         let mut first = which.start;
-        while first < which.end {
+        for index in 0..packer.num_micro_batches() {
             let started = Instant::now();
-            let batch = packer.pack_as(shape.packing, &sequences[..which.end], first)?;
+            let batch = packer.micro_batch(shape.packing, sequences, first, index)?;
             let pass = Pass::upload(dev, acts, batch.index);
             layers(dev, decoder, &pass);
             let numbers = self.head(dev, decoder, &pass, inv_temperature);
@@ -210,38 +235,35 @@ impl<'a> Role<'a> {
                 Head::Score => [&buffers.critic.d_values[tokens], &[]],
             };
             let add = stats.micro_batches > 0;
-            self.backward(dev, grads, add, &pass, inv_temperature, derivatives);
+            self.backward(dev, &grads, add, &pass, inv_temperature, derivatives);
             stats.backward_s += started.elapsed().as_secs_f64();
             stats.micro_batches += 1;
             stats.rows += batch.index.ids.len() as u64;
             first = batch.sequences.end;
         }
-        Ok(stats)
+        Ok((grads, stats))
     }
 
-    /// Applies the gradients: their norm, and one step of the optimizer.
-    ///
-    /// Errors: `gradient-not-finite`; the weights are then unchanged.
-    pub fn apply(
+    fn apply(
         &mut self,
-        with: Passes<'_, '_>,
+        dev: &dyn Device,
+        phase: &InPhase<'_>,
+        grads: Buf<'_>,
         mut stats: UpdateStats,
         how: UpdateOptions,
     ) -> Result<UpdateStats> {
-        let (started, Passes { dev, overlay, .. }) = (Instant::now(), with);
-        stats.grad_norm = self.trained().grad_norm(dev);
+        let started = Instant::now();
+        stats.grad_norm = self.trained().grad_norm(dev, grads);
         if !stats.grad_norm.is_finite() {
-            return Err(self.gradient_not_finite(dev));
+            return Err(self.gradient_not_finite(dev, grads));
         }
-        // The passes are over: their shared arrays may be gone.
-        let update = self.shape.update.expect("only trained roles are updated");
-        let phase = enter(dev, overlay, update.pass.mode.phase());
-        let slots = self.trained().slots(&phase, self.shape.name.name());
+        // The passes are over: the slots may lie where their arrays were.
+        let slots = self.trained().slots(phase, self.shape.name.name());
         let Weights::Resident(Decoder { params, .. }) = &self.weights else {
             unreachable!("trained weights are resident")
         };
         let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
-        optimizer.update(dev, params, slots, how, stats.grad_norm);
+        optimizer.update(dev, params, grads, slots, how, stats.grad_norm);
         dev.sync();
         dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
@@ -262,15 +284,16 @@ impl<'a> Role<'a> {
         }
         let Some(pass) = update else { return Ok(()) };
         let phase = enter(dev, overlay, pass.mode.phase());
-        let (decoder, optimizer) = (self.decoder(), self.trained());
+        let (decoder, optimizer, grads) = (self.decoder(), self.trained(), self.bind_gradients(&phase));
         rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
             layers(dev, decoder, pass);
             self.head(dev, decoder, pass, 1.0);
             // Not zeros: algorithms are compared by the gradients that they compute from these.
             let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
-            self.backward(dev, &optimizer.grads, false, pass, 1.0, [&ones, &zeros]);
+            self.backward(dev, &grads, false, pass, 1.0, [&ones, &zeros]);
         })?;
-        optimizer.rehearse(dev, &decoder.params, optimizer.slots(&phase, self.shape.name.name()));
+        let slots = optimizer.slots(&phase, self.shape.name.name());
+        optimizer.rehearse(dev, &decoder.params, grads.all, slots);
         dev.sync();
         dev.check()
     }
@@ -286,6 +309,7 @@ impl<'a> Role<'a> {
     pub fn restore(
         &mut self,
         dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
         checkpoint: &Path,
         updates: u64,
         staging: Bytes,
@@ -298,8 +322,8 @@ impl<'a> Role<'a> {
         };
         read(&[FlatTensors::weights(params.all)], None, weights)?;
         let Some(optimizer) = &self.optimizer else { return Ok(()) };
-        // Each step's gradients begin at zero, so their buffer is free here.
-        read(&optimizer.states(), Some(optimizer.grads.all), states)?;
+        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
+        read(&optimizer.states(), Some(self.bind_gradients(&phase).all), states)?;
         self.optimizer.as_mut().expect("it was read just now").step = updates;
         Ok(())
     }
@@ -310,6 +334,14 @@ impl<'a> Role<'a> {
             RoleName::Critic => (CRITIC, CRITIC_OPTIMIZER),
             _ => (WEIGHTS, OPTIMIZER),
         }
+    }
+
+    pub(super) fn update_shape(&self) -> UpdateShape {
+        self.shape.update.expect("only trained roles are updated")
+    }
+
+    fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> Params<'p> {
+        gradients(&self.shape.spec, &self.table, self.shape.weights, phase, self.shape.name.name())
     }
 
     fn trained(&self) -> &Optimizer<'a> {
@@ -370,8 +402,8 @@ impl<'a> Role<'a> {
     }
 
     /// Returns the error that names the first tensor whose gradient is not finite.
-    fn gradient_not_finite(&self, dev: &dyn Device) -> Error {
-        let error = gradient_not_finite(dev, &self.table, self.trained().grads.all);
+    fn gradient_not_finite(&self, dev: &dyn Device, grads: Buf<'_>) -> Error {
+        let error = gradient_not_finite(dev, &self.table, grads);
         match self.shape.name {
             RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),
             _ => error,

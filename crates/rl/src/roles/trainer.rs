@@ -1,6 +1,6 @@
 //! The trainer: the roles of a run over one arena, the engine that samples, and the step's arrays.
 
-use super::role::{Loading, Passes, Role, Scores, UpdateStats, enter};
+use super::role::{Loading, LossOf, Passes, Role, Scores, UpdateStats, enter};
 use crate::methods::buffers::StepBuffers;
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::{Device, Sampling};
@@ -79,7 +79,7 @@ impl<'a> Trainer<'a> {
             resident,
             overlay,
             engine: Engine::new(engine, shape.on_full),
-            packer: shape.packs().map(Packer::new),
+            packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
             loading,
         })
     }
@@ -130,7 +130,8 @@ impl<'a> Trainer<'a> {
     pub fn restore(&mut self, checkpoint: &Path, updates: impl Fn(RoleName) -> u64) -> Result<()> {
         self.overlay.take_back();
         for role in self.roles.iter_mut().filter(|role| role.optimizer.is_some()) {
-            role.restore(self.dev, checkpoint, updates(role.shape.name), self.loading.staging)?;
+            let (updates, staging) = (updates(role.shape.name), self.loading.staging);
+            role.restore(self.dev, &mut self.overlay, checkpoint, updates, staging)?;
         }
         Ok(())
     }
@@ -234,11 +235,11 @@ impl<'a> Trainer<'a> {
         how: UpdateOptions,
         loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
     ) -> Result<UpdateStats> {
-        let stats = self.gradients(role, sequences, which, inv_temperature, loss)?;
-        let (role, with, _) = self.parts_of(role);
-        role.apply(with, stats, how)
+        let (role, with, buffers) = self.parts_of(role);
+        role.update(with, buffers, LossOf { sequences, which, inv_temperature, loss }, how)
     }
 
+    /// Runs forward, loss and backward over some sequences, and drops the gradients.
     pub fn gradients(
         &mut self,
         role: RoleName,
@@ -247,8 +248,10 @@ impl<'a> Trainer<'a> {
         inv_temperature: f32,
         loss: &mut dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()>,
     ) -> Result<UpdateStats> {
-        let (role, with, buffers) = self.parts_of(role);
-        role.gradients(with, buffers, sequences, which, inv_temperature, loss)
+        let (role, Passes { dev, overlay, packer, .. }, buffers) = self.parts_of(role);
+        let phase = enter(dev, overlay, role.update_shape().pass.mode.phase());
+        let of = LossOf { sequences, which, inv_temperature, loss };
+        role.gradients(dev, &phase, packer, buffers, of).map(|(_, stats)| stats)
     }
 
     fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {

@@ -4,7 +4,7 @@
 //! byte may be written with the pattern's own value, so each phase runs with two patterns: a byte is untouched if it
 //! holds the pattern both times. Between the regions lie guard bands, which must hold it always.
 
-use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes};
+use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
 use plimsoll_base::{Bytes, DType, Family, ModelSpec, Phase, PhaseSet};
 use plimsoll_device::Sampling;
@@ -81,9 +81,9 @@ fn critic_layout(setup: &Setup) -> Layout {
     let mut layout = Layout::new();
     let shape = [table.elements];
     layout.arena("critic.weights", "test", target.pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
-    layout.extend(
-        optimizer_layout("critic", &table, dtypes(dtype), target.pool, Phase::Critic, false).unwrap(),
-    );
+    let states =
+        optimizer_layout("critic", &table, dtypes(dtype), target.pool, Phase::Critic, false).unwrap();
+    layout.extend(resident_gradients(states));
     layout
         .extend(activations_layout(&spec, dtype, target, Mode::Critic(setup.recompute), setup.pass).unwrap());
     // A reward model's weights are of the critic's shape, and here they are the critic's.
@@ -129,10 +129,12 @@ fn trained(h: &mut Harness, mode: Mode) {
         decoder = Decoder { params, ..decoder };
     }
     let params = &decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, &spec, &table, params, parts.resident, role);
+    let mut optimizer = Optimizer::new(parts.dev, &table, params, parts.resident, role);
+    let grads = Params::bind(&spec, &table, dtype, parts.resident.buf(&format!("{role}.grads")));
+    parts.dev.zero(grads.all);
     let phase = parts.overlay.enter(mode.phase());
     let acts = Activations::bind(&phase, mode, limits);
-    let mut packer = Packer::new(limits);
+    let mut packer = Packer::new(limits, 0);
     let mut first = 0;
     while first < all.len() {
         let batch = packer.pack(&all, first).unwrap();
@@ -161,15 +163,15 @@ fn trained(h: &mut Harness, mode: Mode) {
             _ => None,
         };
         if let Some(of) = of {
-            backward(parts.dev, &decoder, &optimizer.grads, true, &pass, of);
+            backward(parts.dev, &decoder, &grads, true, &pass, of);
         }
         first = end;
     }
     assert_eq!(first, CHILDREN + 1);
     if let Mode::Critic(_) | Mode::Update(_) = mode {
         let how = UpdateOptions { lr: 1e-3, betas: (0.9, 0.95), weight_decay: 0.01, grad_clip: 1.0, seed: 1 };
-        let norm = optimizer.grad_norm(parts.dev);
-        optimizer.update(parts.dev, params, None, how, norm);
+        let norm = optimizer.grad_norm(parts.dev, grads.all);
+        optimizer.update(parts.dev, params, grads.all, None, how, norm);
     }
 }
 

@@ -4,7 +4,7 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use plimsoll_base::{Bytes, DType, ModelSpec, Phase, Result};
+use plimsoll_base::{Bytes, DType, ModelSpec, Phase, PhaseSet, Result};
 use plimsoll_device::{Device, Matrix};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
@@ -120,11 +120,10 @@ impl Harness {
         let table = ParamTable::new(&spec, setup.machine.kind(), dtype);
         let mut layout = Layout::new();
         let (shape, pool) = ([table.elements], setup.target().pool);
-        layout
-            .arena("actor.weights", "test", pool, plimsoll_base::PhaseSet::RESIDENT, &shape, dtype)
-            .unwrap();
+        layout.arena("actor.weights", "test", pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
         let states = StateDTypes { optimizer: setup.optimizer, ..dtypes(dtype) };
-        layout.extend(optimizer_layout("actor", &table, states, pool, Phase::Update, setup.offload).unwrap());
+        let states = optimizer_layout("actor", &table, states, pool, Phase::Update, setup.offload).unwrap();
+        layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
         for mode in [Mode::Score, Mode::Update(setup.recompute)] {
@@ -225,16 +224,12 @@ impl Harness {
 impl Harness {
     /// A first AdamW step from the gradients that `gradients` left.
     pub fn first_update(&mut self, lr: f32) {
-        let spec = self.spec;
         let parts = self.parts();
-        let grads = read(parts.dev, parts.grads.all);
-        let params = &parts.decoder.params;
-        let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, params, parts.resident, "actor");
-        // A new optimizer begins with gradients of zero.
-        parts.dev.write_f32(optimizer.grads.all, 0, &grads);
+        let (params, grads) = (&parts.decoder.params, parts.grads.all);
+        let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
         let how = UpdateOptions { lr, betas: (0.9, 0.95), weight_decay: 0.0, grad_clip: 1.0, seed: 0 };
-        let norm = optimizer.grad_norm(parts.dev);
-        optimizer.update(parts.dev, params, None, how, norm);
+        let norm = optimizer.grad_norm(parts.dev, grads);
+        optimizer.update(parts.dev, params, grads, None, how, norm);
     }
 }
 
@@ -253,7 +248,7 @@ impl<'a> Parts<'a> {
     ) -> Result<usize> {
         let phase = self.overlay.enter(Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(self.setup.recompute), self.setup.pass);
-        let mut packer = Packer::new(self.setup.pass);
+        let mut packer = Packer::new(self.setup.pass, 0);
         let (mut first, mut passes) = (0, 0);
         while first < sequences.len() {
             let batch = packer.pack(sequences, first)?;
@@ -269,6 +264,13 @@ impl<'a> Parts<'a> {
 /// f32 states, gradients of f32.
 pub fn dtypes(weights: DType) -> StateDTypes {
     StateDTypes { weights, grads: DType::F32, optimizer: OptimizerDType::F32 }
+}
+
+/// The layout with its gradients resident, so that a test may read them when the phase is over.
+pub fn resident_gradients(mut layout: Layout) -> Layout {
+    let gradients = layout.regions.iter_mut().filter(|region| region.name.ends_with(".grads"));
+    gradients.for_each(|region| region.phases = PhaseSet::RESIDENT);
+    layout
 }
 
 /// A buffer as f32.

@@ -66,20 +66,17 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
                 Setup { machine, threads: 2, ..Setup::new(name, DType::F32, PASS) },
                 Layout::new(),
             );
-            let (spec, parts) = (h.spec, h.parts());
+            let parts = h.parts();
             let params = &parts.decoder.params;
-            let mut optimizer =
-                Optimizer::new(parts.dev, &spec, parts.table, params, parts.resident, "actor");
-            write(parts.dev, parts.table, &optimizer.grads, |tensor| {
-                reference.f32s(&format!("grad.{tensor}"))
-            });
-            let norm = optimizer.grad_norm(parts.dev);
+            let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+            write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
+            let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
             let theirs = f64::from(reference.f32s("grad_norm")[0]);
             assert!(
                 (norm - theirs).abs() < 2e-6 * theirs,
                 "{name} {machine:?}: norm {norm}, reference {theirs}"
             );
-            optimizer.update(parts.dev, params, None, HOW, norm);
+            optimizer.update(parts.dev, params, parts.grads.all, None, HOW, norm);
             // Weights are below 4: two roundings of the weight, one of the step.
             check(name, &tensors(parts.dev, parts.table, params), &reference, |_| true, 5e-7);
         }
@@ -100,20 +97,17 @@ fn a_step_from_our_own_gradients_is_pytorch_s_where_the_gradient_has_a_sign() {
         let mut h = Harness::new(Setup::new(name, DType::F32, PASS), Layout::new());
         let (_, sum) = h.gradients(&sequences, 1.0, |_, _| (-1.0 / count, 0.0));
         assert!((sum as f32 - reference.f32s("loss")[0]).abs() < 4e-6, "{name}: loss {sum}");
-        let spec = h.spec;
         let parts = h.parts();
         let params = &parts.decoder.params;
         let ours = tensors(parts.dev, parts.table, &parts.grads);
-        let saved = crate::common::read(parts.dev, parts.grads.all);
-        let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, params, parts.resident, "actor");
-        parts.dev.write_f32(optimizer.grads.all, 0, &saved);
+        let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
         for (tensor, ours) in &ours {
             let theirs = reference.f32s(&format!("grad.{tensor}"));
             let d = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(d < 1.5e-6, "{name} {tensor}: gradients differ by {d}");
         }
-        let norm = optimizer.grad_norm(parts.dev);
-        optimizer.update(parts.dev, params, None, HOW, norm);
+        let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
+        optimizer.update(parts.dev, params, parts.grads.all, None, HOW, norm);
         // The step is lr * g / (|g| + 1e-8): at |g| = 1e-5 an error of 1.5e-6 does not turn its sign, and the size of
         // the step moves by lr * 1e-8 / |g|^2 * error, below 1e-6.
         check(name, &tensors(parts.dev, parts.table, params), &reference, |g| g.abs() > 1e-5, 1e-6);
@@ -127,14 +121,20 @@ fn bf16_weights_are_the_rounded_master_and_clipping_scales_the_gradient() {
     let reference = Reference::open("qwen3");
     let mut h = Harness::new(Setup::new("qwen3", DType::Bf16, pass), Layout::new());
     assert!(dtypes(DType::Bf16).has_master());
-    let spec = h.spec;
     let parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, params, parts.resident, "actor");
-    write(parts.dev, parts.table, &optimizer.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
-    let norm = optimizer.grad_norm(parts.dev);
+    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+    write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
+    let norm = optimizer.grad_norm(parts.dev, parts.grads.all);
     for _ in 0..3 {
-        optimizer.update(parts.dev, params, None, UpdateOptions { grad_clip: 1.0, ..HOW }, norm);
+        optimizer.update(
+            parts.dev,
+            params,
+            parts.grads.all,
+            None,
+            UpdateOptions { grad_clip: 1.0, ..HOW },
+            norm,
+        );
     }
     let master = crate::common::read(parts.dev, parts.resident.buf("actor.master"));
     let weights = crate::common::read(parts.dev, params.all);
@@ -145,7 +145,7 @@ fn bf16_weights_are_the_rounded_master_and_clipping_scales_the_gradient() {
         "weights are not their master's rounding"
     );
     let m = crate::common::read(parts.dev, parts.resident.buf("actor.adam_m"));
-    let grads = crate::common::read(parts.dev, optimizer.grads.all);
+    let grads = crate::common::read(parts.dev, parts.grads.all);
     // After three equal gradients m = (1 - 0.9^3) g / norm.
     let largest =
         m.iter().zip(&grads).map(|(&m, &g)| (m - 0.271 * g / norm as f32).abs()).fold(0.0, f32::max);
@@ -159,12 +159,12 @@ fn moments_of_8_bits_step_as_moments_of_f32() {
     let run = |optimizer: OptimizerDType, steps: usize| {
         let setup = Setup { optimizer, ..Setup::new("qwen3", DType::F32, PASS) };
         let mut h = Harness::new(setup, Layout::new());
-        let (spec, parts) = (h.spec, h.parts());
+        let parts = h.parts();
         let params = &parts.decoder.params;
-        let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, params, parts.resident, "actor");
-        write(parts.dev, parts.table, &optimizer.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
+        let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
+        write(parts.dev, parts.table, &parts.grads, |tensor| reference.f32s(&format!("grad.{tensor}")));
         for _ in 0..steps {
-            optimizer.update(parts.dev, params, None, HOW, 1.0);
+            optimizer.update(parts.dev, params, parts.grads.all, None, HOW, 1.0);
         }
         crate::common::read(parts.dev, params.all)
     };
@@ -180,9 +180,9 @@ fn moments_of_8_bits_step_as_moments_of_f32() {
 /// Bits of the weights and of every state after three updates, and of the states in files' order.
 fn updated(setup: Setup) -> Vec<Vec<u8>> {
     let mut h = Harness::new(setup, Layout::new());
-    let (spec, mut parts) = (h.spec, h.parts());
+    let mut parts = h.parts();
     let params = &parts.decoder.params;
-    let mut optimizer = Optimizer::new(parts.dev, &spec, parts.table, params, parts.resident, "actor");
+    let mut optimizer = Optimizer::new(parts.dev, parts.table, params, parts.resident, "actor");
     let phase = parts.overlay.enter(Phase::Update);
     let slots = optimizer.slots(&phase, "actor");
     assert_eq!(slots.is_some(), parts.setup.offload);
@@ -190,8 +190,8 @@ fn updated(setup: Setup) -> Vec<Vec<u8>> {
         let grads: Vec<f32> = (0..params.all.len())
             .map(|i| ((i * 7919 + step * 104_729) % 1000) as f32 * 1e-5 - 5e-3)
             .collect();
-        parts.dev.write_f32(optimizer.grads.all, 0, &grads);
-        optimizer.update(parts.dev, params, slots, UpdateOptions { seed: 7, ..HOW }, 1.0);
+        parts.dev.write_f32(parts.grads.all, 0, &grads);
+        optimizer.update(parts.dev, params, parts.grads.all, slots, UpdateOptions { seed: 7, ..HOW }, 1.0);
     }
     parts.dev.sync();
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,7 +1,7 @@
 //! The critic's values and their gradient: finite differences through the value head and the whole body, what a value
 //! may depend on, and bits that neither threads, nor recompute, nor the cut into micro-batches change.
 
-use crate::common::{AnyDevice, Machine, Numbers, Setup, read, same_bits};
+use crate::common::{AnyDevice, Machine, Numbers, Setup, read, resident_gradients, same_bits};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_memory::{Arena, ArenaMap, Layout};
 use plimsoll_model::{
@@ -28,7 +28,8 @@ impl World {
         let mut layout = Layout::new();
         layout.arena("critic.weights", "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
         let states = StateDTypes { weights: dtype, grads: DType::F32, optimizer: OptimizerDType::F32 };
-        layout.extend(optimizer_layout("critic", &table, states, pool, Phase::Critic, false).unwrap());
+        let states = optimizer_layout("critic", &table, states, pool, Phase::Critic, false).unwrap();
+        layout.extend(resident_gradients(states));
         layout.extend(rope::layout(&spec, setup.positions, pool).unwrap());
         layout.extend(setup.machine.scratch(&spec, dtype, setup.threads, setup.pass));
         let mode = Mode::Critic(setup.recompute);
@@ -56,7 +57,7 @@ impl World {
             Decoder { spec, dtype, params: bind("critic.weights"), rope: resident.buf("rope.table") };
         let phase = overlay.enter(Phase::Critic);
         let acts = Activations::bind(&phase, Mode::Critic(self.setup.recompute), self.setup.pass);
-        let mut packer = Packer::new(self.setup.pass);
+        let mut packer = Packer::new(self.setup.pass, 0);
         let mut out: Vec<Vec<f32>> = sequences.iter().map(|s| vec![f32::NAN; s.response.len()]).collect();
         let mut first = 0;
         while first < sequences.len() {

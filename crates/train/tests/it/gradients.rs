@@ -1,10 +1,10 @@
 //! Gradients through packing: a group's shared prompt changes no gradient, threads change no bit, and finite
 //! differences of the packed loss agree.
 
-use crate::common::{Harness, Machine, Numbers, Setup, same_bits, tensors};
+use crate::common::{Harness, Machine, Numbers, Setup, read, same_bits, tensors};
 use plimsoll_base::DType;
 use plimsoll_memory::Layout;
-use plimsoll_model::{PassLimits, Recompute};
+use plimsoll_model::{Derivatives, ParamKind, PassLimits, Recompute, backward, head};
 use plimsoll_train::{PackLimits, Sequence};
 
 const MODELS: [&str; 3] = ["qwen3", "qwen2", "llama3_rope"];
@@ -122,6 +122,55 @@ fn the_cut_into_micro_batches_changes_rounding_alone() {
         let whole = whole.get_or_insert_with(|| grads.clone());
         let d = grads.iter().zip(whole.iter()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(d < 1e-5, "{tokens} rows: {d}");
+    }
+}
+
+/// What lets processes share micro-batches: every operation forms its sum first and adds it to the gradient once. So partial
+/// gradients, each from zero, that are added in order are the gradient that one process accumulates.
+#[test]
+fn partial_gradients_added_in_order_are_the_accumulated_gradient() {
+    let groups = groups();
+    for (name, dtype) in
+        [("qwen3", DType::F32), ("qwen3", DType::Bf16), ("qwen2", DType::Bf16), ("llama", DType::F32)]
+    {
+        for (machine, threads) in Machine::all().into_iter().flat_map(|machine| [(machine, 1), (machine, 2)])
+        {
+            let setup = Setup { machine, threads, ..Setup::new(name, dtype, groups.pass(70)) };
+            let mut h = Harness::new(setup, Layout::new());
+            let run = |h: &mut Harness, accumulates: bool| {
+                let mut parts = h.parts();
+                let (mut sum, mut passes): (Option<Vec<f32>>, usize) = (None, 0);
+                parts.dev.zero(parts.grads.all);
+                let all = parts.grads.all;
+                let made = parts.each_pass(&groups.sequences(true), |open, pass, heads, grads| {
+                    head(open.dev, open.decoder, pass, 0.9);
+                    let (dl, de): (Vec<f32>, Vec<f32>) =
+                        heads.iter().map(|row| weight(row.sequence as usize, row.token as usize)).unzip();
+                    let of = Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
+                    backward(open.dev, open.decoder, grads, accumulates && passes > 0, pass, of);
+                    passes += 1;
+                    let part = read(open.dev, all);
+                    match &mut sum {
+                        Some(sum) if !accumulates => sum.iter_mut().zip(&part).for_each(|(sum, x)| *sum += x),
+                        sum => *sum = Some(part),
+                    }
+                });
+                assert!(made.unwrap() > 3, "there is something to add");
+                sum.expect("there was a pass")
+            };
+            let (accumulated, added) = (run(&mut h, true), run(&mut h, false));
+            assert!(accumulated.iter().any(|x| *x != 0.0));
+            for param in &h.table.params {
+                let of = param.offset as usize..(param.offset + param.elements) as usize;
+                let tensor = &param.parts[0].name;
+                // A tied embedding gets two additions from each micro-batch: as the head, then as the embedding.
+                assert!(
+                    h.spec.tied && param.kind == ParamKind::Embed
+                        || same_bits(&accumulated[of.clone()], &added[of]),
+                    "{tensor} of {name} {dtype:?} {machine:?} x{threads}"
+                );
+            }
+        }
     }
 }
 

@@ -1,0 +1,56 @@
+//! Buckets and pieces: the fixed cut of a flat buffer of gradients by which they are summed and shared out.
+//!
+//! A bucket is at most `BUCKET_ELEMENTS_MAX` elements; it is cut into `PIECES` pieces of whole blocks of 8-bit moments. The cut
+//! depends on the model alone, not on threads, nor on how many processes share the gradients. So a sum of one number a
+//! piece, added in order, has the same bits wherever each piece lies.
+
+use crate::CODE_BLOCK;
+
+/// Elements of a bucket, at most: 64 MiB of f32.
+pub const BUCKET_ELEMENTS_MAX: u64 = 16 << 20;
+/// Pieces of a bucket. Those of a small bucket may be empty.
+pub const PIECES: usize = 64;
+
+/// Neighbouring elements of a buffer: a bucket or a piece.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// First element; of buckets and pieces a multiple of `CODE_BLOCK`.
+    pub start: u64,
+    pub elements: u64,
+}
+
+impl Run {
+    pub fn end(&self) -> u64 {
+        self.start + self.elements
+    }
+
+    /// Returns the pieces of a bucket, in order.
+    pub fn pieces(self) -> impl Iterator<Item = Run> {
+        let block = CODE_BLOCK as u64;
+        let blocks = self.elements.div_ceil(block);
+        let edge = move |index: usize| (blocks * index as u64 / PIECES as u64 * block).min(self.elements);
+        (0..PIECES).map(move |index| Run {
+            start: self.start + edge(index),
+            elements: edge(index + 1) - edge(index),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_blocks_and_together_the_bucket() {
+        for elements in [1, 255, 256, 257, 64 * 256, 64 * 256 + 1, 1_000_003, BUCKET_ELEMENTS_MAX] {
+            let bucket = Run { start: 512, elements };
+            let mut next = bucket.start;
+            for piece in bucket.pieces() {
+                assert_eq!(piece.start, next);
+                assert!(piece.end() == bucket.end() || piece.end().is_multiple_of(CODE_BLOCK as u64));
+                next = piece.end();
+            }
+            assert_eq!((next, bucket.pieces().count()), (bucket.end(), PIECES));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The cut of a model's flat buffer into buckets.
+
+use plimsoll_device::{BUCKET_ELEMENTS_MAX, CODE_BLOCK, Run};
+use plimsoll_model::ParamTable;
+
+/// Returns buckets that cover the whole buffer, in its order: neighbouring parameters together, a large one in equal parts.
+pub(crate) fn buckets(table: &ParamTable) -> Vec<Run> {
+    let mut out: Vec<Run> = Vec::new();
+    let starts = table.params.iter().map(|param| param.offset);
+    for (start, end) in starts.clone().zip(starts.skip(1).chain([table.elements])) {
+        let elements = end - start;
+        match out.last_mut() {
+            Some(last) if last.elements + elements <= BUCKET_ELEMENTS_MAX => last.elements += elements,
+            _ => out.extend(parts(start, elements)),
+        }
+    }
+    out
+}
+
+/// Cuts a run of elements into equal parts of whole blocks, each at most a bucket.
+fn parts(start: u64, elements: u64) -> impl Iterator<Item = Run> {
+    let part = elements.div_ceil(elements.div_ceil(BUCKET_ELEMENTS_MAX)).next_multiple_of(CODE_BLOCK as u64);
+    let of = move |at: u64| Run { start: start + at, elements: part.min(elements - at) };
+    (0..elements).step_by(part as usize).map(of)
+}
+
+/// Returns what a backward pass may leave unwritten: what pads parameters to whole blocks, and matrices that have padding within,
+/// whole. The optimizer and the norm go over it.
+pub(crate) fn padding(table: &ParamTable) -> Vec<Run> {
+    let mut out = Vec::new();
+    let starts = table.params.iter().map(|param| param.offset);
+    for (param, next) in table.params.iter().zip(starts.skip(1).chain([table.elements])) {
+        let is_padded = param.elements != u64::from(param.n) * u64::from(param.k.max(1));
+        let start = param.offset + if is_padded { 0 } else { param.elements };
+        out.extend((start < next).then_some(Run { start, elements: next - start }));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{DType, ModelSpec};
+    use plimsoll_device::DeviceKind;
+
+    #[test]
+    fn padding_is_what_no_number_is_written_to() {
+        let spec = ModelSpec::preset("qwen2.5-0.5b").unwrap();
+        let table = ParamTable::new(&spec, DeviceKind::Cuda, DType::Bf16);
+        let numbers: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();
+        let padding = padding(&table);
+        assert_eq!(padding.iter().map(|run| run.elements).sum::<u64>(), table.elements - numbers);
+        assert!(!padding.is_empty() && padding.iter().all(|run| run.elements < CODE_BLOCK as u64));
+    }
+
+    #[test]
+    fn buckets_cover_every_parameter_once_and_are_bounded() {
+        for name in ["nano", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b"] {
+            let spec = ModelSpec::preset(name).unwrap();
+            for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+                let table = ParamTable::new(&spec, kind, DType::Bf16);
+                let mut next = 0;
+                for bucket in buckets(&table) {
+                    assert_eq!(bucket.start, next, "{name}");
+                    assert!(
+                        bucket.start.is_multiple_of(CODE_BLOCK as u64)
+                            && bucket.elements <= BUCKET_ELEMENTS_MAX
+                    );
+                    next += bucket.elements;
+                }
+                assert_eq!(next, table.elements, "{name}");
+            }
+        }
+    }
+}
