@@ -37,7 +37,8 @@ static TAG: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"^[^(\[]{0,40}(\((?:[A-Za-z_][\w.:<>*/\- ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
 /// Colours whose escape character was lost in a copy.
-static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| regex(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
+static BARE_COLOUR: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?:\\u001b|\\x1b|\\033)?\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
 
 pub fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is valid")
