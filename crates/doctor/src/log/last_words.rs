@@ -28,8 +28,7 @@ static FAILED: LazyLock<Regex> = LazyLock::new(|| {
         r"|(?i:\bnot (?:been )?(?:registered|reachable|responding|permitted|allowed)\b|within the timeout|\btimed out\b)",
         r"|\b(?:StartError|RunContainerError|CreateContainer\w*Error|\w*BackOff|ErrImage\w+|FailedMount|FailedCreate\w*|Unhealthy|NotReady|FailedScheduling|InvalidImageName)\b",
         r"|(?i:segmentation|segfault|core dump|stack ?trace|backtrace:)|\bSIG(?:KILL|SEGV|TERM|ABRT|BUS|ILL|FPE)\b",
-        r"|^raise \w|^assert |^\w*(?:Error|Exception)\b",
-        r"|^Warning +Failed\b",
+        r"|^Warning +Failed\b|(?i:\b(?:errors?|failures?|exceptions?|fail(?:ed|s|ing)?|crash(?:ed|es)?|abort(?:ed|ing)?|fatal|refused|denied)\b)",
         r")",
     ))
 });
@@ -45,7 +44,7 @@ static LOUD: LazyLock<Regex> = LazyLock::new(|| {
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?i)\b(?:0|no|zero) (?:\w+ )?(?:errors?|fail\w*)\b|\b(?:errors?|failed|failures?|fail|aborts?|aborted|timed out)\w*['\x22]?\s*[:=]\s*(?:-?[\d.]|false|none|no\b|nan|\[\]|\{\})",
-        r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|parse",
+        r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|corrected|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|parse",
     ))
 });
 
@@ -65,10 +64,20 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
         let is_bar = message.contains("%|") && message.contains("it/s");
         !is_quiet(&short) && !is_bar && FAILED.is_match(message) && !HARMLESS.is_match(message)
     };
-    let ends_in_frames = lines.iter().rev().take(FRAME_LINES).any(|line| is_frame(message(&line.text)));
-    let frame = || lines.iter().rfind(|line| is_frame(message(&line.text))).filter(|_| ends_in_frames);
-    let loud = || lines.iter().find(|line| LOUD.is_match(&line.text) && !HARMLESS.is_match(&line.text));
-    let found = lines.iter().find(says).or_else(frame).or_else(loud)?;
+    // A frame in a box has several lines of code.
+    let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃']));
+    let near = if is_boxed { LAST_LINES } else { FRAME_LINES };
+    let ends_in_frames = lines.iter().rev().take(near).any(|line| is_frame(message(&line.text)));
+    let last = |what: fn(&str) -> bool| lines.iter().rfind(|line| what(message(&line.text)));
+    let raised = || last(|message| message.starts_with("raise ")).filter(|_| ends_in_frames);
+    let frame = || last(is_frame).filter(|_| ends_in_frames);
+    // What the logger calls an error is harmless if something follows it.
+    let is_loud = |line: &Line| LOUD.is_match(&line.text);
+    let loud = || {
+        let first = lines.iter().find(|line| is_loud(line) && !HARMLESS.is_match(&line.text));
+        first.or_else(|| lines.last().filter(|line| is_loud(line)))
+    };
+    let found = lines.iter().find(says).or_else(raised).or_else(frame).or_else(loud)?;
     Some((found.after, found.text.clone()))
 }
 
