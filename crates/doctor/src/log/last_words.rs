@@ -13,6 +13,8 @@ const TAIL: usize = 16 << 10;
 const LAST_LINES: usize = 12;
 /// Lines at the end of a log of which one is a frame, if the log ends within a traceback.
 const FRAME_LINES: usize = 4;
+/// Lines at the end of a log in which a complaint is its last word.
+const COMPLAINT_LINES: usize = 4;
 /// Characters of a line that are looked at.
 const LOOKED_AT: usize = 2000;
 
@@ -20,18 +22,26 @@ const LOOKED_AT: usize = 2000;
 static FAILED: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:",
-        r"(?i:^\W*(?:errors?|fatal|failed|failure|critical|severe|panic|abort(?:ed|ing)?)\b)",
+        r"(?i:^\W*(?:fatal|critical|severe|panic|abort(?:ed|ing)?)\b)|^\W*ERROR\b|^\W*FAILED?\b|^\W*Failed to build\b",
         r"|\b(?:FAILED|ABORTED|CRASHED|FAILURE)\b|\w[Ff]ailed\b",
         r"|(?i:\b(?:has|have|was|were|is|been|be|process|worker|job|task|actor|node|server|engine|pod|container|build|run|command|script|step|rank \d+|stage|replica|host)\s+(?:is |has |was |just |have )?(?:failed|aborted|terminated|crashed|killed|disallowed|denied|refused|dead|died|lost|evicted|unreachable|unhealthy|not ready)\b)",
         r"|(?i:\b(?:will|must|going to) (?:now )?(?:abort|exit|terminate|be (?:killed|terminated|aborted))\b)",
-        r"|(?i:\b(?:could not|couldn't|cannot|can't|can not|unable to|failed to|fails to|fail to|failure to)\b)",
         r"|(?i:\bnot (?:been )?(?:registered|reachable|responding|permitted|allowed)\b|within the timeout|\btimed out\b)",
         r"|\b(?:StartError|RunContainerError|CreateContainer\w*Error|\w*BackOff|ErrImage\w+|FailedMount|FailedCreate\w*|Unhealthy|NotReady|FailedScheduling|InvalidImageName)\b",
         r"|(?i:segmentation|segfault|core dump|stack ?trace|backtrace:)|\bSIG(?:KILL|SEGV|TERM|ABRT|BUS|ILL|FPE)\b",
-        r"|^Warning +Failed\b|(?i:\b(?:errors?|failures?|exceptions?|fail(?:ed|s|ing)?|crash(?:ed|es)?|abort(?:ed|ing)?|fatal|refused|denied)\b)",
+        r"|^Warning +Failed\b|\bBUG: |\bOops: |(?i:kernel panic)",
         r")",
     ))
 });
+/// Words of a failure that is often survived: they count in the very last lines.
+static COMPLAINS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)^\W*(?:errors?|failed|failure)\b|\b(?:errors?|failures?|exceptions?|fail(?:ed|s|ing)?|crash(?:ed|es)?|abort(?:ed|ing)?|fatal|refused|denied|could not|couldn't|cannot|can't|can not|unable to)\b",
+    )
+});
+/// Says that what was begun went well after all.
+static SUCCEEDS: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)\bsuccess(?:ful(?:ly)?)?\b|\bsucceeded\b|\b(?:is|now) ready\b"));
 /// Its logger calls the line an error: `ERROR`, glog's `E0302`, Ray's `[... E 77 77]`, `level=error`.
 static LOUD: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
@@ -58,12 +68,18 @@ struct Line {
 /// Returns the line that says how the log of which `tail` is the end failed, with the number of lines after it.
 pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let lines = last_lines(&tail[tail.len().saturating_sub(TAIL)..]);
-    let says = |line: &&Line| {
+    let says = |line: &Line, words: &Regex| {
         let short: String = line.text.chars().take(LOOKED_AT).collect();
         let message = message(&short);
         let is_bar = message.contains("%|") && message.contains("it/s");
-        !is_quiet(&short) && !is_bar && FAILED.is_match(message) && !HARMLESS.is_match(message)
+        !is_quiet(&short) && !is_bar && words.is_match(message) && !HARMLESS.is_match(message)
     };
+    // What succeeds in the end is no failure.
+    let begin = lines.iter().rposition(|line| SUCCEEDS.is_match(&line.text)).map_or(0, |at| at + 1);
+    let lines = &lines[begin..];
+    let very_last = &lines[lines.len().saturating_sub(COMPLAINT_LINES)..];
+    let fails = || lines.iter().find(|line| says(line, &FAILED));
+    let complains = || very_last.iter().find(|line| says(line, &COMPLAINS));
     // A frame in a box has several lines of code.
     let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃']));
     let near = if is_boxed { LAST_LINES } else { FRAME_LINES };
@@ -77,7 +93,7 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
         let first = lines.iter().find(|line| is_loud(line) && !HARMLESS.is_match(&line.text));
         first.or_else(|| lines.last().filter(|line| is_loud(line)))
     };
-    let found = lines.iter().find(says).or_else(raised).or_else(frame).or_else(loud)?;
+    let found = fails().or_else(complains).or_else(raised).or_else(frame).or_else(loud)?;
     Some((found.after, found.text.clone()))
 }
 
@@ -143,6 +159,8 @@ mod tests {
             "Failed to save the sample\n{'loss': 0.4, 'grad_norm': 1.2, 'epoch': 0.01}\nready\n",
             "Could not estimate the number of tokens of the input\n",
             "eval_error: 0.12\n",
+            "Error reading a.parquet: not implemented\nSuccessfully loaded a.json\n",
+            "A matching x is not there.\nError caught was: No module named 'x'\na\nb\nc\nd\ne\n",
         ] {
             assert_eq!(words(text), None, "{text}");
         }
