@@ -13,7 +13,7 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"^(?:\s*(?:",
         r#"\{"(?:log|message|msg|textPayload)": ?""#, // a container's JSON
         r"|\[pod/[\w./-]+\]|[\w.-]+-\d+ +\|(?: |$)|\[\d+,\d+\](?:<std(?:out|err)>)?:", // kubectl, compose, mpirun
-        r"|##\[(?:error|warning|debug)\]|(?:[Rr]ank|RANK)[ _]?\d+:|\[[Rr]ank \d+\]:?|<std(?:out|err)>:?|> ", // CI, ranks, quotes
+        r"|##\[(?:error|warning|debug)\]|(?:[Rr]ank|RANK)[ _]?\d+:|\[[Rr]ank \d+\]:?|<std(?:out|err)>:?|> |`{1,3}", // CI, ranks, quotes
         r"|\d{1,3}(?:\.\d{1,3}){3}: |[EWIFC]\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ [\w/.-]+:\d+\]", // pdsh, glog
         r"|",
         r"\([A-Za-z_][\w.:<>*/\- ]*(?:pid|ip)=[^)]*\)", // (WorkerDict pid=12, ip=10.0.0.1)
