@@ -96,7 +96,7 @@ const ERRORS: [Theme; 9] = [
 ];
 
 /// First causes that `doctor --log` names.
-const LOGS: [Theme; 5] = [
+const LOGS: [Theme; 7] = [
     theme(
         "In a log: GPU memory",
         &[
@@ -132,7 +132,44 @@ const LOGS: [Theme; 5] = [
     ),
     theme(
         "In a log: ranks, nodes and services",
-        &["nccl-", "network-", "rendezvous-", "ray-node-", "ray-unschedulable", "reward-", "job-"],
+        &[
+            "nccl-",
+            "network-",
+            "rendezvous-",
+            "ray-node-",
+            "ray-unschedulable",
+            "ray-worker-",
+            "reward-",
+            "job-",
+            "pod-",
+            "container-not-",
+            "launcher-",
+            "tracker-",
+            "api-",
+        ],
+    ),
+    theme(
+        "In a log: files and data",
+        &["file-", "permission-", "storage-", "dataset-", "disk-", "torn-", "weights-"],
+    ),
+    theme(
+        "In a log: settings, packages and programs",
+        &[
+            "settings-",
+            "parallel-",
+            "batch-size-",
+            "context-",
+            "tensors-",
+            "dtype-",
+            "backward-",
+            "not-picklable",
+            "process-start-",
+            "package-",
+            "extension-",
+            "gpu-feature-",
+            "cuda-not-initialized",
+            "chat-template-",
+        ],
     ),
     theme("In a log: everything else", &[""]),
 ];

@@ -18,7 +18,7 @@ macro_rules! theme {
     };
 }
 
-pub const THEMES: [Theme; 11] = [
+pub const THEMES: [Theme; 14] = [
     theme!("host"),
     theme!("storage"),
     theme!("limits"),
@@ -30,6 +30,9 @@ pub const THEMES: [Theme; 11] = [
     theme!("setup"),
     theme!("service"),
     theme!("run"),
+    theme!("program"),
+    theme!("place"),
+    theme!("start"),
 ];
 /// Lines that belong to no class: judgements, marks, frameworks, and what else looks like a fault.
 pub const LINES: &str = include_str!("../../data/signatures/lines.toml");

@@ -12,6 +12,7 @@ mod diagnosis;
 mod event;
 mod input;
 mod judge;
+mod last_words;
 mod limits;
 mod literals;
 mod progress;

@@ -38,6 +38,11 @@ static VALUES: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
+/// Returns true for a line of metrics, or a bar over steps.
+pub fn is_step(message: &str) -> bool {
+    METRICS.is_match(message) && !NO_STEP.is_match(message)
+}
+
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Steps counted.

@@ -10,11 +10,13 @@ use super::diagnosis::Evidence;
 use super::event::{BACK, Event, Moment, Verdict, piece_around};
 use super::input::Source;
 use super::judge;
+use super::last_words::last_words;
 use super::limits::Budget;
 use super::progress::{OUTLIVED, SURVIVED};
 use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
-use super::state::{FileState, Suspicion};
+use super::state::{FileState, LAST_WORDS, Suspicion};
 use super::text::{is_quiet, message, shown};
+use super::time::stamp;
 use plimsoll_base::Bytes;
 use std::io::ErrorKind;
 
@@ -111,13 +113,14 @@ impl<'s> Scanner<'s> {
             state.counted_to -= keep;
             (length, from) = (length - keep, to - keep);
         }
+        self.finish(state, &window[..length]);
         self.window = window;
-        self.finish(state);
     }
 
     /// Adds what only the whole file shows.
-    fn finish(&mut self, state: FileState) {
+    fn finish(&mut self, mut state: FileState, tail: &[u8]) {
         let file = self.found.files.len() - 1;
+        let last_words = self.last_words(file, &state, tail);
         let finished = state.progress.finish(state.lines + 1);
         if finished.is_some() {
             // A run that went on and ended well survived whatever it printed before.
@@ -141,9 +144,26 @@ impl<'s> Scanner<'s> {
             let class = self.signatures.class(slug);
             self.keep(Event { class, file, level: self.signatures.classes[class].level, ..event });
         }
+        let is_told = self.found.events.iter().any(|event| event.file == file);
+        if finished.is_none() && state.suspicions.is_empty() && !is_told {
+            state.suspicions.extend(last_words);
+        }
         self.found.suspicions.extend(state.suspicions);
         self.found.finished.push(finished);
         self.found.collectives.add(state.collectives);
+    }
+
+    /// Returns the line at the end of a log that says that something failed.
+    fn last_words(&self, file: usize, state: &FileState, tail: &[u8]) -> Option<Suspicion> {
+        let (after, text) = last_words(tail)?;
+        let lines = state.lines + u64::from(!tail.ends_with(b"\n"));
+        let at = Evidence {
+            file: self.found.files[file].clone(),
+            line: lines.saturating_sub(after as u64),
+            text: shown(&text),
+        };
+        let (stamp, steps) = (stamp(&text), state.progress.steps);
+        Some(Suspicion { rank: LAST_WORDS, file, steps, stamp, is_chained: false, at })
     }
 
     /// Drops what would have ended the run if the run went on for long and nothing else happened: a sample, a sandbox or a test

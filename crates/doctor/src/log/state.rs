@@ -8,10 +8,13 @@ use super::signatures::{MARKS, Mark, Signatures};
 use super::time::Stamp;
 use memchr::memchr_iter;
 
+/// The rank of a line that only its place at the end of a log makes suspicious.
+pub const LAST_WORDS: usize = 2;
+
 /// A line of no class that looks like a failure.
 #[derive(Clone, Debug)]
 pub struct Suspicion {
-    /// 0 fault, 1 complaint.
+    /// 0 fault, 1 complaint, `LAST_WORDS`.
     pub rank: usize,
     pub file: usize,
     /// Steps of the file counted before it.

@@ -11,6 +11,11 @@ const SHOWN_CHARS: usize = 400;
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?:\s*(?:",
+        r#"\{"(?:log|message|msg|textPayload)": ?""#, // a container's JSON
+        r"|\[pod/[\w./-]+\]|[\w.-]+-\d+ +\|(?: |$)|\[\d+,\d+\](?:<std(?:out|err)>)?:", // kubectl, compose, mpirun
+        r"|##\[(?:error|warning|debug)\]|(?:[Rr]ank|RANK)[ _]?\d+:|\[[Rr]ank \d+\]:?|<std(?:out|err)>:?|> |`{1,3}", // CI, ranks, quotes
+        r"|\d{1,3}(?:\.\d{1,3}){3}: |[EWIFC]\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ [\w/.-]+:\d+\]", // pdsh, glog
+        r"|",
         r"\([A-Za-z_][\w.:<>*/\- ]*(?:pid|ip)=[^)]*\)", // (WorkerDict pid=12, ip=10.0.0.1)
         r"|\((?:raylet|autoscaler|gcs_server|driver)\b[^)]*\)", // (raylet)
         r"|\(pid=\d+(?:, ip=[^)]*)?\)",
@@ -32,7 +37,8 @@ static TAG: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"^[^(\[]{0,40}(\((?:[A-Za-z_][\w.:<>*/\- ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
 /// Colours whose escape character was lost in a copy.
-static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| regex(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
+static BARE_COLOUR: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?:\\u001b|\\x1b|\\033)?\[(?:\d{1,3}(?:;\d{1,3})*)?m"));
 
 pub fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is valid")
@@ -64,9 +70,10 @@ pub fn tag(line: &str) -> Option<&str> {
 static QUIET: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:INFO|DEBUG|WARNING|WARN|NOTICE)\b[\s:\]|)\-]", // [INFO], 10:11:12 WARN, - INFO -
-        r"|\b\w*Warning:",                             // x.py:12: UserWarning:
-        r"|(?:^|[\[\s])[IW]\d{3,4} \d\d:\d\d:",        // glog's W0302 10:11:12
-        r"|\[\d{4}-\d\d-\d\d [\d:,.]+ [IW] \d+ \d+\]", // Ray's [2026-03-01 10:11:12,000 W 77 77]
+        r"|\b\w*Warning:",                               // x.py:12: UserWarning:
+        r"|(?:^|[\[\s])[IW]\d{3,4} \d\d:\d\d:",          // glog's W0302 10:11:12
+        r"|^(?:\[rank\d+\]:)?\[[IW] [\w./]+\.\w+:\d+\]", // PyTorch's [W socket.cpp:663]
+        r"|\[\d{4}-\d\d-\d\d [\d:,.]+ [IW] \d+ \d+\]",   // Ray's [2026-03-01 10:11:12,000 W 77 77]
     ))
 });
 /// Characters in which a logger names the level.

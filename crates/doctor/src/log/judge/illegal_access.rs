@@ -15,7 +15,9 @@ static TRAINING: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"\.backward\(|autograd/__init__\.py|optimizer\.step|torch/optim/|loss\.backward")
 });
 static ROLLOUT: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r"(?i)vllm|sglang|rollout|sampl|generat|EngineCore|execute_model|_init_sampling_tensors")
+    regex(
+        r"(?i)vllm|sglang|actor_rollout|rollout_?(?:manager|worker|engine)|sampler\.py|\bin (?:sample|generate)\b|generate_sequences|EngineCore|execute_model|_init_sampling_tensors",
+    )
 });
 static SLEEP_CALL: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\.sleep\(|in sleep\b|release_memory_occupation"));

@@ -1,0 +1,168 @@
+//! The end of a log of which no line is known: the last lines often say that something failed, or are frames of a traceback
+//! whose end was cut off. What a run goes on after is no last word.
+
+use super::event::is_frame;
+use super::progress::is_step;
+use super::text::{clean, is_quiet, message, regex};
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// Bytes at the end of a log that are read for its last words.
+const TAIL: usize = 16 << 10;
+/// Lines at the end of a log that may be its last words.
+const LAST_LINES: usize = 12;
+/// Lines at the end of a log of which one is a frame, if the log ends within a traceback.
+const FRAME_LINES: usize = 4;
+/// Lines at the end of a log in which a complaint is its last word.
+const COMPLAINT_LINES: usize = 4;
+/// Characters of a line that are looked at.
+const LOOKED_AT: usize = 2000;
+
+/// Says that something failed, in words of any program.
+static FAILED: LazyLock<Regex> = LazyLock::new(|| {
+    regex(concat!(
+        r"(?:",
+        r"(?i:^\W*(?:fatal|critical|severe|panic|abort(?:ed|ing)?)\b)|^\W*ERROR\b|^\W*FAILED?\b|^\W*Failed to build\b",
+        r"|\b(?:FAILED|ABORTED|CRASHED|FAILURE)\b|\w[Ff]ailed\b",
+        r"|(?i:\b(?:has|have|was|were|is|been|be|process|worker|job|task|actor|node|server|engine|pod|container|build|run|command|script|step|rank \d+|stage|replica|host)\s+(?:is |has |was |just |have )?(?:failed|aborted|terminated|crashed|killed|disallowed|denied|refused|dead|died|lost|evicted|unreachable|unhealthy|not ready)\b)",
+        r"|(?i:\b(?:will|must|going to) (?:now )?(?:abort|exit|terminate|be (?:killed|terminated|aborted))\b)",
+        r"|(?i:\bnot (?:been )?(?:registered|reachable|responding|permitted|allowed)\b|within the timeout|\btimed out\b)",
+        r"|\b(?:StartError|RunContainerError|CreateContainer\w*Error|\w*BackOff|ErrImage\w+|FailedMount|FailedCreate\w*|Unhealthy|NotReady|FailedScheduling|InvalidImageName)\b",
+        r"|(?i:segmentation|segfault|core dump|stack ?trace|backtrace:)|\bSIG(?:KILL|SEGV|TERM|ABRT|BUS|ILL|FPE)\b",
+        r"|^Warning +Failed\b|\bBUG: |\bOops: |(?i:kernel panic)",
+        r")",
+    ))
+});
+/// Words of a failure that is often survived: they count in the very last lines.
+static COMPLAINS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)^\W*(?:errors?|failed|failure)\b|\b(?:errors?|failures?|exceptions?|fail(?:ed|s|ing)?|crash(?:ed|es)?|abort(?:ed|ing)?|fatal|refused|denied|could not|couldn't|cannot|can't|can not|unable to)\b",
+    )
+});
+/// Says that what was begun went well after all.
+static SUCCEEDS: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)\bsuccess(?:ful(?:ly)?)?\b|\bsucceeded\b|\b(?:is|now) ready\b"));
+/// Its logger calls the line an error: `ERROR`, glog's `E0302`, Ray's `[... E 77 77]`, `level=error`.
+static LOUD: LazyLock<Regex> = LazyLock::new(|| {
+    regex(concat!(
+        r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:ERROR|CRITICAL|FATAL|SEVERE)\b[\s:\]|)\-]",
+        r"|(?:^|[\[\s])[EF]\d{3,4} \d\d:\d\d:|\[\d{4}-\d\d-\d\d [\d:,.]+ [EC] \d+ \d+\]",
+        r#"|\blevel=(?:error|fatal)\b|"(?:level|severity)": ?"(?i:error|fatal|critical)"|^##\[error\]"#,
+    ))
+});
+/// Words that runs go on after: a count of none, another way that is taken, advice.
+static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(concat!(
+        r"(?i)\b(?:0|no|zero) (?:\w+ )?(?:errors?|fail\w*)\b|\b(?:errors?|failed|failures?|fail|aborts?|aborted|timed out)\w*['\x22]?\s*[:=]\s*(?:-?[\d.]|false|none|no\b|nan|\[\]|\{\})",
+        r"|fall(?:s|ing)? ?back|fell back|ignor|retr(?:y|ied)|\boption(?:al|s)?\b|disabl|skipp|deprecat|instead|will not be|expected termination|corrected|\bmay\b|\bmight\b|\bwould\b|\bif\b|\bwhen\b|\bwarn|attention mask|estimate|performance|\b(?:using|to) (?:the |a )?default|NET/Plugin|libibverbs|x11|wandb|tensorboard|client socket has failed to connect|destroy_process_group|parse",
+    ))
+});
+
+/// A line of a log's end.
+struct Line {
+    /// Lines that follow it.
+    after: usize,
+    text: String,
+}
+
+/// Returns the line that says how the log of which `tail` is the end failed, with the number of lines after it.
+pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
+    let lines = last_lines(&tail[tail.len().saturating_sub(TAIL)..]);
+    let says = |line: &Line, words: &Regex| {
+        let short: String = line.text.chars().take(LOOKED_AT).collect();
+        let message = message(&short);
+        let is_bar = message.contains("%|") && message.contains("it/s");
+        !is_quiet(&short) && !is_bar && words.is_match(message) && !HARMLESS.is_match(message)
+    };
+    // What succeeds in the end is no failure.
+    let begin = lines.iter().rposition(|line| SUCCEEDS.is_match(&line.text)).map_or(0, |at| at + 1);
+    let lines = &lines[begin..];
+    let very_last = &lines[lines.len().saturating_sub(COMPLAINT_LINES)..];
+    let fails = || lines.iter().find(|line| says(line, &FAILED));
+    let complains = || very_last.iter().find(|line| says(line, &COMPLAINS));
+    // A frame in a box has several lines of code.
+    let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃']));
+    let near = if is_boxed { LAST_LINES } else { FRAME_LINES };
+    let ends_in_frames = lines.iter().rev().take(near).any(|line| is_frame(message(&line.text)));
+    let last = |what: fn(&str) -> bool| lines.iter().rfind(|line| what(message(&line.text)));
+    let raised = || last(|message| message.starts_with("raise ")).filter(|_| ends_in_frames);
+    let frame = || last(is_frame).filter(|_| ends_in_frames);
+    // What the logger calls an error is harmless if something follows it.
+    let is_loud = |line: &Line| LOUD.is_match(&line.text);
+    let loud = || {
+        let first = lines.iter().find(|line| is_loud(line) && !HARMLESS.is_match(&line.text));
+        first.or_else(|| lines.last().filter(|line| is_loud(line)))
+    };
+    let found = fails().or_else(complains).or_else(raised).or_else(frame).or_else(loud)?;
+    Some((found.after, found.text.clone()))
+}
+
+/// Returns the last lines that are not empty, cleaned, from the last step of the run on.
+fn last_lines(tail: &[u8]) -> Vec<Line> {
+    let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
+    let of = |(after, bytes): (usize, &[u8])| {
+        let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
+        Some(Line { after, text: clean(bytes) }).filter(|line| !message(&line.text).trim().is_empty())
+    };
+    let lines = tail.rsplit(|byte| *byte == b'\n').enumerate().filter_map(of);
+    let mut lines: Vec<Line> =
+        lines.take(LAST_LINES).take_while(|line| !is_step(message(&line.text))).collect();
+    lines.reverse();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Option<(usize, String)> {
+        last_words(text.as_bytes())
+    }
+
+    #[test]
+    fn a_log_that_ends_in_a_failure_of_no_known_kind() {
+        for (text, after) in [
+            ("building\nFailed to build fastkernels\n", 0),
+            (
+                "(raylet) [2026-03-01 10:11:12,847 E 7 7] pool.cc:5: Workers have not registered within the timeout.\n",
+                0,
+            ),
+            (
+                "*** The Barrier() function was called before INIT.\n*** This is disallowed by the standard.\n*** Your job will now abort.\n",
+                1,
+            ),
+            ("    State:     Terminated\n      Reason:    StartError\n      Message:   x\n", 1),
+            ("{\"state\": \"FAILED\", \"rank\": 3}", 0),
+            ("time=\"2026-03-01T10:11:12Z\" level=error msg=\"x\"", 0),
+            ("E0302 10:11:12.5 77 a.cc:5] x\n", 0),
+            (
+                "[rank6]:   File \"/opt/a.py\", line 5, in load\n[rank6]:     raise ValueError(f\"no valid x at {path}\")\n",
+                0,
+            ),
+            (
+                "ERROR 07-15 01:39:25 [core.py:3]   File \"/opt/a.py\", line 5, in step\nERROR 07-15 01:39:25 [core.py:3]     return x\n",
+                1,
+            ),
+        ] {
+            assert_eq!(words(text).map(|(after, _)| after), Some(after), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_ends_as_runs_do() {
+        for text in [
+            "",
+            "loading the model\nready\n",
+            "failed: 0, errors: 0\n",
+            "Could not load x, falling back to y\n",
+            "WARNING 03-02 10:00:00 [a.py:1] Failed to load x\n",
+            "Failed to save the sample\n{'loss': 0.4, 'grad_norm': 1.2, 'epoch': 0.01}\nready\n",
+            "Could not estimate the number of tokens of the input\n",
+            "eval_error: 0.12\n",
+            "Error reading a.parquet: not implemented\nSuccessfully loaded a.json\n",
+            "A matching x is not there.\nError caught was: No module named 'x'\na\nb\nc\nd\ne\n",
+        ] {
+            assert_eq!(words(text), None, "{text}");
+        }
+    }
+}
