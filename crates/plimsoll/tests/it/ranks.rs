@@ -1,0 +1,199 @@
+//! Runs of several ranks, as real processes: started by `--ranks`, by hand with a launcher's variables, and by launchers that
+//! are there.
+
+use crate::common::{command, text};
+use crate::run::{Run, SMALL, kill, refs};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const REFUSED: &str = "error[ranks-method]: method \"grpo\" with ";
+
+/// A rank as torchrun would start it.
+struct Rank {
+    child: Child,
+}
+
+impl Rank {
+    fn new(args: &[String], rank: u32, ranks: u32, port: u16, more: &[(&str, &str)]) -> Rank {
+        let number = |n: u32| n.to_string();
+        let mut command = command(&refs(args));
+        command
+            .env("RANK", number(rank))
+            .env("WORLD_SIZE", number(ranks))
+            .env("LOCAL_RANK", number(rank))
+            .env("LOCAL_WORLD_SIZE", number(ranks))
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .env("TORCHELASTIC_RUN_ID", "none")
+            .envs(more.iter().copied());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        Rank { child }
+    }
+
+    fn end(self) -> (Option<i32>, String) {
+        ended(self.child.wait_with_output().expect("it ends"))
+    }
+}
+
+fn ended(output: Output) -> (Option<i32>, String) {
+    (output.status.code(), text(&output.stderr))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port").port()
+}
+
+#[test]
+fn four_ranks_find_one_another_and_refuse_with_one_sentence() {
+    let folder = Run::new(SMALL);
+    let (code, words) = ended(folder.output("out", &["--ranks=4"]));
+    assert_eq!(code, Some(2), "{words}");
+    assert_eq!(words.matches("error[").count(), 1, "{words}");
+    assert!(words.contains(&format!("{REFUSED}4 ranks")) && words.contains("\nhint: "), "{words}");
+    assert!(!folder.path("out").exists(), "the run directory");
+}
+
+#[test]
+fn one_rank_is_the_run_as_it_is_without_the_flag() {
+    let folder = Run::new(SMALL);
+    let with = folder.train("with", &["--ranks=1", "train.steps=1"]);
+    assert!(with.contains("step 1/1"), "{with}");
+    // A launcher that started one process changes nothing either.
+    let args = folder.train_args("alone", &["train.steps=1"]);
+    let (code, words) = Rank::new(&args, 0, 1, 1, &[]).end();
+    assert_eq!(code, Some(0), "{words}");
+    assert_eq!(folder.weights("with"), folder.weights("alone"));
+}
+
+#[test]
+fn flags_and_run_files_are_refused_once() {
+    let folder = Run::new(SMALL);
+    let out = |words: &[&str]| ended(folder.output("out", words));
+    for (words, contains) in [
+        (&["--ranks=0"][..], "error[bad-usage]: invalid value '0' for '--ranks <N>'"),
+        (&["--ranks=65"], "error[bad-usage]: invalid value '65' for '--ranks <N>'"),
+        (&["--ranks=2", "--no-supervisor"], "error[bad-usage]: "),
+        (&["--ranks=3", "train.stepz=1"], "error[unknown-key]: "),
+    ] {
+        let (code, said) = out(words);
+        assert_eq!((code, said.matches("error[").count()), (Some(2), 1), "{words:?}: {said}");
+        assert!(said.contains(contains), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn ranks_that_a_launcher_started_find_one_another() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &[]), free_port());
+    // As torchrun's agent, which may hold the port itself.
+    let _agent = TcpListener::bind(("127.0.0.1", port)).expect("it was free");
+    let ranks: Vec<Rank> = (0..2).rev().map(|rank| Rank::new(&args, rank, 2, port, &[])).collect();
+    for rank in ranks {
+        let (code, words) = rank.end();
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.contains(&format!("{REFUSED}2 ranks")), "{words}");
+    }
+}
+
+#[test]
+fn a_missing_rank_is_named() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &["--join-seconds=3"]), free_port());
+    let ranks: Vec<Rank> = (0..2).map(|rank| Rank::new(&args, rank, 4, port, &[])).collect();
+    let pid = ranks[1].child.id();
+    for rank in ranks {
+        let (code, words) = rank.end();
+        assert_eq!(code, Some(1), "{words}");
+        assert!(words.contains("error[rank-missing]: ranks 2, 3 of 4 did not come within 3 s"), "{words}");
+        assert!(words.contains("there: rank 0 (host ") && words.contains(&format!("pid {pid})")), "{words}");
+    }
+}
+
+#[test]
+fn a_wrong_token_and_another_run_file_are_named() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &["--join-seconds=4"]), free_port());
+    let rank = |rank: u32, token: &str| Rank::new(&args, rank, 2, port, &[("PLIMSOLL_TOKEN", token)]);
+    let [zero, one] = [rank(0, "a"), rank(1, "b")].map(Rank::end);
+    assert_eq!((zero.0, one.0), (Some(1), Some(2)), "{}{}", zero.1, one.1);
+    assert!(
+        zero.1.contains("error[rank-missing]: rank 1 of 2") && zero.1.contains("job's token"),
+        "{}",
+        zero.1
+    );
+    assert!(one.1.contains("error[ranks-token]: rank 1: the rank 0 at 127.0.0.1:"), "{}", one.1);
+
+    let (other, port) = (folder.train_args("out", &["train.steps=7"]), free_port());
+    let [zero, one] = [&args, &other].map(|args| (args, if args == &other { 1 } else { 0 }));
+    let ranks = [zero, one].map(|(args, rank)| Rank::new(args, rank, 2, port, &[]));
+    for (code, words) in ranks.map(Rank::end) {
+        assert_eq!(code, Some(2), "{words}");
+        let expect = "error[ranks-differ]: run file: train.steps is 3 on rank 0 and 7 on rank 1";
+        assert!(words.contains(expect), "{words}");
+    }
+}
+
+#[test]
+fn half_of_an_environment_and_several_hosts_are_refused() {
+    let folder = Run::new(SMALL);
+    let args = folder.train_args("out", &[]);
+    for (variables, contains) in [
+        (&[("RANK", "0")][..], "error[ranks-environment]: half of an environment of torchrun: RANK = 0"),
+        (&[("RANK", "1"), ("WORLD_SIZE", "2")], "error[ranks-hosts]: RANK = 1, WORLD_SIZE = 2"),
+        (&[("PET_NNODES", "2")], "error[ranks-hosts]: PET_NNODES = 2"),
+    ] {
+        let output = command(&refs(&args)).envs(variables.iter().copied()).output().expect("the binary runs");
+        let (code, words) = ended(output);
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.contains(contains), "{words}");
+    }
+}
+
+#[test]
+fn a_request_to_end_reaches_ranks_that_wait() {
+    let folder = Run::new(SMALL);
+    let (args, port) = (folder.train_args("out", &[]), free_port());
+    let zero = Rank::new(&args, 0, 2, port, &[]);
+    // Until it listens: then it waits for rank 1.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < deadline, "it does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill("-TERM", zero.child.id());
+    let (code, words) = zero.end();
+    assert_eq!(code, Some(143), "{words}");
+    assert!(words.contains("error[interrupted]: SIGTERM while waiting for rank 1"), "{words}");
+}
+
+/// Runs the ranks by a launcher, if it is there.
+fn by_launcher(words: &[&str]) -> Option<(Option<i32>, String)> {
+    let is_there = Command::new("sh").args(["-c", &format!("command -v {}", words[0])]).output();
+    if !is_there.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no {}", words[0]);
+        return None;
+    }
+    let folder = Run::new(SMALL);
+    let args = folder.train_args("out", &["--join-seconds=60"]);
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .arg(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(&args)
+        .output()
+        .expect("the launcher runs");
+    Some(ended(output))
+}
+
+#[test]
+fn ranks_start_under_the_launchers_that_are_there() {
+    for words in [
+        &["torchrun", "--standalone", "--nproc-per-node=4", "--no-python"][..],
+        &["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4"],
+        &["srun", "-n", "4", "--overcommit"],
+    ] {
+        let Some((code, said)) = by_launcher(words) else { continue };
+        assert_ne!(code, Some(0), "{words:?}: {said}");
+        assert!(said.contains(&format!("{REFUSED}4 ranks")), "{words:?}: {said}");
+    }
+}
