@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -122,8 +123,10 @@ impl Running {
             drain(start.child_ended);
             self.pump();
             let now = Instant::now();
-            if self.reap() {
-                failed.get_or_insert(now);
+            if self.reap() && failed.is_none() {
+                failed = Some(now);
+                // One that a signal has stopped must hear that the run is over.
+                self.signal(Signal::CONT.as_raw());
             }
             self.pump();
             if self.ranks.iter().all(|rank| rank.status.is_some()) {
@@ -134,7 +137,6 @@ impl Running {
             if asked.is_none() && is_after(failed, GRACE) {
                 asked = Some(now);
                 self.signal(Signal::TERM.as_raw());
-                self.signal(Signal::CONT.as_raw());
             }
             if !is_killed && is_after(asked, KILL_AFTER) {
                 is_killed = true;
@@ -181,10 +183,17 @@ impl Running {
     /// Takes note of ranks that have ended. Returns true if one of them failed.
     fn reap(&mut self) -> bool {
         let mut has_failed = false;
-        for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
+        let running = self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none());
+        for (number, rank) in running {
             if let Ok(Some(status)) = rank.child.try_wait() {
                 rank.status = Some(status);
                 let code = status.code().map_or(Exit::Killed as u8, |code| code as u8);
+                if let Some(signal) = status.signal() {
+                    let pid = rank.child.id();
+                    print(&[format!(
+                        "rank {number}: its supervisor, pid {pid}, was killed by signal {signal}"
+                    )]);
+                }
                 has_failed |= !is_well(code);
                 self.ends.push(code);
             }

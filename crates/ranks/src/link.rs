@@ -299,8 +299,11 @@ impl Hub {
             }
             for news in self.ranks.look(now) {
                 match news {
-                    News::Verdict(verdict) => {
+                    News::Verdict(mut verdict) => {
                         decided = Some(now);
+                        if verdict.cause == Cause::Silent && is_stopped(verdict.member.pid) {
+                            verdict.sentence += ", because a signal has stopped it";
+                        }
                         self.tell(&Message::Verdict(verdict.clone()));
                         self.end.decide(verdict);
                     }
@@ -345,6 +348,12 @@ impl Hub {
             wire.pump();
         }
     }
+}
+
+/// Whether a signal has stopped a process of this host.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 fn stopped(words: &str) -> String {

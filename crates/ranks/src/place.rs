@@ -1,6 +1,8 @@
 //! What a trainer knows of the other ranks: its number, how many they are, and the memory that all of them share.
 
 use plimsoll_base::{Error, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// `RANK/RANKS`; empty or absent in a run of one rank.
@@ -24,6 +26,14 @@ impl Place {
     /// Errors: `ranks-environment` for values that no supervisor writes.
     pub fn of_environment() -> Result<Option<Place>> {
         Place::of(&|name| std::env::var(name).ok())
+    }
+
+    /// True once the supervisors have decided that the run is over: what this trainer does is of no use any more.
+    pub fn is_over(&self) -> bool {
+        let mut flag = [0; 4];
+        // Without rank 0's supervisor there is no window, and no run.
+        let read = File::open(&self.window).and_then(|file| file.read_exact_at(&mut flag, 0));
+        read.is_err() || flag != [0; 4]
     }
 
     pub fn of(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Place>> {

@@ -45,6 +45,7 @@ pub(crate) fn abort(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Place;
 
     #[test]
     fn the_flag_is_seen_by_all_who_open_the_window() {
@@ -56,8 +57,12 @@ mod tests {
             u32::from_le_bytes(bytes)
         };
         assert_eq!((flag(), other.metadata().expect("a file").len()), (0, WINDOW_BYTES));
+        let place = Place { rank: 1, ranks: 2, window: window.path() };
+        assert!(!place.is_over());
         abort(&window.path());
-        assert_eq!(flag(), 1);
+        assert_eq!((flag(), place.is_over()), (1, true));
+        drop(window);
+        assert!(place.is_over(), "rank 0 is gone");
         abort(Path::new("/no/such/window"));
     }
 }

@@ -38,6 +38,22 @@ pub fn refuse_several(loaded: &Loaded) -> Result<()> {
     }
 }
 
+/// Refuses to go on in a trainer whose run another rank has ended: it saves nothing, and its supervisor says why.
+///
+/// Errors: `rank-lost`.
+pub fn check_others() -> Result<()> {
+    match Place::of_environment()? {
+        Some(place) if place.is_over() => {
+            let error = Error::new("rank-lost", "another rank ended the run");
+            Err(Error {
+                exit: Exit::OtherRank,
+                ..error.hint("the supervisor of this rank says which, and why")
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns what must be equal on all ranks: the build, the processor, the card's driver, and every key of the run file but the
 /// number of threads, on which no bit depends.
 pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
