@@ -288,7 +288,8 @@ fn tell_torchrun(sentence: &str) {
         return;
     };
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let error = json!({ "message": sentence, "timestamp": seconds });
+    let error =
+        json!({ "message": { "message": sentence, "extraInfo": { "timestamp": seconds.to_string() } } });
     // It is for torchrun's report only; the sentence is on stderr too.
     let _ = std::fs::write(path, error.to_string());
 }

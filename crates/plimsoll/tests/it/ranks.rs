@@ -167,32 +167,37 @@ fn a_request_to_end_reaches_ranks_that_wait() {
     assert!(words.contains("error[interrupted]: SIGTERM while waiting for rank 1"), "{words}");
 }
 
-/// Runs the ranks by a launcher, if it is there.
-fn by_launcher(words: &[&str]) -> Option<(Option<i32>, String)> {
-    let is_there = Command::new("sh").args(["-c", &format!("command -v {}", words[0])]).output();
-    if !is_there.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no {}", words[0]);
-        return None;
+/// Whether a launcher is there and can start a process.
+fn is_there(words: &[&str]) -> bool {
+    let output = Command::new(words[0]).args(&words[1..]).arg("true").output();
+    let works = output.as_ref().is_ok_and(|output| output.status.success());
+    if !works {
+        let why = output.map_or_else(|err| err.to_string(), |output| text(&output.stderr));
+        eprintln!("skipped: {} starts nothing here: {}", words[0], why.lines().last().unwrap_or_default());
     }
-    let folder = Run::new(SMALL);
-    let args = folder.train_args("out", &["--join-seconds=60"]);
-    let output = Command::new(words[0])
-        .args(&words[1..])
-        .arg(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(&args)
-        .output()
-        .expect("the launcher runs");
-    Some(ended(output))
+    works
 }
 
 #[test]
 fn ranks_start_under_the_launchers_that_are_there() {
     for words in [
-        &["torchrun", "--standalone", "--nproc-per-node=4", "--no-python"][..],
-        &["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4"],
-        &["srun", "-n", "4", "--overcommit"],
+        &["torchrun", "--standalone", "--nproc_per_node", "4", "--no_python"][..],
+        &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "4"],
+        &["mpirun.mpich", "-n", "4"],
+        &["srun", "-n", "4"],
     ] {
-        let Some((code, said)) = by_launcher(words) else { continue };
+        if !is_there(words) {
+            continue;
+        }
+        let folder = Run::new(SMALL);
+        let args = folder.train_args("out", &["--join-seconds=60"]);
+        let output = Command::new(words[0])
+            .args(&words[1..])
+            .arg(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(&args)
+            .output()
+            .expect("the launcher runs");
+        let (code, said) = ended(output);
         assert_ne!(code, Some(0), "{words:?}: {said}");
         assert!(said.contains(&format!("{REFUSED}4 ranks")), "{words:?}: {said}");
     }
