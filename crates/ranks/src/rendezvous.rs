@@ -82,16 +82,15 @@ pub fn meet(launch: &Launch, token: &Token, hello: &Hello, mut waiting: Waiting<
     }
 }
 
-/// Returns where rank 0 may listen, in the order of its tries.
+/// Returns where rank 0 may listen, in the order of its tries: on this host alone if all ranks are on it, so that no other
+/// host can dial.
 fn addresses(launch: &Launch) -> Result<Vec<SocketAddr>> {
-    let found = (launch.address.as_str(), launch.port).to_socket_addrs();
+    let name = if launch.local_ranks == launch.ranks { "127.0.0.1" } else { &launch.address };
+    let found = (name, launch.port).to_socket_addrs();
     let host = found.map_err(|err| err.to_string()).and_then(|mut all| all.next().ok_or("no address".into()));
     let host = host.map_err(|why| {
-        Error::new(
-            "ranks-port",
-            format!("{}, where rank 0 listens, is no address here: {why}", launch.address),
-        )
-        .hint("set MASTER_ADDR to this host's name or to 127.0.0.1")
+        Error::new("ranks-port", format!("{name}, where rank 0 listens, is no address here: {why}"))
+            .hint("set MASTER_ADDR to an address of rank 0's host, for all ranks")
     })?;
     let last = launch.port.saturating_add(PORTS_TRIED - 1);
     Ok((launch.port..=last).map(|port| SocketAddr::new(host.ip(), port)).collect())
@@ -106,8 +105,7 @@ fn listen(addresses: &[SocketAddr]) -> Result<TcpListener> {
         }
     }
     let message = format!("rank 0 can listen on none of {}: {why}", shown(addresses));
-    Err(Error::new("ranks-port", message)
-        .hint("set MASTER_PORT to a free port, and MASTER_ADDR to an address of this host, for all ranks"))
+    Err(Error::new("ranks-port", message).hint("set MASTER_PORT to a free port, for all ranks"))
 }
 
 fn shown(addresses: &[SocketAddr]) -> String {

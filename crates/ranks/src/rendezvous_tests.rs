@@ -326,10 +326,21 @@ fn a_listener_that_is_no_rank_0_is_passed_over() {
     let taken = [agent_address];
     let _again = TcpListener::bind(agent_address).expect("free now");
     assert_eq!(listen(&taken).expect_err("it is taken").slug, "ranks-port");
-    assert_eq!(addresses_of("no.such.host.invalid").expect_err("no address").slug, "ranks-port");
-    assert_eq!(addresses_of("127.0.0.1").expect("an address").len(), usize::from(PORTS_TRIED));
 }
 
-fn addresses_of(address: &str) -> Result<Vec<SocketAddr>> {
-    super::addresses(&Launch { address: address.into(), ..launch(0, 2) })
+#[test]
+fn rank_0_listens_on_its_host_alone_if_all_ranks_are_there() {
+    let of = |local_ranks: u32, port: u16| {
+        super::addresses(&Launch {
+            address: "no.such.host.invalid".into(),
+            local_ranks,
+            port,
+            ..launch(0, 2)
+        })
+    };
+    let all = of(2, 29_500).expect("loopback");
+    assert!(all.iter().all(|address| address.ip().is_loopback()), "{all:?}");
+    assert_eq!(shown(&all), "127.0.0.1:29500 to 29508");
+    assert_eq!(of(2, u16::MAX).expect("loopback").len(), 1);
+    assert_eq!(of(1, 29_500).expect_err("no address").slug, "ranks-port");
 }
